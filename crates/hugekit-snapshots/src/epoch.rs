@@ -11,7 +11,6 @@ use super::anonymous::Anonymous;
 use super::heat::Heat;
 use super::plan::Purpose;
 use super::read_ahead::ReadAhead;
-use super::region::OfRegion;
 use super::source::SnapshotSource;
 use super::{Builder, Snapshot, SnapshotError, Stats};
 #[cfg(doc)]
@@ -104,7 +103,7 @@ impl Changes {
             Some(heat) => heat.after(changed.iter().map(indices)),
             None => Heat::unknown(epoch.len().div_ceil(granule)),
         };
-        Ok(Self::new(SnapshotSource::Region(OfRegion::new(fork)), Some(epoch), changed, heat))
+        Ok(Self::new(SnapshotSource::Region(fork), Some(epoch), changed, heat))
     }
 
     /// The first state of anonymous memory: all of a range.
@@ -239,7 +238,7 @@ impl Changes {
 
     fn stop_watching(&self, addresses: Range<usize>) {
         match (&self.of_region, &self.snapshot.source) {
-            (Some(epoch), SnapshotSource::Region(of)) => epoch.end_of(&of.offsets(&addresses)),
+            (Some(epoch), SnapshotSource::Region(fork)) => epoch.end_of(&fork.offsets(&addresses)),
             (_, SnapshotSource::Anonymous(of)) => of.stop_watching(&addresses),
             _ => {}
         }

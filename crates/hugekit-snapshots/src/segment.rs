@@ -165,7 +165,7 @@ impl Faults for Segment {
         }
     }
 
-    fn leave(&self, address: usize) -> rustix::io::Result<()> {
+    fn leave(&self, address: usize, _: &SignalsBlocked) -> rustix::io::Result<()> {
         self.protector.wake(address).map_err(|_| rustix::io::Errno::PERM)
     }
 

@@ -5,7 +5,6 @@ use std::io::Write;
 use std::ops::Range;
 
 use super::piece::Piece;
-use super::region::OfRegion;
 use super::source::SnapshotSource;
 use super::{Builder, SnapshotError, SnapshotReader, Stats};
 use hugekit_bulk::Reuse;
@@ -71,7 +70,7 @@ impl Snapshot {
     /// [`SnapshotError::Fork`]; the region is unchanged then.
     pub fn of_region<'a>(region: impl Into<ForkBuilder<'a>>) -> Result<Self, SnapshotError> {
         let fork = region.into().read_only()?;
-        Ok(Self { source: SnapshotSource::Region(OfRegion::new(fork)) })
+        Ok(Self { source: SnapshotSource::Region(fork) })
     }
 
     /// How writes to the memory are handled, and so whether system calls may write to it; `None` if nothing is

@@ -8,17 +8,18 @@ use super::anonymous::Anonymous;
 use super::buffer::Buffer;
 use super::lifecycle::LossCause;
 use super::piece::Piece;
-use super::region::OfRegion;
+use super::region;
 use super::state::{Delivering, ReadTrouble};
 use super::{SnapshotError, Stats, limit, stream};
 use hugekit_bulk::Reuse;
 use hugekit_machine::Root;
 use hugekit_regions::fault::Serving;
+use hugekit_regions::region::ReadOnlyFork;
 
 #[derive(Debug)]
 pub(super) enum SnapshotSource {
     Anonymous(Anonymous),
-    Region(OfRegion),
+    Region(ReadOnlyFork),
     Piece(Piece),
 }
 
@@ -27,7 +28,7 @@ impl SnapshotSource {
     pub(super) fn range(&self) -> Range<usize> {
         match self {
             Self::Anonymous(of) => of.snapshot.interval().range().clone(),
-            Self::Region(of) => of.fork().addresses(),
+            Self::Region(fork) => fork.addresses(),
             Self::Piece(piece) => piece.range().clone(),
         }
     }
@@ -36,7 +37,7 @@ impl SnapshotSource {
     pub(super) fn inner(&self) -> Range<usize> {
         match self {
             Self::Anonymous(of) => of.snapshot.interval().inner().clone(),
-            Self::Region(of) => of.fork().addresses(),
+            Self::Region(fork) => fork.addresses(),
             Self::Piece(piece) => piece.whole().inner(),
         }
     }
@@ -45,7 +46,7 @@ impl SnapshotSource {
     pub(super) fn origin(&self) -> usize {
         match self {
             Self::Anonymous(of) => of.snapshot.interval().origin(),
-            Self::Region(of) => of.fork().addresses().start,
+            Self::Region(fork) => fork.addresses().start,
             Self::Piece(piece) => piece.whole().origin(),
         }
     }
@@ -53,7 +54,7 @@ impl SnapshotSource {
     pub(super) fn granule_bytes(&self) -> usize {
         match self {
             Self::Anonymous(of) => of.snapshot.interval().granule_bytes(),
-            Self::Region(of) => of.fork().granule_bytes(),
+            Self::Region(fork) => fork.granule_bytes(),
             Self::Piece(piece) => piece.whole().granule_bytes(),
         }
     }
@@ -98,10 +99,10 @@ impl SnapshotSource {
             // SAFETY: `to` can be written for the part's length, and no other thread uses it: the contract of this
             // function.
             Self::Anonymous(of) => unsafe { of.snapshot.try_read(part, to, reuse) },
-            Self::Region(of) => {
+            Self::Region(fork) => {
                 // SAFETY: `to` can be written for the part's length, and no other thread uses it: the contract of this
                 // function.
-                unsafe { of.fork().read(of.offsets(part), to, reuse) }
+                unsafe { fork.read(part, to, reuse) }
                     .map_err(|_lost| ReadTrouble::Failed(LossCause::Changed(part.start)))
             }
             // SAFETY: `to` can be written for the part's length, and no other thread uses it: the contract of this
@@ -119,10 +120,10 @@ impl SnapshotSource {
             // SAFETY: `to` can be written for the part's length, by the kernel too, and no other thread uses it: the
             // contract of this function.
             Self::Anonymous(of) => unsafe { of.snapshot.read(part, to) },
-            Self::Region(of) => {
+            Self::Region(fork) => {
                 // SAFETY: `to` can be written for the part's length, and no other thread uses it: the contract of this
                 // function.
-                unsafe { of.fork().read(of.offsets(part), to, Reuse::All) }
+                unsafe { fork.read(part, to, Reuse::All) }
                     .map_err(|_lost| LossCause::Changed(part.start))
             }
             // SAFETY: `to` can be written for the part's length, by the kernel too, and no other thread uses it: the
@@ -185,7 +186,7 @@ impl SnapshotSource {
     pub(super) fn let_go(&self, range: &Range<usize>) {
         match self {
             Self::Anonymous(of) => of.let_go(range),
-            Self::Region(of) => of.fork().let_go(&of.offsets(range)),
+            Self::Region(fork) => fork.let_go(range),
             Self::Piece(piece) => {
                 let own = piece.own(range);
                 if !own.is_empty() {
@@ -202,8 +203,8 @@ impl SnapshotSource {
                 of.preserve(part);
                 of.snapshot.failure().map_or(Ok(()), |failure| Err(self.error(failure)))
             }
-            Self::Region(of) => {
-                of.preserve(part);
+            Self::Region(fork) => {
+                fork.preserve(part);
                 Ok(())
             }
             Self::Piece(piece) => piece.whole().preserve(part),
@@ -213,7 +214,7 @@ impl SnapshotSource {
     pub(super) fn serving(&self) -> Option<&Serving> {
         match self {
             Self::Anonymous(of) => of.serving.as_ref(),
-            Self::Region(of) => of.fork().serving(),
+            Self::Region(fork) => Some(fork.serving()),
             Self::Piece(piece) => piece.whole().serving(),
         }
     }
@@ -221,7 +222,7 @@ impl SnapshotSource {
     pub(super) fn stats(&self) -> Stats {
         match self {
             Self::Anonymous(of) => of.stats(),
-            Self::Region(of) => of.stats(),
+            Self::Region(fork) => region::stats_of(fork),
             Self::Piece(piece) => piece.whole().stats(),
         }
     }
@@ -231,7 +232,7 @@ impl SnapshotSource {
     pub(super) fn check_process(&self) -> Result<(), SnapshotError> {
         let is_here = match self {
             Self::Anonymous(of) => of.tracker.is_ours(),
-            Self::Region(of) => of.fork().is_ours(),
+            Self::Region(fork) => fork.is_ours(),
             Self::Piece(piece) => return piece.whole().check_process(),
         };
         if is_here { Ok(()) } else { Err(SnapshotError::Forked) }

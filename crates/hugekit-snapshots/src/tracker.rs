@@ -453,13 +453,13 @@ impl Faults for Threaded {
                 // The snapshot that protected it has gone meanwhile.
                 None => {
                     let refused = |_| PopulateError::Kernel(ErrorKind::PermissionDenied);
-                    return self.leave(address).map_err(refused);
+                    return self.leave(address, blocked).map_err(refused);
                 }
             }
         }
     }
 
-    fn leave(&self, address: usize) -> rustix::io::Result<()> {
+    fn leave(&self, address: usize, _: &SignalsBlocked) -> rustix::io::Result<()> {
         self.protector.wake(address).map_err(|_| rustix::io::Errno::PERM)
     }
 

@@ -195,6 +195,11 @@ impl Mapping {
         self.len
     }
 
+    pub fn addresses(&self) -> std::ops::Range<usize> {
+        let start = self.start.as_ptr().addr();
+        start..start + self.len
+    }
+
     /// Keeps it out of core dumps.
     pub fn keep_from_dumps(&self) -> io::Result<()> {
         self.advise(Advice::LinuxDontDump)

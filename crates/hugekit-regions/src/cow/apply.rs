@@ -14,14 +14,14 @@ use rustix::io::Errno;
 
 use super::entry::Entry;
 use super::frames::{Broken, Frames, Near};
-use super::group::ForkGroup;
+use super::group::{ForkGroup, Sharing};
 use super::guard::SlotGuard;
 use super::hold::Hold;
 use super::mapping::{BLOCK, CowMapping};
 use super::refused::Refused;
-use super::slot::{Action, Event, Fill};
+use super::slot::{Action, Event, Fill, Lack, Slot};
 use crate::fault;
-use crate::pool::Backing;
+use crate::pool::{Backing, Content};
 use hugekit_sys::mapping::{replace, replace_by_nothing, set_writable};
 use hugekit_sys::pagemap::PageMap;
 use hugekit_sys::{memory, userfaultfd};
@@ -58,13 +58,13 @@ impl<'a> At<'a> {
         self.mapping.reserved_frame(self.guard.slot())
     }
 
-    fn of(&self, mapping: &'a CowMapping) -> Self {
+    fn with_mapping(&self, mapping: &'a CowMapping) -> Self {
         Self { mapping, ..*self }
     }
 
     /// Of the other mappings that show the same frame.
     fn sharers(&self) -> impl Iterator<Item = Self> {
-        self.guard.sharers(self.mapping).map(|mapping| self.of(mapping))
+        self.guard.sharers(self.mapping).map(|mapping| self.with_mapping(mapping))
     }
 }
 
@@ -93,24 +93,91 @@ impl ForkGroup {
         action: Action,
         near: Option<usize>,
     ) -> Result<(), Refused> {
+        let mut done = action;
         match action {
-            Action::Enter { protected } => self.enter_pages(&at.addresses(), protected)?,
-            Action::Remove => remove_pages(&at.addresses())?,
+            Action::Supply => return self.supply(at, near),
+            Action::TakeBack => self.take_back(at)?,
+            Action::Leave => done = self.show_alone(at, true)?,
+            Action::Enter { protected: false } => done = self.show_alone(at, false)?,
+            Action::Enter { protected: true } => self.enter_pages(&at.addresses(), true)?,
+            Action::Remove | Action::TakeOut => remove_pages(&at.addresses())?,
             Action::DisplaceOthers => return self.displace_others(at, near),
             Action::TakeReserved(fill) => return self.take_reserved(at, fill, near),
             Action::MapInPlace => self.map_in_place(at)?,
-            Action::Unprotect => {
-                let opened = self.open(at.mapping, at.frames, at.slots())?;
-                at.guard.is_done(at.mapping, opened);
-                return Ok(());
-            }
+            Action::Unprotect => done = self.open(at.mapping, at.frames, at.slots())?,
             Action::Protect => self.protect(at.mapping, at.slots(), true)?,
-            Action::TakeOut => remove_pages(&at.addresses())?,
-            Action::Watch => {}
-            Action::ShowCopy { .. } | Action::Inherit => {}
+            Action::Watch | Action::ShowCopy { .. } | Action::Inherit => {}
             Action::Refuse => return Err(Refused::Broken),
         }
-        at.guard.is_done(at.mapping, action);
+        at.guard.record_done(at.mapping, done);
+        Ok(())
+    }
+
+    /// Gives an unready frame what it lacks, near the offset `near` last.
+    pub(super) fn supply(&self, at: At<'_>, near: Option<usize>) -> Result<(), Refused> {
+        self.check_sound(at)?;
+        let (Entry { frame, slot }, len) = (at.entry(), at.frames.len_of(at.guard.slot()));
+        if slot == Slot::Unready(Lack::Page) {
+            at.frames.populate(frame).map_err(Refused::Unpopulated)?;
+            self.pool.count_populated_at_fault(len);
+        } else {
+            at.frames.clear(frame, 0..len, near);
+            self.pool.count_cleared_at_fault(len);
+        }
+        at.guard.record_done(at.mapping, Action::Supply);
+        Ok(())
+    }
+
+    /// A slot whose memory is known to have failed is lost as soon as it is to be shown once more.
+    fn check_sound(&self, at: At<'_>) -> Result<(), Refused> {
+        let entry = at.entry();
+        if !at.frames.is_broken(entry.frame) {
+            return Ok(());
+        }
+        self.lose(at, entry);
+        Err(Refused::Broken)
+    }
+
+    /// Has every access to a slot come to us, and forgets its bytes. What was left to the kernel must be ours before
+    /// it is unmapped: a plain fault in between would show it as it is.
+    fn take_back(&self, at: At<'_>) -> Result<(), Refused> {
+        self.watch_unready(&at.addresses()).map_err(Refused::Kernel)?;
+        at.guard.record_done(at.mapping, Action::Watch);
+        remove_pages(&at.addresses())
+    }
+
+    /// Lets threads see a frame that only this region shows. The kernel enters it by itself from then on if that is
+    /// wanted, and where it can enter a huge page, of which a handler would make base pages. What was done.
+    fn show_alone(&self, at: At<'_>, by_kernel: bool) -> Result<Action, Refused> {
+        self.check_sound(at)?;
+        let backing = self.pool.backing();
+        let is_huge = backing == Backing::Thp && self.granule_bytes == self.pool.page_size();
+        let by_kernel = is_huge || by_kernel && !backing.is_reserved();
+        if by_kernel && self.leave_slot(at).is_ok() {
+            return Ok(Action::Leave);
+        }
+        if self.enter_pages(&at.addresses(), false).is_ok() {
+            return Ok(Action::Enter { protected: false });
+        }
+        // Nothing of the descriptor is asked for this.
+        self.try_to_map_in_place(at).map(|()| Action::MapInPlace)
+    }
+
+    /// Leaves a slot's addresses to the kernel. The mappings that this may cost are not counted: a slot may be left
+    /// and taken back any number of times, and where the kernel has none left, it says so.
+    fn leave_slot(&self, at: At<'_>) -> Result<(), Refused> {
+        userfaultfd::unregister(self.descriptor.as_fd(), &at.addresses())
+            .map_err(Refused::Kernel)?;
+        at.mapping.counts().registered.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Leaves a hole to the kernel, which puts zeroes there.
+    pub(super) fn let_kernel_populate(&self, at: At<'_>) -> Result<(), Refused> {
+        at.frames.note(at.entry().frame, Content::Dirty);
+        self.leave_slot(at)?;
+        at.guard.record_done(at.mapping, Action::Supply);
+        at.guard.record_done(at.mapping, Action::Leave);
         Ok(())
     }
 
@@ -123,7 +190,7 @@ impl ForkGroup {
     ) -> Result<Action, Refused> {
         // A call that fails may have let writes through to some of them.
         slots.clone().for_each(|slot| mapping.unwritten.clear(slot));
-        if self.hold == Hold::Removal {
+        if self.hold() == Hold::Removal {
             let cost = mapping.cost_to_open(slots.clone());
             let first = mapping.entry(slots.start).frame;
             // By base pages, where that cannot be.
@@ -136,7 +203,7 @@ impl ForkGroup {
 
     /// How many of these held-back slots one call opens.
     pub(super) fn run_to_open(&self, mapping: &CowMapping, slots: Range<usize>) -> usize {
-        match self.hold {
+        match self.hold() {
             Hold::Marks => slots.len(),
             Hold::Rights | Hold::Removal => mapping.run_alike(slots),
         }
@@ -165,13 +232,13 @@ impl ForkGroup {
 
     /// Whether what holds writes of a slot back are the rights of its mapping.
     pub(super) fn is_by_rights(&self, mapping: &CowMapping, slot: usize) -> bool {
-        self.hold == Hold::Rights && mapping.is_in_place(slot)
+        self.hold() == Hold::Rights && mapping.is_in_place(slot)
     }
 
     /// Whether marks are where they were asked for. Kernels whose page map has to be read, before 6.7, may leave a
     /// huge page of shared memory out that another thread maps again while it is taken apart (seen with 6.1).
     fn are_marked(&self, addresses: &Range<usize>) -> bool {
-        match &self.pagemap {
+        match self.sharing().and_then(|sharing| sharing.pagemap.as_ref()) {
             Some(map @ PageMap::Read(_)) if self.pool.backing() == Backing::Thp => {
                 map.is_protected(addresses) == Ok(true)
             }
@@ -188,13 +255,13 @@ impl ForkGroup {
     ) -> Result<(), Refused> {
         let addresses = mapping.addresses_of(slots.clone());
         let cost = if writable { mapping.cost_to_open(slots) } else { 0 };
-        if !self.budget.take(cost) {
+        if !self.budget.spend(cost) {
             return Err(Refused::Mappings);
         }
         // SAFETY: addresses of the region; its threads may write what it alone shows, and their other writes are
         // served.
         unsafe { set_writable(&addresses, writable) }.map_err(|errno| {
-            self.budget.give(cost);
+            self.budget.refund(cost);
             if errno == Errno::NOMEM { Refused::Mappings } else { Refused::Kernel(errno) }
         })?;
         mapping.counts().vmas.fetch_add(cost, Ordering::Relaxed);
@@ -226,7 +293,7 @@ impl ForkGroup {
             let slot = other.entry().slot.after(Action::ShowCopy { owner: number == 0 });
             self.show(other, Entry { frame: copy, slot }, copied);
         }
-        at.guard.part(at.mapping);
+        at.guard.leave_ring(at.mapping);
         Ok(())
     }
 
@@ -238,12 +305,12 @@ impl ForkGroup {
             Fill::Copy => at.frames.copy(at.entry().frame, own, near),
             // Before any thread can look: the pool's memory holds what its last owner left there.
             Fill::Zeroes => {
-                at.frames.clear(own, 0..at.frames.len_of(at.guard.slot()));
+                at.frames.clear(own, 0..at.frames.len_of(at.guard.slot()), None);
                 Ok(())
             }
             Fill::AsIs => Ok(()),
         };
-        at.guard.part(at.mapping);
+        at.guard.leave_ring(at.mapping);
         let slot = at.entry().slot.after(Action::TakeReserved(fill));
         self.show(at, Entry { frame: own, slot }, filled);
         filled.map_err(|Broken| Refused::Broken)
@@ -261,12 +328,20 @@ impl ForkGroup {
     pub(super) fn lose(&self, at: At<'_>, entry: Entry) {
         at.guard.set(at.mapping, Entry { slot: entry.slot.lost(), ..entry });
         let addresses = at.addresses();
-        // SAFETY: addresses of the region; what they showed is lost.
-        if unsafe { replace_by_nothing(&self.nothing, &addresses) }.is_err() {
+        if !self.map_nothing(&addresses) {
             // No mapping is left: accesses come to us, and are refused.
             let _ = remove_pages(&addresses);
         }
         self.wake(&addresses);
+    }
+
+    /// Has the kernel answer accesses to addresses by SIGBUS; whether it does.
+    pub(super) fn map_nothing(&self, addresses: &Range<usize>) -> bool {
+        let map = |sharing: &Sharing| {
+            // SAFETY: addresses of a region, of which the table says that their bytes are lost.
+            unsafe { replace_by_nothing(&sharing.nothing, addresses) }.is_ok()
+        };
+        self.sharing().is_some_and(map)
     }
 
     /// Maps at a slot's addresses the frame that is the mapping's own and that no other shows.
@@ -295,7 +370,7 @@ impl ForkGroup {
         offset: u64,
         cost: isize,
     ) -> Result<(), Refused> {
-        if !self.budget.take(cost) {
+        if !self.budget.spend(cost) {
             return Err(Refused::Mappings);
         }
         let (memory, addresses) = (self.pool.memory(), mapping.addresses_of(slots));
@@ -303,7 +378,7 @@ impl ForkGroup {
         let replaced =
             unsafe { replace(memory.file(), offset, &addresses, memory.in_core_dumps()) };
         if let Err(errno) = replaced {
-            self.budget.give(cost);
+            self.budget.refund(cost);
             let is_mappings = errno == Errno::NOMEM;
             return Err(if is_mappings { Refused::Mappings } else { Refused::Kernel(errno) });
         }
@@ -330,7 +405,7 @@ impl ForkGroup {
                 return;
             }
             let saved = BLOCK as isize - 1;
-            self.budget.give(saved);
+            self.budget.refund(saved);
             at.mapping.counts().vmas.fetch_sub(saved, Ordering::Relaxed);
         }
     }
@@ -340,7 +415,7 @@ impl ForkGroup {
         let memory = self.pool.memory();
         let addresses = at.mapping.addresses_of(slots.clone());
         let offset = at.frames.offset(at.mapping.entry(slots.start).frame);
-        // SAFETY: as for `try_to_map_in_place`.
+        // SAFETY: addresses of the region; the frames are what it showed there already, and no other thread has them.
         unsafe { replace(memory.file(), offset, &addresses, memory.in_core_dumps()) }
             .map_err(Refused::Kernel)?;
         at.mapping.counts().registered.store(false, Ordering::Relaxed);

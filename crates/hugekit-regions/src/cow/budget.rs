@@ -29,7 +29,8 @@ fn spent_by_all() -> io::Result<&'static AtomicIsize> {
 /// What one group may cost, and does.
 #[derive(Debug)]
 pub(super) struct Budget {
-    most: isize,
+    /// Changed before the first fork only, so that no handler writes it.
+    most: AtomicIsize,
     spent: Private<AtomicIsize>,
     all: &'static AtomicIsize,
 }
@@ -42,33 +43,43 @@ pub(super) fn of_process() -> usize {
 
 impl Budget {
     /// Looks at the limit, which no fault may.
-    pub(super) fn new(most: Option<usize>) -> io::Result<Self> {
-        let most = most.unwrap_or(usize::MAX).min(of_process()) as isize;
+    pub(super) fn new() -> io::Result<Self> {
+        let most = AtomicIsize::new(of_process() as isize);
         Ok(Self { most, spent: Private::new(AtomicIsize::new(0))?, all: spent_by_all()? })
     }
 
-    /// Whether so many more can be had; they are taken then. Fewer than none always can.
+    /// Lets the group cost no more than this, if there is a limit.
+    pub(super) fn limit_to(&self, most: Option<usize>) {
+        let most = most.unwrap_or(usize::MAX).min(of_process());
+        self.most.store(most as isize, Ordering::Relaxed);
+    }
+
+    fn most(&self) -> isize {
+        self.most.load(Ordering::Relaxed)
+    }
+
+    /// Spends this many mappings; whether there are as many. A negative number gives some back.
     /// Async-signal-safe.
-    pub(super) fn take(&self, mappings: isize) -> bool {
+    pub(super) fn spend(&self, mappings: isize) -> bool {
         let own = self.spent.fetch_add(mappings, Ordering::Relaxed) + mappings;
         let all = self.all.fetch_add(mappings, Ordering::Relaxed) + mappings;
-        if mappings > 0 && (own > self.most || all > of_process() as isize) {
-            self.give(mappings);
+        if mappings > 0 && (own > self.most() || all > of_process() as isize) {
+            self.refund(mappings);
             return false;
         }
         true
     }
 
-    /// Gives so many back. Async-signal-safe.
-    pub(super) fn give(&self, mappings: isize) {
+    /// Gives this many back. Async-signal-safe.
+    pub(super) fn refund(&self, mappings: isize) {
         self.spent.fetch_sub(mappings, Ordering::Relaxed);
         self.all.fetch_sub(mappings, Ordering::Relaxed);
     }
 
     /// How many are left, and how many there are at most.
     pub(super) fn left(&self) -> (usize, usize) {
-        let own = self.most - self.spent.load(Ordering::Relaxed);
+        let own = self.most() - self.spent.load(Ordering::Relaxed);
         let all = of_process() as isize - self.all.load(Ordering::Relaxed);
-        (own.min(all).max(0) as usize, self.most as usize)
+        (own.min(all).max(0) as usize, self.most() as usize)
     }
 }

@@ -32,6 +32,19 @@ fn runs<T: PartialEq>(
     })
 }
 
+/// How a job on many slots is shared among threads, and whom it tells.
+#[derive(Clone, Copy)]
+struct How<'a> {
+    threads: Threads,
+    progress: Option<&'a Progress<'a>>,
+}
+
+impl How<'_> {
+    fn on(threads: Threads) -> Self {
+        Self { threads, progress: None }
+    }
+}
+
 /// Several slots of one mapping, which this thread has.
 #[derive(Clone, Copy)]
 pub(super) struct Several<'a> {
@@ -55,7 +68,7 @@ impl<'a> Several<'a> {
 
     fn at(&self, slot: usize) -> At<'a> {
         let Self { tables, mapping, guards } = *self;
-        At { guard: guards.of(slot), mapping, frames: &tables.frames }
+        At { guard: guards.get(slot), mapping, frames: &tables.frames }
     }
 
     /// Whether writes pass as soon as nothing holds them back: no other region shows the slot.
@@ -71,7 +84,7 @@ impl CowHandle {
     fn each(
         &self,
         bytes: Range<usize>,
-        (threads, progress): (Threads, Option<&Progress<'_>>),
+        how: How<'_>,
         first: impl Fn(At<'_>) -> Option<Event> + Sync,
         then: impl Fn(Several<'_>, Range<usize>) -> Result<(), Refused> + Sync,
     ) -> Result<Report, JobError<PopulateError>> {
@@ -80,7 +93,7 @@ impl CowHandle {
             Some(event) => group.serve_event(at, event, None),
             None => Ok(()),
         };
-        self.together(bytes, (threads, progress), |some| {
+        self.together(bytes, how, |some| {
             for slot in some.clone() {
                 without_signals(|blocked| {
                     group.at_slot(self.start + slot * granule, blocked, see)
@@ -95,14 +108,15 @@ impl CowHandle {
     fn together(
         &self,
         bytes: Range<usize>,
-        (threads, progress): (Threads, Option<&Progress<'_>>),
+        how: How<'_>,
         act: impl Fn(Range<usize>) -> Result<(), PopulateError> + Sync,
     ) -> Result<Report, JobError<PopulateError>> {
         let granule = self.group.granule_bytes;
         let start = bytes.start - bytes.start % granule;
         let len = bytes.end.max(bytes.start).next_multiple_of(granule) - start;
-        let job = Job::new(len).min_chunk(granule.max(2 << 20)).threads(threads);
-        let job = progress.into_iter().fold(job, Job::progress);
+        let mapped = self.look(|_, mapping| mapping.mapping.len());
+        let job = Job::new(len).min_chunk(granule.max(2 << 20)).threads(how.threads);
+        let job = how.progress.into_iter().fold(job, Job::progress);
         let all = job.run(|chunk| {
             let mut slots = (start + chunk.start) / granule..(start + chunk.end) / granule;
             while !slots.is_empty() {
@@ -111,6 +125,10 @@ impl CowHandle {
                 act(some)?;
             }
             Ok(())
+        });
+        let all = all.map(|mut report| {
+            report.bytes = len.min(mapped - start);
+            report
         });
         all.map_err(|error| error.shifted_into(start, bytes))
     }
@@ -133,7 +151,7 @@ impl CowHandle {
     /// What the kernel refuses is not protected, and the table says so.
     pub(super) fn protect_ahead(&self, bytes: usize, pinned: &[usize], threads: Threads) {
         let group = &*self.group;
-        let _ = self.together(0..bytes, (threads, None), |some| {
+        let _ = self.together(0..bytes, How::on(threads), |some| {
             let _ = self.at_once(some.clone(), |several| {
                 group.protect_some(several, some.clone(), pinned);
                 Ok(())
@@ -150,7 +168,7 @@ impl CowHandle {
     ) -> Result<Report, JobError<PopulateError>> {
         let group = &*self.group;
         let separate = |_: At<'_>| Some(Event::Separate);
-        self.each(bytes, (threads, None), separate, |several, slots| {
+        self.each(bytes, How::on(threads), separate, |several, slots| {
             group.own_all(several, slots.clone())?;
             group.enter(several, slots)
         })
@@ -166,11 +184,14 @@ impl CowHandle {
         let group = &*self.group;
         let own_unreadable = |at: At<'_>| {
             let slot = at.entry().slot;
+            if slot.is_unready() {
+                return Some(Event::Separate);
+            }
             let is_read_by_us = !slot.is_exclusive() && !slot.is_in_place();
             let is_copied = is_read_by_us && group.reads == Reads::Copy;
             (slot.is_displaced() || slot.is_lost() || is_copied).then_some(Event::Own)
         };
-        self.each(bytes, (threads, progress), own_unreadable, |several, slots| {
+        self.each(bytes, How { threads, progress }, own_unreadable, |several, slots| {
             for slot in slots.clone() {
                 let at = several.at(slot);
                 own_unreadable(at).map_or(Ok(()), |event| group.serve_event(at, event, None))?;
@@ -179,15 +200,34 @@ impl CowHandle {
         })
     }
 
-    /// Sets bytes to zero: whole folios. No other region sees that.
-    pub(crate) fn release(&self, bytes: Range<usize>) -> Result<(), PopulateError> {
+    /// Clears or populates all that is not ready, and shows it to no thread.
+    pub(crate) fn supply(
+        &self,
+        bytes: Range<usize>,
+        threads: Threads,
+    ) -> Result<(), JobError<PopulateError>> {
+        let unready = |at: At<'_>| at.entry().slot.is_unready().then_some(Event::Separate);
+        self.each(bytes, How::on(threads), unready, |_, _| Ok(())).map(|_| ())
+    }
+
+    /// A thread is to see the memory through the file: no bytes of another owner may be left in it, nor bytes that
+    /// were released, from now on.
+    pub(crate) fn show_through_file(&self, bytes: usize, threads: Threads) {
+        self.group.clear_at_once();
+        if let Err(error) = self.supply(0..bytes, threads) {
+            hugekit_sys::events::warn!("not all of a region is ready in its file: {error}");
+        }
+    }
+
+    /// Sets bytes to zero, whole folios: at once, or when they are touched. No other region sees that.
+    pub(crate) fn release(&self, bytes: Range<usize>, at_once: bool) -> Result<(), PopulateError> {
         let (group, granule) = (&*self.group, self.group.granule_bytes);
         let mut next = bytes.start;
         while next < bytes.end {
             let slot = next / granule;
             let end = bytes.end.min((slot + 1) * granule);
             let part = next - slot * granule..end - slot * granule;
-            let release = |_: &Tables, at: At<'_>| group.release(at, part.clone());
+            let release = |_: &Tables, at: At<'_>| group.release(at, part.clone(), at_once);
             without_signals(|blocked| group.at_slot(self.start + next, blocked, release))?;
             next = end;
         }
@@ -237,7 +277,7 @@ impl ForkGroup {
             }
             for slot in run {
                 let at = several.at(slot);
-                at.guard.is_done(at.mapping, Action::Protect);
+                at.guard.record_done(at.mapping, Action::Protect);
             }
         }
     }
@@ -250,7 +290,7 @@ impl ForkGroup {
             let opened = self.open(mapping, &several.tables.frames, rest.start..next)?;
             for slot in rest.start..next {
                 let at = several.at(slot);
-                at.guard.is_done(at.mapping, opened);
+                at.guard.record_done(at.mapping, opened);
                 self.join_blocks(at);
             }
             rest.start = next;
@@ -260,27 +300,36 @@ impl ForkGroup {
 
     /// Enters slots into the page tables from which nothing has to be copied.
     fn enter(&self, several: Several<'_>, slots: Range<usize>) -> Result<(), Refused> {
+        for slot in slots.clone() {
+            self.serve_event(several.at(slot), Event::Settle, None)?;
+        }
         let is_in_place = |slot| several.at(slot).entry().slot.is_in_place();
-        for (in_place, run) in runs(slots, is_in_place) {
-            if in_place {
-                let addresses = several.mapping.addresses_of(run);
-                let start = ptr::with_exposed_provenance_mut(addresses.start);
-                memory::populate_read(start, addresses.len()).map_err(Refused::Kernel)?;
-                continue;
-            }
-            run.into_iter()
-                .try_for_each(|slot| self.serve_event(several.at(slot), Event::Read, None))?;
+        for (_, run) in runs(slots, is_in_place).filter(|(in_place, _)| *in_place) {
+            let addresses = several.mapping.addresses_of(run);
+            let start = ptr::with_exposed_provenance_mut(addresses.start);
+            memory::populate_read(start, addresses.len()).map_err(Refused::Kernel)?;
         }
         Ok(())
     }
 
-    fn release(&self, at: At<'_>, part: Range<usize>) -> Result<(), Refused> {
+    fn release(&self, at: At<'_>, part: Range<usize>, at_once: bool) -> Result<(), Refused> {
         let is_whole = part.len() == at.frames.len_of(at.guard.slot());
+        let may_wait = is_whole && !at_once && self.clears_at_fault();
+        if may_wait && at.entry().slot.is_exclusive() {
+            // What the kernel refuses is cleared at once.
+            let _ = self.serve_event(at, Event::TakeBack, None);
+        }
+        if at.entry().slot.is_unready() {
+            return Ok(()); // It reads as zeroes, whichever part of it.
+        }
+        if at.frames.is_broken(at.entry().frame) {
+            return Err(Refused::Broken);
+        }
         let event = if is_whole { Event::Release } else { Event::Own };
         let is_cleared = at.plan(event).contains(&Action::TakeReserved(Fill::Zeroes));
         self.serve_event(at, event, None)?;
         if !is_cleared {
-            at.frames.clear(at.entry().frame, part.clone());
+            at.frames.clear(at.entry().frame, part.clone(), None);
         }
         self.pool.count_cleared_at_release(part.len());
         Ok(())

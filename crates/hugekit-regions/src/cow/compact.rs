@@ -8,12 +8,12 @@ use super::group::{CowHandle, ForkGroup, Tables, give_up, show_reserve};
 use super::mapping::CowMapping;
 use super::refused::Refused;
 use super::sharers::Id;
-use super::slot::Event;
+use super::slot::{Event, Pages, Slot};
 use hugekit_sys::thread::without_signals;
 
 impl CowHandle {
-    /// Brings the region together: into its own place if that is whole, or into a new one. `error` is what is said
-    /// if neither can be.
+    /// Brings the region together: into its own place if that is whole, or into a new one. What is not ready is made
+    /// so, because a fork has it elsewhere. `error` is returned if neither can be.
     pub(super) fn compact(
         &self,
         pinned: &[usize],
@@ -21,6 +21,7 @@ impl CowHandle {
         error: ForkError,
     ) -> Result<(), ForkError> {
         let group = &*self.group;
+        self.supply(0..bytes, group.pool.threads()).map_err(ForkError::NotReady)?;
         let completed = without_signals(|blocked| {
             let mut tables = group.gate.alone(blocked);
             let mapping = tables.mappings.of_region(self.start);
@@ -81,7 +82,7 @@ impl ForkGroup {
         let slots = tables.mappings.get(id).slots();
         give_up(tables, id, 0..slots, false);
         let before = std::mem::replace(&mut tables.mappings.get_mut(id).reserve, reserve);
-        show_reserve(tables.mappings.alone(), id);
+        show_reserve(tables.mappings.alone(), id, |_| Slot::Exclusive(Pages::InPlace));
         self.count_vmas(tables.mappings.get(id), 0);
         tables.check();
         Ok(before)

@@ -23,19 +23,40 @@ use hugekit_sys::thread::without_signals;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lost;
 
+/// As [`copy_out`], or sets `to` to zero if there is nothing to copy from.
+///
+/// # Safety
+/// As there.
+unsafe fn copy_or_clear(
+    to: *mut u8,
+    from: Option<*mut u8>,
+    len: usize,
+    reuse: Reuse,
+) -> Result<(), Lost> {
+    match from {
+        // SAFETY: `to` may be written, no other thread uses it, and the two do not overlap.
+        Some(from) => unsafe { copy_out(to, from, len, reuse) },
+        None => {
+            // SAFETY: as many bytes may be written, and no other thread uses them.
+            unsafe { to.write_bytes(0, len) };
+            Ok(())
+        }
+    }
+}
+
 /// Copies memory that may have failed to where it may fault.
 ///
 /// # Safety
 /// Both have as many bytes, those of `to` may be written and no other thread uses them, and they do not overlap.
 unsafe fn copy_out(to: *mut u8, from: *mut u8, len: usize, reuse: Reuse) -> Result<(), Lost> {
     let (start, streams) = (from.expose_provenance(), reuse == Reuse::None);
-    // SAFETY: the caller's to promise.
+    // SAFETY: `to` may be written, no other thread uses it, and the two do not overlap.
     match unsafe { no_fault::copy(to, start, std::iter::once((0..len, streams))) } {
         Ok(()) => Ok(()),
-        // SAFETY: as above.
+        // SAFETY: `to` may be written, no other thread uses it, and the two do not overlap.
         Err(Errno::FAULT) => unsafe { copy_out_by_pages(to, start, len) },
         Err(_) => {
-            // SAFETY: as above.
+            // SAFETY: `to` may be written, no other thread uses it, and the two do not overlap.
             let copied = unsafe { CopyOptions::new().reuse(reuse).run_raw(to, from, len) };
             debug_assert!(copied.is_ok(), "they do not overlap, and no caller cancels");
             Ok(())
@@ -53,7 +74,7 @@ unsafe fn copy_out_by_pages(to: *mut u8, from: usize, len: usize) -> Result<(), 
     let mut piece = [0_u8; PIECE];
     for at in (0..len).step_by(PIECE) {
         let count = PIECE.min(len - at);
-        // SAFETY: the piece has as many bytes; the rest is the caller's to promise.
+        // SAFETY: the piece has as many bytes, and so have both ranges, of which `to` may be written.
         unsafe {
             peek::copy(piece.as_mut_ptr(), from + at, std::iter::once(0..count))
                 .map_err(|_| Lost)?;
@@ -68,6 +89,8 @@ unsafe fn copy_out_by_pages(to: *mut u8, from: usize, len: usize) -> Result<(), 
 pub(crate) struct Cost {
     /// Slots that writers copied for it.
     pub(crate) received: u64,
+    /// Slots that were copied when it was made, because they are pinned.
+    pub(crate) copied_at_once: u64,
     /// The longest write to what the group shares, in nanoseconds, since the fork is observed.
     pub(crate) longest_nanos: u64,
 }
@@ -88,22 +111,25 @@ impl CowHandle {
         reuse: Reuse,
     ) -> Result<(), Lost> {
         let granule = self.group.granule_bytes;
-        let (slot, within) = (bytes.start / granule, bytes.start % granule);
-        debug_assert!(within + bytes.len() <= granule);
+        let (slot, offset) = (bytes.start / granule, bytes.start % granule);
+        debug_assert!(offset + bytes.len() <= granule);
+        let within = |alias: *mut u8| alias.wrapping_add(offset);
         // Nothing goes back to the pool meanwhile, which may have holes where it was.
         let _reading = self.group.reading.read().unwrap_or_else(PoisonError::into_inner);
         let look = || {
             self.look(|tables, mapping| {
                 let Entry { frame, slot } = mapping.entry(slot);
-                if slot.is_lost() { Err(Lost) } else { Ok((frame, tables.frames.alias(frame))) }
+                if slot.is_lost() {
+                    return Err(Lost);
+                }
+                Ok((frame, (!slot.is_unready()).then(|| tables.frames.alias(frame))))
             })
         };
         let mut seen = look()?;
         loop {
-            let from = seen.1.wrapping_add(within);
-            // SAFETY: the alias mapping has the frame; a copy that others write meanwhile is thrown away. The
-            // destination is the caller's to promise, and the two do not overlap: no program has the alias.
-            let copied = unsafe { copy_out(to, from, bytes.len(), reuse) };
+            // SAFETY: the alias mapping has the frame; a copy that others write meanwhile is thrown away. As many
+            // bytes of the destination may be written, and it is not the alias, which no program has.
+            let copied = unsafe { copy_or_clear(to, seen.1.map(within), bytes.len(), reuse) };
             // The writer of a frame has first had it replaced here, and then asked the kernel.
             fence(Ordering::SeqCst);
             let now = look()?;
@@ -143,6 +169,7 @@ impl CowHandle {
     pub(crate) fn cost(&self) -> Cost {
         self.look(|_, mapping| Cost {
             received: mapping.counts().received.load(Ordering::Relaxed),
+            copied_at_once: mapping.counts().copied_at_once.load(Ordering::Relaxed),
             longest_nanos: mapping.counts().longest_nanos.load(Ordering::Relaxed),
         })
     }

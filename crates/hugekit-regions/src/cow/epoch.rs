@@ -52,8 +52,8 @@ impl<'a> Turn<'a> {
         self.since.is_none_or(|watch| region.look(|_, mapping| watch.is_of(mapping)))
     }
 
-    /// By the thread that has the gate alone and has just held back all writes but those to what is pinned.
-    pub(super) fn take(&mut self, mapping: &CowMapping, pinned: &[usize]) {
+    /// Call with exclusive access to the gate, after every write except those to pinned slots has been held back.
+    pub(super) fn begin_epoch(&mut self, mapping: &CowMapping, pinned: &[usize]) {
         mapping.unwritten.replace_all(true, |index, unwritten| {
             if self.since.is_some() {
                 self.written[index] = !unwritten;

@@ -15,8 +15,9 @@ use super::guard::Alone;
 use super::mapping::CowMapping;
 use super::refused::Refused;
 use super::sharers::Id;
-use super::slot::{Action, Event, Pages, Slot};
-use hugekit_sys::mapping::{forbid, replace_all, replace_by_nothing};
+use super::slot::{Action, Event, Lack, Pages, Slot};
+use crate::pool::Content;
+use hugekit_sys::mapping::{forbid, replace_all};
 use hugekit_sys::thread::SignalsBlocked;
 use hugekit_sys::userfaultfd;
 
@@ -29,6 +30,9 @@ impl ForkGroup {
         let slots = mapping.slots();
         for slot in 0..slots {
             let at = At { guard: &alone.slot(slot), mapping, frames };
+            if at.entry().slot.is_unready() {
+                continue; // In its place, and no other region's.
+            }
             match self.serve_event(at, Event::Separate, None) {
                 // Lost, and mapped as that.
                 Err(Refused::Broken) => {}
@@ -37,12 +41,13 @@ impl ForkGroup {
         }
         let (mut slot, mut runs) = (0, 0);
         while slot < slots {
-            let run = mapping.table.run_of(slot..slots, |entry| !entry.slot.is_lost()).max(1);
+            let is_mapped = |slot: Slot| !slot.is_lost() && !slot.is_unready();
+            let run = mapping.table.run_of(slot..slots, |entry| is_mapped(entry.slot)).max(1);
             let entry = mapping.entry(slot);
-            if !entry.slot.is_lost() {
+            if is_mapped(entry.slot) {
                 self.map_run(alone, frames, mapping, slot..slot + run, entry.frame)?;
                 for slot in slot..slot + run {
-                    alone.slot(slot).is_done(mapping, Action::MapInPlace);
+                    alone.slot(slot).record_done(mapping, Action::MapInPlace);
                 }
             }
             (slot, runs) = (slot + run, runs + 1);
@@ -79,19 +84,29 @@ impl ForkGroup {
     /// The region costs so many of the kernel's mappings now.
     pub(super) fn count_vmas(&self, mapping: &CowMapping, vmas: isize) {
         let before = mapping.counts().vmas.swap(vmas, Ordering::Relaxed);
-        self.budget.give(before - vmas);
+        self.budget.refund(before - vmas);
     }
 
-    /// Copies all that is shared, and closes what cannot be copied: accesses there end in a signal.
+    /// Clears what is not ready, copies all that is shared, and closes what cannot be copied: accesses there end in a
+    /// signal.
     pub(super) fn leave_to_kernel(&self, blocked: &SignalsBlocked) -> io::Result<()> {
         let mut tables = self.gate.alone(blocked);
         self.unserved.store(true, Ordering::SeqCst);
+        for index in 0..tables.mappings.present() {
+            let id = tables.mappings.nth(index);
+            self.supply_all(&mut tables, id);
+        }
         // What others keep from being copied can be once these are.
         for last in [false, true] {
             for index in 0..tables.mappings.present() {
                 let id = tables.mappings.nth(index);
-                if self.make_exclusive(&mut tables, id).is_err() && last {
-                    self.close_unless_own(tables.mappings.alone(), id);
+                // Where nothing was ever shared, nothing is held back that has to be mapped anew.
+                if !self.is_shared() && self.leave_if_own(tables.mappings.alone(), id) {
+                    continue;
+                }
+                let is_left = self.make_exclusive(&mut tables, id).is_ok();
+                if !is_left && last && !self.leave_if_own(tables.mappings.alone(), id) {
+                    self.close(&mut tables, id);
                 }
             }
         }
@@ -104,38 +119,55 @@ impl ForkGroup {
         left
     }
 
-    /// When faults are served no more, of a region that could not be made its own: if its addresses map what it
-    /// alone shows, it is written freely, else it can be accessed no more.
-    fn close_unless_own(&self, alone: Alone<'_>, id: Id) {
+    /// Makes all of a mapping ready that is not, for when the kernel alone serves its faults. It populates holes.
+    pub(super) fn supply_all(&self, tables: &mut Tables, id: Id) {
+        let Tables { mappings, frames } = tables;
+        let alone = mappings.alone();
+        let mapping = alone.mappings().get(id);
+        for slot in 0..mapping.slots() {
+            let at = At { guard: &alone.slot(slot), mapping, frames };
+            match at.entry().slot {
+                Slot::Unready(Lack::Page) => {
+                    frames.note(at.entry().frame, Content::Dirty);
+                    at.guard.record_done(mapping, Action::Supply);
+                }
+                // What has failed is lost, and known as that.
+                Slot::Unready(Lack::Clear) => drop(self.apply(at, Action::Supply, None)),
+                _ => {}
+            }
+        }
+    }
+
+    /// When faults are served no more, of a region whose addresses map what it alone shows: the kernel serves it, and
+    /// it is written freely. Whether it is such a region.
+    pub(super) fn leave_if_own(&self, alone: Alone<'_>, id: Id) -> bool {
         let mapping = alone.mappings().get(id);
         let is_own = |slot| {
             let guard = alone.slot(slot);
             guard.entry(mapping).slot.maps_its_own() && !guard.is_shared(mapping)
         };
-        if !(0..mapping.slots()).all(is_own) {
-            return self.close(alone, mapping);
-        }
-        for slot in 0..mapping.slots() {
+        let is_own = (0..mapping.slots()).all(is_own);
+        for slot in (0..mapping.slots()).filter(|_| is_own) {
             let guard = alone.slot(slot);
             let slot = Slot::Exclusive(Pages::InPlace);
             guard.set(mapping, Entry { slot, ..guard.entry(mapping) });
         }
+        is_own
     }
 
-    /// Has every access to a region end in a signal, for good; where nothing can be mapped, in SIGSEGV. What it
-    /// shares would be written otherwise, so that the process ends if the kernel refuses that, too.
-    fn close(&self, alone: Alone<'_>, mapping: &CowMapping) {
+    /// Has every access to a region end in a signal, permanently. Where nothing can be mapped, the signal is SIGSEGV.
+    /// What the region shares would be written otherwise, so the process ends if the kernel refuses that, too.
+    fn close(&self, tables: &mut Tables, id: Id) {
+        let alone = tables.mappings.alone();
+        let mapping = alone.mappings().get(id);
         for slot in 0..mapping.slots() {
             let guard = alone.slot(slot);
             let entry = guard.entry(mapping);
             guard.set(mapping, Entry { slot: entry.slot.lost(), ..entry });
         }
         let addresses = mapping.addresses();
-        // SAFETY: addresses of the region; what they showed is lost.
-        let closed = unsafe { replace_by_nothing(&self.nothing, &addresses) }
-            // SAFETY: as above.
-            .or_else(|_| unsafe { forbid(&addresses) });
-        if closed.is_err() {
+        // SAFETY: addresses of the region, of which the table says that their bytes are lost.
+        if !self.map_nothing(&addresses) && unsafe { forbid(&addresses) }.is_err() {
             std::process::abort();
         }
     }

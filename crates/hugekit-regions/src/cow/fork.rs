@@ -12,8 +12,8 @@ use super::apply::{At, remove_pages};
 use super::entry::Entry;
 use super::epoch::Turn;
 use super::frames::{Broken, Frames, Holding, Near, Reserve};
-use super::group::{CowHandle, ForkGroup, Tables, kernel};
-use super::guard::Alone;
+use super::group::{CowHandle, ForkGroup, Tables, kernel, unmapped};
+use super::guard::{Alone, SlotGuard};
 use super::hold::Hold;
 use super::mapping::{CowMapping, Words};
 use super::refused::Refused;
@@ -38,11 +38,11 @@ struct Made {
     words: Option<Words>,
 }
 
-/// A region that no user has seen yet.
-#[derive(Debug)]
-pub(crate) struct Fresh {
-    pub(crate) handle: CowHandle,
-    pub(crate) bytes: usize,
+/// A mapping and its fork.
+#[derive(Clone, Copy, Debug)]
+struct Family {
+    parent: Id,
+    child: Id,
 }
 
 /// Why there is no fork, as it is said in the gate, where nothing is allocated.
@@ -70,6 +70,7 @@ impl From<Failed> for ForkError {
             Failed::Error(error) => error,
             Failed::Refused(Refused::Mappings) => kernel("mmap", Errno::NOMEM),
             Failed::Refused(Refused::Broken) => Self::Copy(PopulateError::Poisoned),
+            Failed::Refused(Refused::Unpopulated(error)) => Self::Copy(error),
             Failed::Refused(Refused::Kernel(errno)) => kernel("mmap", errno),
         }
     }
@@ -83,7 +84,7 @@ impl CowHandle {
         pinned: &[usize],
         bytes: usize,
         mut turn: Option<&mut Turn<'_>>,
-    ) -> Result<Fresh, ForkError> {
+    ) -> Result<Self, ForkError> {
         let group = &self.group;
         let slots = bytes.div_ceil(group.granule_bytes);
         turn.iter_mut().for_each(|turn| turn.make_room(slots));
@@ -106,10 +107,10 @@ impl CowHandle {
         // No user knows the addresses yet.
         let child = |registration| {
             let (group, start) = (Arc::clone(group), addresses.start);
-            Self { group, start, registration }
+            Self { group, start, registration, is_member: true }
         };
         match group.register(addresses.clone()) {
-            Ok(registration) => Ok(Fresh { handle: child(registration), bytes }),
+            Ok(registration) => Ok(child(registration)),
             Err(error) => {
                 child(None).leave(false)?;
                 Err(error.into())
@@ -121,7 +122,7 @@ impl CowHandle {
     fn begin_fork(&self, pinned: &[usize], bytes: usize) -> Result<(), ForkError> {
         let group = &self.group;
         group.check_handlers()?;
-        if group.hold != Hold::Marks || group.pool.backing().is_reserved() {
+        if group.hold() != Hold::Marks || group.pool.backing().is_reserved() {
             return Ok(());
         }
         without_signals(|blocked| {
@@ -144,9 +145,9 @@ impl CowHandle {
         let group = &self.group;
         let (room, words) = match group.room_for(&pieces, bytes, false) {
             Ok(made) => made,
-            Err(error) => {
+            Err(errno) => {
                 group.return_folios(pieces);
-                return Err(error);
+                return Err(unmapped(errno));
             }
         };
         let mut reservation = group.reservation_of(pieces, room);
@@ -190,8 +191,8 @@ impl CowHandle {
         let addresses = child.addresses();
         tables.mappings.insert(child);
         let Tables { mappings, frames } = tables;
-        group.share_table(mappings.alone(), frames, (parent, id), pinned);
-        turn.into_iter().for_each(|turn| turn.take(mappings.get(parent), pinned));
+        group.share_table(mappings.alone(), frames, Family { parent, child: id }, pinned);
+        turn.into_iter().for_each(|turn| turn.begin_epoch(mappings.get(parent), pinned));
         tables.check();
         Ok(addresses)
     }
@@ -218,7 +219,7 @@ impl ForkGroup {
             Err(failed) => {
                 // SAFETY: just mapped, and no other thread knows of it.
                 let _ = unsafe { mapping.unmap() };
-                self.budget.give(extra);
+                self.budget.refund(extra);
                 Err(failed)
             }
         }
@@ -238,16 +239,21 @@ impl ForkGroup {
         let needed = add_runs(parent, frames, reserve, pinned, runs) - 1;
         let pool = self.pool.memory();
         let (left, most) = self.budget.left();
-        if needed >= self.most_runs() || !self.budget.take(needed as isize) {
+        if needed >= self.most_runs() || !self.budget.spend(needed as isize) {
             return Err(ForkError::Mappings { needed, left, most }.into());
         }
         let mapping = Mapping::of_pieces(pool.file(), runs, self.pool.page_size());
         let mapping = mapping.map_err(|errno| {
-            self.budget.give(needed as isize);
+            self.budget.refund(needed as isize);
             ForkError::NotMapped { mappings: runs.len(), source: errno.into() }
         })?;
-        let start = mapping.start().as_ptr().addr();
-        let watched = self.watch(&(start..start + mapping.len()), true).and_then(|()| {
+        let addresses = mapping.addresses();
+        let is_unready = (0..parent.slots()).any(|slot| parent.entry(slot).slot.is_unready());
+        let watched = match is_unready {
+            true => self.watch_unready(&addresses),
+            false => self.watch(&addresses, true),
+        };
+        let watched = watched.map_err(|errno| kernel("UFFDIO_REGISTER", errno)).and_then(|()| {
             self.unmap_what_came_early(&mapping).map_err(|errno| kernel("madvise", errno))?;
             if pool.in_core_dumps() {
                 return Ok(());
@@ -259,7 +265,7 @@ impl ForkGroup {
             Err(error) => {
                 // SAFETY: just mapped, and no other thread knows of it.
                 let _ = unsafe { mapping.unmap() };
-                self.budget.give(needed as isize);
+                self.budget.refund(needed as isize);
                 Err(error.into())
             }
         }
@@ -284,10 +290,10 @@ impl ForkGroup {
     /// region whose mapping lies beside it, because the process locks what it maps, or another thread all that is
     /// mapped. (To unmap nothing from hugetlb costs half as much as the rest of a fork, because it interrupts the
     /// other CPUs: so it is looked at first.)
-    fn unmap_what_came_early(&self, mapping: &Mapping) -> io::Result<()> {
-        let start = mapping.start().as_ptr().addr();
-        let addresses = start..start + mapping.len();
-        let pagemap = self.pagemap.as_ref().filter(|_| self.pool.backing().is_reserved());
+    pub(super) fn unmap_what_came_early(&self, mapping: &Mapping) -> io::Result<()> {
+        let addresses = mapping.addresses();
+        let pagemap = self.sharing().and_then(|sharing| sharing.pagemap.as_ref());
+        let pagemap = pagemap.filter(|_| self.pool.backing().is_reserved());
         let came = pagemap.and_then(PageMap::scanned).map(|map| map.has_present(&addresses));
         if came == Some(Ok(false)) {
             return Ok(());
@@ -308,7 +314,7 @@ impl ForkGroup {
         for part in unpinned(parent.slots(), pinned) {
             let mut slot = part.start;
             while slot < part.end {
-                let (run, event) = match self.hold {
+                let (run, event) = match self.hold() {
                     Hold::Marks => (parent.table.run_as_exclusive(slot..part.end), Event::Forked),
                     Hold::Rights => (parent.run_alike(slot..part.end), Event::Forked),
                     Hold::Removal => (parent.run_alike(slot..part.end), Event::TakenOut),
@@ -316,12 +322,12 @@ impl ForkGroup {
                 let next = slot + run;
                 for &action in alone.slot(slot).plan(parent, event) {
                     self.hold_back(parent, slot..next, action)?;
-                    (slot..next).for_each(|slot| alone.slot(slot).is_done(parent, action));
+                    (slot..next).for_each(|slot| alone.slot(slot).record_done(parent, action));
                 }
                 slot = next;
             }
         }
-        if self.hold != Hold::Marks {
+        if self.hold() != Hold::Marks {
             self.recount_vmas(parent);
         }
         Ok(())
@@ -330,17 +336,18 @@ impl ForkGroup {
     /// Has a mapping registered as its writes are held back. By rights, nothing has to be: what a handler has entered
     /// has been registered all the time.
     fn watch_parent(&self, alone: Alone<'_>, parent: &CowMapping) -> Result<(), Failed> {
-        if self.hold == Hold::Rights || parent.is_registered() {
+        if self.hold() == Hold::Rights || parent.is_registered() {
             return Ok(());
         }
-        if self.hold == Hold::Removal {
+        if self.hold() == Hold::Removal {
             for slot in 0..parent.slots() {
                 let guard = alone.slot(slot);
                 let plan = guard.plan(parent, Event::Watched);
-                plan.iter().for_each(|&action| guard.is_done(parent, action));
+                plan.iter().for_each(|&action| guard.record_done(parent, action));
             }
         }
-        self.watch(&parent.addresses(), self.hold == Hold::Removal)?;
+        self.watch(&parent.addresses(), self.hold() == Hold::Removal)
+            .map_err(|errno| kernel("UFFDIO_REGISTER", errno))?;
         parent.counts().registered.store(true, Ordering::Relaxed);
         Ok(())
     }
@@ -374,21 +381,21 @@ impl ForkGroup {
         self.count_vmas(mapping, runs - 1);
     }
 
-    /// Fills the table of a child of a mapping of which nothing can be written any more but what is pinned: it
-    /// shares all else, and shows the copies of what is pinned. It begins with nothing in the page tables.
-    fn share_table(
-        &self,
-        alone: Alone<'_>,
-        frames: &Frames,
-        (parent, child): (Id, Id),
-        pinned: &[usize],
-    ) {
+    /// Fills the table of a child of a mapping of which nothing can be written any more but what is pinned, and what
+    /// is not ready. It shows the copies of what is pinned, frames of its own that are not ready where its parent's
+    /// are not, and shares all else. It begins with nothing in the page tables.
+    fn share_table(&self, alone: Alone<'_>, frames: &Frames, family: Family, pinned: &[usize]) {
+        let Family { parent, child } = family;
         let (parent, child) = (alone.mappings().get(parent), alone.mappings().get(child));
         assert_eq!(parent.slots(), child.slots(), "tables of different lengths");
         for slot in unpinned(parent.slots(), pinned).flatten() {
             let guard = &alone.slot(slot);
             let entry = guard.entry(parent);
-            let entry = Entry { slot: entry.slot.child(), ..entry };
+            let Some(shown) = entry.slot.child() else {
+                show_fresh(guard, child, frames);
+                continue;
+            };
+            let entry = Entry { slot: shown, ..entry };
             guard.join(child, parent);
             guard.set(child, entry);
             if entry.slot.is_lost() {
@@ -396,11 +403,23 @@ impl ForkGroup {
             }
         }
         for &slot in pinned {
-            let (guard, frame) = (alone.slot(slot), child.reserved_frame(slot));
-            guard.begin(child);
+            let (guard, frame) = (&alone.slot(slot), child.reserved_frame(slot));
+            if guard.entry(parent).slot.is_unready() {
+                show_fresh(guard, child, frames);
+                continue;
+            }
+            guard.stand_alone(child);
             guard.set(child, Entry { frame, slot: Slot::Exclusive(Pages::Absent) });
+            child.counts().copied_at_once.fetch_add(1, Ordering::Relaxed);
         }
     }
+}
+
+/// A child shows zeroes, in the frame that was reserved for it.
+fn show_fresh(guard: &SlotGuard<'_>, child: &CowMapping, frames: &Frames) {
+    let frame = child.reserved_frame(guard.slot());
+    guard.stand_alone(child);
+    guard.set(child, Entry { frame, slot: frames.fresh(frame) });
 }
 
 /// What lies between the slots that are pinned.
@@ -435,11 +454,12 @@ fn add_runs(
     let (slots, mut pinned, mut slot) = (parent.slots(), pinned, 0);
     while slot < slots {
         let next = pinned.first().copied().unwrap_or(slots);
-        if next == slot {
+        let is_pinned = next == slot;
+        if is_pinned || parent.entry(slot).slot.is_unready() {
             add(reserve.frame(slot), frames.len_of(slot));
-            (slot, pinned) = (slot + 1, &pinned[1..]);
+            (slot, pinned) = (slot + 1, &pinned[usize::from(is_pinned)..]);
         } else {
-            let run = parent.table.run(slot..next);
+            let run = parent.table.run_of(slot..next, |entry| !entry.slot.is_unready());
             add(parent.entry(slot).frame, parent.addresses_of(slot..slot + run).len());
             slot += run;
         }
@@ -454,7 +474,8 @@ fn copy_pinned(
     reserve: &Reserve,
     pinned: &[usize],
 ) -> Result<(), Failed> {
-    pinned.iter().try_for_each(|&slot| {
+    let is_ready = |&&slot: &&usize| !parent.entry(slot).slot.is_unready();
+    pinned.iter().filter(is_ready).try_for_each(|&slot| {
         let copied = frames.copy(parent.entry(slot).frame, reserve.frame(slot), Near::Neither);
         copied.map_err(|Broken| Refused::Broken.into())
     })

@@ -11,9 +11,11 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use rustix::io::{self, Errno};
 use rustix::param::page_size;
 
+use super::slot::{Lack, Slot};
 use crate::fault::no_fault;
 use crate::pool::{Content, Memory, Reserved};
-use hugekit_bulk::parallel::Bytes;
+use hugekit_bulk::parallel::{Bytes, Threads};
+use hugekit_bulk::populate::{PopulateError, populate_pages};
 use hugekit_bulk::profile::Profile;
 use hugekit_bulk::sweep::{Order, Reach};
 use hugekit_bulk::{ClearOptions, CopyOptions, Reuse};
@@ -48,6 +50,9 @@ pub(super) struct Frames {
     /// Bytes of the first region.
     len: usize,
 }
+
+/// A frame that more than one thread clears, if a handler thread clears it.
+const SHARED_FROM: usize = 1 << 30;
 
 const CONTENTS: [Content; 4] = [Content::Hole, Content::Clean, Content::Dirty, Content::Broken];
 
@@ -166,12 +171,43 @@ impl Frames {
 
     /// The folios that a frame lies on, or that lie on it, counted from its extent's first.
     fn folios_of(&self, holding: &Holding, frame: u64) -> Range<usize> {
-        let start = (frame - holding.first) as usize * self.granule_bytes;
-        let end = (start + self.granule_bytes).div_ceil(self.page_size);
-        start / self.page_size..end.min(holding.contents.len())
+        let number = (frame - holding.first) as usize;
+        let start = number * self.granule_bytes;
+        let end = (start + self.len_of(holding.first_slot + number)).div_ceil(self.page_size);
+        start / self.page_size..end
     }
 
-    /// Notes that a region has written there. Async-signal-safe.
+    /// What the frame lacks before a thread may see it. Async-signal-safe.
+    fn lack(&self, frame: u64) -> Option<Lack> {
+        if self.holds(frame, Content::Dirty) || self.holds(frame, Content::Broken) {
+            return Some(Lack::Clear);
+        }
+        self.holds(frame, Content::Hole).then_some(Lack::Page)
+    }
+
+    /// What a region shows whose own frame this is, if no thread has seen it yet. From then on it counts as dirty.
+    /// Async-signal-safe.
+    pub(super) fn fresh(&self, frame: u64) -> Slot {
+        let lack = self.lack(frame);
+        if lack.is_none() {
+            self.note(frame, Content::Dirty);
+        }
+        Slot::fresh(lack)
+    }
+
+    /// Whether memory of the frame has failed. Async-signal-safe.
+    pub(super) fn is_broken(&self, frame: u64) -> bool {
+        self.holds(frame, Content::Broken)
+    }
+
+    /// Whether a folio of the frame holds this.
+    fn holds(&self, frame: u64, content: Content) -> bool {
+        let holding = self.holding(frame);
+        let folios = &holding.contents[self.folios_of(holding, frame)];
+        folios.iter().any(|folio| folio.load(Ordering::Relaxed) == code(content))
+    }
+
+    /// Notes what a region may have written there. Async-signal-safe.
     pub(super) fn note(&self, frame: u64, content: Content) {
         let holding = self.holding(frame);
         for folio in &holding.contents[self.folios_of(holding, frame)] {
@@ -185,13 +221,18 @@ impl Frames {
     pub(super) fn give_up(&mut self, frame: u64, to_kernel: bool) {
         let index = self.index(frame);
         for folio in self.folios_of(&self.holdings[index], frame) {
-            let holding = &mut self.holdings[index];
-            holding.kept[folio] -= 1;
-            if holding.kept[folio] == 0 {
-                let how = if to_kernel { GIVEN_UP | TO_KERNEL } else { GIVEN_UP };
-                holding.contents[folio].fetch_or(how, Ordering::Relaxed);
-                holding.given_up += 1;
-            }
+            self.holdings[index].give_up(folio, if to_kernel { TO_KERNEL } else { 0 });
+        }
+    }
+
+    /// Cuts the only region to `len` bytes, of which a frame has the last ones: the folios of the frame behind these
+    /// are given up.
+    pub(super) fn truncate(&mut self, len: usize, last: u64) {
+        let index = self.index(last);
+        let before = self.folios_of(&self.holdings[index], last).end;
+        self.len = len;
+        for folio in self.folios_of(&self.holdings[index], last).end..before {
+            self.holdings[index].give_up(folio, 0);
         }
     }
 
@@ -270,18 +311,33 @@ impl Frames {
             }
             Near::Neither => CopyOptions::new().reuse(Reuse::None),
         };
-        // SAFETY: as in `copy`.
+        // SAFETY: both lie within the alias mapping. No thread writes the original, and no user has seen the copy.
         let copied = unsafe { copy.run_raw(self.alias(to), self.alias(from), len) };
         debug_assert!(copied.is_ok(), "two granules do not overlap, and the target lies within");
     }
 
-    /// Sets bytes of a frame to zero. Async-signal-safe.
-    pub(super) fn clear(&self, frame: u64, bytes: Range<usize>) {
+    /// Sets bytes of a frame to zero; the bytes near `target` come last and stay cached. Async-signal-safe below
+    /// 1 GiB.
+    pub(super) fn clear(&self, frame: u64, bytes: Range<usize>, target: Option<usize>) {
         self.note(frame, Content::Dirty);
         let start = self.alias(frame).wrapping_add(bytes.start);
-        // SAFETY: within the alias mapping; only one region shows the frame, whose user asked for it.
-        let cleared = unsafe { ClearOptions::new().reuse(Reuse::None).run_raw(start, bytes.len()) };
-        debug_assert!(cleared.is_ok(), "no caller cancels");
+        let clear = match target {
+            Some(target) => ClearOptions::new().target(target).reuse(Reuse::Target),
+            None => ClearOptions::new().reuse(Reuse::None),
+        };
+        let shared = bytes.len() >= SHARED_FROM;
+        let clear = clear.threads(if shared { Threads::Auto } else { Threads::One });
+        // SAFETY: within the alias mapping, which exists as long as the pool. Only one region shows the frame, and
+        // the calling thread has the slot, or the region's user has asked for zeroes.
+        let cleared = unsafe { clear.run_raw(start, bytes.len()) };
+        debug_assert!(cleared.is_ok(), "the target lies within, and no caller cancels");
+    }
+
+    /// Has the kernel put pages of zeroes behind a frame. Async-signal-safe.
+    pub(super) fn populate(&self, frame: u64) -> Result<(), PopulateError> {
+        populate_pages(self.alias(frame), self.len_of(self.slot(frame)))?;
+        self.note(frame, Content::Dirty);
+        Ok(())
     }
 }
 
@@ -366,6 +422,15 @@ impl Reserve {
 }
 
 impl Holding {
+    /// A granule of a folio is no region's any more, and no place for one.
+    fn give_up(&mut self, folio: usize, to: u8) {
+        self.kept[folio] -= 1;
+        if self.kept[folio] == 0 {
+            self.contents[folio].fetch_or(GIVEN_UP | to, Ordering::Relaxed);
+            self.given_up += 1;
+        }
+    }
+
     /// Takes out the folios that were given up; whether there was room for all.
     fn take_given_up(&mut self, into: &mut GivenUp) -> bool {
         // What came with another region has another token.

@@ -1,4 +1,5 @@
-//! Regions that were forked from each other, and what they share: founding, joining and leaving.
+//! Regions with one table of slots: a region that is cleared at the fault, or regions that were forked from each
+//! other. Here they are founded, joined and left.
 //!
 //! The thread that does one of these has the gate alone: no fault is served meanwhile. `serve.rs` has the faults.
 #![allow(unsafe_code)]
@@ -6,16 +7,16 @@
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
-use rustix::io::Errno;
+use rustix::io::{self, Errno};
 
 use super::ForkError;
 use super::budget::Budget;
 use super::entry::Entry;
 use super::frames::{Frames, GivenUp, Holding, Reservation, Run};
 use super::guard::Alone;
-use super::hold::Hold;
+use super::hold::{self, Hold};
 use super::mapping::{CowMapping, Words};
 use super::mappings::Mappings;
 use super::patience::Patience;
@@ -26,8 +27,9 @@ use super::tokens::Tokens;
 use crate::fault::open::{self, Of};
 use crate::fault::{self, no_fault};
 use crate::fault::{FaultMode, Faults, Handlers, Registration, Serving};
-use crate::pool::{Content, Extent, FaultError, InUse, Pool, Reserved};
+use crate::pool::{Backing, Content, FaultError, Mapped, Pool, Reserved};
 use hugekit_bulk::learning;
+use hugekit_sys::headroom;
 use hugekit_sys::mapping::{Mapping, Spare};
 use hugekit_sys::memfd::{self, Pages as FilePages};
 use hugekit_sys::pagemap::PageMap;
@@ -36,19 +38,27 @@ use hugekit_sys::sync::{Claims, Gate};
 use hugekit_sys::thread::without_signals;
 use hugekit_sys::userfaultfd;
 
+/// Base pages that one fault makes ready together, and that forks share together by default.
+const BASE_GRANULE_BYTES: usize = 64 << 10;
+
 /// A region, its forks and theirs.
 #[derive(Debug)]
 pub(crate) struct ForkGroup {
     pub(super) pool: Pool,
     pub(super) descriptor: OwnedFd,
     serving: Serving,
-    pub(super) hold: Hold,
+    /// Whether writes can be held back, and so the kernel be kept from `MADV_COLLAPSE`, which would map memory as it
+    /// is.
+    pub(super) watches_writes: bool,
+    /// What sharing needs: from the first fork on.
+    sharing: OnceLock<Sharing>,
+    /// Whether what is released is cleared when it is touched next.
+    clears_at_fault: private_pages::Private<AtomicBool>,
     pub(super) granule_bytes: usize,
     /// Which thread is at a slot, of all mappings together.
     pub(super) slots: Claims<()>,
     pub(super) gate: Gate<Tables>,
     pub(super) budget: Budget,
-    pub(super) spare: private_pages::Private<Spare>,
     /// The handlers have ended because the kernel refused them: nothing can be shared any more.
     pub(super) unserved: private_pages::Private<AtomicBool>,
     /// The kernel refused to wake threads that wait: they are to be seen to by [`Faults::leave`].
@@ -59,11 +69,60 @@ pub(crate) struct ForkGroup {
     pub(super) reading: RwLock<()>,
     handlers: Mutex<Option<Handlers>>,
     tokens: Tokens,
+    pub(super) reads: Reads,
+}
+
+/// What a group needs as soon as its regions share memory.
+#[derive(Debug)]
+pub(super) struct Sharing {
+    pub(super) hold: Hold,
+    pub(super) spare: private_pages::Private<Spare>,
     /// A file without bytes: what is lost is mapped to it.
     pub(super) nothing: OwnedFd,
     /// By which it is seen what is mapped; `None` if it cannot be opened.
     pub(super) pagemap: Option<PageMap>,
-    pub(super) reads: Reads,
+}
+
+/// A descriptor for the faults of a group, and what it can do.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    descriptor: OwnedFd,
+    /// Threads that read it, or `None` if faults are served in place.
+    threads: Option<usize>,
+    watches_writes: bool,
+}
+
+impl Opened {
+    /// One for first accesses to memory of a pool, and for writes to what is shared there.
+    fn for_forks(backing: Backing, threads: Option<usize>) -> Result<Self, FaultError> {
+        let descriptor = Self::open(threads, Of::SharedWrites(backing))?;
+        Ok(Self { descriptor, threads, watches_writes: true })
+    }
+
+    /// One for first accesses to memory of a pool, and for writes if the kernel can.
+    pub(crate) fn for_clearing(
+        backing: Backing,
+        threads: Option<usize>,
+    ) -> Result<Self, FaultError> {
+        match Self::for_forks(backing, threads) {
+            Err(FaultError::Lacking { .. }) => {
+                let descriptor = Self::open(threads, Of::FirstAccesses(backing))?;
+                Ok(Self { descriptor, threads, watches_writes: false })
+            }
+            opened => opened,
+        }
+    }
+
+    fn open(threads: Option<usize>, of: Of) -> Result<OwnedFd, FaultError> {
+        match threads {
+            Some(_) => open::for_handler_threads(of),
+            None => open::for_serving_in_place(of),
+        }
+    }
+
+    fn fault_mode(&self) -> FaultMode {
+        self.threads.map_or(FaultMode::InPlace, |threads| FaultMode::Threaded { threads })
+    }
 }
 
 /// What comes of a read of what is shared, where the kernel has not entered it.
@@ -131,63 +190,176 @@ impl Tables {
     }
 }
 
+/// Founds a group that is served as asked for: by one thread, if that is left to us and can be.
+fn serve_by(
+    fault_mode: FaultMode,
+    may_be_in_place: bool,
+    found: impl Fn(Option<usize>, Option<FaultError>) -> Result<Arc<ForkGroup>, FaultError>,
+) -> Result<Arc<ForkGroup>, FaultError> {
+    match fault_mode {
+        FaultMode::InPlace => found(None, None),
+        FaultMode::Threaded { threads } => found(Some(threads), None),
+        FaultMode::Auto => match found(Some(1), None) {
+            Err(fallback) if may_be_in_place => {
+                hugekit_sys::events::info!("faults are served in place: {fallback}");
+                found(None, Some(fallback))
+            }
+            threaded => threaded,
+        },
+    }
+}
+
+/// Bytes of a granule by default: a folio, or several base pages.
+pub(crate) fn usual_granule(pool: &Pool) -> usize {
+    match pool.backing() {
+        Backing::Base => BASE_GRANULE_BYTES.max(pool.page_size()),
+        _ => pool.page_size(),
+    }
+}
+
 impl ForkGroup {
-    /// A group that has no region yet.
-    pub(crate) fn found(pool: &Pool, len: usize, terms: Terms) -> Result<Arc<Self>, ForkError> {
+    /// A group for a region that is to be forked. It has no region yet.
+    pub(crate) fn create(pool: &Pool, len: usize, terms: Terms) -> Result<Arc<Self>, ForkError> {
+        let Terms { granule_bytes, fault_mode, max_vmas } = terms;
+        let group = serve_by(fault_mode, true, |threads, fallback| {
+            let opened = Opened::for_forks(pool.backing(), threads)?;
+            let group = Self::new(pool, len, granule_bytes, opened, fallback)?;
+            group.clears_at_fault.store(false, Ordering::Relaxed);
+            group.start(threads)
+        })?;
+        match group.share(max_vmas) {
+            Ok(()) => Ok(group),
+            Err(error) => {
+                group.end();
+                Err(error)
+            }
+        }
+    }
+
+    /// A group for a region that is cleared when it is touched. It has no region yet.
+    pub(crate) fn create_unready(
+        pool: &Pool,
+        len: usize,
+        fault_mode: FaultMode,
+    ) -> Result<Arc<Self>, FaultError> {
+        let may_be_in_place = fault::suits(pool.backing(), FaultMode::InPlace);
+        serve_by(fault_mode, may_be_in_place, |threads, fallback| {
+            let opened = Opened::for_clearing(pool.backing(), threads)?;
+            Self::new(pool, len, usual_granule(pool), opened, fallback)?.start(threads)
+        })
+    }
+
+    /// A group that no thread serves yet.
+    pub(crate) fn new(
+        pool: &Pool,
+        len: usize,
+        granule_bytes: usize,
+        opened: Opened,
+        fallback: Option<FaultError>,
+    ) -> Result<Arc<Self>, FaultError> {
         // The first look at it may allocate, which no fault may.
         learning::prepare();
-        no_fault::prepare();
-        let Terms { granule_bytes, fault_mode, max_vmas } = terms;
-        let writes = Of::SharedWrites(pool.backing());
-        let (threads, fallback) = match fault_mode {
-            FaultMode::InPlace => (None, None),
-            FaultMode::Threaded { threads } => (Some(threads), None),
-            FaultMode::Auto => match open::for_handler_threads(writes) {
-                Ok(_) => (Some(1), None),
-                Err(fallback) => (None, Some(fallback)),
-            },
+        let fault_mode = opened.fault_mode();
+        let Opened { descriptor, watches_writes, .. } = opened;
+        let tables = Tables {
+            mappings: Mappings::default(),
+            frames: Frames::new(granule_bytes, pool.page_size(), len),
         };
-        let descriptor = match threads {
-            Some(_) => open::for_handler_threads(writes)?,
-            None => open::for_serving_in_place(writes)?,
-        };
-        let fault_mode =
-            threads.map_or(FaultMode::InPlace, |threads| FaultMode::Threaded { threads });
-        let slots = len.div_ceil(granule_bytes);
-        let budget = Budget::new(max_vmas).map_err(unmapped)?;
-        let reads = Reads::by(descriptor.as_fd());
-        let hold = Hold::of(pool, granule_bytes, (fault_mode, reads), (slots, budget.left().1));
-        let spare = Spare::new(pool.memory().file(), pool.page_size());
-        let group = Arc::new(Self {
-            reads,
+        let unmapped = |errno| FaultError::Kernel { call: "mmap", source: Errno::into(errno) };
+        let flag = |set| private_pages::Private::new(AtomicBool::new(set)).map_err(unmapped);
+        Ok(Arc::new(Self {
+            reads: Reads::by(descriptor.as_fd()),
             descriptor,
             serving: Serving { fault_mode, fallback },
-            hold,
+            watches_writes,
+            sharing: OnceLock::new(),
+            clears_at_fault: flag(true)?,
             granule_bytes,
-            slots: Claims::new(slots).map_err(unmapped)?,
-            gate: Gate::new(Tables {
-                mappings: Mappings::default(),
-                frames: Frames::new(granule_bytes, pool.page_size(), len),
-            })
-            .map_err(unmapped)?,
-            budget,
-            spare: private_pages::Private::new(spare).map_err(unmapped)?,
-            unserved: private_pages::Private::new(AtomicBool::new(false)).map_err(unmapped)?,
-            unwoken: private_pages::Private::new(AtomicBool::new(false)).map_err(unmapped)?,
+            slots: Claims::new(len.div_ceil(granule_bytes)).map_err(unmapped)?,
+            gate: Gate::new(tables).map_err(unmapped)?,
+            budget: Budget::new().map_err(unmapped)?,
+            unserved: flag(false)?,
+            unwoken: flag(false)?,
             patience: private_pages::Private::new(Patience::default()).map_err(unmapped)?,
             reading: RwLock::new(()),
             handlers: Mutex::new(None),
             tokens: Tokens::default(),
+            pool: pool.clone(),
+        }))
+    }
+
+    /// Starts the threads that serve it, if threads do.
+    fn start(self: Arc<Self>, threads: Option<usize>) -> Result<Arc<Self>, FaultError> {
+        if let Some(threads) = threads {
+            let handlers = Handlers::start(&(Arc::clone(&self) as Arc<dyn Faults>), threads)?;
+            *self.handlers.lock().unwrap_or_else(PoisonError::into_inner) = Some(handlers);
+        }
+        Ok(self)
+    }
+
+    /// Gets what sharing needs, unless the group has it. What the first fork asks for holds for all.
+    pub(crate) fn share(&self, max_vmas: Option<usize>) -> Result<(), ForkError> {
+        if self.sharing.get().is_some() {
+            return Ok(());
+        }
+        no_fault::prepare();
+        self.budget.limit_to(max_vmas);
+        let sharing = Sharing {
+            hold: Hold::suited_to(&hold::Needs {
+                pool: &self.pool,
+                granule_bytes: self.granule_bytes,
+                fault_mode: self.serving.fault_mode,
+                reads: self.reads,
+                slots: self.slots.len(),
+                most_mappings: self.budget.left().1,
+            }),
+            spare: private_pages::Private::new(Spare::new(
+                self.pool.memory().file(),
+                self.pool.page_size(),
+            ))
+            .map_err(unmapped)?,
             nothing: memfd::create(c"hugekit:lost", FilePages::Shmem)
                 .map_err(|errno| kernel("memfd_create", errno))?,
             pagemap: PageMap::open().ok(),
-            pool: pool.clone(),
-        });
-        if let Some(threads) = threads {
-            let handlers = Handlers::start(&(Arc::clone(&group) as Arc<dyn Faults>), threads)?;
-            *group.handlers.lock().unwrap_or_else(PoisonError::into_inner) = Some(handlers);
-        }
-        Ok(group)
+        };
+        self.sharing.get_or_init(|| sharing);
+        Ok(())
+    }
+
+    /// What sharing needs, once a region of the group was to be forked.
+    pub(super) fn sharing(&self) -> Option<&Sharing> {
+        self.sharing.get()
+    }
+
+    /// Whether a region of the group was to be forked.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.sharing().is_some()
+    }
+
+    /// How writes are held back. Before the first fork, none are.
+    pub(super) fn hold(&self) -> Hold {
+        self.sharing().map_or(Hold::Marks, |sharing| sharing.hold)
+    }
+
+    /// Whether the first fork of its only region can share memory here, on these terms.
+    pub(crate) fn suits(&self, terms: &Terms) -> bool {
+        let served = self.serving.fault_mode;
+        let is_served_so = [FaultMode::Auto, served].contains(&terms.fault_mode);
+        let is_served = !self.unserved.load(Ordering::SeqCst);
+        self.watches_writes
+            && is_served
+            && is_served_so
+            && terms.granule_bytes == self.granule_bytes
+    }
+
+    /// Whether a slot that was released may stay as it is until it is touched: a fault there will be served.
+    pub(super) fn clears_at_fault(&self) -> bool {
+        self.clears_at_fault.load(Ordering::SeqCst) && !self.unserved.load(Ordering::SeqCst)
+    }
+
+    /// From now on, what is released is cleared at once.
+    pub(super) fn clear_at_once(&self) {
+        self.clears_at_fault.store(false, Ordering::SeqCst);
     }
 
     pub(crate) fn serving(&self) -> &Serving {
@@ -225,16 +397,20 @@ impl ForkGroup {
 
     /// That signals of held-back writes come to us.
     pub(super) fn check_handlers(&self) -> Result<(), FaultError> {
-        match self.hold {
+        match self.hold() {
             Hold::Marks | Hold::Removal => Ok(()),
             Hold::Rights => fault::serve_forbidden_writes(),
         }
     }
 
     /// Has writes to a mapping be held back where they are to be.
-    pub(super) fn watch(&self, addresses: &Range<usize>, lazily: bool) -> Result<(), ForkError> {
-        let watched = userfaultfd::register_for_copies(self.descriptor.as_fd(), addresses, lazily);
-        watched.map_err(|errno| kernel("UFFDIO_REGISTER", errno))
+    pub(super) fn watch(&self, addresses: &Range<usize>, lazily: bool) -> io::Result<()> {
+        userfaultfd::register_for_copies(self.descriptor.as_fd(), addresses, lazily)
+    }
+
+    /// Has every access to addresses come to us, of which the file may have no page.
+    pub(super) fn watch_unready(&self, addresses: &Range<usize>) -> io::Result<()> {
+        userfaultfd::register(self.descriptor.as_fd(), addresses, self.watches_writes)
     }
 
     /// Memory for what faults change of a mapping with these pieces and so many bytes; `whole` if it is one mapping
@@ -244,25 +420,28 @@ impl ForkGroup {
         pieces: &[Reserved],
         bytes: usize,
         whole: bool,
-    ) -> Result<(PrivatePiece, Words), ForkError> {
+    ) -> io::Result<(PrivatePiece, Words)> {
         let slots = bytes.div_ceil(self.granule_bytes);
-        let room = Reservation::room(pieces);
-        room.and_then(|room| Ok((room, Words::new(slots, whole)?))).map_err(unmapped)
+        Ok((Reservation::room(pieces)?, Words::new(slots, whole)?))
     }
 
     /// What these pieces are in the gate. Their tokens stay outside.
     pub(super) fn reservation_of(&self, pieces: Vec<Reserved>, room: PrivatePiece) -> Reservation {
-        let (memory, page_size) = (self.pool.memory(), self.pool.page_size());
-        let reservation = Reservation::new(&pieces, room, memory, self.granule_bytes, page_size);
+        let reservation = self.reservation(&pieces, room);
         self.tokens.add(pieces.into_iter().map(|(extent, _)| extent));
         reservation
+    }
+
+    fn reservation(&self, pieces: &[Reserved], room: PrivatePiece) -> Reservation {
+        let (memory, page_size) = (self.pool.memory(), self.pool.page_size());
+        Reservation::new(pieces, room, memory, self.granule_bytes, page_size)
     }
 
     /// The pieces that a reservation is made of, when it has not become a mapping's.
     pub(super) fn pieces_of(&self, holdings: &[Holding]) -> Vec<Reserved> {
         let piece = |holding: &Holding| {
             let (folios, contents) = holding.whole();
-            (self.tokens.take(&folios), contents)
+            (self.tokens.withdraw(&folios), contents)
         };
         holdings.iter().map(piece).collect()
     }
@@ -284,40 +463,88 @@ impl ForkGroup {
         }
     }
 
-    /// The region that the group begins with.
-    pub(crate) fn begin(
+    /// Takes in the region that the group begins with: with what its folios hold, if a thread must not see all of it
+    /// yet. No user knows its addresses then.
+    pub(crate) fn take_in(
         self: &Arc<Self>,
-        extent: Extent<InUse>,
-        mapping: Mapping,
-    ) -> Result<CowHandle, (Extent<InUse>, Mapping, ForkError)> {
-        let start = mapping.start().as_ptr().addr();
-        let addresses = start..start + mapping.len();
-        let contents = vec![(extent.folios().len(), Content::Dirty)];
-        let mut pieces = vec![(extent, contents)];
-        let made = self.room_for(&pieces, mapping.len(), true).and_then(|made| {
-            if self.hold == Hold::Marks {
-                self.watch(&addresses, false)?;
-            }
-            Ok((made, self.register(addresses)?))
+        mapped: Mapped,
+        contents: Option<&[(usize, Content)]>,
+    ) -> Result<CowHandle, (Mapped, FaultError)> {
+        let (extent, mapping) = mapped.into_parts();
+        let (folios, addresses) = (extent.folios(), mapping.addresses());
+        let start = addresses.start;
+        let held = contents.map_or_else(|| vec![(folios.len(), Content::Dirty)], <[_]>::to_vec);
+        let pieces = vec![(extent, held)];
+        let made = self.room_for(&pieces, mapping.len(), true);
+        let made = made.map_err(|errno| refused("mmap", errno)).and_then(|(room, words)| {
+            let registration = self.register(addresses)?;
+            Ok((self.reservation(&pieces, room), words, registration))
         });
-        let ((room, words), registration) = match made {
-            Ok(made) => made,
+        self.tokens.add(pieces.into_iter().map(|(extent, _)| extent));
+        let mut first = First { mapping: Some(mapping), words: None, is_ready: contents.is_none() };
+        let begun = made.and_then(|(mut reservation, words, registration)| {
+            first.words = Some(words);
+            self.with_room(reservation.len(), |tables| {
+                self.begin(tables, &mut first, &mut reservation)
+            })?;
+            Ok(registration)
+        });
+        match begun {
+            Ok(registration) => {
+                let group = Arc::clone(self);
+                Ok(CowHandle { group, start, registration, is_member: true })
+            }
             Err(error) => {
-                let (extent, _) = pieces.pop().expect("one piece");
-                return Err((extent, mapping, error));
+                let mapping = first.mapping.take().expect("not the group's after an error");
+                Err((Mapped::of_parts(self.tokens.withdraw(&folios), mapping), error))
             }
-        };
-        let mut reservation = self.reservation_of(pieces, room);
-        self.with_room(reservation.len(), |tables| {
-            let reserve = tables.frames.add(&mut reservation);
-            let id = tables.mappings.next_id();
-            let mapping = CowMapping::new(id, mapping, words, reserve, self.granule_bytes);
-            mapping.counts().registered.store(self.hold == Hold::Marks, Ordering::Relaxed);
-            tables.mappings.insert(mapping);
-            show_reserve(tables.mappings.alone(), id);
-            tables.check();
+        }
+    }
+
+    /// By the thread that has the gate alone: a thread that faults there waits until the table is filled.
+    fn begin(
+        &self,
+        tables: &mut Tables,
+        first: &mut First,
+        reservation: &mut Reservation,
+    ) -> Result<(), FaultError> {
+        let mapping = first.mapping.as_ref().expect("not the group's yet");
+        // Its threads may have ended already: no thread would hear of an access.
+        let is_served = !self.unserved.load(Ordering::SeqCst);
+        let is_watched = is_served && self.begin_to_watch(mapping, first.is_ready)?;
+        let (mapping, words) = (first.mapping.take(), first.words.take());
+        let (mapping, words) = mapping.zip(words).expect("made for this region");
+        let reserve = tables.frames.add(reservation);
+        let id = tables.mappings.next_id();
+        let mapping = CowMapping::new(id, mapping, words, reserve, self.granule_bytes);
+        mapping.counts().registered.store(is_watched, Ordering::Relaxed);
+        tables.mappings.insert(mapping);
+        let Tables { mappings, frames } = tables;
+        show_reserve(mappings.alone(), id, |frame| {
+            if first.is_ready { Slot::Exclusive(Pages::InPlace) } else { frames.fresh(frame) }
         });
-        Ok(CowHandle { group: Arc::clone(self), start, registration })
+        if !is_served {
+            self.supply_all(tables, id);
+            self.leave_if_own(tables.mappings.alone(), id);
+        }
+        tables.check();
+        Ok(())
+    }
+
+    /// Whether writes to all of it can be held back from now on.
+    fn begin_to_watch(&self, mapping: &Mapping, is_ready: bool) -> Result<bool, FaultError> {
+        let addresses = mapping.addresses();
+        let is_watched = match is_ready {
+            true if self.hold() != Hold::Marks => return Ok(false),
+            true => self.watch(&addresses, false).map(|()| true),
+            false => self.watch_unready(&addresses).map(|()| self.watches_writes),
+        };
+        let is_watched = is_watched.map_err(|errno| refused("UFFDIO_REGISTER", errno))?;
+        if !is_ready {
+            let unmapped = self.unmap_what_came_early(mapping);
+            unmapped.map_err(|errno| refused("madvise", errno))?;
+        }
+        Ok(is_watched)
     }
 
     /// Gives back what no region shows any more. Not in the gate.
@@ -345,12 +572,12 @@ impl ForkGroup {
     }
 
     fn return_run(&self, run: &Run) -> Result<(), ForkError> {
-        let extent = self.tokens.take(&run.folios);
+        let extent = self.tokens.withdraw(&run.folios);
         if run.to_kernel {
             // SAFETY: nothing maps them but the alias.
             return unsafe { self.pool.give_back_as_holes(extent) }.map_err(ForkError::Kept);
         }
-        // SAFETY: as above; the contents are what was noted.
+        // SAFETY: nothing maps them but the alias; the contents are what was noted.
         unsafe { self.pool.give_back(extent, &[(run.folios.len(), run.content)]) };
         Ok(())
     }
@@ -358,6 +585,13 @@ impl ForkGroup {
     /// A thread that begins to read from now on does not find what was given up.
     fn wait_for_readers(&self) {
         drop(self.reading.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Gives up the mappings that are kept for a process that has none left. Async-signal-safe.
+    pub(super) fn release_spare(&self) {
+        if let Some(sharing) = self.sharing() {
+            sharing.spare.release();
+        }
     }
 
     /// The last region has left.
@@ -377,13 +611,22 @@ impl ForkGroup {
     }
 }
 
+/// The region that a group begins with, until it is the group's.
+#[derive(Debug)]
+struct First {
+    mapping: Option<Mapping>,
+    words: Option<Words>,
+    /// Whether threads may see all of it.
+    is_ready: bool,
+}
+
 /// The mapping shows what came with it, alone, by addresses that map just that.
-pub(super) fn show_reserve(alone: Alone<'_>, id: Id) {
+pub(super) fn show_reserve(alone: Alone<'_>, id: Id, slot_of: impl Fn(u64) -> Slot) {
     let mapping = alone.mappings().get(id);
     for slot in 0..mapping.slots() {
         let (guard, frame) = (alone.slot(slot), mapping.reserved_frame(slot));
-        guard.set(mapping, Entry { frame, slot: Slot::Exclusive(Pages::InPlace) });
-        guard.begin(mapping);
+        guard.set(mapping, Entry { frame, slot: slot_of(frame) });
+        guard.stand_alone(mapping);
     }
 }
 
@@ -399,11 +642,11 @@ pub(super) fn give_up(tables: &mut Tables, id: Id, slots: Range<usize>, to_kerne
             None => entry.frame,
             Some(heir) => {
                 let plan = guard.plan(heir, Event::OwnerLeft);
-                plan.iter().for_each(|&action| guard.is_done(heir, action));
+                plan.iter().for_each(|&action| guard.record_done(heir, action));
                 heir.reserved_frame(slot)
             }
         };
-        guard.part(mapping);
+        guard.leave_ring(mapping);
         tables.frames.give_up(spare, to_kernel);
     }
 }
@@ -415,11 +658,63 @@ pub(crate) struct CowHandle {
     /// Its address.
     pub(crate) start: usize,
     pub(super) registration: Option<Registration>,
+    /// Whether the group has not been left yet.
+    pub(super) is_member: bool,
+}
+
+impl Drop for CowHandle {
+    fn drop(&mut self) {
+        if !self.is_member {
+            return;
+        }
+        let _lent = headroom::lend();
+        if !self.is_ours() {
+            return self.group.forget_handlers();
+        }
+        if let Err(error) = self.leave_group(false) {
+            hugekit_sys::events::error!("folios are lost: {error}");
+        }
+    }
 }
 
 impl CowHandle {
+    /// Whether this is the process that has the region.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.group.pool.memory().is_ours()
+    }
+
     pub(crate) fn granule_bytes(&self) -> usize {
         self.group.granule_bytes
+    }
+
+    pub(crate) fn mapped_len(&self) -> usize {
+        self.look(|_, mapping| mapping.mapping.len())
+    }
+
+    /// Where in the pool's file a region begins that was never shared.
+    pub(crate) fn file_offset(&self) -> u64 {
+        self.look(|tables, mapping| tables.frames.offset(mapping.entry(0).frame))
+    }
+
+    /// Leaves a group that has no other region and never had one, with its addresses mapped. All of it is ready.
+    pub(crate) fn become_plain(mut self) -> Mapped {
+        self.is_member = false;
+        let group = Arc::clone(&self.group);
+        // If the kernel does not let go of it, no other group can watch it.
+        let _ = without_signals(|blocked| group.leave_to_kernel(blocked));
+        group.end();
+        drop(self.registration.take());
+        let removed = without_signals(|blocked| {
+            let mut tables = group.gate.alone(blocked);
+            let id = tables.mappings.of_region(self.start).id();
+            group.count_vmas(tables.mappings.get(id), 0);
+            tables.mappings.remove(id)
+        });
+        let (first, page_size) = (removed.reserved_frame(0), group.pool.page_size());
+        let first = without_signals(|blocked| group.gate.share(blocked).frames.offset(first));
+        let first = first as usize / page_size;
+        let folios = first..first + removed.mapping.len() / page_size;
+        Mapped::of_parts(group.tokens.withdraw(&folios), removed.into_mapping())
     }
 
     /// Looks at the tables, while faults may change them slot by slot.
@@ -427,14 +722,6 @@ impl CowHandle {
         without_signals(|blocked| {
             let tables = self.group.gate.share(blocked);
             look(&tables, tables.mappings.of_region(self.start))
-        })
-    }
-
-    /// Slots whose frame it owns.
-    pub(crate) fn count_owned(&self) -> u64 {
-        self.look(|_, mapping| {
-            let is_owner = |&slot: &usize| mapping.entry(slot).slot.is_owner();
-            (0..mapping.slots()).filter(is_owner).count() as u64
         })
     }
 
@@ -450,6 +737,11 @@ impl CowHandle {
     /// Leaves the group: no thread uses the region's addresses any more. What only it had goes back to the
     /// pool, or to the kernel if that is to be.
     pub(crate) fn leave(mut self, to_kernel: bool) -> Result<(), ForkError> {
+        self.leave_group(to_kernel)
+    }
+
+    fn leave_group(&mut self, to_kernel: bool) -> Result<(), ForkError> {
+        self.is_member = false;
         // No thread is serving one of its faults any more when this is done, and none may wait for the gate.
         drop(self.registration.take());
         let mut given_up = GivenUp::new();
@@ -461,8 +753,8 @@ impl CowHandle {
             unsafe { tables.mappings.get_mut(id).mapping.unmap() }
                 .or_else(|_| {
                     // It may lie between others in one mapping, which takes one more to cut.
-                    self.group.spare.release();
-                    // SAFETY: as above.
+                    self.group.release_spare();
+                    // SAFETY: the region's own addresses still, which no thread uses any more.
                     unsafe { tables.mappings.get_mut(id).mapping.unmap() }
                 })
                 .map_err(|errno| kernel("munmap", errno))?;
@@ -480,35 +772,41 @@ impl CowHandle {
         self.group.return_given_up(given_up)
     }
 
-    /// Cuts the region to the folios and granules that its first `bytes` lie on; how many bytes these are.
-    /// No thread uses the addresses behind them any more.
+    /// Cuts the region to the folios that its first `bytes` lie on, and to their granules if the group has other
+    /// regions; how many bytes these are. No thread uses the addresses behind them any more.
     pub(crate) fn truncate(&self, bytes: usize) -> Result<usize, ForkError> {
         let group = &*self.group;
-        let unit = group.granule_bytes.max(group.pool.page_size());
-        let len = self.look(|_, mapping| mapping.mapping.len());
+        let (is_alone, len) =
+            self.look(|tables, mapping| (tables.mappings.present() == 1, mapping.mapping.len()));
+        let folio = group.pool.page_size();
+        let unit = if is_alone { folio } else { group.granule_bytes.max(folio) };
         let kept = bytes.next_multiple_of(unit).min(len);
         let slots = kept.div_ceil(group.granule_bytes);
         if let Some(registration) = &self.registration {
-            registration.cut(kept);
+            registration.serve_only(kept);
         }
         let mut given_up = GivenUp::new();
         without_signals(|blocked| {
             let mut tables = group.gate.alone(blocked);
             let mapping = tables.mappings.of_region(self.start);
             let (id, all) = (mapping.id(), mapping.slots());
-            if slots == all {
+            if kept == len {
                 return Ok(());
             }
             // SAFETY: its own addresses, which no thread uses any more.
             if let Err(errno) = unsafe { tables.mappings.get_mut(id).mapping.unmap_from(kept) } {
                 // Its tail is served again.
-                self.registration.iter().for_each(|registration| registration.cut(len));
+                self.registration.iter().for_each(|registration| registration.serve_only(len));
                 return Err(kernel("munmap", errno));
             }
             give_up(&mut tables, id, slots..all, false);
+            if is_alone {
+                let last = tables.mappings.get(id).entry(slots - 1).frame;
+                tables.frames.truncate(kept, last);
+            }
             tables.frames.take_given_up(&mut given_up);
             let mapping = tables.mappings.get_mut(id);
-            mapping.table.cut(slots);
+            mapping.table.truncate(slots);
             mapping.end_epoch();
             tables.check();
             Ok::<_, ForkError>(())
@@ -516,6 +814,11 @@ impl CowHandle {
         group.return_given_up(given_up)?;
         Ok(kept)
     }
+}
+
+/// A call that the kernel refused.
+fn refused(call: &'static str, errno: Errno) -> FaultError {
+    FaultError::Kernel { call, source: errno.into() }
 }
 
 /// What faults change of a mapping has no place.

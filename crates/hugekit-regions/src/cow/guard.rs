@@ -70,7 +70,7 @@ impl<'a> SlotGuards<'a> {
     }
 
     /// That of a slot among them.
-    pub(super) fn of(&self, slot: usize) -> &SlotGuard<'a> {
+    pub(super) fn get(&self, slot: usize) -> &SlotGuard<'a> {
         let first = self.0[0].as_ref().expect("at least one").slot;
         self.0[slot - first].as_ref().expect("one of those that were claimed")
     }
@@ -101,18 +101,18 @@ impl<'a> SlotGuard<'a> {
 
     pub(super) fn set(&self, mapping: &CowMapping, entry: Entry) {
         if entry.slot.may_be_written() {
-            self.is_written(mapping);
+            self.mark_written(mapping);
         }
         mapping.table.set(self.slot, entry);
     }
 
-    /// Its bytes are not what they were at the region's epoch, as far as is known from now on.
-    pub(super) fn is_written(&self, mapping: &CowMapping) {
+    /// The slot counts as written since the region's epoch.
+    pub(super) fn mark_written(&self, mapping: &CowMapping) {
         mapping.unwritten.clear(self.slot);
     }
 
-    /// An action is done.
-    pub(super) fn is_done(&self, mapping: &CowMapping, action: Action) {
+    /// Records that `action` was carried out: the slot becomes `slot.after(action)`.
+    pub(super) fn record_done(&self, mapping: &CowMapping, action: Action) {
         let Entry { frame, slot } = self.entry(mapping);
         self.set(mapping, Entry { frame, slot: slot.after(action) });
     }
@@ -133,7 +133,7 @@ impl<'a> SlotGuard<'a> {
     }
 
     /// The mapping that shows a frame that no other shows yet.
-    pub(super) fn begin(&self, mapping: &CowMapping) {
+    pub(super) fn stand_alone(&self, mapping: &CowMapping) {
         let alone = Neighbours { before: mapping.id(), after: mapping.id() };
         mapping.links.set(self.slot, alone);
     }
@@ -148,13 +148,13 @@ impl<'a> SlotGuard<'a> {
     }
 
     /// The mapping shows another frame from now on than the others in its ring, alone.
-    pub(super) fn part(&self, mapping: &CowMapping) {
+    pub(super) fn leave_ring(&self, mapping: &CowMapping) {
         let Neighbours { before, after } = mapping.links.get(self.slot);
         let neighbour = self.mappings.get(after);
         self.link(before, after);
         let links = neighbour.links.get(self.slot);
         neighbour.links.set(self.slot, Neighbours { before, ..links });
-        self.begin(mapping);
+        self.stand_alone(mapping);
     }
 
     fn link(&self, before: Id, after: Id) {

@@ -19,14 +19,22 @@ pub(super) enum Hold {
     Removal,
 }
 
+/// What decides how writes are held back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Needs<'a> {
+    pub(super) pool: &'a Pool,
+    pub(super) granule_bytes: usize,
+    pub(super) fault_mode: FaultMode,
+    pub(super) reads: Reads,
+    /// Slots of a region, each of which is a mapping at most where rights differ.
+    pub(super) slots: usize,
+    pub(super) most_mappings: usize,
+}
+
 impl Hold {
-    /// What suits a group of regions with so many slots, each of which is a mapping at most where rights differ.
-    pub(super) fn of(
-        pool: &Pool,
-        granule_bytes: usize,
-        (fault_mode, reads): (FaultMode, Reads),
-        (slots, most_mappings): (usize, usize),
-    ) -> Self {
+    /// What suits a group of regions.
+    pub(super) fn suited_to(needs: &Needs<'_>) -> Self {
+        let Needs { pool, granule_bytes, fault_mode, reads, slots, most_mappings } = *needs;
         let is_taken_apart = pool.backing() == Backing::Thp && granule_bytes == pool.page_size();
         if !is_taken_apart {
             return Self::Marks;

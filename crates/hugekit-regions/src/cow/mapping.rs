@@ -57,6 +57,8 @@ pub(super) struct Counts {
     pub(super) epoch: AtomicU64,
     /// Slots that were copied for it because others wrote them.
     pub(super) received: AtomicU64,
+    /// Slots that were copied for it when it was made.
+    pub(super) copied_at_once: AtomicU64,
     /// The longest write to what the group shares, since it is observed.
     pub(super) longest_nanos: AtomicU64,
 }
@@ -85,6 +87,7 @@ impl Counts {
             vmas: AtomicIsize::new(0),
             epoch: zero(),
             received: zero(),
+            copied_at_once: zero(),
             longest_nanos: zero(),
         }
     }
@@ -116,6 +119,11 @@ impl CowMapping {
         Self { id, mapping, reserve, next_observed: None, granule_bytes, words }
     }
 
+    /// What is mapped, for another owner.
+    pub(super) fn into_mapping(self) -> Mapping {
+        self.mapping
+    }
+
     pub(super) fn id(&self) -> Id {
         self.id
     }
@@ -133,8 +141,7 @@ impl CowMapping {
     }
 
     pub(super) fn addresses(&self) -> Range<usize> {
-        let start = self.mapping.start().as_ptr().addr();
-        start..start + self.mapping.len()
+        self.mapping.addresses()
     }
 
     pub(super) fn addresses_of(&self, slots: Range<usize>) -> Range<usize> {

@@ -35,5 +35,6 @@ mod tokens;
 pub use self::detach::Lost;
 pub(crate) use self::epoch::{Turn, Watch};
 pub use self::error::ForkError;
-pub(crate) use self::fork::Fresh;
-pub(crate) use self::group::{CowHandle, ForkGroup, Terms};
+#[cfg(test)]
+pub(crate) use self::group::Opened;
+pub(crate) use self::group::{CowHandle, ForkGroup, Terms, usual_granule};

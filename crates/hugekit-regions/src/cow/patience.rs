@@ -24,8 +24,8 @@ impl Patience {
         self.refusals.fetch_add(1, Ordering::Relaxed) < MOST
     }
 
-    /// A slot is refused nothing any more.
-    pub(super) fn is_served(&self, slot: usize) {
+    /// Forgets the refusals, if this slot is the one that is waited for longest: it was served.
+    pub(super) fn reset(&self, slot: usize) {
         let _ = self.slot.compare_exchange(slot, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
@@ -43,7 +43,7 @@ mod tests {
         let patience = Patience::default();
         assert!(refuse(&patience, 1, MOST - 10));
         assert!(refuse(&patience, 2, 9));
-        patience.is_served(2);
+        patience.reset(2);
         assert!(patience.bears_refusal_of(3));
         assert!(!patience.bears_refusal_of(1));
     }
@@ -53,7 +53,7 @@ mod tests {
         let patience = Patience::default();
         for _ in 0..3 {
             assert!(refuse(&patience, 1, MOST));
-            patience.is_served(1);
+            patience.reset(1);
         }
     }
 }

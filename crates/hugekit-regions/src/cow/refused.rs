@@ -11,7 +11,16 @@ pub(super) enum Refused {
     Mappings,
     /// Its memory has failed.
     Broken,
+    /// The kernel has no page for it.
+    Unpopulated(PopulateError),
     Kernel(Errno),
+}
+
+impl Refused {
+    /// Whether it may pass once all of the region is mapped anew.
+    pub(super) fn is_for_mappings(self) -> bool {
+        matches!(self, Self::Mappings | Self::Kernel(_))
+    }
 }
 
 impl From<Refused> for PopulateError {
@@ -19,6 +28,7 @@ impl From<Refused> for PopulateError {
         match refused {
             Refused::Mappings | Refused::Kernel(Errno::NOMEM) => Self::OutOfMemory,
             Refused::Broken => Self::Poisoned,
+            Refused::Unpopulated(error) => error,
             Refused::Kernel(errno) => Self::Kernel(std::io::Error::from(errno).kind()),
         }
     }

@@ -18,7 +18,7 @@ use super::group::{ForkGroup, Tables};
 use super::guard::{SlotGuard, SlotGuards};
 use super::mapping::CowMapping;
 use super::refused::Refused;
-use super::slot::{Action, Event};
+use super::slot::{Action, Event, Lack, Slot};
 use crate::fault::{Access, Faults, Forbidden};
 use crate::pool::Content;
 use hugekit_bulk::populate::PopulateError;
@@ -48,7 +48,7 @@ impl Faults for ForkGroup {
         if self.unwoken.swap(false, Ordering::Relaxed) {
             return Err(PopulateError::Kernel(std::io::ErrorKind::PermissionDenied));
         }
-        self.patience.is_served(self.number_at(address));
+        self.patience.reset(self.number_at(address));
         Ok(())
     }
 
@@ -65,7 +65,10 @@ impl Faults for ForkGroup {
 
     /// The thread that waits there tries again, and meets the same trouble until it is over, or there is no patience
     /// left.
-    fn leave(&self, address: usize) -> io::Result<()> {
+    fn leave(&self, address: usize, blocked: &SignalsBlocked) -> io::Result<()> {
+        if self.leave_hole(address, blocked) {
+            return Ok(());
+        }
         if !self.patience.bears_refusal_of(self.number_at(address)) {
             return Err(Errno::PERM);
         }
@@ -111,9 +114,15 @@ impl ForkGroup {
                 Ok(())
             }
             [enter @ Action::Enter { .. }] => self.apply(at, *enter, None),
+            // Without the frames of other plans, which a signal stack has no room for beside those of a clear. Nothing
+            // that others share keeps this thread waiting.
+            [Action::Supply, enter] => {
+                self.supply(at, Some(self.within(at, address)))?;
+                self.apply(at, *enter, None)
+            }
             _ => {
                 let began = Instant::now();
-                let near = (address - at.mapping.addresses().start) % self.granule_bytes;
+                let near = self.within(at, address);
                 let served = self.serve_event(at, event, Some(near));
                 let nanos = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
                 for mapping in tables.mappings.observed() {
@@ -124,9 +133,26 @@ impl ForkGroup {
         }
     }
 
+    /// The offset of an address in its slot.
+    fn within(&self, at: At<'_>, address: usize) -> usize {
+        (address - at.mapping.addresses().start) % self.granule_bytes
+    }
+
+    /// Leaves a hole that could not be populated to the kernel: it may have memory for it now, or it tells the thread
+    /// in its own way that it has none. Whether there was one. From then on the folio counts as dirty.
+    fn leave_hole(&self, address: usize, blocked: &SignalsBlocked) -> bool {
+        let tables = self.gate.share(blocked);
+        let Tables { mappings, frames } = &*tables;
+        let Some(mapping) = mappings.at(address) else { return false };
+        let guard = &SlotGuard::claim(&self.slots, mappings, mapping.slot_at(address), blocked);
+        let at = At { guard, mapping, frames };
+        at.entry().slot == Slot::Unready(Lack::Page) && self.let_kernel_populate(at).is_ok()
+    }
+
     /// Does something about the slot that has an address, and about all of its region if the kernel refuses that:
     /// to map all of it anew takes fewer mappings in the end, and nothing of the descriptor, of which a system-call
-    /// filter may refuse everything. Nothing if no region has the address any more.
+    /// filter may refuse everything. That does not help where memory has failed or is short. Nothing if no region has
+    /// the address any more.
     pub(super) fn at_slot(
         &self,
         address: usize,
@@ -139,8 +165,9 @@ impl ForkGroup {
             let Some(mapping) = mappings.at(address) else { return Ok(()) };
             let slot = mapping.slot_at(address);
             let guard = &SlotGuard::claim(&self.slots, mappings, slot, blocked);
-            if act(&tables, At { guard, mapping, frames }).is_ok() {
-                return Ok(());
+            match act(&tables, At { guard, mapping, frames }) {
+                Err(refused) if refused.is_for_mappings() => {}
+                done => return done,
             }
         }
         self.once_exclusive(address, blocked, |tables, mapping| {
@@ -163,8 +190,9 @@ impl ForkGroup {
             let tables = self.gate.share(blocked);
             let Some(mapping) = tables.mappings.at(address) else { return Ok(()) };
             let guards = SlotGuards::claim(&self.slots, &tables.mappings, slots.clone(), blocked);
-            if act(&tables, mapping, &guards).is_ok() {
-                return Ok(());
+            match act(&tables, mapping, &guards) {
+                Err(refused) if refused.is_for_mappings() => {}
+                done => return done,
             }
         }
         self.once_exclusive(address, blocked, |tables, mapping| {
@@ -186,7 +214,7 @@ impl ForkGroup {
         let Some(id) = tables.mappings.at(address).map(CowMapping::id) else { return Ok(()) };
         if self.make_exclusive(&mut tables, id).is_err() {
             // The process has no mapping left at all, but for those kept for this.
-            self.spare.release();
+            self.release_spare();
             self.make_exclusive(&mut tables, id)?;
         }
         // No other thread has a slot now, because all share the gate for it.

@@ -2,6 +2,11 @@
 //! kernel, without memory, without locks.
 //!
 //! ```text
+//!   Unready: an earlier owner's bytes, or no page
+//!     │  ▲
+//!     │  └─ taken back: the region released it
+//!     │ accessed: cleared or populated
+//!     ▼
 //!                    forked                       the owner writes
 //!   Exclusive ────────────────▶ Owner        Borrower ────────────▶ Displaced (one of them as owner)
 //!       ▲                         │              │                      │
@@ -10,9 +15,9 @@
 //!       └─────────────────────────────────── mapped in place ───────────┘
 //! ```
 //!
-//! A frame that several regions show has exactly one owner, whose page tables may map it for good; the others
-//! borrow it. [`Slot::plan`] says which actions an event takes, [`Slot::after`] what the slot is after each;
-//! `apply.rs` alone carries them out.
+//! A frame that several regions show has exactly one owner, whose page tables may map it permanently. The others
+//! borrow it. An unready frame is never shared: a fork has an unready frame of its own there. [`Slot::plan`] lists
+//! the actions that an event needs, and [`Slot::after`] is the slot after each. Only `apply.rs` carries them out.
 
 /// How the page tables come to have the frame that a region shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,9 +30,21 @@ pub(super) enum Pages {
     Absent,
 }
 
+/// What an unready frame lacks before a thread may see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lack {
+    /// A clear: it may hold bytes that an earlier owner left, or that the region released.
+    Clear,
+    /// Its pages: the file has none there.
+    Page,
+}
+
 /// What a region shows at a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Slot {
+    /// Zeroes, of which its own frame has none yet. The region's addresses map the frame, no other region shows it,
+    /// and every access comes to us.
+    Unready(Lack),
     /// A frame that no other region shows; the kernel lets writes through.
     Exclusive(Pages),
     /// A frame that stays the region's, whichever region writes. Writes are held back, because others may show it.
@@ -64,6 +81,10 @@ pub(super) enum Event {
     Separate,
     /// The region wants none of its bytes any more: all of them are zero.
     Release,
+    /// As `Release`, where the next access may clear them.
+    TakeBack,
+    /// Accesses to it, by system calls too, are to meet no fault of ours as long as it is not shared.
+    Settle,
     /// The region's addresses are not used, and it needs its share of the frame no more, or only its copy.
     Detach {
         /// Whether it keeps the bytes.
@@ -94,6 +115,12 @@ pub(super) enum Fill {
 /// One thing to do about a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
+    /// Clear an unready frame, or have the kernel populate it.
+    Supply,
+    /// Have every access come to us again, and forget the bytes.
+    TakeBack,
+    /// Leave the addresses to the kernel, which enters the frame by itself.
+    Leave,
     /// Enter the frame into the page tables.
     Enter { protected: bool },
     /// Take it out of the page tables.
@@ -125,7 +152,7 @@ pub(super) enum Action {
 
 impl Slot {
     /// Every slot there is, by its code.
-    pub(super) const ALL: [Self; 14] = [
+    pub(super) const ALL: [Self; 16] = [
         Self::Exclusive(Pages::InPlace),
         Self::Exclusive(Pages::Entered),
         Self::Exclusive(Pages::Absent),
@@ -140,6 +167,8 @@ impl Slot {
         Self::Displaced { owner: true, entered: true },
         Self::Lost { owner: false },
         Self::Lost { owner: true },
+        Self::Unready(Lack::Clear),
+        Self::Unready(Lack::Page),
     ];
 
     /// Its place in [`ALL`](Self::ALL).
@@ -150,13 +179,14 @@ impl Slot {
             Self::Borrower { entered } => 6 + u64::from(entered),
             Self::Displaced { owner, entered } => 8 + 2 * u64::from(owner) + u64::from(entered),
             Self::Lost { owner } => 12 + u64::from(owner),
+            Self::Unready(lack) => 14 + lack as u64,
         }
     }
 
     /// Whether the frame that it shows is its own: of all who show a frame, exactly one region owns it.
     pub(super) fn is_owner(self) -> bool {
         match self {
-            Self::Exclusive(_) | Self::Owner(_) => true,
+            Self::Unready(_) | Self::Exclusive(_) | Self::Owner(_) => true,
             Self::Borrower { .. } => false,
             Self::Displaced { owner, .. } | Self::Lost { owner } => owner,
         }
@@ -164,7 +194,11 @@ impl Slot {
 
     /// Whether the region's addresses map its own frame.
     pub(super) fn maps_its_own(self) -> bool {
-        matches!(self, Self::Exclusive(_) | Self::Owner(_))
+        matches!(self, Self::Unready(_) | Self::Exclusive(_) | Self::Owner(_))
+    }
+
+    pub(super) fn is_unready(self) -> bool {
+        matches!(self, Self::Unready(_))
     }
 
     pub(super) fn is_exclusive(self) -> bool {
@@ -176,6 +210,7 @@ impl Slot {
         match self {
             Self::Exclusive(_) | Self::Displaced { owner: true, .. } | Self::Lost { .. } => true,
             Self::Owner(_) | Self::Borrower { .. } | Self::Displaced { owner: false, .. } => false,
+            Self::Unready(_) => false,
         }
     }
 
@@ -199,6 +234,7 @@ impl Slot {
             Self::Exclusive(pages) | Self::Owner(pages) => pages != Pages::Absent,
             Self::Borrower { entered } => entered,
             Self::Displaced { .. } | Self::Lost { .. } => true,
+            Self::Unready(_) => false,
         };
         if may_be_read { Event::Write } else { Event::Read }
     }
@@ -206,15 +242,23 @@ impl Slot {
     /// What is to be done about it, in this order. `shared`: other regions show the frame, too.
     pub(super) fn plan(self, shared: bool, event: Event) -> &'static [Action] {
         match event {
+            Event::Read | Event::Write if self.is_unready() => {
+                &[Action::Supply, Action::Enter { protected: false }]
+            }
             Event::Read => self.plan_read(shared),
             Event::Write if self.is_exclusive() => self.plan_read(shared),
             Event::Write | Event::Own => self.plan_own(shared),
             Event::Separate => self.plan_separate(shared),
-            Event::Release if self.borrows() && !self.is_lost() => {
+            Event::Release | Event::TakeBack if self.is_unready() => &[],
+            Event::TakeBack if self.is_exclusive() => &[Action::TakeBack],
+            Event::Release | Event::TakeBack if self.borrows() && !self.is_lost() => {
                 &[Action::TakeReserved(Fill::Zeroes), Action::MapInPlace]
             }
-            Event::Release => self.plan_own(shared),
-            Event::Detach { copied: true } if !self.is_lost() => self.plan_separate(false),
+            Event::Release | Event::TakeBack => self.plan_own(shared),
+            Event::Settle => self.plan_settle(shared),
+            Event::Detach { copied: true } if !self.is_lost() && !self.is_unready() => {
+                self.plan_separate(false)
+            }
             Event::Detach { .. } if self.borrows() => self.plan_to_take(Fill::AsIs),
             Event::OwnerLeft if self.borrows() => &[Action::Inherit],
             Event::Forked if self.is_exclusive() => &[Action::Protect],
@@ -234,12 +278,22 @@ impl Slot {
             Self::Exclusive(_) => &[Action::Enter { protected: false }],
             Self::Owner(_) | Self::Borrower { .. } => &[Action::Enter { protected: true }],
             // What is shared is never mapped at addresses in use: threads could write it before it is protected.
-            Self::Displaced { .. } | Self::Lost { .. } => self.plan_own(shared),
+            Self::Displaced { .. } | Self::Lost { .. } | Self::Unready(_) => self.plan_own(shared),
+        }
+    }
+
+    /// What may be written already is left to the kernel. What is shared is entered for reading.
+    fn plan_settle(self, shared: bool) -> &'static [Action] {
+        match self {
+            Self::Unready(_) => &[Action::Supply, Action::Leave],
+            Self::Exclusive(Pages::Entered | Pages::Absent) => &[Action::Leave],
+            _ => self.plan_read(shared),
         }
     }
 
     fn plan_own(self, shared: bool) -> &'static [Action] {
         match (self, shared) {
+            (Self::Unready(_), _) => &[Action::Supply],
             (Self::Exclusive(_), _) => &[],
             (Self::Owner(_), true) => &[Action::DisplaceOthers, Action::Unprotect],
             (Self::Owner(_), false) => &[Action::Unprotect],
@@ -256,6 +310,7 @@ impl Slot {
 
     fn plan_separate(self, shared: bool) -> &'static [Action] {
         match self {
+            Self::Unready(_) => &[Action::Supply],
             Self::Exclusive(_) => &[],
             Self::Lost { .. } => &[Action::Refuse],
             _ if self.borrows() => self.plan_to_take(Fill::Copy),
@@ -287,6 +342,9 @@ impl Slot {
     /// What it is once an action of its plan is done.
     pub(super) fn after(self, action: Action) -> Self {
         match (action, self) {
+            (Action::Supply, Self::Unready(_)) => Self::Exclusive(Pages::Absent),
+            (Action::TakeBack, Self::Exclusive(_)) => Self::Unready(Lack::Clear),
+            (Action::Leave, Self::Exclusive(_)) => Self::Exclusive(Pages::InPlace),
             (Action::Enter { .. }, Self::Exclusive(_)) => Self::Exclusive(Pages::Entered),
             (Action::Enter { .. }, Self::Owner(_)) => Self::Owner(Pages::Entered),
             (Action::Enter { .. }, Self::Borrower { .. }) => Self::Borrower { entered: true },
@@ -316,12 +374,20 @@ impl Slot {
         }
     }
 
-    /// What a fork shows where its parent shows this, once that is protected.
-    pub(super) fn child(self) -> Self {
+    /// What a fork shows where its parent shows this, once that is protected; `None` if it shows zeroes in its own
+    /// frame.
+    pub(super) fn child(self) -> Option<Self> {
         match self {
-            Self::Lost { .. } => Self::Lost { owner: false },
-            _ => Self::Borrower { entered: false },
+            Self::Unready(_) => None,
+            Self::Lost { .. } => Some(Self::Lost { owner: false }),
+            _ => Some(Self::Borrower { entered: false }),
         }
+    }
+
+    /// What a region shows that has a frame to itself which lacks this, if anything, and that is not in its page
+    /// tables.
+    pub(super) fn fresh(lack: Option<Lack>) -> Self {
+        lack.map_or(Self::Exclusive(Pages::Absent), Self::Unready)
     }
 
     /// What it is after its memory failed.
@@ -338,12 +404,14 @@ mod tests {
 
     use super::*;
 
-    const EVENTS: [Event; 12] = [
+    const EVENTS: [Event; 14] = [
         Event::Read,
         Event::Write,
         Event::Own,
         Event::Separate,
         Event::Release,
+        Event::TakeBack,
+        Event::Settle,
         Event::Detach { copied: false },
         Event::Detach { copied: true },
         Event::OwnerWrites,
@@ -357,7 +425,7 @@ mod tests {
     fn each_case() -> impl Iterator<Item = (Slot, bool, Event)> {
         let shared = Slot::ALL.into_iter().flat_map(|slot| [(slot, false), (slot, true)]);
         let legal = shared.filter(|&(slot, shared)| match slot {
-            Slot::Exclusive(_) => !shared,
+            Slot::Exclusive(_) | Slot::Unready(_) => !shared,
             _ if slot.borrows() => shared,
             _ => true,
         });
@@ -386,6 +454,8 @@ mod tests {
                 let is_displaced = now.is_displaced() || now.is_lost();
                 let enters = matches!(action, Action::Enter { .. } | Action::Unprotect);
                 assert!(!enters || !is_displaced, "{slot:?} {event:?}: shows another frame");
+                let shows = enters || opens || action == Action::Leave;
+                assert!(!shows || !now.is_unready(), "{slot:?} {event:?}: shows what is not ready");
                 shared &= !matches!(action, Action::DisplaceOthers | Action::TakeReserved(_));
                 now = now.after(action);
             }
@@ -402,14 +472,20 @@ mod tests {
             let alone = !shared || plan.iter().any(separates) || slot.borrows();
             let ends_well = match event {
                 _ if slot.is_lost() && event == Event::OwnerLeft => end.is_owner(),
-                Event::Read | Event::Write | Event::Own | Event::Separate | Event::Release
-                    if slot.is_lost() =>
-                {
+                Event::Read | Event::Write | Event::Own | Event::Separate if slot.is_lost() => {
                     plan == [Action::Refuse]
                 }
-                Event::Read => !end.is_displaced() && plan != [Action::Remove],
+                Event::Release | Event::TakeBack | Event::Settle if slot.is_lost() => {
+                    plan == [Action::Refuse]
+                }
+                Event::Read => !end.is_displaced() && !end.is_unready(),
+                Event::Settle => end.is_in_place() || !end.is_exclusive() && !end.is_unready(),
+                Event::Release | Event::TakeBack if slot.is_unready() => end == slot,
+                Event::TakeBack if slot.is_exclusive() => end.is_unready(),
                 Event::Write | Event::Own | Event::Release => end.is_exclusive() && alone,
-                Event::Separate | Event::OwnerLeft => end.is_owner(),
+                Event::TakeBack => end.is_exclusive() && alone,
+                Event::Separate => end.is_owner() && !end.is_unready(),
+                Event::OwnerLeft => end.is_owner(),
                 Event::Detach { .. } => end.is_owner(),
                 Event::OwnerWrites => slot.is_owner() || !end.may_be_entered(),
                 Event::Forked | Event::TakenOut => !end.is_exclusive(),
@@ -433,6 +509,10 @@ mod tests {
         Read(usize),
         Write(usize, u8),
         Release(usize),
+        TakeBack(usize),
+        Settle(usize),
+        /// The kernel takes the pages out of a region's page tables: it swaps them, or is advised to.
+        Forget(usize),
         Separate(usize),
         Detach(usize, bool),
         Fork(usize),
@@ -467,10 +547,16 @@ mod tests {
     }
 
     impl Model {
-        fn new() -> Self {
-            let mut model = Self { frames: vec![0], next: 1, ..Self::default() };
-            let slot = Slot::Exclusive(Pages::InPlace);
-            let (mapped, value) = (Some(0), Some(0));
+        /// A region that is ready, or whose frame holds an earlier owner's byte.
+        fn new(ready: bool) -> Self {
+            let held = if ready { 0 } else { 0xa5 };
+            let mut model = Self { frames: vec![held], next: 1, ..Self::default() };
+            let slot = if ready {
+                Slot::Exclusive(Pages::InPlace)
+            } else {
+                Slot::fresh(Some(Lack::Clear))
+            };
+            let (mapped, value) = (ready.then_some(0), Some(0));
             let region = Region { slot, frame: 0, reserved: 0, mapped, entered: None, value };
             model.regions.insert(0, region);
             model
@@ -495,6 +581,12 @@ mod tests {
         fn apply(&mut self, id: usize, action: Action) -> bool {
             let frame = self.regions[&id].frame;
             match action {
+                Action::Supply => self.frames[frame] = 0,
+                Action::TakeBack => {
+                    (self.at(id).mapped, self.at(id).entered) = (None, None);
+                    self.at(id).value = Some(0);
+                }
+                Action::Leave => self.at(id).mapped = Some(frame),
                 Action::Enter { protected } => self.at(id).entered = Some((frame, !protected)),
                 Action::Remove => self.at(id).entered = None,
                 Action::MapInPlace => {
@@ -601,7 +693,9 @@ mod tests {
             }
             let Region { slot, frame, value, .. } = self.regions[&parent];
             self.frames.push(0x5a);
-            let (slot, reserved) = (slot.child(), self.frames.len() - 1);
+            let reserved = self.frames.len() - 1;
+            let own = (Slot::fresh(Some(Lack::Clear)), reserved);
+            let (slot, frame) = slot.child().map_or(own, |slot| (slot, frame));
             let child = Region { slot, frame, reserved, mapped: None, entered: None, value };
             self.regions.insert(self.next, child);
             self.next += 1;
@@ -626,6 +720,8 @@ mod tests {
                 let shows = region.entered.is_none_or(|(frame, _)| frame == region.frame);
                 let may_differ = region.slot.is_displaced() || region.value.is_none();
                 assert!(shows || may_differ, "{id} shows another frame: {self:?}");
+                let is_seen = region.entered.is_some() || region.mapped.is_some();
+                assert!(!region.slot.is_unready() || !is_seen, "{id} shows what is not ready");
             }
         }
 
@@ -635,7 +731,16 @@ mod tests {
             match step {
                 Step::Read(at) => self.access(of(at), None),
                 Step::Write(at, value) => self.access(of(at), Some(value)),
-                Step::Release(at) => self.release(of(at)),
+                Step::Release(at) => self.release(of(at), Event::Release),
+                Step::TakeBack(at) => self.release(of(at), Event::TakeBack),
+                Step::Settle(at) => {
+                    self.serve(of(at), Event::Settle);
+                }
+                Step::Forget(at) => {
+                    let region = self.at(of(at));
+                    // What holds writes back stays in the page tables of shared memory.
+                    region.entered = region.entered.filter(|&(_, writable)| !writable);
+                }
                 Step::Separate(at) => {
                     self.serve(of(at), Event::Separate);
                 }
@@ -656,12 +761,12 @@ mod tests {
             self.check();
         }
 
-        fn release(&mut self, id: usize) {
+        fn release(&mut self, id: usize, event: Event) {
             let fills = Action::TakeReserved(Fill::Zeroes);
             let shared = !self.others(id).is_empty();
-            let is_cleared = self.regions[&id].slot.plan(shared, Event::Release).contains(&fills);
-            if self.serve(id, Event::Release) {
-                if !is_cleared {
+            let is_cleared = self.regions[&id].slot.plan(shared, event).contains(&fills);
+            if self.serve(id, event) {
+                if !is_cleared && !self.regions[&id].slot.is_unready() {
                     let frame = self.regions[&id].frame;
                     self.frames[frame] = 0;
                 }
@@ -676,6 +781,9 @@ mod tests {
             4 => id().prop_map(Step::Read),
             4 => (id(), any::<u8>()).prop_map(|(id, value)| Step::Write(id, value)),
             1 => id().prop_map(Step::Release),
+            2 => id().prop_map(Step::TakeBack),
+            1 => id().prop_map(Step::Settle),
+            1 => id().prop_map(Step::Forget),
             1 => id().prop_map(Step::Separate),
             1 => (id(), any::<bool>()).prop_map(|(id, copied)| Step::Detach(id, copied)),
             3 => id().prop_map(Step::Fork),
@@ -691,8 +799,11 @@ mod tests {
 
         /// Whatever regions do, each reads what it wrote last, or what its parent had when it was forked.
         #[test]
-        fn plans_carried_out_in_any_order_keep_each_regions_bytes(steps in steps()) {
-            let mut model = Model::new();
+        fn plans_carried_out_in_any_order_keep_each_regions_bytes(
+            ready in any::<bool>(),
+            steps in steps(),
+        ) {
+            let mut model = Model::new(ready);
             for step in steps {
                 model.step(step);
             }

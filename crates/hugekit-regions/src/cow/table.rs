@@ -29,12 +29,8 @@ impl Table {
         self.0[slot].store(entry.bits(), Ordering::Release);
     }
 
-    /// How many of these slots, from the first on, show frames that follow each other.
-    pub(super) fn run(&self, slots: Range<usize>) -> usize {
-        self.run_of(slots, |_| true)
-    }
-
-    /// The same, as far as all of them are exclusive or none is.
+    /// How many of these slots, from the first on, show frames that follow each other, as far as all of them are
+    /// exclusive or none is.
     pub(super) fn run_as_exclusive(&self, slots: Range<usize>) -> usize {
         let exclusive = self.get(slots.start).slot.is_exclusive();
         self.run_of(slots, |entry| entry.slot.is_exclusive() == exclusive)
@@ -48,7 +44,7 @@ impl Table {
     }
 
     /// The last slots go.
-    pub(super) fn cut(&mut self, slots: usize) {
+    pub(super) fn truncate(&mut self, slots: usize) {
         self.0.truncate(slots);
     }
 }
@@ -137,10 +133,11 @@ mod tests {
             (10, EXCLUSIVE),
             (3, EXCLUSIVE),
         ]);
-        assert_eq!((table.run(0..5), table.run_as_exclusive(0..5)), (3, 2));
-        assert_eq!((table.run(2..5), table.run_as_exclusive(2..5)), (1, 1));
-        assert_eq!((table.run(3..5), table.run_as_exclusive(3..5)), (2, 1));
-        assert_eq!((table.run(4..6), table.run_as_exclusive(4..6)), (1, 1));
-        assert_eq!((table.run(0..1), table.run_as_exclusive(0..2)), (1, 2));
+        let run = |slots| table.run_of(slots, |_| true);
+        assert_eq!((run(0..5), table.run_as_exclusive(0..5)), (3, 2));
+        assert_eq!((run(2..5), table.run_as_exclusive(2..5)), (1, 1));
+        assert_eq!((run(3..5), table.run_as_exclusive(3..5)), (2, 1));
+        assert_eq!((run(4..6), table.run_as_exclusive(4..6)), (1, 1));
+        assert_eq!((run(0..1), table.run_as_exclusive(0..2)), (1, 2));
     }
 }

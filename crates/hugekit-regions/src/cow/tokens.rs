@@ -19,7 +19,7 @@ impl Tokens {
     }
 
     /// The token of folios that lie side by side in what came with one region.
-    pub(super) fn take(&self, folios: &Range<usize>) -> Extent<InUse> {
+    pub(super) fn withdraw(&self, folios: &Range<usize>) -> Extent<InUse> {
         let mut tokens = self.lock();
         let at = tokens.partition_point(|token| token.folios().end <= folios.start);
         let mut before = tokens.remove(at);

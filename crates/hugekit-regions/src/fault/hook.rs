@@ -63,7 +63,7 @@ impl Hook {
     pub(super) fn reclaim(&self) -> rustix::io::Result<()> {
         let is_replaced = !signal::in_force(self.signal)?.is(self.handler);
         if self.installed.load(Ordering::Acquire) && is_replaced {
-            // SAFETY: as when it was installed first.
+            // SAFETY: our handlers do only what signal-safety(7) allows.
             unsafe { signal::install(self.signal, self.handler) }?;
         }
         Ok(())
@@ -87,7 +87,7 @@ impl Hook {
             return; // Only before the handler was installed.
         };
         let previous = if previous.is_for_once() { self.take_for_once(previous) } else { previous };
-        // SAFETY: the caller's to promise.
+        // SAFETY: the kernel gave the handler both pointers, and they are valid until it returns.
         unsafe { signal::pass_on(previous, self.signal, info, context) }
         if previous.is_function() {
             self.see_that_it_resigned(previous);
@@ -104,7 +104,7 @@ impl Hook {
     fn see_that_it_resigned(&self, previous: &Disposition) {
         if signal::in_force(self.signal).is_ok_and(|now| now.is_default()) {
             self.forget(previous);
-            // SAFETY: as when it was installed first.
+            // SAFETY: our handlers do only what signal-safety(7) allows.
             let _ = unsafe { signal::install(self.signal, self.handler) };
         }
     }

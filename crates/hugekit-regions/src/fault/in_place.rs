@@ -75,15 +75,15 @@ impl Registration {
     }
 
     /// Ends serving what lies behind the first `len` bytes. No handler is at it any more when this returns.
-    pub(crate) fn cut(&self, len: usize) {
-        self.process.regions.cut(self.start, len);
+    pub(crate) fn serve_only(&self, len: usize) {
+        self.process.regions.resize(self.start, len);
     }
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
         if self.process.mark.is_ours() {
-            self.process.regions.cut(self.start, 0);
+            self.process.regions.resize(self.start, 0);
         }
     }
 }
@@ -195,10 +195,8 @@ impl Process {
         }
         match cause {
             Cause::Fault(address) => {
-                let served = self.at(address, blocked, |faults| {
-                    faults.serve(address, access, blocked).is_ok()
-                        || faults.rescue(address, blocked)
-                });
+                let served = self
+                    .at(address, blocked, |faults| faults.serve(address, access, blocked).is_ok());
                 served.unwrap_or_else(|| self.hooks.late.may_be_tried_again(address))
             }
             Cause::BrokenMemory(address) => {
@@ -298,7 +296,7 @@ unsafe fn on_fault(
 ) {
     let _errno = ErrnoKept::new();
     let Some(process) = CURRENT.last() else { return }; // It was there before the handler was.
-    // SAFETY: the caller's to promise.
+    // SAFETY: the kernel gave the handler both pointers, and they are valid until it returns.
     unsafe {
         let access = match arch::is_write(context) {
             Some(true) => Access::Write,

@@ -15,11 +15,9 @@
 //!
 //! [`Clearing::OnFault`]: crate::pool::Clearing::OnFault
 
-mod granules;
 mod hook;
 mod in_place;
 mod late;
-mod lazy_region;
 pub mod no_fault;
 pub mod open;
 mod registry;
@@ -27,18 +25,14 @@ mod show;
 mod threaded;
 
 use std::fmt::Debug;
-use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 
 pub use self::in_place::take_back_signals;
 pub use self::in_place::{Ranges, Registration, serve_forbidden_writes};
-pub(crate) use self::lazy_region::LazyRegion;
-use self::open::Of;
 pub use self::registry::{Held, Registry};
 pub(crate) use self::show::show;
 pub use self::threaded::Handlers;
-use crate::pool::{Backing, Content, FaultError, Mapped, Pool};
+use crate::pool::{Backing, FaultError};
 use hugekit_bulk::populate::PopulateError;
 use hugekit_sys::thread::SignalsBlocked;
 
@@ -85,13 +79,7 @@ pub trait Faults: Debug + Send + Sync {
     ///
     /// # Errors
     /// The kernel refuses even that.
-    fn leave(&self, address: usize) -> rustix::io::Result<()>;
-
-    /// After that failed in a signal handler: has the kernel itself show what is ready; whether it does.
-    /// Async-signal-safe.
-    fn rescue(&self, _address: usize, _blocked: &SignalsBlocked) -> bool {
-        false
-    }
+    fn leave(&self, address: usize, blocked: &SignalsBlocked) -> rustix::io::Result<()>;
 
     /// Leaves every address to the kernel, and what it shows must be right: for when no thread is there to
     /// serve faults any more.
@@ -146,129 +134,8 @@ impl Serving {
     }
 }
 
-/// What serves the faults of one region, until dropped.
-#[derive(Debug)]
-pub(crate) struct Service {
-    served: Arc<LazyRegion>,
-    /// `None` once it was taken.
-    serving: Option<Serving>,
-    /// `None` once it has ended.
-    handler: Option<Handler>,
-}
-
-#[derive(Debug)]
-enum Handler {
-    InPlace(Registration),
-    Threaded(Handlers),
-}
-
 /// Whether this can be handled so at all: a page of 1 GiB takes so long to clear that a signal handler,
 /// which is alone, must not.
 pub(crate) fn suits(backing: Backing, fault_mode: FaultMode) -> bool {
     backing != Backing::Hugetlb1G || fault_mode != FaultMode::InPlace
-}
-
-impl Service {
-    /// Serves what lacks something of a region whose addresses no user knows yet.
-    pub(crate) fn start(
-        pool: &Pool,
-        mapped: &Mapped,
-        contents: &[(usize, Content)],
-        fault_mode: FaultMode,
-    ) -> Result<Self, FaultError> {
-        match fault_mode {
-            FaultMode::InPlace => Self::in_place(pool, mapped, contents, None),
-            FaultMode::Threaded { threads } => Self::threaded(pool, mapped, contents, threads),
-            FaultMode::Auto => match Self::threaded(pool, mapped, contents, 1) {
-                Err(fallback) if suits(pool.backing(), FaultMode::InPlace) => {
-                    hugekit_sys::events::info!("faults are served in place: {fallback}");
-                    Self::in_place(pool, mapped, contents, Some(fallback))
-                }
-                threaded => threaded,
-            },
-        }
-    }
-
-    fn in_place(
-        pool: &Pool,
-        mapped: &Mapped,
-        contents: &[(usize, Content)],
-        fallback: Option<FaultError>,
-    ) -> Result<Self, FaultError> {
-        let descriptor = open::for_serving_in_place(Of::FirstAccesses(pool.backing()))?;
-        let served = Arc::new(LazyRegion::new(pool, mapped, contents, descriptor)?);
-        let handler =
-            Registration::new(served.addresses(), Arc::clone(&served) as Arc<dyn Faults>)?;
-        let handler = Some(Handler::InPlace(handler));
-        Ok(Self {
-            served,
-            serving: Some(Serving { fault_mode: FaultMode::InPlace, fallback }),
-            handler,
-        })
-    }
-
-    fn threaded(
-        pool: &Pool,
-        mapped: &Mapped,
-        contents: &[(usize, Content)],
-        threads: usize,
-    ) -> Result<Self, FaultError> {
-        let descriptor = open::for_handler_threads(Of::FirstAccesses(pool.backing()))?;
-        let served = Arc::new(LazyRegion::new(pool, mapped, contents, descriptor)?);
-        let handlers = Handlers::start(&(Arc::clone(&served) as Arc<dyn Faults>), threads)?;
-        let serving = Serving {
-            fault_mode: FaultMode::Threaded { threads: handlers.count() },
-            fallback: None,
-        };
-        Ok(Self { served, serving: Some(serving), handler: Some(Handler::Threaded(handlers)) })
-    }
-
-    /// How, to be said by the thread that has the region; once.
-    pub(crate) fn take_serving(&mut self) -> Serving {
-        self.serving.take().expect("taken once, when the region is made")
-    }
-
-    pub(crate) fn served(&self) -> &LazyRegion {
-        &self.served
-    }
-
-    /// Ends serving what lies behind the first `len` bytes, whole folios, and says what these hold.
-    pub(crate) fn cut(&self, len: usize, page_size: usize) -> Vec<(usize, Content)> {
-        let Range { start, end } = self.served.addresses();
-        if let Some(Handler::InPlace(registration)) = &self.handler {
-            registration.cut(len);
-        }
-        self.served.cut(len);
-        self.served.contents(len / page_size, (end - start - len) / page_size)
-    }
-
-    /// Serves again what was [cut](Self::cut) off: the first `len` bytes.
-    pub(crate) fn restore(&self, len: usize) {
-        self.served.cut(len);
-        if let Some(Handler::InPlace(registration)) = &self.handler {
-            registration.cut(len);
-        }
-    }
-
-    /// Ends serving, and says what the region's folios hold. No thread accesses them any more.
-    pub(crate) fn stop(&mut self, page_size: usize) -> Vec<(usize, Content)> {
-        self.end();
-        self.served.contents(0, self.served.addresses().len() / page_size)
-    }
-
-    /// Ends serving: no thread accesses the region any more.
-    pub(crate) fn end(&mut self) {
-        match self.handler.take() {
-            Some(Handler::Threaded(handlers)) if self.served.is_ours() => handlers.stop(),
-            Some(Handler::Threaded(handlers)) => handlers.forget(),
-            Some(Handler::InPlace(registration)) => drop(registration),
-            None => {}
-        }
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        self.end();
-    }
 }

@@ -45,7 +45,8 @@ pub unsafe fn copy(
     if is_long && in_place::abandons_copies() {
         let copied = pieces.clone().all(|(piece, streams)| {
             let from = std::ptr::with_exposed_provenance(source + piece.start);
-            // SAFETY: the caller's to promise; faults at the source are abandoned.
+            // SAFETY: the piece of `destination` may be written, and no other thread uses it; faults at the source are
+            // abandoned.
             unsafe {
                 abandonable::copy(destination.wrapping_add(piece.start), from, piece.len(), streams)
             }
@@ -54,6 +55,6 @@ pub unsafe fn copy(
             return Ok(());
         }
     }
-    // SAFETY: the caller's to promise.
+    // SAFETY: all pieces of `destination` may be written, and no other thread uses them.
     unsafe { peek::copy(destination, source, pieces.map(|(piece, _)| piece)) }
 }

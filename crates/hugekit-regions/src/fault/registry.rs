@@ -70,7 +70,7 @@ impl<T: ?Sized + Send + Sync> Registry<T> {
 
     /// Cuts the range that begins there to `len` bytes, or removes it if that is 0. No thread reads what was
     /// cut off any more when this returns.
-    pub(super) fn cut(&self, start: usize, len: usize) {
+    pub(super) fn resize(&self, start: usize, len: usize) {
         self.change(|table| {
             table.iter_mut().filter(|(range, _)| range.start == start).for_each(|(range, _)| {
                 range.end = start + len;
@@ -110,8 +110,8 @@ mod tests {
         for start in [30, 10, 20] {
             registry.add(start..start + 5, Arc::new(start));
         }
-        registry.cut(20, 2);
-        registry.cut(30, 0);
+        registry.resize(20, 2);
+        registry.resize(30, 0);
         let found = |address| registry.with_shielded(address, |&start| start);
         let expected = |address| match address {
             10..15 => Some(10),
@@ -152,7 +152,7 @@ mod tests {
                 let gone = Arc::new(AtomicBool::new(false));
                 registry.add(0..100, Arc::new(Canary(Arc::clone(&gone))));
                 assert!(!gone.load(Ordering::SeqCst));
-                registry.cut(0, 0);
+                registry.resize(0, 0);
                 assert!(gone.load(Ordering::SeqCst));
             }
             stop.store(true, Ordering::Relaxed);

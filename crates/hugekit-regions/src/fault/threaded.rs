@@ -125,7 +125,7 @@ impl Bell {
         match own() {
             Ok((rung, listeners)) => Ok(Self { pages, rung, listeners }),
             Err(errno) => {
-                // SAFETY: as above.
+                // SAFETY: just mapped, and no other thread knows of it.
                 let _ = unsafe { pages.unmap() };
                 Err(failed("mmap")(errno))
             }
@@ -253,7 +253,7 @@ fn serve_all(served: &dyn Faults, bell: &Bell, ready: &Latch, blocked: &SignalsB
     serve_or_give_up(served, bell, blocked, |Fault { address, thread, write }| {
         let access = if write { Access::Write } else { Access::Read };
         if served.serve(address, access, blocked).is_err() {
-            served.leave(address)?;
+            served.leave(address, blocked)?;
         }
         following.follow(thread);
         Ok(())
@@ -325,8 +325,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::fault::LazyRegion;
-    use crate::fault::open::{self, Of};
+    use crate::cow::{ForkGroup, Opened, usual_granule};
     use crate::pool::{Backing, Pool};
 
     #[test]
@@ -334,18 +333,19 @@ mod tests {
         let len = 1 << 20;
         let pool = Pool::builder(len).backing(Backing::Base).scrub_threads(0).build().unwrap();
         pool.region(len).unwrap().fill(7);
-        let Ok(descriptor) = open::for_handler_threads(Of::FirstAccesses(Backing::Base)) else {
+        let Ok(opened) = Opened::for_clearing(Backing::Base, Some(1)) else {
             return; // Who may not serve faults of system calls has no such threads.
         };
-        // SAFETY: registered before any thread accesses it.
+        // SAFETY: the group watches it before any thread accesses it.
         let (mapped, contents) = unsafe { pool.hand_out_unready(len, None, None) }.unwrap();
-        let served = LazyRegion::new(&pool, &mapped, &contents, descriptor).unwrap();
-        let bell = Bell::new(served.descriptor(), 1).unwrap();
         let start = mapped.mapping().start();
+        let served = ForkGroup::new(&pool, len, usual_granule(&pool), opened, None).unwrap();
+        let region = served.take_in(mapped, Some(&contents)).unwrap();
+        let bell = Bell::new(served.descriptor(), 1).unwrap();
         thread::scope(|scope| {
             let dies = scope.spawn(|| {
                 without_signals(|blocked| {
-                    serve_or_give_up(&served, &bell, blocked, |_| panic!("as this test wants it"));
+                    serve_or_give_up(&*served, &bell, blocked, |_| panic!("as this test wants it"));
                 });
             });
             // SAFETY: mapped and readable; no other thread accesses it.
@@ -356,11 +356,8 @@ mod tests {
         // No thread hears it any more, and no thread waits.
         bell.ring(served.descriptor(), 0);
         assert_eq!(pool.stats().unwrap().scrubbed_at_fault, len as u64);
-        let contents = served.contents(0, len / page_size());
+        region.leave(false).unwrap();
         // SAFETY: no thread uses the addresses any more.
-        unsafe {
-            pool.reclaim_as(mapped, &contents);
-            bell.pages.unmap().unwrap();
-        }
+        unsafe { bell.pages.unmap().unwrap() };
     }
 }

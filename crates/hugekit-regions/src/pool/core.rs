@@ -177,7 +177,7 @@ impl Core {
         let parts = self.claim(count, Folios::take)?;
         let parts = self.populate_what_may_not_wait(parts, threads, progress)?;
         let contents = parts.iter().map(|part| (part.folios().len(), part.content())).collect();
-        // SAFETY: the caller's to promise.
+        // SAFETY: every access waits until its folio is clean.
         match unsafe { self.memory.map_unready(parts) } {
             Ok(mapped) => {
                 self.counters.handed_out();
@@ -224,7 +224,7 @@ impl Core {
     /// That is so, and the runs hold what is said.
     #[allow(unsafe_code)]
     pub(super) unsafe fn give_back(&self, extent: Extent<InUse>, contents: &[(usize, Content)]) {
-        // SAFETY: the caller's to promise.
+        // SAFETY: the folios are mapped nowhere but in the alias mapping, and the runs hold what they say.
         self.put_back(unsafe { parts_of(extent.become_(), contents) });
     }
 
@@ -234,7 +234,7 @@ impl Core {
     /// As there.
     #[allow(unsafe_code)]
     pub(super) unsafe fn give_back_as_holes(&self, extent: Extent<InUse>) -> std::io::Result<()> {
-        // SAFETY: the caller's to promise.
+        // SAFETY: the folios are mapped nowhere but in the alias mapping.
         let hole = self.memory.punch(unsafe { extent.become_() })?;
         self.put_back([hole.into()]);
         Ok(())
@@ -395,7 +395,7 @@ impl Core {
     #[allow(unsafe_code)]
     pub(super) unsafe fn take_for_clean(&self) {
         let holes = self.lock().folios.take_holes();
-        // SAFETY: the caller's to promise.
+        // SAFETY: the memory was populated before, and all of its bytes are zero.
         let clean = holes.into_iter().map(|hole| unsafe { hole.become_::<Clean>() });
         self.put_back(clean.map(Idle::from));
     }
@@ -447,7 +447,7 @@ impl Core {
     #[allow(unsafe_code)]
     pub(super) unsafe fn reclaim(&self, mapped: Mapped) {
         let contents = [(mapped.extent().folios().len(), Content::Dirty)];
-        // SAFETY: the caller's to promise.
+        // SAFETY: no thread uses the addresses any more, and dirty is true of any folio.
         unsafe { self.reclaim_as(mapped, &contents) }
     }
 
@@ -460,7 +460,7 @@ impl Core {
         if !self.memory.is_ours() {
             return;
         }
-        // SAFETY: this is the process that made the memory; the rest is the caller's to promise.
+        // SAFETY: this process made the memory; no thread uses the addresses; the runs hold what they say.
         match unsafe { self.memory.unmap_as(mapped, contents) } {
             Ok(parts) => self.put_back(parts),
             Err((mapped, errno)) => {
@@ -501,7 +501,7 @@ impl Core {
         count: usize,
         contents: &[(usize, Content)],
     ) -> std::io::Result<()> {
-        // SAFETY: the caller's to promise.
+        // SAFETY: this process made the memory; no thread uses the addresses behind; the runs hold what they say.
         let parts = unsafe { self.memory.unmap_tail(mapped, count, contents) }?;
         self.put_back(parts);
         Ok(())
@@ -513,7 +513,7 @@ impl Core {
     /// As there, of what this process can know; and this is the process that made the memory.
     #[allow(unsafe_code)]
     pub(super) unsafe fn retire(&self, mapped: Mapped) -> std::io::Result<()> {
-        // SAFETY: the caller's to promise.
+        // SAFETY: this process made the memory, and no thread uses the addresses any more.
         let dirty = unsafe { self.memory.unmap(mapped) }.map_err(|(_, errno)| errno)?;
         let hole = self.memory.punch(dirty)?;
         self.put_back([hole.into()]);

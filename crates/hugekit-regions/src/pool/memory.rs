@@ -494,7 +494,7 @@ impl Memory {
         mapped: Mapped,
         contents: &[(usize, Content)],
     ) -> Result<Vec<Idle>, (Mapped, Errno)> {
-        // SAFETY: the caller's to promise.
+        // SAFETY: the user is done with the addresses, and the runs hold what they say.
         Ok(unsafe { parts_of(self.unmap(mapped)?, contents) })
     }
 
@@ -508,10 +508,10 @@ impl Memory {
         count: usize,
         contents: &[(usize, Content)],
     ) -> Result<Vec<Idle>, Errno> {
-        // SAFETY: as for `unmap`.
+        // SAFETY: the addresses behind are this mapping's still, and their user is done with them.
         unsafe { mapped.mapping.unmap_from(count * self.page_size()) }?;
         let tail = mapped.extent.split_off(count);
-        // SAFETY: mapped nowhere but in the alias mapping now; the rest is the caller's to promise.
+        // SAFETY: mapped nowhere but in the alias mapping now, and the runs hold what they say.
         Ok(unsafe { parts_of(tail.become_(), contents) })
     }
 }
@@ -524,7 +524,7 @@ pub(super) unsafe fn parts_of(mut rest: Extent<Dirty>, contents: &[(usize, Conte
     let part = |&(count, content): &(usize, Content)| {
         let tail = rest.split_off(count);
         let part = std::mem::replace(&mut rest, tail);
-        // SAFETY: the caller's to promise.
+        // SAFETY: the runs hold what they say.
         unsafe {
             Some(match content {
                 Content::Hole => part.become_::<Hole>().into(),

@@ -171,7 +171,7 @@ impl Pool {
         progress: Option<&Progress<'_>>,
     ) -> Result<(Mapped, Vec<(usize, Content)>), PoolError> {
         let (count, threads) = (self.folios(bytes)?, threads.unwrap_or(self.0.threads));
-        // SAFETY: the caller's to promise.
+        // SAFETY: every access waits until its folio is clean.
         unsafe { self.0.core.hand_out_unready(count, threads, progress) }
     }
 
@@ -189,7 +189,7 @@ impl Pool {
     /// The folios are mapped nowhere any more, and the runs hold that.
     #[allow(unsafe_code)]
     pub(crate) unsafe fn give_back(&self, extent: Extent<InUse>, contents: &[(usize, Content)]) {
-        // SAFETY: the caller's to promise.
+        // SAFETY: the folios are mapped nowhere any more, and the runs hold what they say.
         unsafe { self.0.core.give_back(extent, contents) }
     }
 
@@ -199,7 +199,7 @@ impl Pool {
     /// As there.
     #[allow(unsafe_code)]
     pub(crate) unsafe fn give_back_as_holes(&self, extent: Extent<InUse>) -> std::io::Result<()> {
-        // SAFETY: the caller's to promise.
+        // SAFETY: the folios are mapped nowhere any more.
         unsafe { self.0.core.give_back_as_holes(extent) }
     }
 
@@ -218,7 +218,7 @@ impl Pool {
     /// No thread uses the addresses any more.
     #[allow(unsafe_code)]
     pub(crate) unsafe fn reclaim(&self, mapped: Mapped) {
-        // SAFETY: the caller's to promise.
+        // SAFETY: no thread uses the addresses any more.
         unsafe { self.0.core.reclaim(mapped) }
     }
 
@@ -228,7 +228,7 @@ impl Pool {
     /// As there; and the runs hold that.
     #[allow(unsafe_code)]
     pub(crate) unsafe fn reclaim_as(&self, mapped: Mapped, contents: &[(usize, Content)]) {
-        // SAFETY: the caller's to promise.
+        // SAFETY: no thread uses the addresses, and the runs hold what they say.
         unsafe { self.0.core.reclaim_as(mapped, contents) }
     }
 
@@ -245,7 +245,7 @@ impl Pool {
         contents: &[(usize, Content)],
     ) -> std::io::Result<()> {
         let count = bytes.div_ceil(self.page_size());
-        // SAFETY: the caller's to promise.
+        // SAFETY: no thread uses the addresses behind; the runs hold what they say; this process made the pool.
         unsafe { self.0.core.take_tail(mapped, count, contents) }
     }
 
@@ -255,7 +255,7 @@ impl Pool {
     /// As for [`reclaim`](Self::reclaim), of what this process can know; and it is the pool's.
     #[allow(unsafe_code)]
     pub(crate) unsafe fn retire(&self, mapped: Mapped) -> std::io::Result<()> {
-        // SAFETY: the caller's to promise.
+        // SAFETY: no thread uses the addresses, and this process made the pool.
         unsafe { self.0.core.retire(mapped) }
     }
 

@@ -2,11 +2,13 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
+use std::sync::Arc;
 
 use super::Region;
 use super::mapped::Memory;
-use crate::fault::{FaultMode, Service, suits};
-use crate::pool::{Clearing, Content, FaultError, Mapped, Pool, PoolError};
+use crate::cow::ForkGroup;
+use crate::fault::{FaultMode, suits};
+use crate::pool::{Clearing, Content, FaultError, Pool, PoolError};
 use hugekit_bulk::parallel::{Progress, Threads};
 
 /// A region to be made: [`Pool::region_builder`].
@@ -96,9 +98,7 @@ impl<'a> RegionBuilder<'a> {
     pub fn build(&self) -> Result<Region, PoolError> {
         match self.clearing {
             Clearing::OnFault if suits(self.pool.backing(), self.fault_mode) => {
-                self.at_fault(|mapped, contents| {
-                    Service::start(self.pool, mapped, contents, self.fault_mode)
-                })
+                self.at_fault(|len| ForkGroup::create_unready(self.pool, len, self.fault_mode))
             }
             _ => self.on_allocation(None),
         }
@@ -107,25 +107,27 @@ impl<'a> RegionBuilder<'a> {
     /// Cleared now, for a reason if it was to be cleared at the fault.
     fn on_allocation(&self, fallback: Option<FaultError>) -> Result<Region, PoolError> {
         let mapped = self.pool.allocate(self.len, self.threads, self.progress)?;
-        let memory = Memory::new(self.pool.clone(), mapped, self.len, None);
+        let memory = Memory::new(self.pool.clone(), mapped, self.len);
         Ok(Region::new(memory.cleared_because(fallback)))
     }
 
     fn at_fault(
         &self,
-        start: impl FnOnce(&Mapped, &[(usize, Content)]) -> Result<Service, FaultError>,
+        found: impl FnOnce(usize) -> Result<Arc<ForkGroup>, FaultError>,
     ) -> Result<Region, PoolError> {
-        // SAFETY: no user is told an address before the service has started; if it cannot, none ever is.
+        // SAFETY: no user is told an address before the region's group watches it; if it cannot, none ever is.
         let (mapped, contents) =
             unsafe { self.pool.hand_out_unready(self.len, self.threads, self.progress) }?;
         if contents.iter().all(|(_, content)| *content == Content::Clean) {
-            return Ok(Region::new(Memory::new(self.pool.clone(), mapped, self.len, None)));
+            return Ok(Region::new(Memory::new(self.pool.clone(), mapped, self.len)));
         }
-        match start(&mapped, &contents) {
-            Ok(service) => {
-                Ok(Region::new(Memory::new(self.pool.clone(), mapped, self.len, Some(service))))
-            }
-            Err(error) => {
+        let taken_in = match found(mapped.mapping().len()) {
+            Ok(group) => group.take_in(mapped, Some(&contents)).inspect_err(|_| group.end()),
+            Err(error) => Err((mapped, error)),
+        };
+        match taken_in {
+            Ok(region) => Ok(Region::new(Memory::in_group(self.pool.clone(), region, self.len))),
+            Err((mapped, error)) => {
                 // SAFETY: no user was told an address, so everything is as it was.
                 unsafe { self.pool.reclaim_as(mapped, &contents) };
                 self.or_at_hand_out(error)
@@ -155,13 +157,13 @@ mod tests {
         let pool = Pool::builder(len).backing(Backing::Base).scrub_threads(0).build().unwrap();
         pool.region(len).unwrap().fill(7);
         let builder = pool.region_builder(len).clearing(Clearing::OnFault);
-        let region = builder.at_fault(|_, _| Err(FaultError::Collapsible)).unwrap();
+        let region = builder.at_fault(|_| Err(FaultError::Collapsible)).unwrap();
         assert!(region.serving().is_none());
         assert!(matches!(region.fallback(), Some(FaultError::Collapsible)));
         assert_eq!(pool.stats().unwrap().scrubbed_at_allocation, len as u64);
         assert!(region.iter().all(|&byte| byte == 0));
         drop(region);
-        let refused = builder.at_fault(|_, _| Err(FaultError::Blocked));
+        let refused = builder.at_fault(|_| Err(FaultError::Blocked));
         assert!(matches!(refused, Err(PoolError::Fault(FaultError::Blocked))));
         assert_eq!(pool.stats().unwrap().in_use, 0);
     }

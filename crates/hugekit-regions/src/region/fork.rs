@@ -5,12 +5,9 @@ use std::sync::Arc;
 
 use super::mapped::Memory;
 use super::{Region, SharedRegion};
-use crate::cow::{ForkError, ForkGroup, Terms, Turn};
+use crate::cow::{CowHandle, ForkError, ForkGroup, Terms, Turn, usual_granule};
 use crate::fault::FaultMode;
 use crate::pool::Pool;
-
-/// Bytes of a granule where a folio is a base page, unless said.
-const BASE_GRANULE_BYTES: usize = 64 << 10;
 
 /// The largest granule there is.
 const MOST_BYTES: usize = 2 << 20;
@@ -47,7 +44,8 @@ impl<'a> ForkBuilder<'a> {
         self
     }
 
-    /// How faults of the fork group are served: [`FaultMode::Auto`] unless said.
+    /// How faults of the fork group are served. Default: [`FaultMode::Auto`], which is what serves the region already
+    /// if it is cleared at the fault.
     pub fn fault_mode(mut self, fault_mode: FaultMode) -> Self {
         self.fault_mode = Some(fault_mode);
         self
@@ -66,10 +64,12 @@ impl<'a> ForkBuilder<'a> {
     /// # Errors
     /// [`ForkError`]; the region is as it was then.
     pub fn build(&self) -> Result<Region, ForkError> {
-        self.memory(None).map(Region::new)
+        let fork = self.handle(None)?;
+        Ok(Region::new(Memory::in_group(self.origin.pool().clone(), fork, self.origin.len())))
     }
 
-    pub(super) fn memory(&self, turn: Option<&mut Turn<'_>>) -> Result<Memory, ForkError> {
+    /// Its mapping in the fork group, with the beginning of an epoch of the region if there is one.
+    pub(super) fn handle(&self, turn: Option<&mut Turn<'_>>) -> Result<CowHandle, ForkError> {
         let terms = |pool: &Pool| {
             let granule_bytes = granule(pool, self.granule)?;
             let fault_mode = self.fault_mode.unwrap_or_default();
@@ -88,16 +88,16 @@ impl<'a> ForkBuilder<'a> {
 /// The granule that was asked for, if the memory can be shared in such pieces.
 fn granule(pool: &Pool, asked: Option<usize>) -> Result<usize, ForkError> {
     let (folio, base_page) = (pool.page_size(), rustix::param::page_size());
-    let (least, most, usual) = if folio > MOST_BYTES {
+    let (least, most) = if folio > MOST_BYTES {
         return Err(ForkError::Gigantic);
     } else if pool.backing().is_reserved() {
-        (folio, folio, folio)
+        (folio, folio)
     } else if folio > base_page {
-        (base_page, folio, folio)
+        (base_page, folio)
     } else {
-        (folio, MOST_BYTES, BASE_GRANULE_BYTES.max(folio))
+        (folio, MOST_BYTES)
     };
-    let granule = asked.unwrap_or(usual);
+    let granule = asked.unwrap_or_else(|| usual_granule(pool));
     if granule.is_power_of_two() && (least..=most).contains(&granule) {
         Ok(granule)
     } else {
@@ -107,7 +107,8 @@ fn granule(pool: &Pool, asked: Option<usize>) -> Result<usize, ForkError> {
 
 impl Region {
     /// A region with the same bytes, of which each side changes its own: in microseconds, whatever its
-    /// size. Nothing is copied before one side writes it, granule by granule.
+    /// size. Nothing is copied before one side writes it, granule by granule. What is still to be cleared at the fault
+    /// stays so, on both sides.
     ///
     /// The fork has as many bytes of the pool as the region, reserved now. Its own forks, and the region's,
     /// may go in any order.

@@ -8,8 +8,8 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
-use crate::cow::{CowHandle, ForkError, ForkGroup, Fresh, Terms, Turn};
-use crate::fault::{Faults, Service, Serving};
+use crate::cow::{CowHandle, ForkError, ForkGroup, Terms, Turn};
+use crate::fault::Serving;
 use crate::pool::{Content, FaultError, Mapped, Pool, Size};
 use hugekit_bulk::ClearError;
 use hugekit_bulk::parallel::{Bytes, Done, Job, JobError, Progress, Report, Threads};
@@ -18,7 +18,6 @@ use hugekit_sys::ErrorKind;
 use hugekit_sys::HUGE_PAGE_BYTES;
 use hugekit_sys::headroom::{self, HeapShortage};
 use hugekit_sys::memory;
-use hugekit_sys::thread::without_signals;
 
 /// Why a region could not do what was asked. Its contents are as they were.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -92,8 +91,8 @@ impl RegionError {
 #[derive(Debug)]
 pub(super) struct Memory {
     holds: RwLock<Holds>,
-    /// How its faults are served until it is forked, if they are not plain ones.
-    serving: Option<Serving>,
+    /// The group that has its faults served from the beginning, if they are not plain ones.
+    first_group: Option<Arc<ForkGroup>>,
     /// Why they are plain ones although it was to be cleared at the fault.
     fallback: Option<FaultError>,
     /// What it shares memory in, once it was forked.
@@ -112,18 +111,16 @@ pub(super) struct Memory {
 
 // SAFETY: an address; the code that follows it says why that is sound.
 unsafe impl Send for Memory {}
-// SAFETY: as above.
+// SAFETY: an address; atomics and locks guard all else.
 unsafe impl Sync for Memory {}
 
-/// What a region has its memory from. Changed only by forking and at the end.
+/// What a region has its memory from. Changed only by its first fork and at the end.
 #[derive(Debug)]
 enum Holds {
-    /// An extent of its own.
+    /// An extent of its own, all of it ready.
     Plain(Mapped),
-    /// An extent of its own, of which folios are made ready by the faults that a service answers.
-    Lazy(Mapped, Service),
-    /// A mapping in a fork group.
-    CopyOnWrite(CowHandle),
+    /// A mapping in a group, whose table says what each granule shows.
+    Grouped(CowHandle),
     /// Nothing: it is being dropped.
     Nothing,
 }
@@ -132,42 +129,28 @@ impl Holds {
     fn take(&mut self) -> Self {
         std::mem::replace(self, Self::Nothing)
     }
-
-    /// An extent of its own, and the service of its faults if they are not plain ones.
-    fn into_extent(self) -> Option<(Mapped, Option<Service>)> {
-        match self {
-            Self::Plain(mapped) => Some((mapped, None)),
-            Self::Lazy(mapped, service) => Some((mapped, Some(service))),
-            Self::CopyOnWrite(_) | Self::Nothing => None,
-        }
-    }
 }
 
 impl Memory {
-    pub(super) fn new(
-        pool: Pool,
-        mapped: Mapped,
-        len: usize,
-        mut service: Option<Service>,
-    ) -> Self {
+    pub(super) fn new(pool: Pool, mapped: Mapped, len: usize) -> Self {
         let (start, mapped_len) = (mapped.mapping().start(), mapped.mapping().len());
-        let serving = service.as_mut().map(Service::take_serving);
-        let holds = match service {
-            None => Holds::Plain(mapped),
-            Some(service) => Holds::Lazy(mapped, service),
-        };
-        Self::with(pool, holds, serving, (start, mapped_len, len))
+        Self::at(start, mapped_len, Holds::Plain(mapped), pool, len)
     }
 
-    fn with(
-        pool: Pool,
-        holds: Holds,
-        serving: Option<Serving>,
-        (start, mapped_len, len): (NonNull<u8>, usize, usize),
-    ) -> Self {
+    /// One of a group: cleared when it is touched, or a fork.
+    pub(super) fn in_group(pool: Pool, handle: CowHandle, len: usize) -> Self {
+        let start = ptr::with_exposed_provenance_mut(handle.start);
+        let start = NonNull::new(start).expect("nothing is mapped at 0");
+        let (mapped_len, group) = (handle.mapped_len(), Arc::clone(&handle.group));
+        let mut memory = Self::at(start, mapped_len, Holds::Grouped(handle), pool, len);
+        memory.first_group = Some(group);
+        memory
+    }
+
+    fn at(start: NonNull<u8>, mapped_len: usize, holds: Holds, pool: Pool, len: usize) -> Self {
         Self {
             holds: RwLock::new(holds),
-            serving,
+            first_group: None,
             fallback: None,
             group: OnceLock::new(),
             pins: Mutex::new(Vec::new()),
@@ -196,7 +179,7 @@ impl Memory {
     }
 
     pub(super) fn serving(&self) -> Option<&Serving> {
-        self.group.get().map(|group| group.serving()).or(self.serving.as_ref())
+        self.group.get().or(self.first_group.as_ref()).map(|group| group.serving())
     }
 
     pub(super) fn fallback(&self) -> Option<&FaultError> {
@@ -206,21 +189,20 @@ impl Memory {
     /// Where in the pool's file it lies, for code that may write there: no other owner's bytes are there.
     pub(super) fn file_offset(&self) -> Result<u64, RegionError> {
         self.check_ours()?;
+        // From then on the region cannot be forked: a writer of the file passes every protection.
+        let give = || self.file_given.store(true, Ordering::SeqCst);
         match &*self.holds() {
-            Holds::Plain(mapped) => Ok(self.give_file(mapped)),
-            Holds::Lazy(mapped, service) => {
-                let offset = self.give_file(mapped);
-                service.served().show_through_file();
-                Ok(offset)
+            Holds::Plain(mapped) => {
+                give();
+                Ok(self.pool.memory().offset(mapped.extent()))
             }
-            Holds::CopyOnWrite(_) | Holds::Nothing => Err(RegionError::Forks),
+            Holds::Grouped(region) if !region.group.is_shared() => {
+                give();
+                region.show_through_file(self.mapped_len, self.pool.threads());
+                Ok(region.file_offset())
+            }
+            Holds::Grouped(_) | Holds::Nothing => Err(RegionError::Forks),
         }
-    }
-
-    /// From now on the region cannot be forked: a writer of the file passes every protection.
-    fn give_file(&self, mapped: &Mapped) -> u64 {
-        self.file_given.store(true, Ordering::SeqCst);
-        self.pool.memory().offset(mapped.extent())
     }
 
     pub(super) fn start(&self) -> NonNull<u8> {
@@ -250,14 +232,6 @@ impl Memory {
         }
     }
 
-    /// Its mapping in a fork group, of a region that is a fork.
-    pub(super) fn as_fork<R>(&self, act: impl FnOnce(&CowHandle) -> R) -> R {
-        match &*self.holds() {
-            Holds::CopyOnWrite(fork) => act(fork),
-            _ => unreachable!("a fork is one of its group as long as it exists"),
-        }
-    }
-
     fn check_ours(&self) -> Result<(), RegionError> {
         if self.pool.memory().is_ours() { Ok(()) } else { Err(RegionError::Forked) }
     }
@@ -273,16 +247,9 @@ impl Memory {
         headroom::check()?;
         let range = self.within(range)?;
         match &*self.holds() {
-            Holds::CopyOnWrite(fork) => return Ok(fork.prefault(range, threads, progress)?),
-            Holds::Lazy(_, service) => {
-                service.served().prepare_write(range.clone(), threads, progress)?;
-                if self.pool.backing().is_reserved() {
-                    return Ok(self.populate_plain(range, Threads::One, None)?);
-                }
-            }
-            _ => {}
+            Holds::Grouped(region) => Ok(region.prefault(range, threads, progress)?),
+            _ => Ok(self.populate_plain(range, threads, progress)?),
         }
-        Ok(self.populate_plain(range, threads, progress)?)
     }
 
     fn populate_plain(
@@ -309,12 +276,8 @@ impl Memory {
         self.check_ours()?;
         headroom::check()?;
         let range = self.within(range)?;
-        match &*self.holds() {
-            Holds::CopyOnWrite(fork) => drop(fork.own(range, self.pool.threads())?),
-            Holds::Lazy(_, service) => {
-                service.served().prepare_write(range, self.pool.threads(), None)?;
-            }
-            _ => {}
+        if let Holds::Grouped(region) = &*self.holds() {
+            region.own(range, self.pool.threads())?;
         }
         Ok(())
     }
@@ -325,8 +288,11 @@ impl Memory {
         headroom::check()?;
         let range = self.whole_folios(range)?;
         match &*self.holds() {
-            Holds::CopyOnWrite(fork) => fork.release(range).map_err(RegionError::Copy)?,
-            Holds::Lazy(_, service) => service.served().release(range),
+            Holds::Grouped(region) => {
+                // Of pinned memory, a device may write what would be cleared later.
+                let at_once = self.has_pins_in(&range);
+                region.release(range, at_once).map_err(RegionError::Copy)?;
+            }
             Holds::Plain(mapped) => self.pool.clear_in_use(mapped.extent(), range)?,
             Holds::Nothing => {}
         }
@@ -341,36 +307,29 @@ impl Memory {
         if len == 0 {
             return Err(RegionError::NoBytes);
         }
-        self.mapped_len = self.cut(len)?;
+        self.mapped_len = self.give_back_tail(len)?;
         self.len = len;
         Ok(())
     }
 
     /// Gives back what lies behind the folios of the first `len` bytes, or their granules; how many bytes
     /// stay.
-    fn cut(&mut self, len: usize) -> Result<usize, RegionError> {
-        let (pool, page_size, cut) = (self.pool.clone(), self.pool.page_size(), self.mapped_len);
+    fn give_back_tail(&mut self, len: usize) -> Result<usize, RegionError> {
+        let (pool, page_size, before) = (self.pool.clone(), self.pool.page_size(), self.mapped_len);
         let kept = len.next_multiple_of(page_size);
-        let (mapped, service) = match self.holds_mut() {
-            _ if kept == cut => return Ok(cut),
-            Holds::CopyOnWrite(fork) => {
-                return fork.truncate(len).map_err(|error| RegionError::Kept(error.io_kind()));
+        match self.holds_mut() {
+            _ if kept == before => Ok(before),
+            Holds::Grouped(region) => {
+                region.truncate(len).map_err(|error| RegionError::Kept(error.io_kind()))
             }
-            Holds::Plain(mapped) => (mapped, None),
-            Holds::Lazy(mapped, service) => (mapped, Some(service)),
-            Holds::Nothing => return Ok(cut),
-        };
-        let contents = match &service {
-            Some(service) => service.cut(kept, page_size),
-            None => vec![((cut - kept) / page_size, Content::Dirty)],
-        };
-        // SAFETY: every borrow of bytes behind `len` has ended, because `self` is borrowed mutably.
-        let taken = unsafe { pool.take_tail(mapped, len, &contents) };
-        taken.map(|()| kept).map_err(|error| {
-            // Its tail is served again.
-            service.into_iter().for_each(|service| service.restore(cut));
-            RegionError::Kept(error.kind())
-        })
+            Holds::Plain(mapped) => {
+                let contents = [((before - kept) / page_size, Content::Dirty)];
+                // SAFETY: every borrow of bytes behind `len` has ended, because `self` is borrowed mutably.
+                let taken = unsafe { pool.take_tail(mapped, len, &contents) };
+                taken.map(|()| kept).map_err(|error| RegionError::Kept(error.kind()))
+            }
+            Holds::Nothing => Ok(before),
+        }
     }
 
     /// Has the folios go back to the kernel when it is dropped.
@@ -386,18 +345,17 @@ impl Memory {
 
     fn give_to_kernel(&mut self) -> Result<(), RegionError> {
         self.check_ours()?;
-        let kept = |error: ForkError| RegionError::Kept(error.io_kind());
         match self.holds_mut().take() {
-            Holds::CopyOnWrite(fork) => fork.leave(true).map_err(kept),
-            extent => match extent.into_extent() {
-                Some((mapped, mut service)) => {
-                    service.iter_mut().for_each(Service::end);
-                    // SAFETY: as for `drop`.
-                    unsafe { self.pool.retire(mapped) }
-                        .map_err(|error| RegionError::Kept(error.kind()))
-                }
-                None => Ok(()),
-            },
+            Holds::Grouped(region) => {
+                region.leave(true).map_err(|error| RegionError::Kept(error.io_kind()))
+            }
+            Holds::Plain(mapped) => {
+                // SAFETY: every borrow of this has ended; code that kept a bare address has promised not to use it any
+                // more.
+                let retired = unsafe { self.pool.retire(mapped) };
+                retired.map_err(|error| RegionError::Kept(error.kind()))
+            }
+            Holds::Nothing => Ok(()),
         }
     }
 
@@ -414,14 +372,14 @@ impl Memory {
 }
 
 impl Memory {
-    /// A region with the same bytes. `terms` are those of the first fork; `agree` is what a later one has
+    /// A mapping with the same bytes. `terms` are those of the first fork; `agree` is what a later one has
     /// to say; an epoch of the region may begin with it.
     pub(super) fn fork(
         &self,
         terms: impl FnOnce(&Pool) -> Result<Terms, ForkError>,
         agree: impl FnOnce(&Arc<ForkGroup>) -> Result<(), ForkError>,
         turn: Option<&mut Turn<'_>>,
-    ) -> Result<Self, ForkError> {
+    ) -> Result<CowHandle, ForkError> {
         if !self.pool.memory().is_ours() {
             return Err(ForkError::Forked);
         }
@@ -431,9 +389,9 @@ impl Memory {
             return Err(ForkError::FileGiven);
         }
         let (granule_bytes, terms) = match &*holds {
-            Holds::CopyOnWrite(fork) => {
-                agree(&fork.group)?;
-                (fork.granule_bytes(), None)
+            Holds::Grouped(region) if region.group.is_shared() => {
+                agree(&region.group)?;
+                (region.granule_bytes(), None)
             }
             _ => {
                 let terms = terms(&self.pool)?;
@@ -442,55 +400,54 @@ impl Memory {
         };
         // First, because it is what is most likely to fail.
         let place = self.pool.reserve(self.mapped_len, granule_bytes)?;
-        if let Some(Err(error)) = terms.map(|terms| self.begin(&mut holds, terms)) {
+        if let Some(Err(error)) = terms.map(|terms| self.begin_to_share(&mut holds, terms)) {
             for (extent, contents) in place {
                 // SAFETY: no user has mapped or written them.
                 unsafe { self.pool.give_back(extent, &contents) };
             }
             return Err(error);
         }
-        let Holds::CopyOnWrite(fork) = &*holds else { unreachable!("it has just become one") };
-        let fresh = fork.fork(place, &self.pinned(granule_bytes), self.mapped_len, turn)?;
-        Ok(self.child(fresh))
+        let Holds::Grouped(region) = &*holds else { unreachable!("it has just become one") };
+        region.fork(place, &self.pinned(granule_bytes), self.mapped_len, turn)
     }
 
-    /// Founds a fork group with this region.
-    fn begin(&self, holds: &mut Holds, terms: Terms) -> Result<(), ForkError> {
-        let group = ForkGroup::found(&self.pool, self.mapped_len, terms)?;
-        // What is still to be made ready is, before any region shares it.
-        if let Holds::Lazy(_, service) = holds {
-            let ready =
-                service.served().prepare_write(0..self.mapped_len, self.pool.threads(), None);
-            if let Err(error) = ready {
-                group.end();
-                return Err(ForkError::NotReady(error));
+    /// Has the region in a group that shares memory on these terms: its own, or one that it founds.
+    fn begin_to_share(&self, holds: &mut Holds, terms: Terms) -> Result<(), ForkError> {
+        let group = match holds {
+            Holds::Grouped(region) if region.group.suits(&terms) => {
+                region.group.share(terms.max_vmas)?;
+                Arc::clone(&region.group)
             }
-            let _ = without_signals(|blocked| service.served().give_up(blocked));
-            service.end();
-        }
-        let (mapped, service) =
-            holds.take().into_extent().expect("only a region without a fork group begins one");
-        let (extent, mapping) = mapped.into_parts();
-        let begun = group.begin(extent, mapping).map_err(|(extent, mapping, error)| {
-            *holds = Holds::Plain(Mapped::of_parts(extent, mapping));
-            group.end();
-            error
-        });
-        *holds = Holds::CopyOnWrite(begun?);
-        drop(service);
+            _ => self.found_group(holds, terms)?,
+        };
         self.group.get_or_init(|| group);
         Ok(())
     }
 
-    fn child(&self, fresh: Fresh) -> Self {
-        let Fresh { handle, bytes } = fresh;
-        let start = ptr::with_exposed_provenance_mut(handle.start);
-        let start = NonNull::new(start).expect("nothing is mapped at 0");
-        let group = Arc::clone(&handle.group);
-        let holds = Holds::CopyOnWrite(handle);
-        let child = Self::with(self.pool.clone(), holds, None, (start, bytes, self.len));
-        child.group.get_or_init(|| group);
-        child
+    /// Founds a group with this region. If it is one of another group, which shares nothing, all of it is made ready
+    /// before.
+    fn found_group(&self, holds: &mut Holds, terms: Terms) -> Result<Arc<ForkGroup>, ForkError> {
+        let group = ForkGroup::create(&self.pool, self.mapped_len, terms)?;
+        if let Holds::Grouped(region) = holds {
+            if let Err(error) = region.supply(0..self.mapped_len, self.pool.threads()) {
+                group.end();
+                return Err(ForkError::NotReady(error));
+            }
+        }
+        let mapped = match holds.take() {
+            Holds::Plain(mapped) => mapped,
+            Holds::Grouped(region) => region.become_plain(),
+            Holds::Nothing => unreachable!("a region that is being dropped is not forked"),
+        };
+        match group.take_in(mapped, None) {
+            Ok(region) => *holds = Holds::Grouped(region),
+            Err((mapped, error)) => {
+                *holds = Holds::Plain(mapped);
+                group.end();
+                return Err(error.into());
+            }
+        }
+        Ok(group)
     }
 
     /// The slots on which a byte of a pinned range lies, in ascending order.
@@ -507,11 +464,16 @@ impl Memory {
         headroom::check()?;
         let range = self.within(range)?;
         let holds = self.holds();
-        if let Holds::CopyOnWrite(fork) = &*holds {
-            fork.own(range.clone(), Threads::One)?;
+        if let Holds::Grouped(region) = &*holds {
+            region.own(range.clone(), Threads::One)?;
         }
         self.pins.lock().unwrap_or_else(PoisonError::into_inner).push(range);
         Ok(())
+    }
+
+    fn has_pins_in(&self, range: &Range<usize>) -> bool {
+        let pins = self.pins.lock().unwrap_or_else(PoisonError::into_inner);
+        pins.iter().any(|pin| pin.start < range.end && range.start < pin.end)
     }
 
     pub(super) fn unpin(&self, range: &Range<usize>) {
@@ -528,7 +490,7 @@ impl Memory {
     pub(super) fn shared_bytes(&self) -> Result<usize, RegionError> {
         self.check_ours()?;
         Ok(match &*self.holds() {
-            Holds::CopyOnWrite(fork) => fork.count_shared(),
+            Holds::Grouped(region) => region.count_shared(),
             _ => 0,
         })
     }
@@ -543,27 +505,12 @@ impl Drop for Memory {
             }
             return;
         }
-        // Its descriptor is closed only when nothing is mapped there any more: what it guards may be
-        // another owner's bytes.
-        let extent = match self.holds_mut().take() {
-            Holds::CopyOnWrite(fork) if self.pool.memory().is_ours() => {
-                if let Err(error) = fork.leave(false) {
-                    hugekit_sys::events::error!("folios are lost: {error}");
-                }
-                return;
-            }
-            Holds::CopyOnWrite(fork) => return fork.group.forget_handlers(),
-            extent => extent.into_extent(),
-        };
-        let Some((mapped, mut service)) = extent else { return };
-        let contents = service.as_mut().map(|service| service.stop(self.pool.page_size()));
-        // SAFETY: every borrow of this has ended; code that kept a bare address has promised not to use it
-        // any more. What the folios hold is what faults have made of them.
-        unsafe {
-            match contents {
-                Some(contents) => self.pool.reclaim_as(mapped, &contents),
-                None => self.pool.reclaim(mapped),
-            }
+        match self.holds_mut().take() {
+            Holds::Grouped(region) => drop(region),
+            // SAFETY: every borrow of this has ended; code that kept a bare address has promised not to use it any
+            // more.
+            Holds::Plain(mapped) => unsafe { self.pool.reclaim(mapped) },
+            Holds::Nothing => {}
         }
     }
 }

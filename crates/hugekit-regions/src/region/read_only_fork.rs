@@ -2,22 +2,21 @@
 #![allow(unsafe_code)]
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::mapped::Memory;
 use super::{ForkBuilder, ForkError};
 use crate::cow::{CowHandle, Lost, Turn, Watch};
 use crate::fault::Serving;
 use hugekit_bulk::Reuse;
 
-/// What a region held at one point in time. Offsets are the region's.
+/// What a region held at one point in time. Ranges are addresses of that region.
 #[derive(Debug)]
 pub struct ReadOnlyFork {
-    memory: Box<Memory>,
-    origin: usize,
-    granule_bytes: usize,
-    /// Slots that were copied when it was made, because they are pinned.
-    copied_at_once: u64,
+    fork: CowHandle,
+    addresses: Range<usize>,
+    /// Granules that were preserved by others than writers.
+    preserved: AtomicU64,
 }
 
 /// What of a region is written from one moment on. Offsets are the region's.
@@ -62,7 +61,8 @@ impl RegionEpoch {
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
     pub copied_by_writers: u64,
-    pub copied_at_once: u64,
+    /// Copied when it was made because they are pinned, or preserved by others than writers.
+    pub copied_by_others: u64,
     pub longest_fault: Duration,
 }
 
@@ -86,44 +86,47 @@ impl ForkBuilder<'_> {
         }
         let mut turn = Turn::since(before.map(|before| &before.watch));
         let fork = self.read_only_at(Some(&mut turn))?;
-        let granule_bytes = fork.granule_bytes;
-        let watch = fork.memory.as_fork(|fork| turn.watch(fork));
+        let granule_bytes = fork.granule_bytes();
+        let watch = turn.watch(&fork.fork);
         let slots = turn.written(len.div_ceil(granule_bytes));
         let bytes =
             |slots: Range<usize>| slots.start * granule_bytes..len.min(slots.end * granule_bytes);
         let written = slots.map(bytes).collect();
-        let start = fork.origin;
+        let start = fork.addresses.start;
         Ok((fork, RegionEpoch { watch, start, len, granule_bytes }, written))
     }
 
     fn read_only_at(&self, turn: Option<&mut Turn<'_>>) -> Result<ReadOnlyFork, ForkError> {
-        let origin = self.origin().start().as_ptr().expose_provenance();
-        let memory = Box::new(self.memory(turn)?);
-        let (granule_bytes, copied_at_once) = memory.as_fork(|fork| {
-            fork.observe();
-            (fork.granule_bytes(), fork.count_owned())
-        });
-        Ok(ReadOnlyFork { memory, origin, granule_bytes, copied_at_once })
+        let start = self.origin().start().as_ptr().expose_provenance();
+        let fork = self.handle(turn)?;
+        fork.observe();
+        let addresses = start..start + self.origin().len();
+        Ok(ReadOnlyFork { fork, addresses, preserved: AtomicU64::new(0) })
     }
 }
 
 impl ReadOnlyFork {
     /// The addresses of the region that it is of.
     pub fn addresses(&self) -> Range<usize> {
-        self.origin..self.origin + self.memory.len()
+        self.addresses.clone()
+    }
+
+    /// Offsets of a range of its addresses.
+    pub fn offsets(&self, range: &Range<usize>) -> Range<usize> {
+        range.start - self.addresses.start..range.end - self.addresses.start
     }
 
     pub fn granule_bytes(&self) -> usize {
-        self.granule_bytes
+        self.fork.granule_bytes()
     }
 
-    pub fn serving(&self) -> Option<&Serving> {
-        self.memory.serving()
+    pub fn serving(&self) -> &Serving {
+        self.fork.group.serving()
     }
 
     /// Whether this is the process that made it.
     pub fn is_ours(&self) -> bool {
-        self.memory.pool().memory().is_ours()
+        self.fork.is_ours()
     }
 
     /// Copies bytes of one granule: past the cache unless the copy is used soon.
@@ -133,31 +136,32 @@ impl ReadOnlyFork {
     ///
     /// # Safety
     /// As many bytes of `to` may be written, and no other thread uses them.
-    pub unsafe fn read(&self, bytes: Range<usize>, to: *mut u8, reuse: Reuse) -> Result<(), Lost> {
-        // SAFETY: the caller's to promise.
-        self.memory.as_fork(|fork| unsafe { fork.read(bytes, to, reuse) })
+    pub unsafe fn read(&self, range: &Range<usize>, to: *mut u8, reuse: Reuse) -> Result<(), Lost> {
+        // SAFETY: as many bytes of `to` may be written, and no other thread uses them.
+        unsafe { self.fork.read(self.offsets(range), to, reuse) }
     }
 
     /// No reader wants the granules that begin in this range any more.
-    pub fn let_go(&self, bytes: &Range<usize>) {
-        self.memory.as_fork(|fork| fork.detach(self.slots(bytes), false));
+    pub fn let_go(&self, range: &Range<usize>) {
+        self.fork.detach(self.slots(range), false);
     }
 
-    /// Has the granules of this range for itself, so that the regions that share them write them without a fault; how
-    /// many had to be copied.
-    pub fn preserve(&self, bytes: &Range<usize>) -> usize {
-        self.memory.as_fork(|fork| fork.detach(self.slots(bytes), true))
+    /// Has the granules of this range for itself, so that the regions that share them write them without a fault.
+    pub fn preserve(&self, range: &Range<usize>) {
+        let copied = self.fork.detach(self.slots(range), true);
+        self.preserved.fetch_add(copied as u64, Ordering::Relaxed);
     }
 
-    fn slots(&self, bytes: &Range<usize>) -> Range<usize> {
-        bytes.start / self.granule_bytes..bytes.end.div_ceil(self.granule_bytes)
+    fn slots(&self, range: &Range<usize>) -> Range<usize> {
+        let (bytes, granule) = (self.offsets(range), self.granule_bytes());
+        bytes.start / granule..bytes.end.div_ceil(granule)
     }
 
     pub fn cost(&self) -> Cost {
-        let cost = self.memory.as_fork(CowHandle::cost);
+        let cost = self.fork.cost();
         Cost {
             copied_by_writers: cost.received,
-            copied_at_once: self.copied_at_once,
+            copied_by_others: cost.copied_at_once + self.preserved.load(Ordering::Relaxed),
             longest_fault: Duration::from_nanos(cost.longest_nanos),
         }
     }

@@ -49,7 +49,7 @@ impl SharedRegion {
     /// Has every fork copy the granules of a range at once, so that their pages stay where they are and keep
     /// being written, until what this returns is dropped: for memory that a device, a ring of `io_uring` or a
     /// system call on its way holds by its pages, of which no protection is seen. What they write while a
-    /// fork is made is in the fork or not, word by word.
+    /// fork is made is in the fork or not, word by word. What is still to be cleared in the range is cleared now.
     ///
     /// # Errors
     /// [`RegionError::OutOfRange`], [`RegionError::Forked`]; [`RegionError::Populate`] if what is

@@ -15,6 +15,7 @@ mod refused;
 use hugekit_testing::rounds;
 mod sharing;
 mod threads;
+mod unready;
 
 use backings::{trials, trials_on, unless_lacking};
 use hugekit::pool::Backing;
@@ -32,6 +33,9 @@ fn main() {
         processes::CHECKS,
     ];
     let mut trials = trials(&checks.concat());
+    for backing in [Backing::Base, Backing::Thp, Backing::Hugetlb2M] {
+        trials.extend(trials_on(backing, 3 * unready::GRANULES, unready::CHECKS));
+    }
     trials.extend(trials_on(Backing::Hugetlb1G, 1, refused::GIGANTIC));
     let forbidden = permitted::lacking();
     let trials = trials.into_iter().map(|trial| unless_lacking(trial, forbidden.as_deref()));

@@ -3,9 +3,10 @@
 use std::io::{Read, Write};
 use std::ops::Range;
 
-use hugekit::pool::Backing;
+use hugekit::fault::FaultMode;
+use hugekit::pool::{Backing, Clearing};
 use hugekit::region::{ForkError, PinnedRange};
-use hugekit::{Region, SharedRegion};
+use hugekit::{Pool, Region, SharedRegion};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -181,45 +182,73 @@ fn take(tree: &mut Vec<Modelled>, step: &Step, how: HowToFork<'_>, page: usize) 
     }
 }
 
+/// A kind of tree.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tree {
+    pub(crate) backing: Backing,
+    pub(crate) granule: usize,
+    pub(crate) fault_mode: FaultMode,
+}
+
+impl Tree {
+    /// Its first region: painted and ready, or cleared as asked for.
+    fn first(self, pool: &Pool, len: usize, clearing: Option<Clearing>) -> Modelled {
+        let Some(clearing) = clearing else {
+            let mut region = pool.region(len).unwrap();
+            paint(&mut region, 1);
+            let bytes = region.to_vec();
+            return Modelled::new(region, bytes);
+        };
+        pool.region(pool.capacity()).unwrap().fill(0xd1);
+        let builder = pool.region_builder(len).clearing(clearing).fault_mode(self.fault_mode);
+        Modelled::new(builder.build().unwrap(), vec![0; len])
+    }
+
+    /// Takes random steps, from a first region of so many bytes.
+    pub(crate) fn try_random_operations(self, len: usize, clearing: Option<Clearing>) {
+        let Self { backing, granule, fault_mode } = self;
+        let cases = if backing == Backing::Base { 200 } else { 24 };
+        let config =
+            ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
+        let page = backing.page_size();
+        // Small granules keep folios in use, and so do those that are larger.
+        let spare = if granule == page { MOST } else { 4 * MOST };
+        let pool = builder(backing, spare * len / page + 8).scrub_threads(0).build().unwrap();
+        // A look makes memory ready.
+        let looks_at_all = backing == Backing::Base && clearing.is_none();
+        let run = |steps: Vec<Step>, most: usize| {
+            let mut tree = vec![self.first(&pool, len, clearing)];
+            let how = |region: &SharedRegion| {
+                let fork = region.fork_builder().granule(granule).fault_mode(fault_mode);
+                fork.max_vmas(most).build()
+            };
+            for step in &steps {
+                take(&mut tree, step, &how, page);
+                tree.iter().for_each(|modelled| modelled.check(looks_at_all));
+                if granule == page {
+                    let in_use = tree.iter().map(|modelled| modelled.region.mapped_len() / page);
+                    assert_eq!(pool.stats().unwrap().in_use, in_use.sum::<usize>());
+                }
+            }
+            tree.iter().for_each(|modelled| modelled.check(true));
+            drop(tree);
+            assert_eq!(pool.stats().unwrap().in_use, 0);
+        };
+        TestRunner::new(config)
+            .run(&(steps(), prop_oneof![Just(3_usize), Just(1000)]), |(steps, most)| {
+                run(steps, most);
+                Ok(())
+            })
+            .unwrap();
+    }
+}
+
 /// Random operations on trees of regions, against a plain vector for each.
 fn forks_under_any_operations_are_like_vectors(backing: Backing) {
     for fault_mode in fault_modes() {
         for granule in granules(backing) {
-            let cases = if backing == Backing::Base { 200 } else { 24 };
-            let config =
-                ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
-            let page = backing.page_size();
-            // Small granules keep folios in use, and so do those that are larger.
-            let spare = if granule == page { MOST } else { 4 * MOST };
-            let pool = builder(backing, spare * FEW + 8).scrub_threads(0).build().unwrap();
-            let run = |steps: Vec<Step>, most: usize| {
-                let mut region = pool.region(FEW * page).unwrap();
-                paint(&mut region, 1);
-                let bytes = region.to_vec();
-                let mut tree = vec![Modelled::new(region, bytes)];
-                let how = |region: &SharedRegion| {
-                    let fork = region.fork_builder().granule(granule).fault_mode(fault_mode);
-                    fork.max_vmas(most).build()
-                };
-                for step in &steps {
-                    take(&mut tree, step, &how, page);
-                    tree.iter().for_each(|modelled| modelled.check(backing == Backing::Base));
-                    if granule == page {
-                        let in_use =
-                            tree.iter().map(|modelled| modelled.region.mapped_len() / page);
-                        assert_eq!(pool.stats().unwrap().in_use, in_use.sum::<usize>());
-                    }
-                }
-                tree.iter().for_each(|modelled| modelled.check(true));
-                drop(tree);
-                assert_eq!(pool.stats().unwrap().in_use, 0);
-            };
-            TestRunner::new(config)
-                .run(&(steps(), prop_oneof![Just(3_usize), Just(1000)]), |(steps, most)| {
-                    run(steps, most);
-                    Ok(())
-                })
-                .unwrap();
+            let tree = Tree { backing, granule, fault_mode };
+            tree.try_random_operations(FEW * backing.page_size(), None);
         }
     }
 }

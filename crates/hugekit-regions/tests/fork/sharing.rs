@@ -1,11 +1,11 @@
 //! What one side writes or releases changes no byte of the other.
 
-use hugekit::pool::{Backing, Clearing};
+use hugekit::pool::Backing;
 use hugekit_machine::Root;
 use hugekit_machine::userfaultfd::{Features, Userfaultfd};
 
-use crate::backings::{Check, FOLIOS, builder, is_zero};
-use crate::fixture::{each, fault_modes, is_painted, paint};
+use crate::backings::{Check, is_zero};
+use crate::fixture::{each, is_painted, paint};
 
 /// Whether the kernel enters pages that are protected from the beginning; it has had this as long as it has protected
 /// untouched pages.
@@ -94,21 +94,6 @@ fn release_of_shared_granules_reads_zero_on_one_side(backing: Backing) {
     });
 }
 
-/// A region that is cleared when it is touched is cleared by its first fork.
-fn fork_of_a_region_cleared_on_fault_reads_zero(backing: Backing) {
-    for fault_mode in fault_modes() {
-        let pool = builder(backing, 2 * FOLIOS).scrub_threads(0).build().unwrap();
-        pool.region(2 * FOLIOS * backing.page_size()).unwrap().fill(0xd1);
-        let region = pool.region_builder(FOLIOS * backing.page_size());
-        let mut region = region.clearing(Clearing::OnFault).fault_mode(fault_mode).build().unwrap();
-        region[7] = 7;
-        let mut child = region.fork_builder().fault_mode(fault_mode).build().unwrap();
-        child[8] = 8;
-        assert_eq!((region[7], region[8], child[7], child[8]), (7, 0, 7, 8));
-        assert!(is_zero(&region[9..]) && is_zero(&child[9..]));
-    }
-}
-
 pub(crate) const CHECKS: &[Check] = &[
     ("fork_of_a_region_has_its_bytes", fork_of_a_region_has_its_bytes),
     ("write_to_a_fork_leaves_its_parent_as_it_was", write_to_a_fork_leaves_its_parent_as_it_was),
@@ -118,5 +103,4 @@ pub(crate) const CHECKS: &[Check] = &[
         "release_of_shared_granules_reads_zero_on_one_side",
         release_of_shared_granules_reads_zero_on_one_side,
     ),
-    ("fork_of_a_region_cleared_on_fault_reads_zero", fork_of_a_region_cleared_on_fault_reads_zero),
 ];

@@ -5,7 +5,7 @@ use std::fs;
 use std::time::Instant;
 
 use hugekit::fault::FaultMode;
-use hugekit::pool::Backing;
+use hugekit::pool::{Backing, Clearing};
 use hugekit::{Pool, Region};
 use hugekit_machine::Root;
 
@@ -90,6 +90,7 @@ fn of_pool(bench: &Bench<'_>, pool: &Pool, whole: bool, is_best: bool) -> Result
         let (subjects, notices) = prepare(sides, pool)?;
         part = measure(subjects, pool.backing(), rounds)?;
         part.notices.extend(notices);
+        part.absorb(first(pool, bench.long_rounds(0.02, 10))?);
     }
     let name = format!("region-{}/{}", short_name(pool.backing()), Size(SMALL));
     part.add(&name, small(pool, bench.long_rounds(0.02, 20)))?;
@@ -245,6 +246,25 @@ fn small(pool: &Pool, rounds: Rounds<'_>) -> Result<Part, LabError> {
         }
         Ok(timed(&fork)?.0)
     })
+}
+
+/// The first fork of a region of dirty memory: cleared when it was allocated, or still to be cleared when it is touched.
+fn first(pool: &Pool, rounds: Rounds<'_>) -> Result<Part, LabError> {
+    let name = short_name(pool.backing());
+    rounds.observer.begin(&format!("fork region-{name}-first"));
+    let dirty = [pool.region(SHARED)?, pool.region(SHARED)?];
+    dirty.into_iter().for_each(|mut region| region.fill(1));
+    let kinds = [Clearing::OnAllocation, Clearing::OnFault];
+    let label = Size(SHARED);
+    let names = ["first", "first-unready"].map(|kind| format!("region-{name}-{kind}/{label}"));
+    let mut part = rounds.measure("fork", Unit::Microseconds, &names, |index| {
+        let builder = pool.region_builder(SHARED).clearing(kinds[index]);
+        let region = builder.fault_mode(FaultMode::InPlace).build()?;
+        Ok(timed(&region)?.0)
+    })?;
+    let id = format!("region-{name}-first-cleared-vs-unready/{label}");
+    part.ratio(&id, (&names[0], &names[1]), None);
+    Ok(part)
 }
 
 /// The granule that a region shares as a whole, unless told.
