@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::io::Errno;
 use rustix::param::page_size;
 
-use crate::parallel::{Bytes, Cancel, JobError, Progress, Report, Sharing, Threads};
+use crate::parallel::{Bytes, Cancel, Job, JobError, Progress, Report, Sharing, Threads};
 use crate::profile::Profile;
 use hugekit_sys::ErrorKind;
 use hugekit_sys::mapping::collapse;
@@ -91,6 +91,15 @@ impl<'a> PopulateOptions<'a> {
     pub fn cancel(mut self, cancel: &'a Cancel) -> Self {
         self.sharing.cancel = Some(cancel);
         self
+    }
+
+    /// A job of `len` bytes with these options.
+    #[doc(hidden)]
+    pub fn job(&self, len: usize) -> Job<'a> {
+        let Sharing { threads, progress, cancel, low_priority } = self.sharing;
+        let job = Job::new(len).threads(threads).low_priority(low_priority);
+        let job = progress.into_iter().fold(job, Job::progress);
+        cancel.into_iter().fold(job, Job::cancel)
     }
 
     /// Lets threads other than the calling one run only on CPUs that no other thread wants.

@@ -1,6 +1,7 @@
 //! Regions and their forks.
 #![allow(unsafe_code)]
 
+use engine::PopulateOptions;
 use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
 use std::ops::Range;
@@ -306,11 +307,9 @@ pub unsafe extern "C" fn hugekit_region_populate(
         let (region, options) = (handle(region, "region")?, WorkOptions::read(options)?);
         let report = Place::new(report)?;
         let progress = options.progress();
-        let done = region.region.populate_with(
-            range(offset, len),
-            options.threads_or_one(),
-            as_progress(&progress),
-        )?;
+        let populate = PopulateOptions::new().threads(options.threads_or_one());
+        let populate = as_progress(&progress).into_iter().fold(populate, PopulateOptions::progress);
+        let done = region.region.populate_with(range(offset, len), &populate)?;
         report.fill(&done.into());
         Ok(())
     })())

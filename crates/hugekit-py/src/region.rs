@@ -1,6 +1,7 @@
 //! Regions: memory of a pool with the buffer protocol.
 #![allow(unsafe_code)]
 
+use hugekit::PopulateOptions;
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -150,7 +151,9 @@ impl Region {
         let (range, teller) = (self.range(offset, length), Teller::new(progress)?);
         let tell = |done, total| teller.tell(done, total);
         let threads = hugekit::Threads::Exactly(threads.0);
-        let run = || self.0.populate_with(range, threads, Some(&tell));
+        let run = || {
+            self.0.populate_with(range, &PopulateOptions::new().threads(threads).progress(&tell))
+        };
         teller.result(py.detach(run).map_err(Raised::from))?;
         Ok(())
     }

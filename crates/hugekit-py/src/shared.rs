@@ -34,7 +34,7 @@ impl SharedMemory {
     }
 
     fn __repr__(&self) -> String {
-        let (len, backing) = (self.0.len(), self.0.backing());
+        let (len, backing) = (self.0.len(), self.0.backing_report().backing);
         format!(
             "<hugekit.SharedMemory of {len} bytes on {backing} at {:#x}>",
             self.0.as_ptr().addr()

@@ -1,5 +1,5 @@
 //! Pools of clean memory, regions, faults served in user space, and forks.
-#![warn(clippy::incompatible_msrv)]
+#![warn(missing_docs, clippy::incompatible_msrv)]
 #![allow(
     clippy::len_without_is_empty,
     clippy::missing_errors_doc,

@@ -2,6 +2,7 @@
 //! first and whatever happens meanwhile. What becomes of signals is in `signals/`.
 #![allow(unsafe_code)]
 
+use hugekit::PopulateOptions;
 use hugekit_testing::backings;
 use hugekit_testing::child;
 use hugekit_testing::served;
@@ -204,7 +205,8 @@ fn faults_after_populate(backing: Backing, fault_mode: FaultMode) -> i64 {
     let mut region = at_fault(&pool, len, fault_mode);
     let outside = region.prepare_write(0..len + 1);
     assert!(matches!(outside, Err(RegionError::OutOfRange { .. })));
-    let report = region.populate_with(0..len, Threads::Exactly(2), None).unwrap();
+    let report =
+        region.populate_with(0..len, &PopulateOptions::new().threads(Threads::Exactly(2))).unwrap();
     assert_eq!(report.bytes, len);
     let before = faults();
     region.iter_mut().step_by(4096).for_each(|byte| *byte = 1);

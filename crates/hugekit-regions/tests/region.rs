@@ -1,6 +1,7 @@
 //! Regions on every backing: slices, shared access, what is behind them, and what is given back.
 #![allow(unsafe_code)]
 
+use hugekit::PopulateOptions;
 use hugekit_testing::backings;
 
 use std::io::Read;
@@ -50,12 +51,17 @@ fn populate_by_threads_is_shared_and_watched(backing: Backing) {
     let mut region = pool.region(FOLIOS * page).unwrap();
     let told = Mutex::new(0);
     let progress = |done, _| *told.lock().unwrap() = done;
-    region.populate_with(0..FOLIOS * page, Threads::Exactly(2), Some(&progress)).unwrap();
+    region
+        .populate_with(
+            0..FOLIOS * page,
+            &PopulateOptions::new().threads(Threads::Exactly(2)).progress(&progress),
+        )
+        .unwrap();
     assert_eq!(told.into_inner().unwrap(), FOLIOS * page);
     assert_eq!(faults_to_touch(&mut region, page), 0);
     assert_eq!(region.populate(0..0).unwrap().bytes, 0);
     assert!(matches!(
-        region.populate_with(0..page, Threads::Exactly(0), None),
+        region.populate_with(0..page, &PopulateOptions::new().threads(Threads::Exactly(0))),
         Err(RegionError::Populate(_))
     ));
 }

@@ -191,7 +191,12 @@ mod callbacks {
             });
             let region = pool.region(LEN).unwrap();
             assert!(region.iter().all(|&byte| byte == 0));
-            panics(|| region.populate_with(0..LEN, TWO, Some(&|_, _| panic!("as it was told"))));
+            panics(|| {
+                region.populate_with(
+                    0..LEN,
+                    &PopulateOptions::new().threads(TWO).progress(&|_, _| panic!("as it was told")),
+                )
+            });
             let fork = region.fork();
             drop((region, fork, pool));
         });
@@ -227,7 +232,9 @@ mod callbacks {
                 pool.stats().unwrap();
             };
             let region = pool.region_builder(LEN).threads(TWO).progress(&told).build().unwrap();
-            region.populate_with(0..LEN, TWO, Some(&told)).unwrap();
+            region
+                .populate_with(0..LEN, &PopulateOptions::new().threads(TWO).progress(&told))
+                .unwrap();
             let mut bytes = vec![1; LEN];
             ClearOptions::new().threads(TWO).progress(&told).run(&mut bytes).unwrap();
             assert!(is_told.into_inner() && bytes.iter().all(|&byte| byte == 0));

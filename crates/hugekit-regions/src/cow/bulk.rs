@@ -11,7 +11,8 @@ use super::guard::{SlotGuards, TOGETHER};
 use super::mapping::CowMapping;
 use super::refused::Refused;
 use super::slot::{Action, Event, Fill};
-use hugekit_bulk::parallel::{Job, JobError, Progress, Report, Threads};
+use hugekit_bulk::PopulateOptions;
+use hugekit_bulk::parallel::{JobError, Report, Threads};
 use hugekit_bulk::populate::PopulateError;
 use hugekit_sys::memory;
 use hugekit_sys::thread::without_signals;
@@ -32,17 +33,8 @@ fn runs<T: PartialEq>(
     })
 }
 
-/// How a job on many slots is shared among threads, and whom it tells.
-#[derive(Clone, Copy)]
-struct How<'a> {
-    threads: Threads,
-    progress: Option<&'a Progress<'a>>,
-}
-
-impl How<'_> {
-    fn on(threads: Threads) -> Self {
-        Self { threads, progress: None }
-    }
+fn by(threads: Threads) -> PopulateOptions<'static> {
+    PopulateOptions::new().threads(threads)
 }
 
 /// Several slots of one mapping, which this thread has.
@@ -84,7 +76,7 @@ impl CowHandle {
     fn each(
         &self,
         bytes: Range<usize>,
-        how: How<'_>,
+        options: &PopulateOptions<'_>,
         first: impl Fn(At<'_>) -> Option<Event> + Sync,
         then: impl Fn(Several<'_>, Range<usize>) -> Result<(), Refused> + Sync,
     ) -> Result<Report, JobError<PopulateError>> {
@@ -93,7 +85,7 @@ impl CowHandle {
             Some(event) => group.serve_event(at, event, None),
             None => Ok(()),
         };
-        self.together(bytes, how, |some| {
+        self.together(bytes, options, |some| {
             for slot in some.clone() {
                 without_signals(|blocked| {
                     group.at_slot(self.start + slot * granule, blocked, see)
@@ -108,15 +100,14 @@ impl CowHandle {
     fn together(
         &self,
         bytes: Range<usize>,
-        how: How<'_>,
+        options: &PopulateOptions<'_>,
         act: impl Fn(Range<usize>) -> Result<(), PopulateError> + Sync,
     ) -> Result<Report, JobError<PopulateError>> {
         let granule = self.group.granule_bytes;
         let start = bytes.start - bytes.start % granule;
         let len = bytes.end.max(bytes.start).next_multiple_of(granule) - start;
         let mapped = self.look(|_, mapping| mapping.mapping.len());
-        let job = Job::new(len).min_chunk(granule.max(2 << 20)).threads(how.threads);
-        let job = how.progress.into_iter().fold(job, Job::progress);
+        let job = options.job(len).min_chunk(granule.max(2 << 20));
         let all = job.run(|chunk| {
             let mut slots = (start + chunk.start) / granule..(start + chunk.end) / granule;
             while !slots.is_empty() {
@@ -151,7 +142,7 @@ impl CowHandle {
     /// What the kernel refuses is not protected, and the table says so.
     pub(super) fn protect_ahead(&self, bytes: usize, pinned: &[usize], threads: Threads) {
         let group = &*self.group;
-        let _ = self.together(0..bytes, How::on(threads), |some| {
+        let _ = self.together(0..bytes, &by(threads), |some| {
             let _ = self.at_once(some.clone(), |several| {
                 group.protect_some(several, some.clone(), pinned);
                 Ok(())
@@ -168,7 +159,7 @@ impl CowHandle {
     ) -> Result<Report, JobError<PopulateError>> {
         let group = &*self.group;
         let separate = |_: At<'_>| Some(Event::Separate);
-        self.each(bytes, How::on(threads), separate, |several, slots| {
+        self.each(bytes, &by(threads), separate, |several, slots| {
             group.own_all(several, slots.clone())?;
             group.enter(several, slots)
         })
@@ -178,8 +169,7 @@ impl CowHandle {
     pub(crate) fn prefault(
         &self,
         bytes: Range<usize>,
-        threads: Threads,
-        progress: Option<&Progress<'_>>,
+        options: &PopulateOptions<'_>,
     ) -> Result<Report, JobError<PopulateError>> {
         let group = &*self.group;
         let own_unreadable = |at: At<'_>| {
@@ -191,7 +181,7 @@ impl CowHandle {
             let is_copied = is_read_by_us && group.reads == Reads::Copy;
             (slot.is_displaced() || slot.is_lost() || is_copied).then_some(Event::Own)
         };
-        self.each(bytes, How { threads, progress }, own_unreadable, |several, slots| {
+        self.each(bytes, options, own_unreadable, |several, slots| {
             for slot in slots.clone() {
                 let at = several.at(slot);
                 own_unreadable(at).map_or(Ok(()), |event| group.serve_event(at, event, None))?;
@@ -207,7 +197,7 @@ impl CowHandle {
         threads: Threads,
     ) -> Result<(), JobError<PopulateError>> {
         let unready = |at: At<'_>| at.entry().slot.is_unready().then_some(Event::Separate);
-        self.each(bytes, How::on(threads), unready, |_, _| Ok(())).map(|_| ())
+        self.each(bytes, &by(threads), unready, |_, _| Ok(())).map(|_| ())
     }
 
     /// A thread is to see the memory through the file: no bytes of another owner may be left in it, nor bytes that

@@ -111,7 +111,7 @@ impl Ranges {
         self.0.snapshots.change(change);
     }
 
-    /// As [`Registry::has_part_of`], regions included.
+    /// Whether a region or a snapshot has a part of the range.
     pub fn have_part_of(self, range: &Range<usize>) -> bool {
         self.0.regions.has_part_of(range) || self.0.snapshots.has_part_of(range)
     }

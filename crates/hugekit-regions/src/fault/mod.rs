@@ -39,7 +39,9 @@ use hugekit_sys::thread::SignalsBlocked;
 /// What a thread was about to do when it faulted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
+    /// It reads.
     Read,
+    /// It writes.
     Write,
     /// This CPU's context does not say.
     Unknown,

@@ -3,7 +3,7 @@
 //!
 //! A thread that reads or changes a table has its signals blocked. Its own signal handler could touch memory that
 //! another thread is about to protect, and would then be sent away again and again until that thread is done
-//! ([`Arming`](hugekit_snapshots)), which waits for exactly this reader, or for the lock that this writer holds.
+//! (`Arming` in `hugekit-snapshots`), which waits for exactly this reader, or for the lock that this writer holds.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,6 +24,7 @@ pub type Held<'a, T> = sync::Held<'a, Table<T>>;
 pub struct Registry<T: ?Sized>(Published<Table<T>>);
 
 impl<T: ?Sized + Send + Sync> Registry<T> {
+    /// A registry without ranges.
     pub fn new() -> io::Result<Self> {
         Ok(Self(Published::new(Vec::new())?))
     }

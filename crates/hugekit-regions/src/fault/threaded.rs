@@ -78,6 +78,7 @@ impl Handlers {
         Ok(handlers)
     }
 
+    /// How many threads there are.
     pub fn count(&self) -> usize {
         self.threads.len()
     }

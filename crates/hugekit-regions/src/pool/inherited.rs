@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::core::Core;
-use super::{Backing, BackingReport, PoolError};
+use super::{BackingReport, PoolError};
 use hugekit_sys::events;
 use hugekit_sys::mapping::Mapping;
 
@@ -79,12 +79,6 @@ impl InheritedMemory {
     #[must_use]
     pub fn backing_report(&self) -> &BackingReport {
         &self.0.report
-    }
-
-    /// What it is made of.
-    #[must_use]
-    pub fn backing(&self) -> Backing {
-        self.0.report.backing
     }
 }
 

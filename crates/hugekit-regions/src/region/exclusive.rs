@@ -1,13 +1,14 @@
 //! A region with one owner.
 #![allow(unsafe_code)]
 
+use hugekit_bulk::PopulateOptions;
 use std::ops::{Deref, DerefMut, Range};
 
 use super::mapped::Memory;
 use super::{RegionError, SharedRegion};
 use crate::fault::Serving;
 use crate::pool::{FaultError, Pool, PoolError};
-use hugekit_bulk::parallel::{Progress, Report, Threads};
+use hugekit_bulk::parallel::Report;
 
 /// Zeroed memory of a [`Pool`], committed and mapped: a slice of bytes that goes back to the pool
 /// when it is dropped.
@@ -96,10 +97,8 @@ impl Region {
     /// what is still dirty is cleared and what is shared with forks is copied, by as many threads
     /// as were asked for when the pool was made. It holds until the range is
     /// [released](Self::release), or the region forked or snapshotted. Only a region whose faults
-    /// are served in place needs this; [`Snapshot::prepare_write`] does the same for memory of
+    /// are served in place needs this; `Snapshot::prepare_write` does the same for memory of
     /// which there is a snapshot.
-    ///
-    /// [`Snapshot::prepare_write`]: crate::Snapshot::prepare_write
     ///
     /// # Errors
     /// [`RegionError::OutOfRange`], [`RegionError::Forked`]; [`RegionError::Populate`] if the
@@ -111,29 +110,28 @@ impl Region {
     /// Enters the folios that a byte of the range lies on into the page tables: reading them faults
     /// no more, nor does writing, except to what is shared with forks
     /// ([`prepare_write`](Self::prepare_write) copies that). It is to a region what
-    /// [`PopulateOptions`](hugekit_bulk::PopulateOptions) is to any memory.
+    /// [`PopulateOptions`] is to any memory.
     ///
     /// # Errors
     /// [`RegionError::OutOfRange`], [`RegionError::Forked`].
     pub fn populate(&self, range: Range<usize>) -> Result<Report, RegionError> {
-        self.populate_with(range, Threads::One, None)
+        self.0.populate(range, &PopulateOptions::new())
     }
 
-    /// As [`populate`](Self::populate) on several threads, which pays off for base pages, and
-    /// telling `progress` how many bytes are done.
+    /// As [`populate`](Self::populate), with options: several threads, which pay off for base pages, progress,
+    /// cancellation.
     ///
     /// # Errors
-    /// As [`populate`](Self::populate), and [`RegionError::Populate`] for no threads.
+    /// As [`populate`](Self::populate), and [`RegionError::Populate`] for 0 threads or a cancelled job.
     ///
     /// # Panics
     /// If the progress callback does.
     pub fn populate_with(
         &self,
         range: Range<usize>,
-        threads: Threads,
-        progress: Option<&Progress<'_>>,
+        options: &PopulateOptions<'_>,
     ) -> Result<Report, RegionError> {
-        self.0.populate(range, threads, progress)
+        self.0.populate(range, options)
     }
 
     /// Gives up what the range holds: it reads as zeroes again, and stays committed and mapped. The

@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use hugekit_bulk::PopulateOptions;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::ptr::{self, NonNull};
@@ -12,7 +13,7 @@ use crate::cow::{CowHandle, ForkError, ForkGroup, Terms, Turn};
 use crate::fault::Serving;
 use crate::pool::{Content, FaultError, Mapped, Pool, Size};
 use hugekit_bulk::ClearError;
-use hugekit_bulk::parallel::{Bytes, Done, Job, JobError, Progress, Report, Threads};
+use hugekit_bulk::parallel::{Bytes, Done, JobError, Report, Threads};
 use hugekit_bulk::populate::{self, PopulateError};
 use hugekit_sys::ErrorKind;
 use hugekit_sys::HUGE_PAGE_BYTES;
@@ -240,30 +241,27 @@ impl Memory {
     pub(super) fn populate(
         &self,
         range: Range<usize>,
-        threads: Threads,
-        progress: Option<&Progress<'_>>,
+        options: &PopulateOptions<'_>,
     ) -> Result<Report, RegionError> {
         self.check_ours()?;
         headroom::check()?;
         let range = self.within(range)?;
         match &*self.holds() {
-            Holds::Grouped(region) => Ok(region.prefault(range, threads, progress)?),
-            _ => Ok(self.populate_plain(range, threads, progress)?),
+            Holds::Grouped(region) => Ok(region.prefault(range, options)?),
+            _ => Ok(self.populate_plain(range, options)?),
         }
     }
 
     fn populate_plain(
         &self,
         range: Range<usize>,
-        threads: Threads,
-        progress: Option<&Progress<'_>>,
+        options: &PopulateOptions<'_>,
     ) -> Result<Report, JobError<PopulateError>> {
         let page_size = self.pool.page_size();
         let first = range.start - range.start % page_size;
         let len = range.end.next_multiple_of(page_size) - first;
         let start = Bytes(self.start().as_ptr());
-        let job = Job::new(len).min_chunk(page_size.max(HUGE_PAGE_BYTES)).threads(threads);
-        let job = progress.into_iter().fold(job, Job::progress);
+        let job = options.job(len).min_chunk(page_size.max(HUGE_PAGE_BYTES));
         let populated = job.run(|chunk| {
             let (start, len) = (start.at(first + chunk.start), chunk.len());
             memory::populate_read(start, len).map_err(|errno| populate::meaning(errno, start, len))

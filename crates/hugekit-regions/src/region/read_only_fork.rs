@@ -34,10 +34,12 @@ impl RegionEpoch {
         self.start + offset
     }
 
+    /// Bytes of the region.
     pub fn len(&self) -> usize {
         self.len
     }
 
+    /// Bytes of a granule.
     pub fn granule_bytes(&self) -> usize {
         self.granule_bytes
     }
@@ -116,10 +118,12 @@ impl ReadOnlyFork {
         range.start - self.addresses.start..range.end - self.addresses.start
     }
 
+    /// Bytes of a granule.
     pub fn granule_bytes(&self) -> usize {
         self.fork.granule_bytes()
     }
 
+    /// How writes to the region are served.
     pub fn serving(&self) -> &Serving {
         self.fork.group.serving()
     }
@@ -157,6 +161,7 @@ impl ReadOnlyFork {
         bytes.start / granule..bytes.end.div_ceil(granule)
     }
 
+    /// The cost so far.
     pub fn cost(&self) -> Cost {
         let cost = self.fork.cost();
         Cost {

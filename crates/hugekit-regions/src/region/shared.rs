@@ -4,6 +4,7 @@
 //! are undefined; parts of a word are written by compare and exchange.
 #![allow(unsafe_code)]
 
+use hugekit_bulk::PopulateOptions;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use super::mapped::Memory;
 use super::{Region, RegionError};
 use crate::fault::Serving;
 use crate::pool::{FaultError, Pool};
-use hugekit_bulk::parallel::{Progress, Report, Threads};
+use hugekit_bulk::parallel::Report;
 
 const WORD: usize = size_of::<u64>();
 
@@ -191,7 +192,7 @@ impl SharedRegion {
     /// # Errors
     /// As [`Region::populate`].
     pub fn populate(&self, range: Range<usize>) -> Result<Report, RegionError> {
-        self.populate_with(range, Threads::One, None)
+        self.0.populate(range, &PopulateOptions::new())
     }
 
     /// As [`Region::populate_with`].
@@ -204,10 +205,9 @@ impl SharedRegion {
     pub fn populate_with(
         &self,
         range: Range<usize>,
-        threads: Threads,
-        progress: Option<&Progress<'_>>,
+        options: &PopulateOptions<'_>,
     ) -> Result<Report, RegionError> {
-        self.0.populate(range, threads, progress)
+        self.0.populate(range, options)
     }
 
     /// As [`Region::release`]. What others write meanwhile is cleared or not.

@@ -46,7 +46,10 @@ fn made(backing: Backing) {
     let memory = builder.build_inherited().unwrap();
     assert_eq!((memory.len(), memory.mapped_len()), (len, FOLIOS * backing.page_size()));
     assert_eq!(memory.as_ptr().addr() % backing.page_size(), 0);
-    assert_eq!((memory.backing(), memory.backing_report().asked), (backing, backing));
+    assert_eq!(
+        (memory.backing_report().backing, memory.backing_report().asked),
+        (backing, backing)
+    );
     assert!(backing.is_reserved() || is_there(&memory));
     assert!(memory.words().iter().all(|word| load(word) == 0));
 }

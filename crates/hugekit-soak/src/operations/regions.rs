@@ -1,5 +1,6 @@
 //! Regions, cleared at allocation and at the fault: touched, released, made ready, cut, dropped.
 
+use hugekit::PopulateOptions;
 use hugekit::pool::{Backing, Clearing};
 use hugekit::{Pool, SharedRegion, Threads};
 
@@ -72,7 +73,9 @@ pub(super) fn step(world: &mut World, region: &SharedRegion, tracked: &mut Track
         7 => region.prepare_write(bytes).expect("there is memory for it"),
         8 => {
             let threads = if world.rng.bool() { Threads::One } else { Threads::Exactly(2) };
-            region.populate_with(bytes, threads, None).expect("it is populated");
+            region
+                .populate_with(bytes, &PopulateOptions::new().threads(threads))
+                .expect("it is populated");
         }
         _ => world.verified(tracked.check("region, meanwhile")),
     }

@@ -1,5 +1,6 @@
 //! Pools, and regions that are cleared when they are allocated.
 
+use hugekit::PopulateOptions;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hugekit::fault::FaultMode;
@@ -106,7 +107,9 @@ fn a_region_is_dropped(point: &Point, backing: Backing, _: FaultMode) {
 fn a_region_is_prefaulted(point: &Point, backing: Backing, _: FaultMode) {
     let pool = soiled(backing, 1);
     let region = pool.region(pool.capacity()).unwrap();
-    let done = point.refuse(|| region.populate_with(0..region.len(), Threads::Exactly(2), None));
+    let done = point.refuse(|| {
+        region.populate_with(0..region.len(), &PopulateOptions::new().threads(Threads::Exactly(2)))
+    });
     point.unless_refused(done, RegionError::kind);
     point.check(is_zero(&region), "not clean");
     drop(region);

@@ -1,5 +1,6 @@
 //! Regions that are cleared when they are touched.
 
+use hugekit::PopulateOptions;
 use hugekit::fault::FaultMode;
 use hugekit::pool::{Backing, Clearing};
 use hugekit::{Pool, PoolError, Region, RegionError};
@@ -62,7 +63,9 @@ fn a_served_region_is_made_ready(point: &Point, backing: Backing, fault_mode: Fa
 fn a_served_region_is_prefaulted(point: &Point, backing: Backing, fault_mode: FaultMode) {
     let pool = soiled(backing, 1);
     let region = build(&pool, fault_mode).unwrap();
-    let done = point.refuse(|| region.populate_with(0..region.len(), Threads::Exactly(2), None));
+    let done = point.refuse(|| {
+        region.populate_with(0..region.len(), &PopulateOptions::new().threads(Threads::Exactly(2)))
+    });
     point.unless_refused(done, RegionError::kind);
     point.check(is_zero(&region), "not clean");
     drop(region);
