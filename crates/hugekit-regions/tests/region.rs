@@ -256,7 +256,7 @@ fn drop_of_the_last_handle_gives_the_region_back(backing: Backing) {
     let region = unsafe { region.into_exclusive() }.unwrap_err();
     drop(other);
     assert_eq!(pool.stats().unwrap().in_use, 1);
-    // SAFETY: as above.
+    // SAFETY: no pointer or reference to its bytes is used afterwards.
     let mut exclusive = unsafe { region.into_exclusive() }.unwrap();
     exclusive.fill(7);
     drop(exclusive);

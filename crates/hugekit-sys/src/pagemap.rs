@@ -4,6 +4,7 @@
 //! (`entries.rs`). Which of the two is found out where the map is opened.
 
 mod entries;
+pub mod scan;
 mod scanned;
 
 use std::ops::Range;

@@ -5,14 +5,13 @@
 //! reading meanwhile.
 //!
 //! A page that was only read is the kernel's page of zeroes, and counts as a hole: a collapse would allocate it.
-#![allow(unsafe_code)]
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 use hugekit::HUGE_PAGE_BYTES;
+use hugekit_sys::pagemap::scan::{self, IS_HUGE, IS_PRESENT, IS_ZEROES, PageRun, Request};
 use rustix::io::{self, Errno};
-use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, opcode};
 use rustix::param::page_size;
 
 const HUGE: u64 = HUGE_PAGE_BYTES as u64;
@@ -20,11 +19,6 @@ const TOGETHER: u64 = 32 * HUGE;
 
 /// Runs that one scan tells of at most; a scan that has more goes on where it ended.
 const RUNS: usize = 1024;
-
-const PAGEMAP_SCAN: Opcode = opcode::read_write::<Question>(b'f', 16);
-const IS_PRESENT: u64 = 1 << 3;
-const IS_ZEROES: u64 = 1 << 5;
-const IS_HUGE: u64 = 1 << 6;
 
 /// 2 MiB of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,89 +50,30 @@ pub(crate) fn is_memory_there(pages: BorrowedFd<'_>) -> bool {
     io::retry_on_intr(|| io::pread(pages, entry.as_mut_slice(), 0)).is_ok_and(|count| count > 0)
 }
 
-/// `struct pm_scan_arg`.
-#[repr(C)]
-struct Question {
-    size: u64,
-    flags: u64,
-    start: u64,
-    end: u64,
-    walk_end: u64,
-    runs: u64,
-    runs_len: u64,
-    max_pages: u64,
-    category_inverted: u64,
-    category_mask: u64,
-    category_anyof_mask: u64,
-    return_mask: u64,
-}
-
-/// `struct page_region`.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct Run {
-    start: u64,
-    end: u64,
-    categories: u64,
-}
-
 fn scan(pages: BorrowedFd<'_>, range: &Range<u64>, found: &mut Vec<Look>) -> io::Result<()> {
+    let mut runs = [PageRun::default(); RUNS];
     let mut next = range.start;
     while next < range.end {
-        let mut runs = [Run::default(); RUNS];
-        let mut question = Question {
-            size: size_of::<Question>() as u64,
-            flags: 0,
-            start: next,
-            end: range.end,
-            walk_end: 0,
-            runs: (&raw mut runs).expose_provenance() as u64,
-            runs_len: RUNS as u64,
+        let request = Request {
+            range: next..range.end,
             max_pages: TOGETHER / page_size() as u64,
-            category_inverted: IS_ZEROES,
-            category_mask: IS_PRESENT | IS_ZEROES,
-            category_anyof_mask: 0,
-            return_mask: IS_PRESENT | IS_HUGE,
+            inverted: IS_ZEROES,
+            all: IS_PRESENT | IS_ZEROES,
+            any: 0,
+            returned: IS_PRESENT | IS_HUGE,
         };
-        // SAFETY: reads and writes one `struct pm_scan_arg`, and writes at most `RUNS` `struct page_region`; both live
-        // until the call returns. Without flags the call changes nothing of the process's memory.
-        let count = unsafe { rustix::ioctl::ioctl(pages, Scan(&mut question)) }?;
-        runs[..count as usize].iter().for_each(|run| add(run, found));
-        if question.walk_end <= next {
+        let scanned = scan::scan(pages, &request, &mut runs)?;
+        runs[..scanned.runs].iter().for_each(|run| add(run, found));
+        if scanned.walk_end <= next {
             return Err(Errno::IO); // The kernel made no progress, which was never seen.
         }
-        next = question.walk_end;
+        next = scanned.walk_end;
     }
     Ok(())
 }
 
-/// Answers with the number of runs written.
-struct Scan<'a>(&'a mut Question);
-
-// SAFETY: the opcode is that of the structure, which the kernel reads and writes; the output is the plain return value.
-unsafe impl Ioctl for Scan<'_> {
-    type Output = std::ffi::c_int;
-
-    const IS_MUTATING: bool = true;
-
-    fn opcode(&self) -> Opcode {
-        PAGEMAP_SCAN
-    }
-
-    fn as_ptr(&mut self) -> *mut std::ffi::c_void {
-        std::ptr::from_mut(self.0).cast()
-    }
-
-    unsafe fn output_from_ptr(
-        output: IoctlOutput,
-        _: *mut std::ffi::c_void,
-    ) -> io::Result<Self::Output> {
-        Ok(output)
-    }
-}
-
 /// Counts a run of pages in each 2 MiB that it overlaps. Runs come in ascending order.
-fn add(run: &Run, found: &mut Vec<Look>) {
+fn add(run: &PageRun, found: &mut Vec<Look>) {
     let mut at = run.start;
     while at < run.end {
         let start = at - at % HUGE;
@@ -182,13 +117,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn opcode_of_the_scan_is_the_kernels() {
-        assert_eq!(PAGEMAP_SCAN, 0xC060_6610);
-    }
-
-    #[test]
     fn runs_across_ranges_count_in_each() {
-        let run = |start, end, categories| Run { start, end, categories };
+        let run = |start, end, categories| PageRun { start, end, categories };
         let runs = [
             run(HUGE, 3 * HUGE, IS_PRESENT | IS_HUGE),
             run(3 * HUGE, 3 * HUGE + 8192, IS_PRESENT),

@@ -95,7 +95,8 @@ impl DirtyPages {
         }
         let (start, len) = (range.start as u64, range.len() as u64);
         let mut register = Register { start, len, mode: REGISTER_WP, ioctls: 0 };
-        // SAFETY: as above; what is registered is written as before.
+        // SAFETY: the opcode is that of `struct uffdio_register`, which lives until the call returns. Registered
+        // memory is read and written as before.
         unsafe { ioctl(&opened, Updater::<REGISTER, _>::new(&mut register)) }?;
         Ok(Some(Self { range, pagemap: pagemap()?, way: Way::WpAsync(opened) }))
     }

@@ -162,7 +162,7 @@ impl<'a> Guest<'a> {
     }
 
     fn set_word(&mut self, index: usize, word: u64) {
-        // SAFETY: as above, and nothing reads it.
+        // SAFETY: `place` is within the table that `self` borrows mutably, so nothing reads it meanwhile.
         unsafe { self.place(index).write_volatile(word) }
     }
 

@@ -67,7 +67,7 @@ fn fork_and_file_of_one_region_exclude_each_other(backing: Backing) {
     let region = pool.region(FOLIOS * backing.page_size()).unwrap().share();
     let child = region.fork().unwrap().share();
     for forked in [&region, &child] {
-        // SAFETY: as above.
+        // SAFETY: the file is refused, so nothing is done with it.
         assert_eq!(unsafe { forked.file() }.unwrap_err(), RegionError::Forks);
     }
 }

@@ -79,7 +79,7 @@ fn unfit(backing: Backing) {
 }
 
 fn once(backing: Backing) {
-    // SAFETY: as above.
+    // SAFETY: the file is new, and no other process or mapping has it.
     let builder = unsafe { Pool::builder(bytes(backing)).adopt(file(backing).into_file()) };
     let again = builder.clone();
     builder.build().unwrap();

@@ -1,0 +1,140 @@
+//! The ioctl that walks page tables and returns the runs of pages in the categories asked for: `PAGEMAP_SCAN`
+//! (Linux 6.7).
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+
+use rustix::io;
+use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, opcode};
+
+use super::super::injection::{Call, pass};
+
+const PAGEMAP_SCAN: Opcode = opcode::read_write::<ScanArgument>(b'f', 16);
+
+/// Written since it was protected, or not protected.
+pub const IS_WRITTEN: u64 = 1 << 1;
+/// Of a file, or of shared memory.
+pub const IS_FILE: u64 = 1 << 2;
+/// In the page tables.
+pub const IS_PRESENT: u64 = 1 << 3;
+/// Swapped out.
+pub const IS_SWAPPED: u64 = 1 << 4;
+/// The kernel's page of zeroes.
+pub const IS_ZEROES: u64 = 1 << 5;
+/// Mapped as a huge page.
+pub const IS_HUGE: u64 = 1 << 6;
+
+/// Which pages of a range to look for. A page is found if all categories of `all` are set and, unless `any` is 0, one of
+/// `any`; categories of `inverted` are negated first.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Addresses of the process whose page map it is, in whole pages.
+    pub range: Range<u64>,
+    /// The most pages to find; 0 for no limit.
+    pub max_pages: u64,
+    /// Categories that are negated.
+    pub inverted: u64,
+    /// Categories that a page must have.
+    pub all: u64,
+    /// Categories of which a page must have one.
+    pub any: u64,
+    /// Categories to be told of.
+    pub returned: u64,
+}
+
+/// A run of pages that was found: `struct page_region`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PageRun {
+    /// The first address.
+    pub start: u64,
+    /// The address after the last byte.
+    pub end: u64,
+    /// Of the categories to be told of, those that the run has.
+    pub categories: u64,
+}
+
+/// What a scan found.
+#[derive(Clone, Copy, Debug)]
+pub struct Found {
+    /// Runs that were written.
+    pub runs: usize,
+    /// The address at which the walk ended.
+    pub walk_end: u64,
+}
+
+/// Scans a page map. Changes nothing of the memory.
+pub fn scan(map: BorrowedFd<'_>, request: &Request, runs: &mut [PageRun]) -> io::Result<Found> {
+    let mut argument = ScanArgument {
+        size: size_of::<ScanArgument>() as u64,
+        flags: 0,
+        start: request.range.start,
+        end: request.range.end,
+        walk_end: 0,
+        runs: runs.as_mut_ptr().expose_provenance() as u64,
+        runs_len: runs.len() as u64,
+        max_pages: request.max_pages,
+        category_inverted: request.inverted,
+        category_mask: request.all,
+        category_anyof_mask: request.any,
+        return_mask: request.returned,
+    };
+    pass(Call::PagemapScan)?;
+    // SAFETY: the call reads and writes one `struct pm_scan_arg`, and writes at most `runs_len` `struct page_region`.
+    // Both are borrowed until it returns. Without flags it changes nothing of the memory.
+    let found = unsafe { rustix::ioctl::ioctl(map, Scan(&mut argument)) }?;
+    Ok(Found { runs: found as usize, walk_end: argument.walk_end })
+}
+
+/// `struct pm_scan_arg`.
+#[repr(C)]
+struct ScanArgument {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    runs: u64,
+    runs_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+/// Answers with the number of runs written.
+struct Scan<'a>(&'a mut ScanArgument);
+
+// SAFETY: the opcode is that of the structure, which the kernel reads and writes; the output is the plain return value.
+unsafe impl Ioctl for Scan<'_> {
+    type Output = std::ffi::c_int;
+
+    const IS_MUTATING: bool = true;
+
+    fn opcode(&self) -> Opcode {
+        PAGEMAP_SCAN
+    }
+
+    fn as_ptr(&mut self) -> *mut std::ffi::c_void {
+        std::ptr::from_mut(self.0).cast()
+    }
+
+    unsafe fn output_from_ptr(
+        output: IoctlOutput,
+        _: *mut std::ffi::c_void,
+    ) -> io::Result<Self::Output> {
+        Ok(output)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn opcode_of_the_scan_is_the_kernels() {
+        assert_eq!(PAGEMAP_SCAN, 0xC060_6610);
+    }
+}
