@@ -21,15 +21,8 @@ const CPUS: [&str; 3] = ["max", "a64fx", "cortex-a72"];
 /// None of these tests needs system calls that the emulator lacks, such as userfaultfd.
 const TESTS: [&str; 5] = ["--lib", "--test", "routines", "--", "--include-ignored"];
 
-/// The engine's crates.
-pub(crate) const ENGINE: [&str; 6] = [
-    "hugekit-sys",
-    "hugekit-machine",
-    "hugekit-bulk",
-    "hugekit-lease",
-    "hugekit-regions",
-    "hugekit-snapshots",
-];
+/// The engine's crates, without `hugekit-` before each.
+const ENGINE: &str = "sys machine bulk lease regions snapshots";
 
 /// The three pieces, each as a name on the path or as an unpacked program.
 #[derive(Debug)]
@@ -55,14 +48,14 @@ pub(crate) fn test() -> Result<bool> {
         }
     };
     for cpu in CPUS {
-        let mut cargo = toolchain.cargo_test(&[&ENGINE[..], &["hugekit-pte"]].concat());
+        let mut cargo = toolchain.cargo_test(&["hugekit-pte"]);
         let passed = run::passes(cargo.args(TESTS).env("QEMU_CPU", cpu))?;
         ensure!(passed, "the library's tests failed on aarch64 (QEMU_CPU={cpu})");
     }
     Ok(true)
 }
 
-/// Builds the tests of these packages for aarch64, and returns what cargo prints of its artifacts.
+/// Builds the tests of the engine and of these packages for aarch64, and returns what cargo prints of its artifacts.
 pub(crate) fn build_tests(packages: &[&str]) -> Result<String> {
     let mut cargo = Toolchain::find()?.cargo_test(packages);
     cargo.args(["--no-run", "--message-format=json-render-diagnostics"]).stderr(Stdio::inherit());
@@ -104,6 +97,7 @@ impl Toolchain {
         let libraries = self.packages.iter().flat_map(Package::libraries);
         command
             .args(packages.iter().flat_map(|package| ["--package", package]))
+            .args(ENGINE.split(' ').map(|name| format!("--package=hugekit-{name}")))
             .env("LD_LIBRARY_PATH", std::env::join_paths(libraries).unwrap_or_default())
             .env("CARGO_TARGET_DIR", target_dir("aarch64"))
             .env("CARGO_PROFILE_DEV_OPT_LEVEL", "1")

@@ -86,10 +86,7 @@ impl Programs {
         }
         ensure!(arm || cfg!(target_arch = "x86_64"), "this machine is not x86-64");
         let messages = if arm {
-            crate::aarch64::build_tests(
-                &[&crate::aarch64::ENGINE[..], &["hugekit", "hugekit-cli", "hugekit-soak"]]
-                    .concat(),
-            )?
+            crate::aarch64::build_tests(&["hugekit", "hugekit-cli", "hugekit-soak"])?
         } else {
             // All of the workspace, so that these are the files that `cargo test --workspace` has made.
             let mut cargo = run::cargo(&["test", "--workspace", "--no-run"]);
