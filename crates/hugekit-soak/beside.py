@@ -91,7 +91,7 @@ class Server:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         options = ["--port", str(port), "--dir", self.folder, "--memory", "64MiB"]
-        process = subprocess.Popen([self.program, *options], stdout=subprocess.DEVNULL)
+        process = subprocess.Popen([self.program, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         until = time.monotonic() + 120
         while True:
             try:
