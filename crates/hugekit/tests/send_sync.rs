@@ -11,7 +11,8 @@ use hugekit::pool::{
 };
 use hugekit::region::{ForkBuilder, ForkError, PinnedRange, RegionBuilder};
 use hugekit::snapshot::{
-    Builder, Changes, Collapsed, Epoch, Granule, Reserve, Stats as SnapshotStats, Unsuitable, View,
+    Builder, Changes, Collapsed, Epoch, Granule, Reserve, SnapshotReader, Stats as SnapshotStats,
+    Unsuitable, View,
 };
 use hugekit::{
     ClearError, CopyError, ErrorKind, HeapShortage, HintError, Operation, Pool, PoolError,
@@ -52,7 +53,7 @@ any_thread!(Pool, PoolBuilder<'static>, BackingReport, Fallback, InheritedMemory
 any_thread!(Region, SharedRegion, PinnedRange, RegionBuilder<'static>);
 any_thread!(ForkBuilder<'static>);
 any_thread!(Snapshot, Builder, Changes, Epoch, Reserve, SnapshotStats, Collapsed);
-any_thread!(View<&'static Snapshot>, View<Arc<Snapshot>>);
+any_thread!(View<&'static Snapshot>, View<Arc<Snapshot>>, SnapshotReader<'static>);
 any_thread!(Lease, MemoryFile, Peer, Answer, Payer, Request, Row, Status);
 
 // Work.
