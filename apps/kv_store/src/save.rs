@@ -150,7 +150,7 @@ fn write(folder: &Folder, mut files: Files, changes: Changes, next: &AtomicUsize
     let name = files.image.map_or(IMAGE.to_owned(), |image| delta(image, files.deltas + 1));
     let written = folder.save(&name, |file| {
         let mut saving = files.chain.save_changes(file)?;
-        let epoch = changes.write_to(|offset, bytes| {
+        let epoch = changes.deliver(|offset, bytes| {
             saving.put(offset as u64, bytes)?;
             next.store(offset + bytes.len(), Ordering::Release);
             Ok(())

@@ -130,7 +130,7 @@ pub unsafe extern "C" fn hugekit_chain_save(
 
 fn save(chain: &mut Chain, changes: Changes, file: &File) -> Answer<(hugekit_saved, Epoch)> {
     let mut saving = chain.save_changes(file)?;
-    let epoch = changes.write_to(|offset, bytes| saving.put(offset as u64, bytes))?;
+    let epoch = changes.deliver(|offset, bytes| saving.put(offset as u64, bytes))?;
     let saved = saving.finish()?;
     let answer = hugekit_saved {
         size: size_of::<hugekit_saved>(),

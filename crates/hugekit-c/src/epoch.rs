@@ -243,7 +243,7 @@ pub unsafe extern "C" fn hugekit_changes_write(
         give(epoch, "epoch", || {
             let take = take.ok_or_else(|| Refusal::invalid("take is NULL"))?;
             let changes = handle(changes, "changes")?.end()?;
-            let epoch = changes.write_to(|offset, bytes| {
+            let epoch = changes.deliver(|offset, bytes| {
                 match take(offset, bytes.as_ptr().cast(), bytes.len(), context) {
                     0 => Ok(()),
                     errno => Err(std::io::Error::from_raw_os_error(errno)),

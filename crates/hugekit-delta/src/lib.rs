@@ -5,7 +5,7 @@
 //! their order are a *chain*.
 //!
 //! - [`Chain`] makes them: it takes all bytes of each state in order, such as hugekit's `Snapshot::write_to` gives them,
-//!   or those that may have changed, such as its `Changes::write_to` does, compares them with its own files, and writes
+//!   or those that may have changed, such as its `Changes::deliver` does, compares them with its own files, and writes
 //!   those blocks of 4 KiB that have changed.
 //! - [`apply()`] brings a state forward; [`merge()`] makes one delta of several; [`inspect`] says what is in one.
 //! - [`Writer`] and [`Reader`] are the stream itself, for a program that knows better what has changed.

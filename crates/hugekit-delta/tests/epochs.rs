@@ -19,7 +19,7 @@ fn chain_of_epochs_holds_blocks_that_have_changed_and_gives_the_last_state() {
     for round in 0..4 {
         let delta = tempfile::NamedTempFile::new().unwrap();
         let mut saving = chain.save_changes(delta.as_file()).unwrap();
-        let epoch = changes.write_to(|offset, bytes| saving.put(offset as u64, bytes)).unwrap();
+        let epoch = changes.deliver(|offset, bytes| saving.put(offset as u64, bytes)).unwrap();
         let saved = saving.finish().unwrap();
         assert_eq!(saved.is_full, round == 0);
         // Two, and those that are cut where granules begin and end: an allocation begins anywhere.
@@ -32,7 +32,7 @@ fn chain_of_epochs_holds_blocks_that_have_changed_and_gives_the_last_state() {
     }
     let last = tempfile::NamedTempFile::new().unwrap();
     let mut saving = chain.save_changes(last.as_file()).unwrap();
-    drop(changes.write_to(|offset, bytes| saving.put(offset as u64, bytes)).unwrap());
+    drop(changes.deliver(|offset, bytes| saving.put(offset as u64, bytes)).unwrap());
     saving.finish().unwrap();
     deltas.push(last);
     let mut restored = vec![0; heap.len()];

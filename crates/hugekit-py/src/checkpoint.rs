@@ -596,7 +596,7 @@ impl Content {
             Self::Changes(changed) => {
                 let (unit, changes) = *changed;
                 let mut cleared = Vec::new();
-                let epoch = changes.write_to(|offset, bytes| {
+                let epoch = changes.deliver(|offset, bytes| {
                     let Some((offset, bytes)) = unit.own(offset, bytes) else { return Ok(()) };
                     saving.put(at + offset, without(&unit.gaps, offset, bytes, &mut cleared))
                 })?;

@@ -169,7 +169,7 @@ impl Builder {
     }
 
     /// Takes a snapshot of memory, as [`of_anonymous`](Self::of_anonymous) does, that leaves an [`Epoch`] when it is
-    /// written out. [`in_background`](Self::in_background) is of no use here.
+    /// delivered. [`in_background`](Self::in_background) is of no use here.
     ///
     /// # Errors
     /// As of [`of_anonymous`](Self::of_anonymous).

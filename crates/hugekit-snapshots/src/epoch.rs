@@ -21,7 +21,7 @@ use hugekit_sys::headroom;
 
 /// The bytes of a state that changed since the one before it; of the first one, all of them. Made by
 /// [`Builder::first_epoch`] and [`Builder::since`], or of a region by [`first`](Self::first) and [`since`](Self::since). Dropped before they
-/// were written out, they leave no [`Epoch`]: the next state is a first one again.
+/// were delivered, they leave no [`Epoch`]: the next state is a first one again.
 #[derive(Debug)]
 pub struct Changes {
     snapshot: Snapshot,
@@ -51,7 +51,7 @@ enum WatchedMemory {
 }
 
 impl Changes {
-    /// Takes a snapshot of a region, as [`Snapshot::of_region`] does, that leaves an [`Epoch`] when it is written out:
+    /// Takes a snapshot of a region, as [`Snapshot::of_region`] does, that leaves an [`Epoch`] when it is delivered:
     /// [`since`](Self::since) then finds what has changed. A region has one epoch at a time, the last.
     ///
     /// ```
@@ -60,7 +60,7 @@ impl Changes {
     ///
     /// let pool = Pool::builder(2 << 20).backing(Backing::Base).build()?;
     /// let mut region = pool.region(1 << 20)?;
-    /// let epoch = Changes::first(&region)?.write_to(|_, _| Ok(()))?;
+    /// let epoch = Changes::first(&region)?.deliver(|_, _| Ok(()))?;
     /// region[300_000] = 1;
     /// let changes = Changes::since(&region, epoch)?;
     /// assert!(changes.changed().eq([4 * 65536..5 * 65536]));
@@ -197,15 +197,15 @@ impl Changes {
         self.of_region.as_ref().map_or(Ok(()), |epoch| own(epoch, &range))
     }
 
-    /// Gives what has changed to `take`, in order and up to 2 MiB at a time, with the offset in the state. It may take
-    /// its time: no thread waits for it, and if there is more than a little, another thread reads ahead. The epoch that
-    /// this leaves began when the snapshot was taken.
+    /// Calls `take(offset, bytes)` for the bytes that changed, in order, for at most 2 MiB at a time. `take` may take its
+    /// time: no thread waits for it. Another thread reads ahead if there is more than a little. Returns the epoch that
+    /// began when the snapshot was taken.
     ///
     /// # Errors
     /// [`SnapshotError::Write`] if `take` fails; [`CowLimitExceeded`](SnapshotError::CowLimitExceeded) and
     /// [`Changed`](SnapshotError::Changed) if the snapshot is lost; [`Forked`](SnapshotError::Forked). There is no epoch
     /// then.
-    pub fn write_to(
+    pub fn deliver(
         self,
         mut take: impl FnMut(usize, &[u8]) -> io::Result<()>,
     ) -> Result<Epoch, SnapshotError> {

@@ -73,7 +73,7 @@ impl Scene {
             image[offset..offset + bytes.len()].copy_from_slice(bytes);
             Ok(())
         };
-        changes.write_to(put).unwrap()
+        changes.deliver(put).unwrap()
     }
 }
 

@@ -222,7 +222,7 @@ mod pauses {
         let begin = Instant::now();
         let file = File::create(path)?;
         let mut saving = chain.save_changes(&file)?;
-        let epoch = changes.write_to(|offset, bytes| saving.put(offset as u64, bytes))?;
+        let epoch = changes.deliver(|offset, bytes| saving.put(offset as u64, bytes))?;
         let saved = saving.finish()?;
         file.sync_all()?;
         let (kind, took) = (if saved.is_full { "all" } else { "a delta" }, begin.elapsed());

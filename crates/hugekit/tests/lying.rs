@@ -144,8 +144,8 @@ mod writers {
                     taken(&memory).write_to(io::sink()).map(drop).map_err(io::Error::other)
                 };
                 match panic {
-                    true => panics(|| changes.write_to(take)),
-                    false => drop(changes.write_to(take).unwrap()),
+                    true => panics(|| changes.deliver(take)),
+                    false => drop(changes.deliver(take).unwrap()),
                 }
                 is_as_before(&memory);
             });

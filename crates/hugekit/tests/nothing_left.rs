@@ -193,7 +193,7 @@ const FIRST: [(&str, Call); 13] = [
     ("epoch", |own| {
         // SAFETY: no thread blocks SIGBUS, and no system call writes there.
         let changes = unsafe { Snapshot::builder().first_epoch(own.first.range()) };
-        let written = changes.and_then(|changes| changes.write_to(|_, _| Ok(())));
+        let written = changes.and_then(|changes| changes.deliver(|_, _| Ok(())));
         drop(short(written, SnapshotError::kind));
     }),
     ("reserve", |_| drop(short(Reserve::new(HUGE), SnapshotError::kind))),

@@ -156,7 +156,7 @@ fn changes_of_unready_memory_find_every_write(backing: Backing) {
         region[granule] = 1;
         let mut mirror = vec![0xee; region.len()];
         let mut save = |changes: Changes| {
-            let saved = changes.write_to(|at, bytes| {
+            let saved = changes.deliver(|at, bytes| {
                 mirror[at..at + bytes.len()].copy_from_slice(bytes);
                 Ok(())
             });

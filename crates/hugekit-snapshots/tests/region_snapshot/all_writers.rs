@@ -163,7 +163,7 @@ fn follow(scene: &Scene, seed: u64) {
                 };
                 (changes, scene.bytes())
             };
-            let saved = changes.write_to(|offset, bytes| {
+            let saved = changes.deliver(|offset, bytes| {
                 image[offset..offset + bytes.len()].copy_from_slice(bytes);
                 Ok(())
             });

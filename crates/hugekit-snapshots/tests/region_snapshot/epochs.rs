@@ -76,7 +76,7 @@ fn saved(changes: Changes, image: &mut [u8]) -> Epoch {
         image[offset..offset + bytes.len()].copy_from_slice(bytes);
         Ok(())
     };
-    changes.write_to(put).unwrap()
+    changes.deliver(put).unwrap()
 }
 
 fn changed(changes: &Changes) -> Vec<Range<usize>> {
@@ -403,7 +403,7 @@ fn epoch_is_not_in_a_forked_child(backing: Backing) {
 
 fn changes_that_are_not_taken_leave_the_region_plain(backing: Backing) {
     each(backing, |_, mut watched| {
-        let refused = watched.first().write_to(|_, _| Err(std::io::ErrorKind::StorageFull.into()));
+        let refused = watched.first().deliver(|_, _| Err(std::io::ErrorKind::StorageFull.into()));
         assert!(matches!(refused, Err(SnapshotError::Write { written: 0, .. })), "{refused:?}");
         assert!(is_plain(&mut watched.region));
         drop(watched.first());

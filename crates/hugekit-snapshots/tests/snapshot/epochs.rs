@@ -37,7 +37,7 @@ fn saved(changes: Changes, image: &mut [u8]) -> Epoch {
         image[offset..offset + bytes.len()].copy_from_slice(bytes);
         Ok(())
     };
-    changes.write_to(put).unwrap()
+    changes.deliver(put).unwrap()
 }
 
 /// Beginnings and ends.
@@ -85,7 +85,7 @@ fn edge_that_is_read_ahead_leaves_the_granule_before_it_where_it_is(fault_mode: 
     let changes = since(fault_mode, epoch);
     write(2 * HUGE);
     let mut is_first = true;
-    let taken = changes.write_to(|offset, bytes| {
+    let taken = changes.deliver(|offset, bytes| {
         if std::mem::take(&mut is_first) {
             thread::sleep(Duration::from_millis(100));
         }
@@ -355,7 +355,7 @@ fn granule_that_is_written_in_each_state_is_not_watched_and_is_looked_at_again(
 fn changes_that_are_not_taken_leave_memory_plain(fault_mode: FaultMode) {
     let memory = Memory::filled(2 * HUGE, true, 3);
     let refused = first(fault_mode, memory.range(), Granule::Auto)
-        .write_to(|_, _| Err(std::io::ErrorKind::StorageFull.into()));
+        .deliver(|_, _| Err(std::io::ErrorKind::StorageFull.into()));
     assert!(matches!(refused, Err(SnapshotError::Write { written: 0, .. })), "{refused:?}");
     assert_is_plain(&memory);
     drop(first(fault_mode, memory.range(), Granule::Auto));
@@ -404,13 +404,13 @@ fn changes_whose_taker_fails_late_or_panics_end(fault_mode: FaultMode) {
         at if at < most => Ok(()),
         _ => Err(std::io::ErrorKind::StorageFull.into()),
     };
-    let refused = first(fault_mode, memory.range(), Granule::Auto).write_to(fails);
+    let refused = first(fault_mode, memory.range(), Granule::Auto).deliver(fails);
     assert!(matches!(refused, Err(SnapshotError::Write { written, .. }) if written == most));
     assert_is_plain(&memory);
     let changes = first(fault_mode, memory.range(), Granule::Auto);
     let panics = |at: usize, _: &[u8]| if at < most { Ok(()) } else { panic!("as it should") };
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        drop(changes.write_to(panics));
+        drop(changes.deliver(panics));
     }));
     assert!(panicked.is_err());
     assert_is_plain(&memory);

@@ -134,12 +134,12 @@ fn epochs_of_memory_that_is_all_rewritten_are_saved(fault_mode: FaultMode) {
     let first = unsafe { builder.clone().first_epoch(memory.range()) }.unwrap();
     rewrite(&memory);
     let sevens = |_, bytes: &[u8]| Sevens.write_all(bytes);
-    let epoch = first.write_to(sevens).unwrap();
+    let epoch = first.deliver(sevens).unwrap();
     memory.words().iter().for_each(|word| word.store(7, Ordering::Relaxed));
     // SAFETY: no system call writes there, and the memory outlives the epochs.
     let changes = unsafe { builder.since(epoch) }.unwrap();
     rewrite(&memory);
-    changes.write_to(sevens).unwrap();
+    changes.deliver(sevens).unwrap();
 }
 
 /// A limit beyond what the process may map is an error that says so.

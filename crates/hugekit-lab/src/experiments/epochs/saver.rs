@@ -96,7 +96,7 @@ impl Saver {
         let changes = self.changes()?;
         let file = self.deltas.next().map_err(LabError::Saved)?;
         let mut saving = self.chain.save_changes(&file)?;
-        self.epoch = Some(changes.write_to(|offset, bytes| saving.put(offset as u64, bytes))?);
+        self.epoch = Some(changes.deliver(|offset, bytes| saving.put(offset as u64, bytes))?);
         Ok(saving.finish()?)
     }
 

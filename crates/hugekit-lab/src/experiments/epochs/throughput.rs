@@ -102,7 +102,7 @@ fn sample(notes: Notes, memory: &mut Anonymous, lines: &[u32]) -> Result<f64, La
     noted.iter().try_for_each(DirtyPages::begin).map_err(LabError::notes)?;
     let epoch = (notes == Notes::Epoch).then(|| {
         // SAFETY: the memory outlives the epoch, and its one writer is this thread.
-        unsafe { Snapshot::builder().first_epoch(all) }?.write_to(|_, _| Ok(()))
+        unsafe { Snapshot::builder().first_epoch(all) }?.deliver(|_, _| Ok(()))
     });
     let _epoch = epoch.transpose()?;
     let began = Instant::now();

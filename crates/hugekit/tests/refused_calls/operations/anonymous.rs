@@ -182,7 +182,7 @@ fn a_reserve_is_made(point: &Point, _: Backing, fault_mode: FaultMode) {
 
 /// Puts what has changed into an image of the state before.
 fn saved(changes: Changes, image: &mut [u8]) -> Result<Epoch, SnapshotError> {
-    changes.write_to(|offset, bytes| {
+    changes.deliver(|offset, bytes| {
         image[offset..offset + bytes.len()].copy_from_slice(bytes);
         Ok(())
     })

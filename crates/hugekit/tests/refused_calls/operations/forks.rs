@@ -255,7 +255,7 @@ fn a_snapshot_of_a_region_is_read(point: &Point, backing: Backing, fault_mode: F
 
 /// Puts what has changed into an image of the state before.
 fn saved(changes: Changes, image: &mut [u8]) -> Result<Epoch, SnapshotError> {
-    changes.write_to(|offset, bytes| {
+    changes.deliver(|offset, bytes| {
         image[offset..offset + bytes.len()].copy_from_slice(bytes);
         Ok(())
     })
