@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 use hugekit::HUGE_PAGE_BYTES;
-use hugekit_sys::pagemap::scan::{self, IS_HUGE, IS_PRESENT, IS_ZEROES, PageRun, Request};
+use hugekit_sys::pagemap::scan::{self, IS_HUGE, IS_PRESENT, IS_ZEROES, PageRun, ScanRequest};
 use rustix::io::{self, Errno};
 use rustix::param::page_size;
 
@@ -54,7 +54,7 @@ fn scan(pages: BorrowedFd<'_>, range: &Range<u64>, found: &mut Vec<Look>) -> io:
     let mut runs = [PageRun::default(); RUNS];
     let mut next = range.start;
     while next < range.end {
-        let request = Request {
+        let request = ScanRequest {
             range: next..range.end,
             max_pages: TOGETHER / page_size() as u64,
             inverted: IS_ZEROES,

@@ -28,7 +28,7 @@ pub const IS_HUGE: u64 = 1 << 6;
 /// Which pages of a range to look for. A page is found if all categories of `all` are set and, unless `any` is 0, one of
 /// `any`; categories of `inverted` are negated first.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct ScanRequest {
     /// Addresses of the process whose page map it is, in whole pages.
     pub range: Range<u64>,
     /// The most pages to find; 0 for no limit.
@@ -65,7 +65,7 @@ pub struct Found {
 }
 
 /// Scans a page map. Changes nothing of the memory.
-pub fn scan(map: BorrowedFd<'_>, request: &Request, runs: &mut [PageRun]) -> io::Result<Found> {
+pub fn scan(map: BorrowedFd<'_>, request: &ScanRequest, runs: &mut [PageRun]) -> io::Result<Found> {
     let mut argument = ScanArgument {
         size: size_of::<ScanArgument>() as u64,
         flags: 0,

@@ -7,7 +7,9 @@ use rustix::io::{self, Errno};
 use rustix::param::page_size;
 
 use super::super::injection::{Novelty, has};
-use super::scan::{IS_FILE, IS_HUGE, IS_PRESENT, IS_SWAPPED, IS_WRITTEN, PageRun, Request, scan};
+use super::scan::{
+    IS_FILE, IS_HUGE, IS_PRESENT, IS_SWAPPED, IS_WRITTEN, PageRun, ScanRequest, scan,
+};
 
 /// Which pages to look for.
 #[derive(Clone, Copy)]
@@ -75,7 +77,7 @@ impl Scanned {
 
     /// The first run of pages that are wanted: a second one ends the walk.
     fn first(&self, range: &Range<usize>, wanted: ScanFilter) -> io::Result<Option<Range<usize>>> {
-        let request = Request {
+        let request = ScanRequest {
             range: range.start as u64..range.end as u64,
             max_pages: 0,
             inverted: wanted.inverted,
