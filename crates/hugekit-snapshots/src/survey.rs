@@ -231,15 +231,24 @@ mod tests {
         ignore = "qemu, which tests this CPU, lacks get_robust_list(2)"
     )]
     fn page_above_the_own_stack_may_be_stopped_wherever_the_frames_are() {
-        // Above the first stack that is mapped may lie what is the first thread's: its variables.
-        let judged = std::thread::spawn(|| {
+        // Above the first stack that is mapped may lie the first thread's variables, and above one that was used before
+        // anything. So several live at the same time.
+        const THREADS: usize = 8;
+        let all = std::sync::Barrier::new(THREADS);
+        let judge = || {
             let above = end_of_own_stack();
+            all.wait();
             let is_no_threads = belongs_to_no_thread(&(above..above + page_size())).is_ok();
             assert!(above.abs_diff(std::ptr::from_ref(&above).addr()) < FRAMES);
             assert!(!is_no_threads || probe_stoppable(above).unwrap());
+            all.wait();
             is_no_threads
+        };
+        let judged: Vec<bool> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(judge)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
-        assert!(judged.join().unwrap(), "above a stack lies another thread's guard page");
+        assert!(judged.contains(&true), "above a stack lies another thread's guard page");
     }
 
     fn end_of_own_stack() -> usize {
