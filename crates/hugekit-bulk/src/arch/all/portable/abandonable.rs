@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 
+/// Whether copies can be abandoned: not on this architecture.
 pub fn prepare() -> bool {
     false
 }
