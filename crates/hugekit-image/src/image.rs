@@ -1,0 +1,114 @@
+//! An image: a sealed file of memory.
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use hugekit_sys::headroom;
+use hugekit_sys::memfd;
+
+use crate::builder::ImageBuilder;
+use crate::clones::Identity;
+use crate::error::ImageError;
+use crate::mapping::PrivateMapping;
+
+/// Memory that no process can change any more, and that many processes map privately: each has the same pages until it
+/// writes to them. The memory is the kernel's again when the last descriptor and mapping is gone.
+#[derive(Debug)]
+pub struct Image {
+    file: OwnedFd,
+    bytes: usize,
+    huge: u64,
+}
+
+impl Image {
+    /// Loads a raw memory file, as Firecracker and QEMU write it.
+    ///
+    /// # Errors
+    /// [`ImageError`]: the file cannot be opened or read, or was changed meanwhile, or memory is short.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, ImageError> {
+        let opened = File::open(path);
+        let file = opened.map_err(|error| ImageError::Read { nth: 0, at: 0, error })?;
+        Self::builder("image").source(file).load()
+    }
+
+    /// An image of several files, or of parts of one. `/proc` shows it as `/memfd:hugekit:NAME`.
+    pub fn builder<'a>(name: &str) -> ImageBuilder<'a> {
+        ImageBuilder::new(name)
+    }
+
+    /// Takes a file that another process has loaded, if no process can change it any more.
+    ///
+    /// # Errors
+    /// [`ImageError::NotSealed`].
+    pub fn check(file: OwnedFd) -> Result<Self, ImageError> {
+        headroom::check()?;
+        let kernel = ImageError::of("fcntl(F_GET_SEALS)");
+        if !memfd::has_sealed_contents(&file).map_err(kernel)? {
+            return Err(ImageError::NotSealed);
+        }
+        let facts = memfd::facts(&file).map_err(ImageError::of("fstat"))?;
+        let facts = facts.filter(|facts| facts.huge_page.is_none() && facts.len > 0);
+        let bytes = facts.and_then(|facts| usize::try_from(facts.len).ok());
+        Ok(Self { file, bytes: bytes.ok_or(ImageError::NotSealed)?, huge: 0 })
+    }
+
+    /// Makes an image of a file that is complete, and that is mapped nowhere for writing.
+    pub(crate) fn seal(file: OwnedFd, huge: u64) -> Result<Self, ImageError> {
+        memfd::make_readable(&file).map_err(ImageError::of("fchmod"))?;
+        memfd::seal_contents(&file).map_err(ImageError::of("fcntl(F_ADD_SEALS)"))?;
+        let file = memfd::open_for_reading(&file).map_err(ImageError::of("open"))?;
+        Ok(Self { huge, ..Self::check(file)? })
+    }
+
+    /// Bytes of it.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Bytes that were on huge pages when it was loaded; 0 of an image that was [taken](Self::check).
+    #[must_use]
+    pub fn huge_bytes(&self) -> u64 {
+        self.huge
+    }
+
+    /// Bytes of it that the kernel has put pages behind: the others are zero.
+    ///
+    /// # Errors
+    /// The kernel does not say.
+    pub fn present(&self) -> Result<u64, ImageError> {
+        headroom::check()?;
+        let facts = memfd::facts(&self.file).map_err(ImageError::of("fstat"))?;
+        Ok(facts.map_or(0, |facts| facts.present))
+    }
+
+    /// The numbers by which `/proc/PID/maps` shows it.
+    ///
+    /// # Errors
+    /// The kernel does not say.
+    pub fn identity(&self) -> Result<Identity, ImageError> {
+        Identity::of(&self.file)
+    }
+
+    /// Maps it privately, at a multiple of 2 MiB. A mapping goes on without the image.
+    ///
+    /// # Errors
+    /// Addresses or mappings are short.
+    pub fn map(&self) -> Result<PrivateMapping, ImageError> {
+        headroom::check()?;
+        PrivateMapping::new(self)
+    }
+
+    /// The file, opened for reading, to be passed on to another program.
+    #[must_use]
+    pub fn into_file(self) -> OwnedFd {
+        self.file
+    }
+}
+
+impl AsFd for Image {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
