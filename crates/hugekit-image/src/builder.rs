@@ -94,10 +94,12 @@ impl<'a> ImageBuilder<'a> {
     pub fn load(self) -> Result<Image, ImageError> {
         headroom::check()?;
         let file = memfd::create(&memfd::name(&self.name), Pages::Shmem);
-        self.load_into(file.map_err(ImageError::of("memfd_create"))?)
+        let file = file.map_err(ImageError::of("memfd_create"))?;
+        memfd::make_readable(&file).map_err(ImageError::of("fchmod"))?;
+        self.load_into(file)
     }
 
-    /// Loads the image into an empty file that memfd_create(2) has made and that may be sealed.
+    /// Loads the image into an empty file that memfd_create(2) has made and that may be sealed. Its mode stays as it is.
     ///
     /// # Errors
     /// As of [`load`](Self::load); or the file is another one.

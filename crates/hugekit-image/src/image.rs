@@ -55,10 +55,17 @@ impl Image {
 
     /// Makes an image of a file that is complete, and that is mapped nowhere for writing.
     pub(crate) fn seal(file: OwnedFd, huge: u64) -> Result<Self, ImageError> {
-        memfd::make_readable(&file).map_err(ImageError::of("fchmod"))?;
         memfd::seal_contents(&file).map_err(ImageError::of("fcntl(F_ADD_SEALS)"))?;
-        let file = memfd::open_for_reading(&file).map_err(ImageError::of("open"))?;
-        Ok(Self { huge, ..Self::check(file)? })
+        let image = Self::check(file)?;
+        Ok(Self { file: image.open_again()?, huge, ..image })
+    }
+
+    /// The image's file, opened again for reading: another process that gets it shares no position with this one.
+    ///
+    /// # Errors
+    /// No descriptor is left, or the file's mode forbids it.
+    pub fn open_again(&self) -> Result<OwnedFd, ImageError> {
+        memfd::open_for_reading(&self.file).map_err(ImageError::of("open"))
     }
 
     /// Bytes of it.

@@ -6,6 +6,7 @@ use std::ptr::NonNull;
 
 use rustix::io;
 use rustix::mm::MapFlags;
+use rustix::param::page_size;
 
 use super::mapping::{self, Mapping, READ_WRITE};
 
@@ -22,9 +23,10 @@ unsafe impl Send for PrivateFile {}
 unsafe impl Sync for PrivateFile {}
 
 impl PrivateFile {
-    /// Maps `len` bytes, not 0, at a multiple of `align`, a power of two. A write takes no memory before it happens.
-    /// `EACCES` if the descriptor cannot be read.
+    /// Maps the pages of the first `len` bytes, not 0, at a multiple of `align`, a power of two. A write takes no memory
+    /// before it happens. `EACCES` if the descriptor cannot be read.
     pub fn new(file: impl AsFd, len: usize, align: usize) -> io::Result<Self> {
+        let len = len.checked_next_multiple_of(page_size()).ok_or(io::Errno::NOMEM)?;
         let held = Mapping::reserve(len, align)?;
         let how = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
         // SAFETY: what is replaced are the addresses just taken, which no thread uses.
@@ -41,11 +43,6 @@ impl PrivateFile {
     /// Where the first byte is.
     pub fn start(&self) -> NonNull<u8> {
         self.start
-    }
-
-    /// Bytes that are mapped.
-    pub fn len(&self) -> usize {
-        self.len
     }
 }
 
