@@ -5,6 +5,7 @@ mod delta;
 mod demo;
 mod doctor;
 mod file;
+mod image;
 mod lab;
 mod lease;
 mod log;
@@ -46,6 +47,7 @@ enum Command {
     Delta(delta::Delta),
     Broker(broker::BrokerCommand),
     Lease(lease::LeaseCommand),
+    Image(image::ImageCommand),
     Completions(shell::Completions),
     Man(shell::Man),
 }
@@ -86,6 +88,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Delta(delta) => delta.run().map(|()| ExitCode::SUCCESS),
         Command::Broker(broker) => broker.run().map(ExitCode::from),
         Command::Lease(lease) => lease.run().map(|()| ExitCode::SUCCESS),
+        Command::Image(image) => image.run().map(|()| ExitCode::SUCCESS),
         Command::Completions(completions) => {
             completions.run(Cli::command()).map(|()| ExitCode::SUCCESS)
         }

@@ -87,6 +87,26 @@ impl<'a> ImageBuilder<'a> {
         self
     }
 
+    /// Bytes that the load will populate at most, before it reads the sources: of a raw memory file what lies in no hole,
+    /// of deltas the whole length.
+    ///
+    /// # Errors
+    /// As of [`load`](Self::load).
+    pub fn needed(&self) -> Result<u64, ImageError> {
+        let first = self.sources.first().ok_or(ImageError::Nothing)?.try_clone();
+        let first = first.map_err(|source| ImageError::Kernel { call: "dup", source })?;
+        let first = Raw::new(first, 0)?;
+        #[cfg(feature = "delta")]
+        if deltas::is_delta(&first)? {
+            return deltas::length(&first);
+        }
+        let ranges = self.ranges_of(&first)?;
+        match self.sources.len() {
+            1 => ranges.into_iter().map(|range| first.needed(range)).sum(),
+            _ => range::length(&ranges, first.bytes()),
+        }
+    }
+
     /// Loads the image.
     ///
     /// # Errors
@@ -164,15 +184,21 @@ impl<'a> ImageBuilder<'a> {
     }
 
     fn fill_raw(&self, raw: &Raw, file: OwnedFd) -> Result<Canvas, ImageError> {
-        let ranges = match &self.ranges[..] {
-            [] if raw.bytes() == 0 => return Err(ImageError::Nothing),
-            [] => vec![Range::whole(raw.bytes())],
-            ranges => ranges.to_vec(),
-        };
+        let ranges = self.ranges_of(raw)?;
         let canvas = Canvas::new(file, range::length(&ranges, raw.bytes())?, self.most)?;
         for range in ranges {
             raw.load(range, &canvas, &self.sharing)?;
         }
         Ok(canvas)
+    }
+
+    fn ranges_of(&self, raw: &Raw) -> Result<Vec<Range>, ImageError> {
+        let ranges = match &self.ranges[..] {
+            [] if raw.bytes() == 0 => return Err(ImageError::Nothing),
+            [] => vec![Range::whole(raw.bytes())],
+            ranges => ranges.to_vec(),
+        };
+        range::length(&ranges, raw.bytes())?;
+        Ok(ranges)
     }
 }

@@ -24,16 +24,22 @@ impl Identity {
         Ok(Self { device: found.st_dev, inode: found.st_ino })
     }
 
-    /// As fields 4 and 5 of a mapping's line.
-    fn fields(self) -> (String, String) {
-        let (major, minor) = (rustix::fs::major(self.device), rustix::fs::minor(self.device));
-        (format!("{major:02x}:{minor:02x}"), self.inode.to_string())
+    /// Of the line that begins the description of a mapping: `START-END PERMISSIONS OFFSET DEVICE INODE`. `None` of any
+    /// other line.
+    fn of_line(line: &str) -> Option<Self> {
+        let mut fields = line.split_ascii_whitespace().skip(3);
+        let (major, minor) = fields.next()?.split_once(':')?;
+        let number = |text| u32::from_str_radix(text, 16).ok();
+        let device = rustix::fs::makedev(number(major)?, number(minor)?);
+        Some(Self { device, inode: fields.next()?.parse().ok()? })
     }
 }
 
 /// A process that maps an image. All sizes are bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Clone {
+    /// The image.
+    pub image: Identity,
     /// The process.
     pub pid: u32,
     /// Bytes that it has in its page tables and shares with the image.
@@ -44,12 +50,12 @@ pub struct Clone {
     pub huge: u64,
 }
 
-/// The processes that map an image, in ascending order, of those that this process may look at; and how many others
-/// there are that it may not.
+/// The processes that map some of these images, in ascending order, of those that this process may look at; and how many
+/// others there are that it may not.
 ///
 /// # Errors
 /// `/proc` cannot be read.
-pub fn clones(root: &Root, image: Identity) -> Result<(Vec<Clone>, usize), ImageError> {
+pub fn clones(root: &Root, images: &[Identity]) -> Result<(Vec<Clone>, usize), ImageError> {
     let (mut found, mut hidden) = (Vec::new(), 0);
     let entries = fs::read_dir(root.path("/proc"));
     let entries = entries.map_err(|source| ImageError::Kernel { call: "readdir", source })?;
@@ -57,8 +63,8 @@ pub fn clones(root: &Root, image: Identity) -> Result<(Vec<Clone>, usize), Image
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
             continue;
         };
-        match look(&entry.path(), pid, image) {
-            Ok(clone) => found.extend(clone),
+        match look(&entry.path(), pid, images) {
+            Ok(clones) => found.extend(clones),
             Err(error) if error.kind() == ErrorKind::PermissionDenied => hidden += 1,
             // It has ended meanwhile.
             Err(_) => {}
@@ -68,42 +74,35 @@ pub fn clones(root: &Root, image: Identity) -> Result<(Vec<Clone>, usize), Image
     Ok((found, hidden))
 }
 
-fn look(process: &Path, pid: u32, image: Identity) -> std::io::Result<Option<Clone>> {
+fn look(process: &Path, pid: u32, images: &[Identity]) -> std::io::Result<Vec<Clone>> {
     // The first file costs much less than the second.
     let maps = fs::read(process.join("maps"))?;
-    let is_mapped = String::from_utf8_lossy(&maps).lines().any(|line| is_of(line, image));
-    if !is_mapped {
-        return Ok(None);
+    let maps = String::from_utf8_lossy(&maps);
+    let mapped: Vec<_> = maps.lines().filter_map(Identity::of_line).collect();
+    if !images.iter().any(|image| mapped.contains(image)) {
+        return Ok(Vec::new());
     }
     let smaps = fs::read(process.join("smaps"))?;
-    Ok(Some(Clone { pid, ..sum(&String::from_utf8_lossy(&smaps), image) }))
+    let smaps = String::from_utf8_lossy(&smaps);
+    let clones = images.iter().filter(|image| mapped.contains(image));
+    Ok(clones.map(|&image| sum(&smaps, image, pid)).collect())
 }
 
-/// Whether a line begins the description of a mapping of the image: `START-END PERMISSIONS OFFSET DEVICE INODE`.
-fn is_of(line: &str, image: Identity) -> bool {
-    let (device, inode) = image.fields();
-    let mut fields = line.split_ascii_whitespace().skip(3);
-    fields.next() == Some(&device) && fields.next() == Some(&inode)
-}
-
-/// What a process has of the image.
-fn sum(smaps: &str, image: Identity) -> Clone {
-    let mut clone = Clone::default();
+/// What a process has of an image.
+fn sum(smaps: &str, image: Identity, pid: u32) -> Clone {
+    let mut clone = Clone { image, pid, shared: 0, private: 0, huge: 0 };
     let (mut is_counted, mut resident) = (false, 0);
     for line in smaps.lines() {
-        let Some((name, value)) = line.split_once(':').filter(|(name, _)| !name.contains(' '))
-        else {
-            is_counted = is_of(line, image);
+        if let Some(of) = Identity::of_line(line) {
+            is_counted = of == image;
             continue;
-        };
-        let kilobytes = value.trim().trim_end_matches(" kB").parse::<u64>();
-        let Some(bytes) = kilobytes.ok().map(|count| count << 10).filter(|_| is_counted) else {
-            continue;
-        };
+        }
+        let Some((name, value)) = line.split_once(':').filter(|_| is_counted) else { continue };
+        let Ok(kilobytes) = value.trim().trim_end_matches(" kB").parse::<u64>() else { continue };
         match name {
-            "Rss" => resident += bytes,
-            "Anonymous" => clone.private += bytes,
-            "ShmemPmdMapped" | "FilePmdMapped" => clone.huge += bytes,
+            "Rss" => resident += kilobytes << 10,
+            "Anonymous" => clone.private += kilobytes << 10,
+            "ShmemPmdMapped" | "FilePmdMapped" => clone.huge += kilobytes << 10,
             _ => {}
         }
     }
@@ -131,18 +130,21 @@ Rss:                   4 kB
 Anonymous:             0 kB
 ";
 
-    #[test]
-    fn what_a_process_has_of_an_image_is_summed_over_its_mappings() {
-        let image = Identity { device: rustix::fs::makedev(0, 1), inode: 77 };
-        let clone = sum(SMAPS, image);
-        let (private, shared) = (12 << 10, (6148 - 12) << 10);
-        assert_eq!(clone, Clone { pid: 0, shared, private, huge: 4 << 20 });
-        let other = Identity { inode: 79, ..image };
-        assert_eq!(sum(SMAPS, other), Clone::default());
+    fn web() -> Identity {
+        Identity { device: rustix::fs::makedev(0, 1), inode: 77 }
     }
 
     #[test]
-    fn processes_are_found_that_map_the_image() {
+    fn what_a_process_has_of_an_image_is_summed_over_its_mappings() {
+        let (private, shared, image) = (12 << 10, (6148 - 12) << 10, web());
+        let clone = Clone { image, pid: 7, shared, private, huge: 4 << 20 };
+        assert_eq!(sum(SMAPS, image, 7), clone);
+        let image = Identity { inode: 79, ..image };
+        assert_eq!(sum(SMAPS, image, 7), Clone { image, shared: 0, private: 0, huge: 0, ..clone });
+    }
+
+    #[test]
+    fn processes_are_found_that_map_an_image() {
         let folder = tempfile::tempdir().unwrap();
         for (pid, maps) in [("7", SMAPS), ("8", ""), ("self", SMAPS)] {
             let process = folder.path().join("proc").join(pid);
@@ -150,9 +152,11 @@ Anonymous:             0 kB
             fs::write(process.join("maps"), maps).unwrap();
             fs::write(process.join("smaps"), maps).unwrap();
         }
-        let image = Identity { device: rustix::fs::makedev(0, 1), inode: 77 };
-        let (found, hidden) = clones(&Root::at(folder.path()), image).unwrap();
-        assert_eq!(found.iter().map(|clone| clone.pid).collect::<Vec<_>>(), [7]);
+        let other = Identity { inode: 78, ..web() };
+        let gone = Identity { inode: 5, ..web() };
+        let (found, hidden) = clones(&Root::at(folder.path()), &[web(), gone, other]).unwrap();
+        let found: Vec<_> = found.iter().map(|clone| (clone.pid, clone.image)).collect();
+        assert_eq!(found, [(7, web()), (7, other)]);
         assert_eq!(hidden, 0);
     }
 }

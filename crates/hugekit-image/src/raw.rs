@@ -102,6 +102,19 @@ impl Raw {
         Ok(())
     }
 
+    /// Bytes of the image's granules in which this range has bytes that lie in no hole.
+    pub(crate) fn needed(&self, range: Range) -> Result<u64, ImageError> {
+        let granule = HUGE_PAGE_BYTES as u64;
+        let (mut at, mut needed) = (range.from, 0);
+        let end = range.from + range.len;
+        while let Some(data) = self.data(at, end)? {
+            needed += granule;
+            let to = range.to + (data - range.from);
+            at = data + (granule - to % granule);
+        }
+        Ok(needed)
+    }
+
     /// Where the next byte is that lies in no hole, if one comes before `end`.
     fn data(&self, at: u64, end: u64) -> Result<Option<u64>, ImageError> {
         if at >= end {

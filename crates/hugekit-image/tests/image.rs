@@ -181,7 +181,7 @@ fn file_in_a_tmpfs_is_complete_when_it_has_its_name() {
 fn clone_has_what_it_read_shared_and_what_it_wrote_alone() {
     let image = load(file(&random(8 * GRANULE, 7)));
     let here = || {
-        let (found, _) = clones(&Root::default(), image.identity().unwrap()).unwrap();
+        let (found, _) = clones(&Root::default(), &[image.identity().unwrap()]).unwrap();
         found.into_iter().find(|clone| clone.pid == std::process::id())
     };
     assert_eq!(here(), None);
@@ -204,7 +204,7 @@ fn image_is_on_huge_pages_and_mapped_by_them() {
     }
     let mapped = image.map().unwrap();
     assert!(mapped.chunks(4096).all(|page| page.iter().any(|&byte| byte != 0)));
-    let (found, _) = clones(&Root::default(), image.identity().unwrap()).unwrap();
+    let (found, _) = clones(&Root::default(), &[image.identity().unwrap()]).unwrap();
     let here = found.iter().find(|clone| clone.pid == std::process::id()).unwrap();
     assert!(here.huge as usize * 100 >= mapped.len() * 98, "{here:?}");
 }

@@ -8,7 +8,7 @@ use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
 use hugekit::pool::Backing;
 use hugekit_broker::{
-    Broker, BrokerError, Charge, Config, Fill, FillCommand, Limits, Quotas, fill,
+    Broker, BrokerError, Charge, Config, Fill, FillCommand, Limits, LoadOrder, Quotas, fill, load,
 };
 use hugekit_lab::size::Size;
 
@@ -16,21 +16,21 @@ use crate::log;
 use crate::socket;
 use crate::usage::Remedied;
 
-/// Keep memory populated, and lease it to programs when they ask.
+/// Keep memory populated, and lease it to programs when they ask; hold images of memory for them.
 ///
 /// Runs in the foreground until SIGTERM, SIGINT or SIGHUP; programs that have leases go on then. As root it serves
 /// every user, else its own. `hugekit lease` asks it.
 #[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct BrokerCommand {
     #[command(subcommand)]
     command: Option<Command>,
-    /// Size of a unit, such as 4GiB; every lease is one
-    #[arg(long, value_name = "SIZE", required = true)]
+    /// Size of a unit, such as 4GiB; every lease is one. Without it the broker holds images only
+    #[arg(long, value_name = "SIZE")]
     unit: Option<Size>,
-    /// Units that are populated before a program asks
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    ready: usize,
+    /// Units that are populated before a program asks: 1 by default
+    #[arg(long, value_name = "N", requires = "unit")]
+    ready: Option<usize>,
     /// What units are made of
     #[arg(long, value_enum, default_value_t)]
     backing: Pages,
@@ -95,6 +95,18 @@ struct FillArguments {
     node: Option<u32>,
     #[arg(long)]
     group: Vec<PathBuf>,
+    /// Load an image into the file of this number, for the client on standard input.
+    #[arg(long)]
+    load: Option<i32>,
+    #[arg(long, value_parser = owner)]
+    owner: Option<(u32, u32)>,
+}
+
+fn owner(text: &str) -> Result<(u32, u32), String> {
+    let ids = text.split_once(':').and_then(|(user, group)| {
+        Some((user.parse().ok()?, group.parse().ok()?))
+    });
+    ids.ok_or_else(|| "write USER:GROUP, two numbers".to_owned())
 }
 
 fn quota(text: &str) -> Result<(Option<u32>, u64), String> {
@@ -145,7 +157,8 @@ impl BrokerCommand {
     }
 
     fn config(&self) -> anyhow::Result<Config> {
-        let Size(unit) = self.unit.expect("required where there is no subcommand");
+        let unit = self.unit.map_or(0, |Size(unit)| unit);
+        let ready = if unit == 0 { 0 } else { self.ready.unwrap_or(1) };
         let quotas = Quotas {
             of: self.quota.iter().filter_map(|&(user, bytes)| Some((user?, bytes))).collect(),
             of_others: self.quota.iter().rev().find(|(user, _)| user.is_none()).map(|&(_, b)| b),
@@ -154,7 +167,7 @@ impl BrokerCommand {
             socket: self.socket.clone().map_or_else(socket::to_listen_at, Ok)?,
             backing: self.backing.into(),
             unit,
-            ready: if self.charge == Charge::Client { 0 } else { self.ready },
+            ready: if self.charge == Charge::Client { 0 } else { ready },
             node: self.node,
             quotas,
             keep_free: self.keep_free.0 as u64,
@@ -175,7 +188,10 @@ fn explained(error: BrokerError) -> anyhow::Error {
 
 impl FillArguments {
     fn run(&self) -> u8 {
-        let Self { background, thp, node, group } = self;
+        let Self { background, thp, node, group, load: memory, owner } = self;
+        if let Some(memory) = *memory {
+            return load(&LoadOrder { memory, owner: *owner, groups: group.clone() });
+        }
         let (background, thp) = (*background, *thp);
         fill(&Fill { background, thp, node: *node, groups: group.clone() })
     }

@@ -250,6 +250,20 @@ impl NotLoaded {
         })
     }
 
+    /// The source that it is about, if it is about one.
+    #[must_use]
+    pub fn source(&self) -> Option<u64> {
+        match *self {
+            Self::NoFile { nth }
+            | Self::Changed { nth, .. }
+            | Self::Read { nth, .. }
+            | Self::Delta { nth }
+            | Self::OtherState { nth }
+            | Self::OtherLength { nth, .. } => Some(nth),
+            _ => None,
+        }
+    }
+
     /// As the figures of a refusal: which, and what it has.
     pub(super) fn figures(self) -> [u64; FIGURES] {
         match self {
