@@ -5,6 +5,7 @@ use std::io;
 use hugekit_bulk::PopulateError;
 #[cfg(feature = "delta")]
 use hugekit_delta::DeltaError;
+use hugekit_lease::LeaseError;
 use hugekit_sys::ErrorKind;
 use hugekit_sys::headroom::HeapShortage;
 use hugekit_sys::size::Size;
@@ -91,6 +92,9 @@ pub enum ImageError {
     /// There are sources behind the first one, and the crate was built without the feature `delta`.
     #[error("this program cannot read deltas: it was built without the feature `delta`")]
     NoDeltas,
+    /// The broker has no such image, or cannot be asked.
+    #[error(transparent)]
+    Broker(#[from] LeaseError),
     /// The heap has no room for the call.
     #[error(transparent)]
     Heap(#[from] HeapShortage),
@@ -123,6 +127,7 @@ impl ImageError {
             Self::Populate(PopulateError::OutOfMemory | PopulateError::NothingBehind) => {
                 "free memory, or raise the limit of the control group or of the tmpfs".to_owned()
             }
+            Self::Broker(error) => return error.remedy(),
             Self::Heap(shortage) => shortage.remedy(),
             _ => return None,
         })
@@ -144,6 +149,7 @@ impl ImageError {
             Self::Changed { .. } => ErrorKind::Conflict,
             Self::TooLarge { .. } | Self::Heap(_) => ErrorKind::NoMemory,
             Self::Populate(error) => error.kind(),
+            Self::Broker(error) => error.kind(),
             Self::Cancelled => ErrorKind::Cancelled,
             Self::Read { error, .. } => error.kind().into(),
             Self::Kernel { source, .. } => source.kind().into(),

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use hugekit_lease::LeaseError;
+use hugekit_lease::protocol::Refusal;
 use hugekit_sys::headroom;
 use hugekit_sys::memfd;
 
@@ -37,7 +39,18 @@ impl Image {
         ImageBuilder::new(name)
     }
 
-    /// Takes a file that another process has loaded, if no process can change it any more.
+    /// An image that the broker at `socket` holds: `hugekit broker`, which runs as root or as this process's user.
+    ///
+    /// # Errors
+    /// [`ImageError::Broker`].
+    pub fn of_broker(socket: impl AsRef<Path>, name: &str) -> Result<Self, ImageError> {
+        let unknown = LeaseError::Refused(Refusal::NoImage);
+        let name = name.parse().map_err(|_| unknown)?;
+        let (file, facts) = hugekit_lease::images::get(socket.as_ref(), name)?;
+        Ok(Self { huge: facts.huge, ..Self::check(file)? })
+    }
+
+    /// An image of a file that another process has loaded, if no process can change it any more.
     ///
     /// # Errors
     /// [`ImageError::NotSealed`].
@@ -64,6 +77,7 @@ impl Image {
     ///
     /// # Errors
     /// No descriptor is left, or the file's mode forbids it.
+    #[doc(hidden)]
     pub fn open_again(&self) -> Result<OwnedFd, ImageError> {
         memfd::open_for_reading(&self.file).map_err(ImageError::of("open"))
     }
@@ -74,7 +88,7 @@ impl Image {
         self.bytes
     }
 
-    /// Bytes that were on huge pages when it was loaded; 0 of an image that was [taken](Self::check).
+    /// Bytes that were on huge pages when it was loaded; 0 of a file that was [checked](Self::check).
     #[must_use]
     pub fn huge_bytes(&self) -> u64 {
         self.huge
@@ -94,6 +108,7 @@ impl Image {
     ///
     /// # Errors
     /// The kernel does not say.
+    #[doc(hidden)]
     pub fn identity(&self) -> Result<Identity, ImageError> {
         Identity::of(&self.file)
     }

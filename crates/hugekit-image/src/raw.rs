@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 use hugekit_bulk::parallel::{JobError, Sharing};
 use hugekit_bulk::profile::Profile;
-use hugekit_sys::HUGE_PAGE_BYTES;
+use hugekit_sys::{HUGE_PAGE_BYTES, HeapShortage};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
@@ -84,7 +84,9 @@ impl Raw {
 
     /// Reads a range in one thread, without the file's holes.
     fn load_alone(&self, range: Range, canvas: &Canvas) -> Result<(), ImageError> {
-        let mut piece = vec![0; PIECE];
+        let mut piece = Vec::new();
+        piece.try_reserve_exact(PIECE).map_err(|_| HeapShortage)?;
+        piece.resize(PIECE, 0);
         let end = range.from + range.len;
         let mut at = range.from;
         while let Some(data) = self.data(at, end)? {

@@ -11,6 +11,7 @@ use hugekit_broker::{
     Broker, BrokerError, Charge, Config, Fill, FillCommand, Limits, LoadOrder, Quotas, fill, load,
 };
 use hugekit_lab::size::Size;
+use hugekit_lease::MemoryFile;
 
 use crate::log;
 use crate::socket;
@@ -157,6 +158,10 @@ impl BrokerCommand {
     }
 
     fn config(&self) -> anyhow::Result<Config> {
+        if let Some(Size(0)) = self.unit {
+            let made = MemoryFile::create("lease", 0, self.backing.into());
+            made.map_err(BrokerError::Unit).map_err(explained)?;
+        }
         let unit = self.unit.map_or(0, |Size(unit)| unit);
         let ready = if unit == 0 { 0 } else { self.ready.unwrap_or(1) };
         let quotas = Quotas {

@@ -4,12 +4,12 @@ mod list;
 mod load;
 mod save;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use hugekit_image::{Image, ImageError};
+use hugekit_image::ImageError;
 use hugekit_lease::images;
-use hugekit_lease::protocol::{ImageFacts, ImageName};
+use hugekit_lease::protocol::ImageName;
 
 use crate::socket;
 use crate::usage::Remedied;
@@ -62,12 +62,6 @@ impl ImageCommand {
             What::Save(save) => save.run(),
         }
     }
-}
-
-/// An image that a broker holds.
-pub(crate) fn get(socket: &Path, name: ImageName) -> anyhow::Result<(Image, ImageFacts)> {
-    let (file, facts) = images::get(socket, name).map_err(crate::lease::explained)?;
-    Ok((Image::check(file).map_err(explained)?, facts))
 }
 
 pub(crate) fn explained(error: ImageError) -> anyhow::Error {

@@ -6,10 +6,11 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
+use hugekit_image::Image;
 use hugekit_lease::protocol::ImageName;
 use rustix::io::Errno;
 
-use super::{AskedBroker, get};
+use super::{AskedBroker, explained};
 use crate::file::{beside, cannot_write, put};
 
 /// Write an image to a raw memory file.
@@ -29,7 +30,7 @@ pub(super) struct Save {
 
 impl Save {
     pub(super) fn run(&self) -> anyhow::Result<()> {
-        let (image, _) = get(&self.broker.socket(), self.name)?;
+        let image = Image::of_broker(self.broker.socket(), self.name.as_str()).map_err(explained)?;
         let bytes = image.bytes() as u64;
         let mut file = beside(&self.output).with_context(|| cannot_write(&self.output))?;
         copy(&File::from(image.into_file()), bytes, file.as_file_mut())

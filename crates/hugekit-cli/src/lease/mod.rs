@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use hugekit::pool::Backing;
-use hugekit::{PopulateOptions, Threads};
+use hugekit::{HUGE_PAGE_BYTES, PopulateOptions, Threads};
 use hugekit_image::Image;
 use hugekit_lab::size::Size;
 use hugekit_lease::protocol::ImageName;
@@ -77,13 +77,15 @@ impl LeaseCommand {
     }
 
     fn run_with_image(&self, name: ImageName) -> anyhow::Result<()> {
-        let (image, facts) = image::get(&self.socket(), name)?;
+        let image = Image::of_broker(self.socket(), name.as_str()).map_err(image::explained)?;
         if let Some(path) = &self.path {
             let source = Image::builder(name.as_str()).source(image.into_file().into());
             return source.load_to(path).map(drop).map_err(image::explained);
         }
         let command = command::Prepared::with_image(&self.command);
-        warn_of_base_pages(facts.present, facts.huge);
+        // The last bytes of an image may be less than a huge page.
+        let present = image.present().map_err(image::explained)?;
+        warn_of_base_pages(present - present % HUGE_PAGE_BYTES as u64, image.huge_bytes());
         Err(command.start(&image.into_file()))
     }
 
