@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use hugekit::pool::Backing;
 use hugekit_image::{Identity, Image};
 use hugekit_lease::protocol::{
-    Answer, ImageFacts, ImageName, Load, MOST_IMAGES, MOST_ROWS, Malformed, Payer, Refusal, Request, Status, VERSION,
+    Answer, ImageFacts, ImageName, Load, MOST_IMAGES, MOST_ROWS, Malformed, Payer, Refusal,
+    Request, Status, VERSION,
 };
 use hugekit_lease::{LeaseError, MemoryFile};
 use hugekit_machine::{Memory, Root};
@@ -711,7 +712,7 @@ impl Broker {
             let served = rustix::process::geteuid().as_raw().into();
             return Err(Refusal::NotForAll { uid: uid.into(), served });
         }
-        let loading = self.loading.iter().map(|loading| (loading.account(), loading.name()));
+        let loading = self.loading.iter().map(|loading| (loading.account(), loading.name_to_be()));
         if let Some(refusal) = self.images.refusal(account, load.name, loading) {
             return Err(refusal);
         }
@@ -740,9 +741,8 @@ impl Broker {
     fn start_load(&mut self, id: ClientId, load: &Load, claim: Claim) {
         let Client { connection, .. } = self.clients.remove(&id).expect("it spoke");
         let groups = match self.config.charge {
-            Charge::Client => {
-                group::of_process(&self.root, connection.pid(), connection.uid()).unwrap_or_default()
-            }
+            Charge::Client => group::of_process(&self.root, connection.pid(), connection.uid())
+                .unwrap_or_default(),
             _ => self.groups(),
         };
         let order = LoadOrder { groups, ..LoadOrder::default() };

@@ -53,10 +53,10 @@ impl Images {
         &self,
         account: u32,
         name: ImageName,
-        loading: impl Iterator<Item = (u32, ImageName)>,
+        loading: impl Iterator<Item = (u32, Option<ImageName>)>,
     ) -> Option<Refusal> {
         let loading: Vec<_> = loading.collect();
-        if loading.contains(&(account, name)) || self.own(account, name).is_some() {
+        if loading.contains(&(account, Some(name))) || self.own(account, name).is_some() {
             return Some(Refusal::ImageExists);
         }
         let dropped = self.dropped.values().map(|held| held.claim.account);
@@ -82,9 +82,8 @@ impl Images {
         account: u32,
         name: ImageName,
     ) -> Option<Result<(OwnedFd, ImageFacts), ImageError>> {
-        let for_all = |(_, (held, _)): &(&Watched, &(Held, Image))| {
-            held.name == name && held.is_for_all
-        };
+        let for_all =
+            |(_, (held, _)): &(&Watched, &(Held, Image))| held.name == name && held.is_for_all;
         let own = self.own(account, name).and_then(|watched| self.held.get_key_value(&watched));
         let (_, (held, image)) = own.or_else(|| self.held.iter().find(for_all))?;
         Some(image.open_again().map(|file| (file, held.facts)))
@@ -122,25 +121,27 @@ impl Images {
         let is_seen = |held: &&Held| {
             viewer.sees_all || held.is_for_all || held.claim.account == viewer.account
         };
-        let held = self.held.values().map(|(held, _)| (held, false));
-        let all = held.chain(self.dropped.values().map(|held| (held, true)));
+        let held = self.held.values().map(|(held, image)| (held, Some(image)));
+        let all = held.chain(self.dropped.values().map(|held| (held, None)));
         let mut seen: Vec<_> = all.filter(|(held, _)| is_seen(held)).collect();
         seen.sort_by_key(|(held, _)| held.since);
-        seen.into_iter().map(|(held, is_dropped)| held.row(is_dropped)).collect()
+        seen.into_iter().map(|(held, image)| held.row(image)).collect()
     }
 }
 
 impl Held {
-    fn row(&self, is_dropped: bool) -> ImageRow {
+    /// With what is populated now, of an image that the broker has a descriptor of: processes that read holes fill them.
+    fn row(&self, image: Option<&Image>) -> ImageRow {
         let Identity { device, inode } = self.identity;
+        let present = image.and_then(|image| image.present().ok()).unwrap_or(self.facts.present);
         ImageRow {
             name: self.name,
-            facts: self.facts,
+            facts: ImageFacts { present, ..self.facts },
             device,
             inode,
             uid: self.uid,
             is_for_all: self.is_for_all,
-            is_dropped,
+            is_dropped: image.is_none(),
             age_ms: u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX),
         }
     }

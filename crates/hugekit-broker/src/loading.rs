@@ -69,8 +69,9 @@ impl Loading {
         self.claim.account
     }
 
-    pub(crate) fn name(&self) -> ImageName {
-        self.name
+    /// What the image will be called, unless it has no client any more.
+    pub(crate) fn name_to_be(&self) -> Option<ImageName> {
+        (!self.is_abandoned).then_some(self.name)
     }
 
     /// Bytes that may still be populated.

@@ -176,9 +176,8 @@ impl Canvas {
             let from = bytes[part.start - at..].as_ptr();
             // SAFETY: `from` has as many bytes as the part, which lies within the populated bytes of this value's
             // mapping. No other process has the file before it is sealed, and no other thread writes to this granule.
-            let copied = unsafe {
-                CopyOptions::new().reuse(Reuse::None).run_raw(there, from, part.len())
-            };
+            let copied =
+                unsafe { CopyOptions::new().reuse(Reuse::None).run_raw(there, from, part.len()) };
             copied.expect("a buffer and a mapping do not overlap, and one thread copies");
         }
         Ok(())
@@ -291,7 +290,8 @@ mod tests {
         let all: Vec<_> = parts(5..(4 << 20) + 7).collect();
         assert_eq!(all, [5..2 << 20, 2 << 20..4 << 20, 4 << 20..(4 << 20) + 7]);
         assert_eq!(parts(7..7).count(), 0);
-        let blocks: Vec<_> = blocks(4000, &[1; 5000]).map(|(at, block)| (at, block.len())).collect();
+        let blocks: Vec<_> =
+            blocks(4000, &[1; 5000]).map(|(at, block)| (at, block.len())).collect();
         assert_eq!(blocks, [(4000, 96), (4096, 4096), (8192, 808)]);
     }
 

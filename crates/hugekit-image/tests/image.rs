@@ -62,11 +62,11 @@ fn ranges_lie_where_they_were_said_to() {
     let ranges = [from(5, GRANULE as u64, 4 * GRANULE as u64 - 7), from(GRANULE as u64, 9, 3)];
     let builder = Image::builder("test").source(file(&bytes));
     let image = ranges.iter().fold(builder, |builder, &range| builder.range(range)).load().unwrap();
+    assert!(image.present().unwrap() <= 3 * GRANULE as u64);
     let mut expected = vec![0; 5 * GRANULE - 7];
     expected[4 * GRANULE - 7..].copy_from_slice(&bytes[5..GRANULE + 5]);
     expected[3..12].copy_from_slice(&bytes[GRANULE..GRANULE + 9]);
     assert!(*image.map().unwrap() == expected[..]);
-    assert!(image.present().unwrap() <= 3 * GRANULE as u64);
 }
 
 #[test]
@@ -89,9 +89,9 @@ fn no_process_can_change_an_image() {
         assert!(writer.set_len(4 * GRANULE as u64).is_err());
     }
     let seals = rustix::fs::fcntl_get_seals(&image).unwrap();
-    assert!(seals.contains(
-        SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL
-    ));
+    assert!(
+        seals.contains(SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)
+    );
     let found = std::fs::metadata(&path).unwrap();
     assert_eq!(found.mode() & 0o777, 0o444);
 }
@@ -170,8 +170,7 @@ fn file_in_a_tmpfs_is_complete_when_it_has_its_name() {
     assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o444);
     assert!(matches!(load(), Err(ImageError::Kernel { call: "linkat", .. })));
     let elsewhere = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let refused =
-        Image::builder("test").source(file(&bytes)).load_to(&elsewhere.path().join("vm"));
+    let refused = Image::builder("test").source(file(&bytes)).load_to(&elsewhere.path().join("vm"));
     assert!(matches!(refused, Err(ImageError::NoTmpfs)), "{refused:?}");
     assert_eq!(std::fs::read_dir(elsewhere.path()).unwrap().count(), 0);
 }

@@ -13,8 +13,8 @@ use hugekit_sys::backing::Backing;
 use hugekit_sys::size::Size;
 
 pub use images::{
-    ImageFacts, ImageName, ImageRange, ImageRow, Load, MOST_IMAGES, MOST_RANGES, MOST_SOURCES, NAME,
-    NoImageName, NotLoaded,
+    ImageFacts, ImageName, ImageRange, ImageRow, Load, MOST_IMAGES, MOST_RANGES, MOST_SOURCES,
+    NAME, NoImageName, NotLoaded,
 };
 
 /// The version of this protocol.
@@ -256,7 +256,9 @@ pub enum Refusal {
         keep_free: u64,
     },
     /// Only root and the broker's own user load images for all users, or drop them.
-    #[error("images for all users are loaded and dropped by root and by user {served}, not by user {uid}")]
+    #[error(
+        "images for all users are loaded and dropped by root and by user {served}, not by user {uid}"
+    )]
     NotForAll {
         /// The client's user.
         uid: u64,
@@ -264,7 +266,9 @@ pub enum Refusal {
         served: u64,
     },
     /// The broker loads as many images at once as it may.
-    #[error("the broker loads no more than {most} images at once, for one user no more than {most_of_user}")]
+    #[error(
+        "the broker loads no more than {most} images at once, for one user no more than {most_of_user}"
+    )]
     TooManyLoads {
         /// Loads of all users.
         most: u64,
@@ -612,7 +616,9 @@ impl Answer {
             (LOAD, [bytes, present, huge, 0]) => {
                 Ok(Self::Loaded(ImageFacts { bytes, present, huge }))
             }
-            (GET, [bytes, present, huge, 0]) => Ok(Self::Image(ImageFacts { bytes, present, huge })),
+            (GET, [bytes, present, huge, 0]) => {
+                Ok(Self::Image(ImageFacts { bytes, present, huge }))
+            }
             (DROP, [0, 0, 0, 0]) => Ok(Self::Dropped),
             _ => Err(Malformed::Meaning),
         }

@@ -104,9 +104,9 @@ struct FillArguments {
 }
 
 fn owner(text: &str) -> Result<(u32, u32), String> {
-    let ids = text.split_once(':').and_then(|(user, group)| {
-        Some((user.parse().ok()?, group.parse().ok()?))
-    });
+    let ids = text
+        .split_once(':')
+        .and_then(|(user, group)| Some((user.parse().ok()?, group.parse().ok()?)));
     ids.ok_or_else(|| "write USER:GROUP, two numbers".to_owned())
 }
 
@@ -147,13 +147,13 @@ impl BrokerCommand {
 
     fn serve(&self) -> anyhow::Result<()> {
         let config = self.config()?;
-        let (socket, unit, ready) = (config.socket.clone(), Size(config.unit), config.ready);
-        let backing = config.backing;
+        let socket = config.socket.clone();
+        let keeps = match (config.ready, Size(config.unit), config.backing) {
+            (_, Size(0), _) => "images only".to_owned(),
+            (ready, unit, backing) => format!("{ready} units of {unit}, {backing}"),
+        };
         let broker = Broker::start(config).map_err(explained)?;
-        log::line(&format!(
-            "listening at {}: {ready} units of {unit}, {backing}",
-            socket.display()
-        ));
+        log::line(&format!("listening at {}: {keeps}", socket.display()));
         broker.run().map_err(explained)
     }
 

@@ -1,7 +1,5 @@
 //! `hugekit image list`: what a broker holds, and who has it.
 
-use std::time::Duration;
-
 use anyhow::Context;
 use clap::Args;
 use comfy_table::Table;
@@ -74,7 +72,17 @@ fn of_people(rows: &[ImageRow], clones: &[CloneOf]) -> String {
     }
     let mut table = Table::new();
     table.load_preset(comfy_table::presets::NOTHING);
-    table.set_header(["image", "size", "in memory", "huge", "user", "clones", "shared", "private", ""]);
+    table.set_header([
+        "image",
+        "size",
+        "in memory",
+        "huge",
+        "user",
+        "clones",
+        "shared",
+        "private",
+        "",
+    ]);
     for row in rows {
         let own: Vec<_> = clones.iter().filter(|clone| clone.image == identity(row)).collect();
         table.add_row(of_image(row, own.len()));
@@ -90,11 +98,11 @@ fn of_people(rows: &[ImageRow], clones: &[CloneOf]) -> String {
 
 fn of_image(row: &ImageRow, clones: usize) -> Vec<String> {
     let huge = row.facts.huge.saturating_mul(100).checked_div(row.facts.present).unwrap_or(0);
-    let age = Duration::from_secs(row.age_ms / 1000);
+    let age = row.age_ms / 1000;
     let note = match (row.is_dropped, row.is_for_all) {
         (true, _) => "dropped".to_owned(),
-        (false, true) => format!("for all, since {age:.0?}"),
-        (false, false) => format!("since {age:.0?}"),
+        (false, true) => format!("for all, {age} s old"),
+        (false, false) => format!("{age} s old"),
     };
     let (bytes, present) = (size(row.facts.bytes), size(row.facts.present));
     let (huge, uid) = (format!("{} %", huge.min(100)), row.uid.to_string());

@@ -53,7 +53,9 @@ fn range(text: &str) -> Result<ImageRange, String> {
         size.map(|Size(bytes)| bytes as u64).map_err(|error| format!("{text}: {error}"))
     };
     match text.split(':').collect::<Vec<_>>()[..] {
-        [from, len, to] => Ok(ImageRange { from: number(from)?, len: number(len)?, to: number(to)? }),
+        [from, len, to] => {
+            Ok(ImageRange { from: number(from)?, len: number(len)?, to: number(to)? })
+        }
         _ => Err("write FROM:SIZE:TO, such as 0:1GiB:0".to_owned()),
     }
 }

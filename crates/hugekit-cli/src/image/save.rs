@@ -30,7 +30,8 @@ pub(super) struct Save {
 
 impl Save {
     pub(super) fn run(&self) -> anyhow::Result<()> {
-        let image = Image::of_broker(self.broker.socket(), self.name.as_str()).map_err(explained)?;
+        let image =
+            Image::of_broker(self.broker.socket(), self.name.as_str()).map_err(explained)?;
         let bytes = image.bytes() as u64;
         let mut file = beside(&self.output).with_context(|| cannot_write(&self.output))?;
         copy(&File::from(image.into_file()), bytes, file.as_file_mut())

@@ -92,7 +92,8 @@ impl LeaseCommand {
     fn run_with_memory(&self, size: Size) -> anyhow::Result<()> {
         if let Some(path) = &self.path {
             if self.socket.is_some() {
-                let message = "--path makes the file here: no broker is asked, and --socket has no use";
+                let message =
+                    "--path makes the file here: no broker is asked, and --socket has no use";
                 return Err(UsageError(message.to_owned()).into());
             }
             return make(path, size.0).map_err(explained);

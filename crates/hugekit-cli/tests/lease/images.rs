@@ -51,7 +51,8 @@ fn load_of(text: &str) -> Load {
 
 /// Bytes of which no two pages are alike, and an odd length.
 fn memory() -> Vec<u8> {
-    let numbers = (0..(5 << 20) / 8 + 3_u64).flat_map(|n| (n * 0x9e37_79b9_7f4a_7c15).to_le_bytes());
+    let numbers = (0..(5 << 20) / 8 + 3_u64)
+        .flat_map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
     numbers.collect()
 }
 
@@ -101,11 +102,10 @@ fn by_path(_: Backing) {
     let (folder, bytes) = (tempfile::tempdir().unwrap(), memory());
     let path = folder.path().join("memory.bin");
     fs::write(&path, &bytes).unwrap();
-    let load = |image: &str| {
-        run(&daemon, &["image", "load", "--name", image], &[path.to_str().unwrap()])
-    };
+    let load =
+        |image: &str| run(&daemon, &["image", "load", "--name", image], &[path.to_str().unwrap()]);
     let said = done(&load("web"));
-    assert!(said.contains("web: 5242904 bytes") && said.contains("on huge pages"), "{said}");
+    assert!(said.contains("web: 5.0MiB") && said.contains("on huge pages"), "{said}");
     let lease = |script: &str| {
         run(&daemon, &["lease", "--image", "web"], &["--", "sh", "-c", script]).stdout
     };
@@ -127,7 +127,8 @@ fn chain(folder: &Path) -> (Vec<File>, Vec<u8>, Vec<StateId>) {
     let (mut files, mut ids) = (Vec::new(), Vec::new());
     for nth in 0..3_usize {
         let path = folder.join(format!("{nth}.delta"));
-        let mut saving = chain.save(File::create(&path).unwrap()).unwrap();
+        let file = File::create_new(&path).unwrap();
+        let mut saving = chain.save(&file).unwrap();
         saving.write_all(&state).unwrap();
         ids.push(saving.finish().unwrap().state);
         files.push(File::open(path).unwrap());
@@ -278,7 +279,7 @@ fn listed(_: Backing) {
     let here = clones.iter().find(|clone| clone["pid"] == std::process::id()).unwrap();
     assert_eq!(here["bytes_private"], 8192.max(rustix::param::page_size()));
     let text = done(&run(&daemon, &["image", "list"], &[]));
-    for part in ["web", "5242904 bytes", &format!("pid {}", std::process::id()), "8 KiB"] {
+    for part in ["web", "5.0MiB", &format!("pid {}", std::process::id()), "8KiB"] {
         assert!(text.contains(part), "{part}: {text}");
     }
 }
@@ -310,7 +311,9 @@ fn users(_: Backing) {
     let (own, other) = (written(&folder, "own", &[1; 4096]), folder.join("other"));
     fs::write(&other, [2; 4096]).unwrap();
     let other = other.to_str().unwrap();
-    let Some(loaded) = as_other(&daemon, &["image", "load", "--name", "web", other]) else { return };
+    let Some(loaded) = as_other(&daemon, &["image", "load", "--name", "web", other]) else {
+        return;
+    };
     done(&loaded);
     // Root does not get what another user calls by that name.
     assert_eq!(refused(images::get(&daemon.socket(), name("web"))), Refusal::NoImage);
@@ -352,11 +355,14 @@ fn rights(_: Backing) {
 fn wrong_sources(_: Backing) {
     let daemon = Daemon::of_images(&[]);
     let folder = tempfile::tempdir().unwrap();
-    let why = |load: &Load, sources: &[BorrowedFd<'_>]| {
-        match refused(images::load(&daemon.socket(), load, sources, PATIENCE)) {
-            Refusal::NotLoaded(why) => why,
-            other => panic!("{other}"),
-        }
+    let why = |load: &Load, sources: &[BorrowedFd<'_>]| match refused(images::load(
+        &daemon.socket(),
+        load,
+        sources,
+        PATIENCE,
+    )) {
+        Refusal::NotLoaded(why) => why,
+        other => panic!("{other}"),
     };
     let x = load_of("x");
     assert_eq!(why(&x, &[]), NotLoaded::Nothing);
@@ -385,7 +391,6 @@ fn wrong_sources(_: Backing) {
     assert!(matches!(why(&far, &[file.as_fd()]), NotLoaded::Kernel { .. }));
     // More descriptors than a load may have: none of them is used.
     let many = vec![file.as_fd(); MOST_SOURCES + 2];
-    send(&connection(&daemon), &x, &many);
     let listener = connection(&daemon);
     send(&listener, &x, &many);
     assert!(matches!(hear(&listener), Some(Answer::Refused(Refusal::NotLoaded(_)))));
