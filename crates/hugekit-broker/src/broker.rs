@@ -199,10 +199,10 @@ impl Broker {
             }
         }
         self.ending.retain_mut(|ending| !ending.reap());
-        for loading in std::mem::take(&mut self.loading) {
-            match loading.step() {
-                Err(still) => self.loading.push(still),
-                Ok(loaded) => self.loaded(loaded),
+        for mut loading in std::mem::take(&mut self.loading) {
+            match loading.outcome() {
+                None => self.loading.push(loading),
+                Some(outcome) => self.loaded(loading.finish(outcome)),
             }
         }
     }

@@ -98,23 +98,28 @@ impl Loading {
         self.is_abandoned
     }
 
-    /// What came of it, if its process has ended.
-    pub(crate) fn step(mut self) -> Result<Loaded, Self> {
+    /// How its process ended, if it has: the bytes that are on huge pages, or why there is no image.
+    pub(crate) fn outcome(&mut self) -> Option<Result<u64, Refusal>> {
         if !self.is_abandoned && self.is_hung_up() {
             self.filler.kill();
             self.is_abandoned = true;
         }
-        let outcome = match self.filler.loaded() {
-            Ok(None) => return Err(self),
+        Some(match self.filler.loaded() {
+            Ok(None) => return None,
             // A client that is gone has no use for it.
             _ if self.is_abandoned => Err(Refusal::Ending),
-            Ok(Some(Answer::Loaded(facts))) => image(self.memory).map(|image| (image, facts.huge)),
+            Ok(Some(Answer::Loaded(facts))) => Ok(facts.huge),
             Ok(Some(Answer::Refused(refusal))) => Err(refusal),
             Ok(Some(_)) => Err(Refusal::NotPopulated { errno: libc::EPROTO as u64, signal: 0 }),
             Err(error) => Err(refused(&error)),
-        };
-        let Self { connection, name, is_for_all, claim, .. } = self;
-        Ok(Loaded { connection, name, is_for_all, claim, outcome })
+        })
+    }
+
+    /// What is left of it then.
+    pub(crate) fn finish(self, outcome: Result<u64, Refusal>) -> Loaded {
+        let Self { connection, name, is_for_all, claim, memory, .. } = self;
+        let outcome = outcome.and_then(|huge| Ok((image(memory)?, huge)));
+        Loaded { connection, name, is_for_all, claim, outcome }
     }
 
     fn is_hung_up(&self) -> bool {

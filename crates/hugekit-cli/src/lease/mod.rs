@@ -31,7 +31,7 @@ use crate::usage::{Remedied, UsageError};
 ///   -object memory-backend-file,id=m,size=4G,mem-path={},share=on -machine memory-backend=m
 ///
 /// With --image the memory is an image that the broker holds, which the program maps privately: a Firecracker restores
-/// from it as from a file. The environment variable HUGEKIT_LEASE_PATH has the path, too.
+/// from it as from a file. The environment variable `HUGEKIT_LEASE_PATH` has the path, too.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct LeaseCommand {

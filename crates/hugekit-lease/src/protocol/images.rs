@@ -43,7 +43,8 @@ impl ImageName {
     #[must_use]
     pub fn as_str(&self) -> &str {
         let len = self.0.iter().position(|&byte| byte == 0).unwrap_or(NAME);
-        std::str::from_utf8(&self.0[..len]).expect("a name is ASCII")
+        // A name is ASCII.
+        std::str::from_utf8(&self.0[..len]).unwrap_or_default()
     }
 
     fn of(bytes: [u8; NAME]) -> Option<Self> {
