@@ -696,6 +696,8 @@ impl Broker {
 
     /// Has a process load an image, if the client may have one more.
     fn request_load(&mut self, id: ClientId, load: &Load) {
+        // Its user may have ended what has an image that was dropped, since the last look.
+        self.note_ended();
         match self.claim_load(id, load) {
             Ok(claim) => self.start_load(id, load, claim),
             Err(refusal) => {
