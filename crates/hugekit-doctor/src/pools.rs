@@ -1,5 +1,6 @@
 //! Huge pages that the administrator reserved, and limits on them.
 
+use hugekit::error_chain;
 use hugekit_machine::cgroup::Limit;
 use hugekit_machine::hugepages::{NodePool, Pool, remedy};
 use hugekit_machine::{Error, Memory, Node};
@@ -22,8 +23,8 @@ pub(crate) fn lines(facts: &Facts) -> Vec<Line> {
                 .flat_map(|pool| pool_lines(pool, facts.memory.as_ref().ok(), nodes))
                 .collect()
         }
-        Err(error) if error.is_not_found() => vec![no_pools(&error.to_string())],
-        Err(error) => vec![TOPIC.unknown("pools", error)],
+        Err(error) if error.is_not_found() => vec![no_pools(&error_chain(error).to_string())],
+        Err(error) => vec![TOPIC.unknown("pools", error_chain(error))],
     };
     lines.extend(limit_lines(&facts.groups.hugetlb));
     lines
@@ -91,7 +92,7 @@ fn limit_lines(limits: &[(u64, Result<Option<Limit>, Error>)]) -> Vec<Line> {
         match limit {
             Ok(None) => None,
             Ok(Some(limit)) => Some(limit_line(&name, *size, limit)),
-            Err(error) => Some(TOPIC.unknown(name, error)),
+            Err(error) => Some(TOPIC.unknown(name, error_chain(error))),
         }
     };
     let lines: Vec<Line> = limits.iter().filter_map(line).collect();

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::{slice_from_raw_parts, with_exposed_provenance};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use hugekit::error_chain;
 use hugekit::fault::FaultMode;
 use hugekit::region::ForkBuilder;
 use hugekit::snapshot::{Builder, Changes, Epoch, Granule};
@@ -249,7 +250,7 @@ impl ArrayChain {
             Watched::Lost(reason) => (Some(reason), None),
             Watched::Known(epochs) => match self.since(epochs) {
                 Ok(changed) => (None, Some(changed)),
-                Err(error) => (Some(error.to_string()), None),
+                Err(error) => (Some(error_chain(&error).to_string()), None),
             },
         };
         let changed = match changed {

@@ -10,6 +10,7 @@ use super::interval::inner_of;
 use super::{Builder, Snapshot, SnapshotError};
 use hugekit_regions::fault::FaultMode;
 use hugekit_sys::HUGE_PAGE_BYTES;
+use hugekit_sys::error_chain;
 use hugekit_sys::{headroom, peek};
 
 /// What an allocator writes before the memory that it gives out: two words.
@@ -122,7 +123,7 @@ unsafe fn take_at_once(builder: &Builder, group: &[NumberedRange]) -> Option<Vec
     // this function.
     let snapshot = unsafe { options.of_anonymous(whole) }
         .inspect_err(|refused| {
-            hugekit_sys::events::debug!("ranges are taken one by one: {refused}");
+            hugekit_sys::events::debug!("ranges are taken one by one: {}", error_chain(refused));
         })
         .ok()?;
     let cuts: Vec<Range<usize>> =

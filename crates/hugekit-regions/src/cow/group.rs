@@ -29,6 +29,7 @@ use crate::fault::{self, no_fault};
 use crate::fault::{FaultMode, Faults, Handlers, Registration, Serving};
 use crate::pool::{Backing, Content, FaultError, Mapped, Pool, Reserved};
 use hugekit_bulk::learning;
+use hugekit_sys::error_chain;
 use hugekit_sys::headroom;
 use hugekit_sys::mapping::{Mapping, Spare};
 use hugekit_sys::memfd::{self, Pages as FilePages};
@@ -201,7 +202,10 @@ fn serve_by(
         FaultMode::Threaded { threads } => found(Some(threads), None),
         FaultMode::Auto => match found(Some(1), None) {
             Err(fallback) if may_be_in_place => {
-                hugekit_sys::events::info!("faults are served in place: {fallback}");
+                hugekit_sys::events::info!(
+                    "faults are served in place: {}",
+                    error_chain(&fallback)
+                );
                 found(None, Some(fallback))
             }
             threaded => threaded,
@@ -672,7 +676,7 @@ impl Drop for CowHandle {
             return self.group.forget_handlers();
         }
         if let Err(error) = self.leave_group(false) {
-            hugekit_sys::events::error!("folios are lost: {error}");
+            hugekit_sys::events::error!("folios are lost: {}", error_chain(&error));
         }
     }
 }

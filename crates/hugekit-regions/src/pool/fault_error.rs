@@ -70,10 +70,10 @@ pub enum FaultError {
         most: usize,
     },
     /// A handler thread could not be started.
-    #[error("no thread to serve faults with: {0}")]
-    NotStarted(io::Error),
+    #[error("no thread to serve faults can be started")]
+    NotStarted(#[source] io::Error),
     /// Any other refusal of the kernel.
-    #[error("{call}: {source}")]
+    #[error("{call} failed")]
     Kernel {
         /// What was asked.
         call: &'static str,

@@ -21,6 +21,7 @@ use hugekit_bulk::populate::{PopulateError, populate_folio, populate_pages};
 use hugekit_bulk::profile::Profile;
 use hugekit_bulk::{ClearError, ClearOptions, PopulateOptions};
 use hugekit_lease::MemoryFile;
+use hugekit_sys::error_chain;
 use hugekit_sys::fork_mark::ForkMark;
 use hugekit_sys::mapping::{Mapping, collapse};
 use hugekit_sys::{memfd, memory};
@@ -387,7 +388,11 @@ impl Memory {
             match self.check_sound(&folio.folios()) {
                 Ok(()) => sound.push(folio.into()),
                 Err(error) => {
-                    hugekit_sys::events::error!("folio {} is lost: {error}", folio.folios().start);
+                    hugekit_sys::events::error!(
+                        "folio {} is lost: {}",
+                        folio.folios().start,
+                        error_chain(&error)
+                    );
                 }
             }
         }

@@ -10,6 +10,7 @@ use crate::cow::ForkGroup;
 use crate::fault::{FaultMode, suits};
 use crate::pool::{Clearing, Content, FaultError, Pool, PoolError};
 use hugekit_bulk::parallel::{Progress, Threads};
+use hugekit_sys::error_chain;
 
 /// A region to be made: [`Pool::region_builder`].
 #[derive(Clone)]
@@ -138,7 +139,7 @@ impl<'a> RegionBuilder<'a> {
     fn or_at_hand_out(&self, error: FaultError) -> Result<Region, PoolError> {
         match error {
             FaultError::Collapsible => {
-                hugekit_sys::events::info!("cleared at allocation: {error}");
+                hugekit_sys::events::info!("cleared at allocation: {}", error_chain(&error));
                 self.on_allocation(Some(error))
             }
             other => Err(other.into()),

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use hugekit_bulk::PopulateOptions;
+use hugekit_sys::error_chain;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::ptr::{self, NonNull};
@@ -55,17 +56,17 @@ pub enum RegionError {
     #[error("a region cannot be cut to no bytes: drop it")]
     NoBytes,
     /// Populating failed: no thread was asked for, memory is broken, or none is left.
-    #[error("cannot populate: {0}")]
+    #[error("cannot populate the region")]
     Populate(#[from] JobError<PopulateError>),
     /// Clearing failed: no thread was asked for when the pool was made.
-    #[error("cannot clear what is released: {0}")]
+    #[error("cannot clear the released bytes")]
     Clear(#[from] ClearError),
     /// The kernel would not take the memory back.
     #[error("the kernel does not take the memory back: {0}")]
     Kept(std::io::ErrorKind),
     /// What the region shares with forks could not be copied.
-    #[error("what is shared with forks cannot be copied: {0}")]
-    Copy(PopulateError),
+    #[error("the bytes that the region shares with forks cannot be copied")]
+    Copy(#[source] PopulateError),
     /// A region that was forked lies in several places of the file, some of which are others' too.
     #[error("the region shares memory with forks: who writes its file would write theirs")]
     Forks,
@@ -499,7 +500,7 @@ impl Drop for Memory {
         let _lent = headroom::lend();
         if *self.retires.get_mut() && self.pool.memory().is_ours() {
             if let Err(error) = self.give_to_kernel() {
-                hugekit_sys::events::error!("folios are lost: {error}");
+                hugekit_sys::events::error!("folios are lost: {}", error_chain(&error));
             }
             return;
         }
