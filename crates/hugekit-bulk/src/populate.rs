@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::io::Errno;
 use rustix::param::page_size;
 
-use crate::parallel::{Bytes, Cancel, Job, JobError, Progress, Report, Sharing, Threads};
+use crate::parallel::{Bytes, Cancel, Job, JobError, Progress, Report, Threads, WorkSharing};
 use crate::profile::Profile;
 use hugekit_sys::ErrorKind;
 use hugekit_sys::mapping::collapse;
@@ -60,7 +60,7 @@ pub enum PopulateError {
 #[must_use = "a builder populates nothing until run"]
 pub struct PopulateOptions<'a> {
     profile: Option<&'a Profile>,
-    sharing: Sharing<'a>,
+    sharing: WorkSharing<'a>,
 }
 
 impl<'a> PopulateOptions<'a> {
@@ -96,7 +96,7 @@ impl<'a> PopulateOptions<'a> {
     /// A job of `len` bytes with these options.
     #[doc(hidden)]
     pub fn job(&self, len: usize) -> Job<'a> {
-        let Sharing { threads, progress, cancel, low_priority } = self.sharing;
+        let WorkSharing { threads, progress, cancel, low_priority } = self.sharing;
         let job = Job::new(len).threads(threads).low_priority(low_priority);
         let job = progress.into_iter().fold(job, Job::progress);
         cancel.into_iter().fold(job, Job::cancel)

@@ -97,7 +97,7 @@ impl Builder {
 
     /// Memory that is there already: granules are put there first. What this snapshot uses of it is its alone until
     /// it is dropped. If other snapshots use all of it, memory is taken as without
-    /// ([`Stats::reserved`](super::Stats::reserved)). At least as many bytes as the reserve has may be held
+    /// ([`SnapshotStats::reserved`](super::SnapshotStats::reserved)). At least as many bytes as the reserve has may be held
     /// ([`max_cow_bytes`](Self::max_cow_bytes)).
     pub fn reserve(mut self, reserve: &Reserve) -> Self {
         self.reserve = Some(reserve.clone());

@@ -215,7 +215,7 @@ pub use hugekit_sys::{ErrorKind, HUGE_PAGE_BYTES, HeapShortage, system_error};
 pub mod pool {
     pub use hugekit_regions::pool::{
         Backing, BackingReport, Clearing, Fallback, FaultError, InheritedMemory, NodePolicy, Pool,
-        PoolBuilder, PoolError, Stats,
+        PoolBuilder, PoolError, PoolStats,
     };
 }
 
@@ -235,7 +235,7 @@ pub mod region {
 pub mod snapshot {
     pub use hugekit_snapshots::{
         Builder, Changes, Collapsed, Epoch, Granule, Holder, Reserve, Snapshot, SnapshotError,
-        SnapshotReader, Stats, Unsuitable, View, collapse,
+        SnapshotReader, SnapshotStats, Unsuitable, View, collapse,
     };
 }
 

@@ -18,7 +18,7 @@ use hdrhistogram::Histogram;
 use hugekit::error_chain;
 use hugekit::fault::FaultMode;
 use hugekit::pool::Backing;
-use hugekit::snapshot::{Builder, Granule, Reserve, Stats};
+use hugekit::snapshot::{Builder, Granule, Reserve, SnapshotStats};
 use hugekit::{CopyOptions, Reuse, SharedRegion, Snapshot, SnapshotError};
 
 use super::memory_sources::unscrubbed;
@@ -494,7 +494,7 @@ fn begin(phase: &AtomicU64) -> Instant {
 fn save_by_snapshot(
     phase: &AtomicU64,
     take: impl FnOnce() -> Result<Snapshot, SnapshotError>,
-    save: impl FnOnce(Snapshot) -> Result<Stats, SnapshotError>,
+    save: impl FnOnce(Snapshot) -> Result<SnapshotStats, SnapshotError>,
 ) -> Result<Saved, LabError> {
     let began = begin(phase);
     let snapshot = take()?;

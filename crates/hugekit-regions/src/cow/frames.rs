@@ -13,7 +13,7 @@ use rustix::param::page_size;
 
 use super::slot::{Lack, Slot};
 use crate::fault::no_fault;
-use crate::pool::{Content, Memory, Reserved};
+use crate::pool::{Content, PoolMemory, Reserved};
 use hugekit_bulk::parallel::{Bytes, Threads};
 use hugekit_bulk::populate::{PopulateError, populate_pages};
 use hugekit_bulk::profile::Profile;
@@ -121,18 +121,18 @@ impl Frames {
 
     /// Adds what came with a region: which frame each slot has of it. Without allocating, if there is
     /// [room](Self::holdings).
-    pub(super) fn add(&mut self, place: &mut Reservation) -> Reserve {
+    pub(super) fn add(&mut self, place: &mut Reservation) -> ReservedFrames {
         let mut own = std::mem::take(&mut place.own);
         for (mut holding, (_, first)) in place.holdings.drain(..).zip(&mut own) {
             (holding.first, *first) = (self.next, self.next);
             self.next += holding.slots as u64 + 1;
             self.holdings.push(holding);
         }
-        Reserve(own)
+        ReservedFrames(own)
     }
 
     /// Takes out what was added last, of which no region shows anything, into a vector that has room.
-    pub(super) fn take_last(&mut self, own: &Reserve, into: &mut Vec<Holding>) {
+    pub(super) fn take_last(&mut self, own: &ReservedFrames, into: &mut Vec<Holding>) {
         let first = self.holdings.len() - own.0.len();
         into.extend(self.holdings.drain(first..));
     }
@@ -373,7 +373,7 @@ impl Reservation {
     pub(super) fn new(
         pieces: &[Reserved],
         mut room: PrivatePiece,
-        memory: &Memory,
+        memory: &PoolMemory,
         granule_bytes: usize,
         page_size: usize,
     ) -> Self {
@@ -411,9 +411,9 @@ impl Reservation {
 /// The frames that came with a region, one for each slot: ascending runs of slots, and the first frame of
 /// each.
 #[derive(Debug)]
-pub(super) struct Reserve(Box<[(usize, u64)]>);
+pub(super) struct ReservedFrames(Box<[(usize, u64)]>);
 
-impl Reserve {
+impl ReservedFrames {
     pub(super) fn frame(&self, slot: usize) -> u64 {
         let after = self.0.partition_point(|&(first, _)| first <= slot);
         let (first_slot, first) = self.0[after - 1];

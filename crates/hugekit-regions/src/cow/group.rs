@@ -17,7 +17,7 @@ use super::entry::Entry;
 use super::frames::{Frames, GivenUp, Holding, Reservation, Run};
 use super::guard::Alone;
 use super::hold::{self, Hold};
-use super::mapping::{CowMapping, Words};
+use super::mapping::{CowMapping, MappingWords};
 use super::mappings::Mappings;
 use super::patience::Patience;
 use super::room::Room;
@@ -32,7 +32,7 @@ use hugekit_bulk::learning;
 use hugekit_sys::error_chain;
 use hugekit_sys::headroom;
 use hugekit_sys::mapping::{Mapping, Spare};
-use hugekit_sys::memfd::{self, Pages as FilePages};
+use hugekit_sys::memfd::{self, FilePages};
 use hugekit_sys::pagemap::PageMap;
 use hugekit_sys::private_pages::{self, PrivatePiece};
 use hugekit_sys::sync::{Claims, Gate};
@@ -424,9 +424,9 @@ impl ForkGroup {
         pieces: &[Reserved],
         bytes: usize,
         whole: bool,
-    ) -> io::Result<(PrivatePiece, Words)> {
+    ) -> io::Result<(PrivatePiece, MappingWords)> {
         let slots = bytes.div_ceil(self.granule_bytes);
-        Ok((Reservation::room(pieces)?, Words::new(slots, whole)?))
+        Ok((Reservation::room(pieces)?, MappingWords::new(slots, whole)?))
     }
 
     /// What these pieces are in the gate. Their tokens stay outside.
@@ -619,7 +619,7 @@ impl ForkGroup {
 #[derive(Debug)]
 struct First {
     mapping: Option<Mapping>,
-    words: Option<Words>,
+    words: Option<MappingWords>,
     /// Whether threads may see all of it.
     is_ready: bool,
 }

@@ -16,7 +16,7 @@ use rustix::param::page_size;
 
 use super::extent::{Clean, Content, Dirty, Extent, Hole, Idle, InUse};
 use super::{Backing, NodePolicy, PoolError};
-use hugekit_bulk::parallel::{Bytes, Done, JobError, Progress, Sharing, Threads};
+use hugekit_bulk::parallel::{Bytes, Done, JobError, Progress, Threads, WorkSharing};
 use hugekit_bulk::populate::{PopulateError, populate_folio, populate_pages};
 use hugekit_bulk::profile::Profile;
 use hugekit_bulk::{ClearError, ClearOptions, PopulateOptions};
@@ -36,7 +36,7 @@ pub(super) struct Recipe {
 
 /// The file and its alias mapping.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct PoolMemory {
     file: OwnedFd,
     /// `None` only while it is dropped.
     alias: Option<Mapping>,
@@ -132,7 +132,7 @@ fn unless_it_panics<R, E: Into<Failure>>(job: impl FnOnce() -> Result<R, E>) -> 
     }
 }
 
-impl Memory {
+impl PoolMemory {
     /// A file of `bytes`, a multiple of the backing's page size, all holes. Huge pages of the
     /// kernel's are reserved by this, so that no other process can take them.
     pub(super) fn new(backing: Backing, bytes: usize, recipe: &Recipe) -> Result<Self, PoolError> {
@@ -317,7 +317,7 @@ impl Memory {
         progress: Option<&Progress<'_>>,
     ) -> Result<(), JobError<PopulateError>> {
         let (start, folio) = (Bytes(self.at(extent.folios().start)), self.page_size());
-        let sharing = Sharing { threads, progress, ..Sharing::default() };
+        let sharing = WorkSharing { threads, progress, ..WorkSharing::default() };
         let (len, profile) = (self.bytes(extent), Profile::current());
         let min_chunk = profile.min_chunk.max(1).next_multiple_of(folio);
         let populated = sharing.run(start.0, len, profile, min_chunk, |chunk| {
@@ -542,7 +542,7 @@ pub(super) unsafe fn parts_of(mut rest: Extent<Dirty>, contents: &[(usize, Conte
     contents.iter().filter_map(part).collect()
 }
 
-impl Drop for Memory {
+impl Drop for PoolMemory {
     fn drop(&mut self) {
         if !self.is_ours() {
             return; // A child has no such mapping, and may have another at these addresses.

@@ -91,7 +91,7 @@ impl RegionError {
 
 /// An extent in use, given back to its pool when dropped.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct RegionMemory {
     holds: RwLock<Holds>,
     /// The group that has its faults served from the beginning, if they are not plain ones.
     first_group: Option<Arc<ForkGroup>>,
@@ -112,9 +112,9 @@ pub(super) struct Memory {
 }
 
 // SAFETY: an address; the code that follows it says why that is sound.
-unsafe impl Send for Memory {}
+unsafe impl Send for RegionMemory {}
 // SAFETY: an address; atomics and locks guard all else.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for RegionMemory {}
 
 /// What a region has its memory from. Changed only by its first fork and at the end.
 #[derive(Debug)]
@@ -133,7 +133,7 @@ impl Holds {
     }
 }
 
-impl Memory {
+impl RegionMemory {
     pub(super) fn new(pool: Pool, mapped: Mapped, len: usize) -> Self {
         let (start, mapped_len) = (mapped.mapping().start(), mapped.mapping().len());
         Self::at(start, mapped_len, Holds::Plain(mapped), pool, len)
@@ -370,7 +370,7 @@ impl Memory {
     }
 }
 
-impl Memory {
+impl RegionMemory {
     /// A mapping with the same bytes. `terms` are those of the first fork; `agree` is what a later one has
     /// to say; an epoch of the region may begin with it.
     pub(super) fn fork(
@@ -495,7 +495,7 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for RegionMemory {
     fn drop(&mut self) {
         let _lent = headroom::lend();
         if *self.retires.get_mut() && self.pool.memory().is_ours() {
