@@ -2,7 +2,7 @@
 //!
 //! A thread faulted, or will read, at one byte of the folio: the *target*. Whatever is processed
 //! last is most likely still in the cache when the target is used, and what lies far from it need
-//! not be in the cache at all. A [`Sweep`] therefore yields [`SweepExtent`]s in processing order, each
+//! not be in the cache at all. A [`Sweep`] therefore yields [`SweepExtent`]s in order, each
 //! marked [`Near`](Reach::Near) (stays cached) or [`Far`](Reach::Far) (may stream).
 //!
 //! There is one near window: `near_bytes`, counted in whole subpages, around the target's subpage

@@ -164,8 +164,8 @@ impl Builder {
     /// Ranges that overlap are in groups of their own.
     #[must_use]
     #[doc(hidden)]
-    pub fn neighbours(&self, memory: &[*const [u8]]) -> Vec<Vec<usize>> {
-        several::neighbours(self, memory)
+    pub fn neighbours(&self, ranges: &[Range<usize>]) -> Vec<Vec<usize>> {
+        several::neighbours(self, ranges)
     }
 
     /// Takes a snapshot of memory, as [`of_anonymous`](Self::of_anonymous) does, that leaves an [`Epoch`] when it is

@@ -89,7 +89,8 @@ fn nodes_of(
     }
     let most = if let Threads::Exactly(threads) = threads { threads } else { cap };
     let step = plan::chunk(len, most, min_chunk);
-    NodeMap::of_pages(start, len, step, || node_to_be(start))
+    let first = start.addr();
+    NodeMap::of_pages(first..first.saturating_add(len), step, || node_to_be(start))
 }
 
 /// Where pages will come from that are not there yet: by the policy for this address, and if that leaves a choice, the

@@ -335,7 +335,8 @@ impl Frames {
 
     /// Has the kernel put pages of zeroes behind a frame. Async-signal-safe.
     pub(super) fn populate(&self, frame: u64) -> Result<(), PopulateError> {
-        populate_pages(self.alias(frame), self.len_of(self.slot(frame)))?;
+        let start = self.alias(frame).expose_provenance();
+        populate_pages(start..start + self.len_of(self.slot(frame)))?;
         self.note(frame, Content::Dirty);
         Ok(())
     }

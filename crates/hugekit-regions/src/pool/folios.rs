@@ -293,7 +293,8 @@ mod tests {
                     Step::TakeInPieces(count, unit) => {
                         let runs = model.split(|&state| state == FolioState::Out);
                         let units: usize = runs.map(|run| run.len() / unit * unit).sum();
-                        let in_one = longest(&model, &[FolioState::Hole, FolioState::Clean, FolioState::Dirty]);
+                        let free = [FolioState::Hole, FolioState::Clean, FolioState::Dirty];
+                        let in_one = longest(&model, &free);
                         let taken = folios.take_in_pieces(count, unit).unwrap_or_default();
                         let len: usize = taken.iter().map(|part| part.folios().len()).sum();
                         prop_assert!(len == count || len == 0);

@@ -192,7 +192,8 @@ impl PoolMemory {
     fn try_huge_page(&self) -> Result<bool, PoolError> {
         self.alias().want_huge_pages().map_err(|errno| refused("madvise(MADV_HUGEPAGE)", errno))?;
         let (start, page) = (self.at(0), page_size());
-        populate_pages(start, page).map_err(|error| {
+        let first = start.expose_provenance();
+        populate_pages(first..first + page).map_err(|error| {
             PoolError::Populate(JobError::Chunk {
                 range: 0..page,
                 done: Done::nothing(page),

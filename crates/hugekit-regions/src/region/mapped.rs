@@ -15,7 +15,7 @@ use crate::fault::Serving;
 use crate::pool::{Content, FaultError, Mapped, Pool, Size};
 use hugekit_bulk::ClearError;
 use hugekit_bulk::parallel::{Bytes, Done, JobError, Report, Threads};
-use hugekit_bulk::populate::{self, PopulateError};
+use hugekit_bulk::populate::PopulateError;
 use hugekit_sys::ErrorKind;
 use hugekit_sys::HUGE_PAGE_BYTES;
 use hugekit_sys::headroom::{self, HeapShortage};
@@ -265,7 +265,10 @@ impl RegionMemory {
         let job = options.job(len).min_chunk(page_size.max(HUGE_PAGE_BYTES));
         let populated = job.run(|chunk| {
             let (start, len) = (start.at(first + chunk.start), chunk.len());
-            memory::populate_read(start, len).map_err(|errno| populate::meaning(errno, start, len))
+            memory::populate_read(start, len).map_err(|errno| {
+                let start = start.addr();
+                PopulateError::from_errno(errno, &(start..start + len))
+            })
         });
         populated.map_err(|error| error.shifted_into(first, range))
     }
