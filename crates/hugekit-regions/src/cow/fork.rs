@@ -294,7 +294,7 @@ impl ForkGroup {
         let addresses = mapping.addresses();
         let pagemap = self.sharing().and_then(|sharing| sharing.pagemap.as_ref());
         let pagemap = pagemap.filter(|_| self.pool.backing().is_reserved());
-        let came = pagemap.and_then(PageMap::scanned).map(|map| map.has_present(&addresses));
+        let came = pagemap.and_then(PageMap::scanned).map(|map| map.probe_present(&addresses));
         if came == Some(Ok(false)) {
             return Ok(());
         }

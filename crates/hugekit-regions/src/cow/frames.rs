@@ -123,8 +123,8 @@ impl Frames {
     /// [room](Self::holdings).
     pub(super) fn add(&mut self, place: &mut Reservation) -> ReservedFrames {
         let mut own = std::mem::take(&mut place.own);
-        for (mut holding, (_, first)) in place.holdings.drain(..).zip(&mut own) {
-            (holding.first, *first) = (self.next, self.next);
+        for (mut holding, run) in place.holdings.drain(..).zip(&mut own) {
+            (holding.first, run.first_frame) = (self.next, self.next);
             self.next += holding.slots as u64 + 1;
             self.holdings.push(holding);
         }
@@ -358,7 +358,7 @@ pub(super) enum Near {
 #[derive(Debug)]
 pub(super) struct Reservation {
     holdings: Vec<Holding>,
-    own: Box<[(usize, u64)]>,
+    own: Box<[FrameRun]>,
 }
 
 impl Reservation {
@@ -400,7 +400,8 @@ impl Reservation {
             }
         };
         let holdings: Vec<Holding> = pieces.iter().map(holding).collect();
-        let own = holdings.iter().map(|holding| (holding.first_slot, 0)).collect();
+        let run = |holding: &Holding| FrameRun { first_slot: holding.first_slot, first_frame: 0 };
+        let own = holdings.iter().map(run).collect();
         Self { holdings, own }
     }
 
@@ -409,16 +410,22 @@ impl Reservation {
     }
 }
 
-/// The frames that came with a region, one for each slot: ascending runs of slots, and the first frame of
-/// each.
+/// Frames that follow each other, one for each slot of a run.
 #[derive(Debug)]
-pub(super) struct ReservedFrames(Box<[(usize, u64)]>);
+struct FrameRun {
+    first_slot: usize,
+    first_frame: u64,
+}
+
+/// The frames that came with a region, one for each slot: runs in the order of their slots.
+#[derive(Debug)]
+pub(super) struct ReservedFrames(Box<[FrameRun]>);
 
 impl ReservedFrames {
     pub(super) fn frame(&self, slot: usize) -> u64 {
-        let after = self.0.partition_point(|&(first, _)| first <= slot);
-        let (first_slot, first) = self.0[after - 1];
-        first + (slot - first_slot) as u64
+        let after = self.0.partition_point(|run| run.first_slot <= slot);
+        let FrameRun { first_slot, first_frame } = self.0[after - 1];
+        first_frame + (slot - first_slot) as u64
     }
 }
 

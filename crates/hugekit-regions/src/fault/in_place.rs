@@ -267,7 +267,7 @@ extern "C" fn on_sigbus(_signal: c_int, info: *mut libc::siginfo_t, context: *mu
     // SAFETY: what the kernel gave us.
     unsafe {
         let is_fault = matches!(signal::cause(info), Cause::Fault(_));
-        on_fault((info, context), is_fault, serve, |hooks| &hooks.bus);
+        on_fault(Delivered { info, context }, is_fault, serve, |hooks| &hooks.bus);
     }
 }
 
@@ -280,7 +280,13 @@ extern "C" fn on_sigsegv(_signal: c_int, info: *mut libc::siginfo_t, context: *m
             && forbidden.is_some_and(|address| process.serve_forbidden(address, blocked))
     };
     // SAFETY: what the kernel gave us.
-    unsafe { on_fault((info, context), true, serve, |hooks| &hooks.segv) }
+    unsafe { on_fault(Delivered { info, context }, true, serve, |hooks| &hooks.segv) }
+}
+
+/// What the kernel passes to a signal handler.
+struct Delivered {
+    info: *mut libc::siginfo_t,
+    context: *mut c_void,
 }
 
 /// Serves an access that the kernel could not carry out, abandons the copy that it is part of, or leaves it to the
@@ -289,7 +295,7 @@ extern "C" fn on_sigsegv(_signal: c_int, info: *mut libc::siginfo_t, context: *m
 /// # Safety
 /// Called by a handler of ours, with what the kernel gave it.
 unsafe fn on_fault(
-    (info, context): (*mut libc::siginfo_t, *mut c_void),
+    Delivered { info, context }: Delivered,
     is_fault: bool,
     serve: impl Fn(&ProcessFaults, Access, &SignalsBlocked) -> bool,
     hook: impl Fn(&Hooks) -> &Hook,

@@ -202,7 +202,7 @@ impl PoolMemory {
         })?;
         let is_huge = || {
             let next = start.wrapping_add(page);
-            memory::is_present(next, page)
+            memory::probe_present(next, page)
                 .map_err(|errno| PoolError::Kernel { call: "mincore", source: errno.into() })
         };
         if is_huge()? {
