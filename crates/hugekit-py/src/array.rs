@@ -76,7 +76,7 @@ pub(crate) fn zeros<'py>(
     let memory = match pool {
         Some(_) if shared => {
             return Err(PyValueError::new_err(
-                "a pool was given, and shared=True takes memory of its own: leave out one of them",
+                "pool and shared=True exclude each other: leave out one of them",
             ));
         }
         None if shared => SharedMemory::new(py, bytes, threads)?.into_pyobject(py)?.into_any(),
@@ -123,7 +123,7 @@ fn bytes_of(shape: &Bound<'_, PyAny>, item: usize) -> PyResult<usize> {
     let most = isize::MAX as usize;
     bytes.filter(|&bytes| bytes <= most).ok_or_else(|| {
         let message = format!(
-            "{shape} items of {item} bytes are more than the {most} bytes that there are addresses for"
+            "{shape} items of {item} bytes are too many: a process has addresses for {most} bytes"
         );
         PyValueError::new_err(message)
     })
@@ -214,7 +214,7 @@ const NO_REGION: &str = "the memory of this array is not that of a hugekit.Regio
 fn place_of(array: &Bound<'_, PyAny>, elsewhere: &'static str) -> PyResult<(Region, usize)> {
     let buffer = Buffer::of(array, false)?;
     if buffer.len() == 0 {
-        return Err(PyValueError::new_err("the array has no bytes, and lies on no hugekit.Region"));
+        return Err(PyValueError::new_err("the array has no bytes, so it is on no hugekit.Region"));
     }
     let start = buffer.start().addr();
     let region = Region::around(start, buffer.len());

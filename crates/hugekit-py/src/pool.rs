@@ -83,7 +83,7 @@ impl Pool {
         let adopted = adopt.map(descriptor).transpose()?;
         if broker.is_some() && adopted.is_some() {
             return Err(PyValueError::new_err(
-                "broker and adopt were given, and the memory of a pool can come from one of them",
+                "broker and adopt exclude each other: the memory of a pool comes from one of them",
             ));
         }
         let (tier, clearing) =

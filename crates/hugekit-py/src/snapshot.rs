@@ -731,7 +731,7 @@ impl Snapshot {
         let taken: Vec<_> = taken.collect();
         if form != self.form || taken.len() != parts.len() || !given.is_empty() {
             return Err(PyValueError::new_err(format!(
-                "out is given otherwise than the arrays of the snapshot were: as {}",
+                "out does not match the snapshot: give it as {}",
                 self.form.said(parts)
             )));
         }
@@ -740,7 +740,7 @@ impl Snapshot {
             if bytes != part.len {
                 let (name, len) = (&part.name, part.len);
                 return Err(PyValueError::new_err(format!(
-                    "{name} of out has {bytes} bytes, and the snapshot has {len}"
+                    "{name} of out has {bytes} bytes, the snapshot has {len}"
                 )));
             }
         }

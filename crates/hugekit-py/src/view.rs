@@ -119,7 +119,7 @@ impl View {
         let (Number(address), Number(nbytes)) = (address, nbytes);
         let start = address.wrapping_sub(self.origin);
         let elsewhere = || {
-            let message = format!("{nbytes} bytes at {address:#x} are not of the array");
+            let message = format!("{nbytes} bytes at {address:#x} are outside the array");
             PyValueError::new_err(message)
         };
         let pages = self.pages.as_ref().ok_or_else(elsewhere)?;

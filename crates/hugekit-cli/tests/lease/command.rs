@@ -67,7 +67,7 @@ fn arguments(_: Backing) {
         assert_eq!(output.status.code(), Some(2), "{output:?}");
         stderr(&output)
     };
-    assert!(usage(&[], &["cat", "/dev/null"]).contains("no argument has {}"));
+    assert!(usage(&[], &["cat", "/dev/null"]).contains("no argument contains {}"));
     let private = ["qemu", "-object", "memory-backend-file,id=m,size=4M,mem-path={}"];
     assert!(usage(&[], &private).contains("without share=on"));
     usage(&["--no-wait", "--wait", "5"], &["cat", "{}"]);

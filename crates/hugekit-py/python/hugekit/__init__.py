@@ -66,7 +66,7 @@ from ._hugekit import (
 
 if not getattr(_sys, "_is_gil_enabled", lambda: True)():
     raise ImportError(
-        "hugekit needs the GIL, which PYTHON_GIL=0 or -X gil=0 keeps off: arrays of a snapshot would not be one moment"
+        "hugekit needs the GIL, which PYTHON_GIL=0 or -X gil=0 disables: a snapshot would not be one moment"
     )
 
 __all__ = [

@@ -106,7 +106,7 @@ class Saving:
         # Asked first, because the thread ends last. In a forked child it has ended, wherever it was.
         is_alive, outcome = self._thread.is_alive(), self._outcome
         if outcome is None and not is_alive:
-            raise RuntimeError("the save was under way in the process that this one was forked from: wait for it there")
+            raise RuntimeError("the parent process makes this save: wait for it there")
         return outcome
 
     def __repr__(self) -> str:
@@ -196,7 +196,7 @@ class Checkpointer:
         self._look_at_process()
         with self._lock:
             if self._closed:
-                raise ValueError("the checkpointer was closed: make another one, whose first save is full")
+                raise ValueError("the checkpointer was closed: make a new one; its first save is full")
             self._join()
             start = time.perf_counter()
             moment, reason, paused = self._take(full)
@@ -431,7 +431,7 @@ class _Stored:
         length = int.from_bytes(header[len(_MAGIC) + 8 : _OPENING], "little")
         document = json.loads(header[_OPENING : _OPENING + length])
         if document["version"] > _VERSION:
-            raise ValueError(f"it is of version {document['version']}, and this hugekit reads {_VERSION}: update it")
+            raise ValueError(f"it has version {document['version']}, this hugekit reads {_VERSION}: update it")
         self.entries: list[Mapping[str, Any]] = [_checked(entry, self._state.length) for entry in document["arrays"]]
         self._tree = document["tree"]
         paths = paths_of(self._tree)
@@ -443,10 +443,10 @@ class _Stored:
         """Raises unless the arrays are those that were saved."""
         missing = [name_of(path) for path in self.paths if path not in leaves]
         if missing:
-            raise ValueError(f"{self._last}: it has {_some(missing)}, which the arrays have not")
+            raise ValueError(f"{self._last}: it has {_some(missing)}, which the arrays lack")
         added = [name_of(path) for path in leaves if path not in self.paths]
         if added:
-            raise ValueError(f"{self._last}: it has not {_some(added)}, which the arrays have")
+            raise ValueError(f"{self._last}: it lacks {_some(added)}, which the arrays have")
         for path, entry in zip(self.paths, self.entries):
             leaf = leaves[path]
             if (leaf.dtype, leaf.shape, leaf.axes) != (entry["dtype"], entry["shape"], entry["axes"]):
@@ -478,7 +478,7 @@ def _checked(entry: Any, length: int) -> Mapping[str, Any]:
     shape, axes = tuple(entry["shape"]), tuple(entry["axes"])
     numbers = (*shape, *axes, entry["offset"], entry["bytes"])
     if not all(type(number) is int and number >= 0 for number in numbers) or sorted(axes) != list(range(len(shape))):
-        raise ValueError(f"{entry['name']} has numbers that no array has")
+        raise ValueError(f"{entry['name']} has invalid numbers")
     if entry["offset"] + entry["bytes"] > length:
         raise ValueError(f"{entry['name']} lies beyond the end of the state")
     if not all(type(entry[key]) is str for key in ("name", "of", "dtype")):

@@ -84,7 +84,7 @@ class _Training:
         with numpy.load(self.path) as found:
             # A thread that failed has printed why.
             if {name: zlib.crc32(found[name].data) for name in found} != expected:
-                raise OSError(f"{self.path} does not hold the arrays as they were")
+                raise OSError(f"{self.path} does not contain the arrays as they were")
         os.remove(self.path)
         return _Saved(max(durations), complete, len(durations))
 
