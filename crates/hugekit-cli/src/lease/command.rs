@@ -118,13 +118,13 @@ mod tests {
             Ok(prepared) => panic!("{prepared:?}"),
         };
         let qemu = "qemu -object memory-backend-file,id=m,size=4G,mem-path={}";
-        assert!(refused(qemu).contains("without share=on"));
+        assert!(refused(qemu).contains("add share=on"));
         Prepared::new(&words(&format!("{qemu},share=on"))).unwrap();
         let json =
             r#"qemu -object {"qom-type":"memory-backend-file","mem-path":"{}","share":true}"#;
         Prepared::new(&words(json)).unwrap();
         let zone = "cloud-hypervisor --memory-zone id=m,size=4G,file={}";
-        assert!(refused(zone).contains("without shared=on"));
+        assert!(refused(zone).contains("add shared=on"));
         Prepared::new(&words(&format!("{zone},shared=on"))).unwrap();
     }
 

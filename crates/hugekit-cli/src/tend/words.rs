@@ -34,7 +34,8 @@ pub(super) fn of_pass(report: &PassReport) -> String {
 fn work(report: &PassReport) -> String {
     let PassReport { after, collapsed, cpu, longest, .. } = report;
     let mut line = format!(
-        "{} of {} on huge pages; {collapsed} ranges collapsed in {:.1} s ({:.2} s CPU, longest {:.1} ms)",
+        "{} of {} on huge pages; {collapsed} ranges collapsed in {:.1} s \
+         ({:.2} s CPU, longest {:.1} ms)",
         Size(after.huge as usize),
         Size(after.all as usize),
         report.elapsed.as_secs_f64(),

@@ -69,7 +69,7 @@ fn arguments(_: Backing) {
     };
     assert!(usage(&[], &["cat", "/dev/null"]).contains("no argument contains {}"));
     let private = ["qemu", "-object", "memory-backend-file,id=m,size=4M,mem-path={}"];
-    assert!(usage(&[], &private).contains("without share=on"));
+    assert!(usage(&[], &private).contains("add share=on"));
     usage(&["--no-wait", "--wait", "5"], &["cat", "{}"]);
     usage(&["--wait", "-1"], &["cat", "{}"]);
     usage(&["--path", "/dev/shm/x"], &["cat", "{}"]);
