@@ -16,7 +16,7 @@ pub enum BrokerError {
         socket: PathBuf,
     },
     /// The socket cannot be made there.
-    #[error("cannot listen at {}: {source}", socket.display())]
+    #[error("cannot listen at {}", socket.display())]
     Socket {
         /// Where.
         socket: PathBuf,
@@ -24,11 +24,11 @@ pub enum BrokerError {
         source: io::Error,
     },
     /// The size of a unit makes no sense, or the kernel has no such pages.
-    #[error("units of this size cannot be made: {0}")]
-    Unit(LeaseError),
+    #[error("units of this size cannot be made")]
+    Unit(#[source] LeaseError),
     /// What is charged to clients cannot be populated before they ask.
     #[error(
-        "{ready} units were to be ready, but what clients are charged for is populated when they ask"
+        "{ready} ready units requested: units that clients are charged for are populated on request"
     )]
     ReadyForClients {
         /// Units that were to be ready.
@@ -41,7 +41,7 @@ pub enum BrokerError {
         ready: usize,
     },
     /// The control group to be charged cannot be used.
-    #[error("no process can be placed in the control group {}: {source}", group.display())]
+    #[error("no process can be placed in the control group {}", group.display())]
     Group {
         /// Its directory.
         group: PathBuf,
@@ -49,7 +49,7 @@ pub enum BrokerError {
         source: io::Error,
     },
     /// Any other refusal of the kernel.
-    #[error("{call}: {source}")]
+    #[error("{call} failed")]
     Kernel {
         /// The system call.
         call: &'static str,
@@ -63,15 +63,18 @@ impl BrokerError {
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         Some(match self {
-            Self::Running { .. } => "choose another --socket, or end that one".to_owned(),
+            Self::Running { .. } => "choose another --socket, or stop the other broker".to_owned(),
             Self::Socket { .. } => {
                 "choose a --socket in a directory that this user may write to".to_owned()
             }
             Self::Unit(error) => return error.remedy(),
-            Self::ReadyForClients { .. } => "--ready 0".to_owned(),
-            Self::ReadyWithoutUnit { .. } => "--unit SIZE, or --ready 0".to_owned(),
+            Self::ReadyForClients { .. } => "use --ready 0".to_owned(),
+            Self::ReadyWithoutUnit { .. } => "use --unit SIZE, or --ready 0".to_owned(),
             Self::Group { group, .. } => {
-                format!("make it, and let this user write to {}/cgroup.procs", group.display())
+                format!(
+                    "make it, and give this user write access to {}/cgroup.procs",
+                    group.display()
+                )
             }
             Self::Kernel { .. } => return None,
         })

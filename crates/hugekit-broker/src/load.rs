@@ -92,14 +92,11 @@ fn told(error: &ImageError) -> NotLoaded {
         ImageError::Nothing => NotLoaded::Nothing,
         ImageError::NoFile { nth } => NotLoaded::NoFile { nth: nth as u64 },
         ImageError::Changed { nth, had, has } => NotLoaded::Changed { nth: nth as u64, had, has },
-        ImageError::Read { nth, at, ref error } => {
-            let errno = error.raw_os_error().map_or(0, |errno| u64::from(errno.unsigned_abs()));
-            NotLoaded::Read { nth: nth as u64, at, errno }
-        }
+        ImageError::Read { nth, at, .. } => NotLoaded::Read { nth: nth as u64, at, errno },
         ImageError::Range { range, .. } => {
             NotLoaded::Range { from: range.from, len: range.len, to: range.to }
         }
-        ImageError::Delta { nth, ref error } => of_delta(nth as u64, error),
+        ImageError::Delta { nth, ref source } => of_delta(nth as u64, source),
         ImageError::TooLarge { most } => NotLoaded::TooLarge { most },
         ImageError::Populate(_) | ImageError::Heap(_) => NotLoaded::NoMemory,
         _ => NotLoaded::Kernel { errno },

@@ -8,37 +8,40 @@
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
+use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
 use rustix::param::page_size;
 
-use crate::parallel::{Bytes, Cancel, Job, JobError, Progress, Report, Sharing, Threads};
+use crate::parallel::{Bytes, Cancel, Job, JobError, Progress, Report, Threads, WorkSharing};
 use crate::profile::Profile;
 use hugekit_sys::ErrorKind;
 use hugekit_sys::mapping::collapse;
 use hugekit_sys::memory;
 
-/// Why a chunk could not be populated. What was populated before stays so.
+/// An error of a chunk that could not be populated. Chunks that were populated before stay
+/// populated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PopulateError {
-    /// The kernel is older than Linux 5.14, or not Linux at all.
+    /// The kernel is older than Linux 5.14, or is not Linux.
     #[error("the kernel cannot populate memory: MADV_POPULATE_WRITE needs Linux 5.14")]
     Unsupported,
     /// Part of the range is not mapped.
     #[error("part of the memory is not mapped")]
     NotMapped,
-    /// Part of the range may not be written: read-only, without any access, or a device's.
+    /// Part of the range may not be written: it is read-only, has no access, or belongs to a
+    /// device.
     #[error("part of the memory may not be written")]
     NotWritable,
-    /// An access would end in SIGBUS: beyond the end of a file, or no huge page is left.
+    /// An access would end in SIGBUS: it lies beyond the end of a file, or no huge page is left.
     #[error("part of the memory has nothing behind it: a file's end, or no huge page left")]
     NothingBehind,
-    /// The kernel has no memory left for it.
+    /// The kernel has no memory left.
     #[error("out of memory")]
     OutOfMemory,
-    /// A page is broken hardware.
+    /// The hardware of a page is broken.
     #[error("a page of the memory is broken hardware")]
     Poisoned,
     /// Something else; the kernel's word.
@@ -46,7 +49,7 @@ pub enum PopulateError {
     Kernel(std::io::ErrorKind),
 }
 
-/// A populate with knowledge of who does it.
+/// Options for populating memory: threads, progress, cancellation.
 ///
 /// ```
 /// use hugekit::{PopulateOptions, Threads};
@@ -60,34 +63,36 @@ pub enum PopulateError {
 #[must_use = "a builder populates nothing until run"]
 pub struct PopulateOptions<'a> {
     profile: Option<&'a Profile>,
-    sharing: Sharing<'a>,
+    sharing: WorkSharing<'a>,
 }
 
 impl<'a> PopulateOptions<'a> {
-    /// By the calling thread alone, in one go.
+    /// Makes options without changes: the calling thread populates everything in one call.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The profile to decide by, instead of [`Profile::current`].
+    /// Sets the profile that chooses the number of threads. By default [`Profile::current`].
     pub fn profile(mut self, profile: &'a Profile) -> Self {
         self.profile = Some(profile);
         self
     }
 
-    /// How many threads populate, the calling one included: [`Threads::One`] unless said.
+    /// Sets the number of threads, the calling thread included. By default [`Threads::One`].
     pub fn threads(mut self, threads: Threads) -> Self {
         self.sharing.threads = threads;
         self
     }
 
-    /// Whom to tell, chunk by chunk, how many bytes are populated.
+    /// Sets a callback that is called after each chunk, with the number of bytes populated. By
+    /// default none.
     pub fn progress(mut self, progress: &'a Progress<'a>) -> Self {
         self.sharing.progress = Some(progress);
         self
     }
 
-    /// What stops it early; between chunks, never within one.
+    /// Sets the flag that stops the operation. It stops between chunks, never within one. By
+    /// default none.
     pub fn cancel(mut self, cancel: &'a Cancel) -> Self {
         self.sharing.cancel = Some(cancel);
         self
@@ -96,37 +101,39 @@ impl<'a> PopulateOptions<'a> {
     /// A job of `len` bytes with these options.
     #[doc(hidden)]
     pub fn job(&self, len: usize) -> Job<'a> {
-        let Sharing { threads, progress, cancel, low_priority } = self.sharing;
+        let WorkSharing { threads, progress, cancel, low_priority } = self.sharing;
         let job = Job::new(len).threads(threads).low_priority(low_priority);
         let job = progress.into_iter().fold(job, Job::progress);
         cancel.into_iter().fold(job, Job::cancel)
     }
 
-    /// Lets threads other than the calling one run only on CPUs that no other thread wants.
+    /// If true, threads other than the calling thread run only on CPUs that no other thread wants
+    /// (`SCHED_IDLE`). By default false.
     pub fn low_priority(mut self, low: bool) -> Self {
         self.sharing.low_priority = low;
         self
     }
 
-    /// Faults in every page that a byte of `memory` lies on. No byte changes.
+    /// Populates every page that contains a byte of `memory`. No byte changes.
     ///
     /// # Errors
-    /// [`JobError::Chunk`] with a [`PopulateError`]; otherwise what a job may end in.
+    /// [`JobError::Chunk`] with a [`PopulateError`] if a page cannot be populated, and the other
+    /// errors of a job. Pages populated before stay populated.
     ///
     /// # Panics
-    /// If the progress callback does.
+    /// If the progress callback panics.
     pub fn run(&self, memory: &mut [MaybeUninit<u8>]) -> Result<Report, JobError<PopulateError>> {
         self.run_addresses(memory.as_mut_ptr().cast::<u8>(), memory.len())
     }
 
-    /// As [`run`](Self::run), for memory that is known by its addresses only. Memory that is not mapped, or not
-    /// writable, is an error.
+    /// Populates every page of a range of addresses, as [`run`](Self::run) does. Memory that is not
+    /// mapped, or not writable, is an error.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    /// The errors of [`run`](Self::run).
     ///
     /// # Panics
-    /// As [`run`](Self::run).
+    /// If the progress callback panics.
     pub fn run_range(&self, addresses: Range<usize>) -> Result<Report, JobError<PopulateError>> {
         let start = std::ptr::with_exposed_provenance_mut(addresses.start);
         self.run_addresses(start, addresses.len())
@@ -137,7 +144,7 @@ impl<'a> PopulateOptions<'a> {
         let min_chunk = profile.min_chunk.max(1).next_multiple_of(page_size());
         let bytes = Bytes(start);
         self.sharing.run(start, len, profile, min_chunk, |chunk| {
-            populate_pages(bytes.at(chunk.start), chunk.len())
+            populate_pages(addresses_of(bytes.at(chunk.start), chunk.len()))
         })
     }
 }
@@ -188,11 +195,11 @@ pub unsafe fn populate_folio(
     folio: usize,
     first: usize,
 ) -> Result<bool, PopulateError> {
-    populate_pages(start.wrapping_add(first), page_size())?;
+    populate_pages(addresses_of(start.wrapping_add(first), page_size()))?;
     // SAFETY: the caller's promise.
     let is_huge = unsafe { collapse(start, folio) }.is_ok();
     if !is_huge {
-        populate_pages(start, folio)?;
+        populate_pages(addresses_of(start, folio))?;
     }
     Ok(is_huge)
 }
@@ -202,32 +209,25 @@ pub unsafe fn populate_folio(
 ///
 /// # Errors
 /// [`PopulateError`]: the kernel refused.
-pub fn populate_pages(start: *mut u8, len: usize) -> Result<(), PopulateError> {
-    if len == 0 {
+pub fn populate_pages(addresses: Range<usize>) -> Result<(), PopulateError> {
+    if addresses.is_empty() {
         return Ok(()); // No byte lies on any page, and the address may be one that was never mapped.
     }
     let page = page_size();
-    let before = start.addr() % page;
-    let (first, len) = (start.wrapping_sub(before), before.saturating_add(len));
-    let len = len.checked_next_multiple_of(page).ok_or(PopulateError::NotMapped)?;
-    memory::populate_write(first, len).map_err(|errno| meaning(errno, first, len))
+    let first = addresses.start - addresses.start % page;
+    let end = addresses.end.checked_next_multiple_of(page).ok_or(PopulateError::NotMapped)?;
+    let start = ptr::with_exposed_provenance_mut(first);
+    memory::populate_write(start, end - first)
+        .map_err(|errno| PopulateError::from_errno(errno, &(first..end)))
 }
 
-/// The kernel has one word for several causes; asking again tells them apart.
-pub fn meaning(errno: Errno, first: *mut u8, len: usize) -> PopulateError {
-    match errno {
-        Errno::INVAL if !memory::can_populate() => PopulateError::Unsupported,
-        Errno::INVAL => PopulateError::NotWritable,
-        Errno::NOMEM if !memory::is_mapped(first, len) => PopulateError::NotMapped,
-        Errno::NOMEM => PopulateError::OutOfMemory,
-        Errno::FAULT => PopulateError::NothingBehind,
-        Errno::HWPOISON => PopulateError::Poisoned,
-        other => PopulateError::Kernel(std::io::Error::from(other).kind()),
-    }
+fn addresses_of(start: *mut u8, len: usize) -> Range<usize> {
+    let start = start.expose_provenance();
+    start..start.saturating_add(len)
 }
 
 impl JobError<PopulateError> {
-    /// What it means for a program.
+    /// The kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.kind_with(PopulateError::kind)
@@ -235,7 +235,23 @@ impl JobError<PopulateError> {
 }
 
 impl PopulateError {
-    /// What it means for a program.
+    /// The kernel answers several causes alike. Asking it again about these pages tells them apart.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn from_errno(errno: Errno, pages: &Range<usize>) -> Self {
+        let is_mapped = || memory::is_mapped(ptr::without_provenance(pages.start), pages.len());
+        match errno {
+            Errno::INVAL if !memory::can_populate() => Self::Unsupported,
+            Errno::INVAL => Self::NotWritable,
+            Errno::NOMEM if !is_mapped() => Self::NotMapped,
+            Errno::NOMEM => Self::OutOfMemory,
+            Errno::FAULT => Self::NothingBehind,
+            Errno::HWPOISON => Self::Poisoned,
+            other => Self::Kernel(std::io::Error::from(other).kind()),
+        }
+    }
+
+    /// The kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -259,12 +275,12 @@ mod tests {
         } else {
             PopulateError::Unsupported
         };
-        assert_eq!(meaning(Errno::INVAL, std::ptr::null_mut(), 0), expected);
+        assert_eq!(PopulateError::from_errno(Errno::INVAL, &(0..0)), expected);
     }
 
     #[test]
     fn populate_that_fails_otherwise_says_what_the_kernel_says() {
-        let said = |errno| meaning(errno, std::ptr::null_mut(), 0);
+        let said = |errno| PopulateError::from_errno(errno, &(0..0));
         assert_eq!(said(Errno::FAULT), PopulateError::NothingBehind);
         assert_eq!(said(Errno::HWPOISON), PopulateError::Poisoned);
         assert_eq!(said(Errno::AGAIN), PopulateError::Kernel(std::io::ErrorKind::WouldBlock));

@@ -1,5 +1,6 @@
 //! Cache sizes: what decides between cached and streaming stores.
 
+use hugekit::error_chain;
 use hugekit_machine::CacheSizes;
 
 use crate::facts::Facts;
@@ -11,7 +12,7 @@ const TOPIC: Topic = Topic("caches");
 pub(crate) fn lines(facts: &Facts) -> Vec<Line> {
     match &facts.caches {
         Ok(sizes) => size_lines(sizes),
-        Err(error) => vec![TOPIC.unknown("sizes", error)],
+        Err(error) => vec![TOPIC.unknown("sizes", error_chain(error))],
     }
 }
 
@@ -28,7 +29,7 @@ fn size_lines(sizes: &CacheSizes) -> Vec<Line> {
 
 fn size_line(name: &str, size: usize) -> Line {
     match size {
-        0 => TOPIC.note(name, "none, or the kernel does not say"),
+        0 => TOPIC.note(name, "none, or the kernel does not report it"),
         size => TOPIC.ok(name, units::bytes(size as u64)),
     }
 }
@@ -42,7 +43,7 @@ mod tests {
         let sizes = CacheSizes { l1d: 32 << 10, l2: 0, llc: 45 << 20, llc_shared_by: 36 };
         let lines = size_lines(&sizes);
         assert_eq!(lines[0].value, "32 KiB");
-        assert!(lines[1].value.contains("does not say"));
+        assert!(lines[1].value.contains("does not report it"));
         assert_eq!(lines[2].value, "45 MiB, shared by 36 CPUs: 1.2 MiB each");
     }
 }

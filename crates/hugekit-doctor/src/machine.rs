@@ -1,5 +1,6 @@
 //! The machine, as lines and as the `machine` object of the JSON.
 
+use hugekit::error_chain;
 use hugekit_machine::process::{Process, Seccomp};
 use serde::Serialize;
 
@@ -66,7 +67,7 @@ impl From<&Facts> for Machine {
 pub(crate) fn lines(facts: &Facts) -> Vec<Line> {
     let mut lines = match &facts.host {
         Ok(host) => host_lines(host),
-        Err(error) => vec![TOPIC.unknown("kernel", error)],
+        Err(error) => vec![TOPIC.unknown("kernel", error_chain(error))],
     };
     lines.push(TOPIC.about("process", &facts.process, process_line));
     lines.extend(remedies_line(facts.is_root(), facts.container()));
@@ -80,7 +81,7 @@ fn host_lines(host: &Host) -> Vec<Line> {
         clearing_line(host),
         match &host.cpu_model {
             Some(model) => TOPIC.ok("processor", model),
-            None => TOPIC.unknown("processor", "/proc/cpuinfo does not name it"),
+            None => TOPIC.unknown("processor", "/proc/cpuinfo has no name"),
         },
         match &host.hypervisor {
             Some(name) => {
@@ -103,7 +104,7 @@ fn clearing_line(host: &Host) -> Line {
         Some(false) => {
             TOPIC.note(NAME, "page by page, as Linux did before 7.0, unless it was backported")
         }
-        None => TOPIC.unknown(NAME, "the release begins with no number"),
+        None => TOPIC.unknown(NAME, "the kernel release does not begin with a number"),
     }
 }
 

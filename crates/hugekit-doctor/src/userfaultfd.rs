@@ -1,5 +1,6 @@
 //! userfaultfd: what forks, snapshots and dirty memory rest on.
 
+use hugekit::error_chain;
 use hugekit_machine::Error;
 use hugekit_machine::userfaultfd::{Features, Obstacle, Userfaultfd, Uses};
 
@@ -25,7 +26,7 @@ const FEATURES: &[Feature] = &[
         wanted: Features::SIGBUS,
         since: "4.14",
         without: Verdict::Missing,
-        instead: "no faults are served in the thread that meets them",
+        instead: "faults cannot be handled in the faulting thread",
     },
     Feature {
         name: "minor faults",
@@ -46,14 +47,14 @@ const FEATURES: &[Feature] = &[
         wanted: Features::WRITE_PROTECT_UNPOPULATED,
         since: "6.4",
         without: Verdict::Limited,
-        instead: "forks copy what they read; snapshots map zeroes where memory is untouched",
+        instead: "forks copy pages that they read; snapshots map zeroes for untouched memory",
     },
     Feature {
         name: "noted writes",
         wanted: Features::WRITE_PROTECT_ASYNC,
         since: "6.7",
         without: Verdict::Limited,
-        instead: "ends of a snapshot that share a page have its writers wait, or are refused in user mode",
+        instead: "a snapshot that ends inside a page makes writers wait; in user mode, it fails",
     },
 ];
 
@@ -69,7 +70,7 @@ pub(crate) fn lines(facts: &Facts) -> Vec<Line> {
     let sysctl = &facts.unprivileged_userfaultfd;
     match &facts.userfaultfd {
         Ok(state) => state_lines(state, sysctl, asker),
-        Err(error) => vec![TOPIC.unknown("uses", error), sysctl_line(sysctl, &[])],
+        Err(error) => vec![TOPIC.unknown("uses", error_chain(error)), sysctl_line(sysctl, &[])],
     }
 }
 
@@ -90,7 +91,7 @@ fn uses_line(state: &Userfaultfd, asker: Asker) -> Line {
         Uses::WholeByDevice => return TOPIC.ok("uses", "whole, through /dev/userfaultfd"),
         Uses::UserModeOnly => TOPIC.limited(
             "uses",
-            "user mode only: system calls into such memory fail, KVM cannot use it",
+            "user mode only: system calls that write to such memory fail, and KVM cannot use it",
         ),
         Uses::None => TOPIC.missing("uses", "none: no forks, no snapshots"),
     };
@@ -132,7 +133,7 @@ fn obstacle_remedy(obstacle: Obstacle, asker: Asker) -> &'static str {
 fn system_call_line(state: &Userfaultfd, asker: Asker) -> Line {
     let Some(first) = state.obstacles.first() else { return TOPIC.ok("system call", "allowed") };
     let reasons: Vec<String> = state.obstacles.iter().copied().map(reason).collect();
-    let value = reasons.join("; behind that ");
+    let value = reasons.join("; after that ");
     match state.uses {
         Uses::WholeByDevice => TOPIC.note("system call", value),
         _ => TOPIC.limited("system call", value),
@@ -146,7 +147,7 @@ fn reason(obstacle: Obstacle) -> String {
         Obstacle::Filter(Some(number)) => {
             format!("a seccomp filter refuses it: {}", os_error(number))
         }
-        Obstacle::Filter(None) => "a seccomp filter kills a process that asks".to_owned(),
+        Obstacle::Filter(None) => "a seccomp filter kills every process that calls it".to_owned(),
         Obstacle::Unprivileged => {
             "no CAP_SYS_PTRACE, and vm.unprivileged_userfaultfd is 0".to_owned()
         }
@@ -167,15 +168,15 @@ fn device_line(device: &Result<(), Error>, asker: Asker) -> Line {
     match device {
         Ok(()) => TOPIC.ok("device", "/dev/userfaultfd opens"),
         Err(error) if error.is_not_found() => {
-            TOPIC.limited("device", error.to_string()).remedy(match asker.container {
+            TOPIC.limited("device", error_chain(error).to_string()).remedy(match asker.container {
                 Some(_) => "start the container with --device /dev/userfaultfd",
                 None => "needs Linux 6.1 or later",
             })
         }
         Err(error) if error.is_permission_denied() => {
-            TOPIC.limited("device", error.to_string()).remedy(grant_device(asker))
+            TOPIC.limited("device", error_chain(error).to_string()).remedy(grant_device(asker))
         }
-        Err(error) => TOPIC.unknown("device", error),
+        Err(error) => TOPIC.unknown("device", error_chain(error)),
     }
 }
 
@@ -198,7 +199,7 @@ fn feature_line(feature: &Feature, state: &Userfaultfd) -> Line {
     let line = match (state.features.contains(*wanted), state.uses) {
         (true, _) => return TOPIC.ok(*name, "yes"),
         (false, Uses::None) => {
-            return TOPIC.unknown(*name, "no descriptor to ask: no userfaultfd opens");
+            return TOPIC.unknown(*name, "cannot be read: no userfaultfd opens");
         }
         (false, _) => TOPIC.missing(*name, format!("no: {instead}")),
     };
@@ -239,7 +240,7 @@ mod tests {
         let line =
             system_call_line(&state(Uses::None, &obstacles, device(ErrorKind::NotFound)), USER);
         assert!(line.value.starts_with("a seccomp filter refuses it: Operation not permitted"));
-        assert!(line.value.contains("; behind that no CAP_SYS_PTRACE"));
+        assert!(line.value.contains("; after that no CAP_SYS_PTRACE"));
         assert!(line.remedy.unwrap().contains("SystemCallFilter="));
         let docker = Asker { container: Some("docker"), ..USER };
         assert!(obstacle_remedy(obstacles[0], docker).contains("seccomp=FILE"));

@@ -71,5 +71,5 @@ fn apply_one(
 
 fn refused(delta: &Raw) -> impl Fn(DeltaError) -> ImageError {
     let nth = delta.nth();
-    move |error| ImageError::Delta { nth, error }
+    move |source| ImageError::Delta { nth, source }
 }

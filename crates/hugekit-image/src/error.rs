@@ -50,23 +50,23 @@ pub enum ImageError {
         has: u64,
     },
     /// A source could not be read.
-    #[error("source {nth} cannot be read at byte {at}: {error}")]
+    #[error("source {nth} cannot be read at byte {at}")]
     Read {
         /// Which source.
         nth: usize,
         /// Where.
         at: u64,
         /// What the kernel said.
-        error: io::Error,
+        source: io::Error,
     },
     /// A delta was refused.
     #[cfg(feature = "delta")]
-    #[error("source {nth}: {error}")]
+    #[error("source {nth} is refused")]
     Delta {
         /// Which source.
         nth: usize,
         /// Why.
-        error: DeltaError,
+        source: DeltaError,
     },
     /// The sources have more memory than may be populated for them.
     #[error("the image needs more than the {} that may be populated for it", size(most))]
@@ -75,7 +75,7 @@ pub enum ImageError {
         most: u64,
     },
     /// The image could not be populated.
-    #[error("the image could not be populated: {0}")]
+    #[error("the image could not be populated")]
     Populate(#[from] PopulateError),
     /// The load was cancelled.
     #[error("the load was cancelled")]
@@ -99,7 +99,7 @@ pub enum ImageError {
     #[error(transparent)]
     Heap(#[from] HeapShortage),
     /// Any other refusal of the kernel.
-    #[error("{call}: {source}")]
+    #[error("{call} failed")]
     Kernel {
         /// The system call.
         call: &'static str,
@@ -151,7 +151,7 @@ impl ImageError {
             Self::Populate(error) => error.kind(),
             Self::Broker(error) => error.kind(),
             Self::Cancelled => ErrorKind::Cancelled,
-            Self::Read { error, .. } => error.kind().into(),
+            Self::Read { source, .. } => source.kind().into(),
             Self::Kernel { source, .. } => source.kind().into(),
         }
     }

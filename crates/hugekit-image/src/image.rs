@@ -30,7 +30,7 @@ impl Image {
     /// [`ImageError`]: the file cannot be opened or read, or was changed meanwhile, or memory is short.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ImageError> {
         let opened = File::open(path);
-        let file = opened.map_err(|error| ImageError::Read { nth: 0, at: 0, error })?;
+        let file = opened.map_err(|source| ImageError::Read { nth: 0, at: 0, source })?;
         Self::builder("image").source(file).load()
     }
 

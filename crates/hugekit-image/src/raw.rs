@@ -29,7 +29,7 @@ pub(crate) struct Raw {
 
 impl Raw {
     pub(crate) fn new(file: File, nth: usize) -> Result<Self, ImageError> {
-        let found = file.metadata().map_err(|error| ImageError::Read { nth, at: 0, error })?;
+        let found = file.metadata().map_err(|source| ImageError::Read { nth, at: 0, source })?;
         if !found.is_file() {
             return Err(ImageError::NoFile { nth });
         }
@@ -149,8 +149,8 @@ impl Raw {
         }
     }
 
-    fn refused(&self, at: u64, error: std::io::Error) -> ImageError {
-        ImageError::Read { nth: self.nth, at, error }
+    fn refused(&self, at: u64, source: std::io::Error) -> ImageError {
+        ImageError::Read { nth: self.nth, at, source }
     }
 
     fn changed(&self) -> ImageError {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use hugekit::error_chain;
 use hugekit::pool::Backing;
 use hugekit::{HUGE_PAGE_BYTES, PopulateOptions, Threads};
 use hugekit_image::Image;
@@ -22,38 +23,39 @@ use crate::socket;
 use crate::text::say;
 use crate::usage::{Remedied, UsageError};
 
-/// Start a program with memory that is already populated, or make a file of it.
+/// Start a program with memory that is already populated, or make a file of such memory.
 ///
-/// `{}` in the program's arguments becomes the path of the memory, /proc/self/fd/N, and `{fd}` the number alone.
-/// The memory comes from `hugekit broker`; where none listens, this command populates it itself, and says so.
+/// In the program's arguments, `{}` becomes the path of the memory (/proc/self/fd/N), and `{fd}`
+/// only the number N. The memory comes from `hugekit broker`. If no broker listens, this command
+/// prints so and populates the memory itself.
 ///
-/// hugekit lease --size 4GiB -- qemu-system-x86_64 -m 4G
+/// Example: hugekit lease --size 4GiB -- qemu-system-x86_64 -m 4G
 ///   -object memory-backend-file,id=m,size=4G,mem-path={},share=on -machine memory-backend=m
 ///
-/// With --image the memory is an image that the broker holds, which the program maps privately: a Firecracker restores
-/// from it as from a file. The environment variable `HUGEKIT_LEASE_PATH` has the path, too.
+/// With --image the memory is an image that the broker holds. The program maps it privately, as
+/// Firecracker does when it restores from a file. `$HUGEKIT_LEASE_PATH` is the path, too.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct LeaseCommand {
-    /// How much, such as 4GiB: the size of the broker's units
+    /// Size of the memory, such as 4GiB; must be the size of the broker's units
     #[arg(long, value_name = "SIZE", required_unless_present = "image", conflicts_with = "image")]
     size: Option<Size>,
-    /// An image that the broker holds, instead of memory that is all zeroes
+    /// An image that the broker holds, instead of zeroed memory
     #[arg(long, value_name = "NAME", conflicts_with_all = ["wait", "no_wait", "backing"])]
     image: Option<ImageName>,
-    /// Wait so many seconds for a unit to be ready
+    /// Wait at most this many seconds until a unit is ready [default: 30]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     wait: Option<Duration>,
-    /// Take a unit that is ready, or none
+    /// Fail if no unit is ready
     #[arg(long, conflicts_with = "wait")]
     no_wait: bool,
-    /// Where the broker listens
+    /// The broker's socket [default: /run/hugekit/broker.sock, or below $XDG_RUNTIME_DIR]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Without a broker: what the memory is made of
+    /// Without a broker: the pages of the memory
     #[arg(long, value_enum, default_value_t)]
     backing: Pages,
-    /// Make a file of this name, in a hugetlbfs or a tmpfs, and start no program; with --size no broker is asked
+    /// Make a file of this name in a hugetlbfs or tmpfs, and start no program; with --size without a broker
     #[arg(long, value_name = "FILE", conflicts_with_all = ["command", "wait", "no_wait", "backing"])]
     path: Option<PathBuf>,
     /// The program and its arguments
@@ -62,7 +64,7 @@ pub(crate) struct LeaseCommand {
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.trim_end_matches('s').parse().map_err(|_| "a number of seconds")?;
+    let seconds = text.trim_end_matches('s').parse().map_err(|_| "must be a number of seconds")?;
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
 
@@ -103,7 +105,7 @@ impl LeaseCommand {
         if backing == Backing::Thp && huge > 0 {
             warn_of_base_pages(size.0 as u64, huge);
             if !command.is_aligned() {
-                say("warning: without align=2M QEMU maps the memory where no huge page fits");
+                say("warning: QEMU maps the memory where huge pages do not fit: add align=2M");
             }
         }
         Err(command.start(&file))
@@ -113,7 +115,7 @@ impl LeaseCommand {
         self.socket.clone().unwrap_or_else(socket::to_ask)
     }
 
-    /// The memory, what it is made of, and how many bytes of it are on huge pages.
+    /// The memory, its backing, and how many bytes of it are on huge pages.
     fn memory(&self, size: Size) -> Result<(OwnedFd, Backing, u64), LeaseError> {
         let wait = if self.no_wait { Duration::ZERO } else { self.wait.unwrap_or(DEFAULT_WAIT) };
         match Lease::ask(&self.socket(), size.0, wait) {
@@ -122,6 +124,7 @@ impl LeaseCommand {
                 Ok((lease.into_file(), backing, huge))
             }
             Err(error @ (LeaseError::NoBroker { .. } | LeaseError::HungUp)) => {
+                let error = error_chain(&error);
                 say(&format!("{error}; populating {size} here instead"));
                 let memory = MemoryFile::create("lease", size.0, self.backing.into())?;
                 let huge = populate(&memory)?;
@@ -132,7 +135,7 @@ impl LeaseCommand {
     }
 }
 
-/// The file has its name only when all of it is there: no program finds a part.
+/// The file gets its name when it is complete, so no program finds a part.
 fn make(path: &Path, bytes: usize) -> Result<(), LeaseError> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let memory = MemoryFile::create_in(folder.unwrap_or(Path::new(".")), bytes)?;
@@ -140,7 +143,7 @@ fn make(path: &Path, bytes: usize) -> Result<(), LeaseError> {
     memory.link(path)
 }
 
-/// In parallel, and with progress where a terminal shows it.
+/// In parallel, with progress if there is a terminal.
 fn populate(memory: &MemoryFile) -> Result<u64, LeaseError> {
     let style = ProgressStyle::with_template("populating {wide_bar} {bytes} of {total_bytes}");
     let bar = ProgressBar::new(memory.bytes() as u64);
@@ -155,7 +158,8 @@ fn populate(memory: &MemoryFile) -> Result<u64, LeaseError> {
 fn warn_of_base_pages(bytes: u64, huge: u64) {
     let size = |bytes: u64| Size(usize::try_from(bytes).unwrap_or(usize::MAX));
     if huge < bytes {
-        say(&format!("warning: of {} only {} are on huge pages", size(bytes), size(huge)));
+        let (bytes, huge) = (size(bytes), size(huge));
+        say(&format!("warning: {bytes} requested, only {huge} are on huge pages"));
     }
 }
 

@@ -44,14 +44,14 @@ pub use fault_error::FaultError;
 pub use hugekit_sys::backing::Backing;
 pub(crate) use hugekit_sys::size::Size;
 pub use inherited::InheritedMemory;
-pub(crate) use memory::{Mapped, Memory};
+pub(crate) use memory::{Mapped, PoolMemory};
 pub use nodes::NodePolicy;
-pub use stats::Stats;
+pub use stats::PoolStats;
 
-/// Memory that is allocated clean. A handle: clones are the same pool.
+/// Memory that is clean when it is allocated. Clones are handles of the same pool.
 ///
-/// The pool lives until the last handle and the last region are gone. In a process forked from the
-/// pool's there is no such memory: every call is refused there, and dropping changes nothing.
+/// A pool exists until its last handle and its last region are dropped. Children of `fork(2)` do
+/// not inherit its memory: every call returns an error there, and dropping a handle does nothing.
 ///
 /// ```
 /// use hugekit::pool::{Backing, Pool};
@@ -66,10 +66,10 @@ pub use stats::Stats;
 /// # Ok::<(), hugekit::pool::PoolError>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Pool(Arc<Inner>);
+pub struct Pool(Arc<PoolInner>);
 
 #[derive(Debug)]
-struct Inner {
+struct PoolInner {
     /// Held for its drop.
     _scrubber: Scrubber,
     core: Arc<Core>,
@@ -79,18 +79,18 @@ struct Inner {
 }
 
 impl Pool {
-    /// A pool of `capacity` bytes, rounded up to whole folios.
+    /// Makes a builder for a pool of `capacity` bytes, rounded up to whole folios.
     pub fn builder<'a>(capacity: usize) -> PoolBuilder<'a> {
         PoolBuilder::new(capacity)
     }
 
-    /// What the pool's memory is made of, what was asked for, and why that was not to be had.
+    /// The backing, the one that was requested, and the reasons why it was not available.
     #[must_use]
     pub fn backing_report(&self) -> &BackingReport {
         &self.0.report
     }
 
-    /// What the pool's memory is made of.
+    /// The backing of the pool.
     #[must_use]
     pub fn backing(&self) -> Backing {
         self.0.report.backing
@@ -102,23 +102,23 @@ impl Pool {
         self.0.report.capacity
     }
 
-    /// Bytes of a folio: regions take whole ones.
+    /// Bytes of a folio. Every region consists of whole folios.
     #[must_use]
     pub fn page_size(&self) -> usize {
         self.backing().page_size()
     }
 
-    /// The pool at this moment.
+    /// The state of the pool at this moment.
     ///
     /// # Errors
     /// [`PoolError::Forked`] in a forked child.
-    pub fn stats(&self) -> Result<Stats, PoolError> {
+    pub fn stats(&self) -> Result<PoolStats, PoolError> {
         self.0.core.check_ours()?;
         Ok(self.0.core.stats())
     }
 
-    /// Clears everything that is dirty now, on the calling thread and as many helpers as were asked
-    /// for when the pool was made. Returns how many bytes that were.
+    /// Clears all memory that is dirty now, with the number of threads that the pool was built
+    /// with. Returns the number of bytes cleared.
     ///
     /// # Errors
     /// [`PoolError::Forked`] in a forked child.
@@ -126,8 +126,8 @@ impl Pool {
         self.0.core.scrub_all(self.0.threads)
     }
 
-    /// Has the scrubber rest until [`resume_scrubbing`](Self::resume_scrubbing), and waits until it
-    /// does.
+    /// Stops the scrubber until [`resume_scrubbing`](Self::resume_scrubbing), and waits until it
+    /// has stopped.
     ///
     /// # Errors
     /// [`PoolError::Forked`] in a forked child.
@@ -137,7 +137,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Lets the scrubber work again.
+    /// Starts the scrubber again.
     ///
     /// # Errors
     /// [`PoolError::Forked`] in a forked child.
@@ -268,7 +268,7 @@ impl Pool {
         self.0.core.clear_in_use(extent, bytes, self.0.threads)
     }
 
-    pub(crate) fn memory(&self) -> &Memory {
+    pub(crate) fn memory(&self) -> &PoolMemory {
         &self.0.core.memory
     }
 
