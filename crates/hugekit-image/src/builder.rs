@@ -4,12 +4,12 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use hugekit_bulk::parallel::Sharing;
+use hugekit_bulk::parallel::WorkSharing;
 use hugekit_bulk::{Cancel, Threads};
 #[cfg(feature = "delta")]
 use hugekit_delta::StateId;
 use hugekit_sys::headroom;
-use hugekit_sys::memfd::{self, Pages};
+use hugekit_sys::memfd::{self, FilePages};
 
 use crate::canvas::Canvas;
 #[cfg(feature = "delta")]
@@ -32,7 +32,7 @@ pub struct ImageBuilder<'a> {
     #[cfg(feature = "delta")]
     state: Option<StateId>,
     most: u64,
-    sharing: Sharing<'a>,
+    sharing: WorkSharing<'a>,
 }
 
 impl<'a> ImageBuilder<'a> {
@@ -44,7 +44,7 @@ impl<'a> ImageBuilder<'a> {
             #[cfg(feature = "delta")]
             state: None,
             most: u64::MAX,
-            sharing: Sharing { threads: Threads::Auto, ..Sharing::default() },
+            sharing: WorkSharing { threads: Threads::Auto, ..WorkSharing::default() },
         }
     }
 
@@ -113,7 +113,7 @@ impl<'a> ImageBuilder<'a> {
     /// [`ImageError`]: a source is refused or was changed, or memory is short.
     pub fn load(self) -> Result<Image, ImageError> {
         headroom::check()?;
-        let file = memfd::create(&memfd::name(&self.name), Pages::Shmem);
+        let file = memfd::create(&memfd::name(&self.name), FilePages::Shmem);
         let file = file.map_err(ImageError::of("memfd_create"))?;
         memfd::make_readable(&file).map_err(ImageError::of("fchmod"))?;
         self.load_into(file)

@@ -8,12 +8,11 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use hugekit_bulk::parallel::Bytes;
 use hugekit_bulk::populate::populate_pages;
-use hugekit_bulk::{CopyOptions, Reuse};
+use hugekit_bulk::{CopyOptions, PopulateError, Reuse};
 use hugekit_sys::HUGE_PAGE_BYTES;
 use hugekit_sys::mapping::{Mapping, collapse};
-use hugekit_sys::{headroom, memfd, memory};
+use hugekit_sys::{headroom, memfd};
 use rustix::param::page_size;
 
 use crate::error::ImageError;
@@ -141,7 +140,7 @@ impl Canvas {
     #[cfg(feature = "delta")]
     fn zero(&self, part: &Range<usize>) -> Result<(), ImageError> {
         let there = self.start().wrapping_add(part.start);
-        populate_pages(there, part.len())?;
+        self.populate_bytes(part)?;
         // SAFETY: populated bytes of this value's mapping, to which no other thread writes: the deltas of a chain are
         // applied by one thread.
         unsafe { there.write_bytes(0, part.len()) };
@@ -152,7 +151,7 @@ impl Canvas {
     #[cfg(feature = "delta")]
     fn peek(&self, granule: &Range<usize>) -> Result<&[u8], ImageError> {
         let there = self.start().wrapping_add(granule.start);
-        populate_pages(there, granule.len())?;
+        self.populate_bytes(granule)?;
         // SAFETY: populated bytes of this value's mapping. The thread that applies a chain is the only one that writes
         // to them, and it does so only after this reference is gone.
         Ok(unsafe { std::slice::from_raw_parts(there, granule.len()) })
@@ -171,7 +170,7 @@ impl Canvas {
         for part in parts(at..at + bytes.len()) {
             let there = self.start().wrapping_add(part.start);
             if self.populate(part.start)? != HUGE {
-                populate_pages(there, part.len())?;
+                self.populate_bytes(&part)?;
             }
             let from = bytes[part.start - at..].as_ptr();
             // SAFETY: `from` has as many bytes as the part, which lies within the populated bytes of this value's
@@ -205,18 +204,17 @@ impl Canvas {
     }
 
     /// Whether one huge page is behind the granule then. The touch of one of its base pages allocates a huge page where
-    /// the setting permits it. A collapse makes one elsewhere: not always, because it waits for all CPUs.
+    /// the setting permits it, and the collapse makes one elsewhere.
     fn make_huge(&self, granule: usize, touched: usize) -> Result<bool, ImageError> {
-        let bytes = Bytes(self.start());
-        let page = page_size();
-        let (start, touched) = (bytes.at(granule), touched - touched % page);
-        populate_pages(bytes.at(touched), page)?;
-        let other = if touched == granule { HUGE_PAGE_BYTES - page } else { 0 };
-        if memory::is_present(start.wrapping_add(other), page).unwrap_or(false) {
-            return Ok(true);
-        }
+        self.populate_bytes(&(touched..touched + 1))?;
         // SAFETY: a mapping of this value's, which no userfaultfd watches, so that no access to it waits for a thread.
-        Ok(unsafe { collapse(start, HUGE_PAGE_BYTES) }.is_ok())
+        Ok(unsafe { collapse(self.start().wrapping_add(granule), HUGE_PAGE_BYTES) }.is_ok())
+    }
+
+    /// Populates the pages that these bytes lie on.
+    fn populate_bytes(&self, bytes: &Range<usize>) -> Result<(), PopulateError> {
+        let start = self.start().expose_provenance();
+        populate_pages(start + bytes.start..start + bytes.end)
     }
 
     fn state(&self, at: usize) -> &AtomicU8 {
@@ -274,10 +272,10 @@ fn parts(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hugekit_sys::memfd::Pages;
+    use hugekit_sys::memfd::FilePages;
 
     fn canvas(bytes: u64, most: u64) -> Canvas {
-        let file = memfd::create(c"hugekit-test", Pages::Shmem).unwrap();
+        let file = memfd::create(c"hugekit-test", FilePages::Shmem).unwrap();
         Canvas::new(file, bytes, most).unwrap()
     }
 
@@ -308,7 +306,7 @@ mod tests {
     #[test]
     fn an_image_that_no_address_space_holds_is_refused() {
         for bytes in [1 << 62, i64::MAX as u64, u64::MAX] {
-            let file = memfd::create(c"hugekit-test", Pages::Shmem).unwrap();
+            let file = memfd::create(c"hugekit-test", FilePages::Shmem).unwrap();
             assert!(matches!(Canvas::new(file, bytes, 0), Err(ImageError::Kernel { .. })));
         }
     }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use hugekit_bulk::parallel::{JobError, Sharing};
+use hugekit_bulk::parallel::{JobError, WorkSharing};
 use hugekit_bulk::profile::Profile;
 use hugekit_sys::{HUGE_PAGE_BYTES, HeapShortage};
 use rustix::fs::{SeekFrom, seek};
@@ -62,7 +62,7 @@ impl Raw {
         &self,
         range: Range,
         canvas: &Canvas,
-        sharing: &Sharing<'_>,
+        sharing: &WorkSharing<'_>,
     ) -> Result<(), ImageError> {
         let (to, len) = (range.to as usize, range.len as usize);
         let start = canvas.start().wrapping_add(to);
@@ -190,7 +190,7 @@ impl std::io::Read for Stream<'_> {
 
 #[cfg(test)]
 mod tests {
-    use hugekit_sys::memfd::{self, Pages};
+    use hugekit_sys::memfd::{self, FilePages};
 
     use super::*;
 
@@ -201,7 +201,8 @@ mod tests {
     }
 
     fn canvas(bytes: u64) -> Canvas {
-        Canvas::new(memfd::create(c"hugekit-test", Pages::Shmem).unwrap(), bytes, u64::MAX).unwrap()
+        Canvas::new(memfd::create(c"hugekit-test", FilePages::Shmem).unwrap(), bytes, u64::MAX)
+            .unwrap()
     }
 
     /// The kernel answers for what was cut off as for a hole, or as for the end of a file.

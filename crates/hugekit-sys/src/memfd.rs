@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn contents_that_are_sealed_cannot_be_written_or_truncated() {
-        let file = create(c"hugekit-test", Pages::Shmem).unwrap();
+        let file = create(c"hugekit-test", FilePages::Shmem).unwrap();
         size(&file, 8192).unwrap();
         assert!(!has_sealed_contents(&file).unwrap());
         seal_contents(&file).unwrap();

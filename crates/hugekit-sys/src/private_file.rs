@@ -56,11 +56,11 @@ impl Drop for PrivateFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memfd::{self, Pages};
+    use crate::memfd::{self, FilePages};
 
     #[test]
     fn file_stays_as_it_is_when_its_private_mapping_is_written() {
-        let file = memfd::create(c"hugekit-test", Pages::Shmem).unwrap();
+        let file = memfd::create(c"hugekit-test", FilePages::Shmem).unwrap();
         memfd::size(&file, 8192).unwrap();
         rustix::io::pwrite(&file, &[7], 4096).unwrap();
         memfd::seal_contents(&file).unwrap();
