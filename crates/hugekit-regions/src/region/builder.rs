@@ -35,6 +35,19 @@ impl fmt::Debug for RegionBuilder<'_> {
 }
 
 impl Pool {
+    /// So many bytes of zeroed memory, in whole folios.
+    ///
+    /// Clean folios are mapped as they are, in microseconds. Dirty ones are cleared first, and holes
+    /// populated, by as many threads as pay off or were asked for when the pool was made.
+    ///
+    /// # Errors
+    /// [`PoolError::NoBytes`] for a length of 0, [`PoolError::NoRoom`] if so much is not free in one
+    /// piece, [`PoolError::Forked`] in a forked child; and whatever prevents holes from being
+    /// populated. Nothing is taken from the pool then.
+    pub fn region(&self, len: usize) -> Result<Region, PoolError> {
+        self.region_builder(len).build()
+    }
+
     /// A region of so many bytes, of which more is to be said.
     ///
     /// ```no_run

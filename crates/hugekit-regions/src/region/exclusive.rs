@@ -7,7 +7,7 @@ use std::ops::{Deref, DerefMut, Range};
 use super::mapped::RegionMemory;
 use super::{RegionError, SharedRegion};
 use crate::fault::Serving;
-use crate::pool::{FaultError, Pool, PoolError};
+use crate::pool::{FaultError, Pool};
 use hugekit_bulk::parallel::Report;
 
 /// Zeroed memory of a [`Pool`], committed and mapped: a slice of bytes that goes back to the pool
@@ -22,21 +22,6 @@ use hugekit_bulk::parallel::Report;
 /// there does nothing.
 #[derive(Debug)]
 pub struct Region(Box<RegionMemory>);
-
-impl Pool {
-    /// So many bytes of zeroed memory, in whole folios.
-    ///
-    /// Clean folios are mapped as they are, in microseconds. Dirty ones are cleared first, and holes
-    /// populated, by as many threads as pay off or were asked for when the pool was made.
-    ///
-    /// # Errors
-    /// [`PoolError::NoBytes`] for a length of 0, [`PoolError::NoRoom`] if so much is not free in one
-    /// piece, [`PoolError::Forked`] in a forked child; and whatever prevents holes from being
-    /// populated. Nothing is taken from the pool then.
-    pub fn region(&self, len: usize) -> Result<Region, PoolError> {
-        self.region_builder(len).build()
-    }
-}
 
 impl Region {
     pub(super) fn new(memory: RegionMemory) -> Self {
