@@ -1,7 +1,7 @@
 """Checks of all Markdown pages of the repository, and of the words of comments and messages. Prints each finding.
 
 1. Each relative link leads to a file, and its anchor to a heading there.
-2. Each block of Rust is in a page that a crate includes for its doc tests.
+2. Each block of Rust is in a page that a crate includes for its doc tests, and each of C in one that the tests of C name.
 3. Each block of Python compiles.
 4. No more texts than its `most` have a phrase of `phrases.toml`.
 """
@@ -14,6 +14,7 @@ import textwrap
 import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+C_TESTS = ROOT / "crates/hugekit-c/tests/c.rs"
 BLOCK = re.compile(r"^ *```(?P<kind>\S*)\n(?P<text>.*?)^ *```$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`[^`]*`")
 LINK = re.compile(r"\]\((?![a-z]+:)(?P<path>[^)#\s]*)(?:#(?P<anchor>[^)\s]*))?\)")
@@ -64,6 +65,8 @@ def blocks(page, tested):
     for block in BLOCK.finditer(page.read_text()):
         if block["kind"].startswith("rust") and page.resolve() not in tested:
             yield "has Rust that is no doc test: include the page in a crate"
+        if block["kind"] == "c" and f'"{page.relative_to(ROOT)}"' not in C_TESTS.read_text():
+            yield f"has C that is not tested: name the page in {C_TESTS.relative_to(ROOT)}"
         if block["kind"] == "python":
             try:
                 compile(textwrap.dedent(block["text"]), page.name, "exec")
@@ -76,6 +79,8 @@ def words(file):
     text = file.read_text()
     is_page = file.suffix == ".md"
     for number, line in enumerate((without_code(text) if is_page else text).splitlines(), 1):
+        if is_page and line.startswith("#"):
+            continue  # "What it costs" is a good heading.
         documentation = DOCUMENTATION.match(line)
         said = line if is_page else documentation[1] if documentation else " ".join(STRING.findall(line))
         yield number, CODE.sub("", said)
