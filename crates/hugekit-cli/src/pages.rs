@@ -53,7 +53,7 @@ fn lines(page: &Path) -> Vec<Line> {
         match (index % 2, kind) {
             (0, _) => part.split('`').skip(1).step_by(2).for_each(|code| add(code, false)),
             (_, "sh") => {
-                block.lines().flat_map(|line| line.split("; ")).for_each(|line| add(line, true))
+                block.lines().flat_map(|line| line.split("; ")).for_each(|line| add(line, true));
             }
             (_, "text") => usages(block).iter().for_each(|usage| add(usage, false)),
             _ => {}
