@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use hugekit::pool::Backing;
-use hugekit_image::{Identity, Image};
+use hugekit_image::{FileIdentity, Image};
 use hugekit_lease::protocol::{
     Answer, ImageFacts, ImageName, Load, MOST_IMAGES, MOST_ROWS, Malformed, Payer, Refusal,
     Request, Status, VERSION,
@@ -29,7 +29,7 @@ use crate::connection::{Connection, Said};
 use crate::error::BrokerError;
 use crate::fill::Fill;
 use crate::filler::Filler;
-use crate::images::{Held, Images, Viewer};
+use crate::images::{HeldImage, Images, Viewer};
 use crate::ledger::{Claim, Ledger};
 use crate::listener::Listener;
 use crate::load::LoadOrder;
@@ -769,7 +769,7 @@ impl Broker {
             Ok((image, watched, identity, facts)) => {
                 let claim = self.ledger.reduce(claim, facts.present);
                 let (uid, since) = (connection.uid(), Instant::now());
-                let held = Held { name, uid, is_for_all, facts, identity, claim, since };
+                let held = HeldImage { name, uid, is_for_all, facts, identity, claim, since };
                 self.images.insert(watched, held, image);
                 Answer::Loaded(facts)
             }
@@ -786,7 +786,7 @@ impl Broker {
         &mut self,
         image: &Image,
         huge: u64,
-    ) -> Result<(Watched, Identity, ImageFacts), Refusal> {
+    ) -> Result<(Watched, FileIdentity, ImageFacts), Refusal> {
         let present = image.present().map_err(|error| not_populated(&error))?;
         let identity = image.identity().map_err(|error| not_populated(&error))?;
         let watched = self.watches.add(image).map_err(|errno| refused(&errno.into()))?;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use hugekit_image::{Identity, Image, ImageError};
+use hugekit_image::{FileIdentity, Image, ImageError};
 use hugekit_lease::protocol::{ImageFacts, ImageName, ImageRow, MOST_IMAGES, Refusal};
 
 use crate::ledger::Claim;
@@ -30,12 +30,12 @@ pub(crate) struct Viewer {
 
 /// An image that was loaded.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct HeldImage {
     pub(crate) name: ImageName,
     pub(crate) uid: u32,
     pub(crate) is_for_all: bool,
     pub(crate) facts: ImageFacts,
-    pub(crate) identity: Identity,
+    pub(crate) identity: FileIdentity,
     pub(crate) claim: Claim,
     pub(crate) since: Instant,
 }
@@ -43,8 +43,8 @@ pub(crate) struct Held {
 /// The images that the broker holds, and those that it has dropped and that processes still have.
 #[derive(Debug, Default)]
 pub(crate) struct Images {
-    held: BTreeMap<Watched, (Held, Image)>,
-    dropped: BTreeMap<Watched, Held>,
+    held: BTreeMap<Watched, (HeldImage, Image)>,
+    dropped: BTreeMap<Watched, HeldImage>,
 }
 
 impl Images {
@@ -72,7 +72,7 @@ impl Images {
         is_full.then_some(Refusal::TooManyImages { most, most_of_user })
     }
 
-    pub(crate) fn insert(&mut self, watched: Watched, held: Held, image: Image) {
+    pub(crate) fn insert(&mut self, watched: Watched, held: HeldImage, image: Image) {
         self.held.insert(watched, (held, image));
     }
 
@@ -83,14 +83,14 @@ impl Images {
         name: ImageName,
     ) -> Option<Result<(OwnedFd, ImageFacts), ImageError>> {
         let for_all =
-            |(_, (held, _)): &(&Watched, &(Held, Image))| held.name == name && held.is_for_all;
+            |(_, (held, _)): &(&Watched, &(HeldImage, Image))| held.name == name && held.is_for_all;
         let own = self.own(account, name).and_then(|watched| self.held.get_key_value(&watched));
         let (_, (held, image)) = own.or_else(|| self.held.iter().find(for_all))?;
         Some(image.open_again().map(|file| (file, held.facts)))
     }
 
     fn own(&self, account: u32, name: ImageName) -> Option<Watched> {
-        let is_it = |held: &Held| held.claim.account == account && held.name == name;
+        let is_it = |held: &HeldImage| held.claim.account == account && held.name == name;
         self.held.iter().find(|(_, (held, _))| is_it(held)).map(|(&watched, _)| watched)
     }
 
@@ -118,7 +118,7 @@ impl Images {
 
     /// The images that a viewer may see, the oldest first.
     pub(crate) fn rows(&self, viewer: Viewer) -> Vec<ImageRow> {
-        let is_seen = |held: &&Held| {
+        let is_seen = |held: &&HeldImage| {
             viewer.sees_all || held.is_for_all || held.claim.account == viewer.account
         };
         let held = self.held.values().map(|(held, image)| (held, Some(image)));
@@ -129,10 +129,10 @@ impl Images {
     }
 }
 
-impl Held {
+impl HeldImage {
     /// With what is populated now, of an image that the broker has a descriptor of: processes that read holes fill them.
     fn row(&self, image: Option<&Image>) -> ImageRow {
-        let Identity { device, inode } = self.identity;
+        let FileIdentity { device, inode } = self.identity;
         let present = image.and_then(|image| image.present().ok()).unwrap_or(self.facts.present);
         ImageRow {
             name: self.name,

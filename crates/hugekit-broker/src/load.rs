@@ -6,9 +6,9 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use hugekit_delta::{DeltaError, StateId};
-use hugekit_image::{Image, ImageBuilder, ImageError, Range};
+use hugekit_image::{Image, ImageBuilder, ImageError};
 use hugekit_lease::protocol::{
-    Answer, ImageFacts, ImageRange, LONGEST_REQUEST, Load, NotLoaded, Refusal, Request,
+    Answer, ImageFacts, LONGEST_REQUEST, Load, NotLoaded, Refusal, Request,
 };
 use hugekit_sys::seqpacket;
 use rustix::fs::{Gid, Uid};
@@ -76,8 +76,7 @@ fn become_user(owner: Option<(u32, u32)>) -> rustix::io::Result<()> {
 fn fill(load: &Load, sources: Vec<OwnedFd>, memory: OwnedFd) -> Result<ImageFacts, Refusal> {
     let builder = Image::builder(load.name.as_str()).most(load.most);
     let builder = sources.into_iter().map(File::from).fold(builder, ImageBuilder::source);
-    let ranges = load.ranges.iter().map(|&ImageRange { from, len, to }| Range { from, len, to });
-    let builder = ranges.fold(builder, ImageBuilder::range);
+    let builder = load.ranges.iter().copied().fold(builder, ImageBuilder::range);
     let state = load.state.map(StateId::from_bytes).and_then(Result::ok);
     let image = state.into_iter().fold(builder, ImageBuilder::state).load_into(memory);
     let image = image.map_err(|error| Refusal::NotLoaded(told(&error)))?;

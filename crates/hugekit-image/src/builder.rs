@@ -8,6 +8,7 @@ use hugekit_bulk::parallel::WorkSharing;
 use hugekit_bulk::{Cancel, Threads};
 #[cfg(feature = "delta")]
 use hugekit_delta::StateId;
+use hugekit_lease::protocol::ImageRange;
 use hugekit_sys::headroom;
 use hugekit_sys::memfd::{self, FilePages};
 
@@ -16,7 +17,7 @@ use crate::canvas::Canvas;
 use crate::deltas;
 use crate::error::ImageError;
 use crate::image::Image;
-use crate::range::{self, Range};
+use crate::range;
 use crate::raw::Raw;
 
 /// Loads an image: [`Image::builder`].
@@ -28,7 +29,7 @@ use crate::raw::Raw;
 pub struct ImageBuilder<'a> {
     name: String,
     sources: Vec<File>,
-    ranges: Vec<Range>,
+    ranges: Vec<ImageRange>,
     #[cfg(feature = "delta")]
     state: Option<StateId>,
     most: u64,
@@ -57,7 +58,7 @@ impl<'a> ImageBuilder<'a> {
 
     /// Loads only this part of the raw memory file, and others that are named so. The rest of the image, up to the end
     /// of its last range, is zero. By default the image is the whole file.
-    pub fn range(mut self, range: Range) -> Self {
+    pub fn range(mut self, range: ImageRange) -> Self {
         self.ranges.push(range);
         self
     }
@@ -192,10 +193,10 @@ impl<'a> ImageBuilder<'a> {
         Ok(canvas)
     }
 
-    fn ranges_of(&self, raw: &Raw) -> Result<Vec<Range>, ImageError> {
+    fn ranges_of(&self, raw: &Raw) -> Result<Vec<ImageRange>, ImageError> {
         let ranges = match &self.ranges[..] {
             [] if raw.bytes() == 0 => return Err(ImageError::Nothing),
-            [] => vec![Range::whole(raw.bytes())],
+            [] => vec![range::whole(raw.bytes())],
             ranges => ranges.to_vec(),
         };
         range::length(&ranges, raw.bytes())?;

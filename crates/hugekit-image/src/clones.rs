@@ -11,14 +11,14 @@ use crate::error::ImageError;
 
 /// The numbers by which the kernel names a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Identity {
+pub struct FileIdentity {
     /// Of the file system.
     pub device: u64,
     /// Of the file.
     pub inode: u64,
 }
 
-impl Identity {
+impl FileIdentity {
     pub(crate) fn of(file: impl AsFd) -> Result<Self, ImageError> {
         let found = rustix::fs::fstat(file).map_err(ImageError::of("fstat"))?;
         Ok(Self { device: found.st_dev, inode: found.st_ino })
@@ -37,9 +37,9 @@ impl Identity {
 
 /// A process that maps an image. All sizes are bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Clone {
+pub struct ImageClone {
     /// The image.
-    pub image: Identity,
+    pub image: FileIdentity,
     /// The process.
     pub pid: u32,
     /// Bytes that it has in its page tables and shares with the image.
@@ -55,7 +55,10 @@ pub struct Clone {
 ///
 /// # Errors
 /// `/proc` cannot be read.
-pub fn clones(root: &Root, images: &[Identity]) -> Result<(Vec<Clone>, usize), ImageError> {
+pub fn clones(
+    root: &Root,
+    images: &[FileIdentity],
+) -> Result<(Vec<ImageClone>, usize), ImageError> {
     let (mut found, mut hidden) = (Vec::new(), 0);
     let entries = fs::read_dir(root.path("/proc"));
     let entries = entries.map_err(|source| ImageError::Kernel { call: "readdir", source })?;
@@ -74,11 +77,11 @@ pub fn clones(root: &Root, images: &[Identity]) -> Result<(Vec<Clone>, usize), I
     Ok((found, hidden))
 }
 
-fn look(process: &Path, pid: u32, images: &[Identity]) -> std::io::Result<Vec<Clone>> {
+fn look(process: &Path, pid: u32, images: &[FileIdentity]) -> std::io::Result<Vec<ImageClone>> {
     // The first file costs much less than the second.
     let maps = fs::read(process.join("maps"))?;
     let maps = String::from_utf8_lossy(&maps);
-    let mapped: Vec<_> = maps.lines().filter_map(Identity::of_line).collect();
+    let mapped: Vec<_> = maps.lines().filter_map(FileIdentity::of_line).collect();
     if !images.iter().any(|image| mapped.contains(image)) {
         return Ok(Vec::new());
     }
@@ -89,11 +92,11 @@ fn look(process: &Path, pid: u32, images: &[Identity]) -> std::io::Result<Vec<Cl
 }
 
 /// What a process has of an image.
-fn sum(smaps: &str, image: Identity, pid: u32) -> Clone {
-    let mut clone = Clone { image, pid, shared: 0, private: 0, huge: 0 };
+fn sum(smaps: &str, image: FileIdentity, pid: u32) -> ImageClone {
+    let mut clone = ImageClone { image, pid, shared: 0, private: 0, huge: 0 };
     let (mut is_counted, mut resident) = (false, 0);
     for line in smaps.lines() {
-        if let Some(of) = Identity::of_line(line) {
+        if let Some(of) = FileIdentity::of_line(line) {
             is_counted = of == image;
             continue;
         }
@@ -130,17 +133,20 @@ Rss:                   4 kB
 Anonymous:             0 kB
 ";
 
-    fn web() -> Identity {
-        Identity { device: rustix::fs::makedev(0, 1), inode: 77 }
+    fn web() -> FileIdentity {
+        FileIdentity { device: rustix::fs::makedev(0, 1), inode: 77 }
     }
 
     #[test]
     fn what_a_process_has_of_an_image_is_summed_over_its_mappings() {
         let (private, shared, image) = (12 << 10, (6148 - 12) << 10, web());
-        let clone = Clone { image, pid: 7, shared, private, huge: 4 << 20 };
+        let clone = ImageClone { image, pid: 7, shared, private, huge: 4 << 20 };
         assert_eq!(sum(SMAPS, image, 7), clone);
-        let image = Identity { inode: 79, ..image };
-        assert_eq!(sum(SMAPS, image, 7), Clone { image, shared: 0, private: 0, huge: 0, ..clone });
+        let image = FileIdentity { inode: 79, ..image };
+        assert_eq!(
+            sum(SMAPS, image, 7),
+            ImageClone { image, shared: 0, private: 0, huge: 0, ..clone }
+        );
     }
 
     #[test]
@@ -152,8 +158,8 @@ Anonymous:             0 kB
             fs::write(process.join("maps"), maps).unwrap();
             fs::write(process.join("smaps"), maps).unwrap();
         }
-        let other = Identity { inode: 78, ..web() };
-        let gone = Identity { inode: 5, ..web() };
+        let other = FileIdentity { inode: 78, ..web() };
+        let gone = FileIdentity { inode: 5, ..web() };
         let (found, hidden) = clones(&Root::at(folder.path()), &[web(), gone, other]).unwrap();
         let found: Vec<_> = found.iter().map(|clone| (clone.pid, clone.image)).collect();
         assert_eq!(found, [(7, web()), (7, other)]);

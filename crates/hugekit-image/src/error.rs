@@ -6,11 +6,12 @@ use hugekit_bulk::PopulateError;
 #[cfg(feature = "delta")]
 use hugekit_delta::DeltaError;
 use hugekit_lease::LeaseError;
+use hugekit_lease::protocol::ImageRange;
 use hugekit_sys::ErrorKind;
 use hugekit_sys::headroom::HeapShortage;
 use hugekit_sys::size::Size;
 
-use crate::range::{Misfit, Range};
+use crate::range::Misfit;
 
 /// Why an image could not be made or used. Sources are numbered from 0 in the order in which they were given. What was
 /// loaded is the kernel's again.
@@ -35,7 +36,7 @@ pub enum ImageError {
     )]
     Range {
         /// The range.
-        range: Range,
+        range: ImageRange,
         /// Why.
         why: Misfit,
     },

@@ -10,7 +10,7 @@ use hugekit_sys::headroom;
 use hugekit_sys::memfd;
 
 use crate::builder::ImageBuilder;
-use crate::clones::Identity;
+use crate::clones::FileIdentity;
 use crate::error::ImageError;
 use crate::mapping::PrivateMapping;
 
@@ -109,8 +109,8 @@ impl Image {
     /// # Errors
     /// The kernel does not say.
     #[doc(hidden)]
-    pub fn identity(&self) -> Result<Identity, ImageError> {
-        Identity::of(&self.file)
+    pub fn identity(&self) -> Result<FileIdentity, ImageError> {
+        FileIdentity::of(&self.file)
     }
 
     /// Maps it privately, at a multiple of 2 MiB. A mapping goes on without the image.

@@ -14,8 +14,9 @@ mod range;
 mod raw;
 
 pub use builder::ImageBuilder;
-pub use clones::{Clone, Identity, clones};
+pub use clones::{FileIdentity, ImageClone, clones};
 pub use error::ImageError;
+pub use hugekit_lease::protocol::ImageRange;
 pub use image::Image;
 pub use mapping::PrivateMapping;
-pub use range::{Misfit, Range};
+pub use range::Misfit;

@@ -1,17 +1,8 @@
 //! Which bytes of a memory file are which bytes of the image.
 
-use crate::error::ImageError;
+use hugekit_lease::protocol::ImageRange;
 
-/// A part of a memory file, and where it lies in the image. All are bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Range {
-    /// Where it begins in the file.
-    pub from: u64,
-    /// How long it is.
-    pub len: u64,
-    /// Where it begins in the image.
-    pub to: u64,
-}
+use crate::error::ImageError;
 
 /// Why a range makes no sense.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -39,32 +30,30 @@ pub enum Misfit {
     },
 }
 
-impl Range {
-    /// All of a file.
-    pub(crate) fn whole(file: u64) -> Self {
-        Self { from: 0, len: file, to: 0 }
-    }
+/// All of a file.
+pub(crate) fn whole(file: u64) -> ImageRange {
+    ImageRange { from: 0, len: file, to: 0 }
+}
 
-    pub(crate) fn end(&self) -> u64 {
-        self.to + self.len
-    }
+fn end(range: &ImageRange) -> u64 {
+    range.to + range.len
+}
 
-    fn misfit(&self, file: u64) -> Option<Misfit> {
-        let longest = i64::MAX as u64;
-        match (self.from.checked_add(self.len), self.to.checked_add(self.len)) {
-            _ if self.len == 0 => Some(Misfit::Empty),
-            (Some(end), Some(to)) if end <= file && to <= longest => None,
-            (Some(end), _) if end <= file => Some(Misfit::BeyondImage),
-            _ => Some(Misfit::BeyondFile { file }),
-        }
+fn misfit(range: &ImageRange, file: u64) -> Option<Misfit> {
+    let longest = i64::MAX as u64;
+    match (range.from.checked_add(range.len), range.to.checked_add(range.len)) {
+        _ if range.len == 0 => Some(Misfit::Empty),
+        (Some(end), Some(to)) if end <= file && to <= longest => None,
+        (Some(end), _) if end <= file => Some(Misfit::BeyondImage),
+        _ => Some(Misfit::BeyondFile { file }),
     }
 }
 
 /// Checks ranges of a file of `file` bytes, and returns how long an image of them is.
-pub(crate) fn length(ranges: &[Range], file: u64) -> Result<u64, ImageError> {
-    let refused = |range: &Range, why| Err(ImageError::Range { range: *range, why });
+pub(crate) fn length(ranges: &[ImageRange], file: u64) -> Result<u64, ImageError> {
+    let refused = |range: &ImageRange, why| Err(ImageError::Range { range: *range, why });
     for range in ranges {
-        if let Some(why) = range.misfit(file) {
+        if let Some(why) = misfit(range, file) {
             return refused(range, why);
         }
     }
@@ -72,11 +61,11 @@ pub(crate) fn length(ranges: &[Range], file: u64) -> Result<u64, ImageError> {
     sorted.sort_unstable_by_key(|range| range.to);
     for pair in sorted.windows(2) {
         let [before, range] = pair else { continue };
-        if before.end() > range.to {
+        if end(before) > range.to {
             return refused(range, Misfit::Overlap { len: before.len, to: before.to });
         }
     }
-    Ok(sorted.last().map_or(0, Range::end))
+    Ok(sorted.last().map_or(0, end))
 }
 
 #[cfg(test)]
@@ -85,7 +74,7 @@ mod tests {
 
     fn why(ranges: &[(u64, u64, u64)], file: u64) -> Misfit {
         let ranges: Vec<_> =
-            ranges.iter().map(|&(from, len, to)| Range { from, len, to }).collect();
+            ranges.iter().map(|&(from, len, to)| ImageRange { from, len, to }).collect();
         match length(&ranges, file) {
             Err(ImageError::Range { why, .. }) => why,
             other => panic!("{other:?}"),
@@ -106,8 +95,8 @@ mod tests {
 
     #[test]
     fn image_is_as_long_as_its_last_range_reaches() {
-        let range = |from, len, to| Range { from, len, to };
+        let range = |from, len, to| ImageRange { from, len, to };
         assert_eq!(length(&[range(4, 5, 100), range(0, 4, 7)], 9).unwrap(), 105);
-        assert_eq!(length(&[Range::whole(9)], 9).unwrap(), 9);
+        assert_eq!(length(&[whole(9)], 9).unwrap(), 9);
     }
 }

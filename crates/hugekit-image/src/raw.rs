@@ -6,13 +6,13 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 use hugekit_bulk::parallel::{JobError, WorkSharing};
 use hugekit_bulk::profile::Profile;
+use hugekit_lease::protocol::ImageRange;
 use hugekit_sys::{HUGE_PAGE_BYTES, HeapShortage};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
 use crate::canvas::{BLOCK, Canvas};
 use crate::error::ImageError;
-use crate::range::Range;
 
 /// What is read at once, to be compared with zero and copied while it is in the cache.
 const PIECE: usize = 256 << 10;
@@ -60,7 +60,7 @@ impl Raw {
     /// Reads a range into an image, on several threads. Holes and blocks of zeroes stay holes.
     pub(crate) fn load(
         &self,
-        range: Range,
+        range: ImageRange,
         canvas: &Canvas,
         sharing: &WorkSharing<'_>,
     ) -> Result<(), ImageError> {
@@ -71,7 +71,7 @@ impl Raw {
         let job = sharing.run(start, len, profile, min_chunk, |chunk| {
             let len = chunk.len() as u64;
             let (from, to) = (range.from + chunk.start as u64, range.to + chunk.start as u64);
-            self.load_alone(Range { from, len, to }, canvas)
+            self.load_alone(ImageRange { from, len, to }, canvas)
         });
         match job {
             Ok(_) => Ok(()),
@@ -83,7 +83,7 @@ impl Raw {
     }
 
     /// Reads a range in one thread, without the file's holes.
-    fn load_alone(&self, range: Range, canvas: &Canvas) -> Result<(), ImageError> {
+    fn load_alone(&self, range: ImageRange, canvas: &Canvas) -> Result<(), ImageError> {
         let mut piece = Vec::new();
         piece.try_reserve_exact(PIECE).map_err(|_| HeapShortage)?;
         piece.resize(PIECE, 0);
@@ -105,7 +105,7 @@ impl Raw {
     }
 
     /// Bytes of the image's granules in which this range has bytes that lie in no hole.
-    pub(crate) fn needed(&self, range: Range) -> Result<u64, ImageError> {
+    pub(crate) fn needed(&self, range: ImageRange) -> Result<u64, ImageError> {
         let granule = HUGE_PAGE_BYTES as u64;
         let (mut at, mut needed) = (range.from, 0);
         let end = range.from + range.len;
@@ -169,18 +169,18 @@ impl Raw {
     /// Its bytes in their order. The position that other descriptors of it share stays as it is.
     #[cfg(feature = "delta")]
     pub(crate) fn stream(&self) -> impl std::io::Read {
-        Stream { file: &self.file, at: 0 }
+        Bytes { file: &self.file, at: 0 }
     }
 }
 
 #[cfg(feature = "delta")]
-struct Stream<'a> {
+struct Bytes<'a> {
     file: &'a File,
     at: u64,
 }
 
 #[cfg(feature = "delta")]
-impl std::io::Read for Stream<'_> {
+impl std::io::Read for Bytes<'_> {
     fn read(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
         let count = self.file.read_at(to, self.at)?;
         self.at += count as u64;
@@ -193,6 +193,7 @@ mod tests {
     use hugekit_sys::memfd::{self, FilePages};
 
     use super::*;
+    use crate::range;
 
     fn raw(bytes: &[u8]) -> Raw {
         let file = tempfile::tempfile().unwrap();
@@ -218,8 +219,8 @@ mod tests {
         };
         changed(raw.read(1 << 20, &mut [0; 5]));
         let canvas = canvas(3 << 20);
-        raw.load_alone(Range::whole(3 << 20), &canvas).unwrap();
-        raw.load_alone(Range { from: 2 << 20, len: 1 << 20, to: 0 }, &canvas).unwrap();
+        raw.load_alone(range::whole(3 << 20), &canvas).unwrap();
+        raw.load_alone(ImageRange { from: 2 << 20, len: 1 << 20, to: 0 }, &canvas).unwrap();
         changed(raw.check());
     }
 

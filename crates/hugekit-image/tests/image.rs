@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use hugekit_image::{Image, ImageError, Range, clones};
+use hugekit_image::{Image, ImageError, ImageRange, clones};
 use hugekit_machine::Root;
 use rustix::fs::{MemfdFlags, SealFlags, memfd_create};
 
@@ -58,7 +58,7 @@ fn holes_and_zeroes_take_no_memory() {
 #[test]
 fn ranges_lie_where_they_were_said_to() {
     let bytes = random(3 * GRANULE, 1);
-    let from = |from, len, to| Range { from, len, to };
+    let from = |from, len, to| ImageRange { from, len, to };
     let ranges = [from(5, GRANULE as u64, 4 * GRANULE as u64 - 7), from(GRANULE as u64, 9, 3)];
     let builder = Image::builder("test").source(file(&bytes));
     let image = ranges.iter().fold(builder, |builder, &range| builder.range(range)).load().unwrap();
@@ -72,8 +72,8 @@ fn ranges_lie_where_they_were_said_to() {
 #[test]
 fn ranges_that_overlap_are_refused() {
     let builder = Image::builder("test").source(file(&[7; 9]));
-    let builder = builder.range(Range { from: 0, len: 5, to: 0 });
-    let refused = builder.range(Range { from: 0, len: 5, to: 4 }).load();
+    let builder = builder.range(ImageRange { from: 0, len: 5, to: 0 });
+    let refused = builder.range(ImageRange { from: 0, len: 5, to: 4 }).load();
     assert!(matches!(refused, Err(ImageError::Range { .. })), "{refused:?}");
 }
 

@@ -227,7 +227,7 @@ pub mod pool {
 
 /// Sealed memory on huge pages that many processes map privately.
 pub mod image {
-    pub use hugekit_image::{Image, ImageBuilder, ImageError, Misfit, PrivateMapping, Range};
+    pub use hugekit_image::{Image, ImageBuilder, ImageError, ImageRange, Misfit, PrivateMapping};
 }
 
 /// How page faults of regions, forks and snapshots are handled.

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use hugekit::fault::{FaultMode, Serving};
-use hugekit::image::{Image, ImageBuilder, ImageError, Misfit, PrivateMapping, Range};
+use hugekit::image::{Image, ImageBuilder, ImageError, ImageRange, Misfit, PrivateMapping};
 use hugekit::pool::{
     Backing, BackingReport, Clearing, Fallback, FaultError, InheritedMemory, NodePolicy,
     PoolBuilder, PoolStats,
@@ -55,7 +55,7 @@ any_thread!(Region, SharedRegion, PinnedRange, RegionBuilder<'static>);
 any_thread!(ForkBuilder<'static>);
 any_thread!(Snapshot, Builder, Changes, Epoch, Reserve, SnapshotStats, Collapsed);
 any_thread!(View<&'static Snapshot>, View<Arc<Snapshot>>, SnapshotReader<'static>);
-any_thread!(Image, ImageBuilder<'static>, PrivateMapping, Range);
+any_thread!(Image, ImageBuilder<'static>, PrivateMapping, ImageRange);
 any_thread!(Lease, MemoryFile, Peer, Answer, Payer, Request, Row, Status);
 
 // Work.

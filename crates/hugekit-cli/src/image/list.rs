@@ -3,7 +3,7 @@
 use anyhow::Context;
 use clap::Args;
 use comfy_table::Table;
-use hugekit_image::{Clone as CloneOf, Identity, clones};
+use hugekit_image::{FileIdentity, ImageClone, clones};
 use hugekit_lab::size::Size;
 use hugekit_lease::images;
 use hugekit_lease::protocol::ImageRow;
@@ -35,16 +35,16 @@ impl List {
     }
 }
 
-fn identity(row: &ImageRow) -> Identity {
-    Identity { device: row.device, inode: row.inode }
+fn identity(row: &ImageRow) -> FileIdentity {
+    FileIdentity { device: row.device, inode: row.inode }
 }
 
-fn of_programs(rows: &[ImageRow], clones: &[CloneOf]) -> serde_json::Result<String> {
+fn of_programs(rows: &[ImageRow], clones: &[ImageClone]) -> serde_json::Result<String> {
     let rows: Vec<_> = rows.iter().map(|row| of_program(row, clones)).collect();
     Ok(serde_json::to_string_pretty(&rows)? + "\n")
 }
 
-fn of_program(row: &ImageRow, clones: &[CloneOf]) -> serde_json::Value {
+fn of_program(row: &ImageRow, clones: &[ImageClone]) -> serde_json::Value {
     let clones = clones.iter().filter(|clone| clone.image == identity(row)).map(|clone| {
         json!({
             "pid": clone.pid,
@@ -66,7 +66,7 @@ fn of_program(row: &ImageRow, clones: &[CloneOf]) -> serde_json::Value {
     })
 }
 
-fn of_people(rows: &[ImageRow], clones: &[CloneOf]) -> String {
+fn of_people(rows: &[ImageRow], clones: &[ImageClone]) -> String {
     if rows.is_empty() {
         return "no images\n".to_owned();
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::Args;
 use hugekit_delta::StateId;
-use hugekit_image::{Image, ImageBuilder, Range};
+use hugekit_image::{Image, ImageBuilder};
 use hugekit_lab::size::Size;
 use hugekit_lease::protocol::{self, ImageFacts, ImageName, ImageRange, NotLoaded, Refusal};
 use hugekit_lease::{LeaseError, images};
@@ -24,7 +24,7 @@ const LONGEST: Duration = Duration::from_secs(3600);
 /// FILE is a raw memory file, such as Firecracker, Cloud Hypervisor and QEMU write, and the deltas follow it; or FILE is
 /// a full delta. The broker reads them with your rights. Holes and zeroes take no memory.
 #[derive(Debug, Args)]
-pub(super) struct Load {
+pub(super) struct LoadImage {
     /// What the image is called
     #[arg(long, value_name = "NAME")]
     name: ImageName,
@@ -60,7 +60,7 @@ fn range(text: &str) -> Result<ImageRange, String> {
     }
 }
 
-impl Load {
+impl LoadImage {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let files: Vec<File> = self.paths().map(opened).collect::<anyhow::Result<_>>()?;
         let load = protocol::Load {
@@ -84,9 +84,7 @@ impl Load {
     fn needed(&self, files: &[File]) -> anyhow::Result<u64> {
         let sources = files.iter().map(File::try_clone).collect::<Result<Vec<_>, _>>()?;
         let builder = sources.into_iter().fold(Image::builder(""), ImageBuilder::source);
-        let ranges = self.range.iter();
-        let ranges = ranges.map(|&ImageRange { from, len, to }| Range { from, len, to });
-        ranges.fold(builder, ImageBuilder::range).needed().map_err(explained)
+        self.range.iter().copied().fold(builder, ImageBuilder::range).needed().map_err(explained)
     }
 
     fn line(&self, facts: ImageFacts, took: Duration) -> String {

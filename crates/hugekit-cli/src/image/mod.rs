@@ -25,7 +25,7 @@ pub(crate) struct ImageCommand {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    Load(load::Load),
+    Load(load::LoadImage),
     List(list::List),
     /// Hold an image no longer; programs that have it keep it.
     Drop {
