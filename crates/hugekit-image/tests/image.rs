@@ -45,7 +45,10 @@ fn holes_and_zeroes_take_no_memory() {
     source.set_len(16 * GRANULE as u64).unwrap();
     source.write_all_at(&vec![0; 2 * GRANULE], 0).unwrap();
     source.write_all_at(&[7; 5], 9 * GRANULE as u64 + 4094).unwrap();
-    let image = load(source);
+    let builder = Image::builder("test").source(source);
+    let needed = builder.needed().unwrap();
+    assert!(needed >= GRANULE as u64 && needed <= 4 * GRANULE as u64, "{needed}");
+    let image = builder.load().unwrap();
     assert!(image.present().unwrap() <= GRANULE as u64, "{}", image.present().unwrap());
     let mut mapped = image.map().unwrap();
     let at = 9 * GRANULE + 4094;
@@ -53,6 +56,34 @@ fn holes_and_zeroes_take_no_memory() {
     // A write to a hole is this process's own.
     mapped[0] = 1;
     assert!(image.map().unwrap()[..GRANULE].iter().all(|&byte| byte == 0));
+}
+
+/// Cut at other moments until one of them lies within the load. No image ever has the bytes of two moments.
+#[test]
+fn file_that_is_cut_while_it_is_loaded_makes_no_image() {
+    let bytes = random(4 * GRANULE, 9);
+    let begun = std::time::Instant::now();
+    let mut refused = 0;
+    for round in 0.. {
+        let source = file(&bytes);
+        let cut = source.try_clone().unwrap();
+        let loaded = std::thread::scope(|scope| {
+            scope.spawn(move || {
+                (0..round % 1000 * 50).for_each(|_| std::hint::spin_loop());
+                cut.set_len(GRANULE as u64).unwrap();
+            });
+            Image::builder("test").source(source).load()
+        });
+        match loaded {
+            Ok(image) => assert!(bytes.starts_with(&image.map().unwrap()[..])),
+            Err(ImageError::Changed { nth: 0, .. }) => refused += 1,
+            Err(other) => panic!("{other:?}"),
+        }
+        if refused == 3 {
+            break;
+        }
+        assert!(begun.elapsed().as_secs() < 60, "{refused} of {round} loads met the cut");
+    }
 }
 
 #[test]
