@@ -58,32 +58,56 @@ fn holes_and_zeroes_take_no_memory() {
     assert!(image.map().unwrap()[..GRANULE].iter().all(|&byte| byte == 0));
 }
 
-/// Cut at other moments until one of them lies within the load. No image ever has the bytes of two moments.
-#[test]
-fn file_that_is_cut_while_it_is_loaded_makes_no_image() {
-    let bytes = random(4 * GRANULE, 9);
+/// What another program does to a file while it is loaded.
+type Change = fn(&File);
+
+/// Changes a file at other moments until three loads were met by it. No image ever has bytes of two moments: it is one
+/// of `whole`, or the beginning of the first.
+fn change_while_it_is_loaded(change: Change, whole: &[&[u8]]) {
     let begun = std::time::Instant::now();
     let mut refused = 0;
     for round in 0.. {
-        let source = file(&bytes);
-        let cut = source.try_clone().unwrap();
+        let source = file(whole[0]);
+        let changed = source.try_clone().unwrap();
         let loaded = std::thread::scope(|scope| {
             scope.spawn(move || {
                 (0..round % 1000 * 50).for_each(|_| std::hint::spin_loop());
-                cut.set_len(GRANULE as u64).unwrap();
+                change(&changed);
             });
             Image::builder("test").source(source).load()
         });
         match loaded {
-            Ok(image) => assert!(bytes.starts_with(&image.map().unwrap()[..])),
+            Ok(image) => {
+                let mapped = image.map().unwrap();
+                assert!(whole.contains(&&mapped[..]) || whole[0].starts_with(&mapped));
+            }
             Err(ImageError::Changed { nth: 0, .. }) => refused += 1,
             Err(other) => panic!("{other:?}"),
         }
         if refused == 3 {
             break;
         }
-        assert!(begun.elapsed().as_secs() < 60, "{refused} of {round} loads met the cut");
+        assert!(begun.elapsed().as_secs() < 60, "{refused} of {round} loads were met");
     }
+}
+
+#[test]
+fn file_that_is_cut_while_it_is_loaded_makes_no_image() {
+    let bytes = random(4 * GRANULE, 9);
+    change_while_it_is_loaded(|file| file.set_len(GRANULE as u64).unwrap(), &[&bytes]);
+}
+
+#[test]
+fn file_that_is_written_while_it_is_loaded_makes_no_image() {
+    let before = random(4 * GRANULE, 10);
+    let mut after = before.clone();
+    after[5] = !after[5];
+    let write: Change = |file| {
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, 5).unwrap();
+        file.write_all_at(&[!byte[0]], 5).unwrap();
+    };
+    change_while_it_is_loaded(write, &[&before, &after]);
 }
 
 #[test]
