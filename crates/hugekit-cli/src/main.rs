@@ -23,7 +23,6 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
-use hugekit_lab::record::reason;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 use usage::{Remedied, UsageError};
@@ -64,7 +63,7 @@ fn main() -> ExitCode {
             Cli::command().error(ErrorKind::ValueValidation, message).exit();
         }
         // Causes, but no backtrace: it does not help a user of the command.
-        say(&format!("error: {}", reason(&*error)));
+        say(&format!("error: {error:#}"));
         if let Some(Remedied { remedy, .. }) = error.downcast_ref() {
             say(&format!("remedy: {remedy}"));
         }

@@ -12,7 +12,7 @@ use super::heat::Heat;
 use super::plan::Purpose;
 use super::read_ahead::ReadAhead;
 use super::source::SnapshotSource;
-use super::{Builder, Snapshot, SnapshotError, Stats};
+use super::{Builder, Snapshot, SnapshotError, SnapshotStats};
 #[cfg(doc)]
 use hugekit_regions::SharedRegion;
 use hugekit_regions::fault::Serving;
@@ -43,7 +43,7 @@ pub struct Changes {
 pub struct Epoch {
     watch: WatchedMemory,
     heat: Heat,
-    stats: Stats,
+    stats: SnapshotStats,
 }
 
 /// What notes writes.
@@ -192,7 +192,7 @@ impl Changes {
 
     /// The costs of the snapshot so far.
     #[must_use]
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> SnapshotStats {
         self.snapshot.stats()
     }
 
@@ -280,7 +280,7 @@ impl Epoch {
 
     /// The costs of the snapshot that the epoch began with.
     #[must_use]
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> SnapshotStats {
         self.stats
     }
 

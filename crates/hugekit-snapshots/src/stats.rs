@@ -8,7 +8,7 @@ use super::{Reserve, Snapshot};
 /// The costs of a snapshot so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Stats {
+pub struct SnapshotStats {
     /// Granules of the snapshot. The first and the last may be shorter: bytes on a page with other
     /// data were copied at once.
     pub granules: usize,

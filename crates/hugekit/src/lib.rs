@@ -126,9 +126,10 @@
 //!
 //! # Errors
 //!
-//! The `Display` of an error is its message. Errors of pools, forks, faults, snapshots and leases
-//! have a method `remedy()`, which names what an administrator or the program can do. `kind()` is
-//! the [`ErrorKind`].
+//! The `Display` of an error is its message without its source: print the sources as well, as
+//! `{:#}` of the crate anyhow does. Errors of pools, forks, faults, snapshots and leases have a
+//! method `remedy()`, which names what an administrator or the program can do. `kind()` is the
+//! [`ErrorKind`].
 //!
 //! # Without huge pages
 //!
@@ -210,13 +211,15 @@ pub use hugekit_bulk::{
 };
 pub use hugekit_regions::{Pool, PoolError, Region, RegionError, SharedRegion};
 pub use hugekit_snapshots::{Snapshot, SnapshotError};
+#[doc(hidden)]
+pub use hugekit_sys::error_chain;
 pub use hugekit_sys::{ErrorKind, HUGE_PAGE_BYTES, HeapShortage, system_error};
 
 /// Pools of clean memory.
 pub mod pool {
     pub use hugekit_regions::pool::{
         Backing, BackingReport, Clearing, Fallback, FaultError, InheritedMemory, NodePolicy, Pool,
-        PoolBuilder, PoolError, Stats,
+        PoolBuilder, PoolError, PoolStats,
     };
 }
 
@@ -236,7 +239,7 @@ pub mod region {
 pub mod snapshot {
     pub use hugekit_snapshots::{
         Builder, Changes, Collapsed, Epoch, Granule, Holder, Reserve, Snapshot, SnapshotError,
-        SnapshotReader, Stats, Unsuitable, View, collapse,
+        SnapshotReader, SnapshotStats, Unsuitable, View, collapse,
     };
 }
 

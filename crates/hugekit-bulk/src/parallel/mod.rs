@@ -39,7 +39,7 @@ pub use done::Done;
 pub use job::Job;
 pub use node_map::{NodeMap, NodeMapError};
 pub use placement::Placement;
-pub use sharing::{Bytes, Sharing};
+pub use sharing::{Bytes, WorkSharing};
 
 /// A progress callback, called as `progress(done, total)` in bytes.
 ///

@@ -14,6 +14,7 @@ use super::slot::{Action, Event, Fill};
 use hugekit_bulk::PopulateOptions;
 use hugekit_bulk::parallel::{JobError, Report, Threads};
 use hugekit_bulk::populate::PopulateError;
+use hugekit_sys::error_chain;
 use hugekit_sys::memory;
 use hugekit_sys::thread::without_signals;
 
@@ -205,7 +206,10 @@ impl CowHandle {
     pub(crate) fn show_through_file(&self, bytes: usize, threads: Threads) {
         self.group.clear_at_once();
         if let Err(error) = self.supply(0..bytes, threads) {
-            hugekit_sys::events::warn!("not all of a region is ready in its file: {error}");
+            hugekit_sys::events::warn!(
+                "not all of a region is ready in its file: {}",
+                error_chain(&error)
+            );
         }
     }
 

@@ -47,7 +47,7 @@ pub enum ForkError {
         fault_mode: FaultMode,
     },
     /// The pool cannot keep room for the fork's copies.
-    #[error("no room for the fork's copies: {0}")]
+    #[error("no room for the fork's copies")]
     Pool(#[from] PoolError),
     /// Faults cannot be served.
     #[error(transparent)]
@@ -66,7 +66,7 @@ pub enum ForkError {
         most: usize,
     },
     /// The process has no address or no mapping left.
-    #[error("cannot map the fork, which takes {mappings} mappings: {source}")]
+    #[error("cannot map the fork, which needs {mappings} mappings")]
     NotMapped {
         /// Mappings of the fork.
         mappings: usize,
@@ -74,23 +74,23 @@ pub enum ForkError {
         source: io::Error,
     },
     /// What the region has could not be made ready to be shared.
-    #[error("the region could not be made ready: {0}")]
-    NotReady(JobError<PopulateError>),
+    #[error("the region could not be made ready")]
+    NotReady(#[source] JobError<PopulateError>),
     /// What changed since an epoch was asked of other memory than it is of, or of memory that has begun another epoch
     /// since, or was truncated.
     #[error("the epoch is not the last one of this memory: begin with a first one")]
     OtherEpoch,
     /// What the fork needs a copy of at once could not be copied.
-    #[error("what the fork needs at once could not be copied: {0}")]
-    Copy(PopulateError),
+    #[error("the fork's pinned bytes could not be copied")]
+    Copy(#[source] PopulateError),
     /// The kernel would not take the memory back.
-    #[error("the kernel does not take the memory back: {0}")]
-    Kept(io::Error),
+    #[error("the kernel does not take the memory back")]
+    Kept(#[source] io::Error),
     /// The heap has no room for the call.
     #[error(transparent)]
     Heap(#[from] HeapShortage),
     /// Any other refusal of the kernel.
-    #[error("{call}: {source}")]
+    #[error("{call} failed")]
     Kernel {
         /// What was asked.
         call: &'static str,

@@ -11,11 +11,11 @@ use super::ForkError;
 use super::apply::{At, remove_pages};
 use super::entry::Entry;
 use super::epoch::Turn;
-use super::frames::{Broken, Frames, Holding, Near, Reserve};
+use super::frames::{Broken, Frames, Holding, Near, ReservedFrames};
 use super::group::{CowHandle, ForkGroup, Tables, kernel, unmapped};
 use super::guard::{Alone, SlotGuard};
 use super::hold::Hold;
-use super::mapping::{CowMapping, Words};
+use super::mapping::{CowMapping, MappingWords};
 use super::refused::Refused;
 use super::sharers::Id;
 use super::slot::{Action, Event, Pages, Slot};
@@ -35,7 +35,7 @@ struct Made {
     /// Where in the file each run of its frames lies, and how long it is.
     runs: Vec<(u64, usize)>,
     unused: Vec<Holding>,
-    words: Option<Words>,
+    words: Option<MappingWords>,
 }
 
 /// A mapping and its fork.
@@ -170,11 +170,11 @@ impl CowHandle {
     fn fork_alone(
         &self,
         tables: &mut Tables,
-        reserve: Reserve,
+        reserve: ReservedFrames,
         made: &mut Made,
         pinned: &[usize],
         turn: Option<&mut Turn<'_>>,
-    ) -> Result<Range<usize>, (Reserve, Failed)> {
+    ) -> Result<Range<usize>, (ReservedFrames, Failed)> {
         let group = &*self.group;
         let parent = tables.mappings.of_region(self.start).id();
         let (mapping, extra) = match group.prepare(tables, parent, &reserve, pinned, made) {
@@ -205,7 +205,7 @@ impl ForkGroup {
         &self,
         tables: &mut Tables,
         parent: Id,
-        reserve: &Reserve,
+        reserve: &ReservedFrames,
         pinned: &[usize],
         made: &mut Made,
     ) -> Result<(Mapping, isize), Failed> {
@@ -231,7 +231,7 @@ impl ForkGroup {
         &self,
         parent: &CowMapping,
         frames: &Frames,
-        reserve: &Reserve,
+        reserve: &ReservedFrames,
         pinned: &[usize],
         runs: &mut Vec<(u64, usize)>,
     ) -> Result<(Mapping, isize), Failed> {
@@ -294,7 +294,7 @@ impl ForkGroup {
         let addresses = mapping.addresses();
         let pagemap = self.sharing().and_then(|sharing| sharing.pagemap.as_ref());
         let pagemap = pagemap.filter(|_| self.pool.backing().is_reserved());
-        let came = pagemap.and_then(PageMap::scanned).map(|map| map.has_present(&addresses));
+        let came = pagemap.and_then(PageMap::scanned).map(|map| map.probe_present(&addresses));
         if came == Some(Ok(false)) {
             return Ok(());
         }
@@ -434,7 +434,7 @@ fn unpinned(slots: usize, pinned: &[usize]) -> impl Iterator<Item = Range<usize>
 fn add_runs(
     parent: &CowMapping,
     frames: &Frames,
-    reserve: &Reserve,
+    reserve: &ReservedFrames,
     pinned: &[usize],
     runs: &mut Vec<(u64, usize)>,
 ) -> usize {
@@ -471,7 +471,7 @@ fn add_runs(
 fn copy_pinned(
     parent: &CowMapping,
     frames: &Frames,
-    reserve: &Reserve,
+    reserve: &ReservedFrames,
     pinned: &[usize],
 ) -> Result<(), Failed> {
     let is_ready = |&&slot: &&usize| !parent.entry(slot).slot.is_unready();

@@ -4,7 +4,7 @@
 use hugekit_bulk::PopulateOptions;
 use std::ops::{Deref, DerefMut, Range};
 
-use super::mapped::Memory;
+use super::mapped::RegionMemory;
 use super::{RegionError, SharedRegion};
 use crate::fault::Serving;
 use crate::pool::{FaultError, Pool, PoolError};
@@ -19,7 +19,7 @@ use hugekit_bulk::parallel::Report;
 /// Children of `fork(2)` do not inherit the memory: an access there ends in SIGSEGV, and dropping
 /// the region does nothing.
 #[derive(Debug)]
-pub struct Region(Box<Memory>);
+pub struct Region(Box<RegionMemory>);
 
 impl Pool {
     /// Allocates a region of `len` bytes, all zero, rounded up to whole folios.
@@ -37,11 +37,11 @@ impl Pool {
 }
 
 impl Region {
-    pub(super) fn new(memory: Memory) -> Self {
+    pub(super) fn new(memory: RegionMemory) -> Self {
         Self(Box::new(memory))
     }
 
-    pub(super) fn memory(&self) -> &Memory {
+    pub(super) fn memory(&self) -> &RegionMemory {
         &self.0
     }
 

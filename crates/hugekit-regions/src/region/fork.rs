@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::mapped::Memory;
+use super::mapped::RegionMemory;
 use super::{Region, SharedRegion};
 use crate::cow::{CowHandle, ForkError, ForkGroup, Terms, Turn, usual_granule};
 use crate::fault::FaultMode;
@@ -18,7 +18,7 @@ const MOST_BYTES: usize = 2 << 20;
 #[derive(Clone)]
 #[must_use = "a builder does nothing until built"]
 pub struct ForkBuilder<'a> {
-    origin: &'a Memory,
+    origin: &'a RegionMemory,
     granule: Option<usize>,
     fault_mode: Option<FaultMode>,
     max_vmas: Option<usize>,
@@ -34,7 +34,7 @@ impl fmt::Debug for ForkBuilder<'_> {
 }
 
 impl<'a> ForkBuilder<'a> {
-    pub(super) fn new(origin: &'a Memory) -> Self {
+    pub(super) fn new(origin: &'a RegionMemory) -> Self {
         Self { origin, granule: None, fault_mode: None, max_vmas: None }
     }
 
@@ -73,7 +73,7 @@ impl<'a> ForkBuilder<'a> {
     /// [`ForkError`]. The region is unchanged then.
     pub fn build(&self) -> Result<Region, ForkError> {
         let fork = self.handle(None)?;
-        Ok(Region::new(Memory::in_group(self.origin.pool().clone(), fork, self.origin.len())))
+        Ok(Region::new(RegionMemory::in_group(self.origin.pool().clone(), fork, self.origin.len())))
     }
 
     /// Its mapping in the fork group, with the beginning of an epoch of the region if there is one.
@@ -88,7 +88,7 @@ impl<'a> ForkBuilder<'a> {
     }
 
     /// What is to be forked.
-    pub(super) fn origin(&self) -> &Memory {
+    pub(super) fn origin(&self) -> &RegionMemory {
         self.origin
     }
 }

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use hugekit_bulk::PopulateOptions;
+use hugekit_sys::error_chain;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::ptr::{self, NonNull};
@@ -14,7 +15,7 @@ use crate::fault::Serving;
 use crate::pool::{Content, FaultError, Mapped, Pool, Size};
 use hugekit_bulk::ClearError;
 use hugekit_bulk::parallel::{Bytes, Done, JobError, Report, Threads};
-use hugekit_bulk::populate::{self, PopulateError};
+use hugekit_bulk::populate::PopulateError;
 use hugekit_sys::ErrorKind;
 use hugekit_sys::HUGE_PAGE_BYTES;
 use hugekit_sys::headroom::{self, HeapShortage};
@@ -55,17 +56,17 @@ pub enum RegionError {
     #[error("a region cannot be cut to no bytes: drop it")]
     NoBytes,
     /// Populating failed: no thread was asked for, memory is broken, or none is left.
-    #[error("cannot populate: {0}")]
+    #[error("cannot populate the region")]
     Populate(#[from] JobError<PopulateError>),
     /// Clearing failed: no thread was asked for when the pool was made.
-    #[error("cannot clear what is released: {0}")]
+    #[error("cannot clear the released bytes")]
     Clear(#[from] ClearError),
     /// The kernel would not take the memory back.
     #[error("the kernel does not take the memory back: {0}")]
     Kept(std::io::ErrorKind),
     /// What the region shares with forks could not be copied.
-    #[error("what is shared with forks cannot be copied: {0}")]
-    Copy(PopulateError),
+    #[error("the bytes that the region shares with forks cannot be copied")]
+    Copy(#[source] PopulateError),
     /// A region that was forked lies in several places of the file, some of which are others' too.
     #[error("the region shares memory with forks: who writes its file would write theirs")]
     Forks,
@@ -90,7 +91,7 @@ impl RegionError {
 
 /// An extent in use, given back to its pool when dropped.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct RegionMemory {
     holds: RwLock<Holds>,
     /// The group that has its faults served from the beginning, if they are not plain ones.
     first_group: Option<Arc<ForkGroup>>,
@@ -111,9 +112,9 @@ pub(super) struct Memory {
 }
 
 // SAFETY: an address; the code that follows it says why that is sound.
-unsafe impl Send for Memory {}
+unsafe impl Send for RegionMemory {}
 // SAFETY: an address; atomics and locks guard all else.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for RegionMemory {}
 
 /// What a region has its memory from. Changed only by its first fork and at the end.
 #[derive(Debug)]
@@ -132,7 +133,7 @@ impl Holds {
     }
 }
 
-impl Memory {
+impl RegionMemory {
     pub(super) fn new(pool: Pool, mapped: Mapped, len: usize) -> Self {
         let (start, mapped_len) = (mapped.mapping().start(), mapped.mapping().len());
         Self::at(start, mapped_len, Holds::Plain(mapped), pool, len)
@@ -264,7 +265,10 @@ impl Memory {
         let job = options.job(len).min_chunk(page_size.max(HUGE_PAGE_BYTES));
         let populated = job.run(|chunk| {
             let (start, len) = (start.at(first + chunk.start), chunk.len());
-            memory::populate_read(start, len).map_err(|errno| populate::meaning(errno, start, len))
+            memory::populate_read(start, len).map_err(|errno| {
+                let start = start.addr();
+                PopulateError::from_errno(errno, &(start..start + len))
+            })
         });
         populated.map_err(|error| error.shifted_into(first, range))
     }
@@ -369,7 +373,7 @@ impl Memory {
     }
 }
 
-impl Memory {
+impl RegionMemory {
     /// A mapping with the same bytes. `terms` are those of the first fork; `agree` is what a later one has
     /// to say; an epoch of the region may begin with it.
     pub(super) fn fork(
@@ -494,12 +498,12 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for RegionMemory {
     fn drop(&mut self) {
         let _lent = headroom::lend();
         if *self.retires.get_mut() && self.pool.memory().is_ours() {
             if let Err(error) = self.give_to_kernel() {
-                hugekit_sys::events::error!("folios are lost: {error}");
+                hugekit_sys::events::error!("folios are lost: {}", error_chain(&error));
             }
             return;
         }
