@@ -139,7 +139,7 @@ mod tests {
     fn build_beyond_available_memory_is_refused() {
         for backing in [Backing::Thp, Backing::Base] {
             assert_eq!(says(&machine(), backing, 8 * MIB), None);
-            let expected = "needs 9 MiB of memory, 8 MiB are available";
+            let expected = "not enough memory: 9 MiB requested, 8 MiB available";
             assert_eq!(says(&machine(), backing, 9 * MIB).unwrap(), expected);
         }
     }
