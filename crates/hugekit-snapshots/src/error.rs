@@ -46,7 +46,8 @@ pub enum SnapshotError {
     /// could not be copied at one moment. This process may not make the writers wait.
     #[error(
         "the page at {page:#x} has bytes of the memory and other data, which is written \
-         all the time: align the memory to pages, or permit hugekit to handle the faults of system calls"
+         all the time: align the memory to pages, or permit hugekit to handle the faults of \
+         system calls"
     )]
     Unquiet {
         /// The page's address.
