@@ -19,7 +19,7 @@ use crate::usage::Remedied;
 /// Say what a broker has: units, leases, and who has them.
 #[derive(Debug, Args)]
 pub(super) struct Status {
-    /// The broker's socket [default: /run/hugekit/broker.sock, or below $XDG_RUNTIME_DIR]
+    /// The broker's socket [default: /run/hugekit/broker.sock, or below `$XDG_RUNTIME_DIR`]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Print only JSON
