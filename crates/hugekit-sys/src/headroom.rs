@@ -42,7 +42,9 @@ impl HeapShortage {
         check()
     }
 
-    /// How an administrator or the program can prevent this error.
+    /// How an administrator or the program can prevent this error. For bindings: errors that wrap
+    /// this one have the remedy.
+    #[doc(hidden)]
     #[must_use]
     pub fn remedy(&self) -> String {
         "free memory, or raise vm.max_map_count, ulimit -v or ulimit -d".to_owned()

@@ -70,7 +70,7 @@
 //! # Snapshots
 //!
 //! A snapshot write-protects memory and returns. This takes 0.4 to 2 ms per GiB on huge pages, and
-//! 12 to 31 ms per GiB on base pages. After that, the first write to each granule (2 MiB, or 64 KiB
+//! 12 to 27 ms per GiB on base pages. After that, the first write to each granule (2 MiB, or 64 KiB
 //! on base pages) copies the granule before changing it. By default all of the memory may be
 //! copied. If less memory is available, writers that outrun the reader make the snapshot fail.
 //!

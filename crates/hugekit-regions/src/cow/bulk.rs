@@ -138,14 +138,14 @@ impl CowHandle {
         })
     }
 
-    /// Holds back writes to all that is not pinned, on several threads, before a fork has the gate alone and does so
+    /// Holds back writes to all but some slots, on several threads, before a fork has the gate alone and does so
     /// to what was written since: those who write meanwhile wait for a few slots each, and not for all.
     /// What the kernel refuses is not protected, and the table says so.
-    pub(super) fn protect_ahead(&self, bytes: usize, pinned: &[usize], threads: Threads) {
+    pub(super) fn protect_ahead(&self, bytes: usize, but: &[usize], threads: Threads) {
         let group = &*self.group;
         let _ = self.together(0..bytes, &by(threads), |some| {
             let _ = self.at_once(some.clone(), |several| {
-                group.protect_some(several, some.clone(), pinned);
+                group.protect_some(several, some.clone(), but);
                 Ok(())
             });
             Ok(())
@@ -259,10 +259,10 @@ impl ForkGroup {
             .try_for_each(|(_, run)| self.unprotect(several, run))
     }
 
-    fn protect_some(&self, several: Several<'_>, slots: Range<usize>, pinned: &[usize]) {
+    fn protect_some(&self, several: Several<'_>, slots: Range<usize>, but: &[usize]) {
         let is_open = |slot| {
             let plan = several.at(slot).plan(Event::Forked);
-            plan == [Action::Protect] && pinned.binary_search(&slot).is_err()
+            plan == [Action::Protect] && but.binary_search(&slot).is_err()
         };
         for (_, run) in runs(slots, is_open).filter(|(is_open, _)| *is_open) {
             let is_served = self.check_served().is_ok();

@@ -1,6 +1,7 @@
 //! Why a region could not be forked, in figures.
 
 use std::io;
+use std::ops::Range;
 
 use crate::fault::FaultMode;
 use crate::pool::{FaultError, PoolError, Size};
@@ -29,6 +30,14 @@ pub enum ForkError {
         least: usize,
         /// The largest granule here.
         most: usize,
+    },
+    /// A range that the fork should leave out lies outside the region.
+    #[error("bytes {}..{} lie outside a region of {len} bytes", range.start, range.end)]
+    OutOfRange {
+        /// The range requested.
+        range: Range<usize>,
+        /// Bytes of the region.
+        len: usize,
     },
     /// An earlier fork has set the granule of the fork group.
     #[error("the region shares granules of {} with its forks, not of {}", Size(*granule), Size(*asked))]
@@ -130,9 +139,10 @@ impl ForkError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Gigantic => ErrorKind::Unsupported,
-            Self::Granule { .. } | Self::GranuleDiffers { .. } | Self::FaultModeDiffers { .. } => {
-                ErrorKind::Invalid
-            }
+            Self::Granule { .. }
+            | Self::OutOfRange { .. }
+            | Self::GranuleDiffers { .. }
+            | Self::FaultModeDiffers { .. } => ErrorKind::Invalid,
             Self::Pool(error) => error.kind(),
             Self::Fault(error) => error.kind(),
             Self::FileGiven | Self::OtherEpoch => ErrorKind::Conflict,

@@ -1,6 +1,7 @@
 //! Forks of regions: the same bytes twice, of which each side changes its own. `cow/` has how.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::mapped::RegionMemory;
@@ -22,6 +23,7 @@ pub struct ForkBuilder<'a> {
     granule: Option<usize>,
     fault_mode: Option<FaultMode>,
     max_vmas: Option<usize>,
+    left_out: Vec<Range<usize>>,
 }
 
 impl fmt::Debug for ForkBuilder<'_> {
@@ -35,7 +37,7 @@ impl fmt::Debug for ForkBuilder<'_> {
 
 impl<'a> ForkBuilder<'a> {
     pub(super) fn new(origin: &'a RegionMemory) -> Self {
-        Self { origin, granule: None, fault_mode: None, max_vmas: None }
+        Self { origin, granule: None, fault_mode: None, max_vmas: None, left_out: Vec::new() }
     }
 
     /// Sets how many bytes are copied as a whole, a power of two.
@@ -67,6 +69,32 @@ impl<'a> ForkBuilder<'a> {
         self
     }
 
+    /// Leaves bytes out, as `MADV_DONTFORK` does for fork(2): the fork has zeroes there, in memory of its own. May be
+    /// called several times. By default, a fork inherits every byte.
+    ///
+    /// Writes of the region to whole granules there are not held back, so they meet no fault. A granule of which only
+    /// some bytes are left out is copied when the fork is made. Other forks are not changed: neither those that the
+    /// region has, nor those that this fork will have.
+    ///
+    /// ```
+    /// use hugekit::pool::{Backing, Pool};
+    ///
+    /// let pool = Pool::builder(2 << 20).backing(Backing::Base).build()?;
+    /// let mut guest = pool.region(1 << 20)?;
+    /// guest.fill(1);
+    /// let clone = guest.fork_builder().leave_out(0x1000..0x2000).build()?; // a ring, or a key
+    /// assert_eq!((clone[0xfff], clone[0x1000], clone[0x1fff], clone[0x2000]), (1, 0, 0, 1));
+    /// assert_eq!(guest[0x1000], 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`build`](Self::build) returns [`ForkError::OutOfRange`] if the bytes do not lie within the region.
+    pub fn leave_out(mut self, range: Range<usize>) -> Self {
+        self.left_out.push(range);
+        self
+    }
+
     /// Makes the fork.
     ///
     /// # Errors
@@ -84,7 +112,7 @@ impl<'a> ForkBuilder<'a> {
             Ok(Terms { granule_bytes, fault_mode, max_vmas: self.max_vmas })
         };
         let agree = |group: &Arc<ForkGroup>| group.check(self.granule, self.fault_mode);
-        self.origin.fork(terms, agree, turn)
+        self.origin.fork(&self.left_out, terms, agree, turn)
     }
 
     /// What is to be forked.

@@ -4,13 +4,12 @@
 
 use hugekit_bulk::PopulateOptions;
 use hugekit_sys::error_chain;
-use std::collections::BTreeSet;
 use std::ops::Range;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
-use crate::cow::{CowHandle, ForkError, ForkGroup, Terms, Turn};
+use crate::cow::{Apart, CowHandle, ForkError, ForkGroup, Terms, Turn};
 use crate::fault::Serving;
 use crate::pool::{Content, FaultError, Mapped, Pool, Size};
 use hugekit_bulk::ClearError;
@@ -377,9 +376,10 @@ impl RegionMemory {
 
 impl RegionMemory {
     /// A mapping with the same bytes. `terms` are those of the first fork; `agree` is what a later one has
-    /// to say; an epoch of the region may begin with it.
+    /// to say; `left_out` is what it does not inherit; an epoch of the region may begin with it.
     pub(super) fn fork(
         &self,
+        left_out: &[Range<usize>],
         terms: impl FnOnce(&Pool) -> Result<Terms, ForkError>,
         agree: impl FnOnce(&Arc<ForkGroup>) -> Result<(), ForkError>,
         turn: Option<&mut Turn<'_>>,
@@ -388,6 +388,9 @@ impl RegionMemory {
             return Err(ForkError::Forked);
         }
         headroom::check()?;
+        if let Some(range) = left_out.iter().find(|range| self.within((*range).clone()).is_err()) {
+            return Err(ForkError::OutOfRange { range: range.clone(), len: self.len });
+        }
         let mut holds = self.holds.write().unwrap_or_else(PoisonError::into_inner);
         if self.file_given.load(Ordering::SeqCst) {
             return Err(ForkError::FileGiven);
@@ -412,7 +415,7 @@ impl RegionMemory {
             return Err(error);
         }
         let Holds::Grouped(region) = &*holds else { unreachable!("it has just become one") };
-        region.fork(place, &self.pinned(granule_bytes), self.mapped_len, turn)
+        region.fork(place, &self.apart(left_out, granule_bytes), self.mapped_len, turn)
     }
 
     /// Has the region in a group that shares memory on these terms: its own, or one that it founds.
@@ -454,12 +457,15 @@ impl RegionMemory {
         Ok(group)
     }
 
-    /// The slots on which a byte of a pinned range lies, in ascending order.
-    fn pinned(&self, granule_bytes: usize) -> Vec<usize> {
+    /// What a fork does not share.
+    fn apart(&self, left_out: &[Range<usize>], granule_bytes: usize) -> Apart {
+        let to_the_end = |range: &Range<usize>| match range.end == self.len {
+            true => range.start..self.mapped_len,
+            false => range.clone(),
+        };
+        let left_out: Vec<_> = left_out.iter().map(to_the_end).collect();
         let pins = self.pins.lock().unwrap_or_else(PoisonError::into_inner);
-        let slots = |pin: &Range<usize>| pin.start / granule_bytes..pin.end.div_ceil(granule_bytes);
-        let slots: BTreeSet<usize> = pins.iter().flat_map(slots).collect();
-        slots.into_iter().collect()
+        Apart::new(&pins, &left_out, granule_bytes, self.mapped_len)
     }
 
     /// Has every fork copy the range at once, until [`unpin`](Self::unpin).
