@@ -9,6 +9,8 @@ mod lab;
 mod lease;
 mod log;
 mod operand;
+#[cfg(test)]
+mod pages;
 mod progress;
 mod report;
 mod settings;

@@ -28,7 +28,7 @@ pub enum LeaseError {
     },
     /// The program that listens there belongs to another user, who could write to what it leases.
     #[error(
-        "what listens at {} belongs to user {uid}, who is neither root nor the user of this process",
+        "the program at {} belongs to user {uid}, not to root or the user of this process",
         socket.display()
     )]
     Untrusted {
@@ -38,7 +38,7 @@ pub enum LeaseError {
         uid: u32,
     },
     /// The broker gives no lease.
-    #[error("the broker gives no lease: {0}")]
+    #[error("the broker grants no lease: {0}")]
     Refused(Refusal),
     /// The broker did not answer although it has had the time.
     #[error("the broker did not answer within {within:?}")]
@@ -53,7 +53,7 @@ pub enum LeaseError {
     #[error("the broker answered by {0}")]
     Malformed(Malformed),
     /// The answer does not fit the request, or what came with it does not fit the answer.
-    #[error("the broker answered what was not asked: {0}")]
+    #[error("the broker's answer does not fit the request: {0}")]
     Unasked(&'static str),
     /// A file is none that can be adopted.
     #[error(transparent)]

@@ -117,19 +117,20 @@ impl Report {
     }
 }
 
-/// What limits the number of threads.
+/// The reason for a smaller number of threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Limit {
-    /// There are only so many CPUs that the calling thread may run on.
+    /// The calling thread may run on only this many CPUs.
     AllowedCpus(usize),
-    /// The control group has the time of so many CPUs.
+    /// The control group has the time of only this many CPUs.
     CpuQuota(usize),
-    /// There are only so many minimum chunks.
+    /// There are only this many minimum chunks.
     Chunks(usize),
-    /// Other jobs, of this process or of others, have all but so many of the threads that a node's memory can use.
+    /// Other jobs, of this process or of others, leave only this many of the threads that a NUMA
+    /// node's memory can use.
     OtherJobs(usize),
-    /// The heap has no room for what several threads need: the calling one works alone.
+    /// The heap has no room for several threads; the calling thread works alone.
     Heap,
 }
 
@@ -147,17 +148,17 @@ pub enum JobError<E> {
     /// The job was cancelled before all of it was done.
     #[error("cancelled after {} of {} bytes", done.bytes(), done.asked().len())]
     Cancelled {
-        /// What was done before.
+        /// The bytes that are done.
         done: Done,
     },
-    /// A chunk failed; of several, the first.
+    /// A chunk failed. If several failed, this is the first.
     #[error("bytes {}..{}, after {} others were done: {error}", range.start, range.end, done.bytes())]
     Chunk {
         /// The chunk's offsets.
         range: Range<usize>,
-        /// What was done, without the chunks that failed.
+        /// The bytes that are done, without the chunks that failed.
         done: Done,
-        /// What the chunk function said.
+        /// The error of the chunk function.
         error: E,
     },
     /// The chunk function called `fork(2)`, and this is the child. The chunks of the helpers are

@@ -35,6 +35,19 @@ impl fmt::Debug for RegionBuilder<'_> {
 }
 
 impl Pool {
+    /// Allocates a region of `len` bytes, all zero, rounded up to whole folios.
+    ///
+    /// Clean folios are mapped as they are, in microseconds. Dirty ones are cleared first, and
+    /// unpopulated ones populated, with the number of threads that the pool was built with.
+    ///
+    /// # Errors
+    /// [`PoolError::NoBytes`] for a length of 0, [`PoolError::NoRoom`] if the pool has no free
+    /// piece of this length, [`PoolError::Forked`] in a forked child, and any error of populating.
+    /// The pool is unchanged then.
+    pub fn region(&self, len: usize) -> Result<Region, PoolError> {
+        self.region_builder(len).build()
+    }
+
     /// Makes a builder for a region of `len` bytes, with options.
     ///
     /// ```no_run

@@ -7,7 +7,7 @@ use std::ops::{Deref, DerefMut, Range};
 use super::mapped::RegionMemory;
 use super::{RegionError, SharedRegion};
 use crate::fault::Serving;
-use crate::pool::{FaultError, Pool, PoolError};
+use crate::pool::{FaultError, Pool};
 use hugekit_bulk::parallel::Report;
 
 /// Zeroed memory of a [`Pool`], as a slice of bytes. Dropping it returns the memory to the pool.
@@ -20,21 +20,6 @@ use hugekit_bulk::parallel::Report;
 /// the region does nothing.
 #[derive(Debug)]
 pub struct Region(Box<RegionMemory>);
-
-impl Pool {
-    /// Allocates a region of `len` bytes, all zero, rounded up to whole folios.
-    ///
-    /// Clean folios are mapped as they are, in microseconds. Dirty ones are cleared first, and
-    /// unpopulated ones populated, with the number of threads that the pool was built with.
-    ///
-    /// # Errors
-    /// [`PoolError::NoBytes`] for a length of 0, [`PoolError::NoRoom`] if the pool has no free
-    /// piece of this length, [`PoolError::Forked`] in a forked child, and any error of populating.
-    /// The pool is unchanged then.
-    pub fn region(&self, len: usize) -> Result<Region, PoolError> {
-        self.region_builder(len).build()
-    }
-}
 
 impl Region {
     pub(super) fn new(memory: RegionMemory) -> Self {
