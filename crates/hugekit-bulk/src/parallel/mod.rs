@@ -1,18 +1,18 @@
 //! Jobs on several threads: clear, populate and copy in chunks, each on the node that holds it.
 //!
-//! A job is a range, a function for a chunk of it, and who may help. The calling thread always
-//! works too. Helpers are workers of the process that sleep between jobs, so a job costs microseconds.
-//! `README.md` beside this file draws their states and names the races that were considered;
-//! `docs/decisions/0005-parallel-crew.md` has the measurements.
+//! A job consists of a range, a function for a chunk of it, and a limit for its threads. The
+//! calling thread always works, too. Helpers are workers of the process that sleep between jobs, so
+//! a job costs microseconds. `README.md` beside this file draws their states and lists the races
+//! that were considered. `docs/decisions/0005-parallel-crew.md` contains the measurements.
 //!
 //! - Helpers run on the CPUs of the node whose part they work on, within the calling thread's
-//!   affinity mask, and move to the next node that has work when theirs has none left.
-//! - Threads are limited by the allowed CPUs and by the control group's CPU quota.
-//! - All jobs of [`Threads::Auto`] together, those of other processes included, have at most so many threads on the
-//!   memory of a node as one of them may have.
-//! - A job may be started from several threads at once and from within a chunk.
-//! - After a `fork()`, a child that starts a job gets workers of its own. A chunk function itself
-//!   must not fork and return in the child: what its helpers held is lost there, and the job ends
+//!   affinity mask. If that node has no work left, they move to the next node that has.
+//! - The allowed CPUs and the control group's CPU quota limit the threads.
+//! - All jobs of [`Threads::Auto`] together, even of several processes, use no more threads on the
+//!   memory of a node than one job may use.
+//! - A program may start a job from several threads at once, and from within a chunk.
+//! - After a `fork()`, a child that starts a job gets its own workers. A chunk function itself must
+//!   not fork and return in the child: the chunks of its helpers are lost there, and the job ends
 //!   in [`JobError::Forked`].
 
 mod done;
