@@ -60,11 +60,15 @@ impl Host {
     }
 }
 
-/// x86 and others give a name; ARM gives numbers of maker and part.
+/// x86 has a name, a family and a model; ARM has numbers of maker and part.
 fn cpu_model(cpuinfo: &str) -> Option<String> {
     let value = |key| field(cpuinfo, key).map(|rest| rest.trim_start_matches([' ', '\t', ':']));
     if let Some(name) = value("model name") {
-        return Some(name.to_owned());
+        // Clouds hide the model in the name, and the numbers tell it.
+        return Some(match (value("cpu family"), value("model\t")) {
+            (Some(family), Some(model)) => format!("{name} (family {family}, model {model})"),
+            _ => name.to_owned(),
+        });
     }
     let (maker, part) = (value("CPU implementer")?, value("CPU part")?);
     Some(format!("implementer {maker}, part {part}"))
@@ -115,6 +119,8 @@ mod tests {
     #[test]
     fn processors_by_name_or_number() {
         assert_eq!(cpu_model("processor\t: 0\nmodel name\t: A: B\n").as_deref(), Some("A: B"));
+        let amd = "cpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC\n";
+        assert_eq!(cpu_model(amd).as_deref(), Some("AMD EPYC (family 26, model 2)"));
         let arm = "CPU implementer\t: 0x41\nCPU part\t: 0xd49\n";
         assert_eq!(cpu_model(arm).as_deref(), Some("implementer 0x41, part 0xd49"));
         assert_eq!(cpu_model("processor\t: 0\n"), None);
