@@ -12,14 +12,14 @@ const MOST_ADDRESS: u64 = 1 << 56;
 
 const HUGETLB: u64 = 2 << 20;
 
-/// A region as Firecracker sends it. `page_size_kib` is another name of `page_size`, in bytes too.
+/// A region as Firecracker sends it. `page_size_kib` is an older name of `page_size`, in bytes too.
 #[derive(Clone, Debug, Deserialize)]
 struct Sent {
     base_host_virt_addr: u64,
     size: u64,
     offset: u64,
-    #[serde(alias = "page_size_kib")]
     page_size: Option<u64>,
+    page_size_kib: Option<u64>,
 }
 
 /// Why a VM's regions are refused.
@@ -178,9 +178,8 @@ impl Layout {
     }
 }
 
-/// Firecracker sends both names, with one value.
 fn page_of(sent: &Sent) -> u64 {
-    sent.page_size.unwrap_or_else(base_page)
+    sent.page_size.or(sent.page_size_kib).unwrap_or_else(base_page)
 }
 
 pub(crate) fn base_page() -> u64 {
@@ -241,11 +240,13 @@ mod tests {
 
     #[test]
     fn page_size_has_two_names() {
-        let message = format!(
-            r#"[{{"base_host_virt_addr":{0},"size":{0},"offset":0,"page_size_kib":{0}}}]"#,
-            2 << 20
-        );
-        assert!(Layout::of_message(message.as_bytes(), SOURCE).unwrap().is_hugetlb());
+        for names in [&["page_size"][..], &["page_size_kib"], &["page_size", "page_size_kib"]] {
+            let sizes: String = names.iter().map(|name| format!(r#","{name}":{}"#, 2 << 20)).collect();
+            let address = 2 << 20;
+            let message =
+                format!(r#"[{{"base_host_virt_addr":{address},"size":{address},"offset":0{sizes}}}]"#);
+            assert!(Layout::of_message(message.as_bytes(), SOURCE).unwrap().is_hugetlb());
+        }
     }
 
     #[test]
