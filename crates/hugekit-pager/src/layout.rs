@@ -35,7 +35,9 @@ pub enum UnfitLayout {
     #[error("pages of {0} bytes: {base} bytes or 2 MiB are served, and one size for all regions", base = base_page())]
     Pages(u64),
     /// An address, a size or an offset that is no multiple of the page, no bytes, or an end beyond all addresses.
-    #[error("region at {start:#x} of {len} bytes from offset {offset}: not whole pages of an address space")]
+    #[error(
+        "region at {start:#x} of {len} bytes from offset {offset}: not whole pages of an address space"
+    )]
     Region {
         /// Its first address.
         start: u64,
@@ -229,10 +231,8 @@ mod tests {
         assert_eq!(layout.offset_of((1 << 30) + 8 * page), None);
         let pieces: Vec<_> = layout.pieces(6 * page..10 * page).collect();
         let piece = |address, offset, len| Piece { address, offset, len };
-        let expected = [
-            piece((1 << 30) + 6 * page, 6 * page, 2 * page),
-            piece(1 << 40, 8 * page, 2 * page),
-        ];
+        let expected =
+            [piece((1 << 30) + 6 * page, 6 * page, 2 * page), piece(1 << 40, 8 * page, 2 * page)];
         assert_eq!(pieces, expected);
         let offsets: Vec<_> = layout.offsets_of(0..u64::MAX).collect();
         assert_eq!(offsets, [0..8 * page, 8 * page..12 * page]);
@@ -241,10 +241,12 @@ mod tests {
     #[test]
     fn page_size_has_two_names() {
         for names in [&["page_size"][..], &["page_size_kib"], &["page_size", "page_size_kib"]] {
-            let sizes: String = names.iter().map(|name| format!(r#","{name}":{}"#, 2 << 20)).collect();
+            let sizes: String =
+                names.iter().map(|name| format!(r#","{name}":{}"#, 2 << 20)).collect();
             let address = 2 << 20;
-            let message =
-                format!(r#"[{{"base_host_virt_addr":{address},"size":{address},"offset":0{sizes}}}]"#);
+            let message = format!(
+                r#"[{{"base_host_virt_addr":{address},"size":{address},"offset":0{sizes}}}]"#
+            );
             assert!(Layout::of_message(message.as_bytes(), SOURCE).unwrap().is_hugetlb());
         }
     }
@@ -268,7 +270,8 @@ mod tests {
         let beyond = UnfitLayout::BeyondSource { end: SOURCE + page, len: SOURCE };
         assert_eq!(one(page, page, SOURCE, page), Err(beyond));
         assert_eq!(parse(&[]), Err(UnfitLayout::Count(0)));
-        let many: Vec<_> = (0..65).map(|at| region(page * (at + 1), page, page * at, page)).collect();
+        let many: Vec<_> =
+            (0..65).map(|at| region(page * (at + 1), page, page * at, page)).collect();
         assert_eq!(parse(&many), Err(UnfitLayout::Count(65)));
         let overlap = [region(page, 2 * page, 0, page), region(2 * page, page, 2 * page, page)];
         assert_eq!(parse(&overlap), Err(UnfitLayout::Overlap(2 * page)));

@@ -252,5 +252,9 @@ fn make_private(folder: &Path) -> io::Result<()> {
     let is_private = found.is_dir()
         && found.uid() == rustix::process::geteuid().as_raw()
         && found.mode() & 0o077 == 0;
-    if is_private { Ok(()) } else { Err(io::Error::other("it is not a folder of this user's alone")) }
+    if is_private {
+        Ok(())
+    } else {
+        Err(io::Error::other("it is not a folder of this user's alone"))
+    }
 }

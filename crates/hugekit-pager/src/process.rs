@@ -36,7 +36,9 @@ impl Process {
     pub(crate) fn peer(connection: &UnixStream) -> io::Result<Self> {
         let peer = seqpacket::peer(connection)?;
         let Some(pid) = Pid::from_raw(peer.pid) else {
-            return Err(io::Error::other("the peer is in a PID namespace that is not seen from here"));
+            return Err(io::Error::other(
+                "the peer is in a PID namespace that is not seen from here",
+            ));
         };
         let descriptor = match peer_descriptor(connection) {
             Ok(descriptor) => descriptor,

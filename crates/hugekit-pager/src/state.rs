@@ -64,8 +64,13 @@ impl State {
         source: &Identity,
     ) -> io::Result<Self> {
         let (pid, started) = (process.pid(), process.started());
-        let record =
-            Record { version: VERSION, pid, started, layout: layout.clone(), source: source.clone() };
+        let record = Record {
+            version: VERSION,
+            pid,
+            started,
+            layout: layout.clone(),
+            source: source.clone(),
+        };
         let path = folder.join(format!("{pid}-{started}.json"));
         if path.exists() {
             return Err(io::Error::other("this process has connected already"));

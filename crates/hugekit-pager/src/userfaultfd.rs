@@ -55,7 +55,9 @@ pub enum UnfitDescriptor {
     #[error("the descriptor is {0}, and not a userfaultfd")]
     Other(String),
     /// The VMM asked for events that the pager does not understand.
-    #[error("the userfaultfd has features {0:#x}, of which the pager understands only remove events")]
+    #[error(
+        "the userfaultfd has features {0:#x}, of which the pager understands only remove events"
+    )]
     Features(u64),
     /// No handshake was made with it.
     #[error("the userfaultfd was never given its features (UFFDIO_API)")]

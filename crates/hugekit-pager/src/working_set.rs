@@ -124,7 +124,9 @@ mod tests {
             WorkingSet::of_written(Written { version: VERSION, length: 100, ranges }, 100)
         };
         assert!(read(&[(0, 100)]).is_ok());
-        for ranges in [&[(0, 101)][..], &[(5, 5)], &[(9, 3)], &[(0, 10), (5, 20)], &[(50, 60), (0, 10)]] {
+        for ranges in
+            [&[(0, 101)][..], &[(5, 5)], &[(9, 3)], &[(0, 10), (5, 20)], &[(50, 60), (0, 10)]]
+        {
             assert!(read(ranges).is_err(), "{ranges:?}");
         }
     }

@@ -25,7 +25,12 @@ pub(super) enum Ahead {
     /// The VM's touches are recorded until then.
     Recording { until: Instant },
     /// A thread reads. Data that was not asked for waits until `rested`.
-    Reading { chunks: Receiver<Chunk>, buffers: Sender<Vec<u8>>, held: Option<Read>, rested: Instant },
+    Reading {
+        chunks: Receiver<Chunk>,
+        buffers: Sender<Vec<u8>>,
+        held: Option<Read>,
+        rested: Instant,
+    },
 }
 
 impl<'a> Server<'a> {
@@ -180,11 +185,12 @@ impl<'a> Server<'a> {
     fn set_done(&self, offsets: &Range<u64>) {
         let first = offsets.start / self.vm.block;
         let ended = |&block: &u64| self.vm.offsets_of_block(block).end <= offsets.end;
-        (first..).take_while(ended).take_while(|&block| block * self.vm.block < offsets.end).for_each(
-            |block| {
+        (first..)
+            .take_while(ended)
+            .take_while(|&block| block * self.vm.block < offsets.end)
+            .for_each(|block| {
                 self.vm.done().set(block);
-            },
-        );
+            });
     }
 
     /// All data is there.

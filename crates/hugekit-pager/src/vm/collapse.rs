@@ -47,7 +47,9 @@ impl Vm {
         }
         let aligned = self.layout.regions().iter().flat_map(|region| {
             let Range { start, end } = region.addresses();
-            (start.next_multiple_of(HUGE)..end).step_by(HUGE as usize).filter(move |at| at + HUGE <= end)
+            (start.next_multiple_of(HUGE)..end)
+                .step_by(HUGE as usize)
+                .filter(move |at| at + HUGE <= end)
         });
         aligned.filter(|&start| self.is_worth_it(start)).collect()
     }
@@ -66,7 +68,8 @@ impl Vm {
                 Ok(()) => {}
                 Err(_) if self.process.has_ended() => return Err(Stop::Ended),
                 Err(errno) => {
-                    let why = super::VmError::Kernel { address: region.start, source: errno.into() };
+                    let why =
+                        super::VmError::Kernel { address: region.start, source: errno.into() };
                     return Err(Stop::Failed(why));
                 }
             }

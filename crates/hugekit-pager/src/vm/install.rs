@@ -85,7 +85,10 @@ impl Server<'_> {
         let page = self.vm.layout.page();
         for at in (start..end).step_by(page as usize) {
             let zeroes = self.zeroes.get_or_insert_with(|| vec![0; page as usize]);
-            self.vm.faults.copy(at, zeroes).map_err(|partial| Partial { done: at - start, ..partial })?;
+            self.vm
+                .faults
+                .copy(at, zeroes)
+                .map_err(|partial| Partial { done: at - start, ..partial })?;
         }
         Ok(())
     }
@@ -143,7 +146,8 @@ impl Vm {
     /// What the page at `at` is, and where a run of such pages ends.
     fn run_at(&self, piece: Piece, bytes: Option<&[u8]>, at: u64) -> (Kind, u64) {
         let page = self.layout.page();
-        let kind_at = |at: u64| self.kind_at(piece.offset + at, bytes.map(|b| page_at(b, at, page)));
+        let kind_at =
+            |at: u64| self.kind_at(piece.offset + at, bytes.map(|b| page_at(b, at, page)));
         let kind = kind_at(at);
         let mut end = at + page;
         while end < piece.len && kind_at(end) == kind {

@@ -156,11 +156,7 @@ impl Vm {
     }
 
     /// The bytes of a piece in the memory file; `None` of a hole.
-    fn read<'b>(
-        &self,
-        piece: Piece,
-        to: &'b mut [u8],
-    ) -> Result<Option<&'b [u8]>, SourceError> {
+    fn read<'b>(&self, piece: Piece, to: &'b mut [u8]) -> Result<Option<&'b [u8]>, SourceError> {
         if self.source.next_data(piece.offset..piece.offset + piece.len).is_none() {
             return self.source.check_length().map(|()| None);
         }

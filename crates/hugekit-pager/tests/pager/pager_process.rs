@@ -70,7 +70,7 @@ impl PagerProcess {
         self.await_line_behind(0, words)
     }
 
-    fn await_line_behind(&self, start: usize, words: &str) -> String {
+    pub(crate) fn await_line_behind(&self, start: usize, words: &str) -> String {
         let until = Instant::now() + LONGEST_WAIT;
         loop {
             let log = self.log();
@@ -84,13 +84,6 @@ impl PagerProcess {
 
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap()
-    }
-
-    /// CPU time that it has used, in clock ticks.
-    pub(crate) fn cpu_ticks(&self) -> u64 {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
-        let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
-        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
     }
 }
 

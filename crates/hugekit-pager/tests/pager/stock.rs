@@ -1,11 +1,14 @@
 //! Stock Firecracker, whose guest checks its own memory.
 
 use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
 
 use hugekit_guests::{Firecracker, Pages, Request, Snapshot, lacking};
 use libtest_mimic::{Failed, Trial};
 use tempfile::TempDir;
 
+use crate::kills::{kills, random_moment};
 use crate::pager_process::{Options, PagerProcess};
 
 const MIB: u64 = 1 << 20;
@@ -23,6 +26,7 @@ type Check = (&'static str, fn(Pages));
 const CHECKS: &[Check] = &[
     ("restore_on_demand_shows_every_byte", restore_on_demand_shows_every_byte),
     ("restore_with_everything_read_ahead_leaves_huge_pages", restore_read_ahead),
+    ("guest_survives_every_kill_of_the_pager", guest_survives_every_kill),
 ];
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -37,7 +41,10 @@ pub(crate) fn trials() -> Vec<Trial> {
         .with_kind(lacking.unwrap_or_default())
     };
     let pages = [Pages::Base, Pages::Hugetlb2M];
-    pages.into_iter().flat_map(|pages| CHECKS.iter().map(move |check| trial(pages, check))).collect()
+    pages
+        .into_iter()
+        .flat_map(|pages| CHECKS.iter().map(move |check| trial(pages, check)))
+        .collect()
 }
 
 fn lacking_pages(pages: Pages) -> Option<String> {
@@ -94,4 +101,20 @@ fn restore_read_ahead(pages: Pages) {
     pager.await_line("complete");
     pager.kill();
     check_bytes(&mut clone);
+}
+
+fn guest_survives_every_kill(pages: Pages) {
+    let folder = TempDir::new().unwrap();
+    let snapshot = saved(folder.path(), pages);
+    let options = Options::new(&snapshot.memory);
+    let mut pager = PagerProcess::start(folder.path(), &options);
+    for _ in 0..kills() {
+        let mut clone = restored(folder.path(), "clone", &snapshot, &pager);
+        clone.serial.send(Request::Touch { start: 0, len: MEMORY * MIB }).unwrap();
+        sleep(random_moment());
+        pager.kill();
+        pager = PagerProcess::start(folder.path(), &options);
+        clone.serial.answer_within(Duration::from_secs(30)).unwrap();
+        check_bytes(&mut clone);
+    }
 }
