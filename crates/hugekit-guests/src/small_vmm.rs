@@ -10,6 +10,7 @@ use std::io::{self, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -42,17 +43,28 @@ pub struct SmallVmm {
 impl SmallVmm {
     /// Starts one whose memory is these regions, one after the other, and has the handler at a socket serve it.
     pub fn start(socket: &Path, regions: &[u64], pages: Pages) -> io::Result<Self> {
-        let program = std::env::current_exe()?;
+        Self::spawn(Command::new(std::env::current_exe()?), socket, regions, pages)
+    }
+
+    /// As [`start`](Self::start), as another user, for whom this program is copied into a folder. Root may do this.
+    pub fn start_as(user: u32, folder: &Path, socket: &Path, regions: &[u64]) -> io::Result<Self> {
+        let program = folder.join("small-vmm");
+        std::fs::copy(std::env::current_exe()?, &program)?;
+        let mut command = Command::new(program);
+        command.uid(user);
+        Self::spawn(command, socket, regions, Pages::Base)
+    }
+
+    fn spawn(
+        mut command: Command,
+        socket: &Path,
+        regions: &[u64],
+        pages: Pages,
+    ) -> io::Result<Self> {
         let sizes = regions.iter().map(|size| OsString::from(size.to_string()));
         let of_pages = if pages == Pages::Base { "base" } else { "hugetlb" };
-        let mut child = Command::new(program)
-            .arg(ARGUMENT)
-            .arg(socket)
-            .arg(of_pages)
-            .args(sizes)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
+        command.arg(ARGUMENT).arg(socket).arg(of_pages).args(sizes);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let serial = Serial::of(&mut child);
         Ok(Self { child, serial })
     }

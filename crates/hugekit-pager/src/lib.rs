@@ -41,3 +41,8 @@ pub use pager::Pager;
 pub use settings::{LONGEST_AROUND, Settings};
 pub use source::{Source, SourceError};
 pub use userfaultfd::UnfitDescriptor;
+
+/// Runs the README's program as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -50,8 +50,7 @@ pub enum SourceError {
 
 /// A file as it was when VMs were restored from it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Identity {
-    path: PathBuf,
+struct Part {
     device: u64,
     inode: u64,
     len: u64,
@@ -59,11 +58,10 @@ pub(crate) struct Identity {
     modified: (i64, i64),
 }
 
-impl Identity {
-    fn of(path: &Path, file: &File) -> io::Result<Self> {
+impl Part {
+    fn of(file: &File) -> io::Result<Self> {
         let found = file.metadata()?;
         Ok(Self {
-            path: path.to_owned(),
             device: found.dev(),
             inode: found.ino(),
             len: found.len(),
@@ -72,11 +70,19 @@ impl Identity {
     }
 }
 
-/// A memory file, open.
+/// By which a later pager knows that it has the same bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Identity {
+    name: PathBuf,
+    parts: Vec<Part>,
+}
+
+/// The memory that VMs are restored from, open.
 #[derive(Debug)]
 pub struct Source {
     file: File,
     identity: Identity,
+    len: u64,
 }
 
 impl Source {
@@ -86,34 +92,52 @@ impl Source {
     /// It cannot be opened.
     pub fn open(path: &Path) -> Result<Self, SourceError> {
         let refused = |source| SourceError::Open { path: path.to_owned(), source };
-        let path = fs::canonicalize(path).map_err(refused)?;
-        let file = File::open(&path).map_err(refused)?;
-        let identity = Identity::of(&path, &file).map_err(refused)?;
-        Ok(Self { file, identity })
+        let name = fs::canonicalize(path).map_err(refused)?;
+        let file = File::open(&name).map_err(refused)?;
+        Self::of_memory(file, name, &[])
+    }
+
+    /// Memory that was made of other files, such as a memory file and its deltas, or an image of a broker. A later pager
+    /// takes VMs over if its source has the same name and is made of the same files; `made_of` is empty for the file
+    /// itself.
+    ///
+    /// # Errors
+    /// A file cannot be looked at.
+    pub fn of_memory(file: File, name: PathBuf, made_of: &[File]) -> Result<Self, SourceError> {
+        let look = || -> io::Result<_> {
+            let own = Part::of(&file)?;
+            let len = own.len;
+            let others: io::Result<Vec<Part>> = made_of.iter().map(Part::of).collect();
+            Ok((len, if made_of.is_empty() { vec![own] } else { others? }))
+        };
+        match look() {
+            Ok((len, parts)) => Ok(Self { file, identity: Identity { name, parts }, len }),
+            Err(source) => Err(SourceError::Open { path: name, source }),
+        }
     }
 
     /// Opens the file that a VM was restored from, if it is unchanged.
     pub(crate) fn reopen(identity: &Identity) -> Result<Self, SourceError> {
-        let source = Self::open(&identity.path)?;
+        let source = Self::open(&identity.name)?;
         if source.identity == *identity {
             return Ok(source);
         }
-        Err(SourceError::Replaced { path: identity.path.clone() })
+        Err(SourceError::Replaced { path: identity.name.clone() })
     }
 
     pub(crate) fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// Where it is.
+    /// Where it is, or how it is called.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.identity.path
+        &self.identity.name
     }
 
     /// Bytes that it had when it was opened.
     pub(crate) fn len(&self) -> u64 {
-        self.identity.len
+        self.len
     }
 
     /// Checks that a hole is one, and not what is left behind the end of a file that was cut off.
@@ -174,6 +198,22 @@ mod tests {
         File::options().write(true).open(&path).unwrap().set_len(5000).unwrap();
         let refused = source.read(4096, &mut bytes).unwrap_err();
         assert!(matches!(refused, SourceError::Cut { end: 8192, .. }), "{refused}");
+    }
+
+    #[test]
+    fn memory_made_of_files_is_known_by_these() {
+        let (folder, path) = file(&[1; 4096]);
+        let parts = [File::open(&path).unwrap()];
+        let made = |bytes: &[u8]| {
+            let memory = folder.path().join("made");
+            fs::write(&memory, bytes).unwrap();
+            Source::of_memory(File::open(memory).unwrap(), path.clone(), &parts).unwrap()
+        };
+        let before = made(&[3; 4096]).identity().clone();
+        assert_eq!(*made(&[4; 8192]).identity(), before);
+        assert_eq!(made(&[4; 8192]).len(), 8192);
+        fs::write(&path, [1; 8192]).unwrap();
+        assert_ne!(*made(&[3; 4096]).identity(), before);
     }
 
     #[test]

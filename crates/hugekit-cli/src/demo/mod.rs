@@ -2,6 +2,7 @@
 
 mod fork;
 mod memory;
+mod restore;
 mod snapshot;
 mod ways;
 
@@ -13,6 +14,9 @@ use crate::text::write_out;
 
 /// Bytes of a demonstration, where the machine can spare eight times as many.
 const USUAL: usize = 512 * MIB;
+
+/// Of a VM, whose page faults take long if each one brings in 4 KiB.
+const USUAL_OF_VM: usize = 64 * MIB;
 
 /// See in ten seconds what hugekit is for: ways to do one thing, in turn, each checked.
 ///
@@ -33,23 +37,29 @@ enum Which {
     Fork,
     /// A state saved while its owner goes on writing: stopped, copied first, or by a snapshot
     Snapshot,
+    /// A VM restored, with 4 KiB or 2 MiB for each page fault, or with all memory read ahead
+    Restore,
 }
 
 impl Demo {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
-        let bytes = self.size.map_or_else(usual, |size| Ok(size.0))?;
+        let bytes = self.size.map_or_else(|| self.which.usual(), |size| Ok(size.0))?;
         // Whole huge pages, so that none of the ways has a remainder of its own.
         let bytes = bytes.next_multiple_of(hugekit::HUGE_PAGE_BYTES);
         let ways = match self.which {
             Which::Memory => memory::run(bytes),
             Which::Fork => fork::run(bytes),
             Which::Snapshot => snapshot::run(bytes),
+            Which::Restore => restore::run(bytes),
         }?;
         Ok(write_out(&ways.to_string())?)
     }
 }
 
-fn usual() -> anyhow::Result<usize> {
-    let available = Memory::read(&Root::default())?.available;
-    Ok(USUAL.min(usize::try_from(available / 8).unwrap_or(USUAL)))
+impl Which {
+    fn usual(self) -> anyhow::Result<usize> {
+        let available = Memory::read(&Root::default())?.available;
+        let most = if matches!(self, Self::Restore) { USUAL_OF_VM } else { USUAL };
+        Ok(most.min(usize::try_from(available / 8).unwrap_or(most)))
+    }
 }

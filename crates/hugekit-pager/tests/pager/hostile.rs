@@ -1,14 +1,15 @@
 //! VMMs that lie, die or say nothing: each is refused for its reason, and others are served meanwhile.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 
 use hugekit_guests::small_vmm::send_handshake;
 use hugekit_guests::{Pages, Request, SmallVmm};
 use hugekit_sys::userfaultfd;
-use libtest_mimic::{Failed, Trial};
+use libtest_mimic::{Completion, Failed, Trial};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -46,6 +47,16 @@ pub(crate) fn trials() -> Vec<Trial> {
         })
     };
     let mut trials: Vec<Trial> = ATTACKS.iter().map(trial).collect();
+    trials.push(Trial::ignorable_test(
+        "hostile::vmm_of_another_user_is_refused_unless_named",
+        || {
+            if !rustix::process::geteuid().is_root() {
+                return Ok(Completion::ignored_with("root starts a VMM as another user"));
+            }
+            other_users();
+            Ok(Completion::Completed)
+        },
+    ));
     trials.push(Trial::test("hostile::silent_vmms_keep_no_other_waiting", || {
         silent_vmms();
         Ok::<(), Failed>(())
@@ -74,6 +85,25 @@ fn silent_vmms() {
     memory.check(&mut vmm.serial, None);
     pager.await_line("no whole message came");
     drop(silent);
+}
+
+fn other_users() {
+    const NAMED: u32 = 60_001;
+    const OTHER: u32 = 60_002;
+    let folder = TempDir::new().unwrap();
+    std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let memory = MemoryFile::create(folder.path(), LEN);
+    let options = Options { users: vec![NAMED], ..Options::new(&memory.path) };
+    let pager = PagerProcess::start(folder.path(), &options);
+    let start = |user| SmallVmm::start_as(user, folder.path(), &pager.socket, &[LEN]).unwrap();
+    let other = start(OTHER);
+    let line = pager.await_line("refused");
+    assert!(
+        line.contains(&format!("{}: refused: it belongs to user {OTHER}", other.pid())),
+        "{line}"
+    );
+    drop(other);
+    memory.check(&mut start(NAMED).serial, None);
 }
 
 fn region(start: u64, size: u64, offset: u64) -> Value {

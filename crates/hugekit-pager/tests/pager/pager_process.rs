@@ -27,7 +27,14 @@ pub(crate) struct Options {
 impl Options {
     pub(crate) fn new(memory: &Path) -> Self {
         let memory = memory.to_owned();
-        Self { memory, around: 2 << 20, prefetch: true, stay: false, record_ms: 0 }
+        Self {
+            memory,
+            around: 2 << 20,
+            prefetch: true,
+            stay: false,
+            record_ms: 0,
+            users: Vec::new(),
+        }
     }
 }
 
@@ -44,12 +51,13 @@ impl PagerProcess {
         let (socket, log) = (folder.join("pager.sock"), folder.join("pager.log"));
         let said = File::options().create(true).append(true).open(&log).unwrap();
         let before = fs::read_to_string(&log).unwrap().len();
-        let Options { memory, around, prefetch, stay, record_ms } = options;
+        let Options { memory, around, prefetch, stay, record_ms, users } = options;
         let child = Command::new(std::env::current_exe().unwrap())
             .arg(ARGUMENT)
             .args([&socket, memory])
             .args([around.to_string(), prefetch.to_string(), stay.to_string()])
             .arg(record_ms.to_string())
+            .args(users.iter().map(u32::to_string))
             .stdin(Stdio::piped())
             .stderr(said)
             .spawn()
@@ -108,6 +116,7 @@ pub(crate) fn run_if_asked() {
     settings.prefetch = arguments[4] == "true";
     settings.stay = arguments[5] == "true";
     settings.record = Duration::from_millis(arguments[6].parse().unwrap());
+    settings.users = arguments[7..].iter().map(|user| user.parse().unwrap()).collect();
     let source = Source::open(Path::new(&arguments[2])).unwrap();
     let pager = Pager::start(settings, source).unwrap();
     eprintln!("listening");

@@ -1,0 +1,90 @@
+//! `hugekit pager`: arguments, and the daemon in the foreground.
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use hugekit_lab::size::Size;
+use hugekit_pager::{LONGEST_AROUND, Pager, PagerError, Settings, Source};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::log;
+use crate::usage::Remedied;
+
+/// Restore Firecracker VMs with 2 MiB for each page fault: a userfaultfd handler.
+///
+/// Start it, and then restore VMs whose `mem_backend` is `{"backend_type": "Uffd", "backend_path": SOCKET}`. It serves
+/// any number of them, on small pages and on 2 MiB pages of hugetlbfs. When all memory of a VM is there, the pager puts
+/// it on huge pages and leaves the VM to the kernel. The first restore records which memory the VM touches first;
+/// later ones read that memory ahead.
+///
+/// Runs in the foreground until SIGTERM, SIGINT or SIGHUP. VMs that are not complete then wait for their memory until a
+/// pager is started with the same arguments. VMs of other users are refused, except those of root.
+#[derive(Debug, Args)]
+pub(crate) struct PagerCommand {
+    /// Where VMMs connect
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+    /// The memory file of the snapshot
+    #[arg(long, value_name = "FILE")]
+    file: PathBuf,
+    /// Bytes that a page fault brings in
+    #[arg(long, value_name = "SIZE", default_value_t = Size(LONGEST_AROUND as usize))]
+    around: Size,
+    /// Read no memory before it is touched, and never leave a VM
+    #[arg(long)]
+    no_prefetch: bool,
+    /// The file that names what VMs touch first; by default FILE.working-set
+    #[arg(long, value_name = "PATH")]
+    working_set: Option<PathBuf>,
+    /// How long the touches of a VM are recorded if there is no such file
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    record: u32,
+    /// Go on serving VMs whose memory is complete
+    #[arg(long)]
+    stay: bool,
+    /// Serve VMs of this user, too
+    #[arg(long, value_name = "UID")]
+    user: Vec<u32>,
+    /// Where the pager remembers its VMs; by default SOCKET.state
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+}
+
+impl PagerCommand {
+    pub(crate) fn run(&self) -> anyhow::Result<()> {
+        // Readable when a signal came.
+        let (came, sent) = UnixStream::pair()?;
+        for signal in [SIGTERM, SIGINT, SIGHUP] {
+            signal_hook::low_level::pipe::register(signal, sent.try_clone()?)?;
+        }
+        let source = Source::open(&self.file).map_err(PagerError::from)?;
+        let pager = Pager::start(self.settings(), source).map_err(explained)?;
+        log::line(&format!(
+            "listening at {}: memory from {}",
+            self.socket.display(),
+            self.file.display()
+        ));
+        pager.run(came.as_fd(), &|event| log::line(&event.to_string())).map_err(explained)
+    }
+
+    fn settings(&self) -> Settings {
+        Settings {
+            state: self.state.clone(),
+            around: self.around.0 as u64,
+            prefetch: !self.no_prefetch,
+            working_set: self.working_set.clone(),
+            record: Duration::from_secs(self.record.into()),
+            stay: self.stay,
+            users: self.user.clone(),
+            ..Settings::new(self.socket.clone())
+        }
+    }
+}
+
+fn explained(error: PagerError) -> anyhow::Error {
+    let remedy = error.remedy().map(str::to_owned);
+    Remedied::error(error, remedy)
+}
