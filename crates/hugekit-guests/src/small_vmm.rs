@@ -248,7 +248,7 @@ impl Memory {
             address.checked_sub(region.offset).is_some_and(|at| at + 8 <= region.len as u64)
         };
         let region = self.regions.iter().find(holds).expect("an address of the guest");
-        assert!(address % 8 == 0, "words are aligned");
+        assert!(address.is_multiple_of(8), "words are aligned");
         region.start.wrapping_add((address - region.offset) as usize).cast()
     }
 }

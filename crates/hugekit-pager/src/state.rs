@@ -143,16 +143,9 @@ impl State {
 
 /// What earlier pagers have left: records that can be read, with their paths.
 pub(crate) fn find(folder: &Path) -> io::Result<Vec<(PathBuf, Record)>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder)?.flatten() {
-        let path = entry.path();
-        if path.extension().is_some_and(|extension| extension == "json") {
-            if let Some(record) = read(&path) {
-                found.push((path, record));
-            }
-        }
-    }
-    Ok(found)
+    let is_record = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "json");
+    let paths = fs::read_dir(folder)?.flatten().map(|entry| entry.path()).filter(is_record);
+    Ok(paths.filter_map(|path| read(&path).map(|record| (path, record))).collect())
 }
 
 /// Removes what is left of a VM that has ended.

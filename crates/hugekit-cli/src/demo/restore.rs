@@ -42,13 +42,13 @@ pub(super) fn run(bytes: usize) -> anyhow::Result<Ways> {
     let origin = Origin::make(bytes as u64)?;
     let vmm = if origin.is_stock { "stock Firecracker" } else { "a small VMM of hugekit's" };
     let about = format!(
-        "A VM with {} is restored by {vmm}, and touches its memory: from the restore to the last touch.",
+        "A VM with {} is restored by {vmm}, and touches its memory: from the restore, or the start if that is later, to the last touch.",
         Size(bytes)
     );
     let ways = [
         ("4 KiB for each page fault", ""),
         ("hugekit pager, 2 MiB around each", ""),
-        ("and everything is read ahead", "the VM starts when all of its memory is there."),
+        ("hugekit pager, all read ahead", "the VM starts when its memory is on huge pages."),
     ];
     Ways::in_turn(about, &ways, |way| {
         origin.restore([Way::SinglePages, Way::Around, Way::Ahead][way])
@@ -92,8 +92,11 @@ impl Origin {
             };
             let served = scope.spawn(move || pager.run(stopped.as_fd(), &tell));
             let took = self.restore_by(&socket, || match way {
-                Way::Ahead => completed.recv().map_err(|_| anyhow!("the pager has ended")),
-                _ => Ok(()),
+                Way::Ahead => {
+                    completed.recv().map_err(|_| anyhow!("the pager has ended"))?;
+                    Ok(Some(Instant::now()))
+                }
+                _ => Ok(None),
             });
             drop(stop);
             served.join().map_err(|_| anyhow!("the pager has panicked"))??;
@@ -101,31 +104,27 @@ impl Origin {
         })
     }
 
+    /// `ready` waits until the VM may start, and says when it began if its beginning is not that of the restore.
     fn restore_by(
         &self,
         socket: &Path,
-        is_ready: impl Fn() -> anyhow::Result<()>,
+        ready: impl Fn() -> anyhow::Result<Option<Instant>>,
     ) -> anyhow::Result<Duration> {
         if !self.is_stock {
             let start = Instant::now();
             let mut vmm = SmallVmm::start(socket, &[self.bytes], Pages::Base)?;
-            return self.touch(&mut vmm.serial, start, is_ready);
+            let start = ready()?.unwrap_or(start);
+            return self.touch(&mut vmm.serial, start);
         }
         let mut vmm = Firecracker::start(self.folder.path(), "clone")?;
         let start = Instant::now();
         vmm.load_by_handler(&self.snapshot, socket, false)?;
-        is_ready()?;
+        let start = ready()?.unwrap_or(start);
         vmm.resume()?;
-        self.touch(&mut vmm.serial, start, || Ok(()))
+        self.touch(&mut vmm.serial, start)
     }
 
-    fn touch(
-        &self,
-        serial: &mut Serial,
-        start: Instant,
-        is_ready: impl Fn() -> anyhow::Result<()>,
-    ) -> anyhow::Result<Duration> {
-        is_ready()?;
+    fn touch(&self, serial: &mut Serial, start: Instant) -> anyhow::Result<Duration> {
         let len = self.bytes - START;
         serial.ask(Request::Touch { start: START, len })?;
         let took = start.elapsed();

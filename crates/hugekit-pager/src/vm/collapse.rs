@@ -42,7 +42,7 @@ impl Server<'_> {
 
 impl Vm {
     fn to_collapse(&self) -> Vec<u64> {
-        if self.layout.is_hugetlb() || HUGE % base_page() != 0 {
+        if self.layout.is_hugetlb() || !HUGE.is_multiple_of(base_page()) {
             return Vec::new();
         }
         let aligned = self.layout.regions().iter().flat_map(|region| {

@@ -17,11 +17,12 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// How a pager is started.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
-    pub memory: PathBuf,
-    pub around: u64,
-    pub prefetch: bool,
-    pub stay: bool,
-    pub record_ms: u64,
+    pub(crate) memory: PathBuf,
+    pub(crate) around: u64,
+    pub(crate) prefetch: bool,
+    pub(crate) stay: bool,
+    pub(crate) record_ms: u64,
+    pub(crate) users: Vec<u32>,
 }
 
 impl Options {
@@ -42,7 +43,7 @@ impl Options {
 #[derive(Debug)]
 pub(crate) struct PagerProcess {
     child: Child,
-    pub socket: PathBuf,
+    pub(crate) socket: PathBuf,
     log: PathBuf,
 }
 
