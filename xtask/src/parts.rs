@@ -21,6 +21,12 @@ const TIME_IS_OVER: i32 = 124;
 /// A process that an ended command has left behind may hold its output open: after this long it is not read any more.
 const QUIET_SECONDS: u64 = 5;
 
+/// A command that prints nothing for this long may hang: its processes are listed.
+const SILENT_SECONDS: u64 = 180;
+
+/// Each thread, what it waits for in the kernel, and for how long its process has run.
+const PROCESSES: &str = "ps -eLo pid,ppid,tid,stat,wchan:24,etimes,comm,args --sort pid";
+
 /// Some parts of what is tested and checked, or all
 #[derive(Debug, Args)]
 pub(crate) struct Test {
@@ -200,16 +206,24 @@ impl Part {
             let lines = BufReader::new(output).split(b'\n').map_while(Result::ok);
             lines.map(|line| sender.send(line)).take_while(Result::is_ok).last()
         });
-        let (mut counted, mut quiet) = (Count::default(), 0);
+        let (mut counted, mut quiet, mut silent) = (Count::default(), 0, 0);
         while quiet < QUIET_SECONDS {
             match lines.recv_timeout(Duration::from_secs(1)) {
                 Ok(printed) => {
+                    silent = 0;
                     let printed = String::from_utf8_lossy(&printed);
                     println!("{printed}");
                     counted.read(&printed);
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) => quiet += u64::from(child.try_wait()?.is_some()),
+                Err(RecvTimeoutError::Timeout) => {
+                    quiet += u64::from(child.try_wait()?.is_some());
+                    silent += 1;
+                    if silent == SILENT_SECONDS {
+                        println!("nothing printed for {SILENT_SECONDS} seconds: {PROCESSES}");
+                        passes(Command::new("sh").args(["-c", PROCESSES]))?;
+                    }
+                }
             }
         }
         let status = child.wait()?;

@@ -16,7 +16,7 @@
 //! | `budget.rs`, `server.rs` | a thread for each client, one lock, a limit of the clients' memory |
 //! | `commands/` | the commands |
 //!
-//! `docs/snapshot.md` is the guide, and decision 26 has the reasons.
+//! `apps/kv_store/README.md` is the guide, and decision 26 has the reasons.
 #![allow(clippy::missing_errors_doc, clippy::missing_panics_doc, reason = "not published")]
 
 pub mod arena;

@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use hugekit::snapshot::{Changes, Epoch, Stats};
+use hugekit::snapshot::{Changes, Epoch, SnapshotStats};
 use hugekit_delta::{Chain, Saved, StateId};
 use rustix::process::setpriority_process;
 
@@ -52,7 +52,7 @@ pub struct Last {
     pub saved: Option<Saved>,
     /// How long clients waited for the snapshot, and what writers copied during the save.
     pub snapshot: Duration,
-    pub stats: Stats,
+    pub stats: SnapshotStats,
 }
 
 #[derive(Debug)]

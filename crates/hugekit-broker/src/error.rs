@@ -16,7 +16,7 @@ pub enum BrokerError {
         socket: PathBuf,
     },
     /// The socket cannot be made there.
-    #[error("cannot listen at {}: {source}", socket.display())]
+    #[error("cannot listen at {}", socket.display())]
     Socket {
         /// Where.
         socket: PathBuf,
@@ -24,8 +24,8 @@ pub enum BrokerError {
         source: io::Error,
     },
     /// The size of a unit makes no sense, or the kernel has no such pages.
-    #[error("units of this size cannot be made: {0}")]
-    Unit(LeaseError),
+    #[error("units of this size cannot be made")]
+    Unit(#[source] LeaseError),
     /// What is charged to clients cannot be populated before they ask.
     #[error(
         "{ready} units were to be ready, but what clients are charged for is populated when they ask"
@@ -35,7 +35,7 @@ pub enum BrokerError {
         ready: usize,
     },
     /// The control group to be charged cannot be used.
-    #[error("no process can be placed in the control group {}: {source}", group.display())]
+    #[error("no process can be placed in the control group {}", group.display())]
     Group {
         /// Its directory.
         group: PathBuf,
@@ -43,7 +43,7 @@ pub enum BrokerError {
         source: io::Error,
     },
     /// Any other refusal of the kernel.
-    #[error("{call}: {source}")]
+    #[error("{call} failed")]
     Kernel {
         /// The system call.
         call: &'static str,

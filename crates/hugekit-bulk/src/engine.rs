@@ -12,7 +12,7 @@ use crate::arch::{
     ClearFn, CopyFn, Routine, Unfenced, clear_routines, copy_once_routine, copy_routines,
 };
 use crate::learning::{self, Candidates, ChosenBy, Knowledge, Learner, Used};
-use crate::parallel::{Cancel, JobError, Progress, Report, Sharing, Threads};
+use crate::parallel::{Cancel, JobError, Progress, Report, Threads, WorkSharing};
 use crate::profile::{
     CLEAR_PLAIN_BELOW, COPY_PLAIN_BELOW, CacheState, Choice, PlainBelow, Profile,
 };
@@ -158,7 +158,7 @@ pub struct Operation<'a, F: 'static> {
     routine: Option<&'static Routine<F>>,
     near_bytes: Option<usize>,
     profile: Option<&'a Profile>,
-    pub(crate) sharing: Sharing<'a>,
+    pub(crate) sharing: WorkSharing<'a>,
 }
 
 impl<F> Clone for Operation<'_, F> {
@@ -178,7 +178,7 @@ impl<F> Default for Operation<'_, F> {
             routine: None,
             near_bytes: None,
             profile: None,
-            sharing: Sharing::default(),
+            sharing: WorkSharing::default(),
         }
     }
 }

@@ -8,12 +8,13 @@
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
+use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
 use rustix::param::page_size;
 
-use crate::parallel::{Bytes, Cancel, Job, JobError, Progress, Report, Sharing, Threads};
+use crate::parallel::{Bytes, Cancel, Job, JobError, Progress, Report, Threads, WorkSharing};
 use crate::profile::Profile;
 use hugekit_sys::ErrorKind;
 use hugekit_sys::mapping::collapse;
@@ -60,7 +61,7 @@ pub enum PopulateError {
 #[must_use = "a builder populates nothing until run"]
 pub struct PopulateOptions<'a> {
     profile: Option<&'a Profile>,
-    sharing: Sharing<'a>,
+    sharing: WorkSharing<'a>,
 }
 
 impl<'a> PopulateOptions<'a> {
@@ -96,7 +97,7 @@ impl<'a> PopulateOptions<'a> {
     /// A job of `len` bytes with these options.
     #[doc(hidden)]
     pub fn job(&self, len: usize) -> Job<'a> {
-        let Sharing { threads, progress, cancel, low_priority } = self.sharing;
+        let WorkSharing { threads, progress, cancel, low_priority } = self.sharing;
         let job = Job::new(len).threads(threads).low_priority(low_priority);
         let job = progress.into_iter().fold(job, Job::progress);
         cancel.into_iter().fold(job, Job::cancel)
@@ -137,7 +138,7 @@ impl<'a> PopulateOptions<'a> {
         let min_chunk = profile.min_chunk.max(1).next_multiple_of(page_size());
         let bytes = Bytes(start);
         self.sharing.run(start, len, profile, min_chunk, |chunk| {
-            populate_pages(bytes.at(chunk.start), chunk.len())
+            populate_pages(addresses_of(bytes.at(chunk.start), chunk.len()))
         })
     }
 }
@@ -188,11 +189,11 @@ pub unsafe fn populate_folio(
     folio: usize,
     first: usize,
 ) -> Result<bool, PopulateError> {
-    populate_pages(start.wrapping_add(first), page_size())?;
+    populate_pages(addresses_of(start.wrapping_add(first), page_size()))?;
     // SAFETY: the caller's promise.
     let is_huge = unsafe { collapse(start, folio) }.is_ok();
     if !is_huge {
-        populate_pages(start, folio)?;
+        populate_pages(addresses_of(start, folio))?;
     }
     Ok(is_huge)
 }
@@ -202,28 +203,21 @@ pub unsafe fn populate_folio(
 ///
 /// # Errors
 /// [`PopulateError`]: the kernel refused.
-pub fn populate_pages(start: *mut u8, len: usize) -> Result<(), PopulateError> {
-    if len == 0 {
+pub fn populate_pages(addresses: Range<usize>) -> Result<(), PopulateError> {
+    if addresses.is_empty() {
         return Ok(()); // No byte lies on any page, and the address may be one that was never mapped.
     }
     let page = page_size();
-    let before = start.addr() % page;
-    let (first, len) = (start.wrapping_sub(before), before.saturating_add(len));
-    let len = len.checked_next_multiple_of(page).ok_or(PopulateError::NotMapped)?;
-    memory::populate_write(first, len).map_err(|errno| meaning(errno, first, len))
+    let first = addresses.start - addresses.start % page;
+    let end = addresses.end.checked_next_multiple_of(page).ok_or(PopulateError::NotMapped)?;
+    let start = ptr::with_exposed_provenance_mut(first);
+    memory::populate_write(start, end - first)
+        .map_err(|errno| PopulateError::from_errno(errno, &(first..end)))
 }
 
-/// The kernel has one word for several causes; asking again tells them apart.
-pub fn meaning(errno: Errno, first: *mut u8, len: usize) -> PopulateError {
-    match errno {
-        Errno::INVAL if !memory::can_populate() => PopulateError::Unsupported,
-        Errno::INVAL => PopulateError::NotWritable,
-        Errno::NOMEM if !memory::is_mapped(first, len) => PopulateError::NotMapped,
-        Errno::NOMEM => PopulateError::OutOfMemory,
-        Errno::FAULT => PopulateError::NothingBehind,
-        Errno::HWPOISON => PopulateError::Poisoned,
-        other => PopulateError::Kernel(std::io::Error::from(other).kind()),
-    }
+fn addresses_of(start: *mut u8, len: usize) -> Range<usize> {
+    let start = start.expose_provenance();
+    start..start.saturating_add(len)
 }
 
 impl JobError<PopulateError> {
@@ -235,6 +229,22 @@ impl JobError<PopulateError> {
 }
 
 impl PopulateError {
+    /// The kernel answers several causes alike. Asking it again about these pages tells them apart.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn from_errno(errno: Errno, pages: &Range<usize>) -> Self {
+        let is_mapped = || memory::is_mapped(ptr::without_provenance(pages.start), pages.len());
+        match errno {
+            Errno::INVAL if !memory::can_populate() => Self::Unsupported,
+            Errno::INVAL => Self::NotWritable,
+            Errno::NOMEM if !is_mapped() => Self::NotMapped,
+            Errno::NOMEM => Self::OutOfMemory,
+            Errno::FAULT => Self::NothingBehind,
+            Errno::HWPOISON => Self::Poisoned,
+            other => Self::Kernel(std::io::Error::from(other).kind()),
+        }
+    }
+
     /// What it means for a program.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
@@ -259,12 +269,12 @@ mod tests {
         } else {
             PopulateError::Unsupported
         };
-        assert_eq!(meaning(Errno::INVAL, std::ptr::null_mut(), 0), expected);
+        assert_eq!(PopulateError::from_errno(Errno::INVAL, &(0..0)), expected);
     }
 
     #[test]
     fn populate_that_fails_otherwise_says_what_the_kernel_says() {
-        let said = |errno| meaning(errno, std::ptr::null_mut(), 0);
+        let said = |errno| PopulateError::from_errno(errno, &(0..0));
         assert_eq!(said(Errno::FAULT), PopulateError::NothingBehind);
         assert_eq!(said(Errno::HWPOISON), PopulateError::Poisoned);
         assert_eq!(said(Errno::AGAIN), PopulateError::Kernel(std::io::ErrorKind::WouldBlock));

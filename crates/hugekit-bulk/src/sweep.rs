@@ -2,7 +2,7 @@
 //!
 //! A thread faulted, or will read, at one byte of the folio: the *target*. Whatever is processed
 //! last is most likely still in the cache when the target is used, and what lies far from it need
-//! not be in the cache at all. A [`Sweep`] therefore yields [`Extent`]s in processing order, each
+//! not be in the cache at all. A [`Sweep`] therefore yields [`SweepExtent`]s in order, each
 //! marked [`Near`](Reach::Near) (stays cached) or [`Far`](Reach::Far) (may stream).
 //!
 //! There is one near window: `near_bytes`, counted in whole subpages, around the target's subpage
@@ -40,7 +40,7 @@ pub enum Reach {
 
 /// A contiguous piece of a folio, processed in one go.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Extent {
+pub struct SweepExtent {
     /// Offsets in bytes from the start of the folio; never empty.
     pub bytes: Range<usize>,
     /// Near or far.
@@ -127,10 +127,10 @@ enum SweepState {
 }
 
 impl Iterator for Sweep {
-    type Item = Extent;
+    type Item = SweepExtent;
 
     #[inline]
-    fn next(&mut self) -> Option<Extent> {
+    fn next(&mut self) -> Option<SweepExtent> {
         match &mut self.0 {
             SweepState::Sections(sections) => sections.next(),
             SweepState::Converging(converging) => converging.next(),
@@ -150,11 +150,11 @@ impl Sections {
         Self { parts, next: 0 }
     }
 
-    fn next(&mut self) -> Option<Extent> {
+    fn next(&mut self) -> Option<SweepExtent> {
         while let Some((bytes, reach)) = self.parts.get(self.next).cloned() {
             self.next += 1;
             if !bytes.is_empty() {
-                return Some(Extent { bytes, reach });
+                return Some(SweepExtent { bytes, reach });
             }
         }
         None
@@ -184,7 +184,7 @@ impl Converging {
     }
 
     #[inline]
-    fn next(&mut self) -> Option<Extent> {
+    fn next(&mut self) -> Option<SweepExtent> {
         let page = if self.pages.end > self.symmetric.end {
             self.pages.next_back()
         } else if self.pages.start < self.symmetric.start {
@@ -202,10 +202,10 @@ impl Converging {
     }
 
     #[inline]
-    fn extent_of(&self, page: usize) -> Extent {
+    fn extent_of(&self, page: usize) -> SweepExtent {
         let start = page * SUBPAGE_BYTES;
         let reach = if self.window.contains(&start) { Reach::Near } else { Reach::Far };
-        Extent { bytes: start..(start + SUBPAGE_BYTES).min(self.len), reach }
+        SweepExtent { bytes: start..(start + SUBPAGE_BYTES).min(self.len), reach }
     }
 }
 
@@ -259,9 +259,9 @@ mod tests {
         assert_eq!(
             extents,
             [
-                Extent { bytes: 0..98 * PAGE, reach: Reach::Far },
-                Extent { bytes: 103 * PAGE..512 * PAGE, reach: Reach::Far },
-                Extent { bytes: 98 * PAGE..103 * PAGE, reach: Reach::Near },
+                SweepExtent { bytes: 0..98 * PAGE, reach: Reach::Far },
+                SweepExtent { bytes: 103 * PAGE..512 * PAGE, reach: Reach::Far },
+                SweepExtent { bytes: 98 * PAGE..103 * PAGE, reach: Reach::Near },
             ]
         );
     }
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn sweep_without_a_target_is_one_far_extent() {
         let extents: Vec<_> = Order::Sequential.extents(1 << 30, None, 1 << 20).collect();
-        assert_eq!(extents, [Extent { bytes: 0..1 << 30, reach: Reach::Far }]);
+        assert_eq!(extents, [SweepExtent { bytes: 0..1 << 30, reach: Reach::Far }]);
     }
 
     #[test]

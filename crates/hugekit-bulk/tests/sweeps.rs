@@ -1,6 +1,6 @@
 //! Properties of the orders in which a folio's extents are processed.
 
-use hugekit_bulk::sweep::{Extent, Order, Reach, SUBPAGE_BYTES as PAGE, near_window};
+use hugekit_bulk::sweep::{Order, Reach, SUBPAGE_BYTES as PAGE, SweepExtent, near_window};
 use proptest::prelude::*;
 
 /// A folio of 1 page to 1 GiB, mostly powers of two as real folios are, and a target in it.
@@ -20,7 +20,7 @@ fn near_bytes() -> impl Strategy<Value = usize> {
     prop_oneof![Just(0), 1_usize..=40 * PAGE, Just(5 * PAGE), Just(1 << 20), Just(usize::MAX)]
 }
 
-fn collect(order: Order, len: usize, target: usize, near: usize) -> Vec<Extent> {
+fn collect(order: Order, len: usize, target: usize, near: usize) -> Vec<SweepExtent> {
     order.extents(len, Some(target), near).collect()
 }
 

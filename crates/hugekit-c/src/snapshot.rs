@@ -9,7 +9,7 @@ use std::ptr::slice_from_raw_parts;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use engine::fault::FaultMode;
-use engine::snapshot::{Granule, Reserve, SnapshotReader as Reader, Stats, View};
+use engine::snapshot::{Granule, Reserve, SnapshotReader as Reader, SnapshotStats, View};
 use engine::{HeapShortage, Snapshot};
 
 use crate::region::{
@@ -27,7 +27,7 @@ enum State {
     /// Shared with its views.
     Open(Arc<Snapshot>),
     /// Its cost when it ended.
-    Ended(Stats),
+    Ended(SnapshotStats),
 }
 
 impl hugekit_snapshot {
@@ -62,7 +62,7 @@ impl hugekit_snapshot {
         }
     }
 
-    fn keep(&self, stats: Stats) {
+    fn keep(&self, stats: SnapshotStats) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = State::Ended(stats);
     }
 }

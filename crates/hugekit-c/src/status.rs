@@ -11,7 +11,7 @@ use std::ops::Range;
 use engine::region::ForkError;
 use engine::{
     ClearError, CopyError, ErrorKind, HeapShortage, PoolError, PopulateError, RegionError,
-    SnapshotError, system_error,
+    SnapshotError, error_chain, system_error,
 };
 use hugekit_bulk::parallel::{Done, JobError};
 use hugekit_delta::DeltaError;
@@ -113,7 +113,7 @@ impl Refusal {
         done: Option<&Done>,
     ) -> Self {
         Self::because(kind.into(), || Reason {
-            message: error.to_string(),
+            message: error_chain(error).to_string(),
             remedy: remedy(error),
             errno: system_error(error).unwrap_or(0),
             done: done.map(|done| done.ranges().to_vec()).unwrap_or_default(),

@@ -24,7 +24,6 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
-use hugekit_lab::record::reason;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 use usage::{Remedied, UsageError};
@@ -63,7 +62,7 @@ fn main() -> ExitCode {
             Cli::command().error(ErrorKind::ValueValidation, message).exit();
         }
         // Causes, and no backtrace: a user of the command has no use for one.
-        say(&format!("error: {}", reason(&*error)));
+        say(&format!("error: {error:#}"));
         if let Some(Remedied { remedy, .. }) = error.downcast_ref() {
             say(&format!("remedy: {remedy}"));
         }

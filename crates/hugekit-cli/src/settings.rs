@@ -1,6 +1,6 @@
 //! Settings of the machine that a killed `hugekit lab --setup` has left.
 
-use hugekit_lab::record::reason;
+use hugekit::error_chain;
 use hugekit_machine::Root;
 
 use crate::text::say;
@@ -9,6 +9,6 @@ use crate::text::say;
 pub(crate) fn put_back() {
     match hugekit_lab::put_back(&Root::default()) {
         Ok(notes) => notes.iter().for_each(|note| say(note)),
-        Err(error) => say(&format!("warning: {}", reason(&error))),
+        Err(error) => say(&format!("warning: {}", error_chain(&error))),
     }
 }

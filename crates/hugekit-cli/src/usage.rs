@@ -4,6 +4,8 @@
 use std::error::Error;
 use std::fmt;
 
+use hugekit::error_chain;
+
 /// Ends the program as the parser of arguments does: message on standard error, exit code 2.
 #[derive(Debug)]
 pub(crate) struct UsageError(pub(crate) String);
@@ -30,7 +32,7 @@ impl Remedied {
         remedy: Option<String>,
     ) -> anyhow::Error {
         match remedy {
-            Some(remedy) => Self { message: error.to_string(), remedy }.into(),
+            Some(remedy) => Self { message: error_chain(&error).to_string(), remedy }.into(),
             None => error.into(),
         }
     }

@@ -1,6 +1,7 @@
 //! The lab's contract on the command line.
 
 use std::process::Output;
+use std::sync::Mutex;
 
 use assert_cmd::Command;
 use predicates::prelude::*;
@@ -306,9 +307,12 @@ fn cow_has_writers_in_order_and_at_random_and_single_copies() {
     }
 }
 
-/// It takes reserved pages, which tests have where they are reserved.
+/// Held by tests that need nearly all reserved huge pages.
+static RESERVED_PAGES: Mutex<()> = Mutex::new(());
+
 #[test]
 fn lease_has_all_comparisons_or_says_what_it_lacks() {
+    let _reserved = RESERVED_PAGES.lock();
     let mut lab = lab();
     lab.args(["lease", "--memory", "256MiB", "--rounds", "2", "--quick", "--json", "-"]);
     let output = lab.output().unwrap();
@@ -321,12 +325,12 @@ fn lease_has_all_comparisons_or_says_what_it_lacks() {
         );
         return;
     }
-    // Other tests of this file may have the pages at that moment.
+    // Other processes may have the pages at that moment.
     if let Some(failures) = lease["failures"].as_array() {
         assert_eq!(output.status.code(), Some(4));
         let is_lack = |failure: &Value| {
             let reason = failure["reason"].as_str().unwrap();
-            ["huge pages", "cannot map", "no unit was ready", "populated"]
+            ["huge pages", "cannot map", "no unit was ready", "populated", "Cannot allocate memory"]
                 .iter()
                 .any(|lack| reason.contains(lack))
         };
@@ -430,9 +434,12 @@ fn one_routine_stands_beside_memset_and_auto() {
 #[test]
 #[ignore = "slow: it runs every experiment"]
 fn results_come_first_and_tables_fit_80_columns() {
+    let _reserved = RESERVED_PAGES.lock();
     let mut everything = lab();
     everything.args(["--tables", "--memory", "64MiB", "--rounds", "2"]);
-    let output = everything.assert().success().get_output().clone();
+    // 4: other processes may have the reserved huge pages, so some cases are left out.
+    let output = everything.output().unwrap();
+    assert!(matches!(output.status.code(), Some(0 | 4)), "{output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
     for line in text.lines() {
         assert!(line.chars().count() <= 80, "{line}");

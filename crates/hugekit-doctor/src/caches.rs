@@ -1,5 +1,6 @@
 //! Cache sizes: what decides between cached and streaming stores.
 
+use hugekit::error_chain;
 use hugekit_machine::CacheSizes;
 
 use crate::facts::Facts;
@@ -11,7 +12,7 @@ const TOPIC: Topic = Topic("caches");
 pub(crate) fn lines(facts: &Facts) -> Vec<Line> {
     match &facts.caches {
         Ok(sizes) => size_lines(sizes),
-        Err(error) => vec![TOPIC.unknown("sizes", error)],
+        Err(error) => vec![TOPIC.unknown("sizes", error_chain(error))],
     }
 }
 

@@ -6,8 +6,8 @@ mod kvm;
 pub(crate) mod locked;
 pub(crate) mod thp;
 
-use hugekit_machine::cgroup::{Cgroups, Cpuset, Layout, Limit, Quota};
-use hugekit_machine::hugepages::{self, Pool};
+use hugekit_machine::cgroup::{Cgroups, Cpuset, GroupLimit, Layout, Quota};
+use hugekit_machine::hugepages::{self, HugePagePool};
 use hugekit_machine::limits::{self, Allowed};
 use hugekit_machine::process::Process;
 use hugekit_machine::userfaultfd::{self, Userfaultfd};
@@ -29,7 +29,7 @@ pub(crate) struct Facts {
     pub(crate) max_map_count: Fact<u64>,
     pub(crate) locked_memory: Fact<ResourceLimit>,
     pub(crate) groups: Groups,
-    pub(crate) pools: Fact<Vec<Pool>>,
+    pub(crate) pools: Fact<Vec<HugePagePool>>,
     pub(crate) thp: Fact<Thp>,
     pub(crate) defrag: Fact<Setting<Defrag>>,
     pub(crate) khugepaged: Fact<Khugepaged>,
@@ -45,9 +45,9 @@ pub(crate) struct Groups {
     pub(crate) layout: Fact<Layout>,
     pub(crate) cpu_quota: Fact<Option<Quota>>,
     pub(crate) cpuset: Fact<Option<Cpuset>>,
-    pub(crate) memory: Fact<Option<Limit>>,
+    pub(crate) memory: Fact<Option<GroupLimit>>,
     /// For each size of huge pages in bytes: limits on use and on reservation.
-    pub(crate) hugetlb: Vec<(u64, Fact<Option<Limit>>)>,
+    pub(crate) hugetlb: Vec<(u64, Fact<Option<GroupLimit>>)>,
 }
 
 impl Facts {
@@ -99,7 +99,7 @@ impl Facts {
 }
 
 impl Groups {
-    fn read(root: &Root, pools: &[Pool]) -> Self {
+    fn read(root: &Root, pools: &[HugePagePool]) -> Self {
         // Found anew for each line, so that each can say why it is not known.
         let groups = || Cgroups::read(root);
         let sizes = pools.iter().map(|pool| pool.page_size);

@@ -1,5 +1,6 @@
 //! Virtual machines: guest memory is one of hugekit's uses.
 
+use hugekit::error_chain;
 use hugekit_machine::Error;
 
 use crate::facts::Facts;
@@ -23,12 +24,12 @@ fn line(version: &Result<i32, Error>, user: u32, container: Option<&str>) -> Lin
                 Some(_) => "start the container with --device /dev/kvm",
                 None => "modprobe -a kvm_intel kvm_amd  # in a VM: needs nested virtualisation",
             };
-            TOPIC.missing("device", error.to_string()).remedy(remedy)
+            TOPIC.missing("device", error_chain(error).to_string()).remedy(remedy)
         }
         Err(error) if error.is_permission_denied() => TOPIC
-            .missing("device", error.to_string())
+            .missing("device", error_chain(error).to_string())
             .remedy(format!("setfacl -m u:{user}:rw /dev/kvm")),
-        Err(error) => TOPIC.unknown("device", error),
+        Err(error) => TOPIC.unknown("device", error_chain(error)),
     }
 }
 

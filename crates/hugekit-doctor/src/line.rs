@@ -1,5 +1,6 @@
 //! A line of the doctor's report, and the words that build one.
 
+use hugekit::error_chain;
 use hugekit_machine::Error;
 use serde::Serialize;
 
@@ -81,7 +82,7 @@ impl Topic {
         fact: &Result<T, Error>,
         judge: impl FnOnce(&T) -> Line,
     ) -> Line {
-        fact.as_ref().map_or_else(|error| self.unknown(name, error), judge)
+        fact.as_ref().map_or_else(|error| self.unknown(name, error_chain(error)), judge)
     }
 
     fn line(self, verdict: Verdict, name: impl Into<String>, value: impl Into<String>) -> Line {

@@ -1,5 +1,6 @@
 //! The machine, as lines and as the `machine` object of the JSON.
 
+use hugekit::error_chain;
 use hugekit_machine::process::{Process, Seccomp};
 use serde::Serialize;
 
@@ -66,7 +67,7 @@ impl From<&Facts> for Machine {
 pub(crate) fn lines(facts: &Facts) -> Vec<Line> {
     let mut lines = match &facts.host {
         Ok(host) => host_lines(host),
-        Err(error) => vec![TOPIC.unknown("kernel", error)],
+        Err(error) => vec![TOPIC.unknown("kernel", error_chain(error))],
     };
     lines.push(TOPIC.about("process", &facts.process, process_line));
     lines.extend(remedies_line(facts.is_root(), facts.container()));

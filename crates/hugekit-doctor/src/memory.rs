@@ -1,6 +1,6 @@
 //! Memory: what there is, and what this process may take, map and lock of it.
 
-use hugekit_machine::cgroup::Limit;
+use hugekit_machine::cgroup::GroupLimit;
 use hugekit_machine::{Error, Memory};
 
 use crate::facts::Facts;
@@ -44,7 +44,7 @@ fn available_line(memory: &Memory) -> Line {
     }
 }
 
-fn limit_line(limit: Option<&Limit>, memory: &Result<Memory, Error>) -> Line {
+fn limit_line(limit: Option<&GroupLimit>, memory: &Result<Memory, Error>) -> Line {
     let Some(limit) = limit else { return TOPIC.ok("cgroup limit", "none") };
     let used = limit.used.map_or(String::new(), |used| format!(", {} used", units::bytes(used)));
     let value = format!("{}{used}", units::bytes(limit.bytes));
@@ -55,7 +55,7 @@ fn limit_line(limit: Option<&Limit>, memory: &Result<Memory, Error>) -> Line {
 }
 
 /// Version 1 takes -1 for no limit, version 2 the word.
-pub(crate) fn lift(limit: &Limit) -> String {
+pub(crate) fn lift(limit: &GroupLimit) -> String {
     let version_1 = limit.file.to_string_lossy().ends_with("limit_in_bytes");
     format!("echo {} > {}", if version_1 { "-1" } else { "max" }, limit.file.display())
 }
@@ -88,8 +88,8 @@ mod tests {
     use super::*;
     use crate::line::Verdict;
 
-    fn limit(bytes: u64, file: &str) -> Limit {
-        Limit { bytes, used: Some(1 << 20), file: file.into() }
+    fn limit(bytes: u64, file: &str) -> GroupLimit {
+        GroupLimit { bytes, used: Some(1 << 20), file: file.into() }
     }
 
     fn memory(total: u64) -> Result<Memory, Error> {

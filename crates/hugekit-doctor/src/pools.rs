@@ -1,7 +1,8 @@
 //! Huge pages that the administrator reserved, and limits on them.
 
-use hugekit_machine::cgroup::Limit;
-use hugekit_machine::hugepages::{NodePool, Pool, remedy};
+use hugekit::error_chain;
+use hugekit_machine::cgroup::GroupLimit;
+use hugekit_machine::hugepages::{HugePagePool, NodePool, remedy};
 use hugekit_machine::{Error, Memory, Node};
 
 use crate::facts::Facts;
@@ -22,8 +23,8 @@ pub(crate) fn lines(facts: &Facts) -> Vec<Line> {
                 .flat_map(|pool| pool_lines(pool, facts.memory.as_ref().ok(), nodes))
                 .collect()
         }
-        Err(error) if error.is_not_found() => vec![no_pools(&error.to_string())],
-        Err(error) => vec![TOPIC.unknown("pools", error)],
+        Err(error) if error.is_not_found() => vec![no_pools(&error_chain(error).to_string())],
+        Err(error) => vec![TOPIC.unknown("pools", error_chain(error))],
     };
     lines.extend(limit_lines(&facts.groups.hugetlb));
     lines
@@ -33,7 +34,7 @@ fn no_pools(why: &str) -> Line {
     TOPIC.missing("pools", why).remedy("needs a kernel with CONFIG_HUGETLBFS=y")
 }
 
-fn pool_lines(pool: &Pool, memory: Option<&Memory>, nodes: &[Node]) -> Vec<Line> {
+fn pool_lines(pool: &HugePagePool, memory: Option<&Memory>, nodes: &[Node]) -> Vec<Line> {
     let mut lines = vec![pool_line(pool, memory)];
     if pool.total > 0 {
         let node = |pool: &NodePool| nodes.iter().find(|node| node.id == pool.node);
@@ -42,8 +43,8 @@ fn pool_lines(pool: &Pool, memory: Option<&Memory>, nodes: &[Node]) -> Vec<Line>
     lines
 }
 
-fn pool_line(pool: &Pool, memory: Option<&Memory>) -> Line {
-    let Pool { total, free, reserved, surplus, overcommit, .. } = pool;
+fn pool_line(pool: &HugePagePool, memory: Option<&Memory>) -> Line {
+    let HugePagePool { total, free, reserved, surplus, overcommit, .. } = pool;
     let name = units::bytes(pool.page_size);
     let value = format!(
         "{total} pages, {free} free, {reserved} promised, {surplus} surplus, overcommit {overcommit}"
@@ -60,7 +61,7 @@ fn pool_line(pool: &Pool, memory: Option<&Memory>) -> Line {
 }
 
 /// One GiB, or a quarter of the pages that the machine can spare; at least one.
-fn pages_worth_adding(pool: &Pool, spare: Option<u64>) -> u64 {
+fn pages_worth_adding(pool: &HugePagePool, spare: Option<u64>) -> u64 {
     let gib = GIB / pool.page_size;
     spare.map_or(gib, |spare| gib.min(spare / 4)).max(1)
 }
@@ -85,20 +86,20 @@ fn node_line(page_size: u64, pool: &NodePool, on: Option<&Node>) -> Line {
     }
 }
 
-fn limit_lines(limits: &[(u64, Result<Option<Limit>, Error>)]) -> Vec<Line> {
-    let line = |(size, limit): &(u64, Result<Option<Limit>, Error>)| {
+fn limit_lines(limits: &[(u64, Result<Option<GroupLimit>, Error>)]) -> Vec<Line> {
+    let line = |(size, limit): &(u64, Result<Option<GroupLimit>, Error>)| {
         let name = format!("{} limit", units::bytes(*size));
         match limit {
             Ok(None) => None,
             Ok(Some(limit)) => Some(limit_line(&name, *size, limit)),
-            Err(error) => Some(TOPIC.unknown(name, error)),
+            Err(error) => Some(TOPIC.unknown(name, error_chain(error))),
         }
     };
     let lines: Vec<Line> = limits.iter().filter_map(line).collect();
     if lines.is_empty() { vec![TOPIC.ok("cgroup limits", "none")] } else { lines }
 }
 
-fn limit_line(name: &str, page_size: u64, limit: &Limit) -> Line {
+fn limit_line(name: &str, page_size: u64, limit: &GroupLimit) -> Line {
     let pages = |bytes| units::count((bytes / page_size) as usize, "page");
     let used = limit.used.map_or(String::new(), |used| format!(", {} used", pages(used)));
     let kind = match limit.file.to_string_lossy().contains(".rsvd.") {
@@ -118,13 +119,13 @@ mod tests {
     use super::*;
     use crate::line::Verdict;
 
-    fn pool(page_size: u64, total: u64, free: u64, reserved: u64, overcommit: u64) -> Pool {
-        Pool { page_size, total, free, reserved, surplus: 0, overcommit, nodes: Vec::new() }
+    fn pool(page_size: u64, total: u64, free: u64, reserved: u64, overcommit: u64) -> HugePagePool {
+        HugePagePool { page_size, total, free, reserved, surplus: 0, overcommit, nodes: Vec::new() }
     }
 
     #[test]
     fn verdicts_follow_what_can_be_had() {
-        let verdict = |pool: &Pool| pool_line(pool, None).verdict;
+        let verdict = |pool: &HugePagePool| pool_line(pool, None).verdict;
         assert_eq!(verdict(&pool(2 << 20, 512, 12, 11, 0)), Verdict::Ok);
         assert_eq!(verdict(&pool(2 << 20, 512, 12, 12, 8)), Verdict::Limited);
         assert_eq!(verdict(&pool(2 << 20, 512, 12, 12, 0)), Verdict::Missing);
@@ -133,7 +134,7 @@ mod tests {
 
     #[test]
     fn the_remedy_adds_to_what_there_is_and_fits_the_memory() {
-        let remedy = |pool: &Pool, memory| pool_line(pool, memory).remedy.unwrap();
+        let remedy = |pool: &HugePagePool, memory| pool_line(pool, memory).remedy.unwrap();
         let path = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
         let memory =
             |total, available| Memory { total, free: 0, available, hugetlb: 0, swap_total: 0 };
@@ -152,7 +153,7 @@ mod tests {
     #[test]
     fn limits_count_pages() {
         let file = "/cg/hugetlb.2MB.rsvd.max".into();
-        let limit = Limit { bytes: 4 << 20, used: Some(2 << 20), file };
+        let limit = GroupLimit { bytes: 4 << 20, used: Some(2 << 20), file };
         let line = limit_line("2 MiB limit", 2 << 20, &limit);
         assert_eq!(line.value, "reserving up to 2 pages, 1 page used");
         assert_eq!(line.remedy.unwrap(), "echo max > /cg/hugetlb.2MB.rsvd.max");

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use hugekit::error_chain;
 use hugekit_tend::{Excluded, Extent, ForkCost, Hindrance, Outlook, TendError};
 use serde::Serialize;
 
@@ -107,7 +108,7 @@ fn hindrance(hindrance: &Hindrance) -> Line {
 
 /// It cannot be tended.
 fn obstacle(error: &TendError) -> Line {
-    let line = TOPIC.missing("tending", error.to_string());
+    let line = TOPIC.missing("tending", error_chain(error).to_string());
     match error.remedy() {
         Some(remedy) => line.remedy(remedy),
         None => line,

@@ -1,5 +1,6 @@
 //! Transparent huge pages. The policy of the processor's page size may overrule the global one.
 
+use hugekit::error_chain;
 use hugekit_machine::Error;
 use hugekit_machine::process::Process;
 
@@ -33,7 +34,7 @@ pub(crate) fn lines(facts: &Facts) -> Vec<Line> {
 fn about<T>(name: &str, fact: &Result<T, Error>, judge: impl FnOnce(&T) -> Line) -> Line {
     match fact {
         Err(error) if error.is_not_found() => TOPIC
-            .missing(name, error.to_string())
+            .missing(name, error_chain(error).to_string())
             .remedy("needs a kernel with CONFIG_TRANSPARENT_HUGEPAGE=y"),
         fact => TOPIC.about(name, fact, judge),
     }
@@ -100,7 +101,7 @@ fn size_lines(sizes: &Result<Vec<PageSize>, Error>) -> Vec<Line> {
     match sizes {
         Ok(sizes) => sizes.chunk_by(|a, b| policy(a) == policy(b)).map(sizes_line).collect(),
         Err(error) if error.is_not_found() => Vec::new(),
-        Err(error) => vec![TOPIC.unknown("page sizes", error)],
+        Err(error) => vec![TOPIC.unknown("page sizes", error_chain(error))],
     }
 }
 

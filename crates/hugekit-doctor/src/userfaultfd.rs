@@ -1,5 +1,6 @@
 //! userfaultfd: what forks, snapshots and dirty memory rest on.
 
+use hugekit::error_chain;
 use hugekit_machine::Error;
 use hugekit_machine::userfaultfd::{Features, Obstacle, Userfaultfd, Uses};
 
@@ -69,7 +70,7 @@ pub(crate) fn lines(facts: &Facts) -> Vec<Line> {
     let sysctl = &facts.unprivileged_userfaultfd;
     match &facts.userfaultfd {
         Ok(state) => state_lines(state, sysctl, asker),
-        Err(error) => vec![TOPIC.unknown("uses", error), sysctl_line(sysctl, &[])],
+        Err(error) => vec![TOPIC.unknown("uses", error_chain(error)), sysctl_line(sysctl, &[])],
     }
 }
 
@@ -167,15 +168,15 @@ fn device_line(device: &Result<(), Error>, asker: Asker) -> Line {
     match device {
         Ok(()) => TOPIC.ok("device", "/dev/userfaultfd opens"),
         Err(error) if error.is_not_found() => {
-            TOPIC.limited("device", error.to_string()).remedy(match asker.container {
+            TOPIC.limited("device", error_chain(error).to_string()).remedy(match asker.container {
                 Some(_) => "start the container with --device /dev/userfaultfd",
                 None => "needs Linux 6.1 or later",
             })
         }
         Err(error) if error.is_permission_denied() => {
-            TOPIC.limited("device", error.to_string()).remedy(grant_device(asker))
+            TOPIC.limited("device", error_chain(error).to_string()).remedy(grant_device(asker))
         }
-        Err(error) => TOPIC.unknown("device", error),
+        Err(error) => TOPIC.unknown("device", error_chain(error)),
     }
 }
 

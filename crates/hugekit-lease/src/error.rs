@@ -19,7 +19,7 @@ use hugekit_sys::size::Size;
 #[non_exhaustive]
 pub enum LeaseError {
     /// No broker listens there.
-    #[error("no broker listens at {}: {source}", socket.display())]
+    #[error("no broker listens at {}", socket.display())]
     NoBroker {
         /// Where.
         socket: PathBuf,
@@ -68,13 +68,13 @@ pub enum LeaseError {
     #[error(transparent)]
     Pages(Shortage),
     /// The memory could not be populated.
-    #[error("the memory could not be populated: {0}")]
+    #[error("the memory could not be populated")]
     Populate(#[from] JobError<PopulateError>),
     /// The heap has no room for the call.
     #[error(transparent)]
     Heap(#[from] HeapShortage),
     /// Any other refusal of the kernel.
-    #[error("{call}: {source}")]
+    #[error("{call} failed")]
     Kernel {
         /// The system call.
         call: &'static str,

@@ -43,7 +43,7 @@ pub enum Layout {
 
 /// A limit and the file that holds it, which is the place to change it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limit {
+pub struct GroupLimit {
     /// In bytes.
     pub bytes: u64,
     /// Bytes used below that limit, where the kernel says; of memory without the file cache, which it
@@ -53,7 +53,7 @@ pub struct Limit {
     pub file: PathBuf,
 }
 
-impl Limit {
+impl GroupLimit {
     /// Bytes that may still be used below it.
     pub fn left(&self) -> u64 {
         self.bytes.saturating_sub(self.used.unwrap_or(0))
@@ -64,7 +64,7 @@ impl Limit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemoryLeft {
     /// The limit that leaves the least.
-    Limited(Limit),
+    Limited(GroupLimit),
     /// No group limits it.
     Unlimited,
     /// There may be a limit, and this process cannot read it: the hierarchy is not mounted here, or the group lies
@@ -198,7 +198,7 @@ impl Cgroups {
     ///
     /// # Errors
     /// A file cannot be read or understood.
-    pub fn memory(&self) -> Result<Option<Limit>, Error> {
+    pub fn memory(&self) -> Result<Option<GroupLimit>, Error> {
         let v1 = ("memory.limit_in_bytes", "memory.usage_in_bytes");
         let v2 = ("memory.max", "memory.current");
         self.tightest("memory", v1, v2)
@@ -222,14 +222,14 @@ impl Cgroups {
             ],
             None => [("memory.max", "memory.current"), ("memory.high", "memory.current")],
         };
-        let (mut is_answered, mut tightest) = (false, None::<Limit>);
+        let (mut is_answered, mut tightest) = (false, None::<GroupLimit>);
         for directory in group.directories() {
             for (limit, used) in files {
                 is_answered |= self.root.exists(directory.join(limit));
                 match self.limit(&directory, limit, used) {
-                    Err(_) | Ok(Some(Limit { used: None, .. })) => return MemoryLeft::Unknown,
+                    Err(_) | Ok(Some(GroupLimit { used: None, .. })) => return MemoryLeft::Unknown,
                     Ok(found) => {
-                        tightest = tightest.into_iter().chain(found).min_by_key(Limit::left);
+                        tightest = tightest.into_iter().chain(found).min_by_key(GroupLimit::left);
                     }
                 }
             }
@@ -261,7 +261,7 @@ impl Cgroups {
     ///
     /// # Errors
     /// A file cannot be read or understood.
-    pub fn hugetlb(&self, page_size: u64) -> Result<Option<Limit>, Error> {
+    pub fn hugetlb(&self, page_size: u64) -> Result<Option<GroupLimit>, Error> {
         self.hugetlb_files(&hugetlb_name(page_size))
     }
 
@@ -270,7 +270,7 @@ impl Cgroups {
     ///
     /// # Errors
     /// A file cannot be read or understood.
-    pub fn hugetlb_reservation(&self, page_size: u64) -> Result<Option<Limit>, Error> {
+    pub fn hugetlb_reservation(&self, page_size: u64) -> Result<Option<GroupLimit>, Error> {
         self.hugetlb_files(&format!("{}.rsvd", hugetlb_name(page_size)))
     }
 
@@ -300,7 +300,7 @@ impl Cgroups {
         self.groups.iter().find(|group| group.has(controller)).or_else(v2)
     }
 
-    fn hugetlb_files(&self, prefix: &str) -> Result<Option<Limit>, Error> {
+    fn hugetlb_files(&self, prefix: &str) -> Result<Option<GroupLimit>, Error> {
         let name = |suffix| format!("hugetlb.{prefix}.{suffix}");
         let v1 = (name("limit_in_bytes"), name("usage_in_bytes"));
         let v2 = (name("max"), name("current"));
@@ -312,15 +312,20 @@ impl Cgroups {
         controller: &str,
         v1: (&str, &str),
         v2: (&str, &str),
-    ) -> Result<Option<Limit>, Error> {
+    ) -> Result<Option<GroupLimit>, Error> {
         let Some(group) = self.group_of(controller) else { return Ok(None) };
         let (limit, used) = if group.v1_controllers.is_some() { v1 } else { v2 };
         let limits: Result<Vec<_>, _> =
             group.directories().map(|directory| self.limit(&directory, limit, used)).collect();
-        Ok(limits?.into_iter().flatten().min_by_key(Limit::left))
+        Ok(limits?.into_iter().flatten().min_by_key(GroupLimit::left))
     }
 
-    fn limit(&self, directory: &Path, limit: &str, used: &str) -> Result<Option<Limit>, Error> {
+    fn limit(
+        &self,
+        directory: &Path,
+        limit: &str,
+        used: &str,
+    ) -> Result<Option<GroupLimit>, Error> {
         let file = directory.join(limit);
         let Some(text) = self.root.read_if_present(&file)? else { return Ok(None) };
         let bytes = match text.trim() {
@@ -331,7 +336,7 @@ impl Cgroups {
         let bytes = bytes.map_err(|_| Error::malformed(path.clone(), "bytes or max", &text))?;
         let used = self.root.read_number(directory.join(used)).ok();
         let used = used.map(|used| used.saturating_sub(self.file_cache(directory)));
-        Ok((bytes < UNLIMITED).then_some(Limit { bytes, used, file: path }))
+        Ok((bytes < UNLIMITED).then_some(GroupLimit { bytes, used, file: path }))
     }
 
     /// Bytes of a group's file cache, the groups below it included; 0 for a controller that has none.

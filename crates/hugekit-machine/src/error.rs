@@ -8,7 +8,7 @@ use hugekit_sys::ErrorKind;
 #[non_exhaustive]
 pub enum Error {
     /// The operating system refused a file, or it is not there.
-    #[error("{}: {source}", path.display())]
+    #[error("cannot read {}", path.display())]
     Unreadable {
         /// The file or directory.
         path: PathBuf,

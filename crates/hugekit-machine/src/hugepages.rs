@@ -10,7 +10,7 @@ const POOLS: &str = "/sys/kernel/mm/hugepages";
 
 /// The huge pages of one size. Counts are pages of that size.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pool {
+pub struct HugePagePool {
     /// Size of one page in bytes.
     pub page_size: u64,
     /// Pages the pool holds, surplus ones included.
@@ -40,7 +40,7 @@ pub struct NodePool {
     pub surplus: u64,
 }
 
-impl Pool {
+impl HugePagePool {
     /// Free pages that no process was promised.
     pub fn unpromised(&self) -> u64 {
         self.free.saturating_sub(self.reserved)
@@ -89,7 +89,7 @@ impl fmt::Display for Shortage {
 impl Shortage {
     /// Of so many pages, if the pool has too few and may not grow by the others.
     #[must_use]
-    pub fn of(root: &Root, pool: &Pool, wanted: u64) -> Option<Self> {
+    pub fn of(root: &Root, pool: &HugePagePool, wanted: u64) -> Option<Self> {
         let spare = || Memory::read(root).ok().map(|memory| memory.spare() / pool.page_size);
         (pool.unpromised() + pool.may_grow_by() < wanted).then(|| Self {
             page_size: usize::try_from(pool.page_size).unwrap_or(usize::MAX),
@@ -133,7 +133,7 @@ pub fn remedy(page_size: u64, total: u64, missing: u64, spare: Option<u64>) -> S
 ///
 /// # Errors
 /// A file or the directory cannot be read or understood; a kernel without hugetlb has no directory.
-pub fn read(root: &Root) -> Result<Vec<Pool>, Error> {
+pub fn read(root: &Root) -> Result<Vec<HugePagePool>, Error> {
     let names = root.names(POOLS)?;
     let mut sizes: Vec<u64> = names.iter().filter_map(|name| size_of(name)).collect();
     sizes.sort_unstable();
@@ -151,12 +151,12 @@ pub fn size_of(name: &str) -> Option<u64> {
 ///
 /// # Errors
 /// As of [`read`]; a kernel without pages of that size has no such files.
-pub fn read_size(root: &Root, page_size: u64) -> Result<Pool, Error> {
+pub fn read_size(root: &Root, page_size: u64) -> Result<HugePagePool, Error> {
     let number = |name| root.read_number(format!("{POOLS}/hugepages-{}kB/{name}", page_size >> 10));
     let nodes = online_nodes(root)?.unwrap_or_default();
     let nodes: Result<Vec<_>, _> =
         nodes.iter().map(|node| on_node(root, page_size, node)).collect();
-    Ok(Pool {
+    Ok(HugePagePool {
         page_size,
         total: number("nr_hugepages")?,
         free: number("free_hugepages")?,

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::{slice_from_raw_parts, with_exposed_provenance};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use hugekit::error_chain;
 use hugekit::fault::FaultMode;
 use hugekit::region::ForkBuilder;
 use hugekit::snapshot::{Builder, Changes, Epoch, Granule};
@@ -249,7 +250,7 @@ impl ArrayChain {
             Watched::Lost(reason) => (Some(reason), None),
             Watched::Known(epochs) => match self.since(epochs) {
                 Ok(changed) => (None, Some(changed)),
-                Err(error) => (Some(error.to_string()), None),
+                Err(error) => (Some(error_chain(&error).to_string()), None),
             },
         };
         let changed = match changed {
@@ -464,12 +465,8 @@ fn spans_of(builder: &Builder, buffers: &[Buffer]) -> (Vec<Span>, usize) {
     let (of_regions, elsewhere): (Vec<_>, Vec<_>) = united(buffers)
         .into_iter()
         .partition(|memory| Region::around(memory.start, memory.len()).is_some());
-    let bytes = |memory: &Range<usize>| {
-        slice_from_raw_parts(with_exposed_provenance(memory.start), memory.len())
-    };
-    let ranges: Vec<*const [u8]> = elsewhere.iter().map(bytes).collect();
     let mut groups: Vec<(SpanKind, Vec<Range<usize>>)> = Vec::new();
-    for (number, group) in builder.neighbours(&ranges).into_iter().enumerate() {
+    for (number, group) in builder.neighbours(&elsewhere).into_iter().enumerate() {
         let group: Vec<_> = group.into_iter().map(|index| elsewhere[index].clone()).collect();
         let len = group[group.len() - 1].end - group[0].start;
         let kind = if len < COPIED { SpanKind::Copied } else { SpanKind::Watched(number) };

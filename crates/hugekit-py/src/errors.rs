@@ -7,7 +7,8 @@ use std::path::Path;
 use hugekit::pool::FaultError;
 use hugekit::region::ForkError;
 use hugekit::{
-    ClearError, CopyError, ErrorKind, PoolError, RegionError, SnapshotError, system_error,
+    ClearError, CopyError, ErrorKind, PoolError, RegionError, SnapshotError, error_chain,
+    system_error,
 };
 use hugekit_delta::DeltaError;
 use hugekit_tend::TendError;
@@ -31,7 +32,7 @@ impl From<Raised> for PyErr {
 }
 
 fn raised(kind: ErrorKind, error: &(dyn Error + 'static), remedy: Option<String>) -> Raised {
-    let text = error.to_string();
+    let text = error_chain(error).to_string();
     let os = |number: i32, text: String| PyOSError::new_err((number, text));
     let exception = match kind {
         ErrorKind::Invalid => PyValueError::new_err(text),

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hugekit::SnapshotError;
 use hugekit::fault::FaultMode;
-use hugekit::snapshot::{Builder, Granule, Stats};
+use hugekit::snapshot::{Builder, Granule, SnapshotStats};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList, PyString, PyTuple};
@@ -44,7 +44,7 @@ pub(crate) struct Snapshot {
     parts: Mutex<Option<Vec<Part>>>,
     nbytes: usize,
     serving: Option<&'static str>,
-    stats: Mutex<Vec<Stats>>,
+    stats: Mutex<Vec<SnapshotStats>>,
 }
 
 /// How the arrays were given, and are given back.
@@ -678,7 +678,7 @@ impl Snapshot {
             None => lock(&self.stats).clone(),
         };
         let dict = PyDict::new(py);
-        let sum = |of: fn(&Stats) -> u64| all.iter().map(of).sum::<u64>();
+        let sum = |of: fn(&SnapshotStats) -> u64| all.iter().map(of).sum::<u64>();
         dict.set_item("copied_by_writers", sum(|stats| stats.copied_by_writers))?;
         dict.set_item("copied_by_others", sum(|stats| stats.copied_by_others))?;
         dict.set_item("retained", sum(|stats| stats.retained as u64))?;
@@ -744,7 +744,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Of each snapshot once, however many parts it has.
-fn stats_of(parts: &[Part]) -> Vec<Stats> {
+fn stats_of(parts: &[Part]) -> Vec<SnapshotStats> {
     let mut snapshots: Vec<&hugekit::Snapshot> = Vec::new();
     for snapshot in parts.iter().filter_map(|part| part.memory.snapshot()) {
         if !snapshots.iter().any(|known| known.shares_cost_with(snapshot)) {

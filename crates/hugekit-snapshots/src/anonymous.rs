@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Stats;
+use super::SnapshotStats;
 use super::background::Background;
 use super::state::{Delivering, Preserver, SnapshotState};
 use super::taken::Taken;
@@ -77,10 +77,10 @@ impl Anonymous {
         is_plain.then(|| unsafe { self.snapshot.deliver_to(to) })
     }
 
-    pub(super) fn stats(&self) -> Stats {
+    pub(super) fn stats(&self) -> SnapshotStats {
         let counts = self.snapshot.counts();
         let (held, most_retained) = self.snapshot.arena().held();
-        Stats {
+        SnapshotStats {
             granules: self.snapshot.granules().len(),
             granule_bytes: self.snapshot.interval().granule_bytes(),
             copied_by_writers: counts.by_writers,

@@ -97,7 +97,7 @@ impl Builder {
 
     /// Memory that is there already: granules are put there first. What this snapshot uses of it is its alone until
     /// it is dropped. If other snapshots use all of it, memory is taken as without
-    /// ([`Stats::reserved`](super::Stats::reserved)). At least as many bytes as the reserve has may be held
+    /// ([`SnapshotStats::reserved`](super::SnapshotStats::reserved)). At least as many bytes as the reserve has may be held
     /// ([`max_cow_bytes`](Self::max_cow_bytes)).
     pub fn reserve(mut self, reserve: &Reserve) -> Self {
         self.reserve = Some(reserve.clone());
@@ -164,8 +164,8 @@ impl Builder {
     /// Ranges that overlap are in groups of their own.
     #[must_use]
     #[doc(hidden)]
-    pub fn neighbours(&self, memory: &[*const [u8]]) -> Vec<Vec<usize>> {
-        several::neighbours(self, memory)
+    pub fn neighbours(&self, ranges: &[Range<usize>]) -> Vec<Vec<usize>> {
+        several::neighbours(self, ranges)
     }
 
     /// Takes a snapshot of memory, as [`of_anonymous`](Self::of_anonymous) does, that leaves an [`Epoch`] when it is
@@ -264,7 +264,7 @@ pub(super) fn range_of(memory: *const [u8]) -> Result<Range<usize>, SnapshotErro
 fn probe_huge_pages(range: &Range<usize>) -> Result<bool, SnapshotError> {
     let map = PageMap::open().map_err(SnapshotError::kernel("/proc/self/pagemap"))?;
     match map.scanned() {
-        Some(scanned) => scanned.has_huge(range).map_err(SnapshotError::kernel("PAGEMAP_SCAN")),
+        Some(scanned) => scanned.probe_huge(range).map_err(SnapshotError::kernel("PAGEMAP_SCAN")),
         None => Ok(mappings::probe_huge_pages(&Root::default(), range)?),
     }
 }

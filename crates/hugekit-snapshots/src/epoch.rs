@@ -12,7 +12,7 @@ use super::heat::Heat;
 use super::plan::Purpose;
 use super::read_ahead::ReadAhead;
 use super::source::SnapshotSource;
-use super::{Builder, Snapshot, SnapshotError, Stats};
+use super::{Builder, Snapshot, SnapshotError, SnapshotStats};
 #[cfg(doc)]
 use hugekit_regions::SharedRegion;
 use hugekit_regions::fault::Serving;
@@ -39,7 +39,7 @@ pub struct Changes {
 pub struct Epoch {
     watch: WatchedMemory,
     heat: Heat,
-    stats: Stats,
+    stats: SnapshotStats,
 }
 
 /// What notes writes.
@@ -184,7 +184,7 @@ impl Changes {
 
     /// What it has cost so far.
     #[must_use]
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> SnapshotStats {
         self.snapshot.stats()
     }
 
@@ -268,7 +268,7 @@ impl Epoch {
 
     /// What it has cost to save the state that it begins with.
     #[must_use]
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> SnapshotStats {
         self.stats
     }
 

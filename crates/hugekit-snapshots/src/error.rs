@@ -64,10 +64,10 @@ pub enum SnapshotError {
         page: usize,
     },
     /// Writes to the memory cannot be served.
-    #[error("writes to the memory cannot be served: {0}")]
+    #[error("writes to the memory cannot be served")]
     Fault(#[from] FaultError),
     /// There is no memory for a reserve.
-    #[error("a reserve {0}")]
+    #[error("no memory for a reserve")]
     Memory(#[from] PoolError),
     /// The region cannot be forked.
     #[error(transparent)]
@@ -76,13 +76,13 @@ pub enum SnapshotError {
     #[error(transparent)]
     Machine(#[from] hugekit_machine::Error),
     /// The thread that was to copy in the background could not be started.
-    #[error("no thread to copy in the background with: {0}")]
-    NotStarted(io::Error),
+    #[error("the thread that copies in the background cannot be started")]
+    NotStarted(#[source] io::Error),
     /// The heap has no room for the call.
     #[error(transparent)]
     Heap(#[from] HeapShortage),
     /// The kernel refused something else.
-    #[error("{call}: {source}")]
+    #[error("{call} failed")]
     Kernel {
         /// What was asked.
         call: &'static str,
@@ -104,7 +104,7 @@ pub enum SnapshotError {
         available: usize,
     },
     /// There are no addresses for copies. Nothing was taken.
-    #[error("no addresses for copies of {bytes} bytes of memory: {source}")]
+    #[error("no addresses for copies of {bytes} bytes of memory")]
     NoRoom {
         /// Bytes of copies that the snapshot was to hold.
         bytes: usize,
@@ -156,7 +156,7 @@ pub enum SnapshotError {
         len: usize,
     },
     /// The writer that it was written to failed.
-    #[error("writing after {written} bytes: {source}")]
+    #[error("writing failed after {written} bytes")]
     Write {
         /// Bytes that the writer had taken before, in whole pieces.
         written: usize,

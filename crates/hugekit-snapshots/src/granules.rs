@@ -9,7 +9,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use rustix::io;
 
-use hugekit_sys::sync::{Claim, Claims, State};
+use hugekit_sys::sync::{Claim, ClaimState, Claims};
 use hugekit_sys::thread::SignalsBlocked;
 
 /// Where the bytes are.
@@ -39,7 +39,7 @@ pub(super) enum AfterRead {
 /// Numbers below that of the first slot.
 const SLOTS: u32 = 4;
 
-impl State for GranulePlace {
+impl ClaimState for GranulePlace {
     fn bits(self) -> u32 {
         match self {
             Self::Owner => 0,

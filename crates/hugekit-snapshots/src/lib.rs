@@ -71,7 +71,7 @@ pub use self::error::{SnapshotError, Unsuitable};
 pub use self::reader::SnapshotReader;
 pub use self::reserve::Reserve;
 pub use self::snapshot::Snapshot;
-pub use self::stats::Stats;
+pub use self::stats::SnapshotStats;
 pub use self::view::{Holder, View};
 #[cfg(doc)]
 use hugekit_regions::fault::FaultMode;

@@ -17,6 +17,7 @@ use super::{SnapshotError, Unsuitable, survey};
 use hugekit_machine::mappings::MappedRange;
 use hugekit_regions::fault::{FaultMode, Serving};
 use hugekit_regions::pool::FaultError;
+use hugekit_sys::error_chain;
 
 /// Looks for a moment in which the page of an edge is not written, and the time between them.
 const MOMENTS: u32 = 50;
@@ -80,7 +81,10 @@ impl SnapshotPlan<'_> {
             FaultMode::Threaded { threads } => self.protect_by(Way::Threaded, threads, None),
             _auto => match self.protect_by(Way::Threaded, 1, None) {
                 Err(SnapshotError::Fault(fallback)) => {
-                    hugekit_sys::events::info!("writes are served in place: {fallback}");
+                    hugekit_sys::events::info!(
+                        "writes are served in place: {}",
+                        error_chain(&fallback)
+                    );
                     self.protect_in_place(Some(fallback))
                 }
                 threaded => threaded,

@@ -6,7 +6,7 @@ use std::io::Write;
 use hugekit_bulk::parallel::{Cancel, Progress};
 
 use super::stream::Stream;
-use super::{Snapshot, SnapshotError, Stats};
+use super::{Snapshot, SnapshotError, SnapshotStats};
 
 /// Reads all of a snapshot, and ends it: [`Snapshot::reader`].
 #[must_use = "a reader does nothing until copy_to or write_to"]
@@ -48,7 +48,7 @@ impl<'a> SnapshotReader<'a> {
     ///
     /// # Panics
     /// If the progress callback does.
-    pub fn copy_to(self, bytes: &mut [u8]) -> Result<Stats, SnapshotError> {
+    pub fn copy_to(self, bytes: &mut [u8]) -> Result<SnapshotStats, SnapshotError> {
         self.stream().copy_to(bytes)?;
         Ok(self.snapshot.stats())
     }
@@ -62,7 +62,7 @@ impl<'a> SnapshotReader<'a> {
     ///
     /// # Panics
     /// If the progress callback or the writer does.
-    pub fn write_to(self, writer: impl Write) -> Result<Stats, SnapshotError> {
+    pub fn write_to(self, writer: impl Write) -> Result<SnapshotStats, SnapshotError> {
         self.stream().write_to(writer)?;
         Ok(self.snapshot.stats())
     }

@@ -1,13 +1,13 @@
 //! Snapshots of regions: forks that are only read.
 
-use super::Stats;
+use super::SnapshotStats;
 use hugekit_regions::region::ReadOnlyFork;
 
 /// What a point in time of a region has cost.
-pub(super) fn stats_of(fork: &ReadOnlyFork) -> Stats {
+pub(super) fn stats_of(fork: &ReadOnlyFork) -> SnapshotStats {
     let (cost, granule_bytes, len) = (fork.cost(), fork.granule_bytes(), fork.addresses().len());
     let held = (cost.copied_by_writers + cost.copied_by_others) as usize * granule_bytes;
-    Stats {
+    SnapshotStats {
         granules: len.div_ceil(granule_bytes),
         granule_bytes,
         copied_by_writers: cost.copied_by_writers,

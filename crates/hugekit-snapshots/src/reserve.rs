@@ -41,7 +41,7 @@ use hugekit_sys::{headroom, memory};
 ///
 /// Snapshots that live at the same time share it: each takes as many bytes of it as it may hold, while there are any,
 /// and has them until it is dropped. Other copies take memory when they are made
-/// ([`Stats::reserved`](super::Stats::reserved) tells). Clones are the same reserve. It is not in forked children.
+/// ([`SnapshotStats::reserved`](super::SnapshotStats::reserved) tells). Clones are the same reserve. It is not in forked children.
 #[derive(Clone, Debug)]
 pub struct Reserve(Arc<ReserveMemory>);
 

@@ -10,6 +10,7 @@ use super::interval::inner_of;
 use super::{Builder, Snapshot, SnapshotError};
 use hugekit_regions::fault::FaultMode;
 use hugekit_sys::HUGE_PAGE_BYTES;
+use hugekit_sys::error_chain;
 use hugekit_sys::{headroom, peek};
 
 /// What an allocator writes before the memory that it gives out: two words.
@@ -30,7 +31,7 @@ pub(super) unsafe fn take_many(
     let mut taken: Vec<Option<Snapshot>> = memory.iter().map(|_| None).collect();
     let all = ranges.iter().fold(0, |bytes: usize, place| bytes.saturating_add(place.range.len()));
     let builder = builder.clone().together(builder.together.max(all));
-    for group in ranges.chunk_by(|one, other| are_neighbours(&builder, one, other)) {
+    for group in ranges.chunk_by(|one, other| are_neighbours(&builder, &one.range, &other.range)) {
         // SAFETY: the conditions of `of_anonymous` hold for the ranges: the contract of this function. What lies
         // between is padding (`are_neighbours`), which no owner uses.
         for (place, snapshot) in group.iter().zip(unsafe { take_group(&builder, group) }?) {
@@ -41,20 +42,22 @@ pub(super) unsafe fn take_many(
 }
 
 /// [`Builder::neighbours`].
-pub(super) fn neighbours(builder: &Builder, memory: &[*const [u8]]) -> Vec<Vec<usize>> {
-    let mut ranges: Vec<NumberedRange> =
-        memory.iter().enumerate().map(NumberedRange::new).collect();
-    ranges.sort_by_key(|place| place.range.start);
-    let groups = ranges.chunk_by(|one, other| are_neighbours(builder, one, other));
-    groups.map(|group| group.iter().map(|place| place.index).collect()).collect()
+pub(super) fn neighbours(builder: &Builder, ranges: &[Range<usize>]) -> Vec<Vec<usize>> {
+    let mut order: Vec<usize> = (0..ranges.len()).collect();
+    order.sort_by_key(|&index| ranges[index].start);
+    let groups =
+        order.chunk_by(|&one, &other| are_neighbours(builder, &ranges[one], &ranges[other]));
+    groups.map(<[usize]>::to_vec).collect()
 }
 
 /// Whether two ranges, in ascending order, can be taken at once: if no owner's bytes lie between them, and
 /// one granule suits both.
-fn are_neighbours(builder: &Builder, one: &NumberedRange, other: &NumberedRange) -> bool {
-    let granule = |place: &NumberedRange| builder.granule_bytes(&place.range).ok();
-    let suit_each_other = || one.is_short() || other.is_short() || granule(one) == granule(other);
-    let between = one.range.end..other.range.start;
+fn are_neighbours(builder: &Builder, one: &Range<usize>, other: &Range<usize>) -> bool {
+    // No huge page fits in, so any granule will do.
+    let is_short = |range| inner_of(range, HUGE_PAGE_BYTES).is_empty();
+    let granule = |range| builder.granule_bytes(range).ok();
+    let suit_each_other = || is_short(one) || is_short(other) || granule(one) == granule(other);
+    let between = one.end..other.start;
     between.start <= between.end && is_padding(&between) && suit_each_other()
 }
 
@@ -122,7 +125,7 @@ unsafe fn take_at_once(builder: &Builder, group: &[NumberedRange]) -> Option<Vec
     // this function.
     let snapshot = unsafe { options.of_anonymous(whole) }
         .inspect_err(|refused| {
-            hugekit_sys::events::debug!("ranges are taken one by one: {refused}");
+            hugekit_sys::events::debug!("ranges are taken one by one: {}", error_chain(refused));
         })
         .ok()?;
     let cuts: Vec<Range<usize>> =
@@ -142,11 +145,6 @@ impl NumberedRange {
     fn new((index, &memory): (usize, &*const [u8])) -> Self {
         let start = memory.cast::<u8>().expose_provenance();
         Self { memory, range: start..start.saturating_add(memory.len()), index }
-    }
-
-    /// Whether no huge page fits in, so that any granule will do.
-    fn is_short(&self) -> bool {
-        inner_of(&self.range, HUGE_PAGE_BYTES).is_empty()
     }
 }
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::piece::Piece;
 use super::source::SnapshotSource;
-use super::{Builder, SnapshotError, SnapshotReader, Stats};
+use super::{Builder, SnapshotError, SnapshotReader, SnapshotStats};
 use hugekit_bulk::Reuse;
 use hugekit_regions::fault::Serving;
 use hugekit_regions::region::ForkBuilder;
@@ -148,7 +148,7 @@ impl Snapshot {
     ///
     /// # Errors
     /// As of [`SnapshotReader::copy_to`].
-    pub fn copy_to(self, bytes: &mut [u8]) -> Result<Stats, SnapshotError> {
+    pub fn copy_to(self, bytes: &mut [u8]) -> Result<SnapshotStats, SnapshotError> {
         self.reader().copy_to(bytes)
     }
 
@@ -156,13 +156,13 @@ impl Snapshot {
     ///
     /// # Errors
     /// As of [`SnapshotReader::write_to`].
-    pub fn write_to(self, writer: impl Write) -> Result<Stats, SnapshotError> {
+    pub fn write_to(self, writer: impl Write) -> Result<SnapshotStats, SnapshotError> {
         self.reader().write_to(writer)
     }
 
     /// What it has cost so far.
     #[must_use]
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> SnapshotStats {
         self.source.stats()
     }
 

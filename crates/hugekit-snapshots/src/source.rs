@@ -10,7 +10,7 @@ use super::lifecycle::LossCause;
 use super::piece::Piece;
 use super::region;
 use super::state::{Delivering, ReadTrouble};
-use super::{SnapshotError, Stats, limit, stream};
+use super::{SnapshotError, SnapshotStats, limit, stream};
 use hugekit_bulk::Reuse;
 use hugekit_machine::Root;
 use hugekit_regions::fault::Serving;
@@ -219,7 +219,7 @@ impl SnapshotSource {
         }
     }
 
-    pub(super) fn stats(&self) -> Stats {
+    pub(super) fn stats(&self) -> SnapshotStats {
         match self {
             Self::Anonymous(of) => of.stats(),
             Self::Region(fork) => region::stats_of(fork),
@@ -244,7 +244,7 @@ impl SnapshotSource {
         }
         match failure {
             LossCause::CowLimitExceeded => {
-                let Stats { cap, retained, .. } = self.stats();
+                let SnapshotStats { cap, retained, .. } = self.stats();
                 let available = limit::attainable(&Root::default(), retained);
                 SnapshotError::CowLimitExceeded { cap, len: self.range().len(), available }
             }

@@ -8,7 +8,7 @@ use super::{Reserve, Snapshot};
 /// What a snapshot has cost so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Stats {
+pub struct SnapshotStats {
     /// Granules it has, the first and the last of which may be shorter; bytes that share a page with others' were
     /// copied at once.
     pub granules: usize,

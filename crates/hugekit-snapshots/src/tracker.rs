@@ -19,7 +19,7 @@ use hugekit_bulk::populate::PopulateError;
 use hugekit_machine::mappings::MappedRange;
 use hugekit_regions::fault::no_fault;
 use hugekit_regions::fault::open::{self, Of};
-use hugekit_regions::fault::{Access, Faults, Handlers, Held, Ranges, Registry};
+use hugekit_regions::fault::{Access, Faults, Handlers, HeldTable, Ranges, Registry};
 use hugekit_regions::pool::FaultError;
 use hugekit_sys::HUGE_PAGE_BYTES;
 use hugekit_sys::fork_mark::ForkMark;
@@ -100,15 +100,15 @@ struct Arming<'s, 'a> {
 
 /// The registries that handlers look at, held so that none of them changes.
 struct HeldRegistries<'a> {
-    segments: Held<'a, Segment>,
-    ranges: Option<Held<'a, dyn Faults>>,
+    segments: HeldTable<'a, Segment>,
+    ranges: Option<HeldTable<'a, dyn Faults>>,
 }
 
 impl HeldRegistries<'_> {
     /// Waits for handlers that looked before.
     fn settle(&self) {
         self.segments.settle();
-        self.ranges.iter().for_each(Held::settle);
+        self.ranges.iter().for_each(HeldTable::settle);
     }
 }
 

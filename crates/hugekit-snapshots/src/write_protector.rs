@@ -93,7 +93,7 @@ impl WriteProtector {
         unsafe { bytes.start().write_volatile(1) };
         let page = bytes.start().addr()..bytes.start().addr() + page_size();
         self.register(&page)?;
-        let is_told = self.protect(&page).and_then(|()| self.pagemap.is_protected(&page));
+        let is_told = self.protect(&page).and_then(|()| self.pagemap.probe_protected(&page));
         // The protection goes with the page, in any case.
         let _ = userfaultfd::unregister(self.descriptor(), &page);
         is_told
@@ -141,7 +141,7 @@ impl WriteProtector {
 
     /// Whether every page that holds some of the range is protected.
     pub(super) fn is_protected(&self, range: &Range<usize>) -> bool {
-        self.pagemap.is_protected(&whole_pages(range)) == Ok(true)
+        self.pagemap.probe_protected(&whole_pages(range)) == Ok(true)
     }
 
     /// The pages from the first on up to one that is not protected.

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::HUGE_PAGE_BYTES;
-use crate::memfd::Pages;
+use crate::memfd::FilePages;
 
 /// What memory is made of: the tiers of a pool's ladder, or a leased file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,11 +41,11 @@ impl Backing {
     }
 
     #[doc(hidden)]
-    pub fn pages(self) -> Pages {
+    pub fn pages(self) -> FilePages {
         match self {
-            Self::Hugetlb1G => Pages::Hugetlb1G,
-            Self::Hugetlb2M => Pages::Hugetlb2M,
-            Self::Thp | Self::Base => Pages::Shmem,
+            Self::Hugetlb1G => FilePages::Hugetlb1G,
+            Self::Hugetlb2M => FilePages::Hugetlb2M,
+            Self::Thp | Self::Base => FilePages::Shmem,
         }
     }
 }

@@ -4,7 +4,7 @@
 //! decides whether to go on, needs the kind. One table, so that all faces agree.
 
 use std::error::Error;
-use std::io;
+use std::{fmt, io, iter};
 
 /// What an error means for a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,8 +33,34 @@ pub enum ErrorKind {
 /// The number of the first system error among an error and its sources, if there is one.
 #[must_use]
 pub fn system_error(error: &(dyn Error + 'static)) -> Option<i32> {
-    let errors = std::iter::successors(Some(error), |&error| error.source());
-    errors.filter_map(|error| error.downcast_ref::<io::Error>()?.raw_os_error()).next()
+    chain(error).find_map(|error| error.downcast_ref::<io::Error>()?.raw_os_error())
+}
+
+/// An error and its sources as one line, separated by `: `. The `Display` of an error of this library leaves its
+/// source out.
+///
+/// ```
+/// use hugekit_sys::error_chain;
+///
+/// let denied = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
+/// assert_eq!(error_chain(&denied).to_string(), "permission denied");
+/// ```
+#[must_use]
+pub fn error_chain<'a>(error: &'a (dyn Error + 'static)) -> impl fmt::Display + 'a {
+    ErrorChain(error)
+}
+
+struct ErrorChain<'a>(&'a (dyn Error + 'static));
+
+impl fmt::Display for ErrorChain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)?;
+        chain(self.0).skip(1).try_for_each(|source| write!(f, ": {source}"))
+    }
+}
+
+fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    iter::successors(Some(error), |&error| error.source())
 }
 
 /// The kernel's answer, if an error carries nothing else.

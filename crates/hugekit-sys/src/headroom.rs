@@ -42,7 +42,8 @@ impl HeapShortage {
         check()
     }
 
-    /// What an administrator or the program can do about it.
+    /// What an administrator or the program can do about it. For bindings: errors that wrap this one have the remedy.
+    #[doc(hidden)]
     #[must_use]
     pub fn remedy(&self) -> String {
         "free memory, or raise vm.max_map_count, ulimit -v or ulimit -d".to_owned()

@@ -44,7 +44,7 @@ pub mod huge_page;
 pub mod size;
 pub mod sync;
 
-pub use self::error_kind::{ErrorKind, system_error};
+pub use self::error_kind::{ErrorKind, error_chain, system_error};
 pub use self::headroom::HeapShortage;
 pub use self::huge_page::HUGE_PAGE_BYTES;
 

@@ -426,20 +426,20 @@ impl Drop for Spare {
 /// only, though every CPU reads there too, so that no snapshot takes them for a program's memory and touches them
 /// (`own.rs`).
 #[derive(Debug)]
-pub struct Untouched {
+pub struct UntouchedPages {
     start: NonNull<u8>,
     len: usize,
 }
 
 // SAFETY: an address range. No method reads or writes a byte of it, and `forget` leaves it zeroes, which it is.
-unsafe impl Send for Untouched {}
+unsafe impl Send for UntouchedPages {}
 // SAFETY: as for `Send`: no method changes what a reader of the range finds.
-unsafe impl Sync for Untouched {}
+unsafe impl Sync for UntouchedPages {}
 
 /// So often the kernel is asked to forget pages.
 const LOCKED_TRIES: u32 = 1000;
 
-impl Untouched {
+impl UntouchedPages {
     pub fn new(len: usize) -> io::Result<Self> {
         let start = apart::map_anonymous(len, ProtFlags::WRITE, MapFlags::PRIVATE)?;
         let pages = Self { start, len };
@@ -605,12 +605,12 @@ pub fn can_collapse() -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::memfd::{self, Pages};
+    use super::super::memfd::{self, FilePages};
     use super::*;
 
     #[test]
     fn mapping_with_any_alignment_keeps_it_and_shows_the_files_bytes() {
-        let file = memfd::create(c"hugekit-test", Pages::Shmem).unwrap();
+        let file = memfd::create(c"hugekit-test", FilePages::Shmem).unwrap();
         memfd::size_for_good(&file, 1 << 20).unwrap();
         for align in [4096, 1 << 20, 1 << 25] {
             let whole = Mapping::new(&file, 0, 1 << 20, align).unwrap();

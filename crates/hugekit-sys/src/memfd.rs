@@ -11,7 +11,7 @@ use super::injection::{Call, pass};
 
 /// What a file's pages are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pages {
+pub enum FilePages {
     /// Base pages, or transparent huge ones where they are asked for.
     Shmem,
     /// From the kernel's pool of 2 MiB pages.
@@ -33,11 +33,11 @@ pub fn name(name: &str) -> CString {
 
 /// An empty file that is closed on exec and may be sealed. `EINVAL` or `ENODEV` for a page size
 /// that the kernel does not have.
-pub fn create(name: &CStr, pages: Pages) -> io::Result<OwnedFd> {
+pub fn create(name: &CStr, pages: FilePages) -> io::Result<OwnedFd> {
     let flags = match pages {
-        Pages::Shmem => MemfdFlags::empty(),
-        Pages::Hugetlb2M => MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB,
-        Pages::Hugetlb1G => MemfdFlags::HUGETLB | MemfdFlags::HUGE_1GB,
+        FilePages::Shmem => MemfdFlags::empty(),
+        FilePages::Hugetlb2M => MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB,
+        FilePages::Hugetlb1G => MemfdFlags::HUGETLB | MemfdFlags::HUGE_1GB,
     };
     pass(Call::MemfdCreate)?;
     rustix::fs::memfd_create(name, flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn memfd_that_is_sealed_keeps_its_length_and_can_be_punched() {
-        let file = create(c"hugekit-test", Pages::Shmem).unwrap();
+        let file = create(c"hugekit-test", FilePages::Shmem).unwrap();
         size_for_good(&file, 1 << 20).unwrap();
         for len in [0, 2 << 20] {
             assert_eq!(rustix::fs::ftruncate(&file, len), Err(io::Errno::PERM));

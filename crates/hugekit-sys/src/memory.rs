@@ -62,7 +62,7 @@ pub fn can_populate() -> bool {
 }
 
 /// Whether all pages of a mapped range are in memory. Both are multiples of the page size.
-pub fn is_present(start: *mut u8, len: usize) -> io::Result<bool> {
+pub fn probe_present(start: *mut u8, len: usize) -> io::Result<bool> {
     let mut pages = vec![0_u8; len / rustix::param::page_size()];
     pass(Call::Mincore)?;
     // SAFETY: the kernel writes one byte for each page of the range.

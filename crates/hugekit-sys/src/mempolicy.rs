@@ -115,11 +115,11 @@ mod tests {
     use rustix::param::page_size;
 
     use super::*;
-    use crate::memfd::{self, Pages};
+    use crate::memfd::{self, FilePages};
 
     #[test]
     fn policy_that_was_set_is_the_one_in_force() {
-        let file = memfd::create(c"hugekit-test", Pages::Shmem).unwrap();
+        let file = memfd::create(c"hugekit-test", FilePages::Shmem).unwrap();
         memfd::size_for_good(&file, page_size() as u64).unwrap();
         let mapping = Mapping::new(&file, 0, page_size(), page_size()).unwrap();
         let node = || CpuSet::from_iter([0]);

@@ -47,7 +47,7 @@ impl PageMap {
     }
 
     /// Whether every page of the range is protected against writes by userfaultfd. Async-signal-safe.
-    pub fn is_protected(&self, range: &Range<usize>) -> io::Result<bool> {
+    pub fn probe_protected(&self, range: &Range<usize>) -> io::Result<bool> {
         Ok(self.first_protected(range)?.is_some_and(|found| found == *range))
     }
 
@@ -60,9 +60,9 @@ impl PageMap {
     }
 
     /// Whether some page of the range is part of a file. Async-signal-safe.
-    pub fn has_file(&self, range: &Range<usize>) -> io::Result<bool> {
+    pub fn probe_file(&self, range: &Range<usize>) -> io::Result<bool> {
         match self {
-            Self::Scanned(scanned) => scanned.has_file(range),
+            Self::Scanned(scanned) => scanned.probe_file(range),
             Self::Read(file) => {
                 Ok(entries::first(file, range, entries::PageEntry::is_of_a_file)?.is_some())
             }
@@ -113,7 +113,7 @@ mod tests {
             assert_eq!(untouched(63), Some(65..600));
             assert_eq!(untouched(601), Some(601..pages));
         }
-        assert_eq!(map.has_file(&(start..start + pages * page)), Ok(false));
+        assert_eq!(map.probe_file(&(start..start + pages * page)), Ok(false));
         assert_eq!(map.first_protected(&(start..start + page)), Ok(None));
     }
 
@@ -127,8 +127,8 @@ mod tests {
             opened => Some(opened.unwrap()),
         };
         for map in opened.into_iter().chain([read()]) {
-            assert_eq!(map.has_file(&(here..here + page)), Ok(true));
-            assert_eq!(map.has_file(&(stack..stack + page)), Ok(false));
+            assert_eq!(map.probe_file(&(here..here + page)), Ok(true));
+            assert_eq!(map.probe_file(&(stack..stack + page)), Ok(false));
         }
     }
 }

@@ -29,7 +29,7 @@ pub enum TendError {
         pid: i32,
     },
     /// Another user's process, or one that is more privileged: who may debug it may tend it.
-    #[error("process {pid} may not be tended: {call}: {source}")]
+    #[error("process {pid} may not be tended: {call} is refused")]
     NotPermitted {
         /// As it was asked for.
         pid: i32,

@@ -70,7 +70,7 @@
 //! # Snapshots
 //!
 //! A snapshot write-protects memory and returns. This takes 0.4 to 2 ms per GiB on huge pages, and
-//! 12 to 31 ms per GiB on base pages. After that, the first write to each granule (2 MiB, or 64 KiB
+//! 12 to 27 ms per GiB on base pages. After that, the first write to each granule (2 MiB, or 64 KiB
 //! on base pages) copies the granule before changing it. By default all of the memory may be
 //! copied. If less memory is available, writers that outrun the reader make the snapshot fail.
 //!
@@ -124,9 +124,10 @@
 //!
 //! # Errors
 //!
-//! The `Display` of an error is its message. Errors of pools, forks, faults, snapshots and leases
-//! have a method `remedy()`, which names what an administrator or the program can do. `kind()` is
-//! the [`ErrorKind`].
+//! The `Display` of an error is its message without its source: print the sources as well, as
+//! `{:#}` of the crate anyhow does. Errors of pools, forks, faults, snapshots and leases have a
+//! method `remedy()`, which names what an administrator or the program can do. `kind()` is the
+//! [`ErrorKind`].
 //!
 //! # Without huge pages
 //!
@@ -206,13 +207,15 @@ pub use hugekit_bulk::{
 };
 pub use hugekit_regions::{Pool, PoolError, Region, RegionError, SharedRegion};
 pub use hugekit_snapshots::{Snapshot, SnapshotError};
+#[doc(hidden)]
+pub use hugekit_sys::error_chain;
 pub use hugekit_sys::{ErrorKind, HUGE_PAGE_BYTES, HeapShortage, system_error};
 
 /// Pools of clean memory.
 pub mod pool {
     pub use hugekit_regions::pool::{
         Backing, BackingReport, Clearing, Fallback, FaultError, InheritedMemory, NodePolicy, Pool,
-        PoolBuilder, PoolError, Stats,
+        PoolBuilder, PoolError, PoolStats,
     };
 }
 
@@ -232,7 +235,7 @@ pub mod region {
 pub mod snapshot {
     pub use hugekit_snapshots::{
         Builder, Changes, Collapsed, Epoch, Granule, Holder, Reserve, Snapshot, SnapshotError,
-        SnapshotReader, Stats, Unsuitable, View, collapse,
+        SnapshotReader, SnapshotStats, Unsuitable, View, collapse,
     };
 }
 

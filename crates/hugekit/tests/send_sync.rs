@@ -7,11 +7,11 @@ use std::sync::Arc;
 use hugekit::fault::{FaultMode, Serving};
 use hugekit::pool::{
     Backing, BackingReport, Clearing, Fallback, FaultError, InheritedMemory, NodePolicy,
-    PoolBuilder, Stats as PoolStats,
+    PoolBuilder, PoolStats,
 };
 use hugekit::region::{ForkBuilder, ForkError, PinnedRange, RegionBuilder};
 use hugekit::snapshot::{
-    Builder, Changes, Collapsed, Epoch, Granule, Reserve, SnapshotReader, Stats as SnapshotStats,
+    Builder, Changes, Collapsed, Epoch, Granule, Reserve, SnapshotReader, SnapshotStats,
     Unsuitable, View,
 };
 use hugekit::{
@@ -25,12 +25,12 @@ use hugekit_bulk::parallel::{
     Cancel, Done, Job, JobError, Limit, NodeMap, NodeMapError, Placement, Report, Threads,
 };
 use hugekit_bulk::profile::{AlreadyInstalled, Band, Bands, CacheState, Choice};
-use hugekit_bulk::sweep::{Extent, Order, Reach, Sweep};
+use hugekit_bulk::sweep::{Order, Reach, Sweep, SweepExtent};
 use hugekit_lease::protocol::{Answer, Malformed, Payer, Refusal, Request, Row, Status};
 use hugekit_lease::{Lease, LeaseError, MemoryFile, Peer, Unfit};
-use hugekit_machine::cgroup::{Cgroups, Cpuset, Layout, Limit as GroupLimit, MemoryLeft, Quota};
+use hugekit_machine::cgroup::{Cgroups, Cpuset, GroupLimit, Layout, MemoryLeft, Quota};
 use hugekit_machine::cpu::{CpuModel, Vendor};
-use hugekit_machine::hugepages::{NodePool, Pool as HugePages, Shortage};
+use hugekit_machine::hugepages::{HugePagePool, NodePool, Shortage};
 use hugekit_machine::limits::Allowed;
 use hugekit_machine::mappings::MappedRange;
 use hugekit_machine::process::{Process, Seccomp};
@@ -59,13 +59,13 @@ any_thread!(Lease, MemoryFile, Peer, Answer, Payer, Request, Row, Status);
 // Work.
 any_thread!(Operation<'static, ClearFn>, Operation<'static, CopyFn>, PopulateOptions<'static>);
 any_thread!(Job<'static>, Cancel, Done, NodeMap, Placement, Report);
-any_thread!(Routine<ClearFn>, Routine<CopyFn>, Sweep, Extent);
+any_thread!(Routine<ClearFn>, Routine<CopyFn>, Sweep, SweepExtent);
 its_thread!(Unfenced);
 
 // What is known.
 any_thread!(Profile, Band<ClearFn>, Bands<ClearFn>, Choice<ClearFn>, Band<CopyFn>, Bands<CopyFn>);
 any_thread!(Choice<CopyFn>, CpuModel, Learned, Used, Serving);
-any_thread!(Cgroups, Cpuset, GroupLimit, Quota, HugePages, NodePool, Shortage, Allowed, Root);
+any_thread!(Cgroups, Cpuset, GroupLimit, Quota, HugePagePool, NodePool, Shortage, Allowed, Root);
 any_thread!(MappedRange, Process, Userfaultfd, Features, CacheSizes, CpuSet, Memory, Node);
 any_thread!(Topology);
 

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use hugekit::fault::FaultMode;
 use hugekit::pool::{Backing, Clearing, FaultError, Pool};
-use hugekit::{ErrorKind, PoolError, Snapshot, SnapshotError};
+use hugekit::{ErrorKind, PoolError, Snapshot, SnapshotError, error_chain};
 
 /// What Valgrind is given as the name of the test that it runs.
 const INNER: &str = "on_valgrind";
@@ -26,7 +26,7 @@ fn on_valgrind() {
         let refused = unsafe { builder.of_anonymous(&raw const state[..]) }.unwrap_err();
         assert!(matches!(refused, SnapshotError::Fault(FaultError::OnValgrind)), "{refused}");
         assert!(refused.kind() == ErrorKind::Unsupported);
-        assert!(refused.to_string().contains("Valgrind"), "{refused}");
+        assert!(error_chain(&refused).to_string().contains("Valgrind"), "{refused:?}");
         let at_fault = pool.region_builder(1 << 19).clearing(Clearing::OnFault);
         let refused = at_fault.fault_mode(fault_mode).build().unwrap_err();
         assert!(matches!(refused, PoolError::Fault(FaultError::OnValgrind)), "{refused}");

@@ -36,7 +36,7 @@ const PATTERNS: &str = "*;a*;*b;a?c;?;[ab];[^a];[a-b]*;\\*;a\\\\";
 
 type AreAlike = fn(&Value, &Value) -> bool;
 
-/// Commands with other replies; `docs/snapshot.md` has the reasons.
+/// Commands with other replies; `apps/kv_store/README.md` has the reasons.
 const INTENDED: &[(&str, AreAlike)] = &[
     // The servers describe themselves.
     ("hello", |ours, theirs| is_map(ours) == is_map(theirs)),

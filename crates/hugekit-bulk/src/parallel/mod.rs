@@ -39,7 +39,7 @@ pub use done::Done;
 pub use job::Job;
 pub use node_map::{NodeMap, NodeMapError};
 pub use placement::Placement;
-pub use sharing::{Bytes, Sharing};
+pub use sharing::{Bytes, WorkSharing};
 
 /// Called as `progress(done, total)`, in bytes, after every chunk by the thread that did it. Calls
 /// do not overlap and `done` ascends. The other threads wait meanwhile: be brief.

@@ -1,6 +1,7 @@
 //! Which node holds which part of a range.
 
 use std::ops::Range;
+use std::ptr;
 
 use rustix::param::page_size;
 
@@ -56,19 +57,18 @@ impl NodeMap {
     ///
     /// Any address will do: no byte is read.
     #[must_use]
-    pub fn of_memory(memory: *const [u8], step: usize) -> Option<Self> {
-        Self::of_pages(memory.cast(), memory.len(), step, || None)
+    pub fn of_memory(addresses: Range<usize>, step: usize) -> Option<Self> {
+        Self::of_pages(addresses, step, || None)
     }
 
     /// The same, where pages that are not present count as `absent`'s.
     pub(crate) fn of_pages(
-        start: *const u8,
-        len: usize,
+        addresses: Range<usize>,
         step: usize,
         absent: impl FnOnce() -> Option<u32>,
     ) -> Option<Self> {
-        Self::sampled(len, step.max(1), page_size(), |offsets| {
-            let at = |&offset: &usize| start.wrapping_add(offset);
+        Self::sampled(addresses.len(), step.max(1), page_size(), |offsets| {
+            let at = |&offset: &usize| ptr::without_provenance(addresses.start + offset);
             let mut nodes = memory::nodes_of(&offsets.iter().map(at).collect::<Vec<_>>()).ok()?;
             if nodes.contains(&None) {
                 let absent = absent();
@@ -279,7 +279,9 @@ mod tests {
         if memory::nodes_of(&[bytes.as_ptr()]).is_err() {
             return; // A sandbox without move_pages(2), or an emulator.
         }
-        let map = NodeMap::of_memory(&raw const bytes[..], page_size()).unwrap();
+        let start = bytes.as_ptr().addr();
+        let addresses = start..start + bytes.len();
+        let map = NodeMap::of_memory(addresses, page_size()).unwrap();
         assert!(map.cover(bytes.len()).iter().all(|(_, node)| node.is_some()));
     }
 }

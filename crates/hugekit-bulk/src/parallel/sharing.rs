@@ -12,7 +12,7 @@ use hugekit_sys::mempolicy::PageSource;
 
 /// Who does an operation, who watches and who may stop it.
 #[derive(Clone, Copy, Default)]
-pub struct Sharing<'a> {
+pub struct WorkSharing<'a> {
     /// How many threads work on it.
     pub threads: Threads,
     /// Called after every chunk.
@@ -23,16 +23,16 @@ pub struct Sharing<'a> {
     pub low_priority: bool,
 }
 
-impl fmt::Debug for Sharing<'_> {
+impl fmt::Debug for WorkSharing<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sharing")
+        f.debug_struct("WorkSharing")
             .field("threads", &self.threads)
             .field("low_priority", &self.low_priority)
             .finish_non_exhaustive()
     }
 }
 
-impl<'a> Sharing<'a> {
+impl<'a> WorkSharing<'a> {
     /// Whether so many bytes are done by the calling thread in one go. Asked for every clear, and
     /// therefore all that a small one pays.
     #[inline]
@@ -89,7 +89,8 @@ fn nodes_of(
     }
     let most = if let Threads::Exactly(threads) = threads { threads } else { cap };
     let step = plan::chunk(len, most, min_chunk);
-    NodeMap::of_pages(start, len, step, || node_to_be(start))
+    let first = start.addr();
+    NodeMap::of_pages(first..first.saturating_add(len), step, || node_to_be(start))
 }
 
 /// Where pages will come from that are not there yet: by the policy for this address, and if that leaves a choice, the

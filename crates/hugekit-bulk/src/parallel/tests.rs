@@ -17,9 +17,9 @@ use hugekit_machine::{CpuSet, Root};
 use hugekit_sys::HUGE_PAGE_BYTES;
 
 /// How often each byte of a job was handed out.
-struct Counts(Vec<AtomicUsize>);
+struct VisitCounts(Vec<AtomicUsize>);
 
-impl Counts {
+impl VisitCounts {
     fn new(len: usize) -> Self {
         Self((0..len).map(|_| AtomicUsize::new(0)).collect())
     }
@@ -73,7 +73,7 @@ proptest! {
         stripe in proptest::option::of(1_usize..5000),
         low in any::<bool>(),
     ) {
-        let (counts, placement) = (Counts::new(len), nodes(node_count));
+        let (counts, placement) = (VisitCounts::new(len), nodes(node_count));
         let map = stripe.filter(|_| len > 0).map(|stripe| striped(len, node_count, stripe));
         let job = Job::new(len)
             .min_chunk(min_chunk)
@@ -334,7 +334,7 @@ fn job_on_nodes_without_cpus_is_served_by_the_others() {
     let files = machine(&[(3, "0-1"), (64, "")], "0-1");
     let placement = Placement::read(&Root::at(files.path())).unwrap();
     let map = NodeMap::new([(0..500, 64), (500..600, 3), (700..900, 12)]).unwrap();
-    let counts = Counts::new(1000);
+    let counts = VisitCounts::new(1000);
     let job = Job::new(1000).nodes(&map).placement(&placement).threads(Threads::Exactly(2));
     job.run(|bytes| counts.add(bytes)).unwrap();
     assert!(counts.all(1));
@@ -342,7 +342,7 @@ fn job_on_nodes_without_cpus_is_served_by_the_others() {
 
 #[test]
 fn job_with_an_error_stops_and_says_what_was_done() {
-    let (placement, counts, map) = (nodes(2), Counts::new(1000), striped(1000, 2, 70));
+    let (placement, counts, map) = (nodes(2), VisitCounts::new(1000), striped(1000, 2, 70));
     let job = Job::new(1000).min_chunk(10).placement(&placement).nodes(&map);
     let job = job.threads(Threads::Exactly(3));
     let failed = job.run(|bytes| {
@@ -364,7 +364,7 @@ fn job_with_an_error_stops_and_says_what_was_done() {
 #[test]
 fn job_that_is_cancelled_says_what_was_done() {
     for threads in 1..4 {
-        let (placement, counts, cancel) = (nodes(2), Counts::new(1000), Cancel::new());
+        let (placement, counts, cancel) = (nodes(2), VisitCounts::new(1000), Cancel::new());
         let map = striped(1000, 2, 70);
         let job = Job::new(1000).min_chunk(10).placement(&placement).nodes(&map).cancel(&cancel);
         let cancelled = job.threads(Threads::Exactly(threads)).run(|bytes| {
@@ -466,7 +466,7 @@ fn jobs_from_many_threads_at_once_do_not_mix() {
             let placement = &placement;
             scope.spawn(move || {
                 for _ in 0..50 {
-                    let counts = Counts::new(len);
+                    let counts = VisitCounts::new(len);
                     let job = Job::new(len).placement(placement).threads(Threads::Exactly(4));
                     job.run(|bytes| counts.add(bytes)).unwrap();
                     assert!(counts.all(1));

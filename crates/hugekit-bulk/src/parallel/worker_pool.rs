@@ -39,7 +39,7 @@ pub(super) struct Forked;
 
 /// Workers, and the requests for their help. A worker inside a job is a helper of the job.
 pub(super) struct WorkerPool {
-    state: Mutex<PoolState>,
+    state: Mutex<WorkerPoolState>,
     /// A request was opened: sleeping workers wait for this.
     opened: Condvar,
     /// The last helper left a closed request: callers wait for this.
@@ -49,7 +49,7 @@ pub(super) struct WorkerPool {
 }
 
 #[derive(Default)]
-struct PoolState {
+struct WorkerPoolState {
     requests: Vec<HelpRequest>,
     next_id: u64,
     /// Workers asleep, or woken and not yet running.
@@ -72,7 +72,7 @@ struct HelpRequest {
 impl WorkerPool {
     /// A pool without workers. `is_ours` says whether this is still the process they run in.
     pub(super) fn new(is_ours: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        let state = Mutex::new(PoolState::default());
+        let state = Mutex::new(WorkerPoolState::default());
         let is_ours = Box::new(is_ours);
         Self { state, opened: Condvar::new(), left: Condvar::new(), is_ours }
     }
@@ -183,12 +183,12 @@ impl WorkerPool {
     }
 
     /// No code that may panic runs under the lock, so poisoning says nothing.
-    fn lock(&self) -> MutexGuard<'_, PoolState> {
+    fn lock(&self) -> MutexGuard<'_, WorkerPoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl PoolState {
+impl WorkerPoolState {
     fn request_mut(&mut self, id: u64) -> &mut HelpRequest {
         let request = self.requests.iter_mut().find(|request| request.id == id);
         request.expect("a request stays until its caller removes it")

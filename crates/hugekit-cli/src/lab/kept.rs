@@ -2,9 +2,10 @@
 
 use std::fmt::Write;
 
+use hugekit::error_chain;
 use hugekit_lab::archive::{Archive, Kept};
 use hugekit_lab::plain;
-use hugekit_lab::record::{Record, reason};
+use hugekit_lab::record::Record;
 
 use crate::text::{COLUMNS, wrap, write_out};
 
@@ -23,7 +24,7 @@ fn render(kept: &[Kept], folder: &str) -> String {
         let id = plain(id);
         let about = match record {
             Ok(record) => describe(record),
-            Err(error) => plain(&reason(error)),
+            Err(error) => plain(&error_chain(error).to_string()),
         };
         let lines = wrap(&about, COLUMNS - indent).join(&format!("\n{:indent$}", ""));
         // Writing to a String cannot fail.

@@ -10,9 +10,10 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use hugekit::error_chain;
 use hugekit_bulk::arch::{Routine, clear_routines, copy_routines};
 use hugekit_lab::archive::Archive;
-use hugekit_lab::record::{Record, reason};
+use hugekit_lab::record::Record;
 use hugekit_lab::report;
 use hugekit_lab::size::Size;
 use hugekit_lab::{Definition, EXPERIMENTS, LabError, Options, Outcome};
@@ -255,7 +256,7 @@ fn keep(record: &Record) -> Option<String> {
             Some(id)
         }
         Err(error) => {
-            say(&format!("warning: {}; `--no-record` for none", reason(&error)));
+            say(&format!("warning: {}; `--no-record` for none", error_chain(&error)));
             None
         }
     }

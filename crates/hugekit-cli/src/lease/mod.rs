@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use hugekit::error_chain;
 use hugekit::pool::Backing;
 use hugekit::{PopulateOptions, Threads};
 use hugekit_lab::size::Size;
@@ -87,6 +88,7 @@ impl LeaseCommand {
                 Ok((lease.into_file(), backing, huge))
             }
             Err(error @ (LeaseError::NoBroker { .. } | LeaseError::HungUp)) => {
+                let error = error_chain(&error);
                 say(&format!("{error}; populating {} here instead", self.size));
                 let memory = MemoryFile::create("lease", self.size.0, self.backing.into())?;
                 let huge = populate(&memory)?;

@@ -14,6 +14,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, bail};
 use clap::ArgGroup;
+use hugekit::error_chain;
 use hugekit_lab::size::Size;
 use hugekit_tend::{Builder, ForkCost, Tender};
 use serde::Serialize;
@@ -75,8 +76,9 @@ impl Tend {
         let (tend, builder) = (self.clone(), self.builder());
         if !self.command.is_empty() {
             return program::run(&self.command, move |pid, stop| {
-                tend.tend(builder, Some(pid), stop)
-                    .inspect_err(|error| text::say(&format!("note: not tended any more: {error}")))
+                tend.tend(builder, Some(pid), stop).inspect_err(|error| {
+                    text::say(&format!("note: not tended any more: {error:#}"))
+                })
             });
         }
         let signals = Signals::block(&[SIGTERM, SIGINT, SIGHUP])?;
@@ -107,7 +109,7 @@ impl Tend {
             bail!("no process to tend: {}", wanted.unmatched());
         }
         for error in found.into_iter().filter_map(|pid| tender.add(pid).err()) {
-            text::say(&format!("note: {error}"));
+            text::say(&format!("note: {}", error_chain(&error)));
         }
         if tender.is_empty() {
             bail!("none of the processes can be tended");

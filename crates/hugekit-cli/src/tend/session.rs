@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use hugekit::error_chain;
 use hugekit_tend::{Status, TendError, Tender};
 
 use super::wanted::Wanted;
@@ -86,7 +87,7 @@ impl Session {
                     let is_taken = matches!(error, TendError::Taken { .. });
                     self.taken += usize::from(is_taken);
                     let waits = if is_taken { ": waiting for its end" } else { "" };
-                    self.say_once(pid, &format!("{error}{waits}"));
+                    self.say_once(pid, &format!("{}{waits}", error_chain(&error)));
                 }
                 None => {
                     self.unanswered.insert(pid);

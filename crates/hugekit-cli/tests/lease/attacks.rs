@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use hugekit::pool::Backing;
 use hugekit_lease::LeaseError;
 use hugekit_lease::protocol::{Answer, LONGEST, MESSAGE, Refusal, Request};
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg, socket_with,
@@ -48,7 +50,9 @@ pub(crate) fn hear(socket: &OwnedFd) -> Option<Answer> {
     let mut room = vec![0; LONGEST];
     let mut none: [MaybeUninit<u8>; 0] = [];
     let mut none = RecvAncillaryBuffer::new(&mut none);
+    sockopt::set_socket_timeout(socket, Timeout::Recv, Some(PATIENCE)).unwrap();
     let heard = recvmsg(socket, &mut [IoSliceMut::new(&mut room)], &mut none, RecvFlags::empty());
+    assert!(!matches!(heard, Err(Errno::AGAIN)), "the broker neither answers nor hangs up");
     let len = heard.map_or(0, |heard| heard.bytes);
     (len > 0).then(|| Answer::of_message(&room[..len]).unwrap())
 }

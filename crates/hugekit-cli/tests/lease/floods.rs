@@ -35,10 +35,10 @@ pub(crate) fn lacking() -> Option<String> {
 
 /// Does it as another user. The kernel goes by the user of the thread that connects.
 fn as_user<T>(uid: u32, act: impl FnOnce() -> T) -> T {
+    // Also after a panic: another user cannot end the broker, and would wait for it for ever.
+    let _root_again = scopeguard::guard((), |()| become_user(0));
     become_user(uid);
-    let done = act();
-    become_user(0);
-    done
+    act()
 }
 
 /// This thread alone: libc's own function would change all of them.
@@ -140,10 +140,10 @@ fn everything(backing: Backing) {
             let (daemon, over) = (&daemon, &over);
             scope.spawn(move || as_user(HOSTILE + user, || flood(daemon, over, u64::from(user))));
         }
+        // Also after a panic: the threads would go on for ever.
+        let _over = scopeguard::guard((), |()| over.store(true, Ordering::Relaxed));
         let ask = || Lease::ask(&daemon.socket(), SMALL, PATIENCE).unwrap();
-        let leases: Vec<_> = (0..LEASES).map(|_| as_user(HONEST, ask)).collect();
-        over.store(true, Ordering::Relaxed);
-        leases
+        (0..LEASES).map(|_| as_user(HONEST, ask)).collect::<Vec<_>>()
     });
     let own = |uid| move |row: &hugekit_lease::protocol::Row| row.uid == uid;
     let status = daemon.until(|status| status.ready == 4 && status.leases == LEASES as u64);

@@ -1,5 +1,6 @@
 //! The sources of memory that `demand` and `fault` share, and what to say of each.
 
+use hugekit::error_chain;
 use hugekit::pool::{Backing, PoolBuilder};
 use hugekit::{Pool, PoolError, Region, Threads};
 use hugekit_machine::Root;
@@ -101,7 +102,7 @@ pub(super) fn backing_report(pool: &Pool) -> String {
     let report = pool.backing_report();
     let fallbacks = report.fallbacks.iter().map(|fallback| {
         let remedy = fallback.reason.remedy().map_or(String::new(), |remedy| format!("; {remedy}"));
-        format!("; not on {}: {}{remedy}", fallback.backing, fallback.reason)
+        format!("; not on {}: {}{remedy}", fallback.backing, error_chain(&fallback.reason))
     });
     format!("the pool is on {}{}", report.backing, fallbacks.collect::<String>())
 }
@@ -109,7 +110,7 @@ pub(super) fn backing_report(pool: &Pool) -> String {
 /// Why something is left out, and its remedy.
 pub(super) fn no_pool(name: &str, error: &PoolError) -> String {
     let remedy = error.remedy().map_or(String::new(), |remedy| format!("; {remedy}"));
-    format!("{name} left out: {error}{remedy}")
+    format!("{name} left out: {}{remedy}", error_chain(error))
 }
 
 pub(super) const fn short_name(backing: Backing) -> &'static str {

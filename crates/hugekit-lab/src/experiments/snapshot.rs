@@ -15,9 +15,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use hugekit::error_chain;
 use hugekit::fault::FaultMode;
 use hugekit::pool::Backing;
-use hugekit::snapshot::{Builder, Granule, Reserve, Stats};
+use hugekit::snapshot::{Builder, Granule, Reserve, SnapshotStats};
 use hugekit::{CopyOptions, Reuse, SharedRegion, Snapshot, SnapshotError};
 
 use super::memory_sources::unscrubbed;
@@ -301,10 +302,10 @@ impl Scene {
     fn new(state: usize) -> Result<(Self, Vec<String>), LabError> {
         let (mut subjects, mut left_out) = (Vec::new(), Vec::new());
         let reserve = Reserve::new(state);
-        let reserve = reserve.map_err(|error| left_out.push(error.to_string())).ok();
+        let reserve = reserve.map_err(|error| left_out.push(error_chain(&error).to_string())).ok();
         let mut add = |subject: Result<Subject, LabError>, name: &str| match subject {
             Ok(subject) => subjects.push(subject),
-            Err(error) => left_out.push(format!("{name} left out: {error}")),
+            Err(error) => left_out.push(format!("{name} left out: {}", error_chain(&error))),
         };
         add(region(Backing::Hugetlb2M, "region", state), "region on hugetlb");
         add(region(Backing::Base, "region-base", state), "region on base pages");
@@ -493,7 +494,7 @@ fn begin(phase: &AtomicU64) -> Instant {
 fn save_by_snapshot(
     phase: &AtomicU64,
     take: impl FnOnce() -> Result<Snapshot, SnapshotError>,
-    save: impl FnOnce(Snapshot) -> Result<Stats, SnapshotError>,
+    save: impl FnOnce(Snapshot) -> Result<SnapshotStats, SnapshotError>,
 ) -> Result<Saved, LabError> {
     let began = begin(phase);
     let snapshot = take()?;

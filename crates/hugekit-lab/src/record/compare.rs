@@ -29,7 +29,7 @@ const DEALS: usize = 10_000;
 /// The same intervals in every run.
 const SEED: u64 = 2023;
 
-/// A smaller change than 5 % is what another placement of the same memory makes (decision 6).
+/// A smaller change than 5 % is what another placement of the same memory makes (docs/decisions/README.md).
 const LEAST_CHANGE: f64 = 0.05;
 
 /// Methods that are the same code in every version: libc's.

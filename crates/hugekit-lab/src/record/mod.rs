@@ -11,6 +11,7 @@ pub(crate) mod published;
 mod reading;
 pub(crate) mod stats;
 
+use hugekit::error_chain;
 use std::error::Error;
 
 use jiff::Timestamp;
@@ -196,24 +197,9 @@ pub struct Failure {
 }
 
 impl Failure {
-    pub(crate) fn of(case: &str, error: &dyn Error) -> Self {
-        Self { case: case.to_owned(), reason: crate::plain(&reason(error)) }
+    pub(crate) fn of(case: &str, error: &(dyn Error + 'static)) -> Self {
+        Self { case: case.to_owned(), reason: crate::plain(&error_chain(error).to_string()) }
     }
-}
-
-/// An error with every cause that its words do not hold already.
-#[must_use]
-pub fn reason(error: &dyn Error) -> String {
-    let mut said = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let words = cause.to_string();
-        if !said.contains(&words) {
-            said = format!("{said}: {words}");
-        }
-        next = cause.source();
-    }
-    said
 }
 
 /// A sample's unit.

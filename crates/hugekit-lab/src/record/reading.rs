@@ -153,7 +153,7 @@ mod tests {
             let evil = text.replace(word, &format!("\"{escape}\""));
             let said = match Record::parse(&evil) {
                 Ok(record) => format!("{record:?}"),
-                Err(error) => crate::record::reason(&error),
+                Err(error) => hugekit::error_chain(&error).to_string(),
             };
             assert!(
                 said.contains("]0;owned") && !said.contains(crate::record::plain::acts),

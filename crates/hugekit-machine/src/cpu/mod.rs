@@ -44,6 +44,20 @@ pub fn is_guest() -> bool {
     imp::is_guest()
 }
 
+/// Whether the CPU has `MOVDIR64B`, which writes a whole line.
+#[cfg(target_arch = "x86_64")]
+#[must_use]
+pub fn has_movdir64b() -> bool {
+    imp::has_movdir64b()
+}
+
+/// Whether the CPU has `CLZERO`, which clears a whole line.
+#[cfg(target_arch = "x86_64")]
+#[must_use]
+pub fn has_clzero() -> bool {
+    imp::has_clzero()
+}
+
 /// Level and bytes of each data cache that the calling thread's CPU reports. Empty if it reports none, or if the
 /// architecture has no instruction for it.
 pub fn data_caches() -> impl Iterator<Item = (u32, usize)> {

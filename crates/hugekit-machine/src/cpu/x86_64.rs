@@ -29,6 +29,23 @@ pub(super) fn is_guest() -> bool {
     cpuid().get_feature_info().is_some_and(|features| features.has_hypervisor())
 }
 
+pub(super) fn has_movdir64b() -> bool {
+    static ANSWER: OnceLock<bool> = OnceLock::new();
+    *ANSWER.get_or_init(|| {
+        const LEAF: u32 = 7;
+        const MOVDIR64B: u32 = 1 << 28;
+        raw_cpuid::cpuid!(0).eax >= LEAF && raw_cpuid::cpuid!(LEAF, 0).ecx & MOVDIR64B != 0
+    })
+}
+
+pub(super) fn has_clzero() -> bool {
+    static ANSWER: OnceLock<bool> = OnceLock::new();
+    *ANSWER.get_or_init(|| {
+        let features = cpuid().get_processor_capacity_feature_info();
+        features.is_some_and(|features| features.has_cl_zero())
+    })
+}
+
 pub(super) fn data_caches() -> impl Iterator<Item = (u32, usize)> {
     let caches = cpuid().get_cache_parameters().into_iter().flatten();
     caches.filter(|cache| matches!(cache.cache_type(), CacheType::Data | CacheType::Unified)).map(

@@ -240,7 +240,7 @@ impl ForkGroup {
     fn are_marked(&self, addresses: &Range<usize>) -> bool {
         match self.sharing().and_then(|sharing| sharing.pagemap.as_ref()) {
             Some(map @ PageMap::Read(_)) if self.pool.backing() == Backing::Thp => {
-                map.is_protected(addresses) == Ok(true)
+                map.probe_protected(addresses) == Ok(true)
             }
             _ => true,
         }

@@ -14,6 +14,7 @@ use super::slot::{Action, Event, Fill};
 use hugekit_bulk::PopulateOptions;
 use hugekit_bulk::parallel::{JobError, Report, Threads};
 use hugekit_bulk::populate::PopulateError;
+use hugekit_sys::error_chain;
 use hugekit_sys::memory;
 use hugekit_sys::thread::without_signals;
 
@@ -137,14 +138,14 @@ impl CowHandle {
         })
     }
 
-    /// Holds back writes to all that is not pinned, on several threads, before a fork has the gate alone and does so
+    /// Holds back writes to all but some slots, on several threads, before a fork has the gate alone and does so
     /// to what was written since: those who write meanwhile wait for a few slots each, and not for all.
     /// What the kernel refuses is not protected, and the table says so.
-    pub(super) fn protect_ahead(&self, bytes: usize, pinned: &[usize], threads: Threads) {
+    pub(super) fn protect_ahead(&self, bytes: usize, but: &[usize], threads: Threads) {
         let group = &*self.group;
         let _ = self.together(0..bytes, &by(threads), |some| {
             let _ = self.at_once(some.clone(), |several| {
-                group.protect_some(several, some.clone(), pinned);
+                group.protect_some(several, some.clone(), but);
                 Ok(())
             });
             Ok(())
@@ -205,7 +206,10 @@ impl CowHandle {
     pub(crate) fn show_through_file(&self, bytes: usize, threads: Threads) {
         self.group.clear_at_once();
         if let Err(error) = self.supply(0..bytes, threads) {
-            hugekit_sys::events::warn!("not all of a region is ready in its file: {error}");
+            hugekit_sys::events::warn!(
+                "not all of a region is ready in its file: {}",
+                error_chain(&error)
+            );
         }
     }
 
@@ -255,10 +259,10 @@ impl ForkGroup {
             .try_for_each(|(_, run)| self.unprotect(several, run))
     }
 
-    fn protect_some(&self, several: Several<'_>, slots: Range<usize>, pinned: &[usize]) {
+    fn protect_some(&self, several: Several<'_>, slots: Range<usize>, but: &[usize]) {
         let is_open = |slot| {
             let plan = several.at(slot).plan(Event::Forked);
-            plan == [Action::Protect] && pinned.binary_search(&slot).is_err()
+            plan == [Action::Protect] && but.binary_search(&slot).is_err()
         };
         for (_, run) in runs(slots, is_open).filter(|(is_open, _)| *is_open) {
             let is_served = self.check_served().is_ok();

@@ -3,7 +3,7 @@
 use super::ForkError;
 use super::apply::At;
 use super::fork::Failed;
-use super::frames::{Broken, GivenUp, Holding, Near, Reservation, Reserve};
+use super::frames::{Broken, GivenUp, Holding, Near, Reservation, ReservedFrames};
 use super::group::{CowHandle, ForkGroup, Tables, give_up, show_reserve};
 use super::mapping::CowMapping;
 use super::refused::Refused;
@@ -73,7 +73,7 @@ impl ForkGroup {
         id: Id,
         reservation: &mut Reservation,
         unused: &mut Vec<Holding>,
-    ) -> Result<Reserve, (Reserve, Failed)> {
+    ) -> Result<ReservedFrames, (ReservedFrames, Failed)> {
         let reserve = tables.frames.add(reservation);
         if let Err(failed) = self.move_to(tables, id, &reserve) {
             tables.frames.take_last(&reserve, unused);
@@ -89,7 +89,7 @@ impl ForkGroup {
     }
 
     /// Copies what a mapping shows to a new place and maps that.
-    fn move_to(&self, tables: &mut Tables, id: Id, reserve: &Reserve) -> Result<(), Failed> {
+    fn move_to(&self, tables: &mut Tables, id: Id, reserve: &ReservedFrames) -> Result<(), Failed> {
         let Tables { mappings, frames } = tables;
         let alone = mappings.alone();
         let mapping = alone.mappings().get(id);

@@ -86,7 +86,7 @@ unsafe fn copy_out_by_pages(to: *mut u8, from: usize, len: usize) -> Result<(), 
 
 /// What writers have cost so far on account of one fork.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Cost {
+pub(crate) struct WriterCost {
     /// Slots that writers copied for it.
     pub(crate) received: u64,
     /// Slots that were copied when it was made, because they are pinned.
@@ -166,8 +166,8 @@ impl CowHandle {
         });
     }
 
-    pub(crate) fn cost(&self) -> Cost {
-        self.look(|_, mapping| Cost {
+    pub(crate) fn cost(&self) -> WriterCost {
+        self.look(|_, mapping| WriterCost {
             received: mapping.counts().received.load(Ordering::Relaxed),
             copied_at_once: mapping.counts().copied_at_once.load(Ordering::Relaxed),
             longest_nanos: mapping.counts().longest_nanos.load(Ordering::Relaxed),

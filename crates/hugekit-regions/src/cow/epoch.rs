@@ -52,14 +52,15 @@ impl<'a> Turn<'a> {
         self.since.is_none_or(|watch| region.look(|_, mapping| watch.is_of(mapping)))
     }
 
-    /// Call with exclusive access to the gate, after every write except those to pinned slots has been held back.
-    pub(super) fn begin_epoch(&mut self, mapping: &CowMapping, pinned: &[usize]) {
+    /// Call with exclusive access to the gate, after every write has been held back except those to slots that are not
+    /// held back. What is `apart` counts as written.
+    pub(super) fn begin_epoch(&mut self, mapping: &CowMapping, apart: &[usize]) {
         mapping.unwritten.replace_all(true, |index, unwritten| {
             if self.since.is_some() {
                 self.written[index] = !unwritten;
             }
         });
-        pinned.iter().for_each(|&slot| mapping.unwritten.clear(slot));
+        apart.iter().for_each(|&slot| mapping.unwritten.clear(slot));
         mapping.counts().epoch.store(self.number, Ordering::SeqCst);
     }
 

@@ -1,6 +1,7 @@
 //! Why a region could not be forked, in figures.
 
 use std::io;
+use std::ops::Range;
 
 use crate::fault::FaultMode;
 use crate::pool::{FaultError, PoolError, Size};
@@ -30,6 +31,14 @@ pub enum ForkError {
         /// The most possible.
         most: usize,
     },
+    /// A range that the fork is not to inherit does not lie within the region.
+    #[error("bytes {}..{} lie outside a region of {len} bytes", range.start, range.end)]
+    OutOfRange {
+        /// Offsets asked for.
+        range: Range<usize>,
+        /// Bytes of the region.
+        len: usize,
+    },
     /// An earlier fork has decided for the fork group.
     #[error("the region shares granules of {} with its forks, not of {}", Size(*granule), Size(*asked))]
     GranuleDiffers {
@@ -47,7 +56,7 @@ pub enum ForkError {
         fault_mode: FaultMode,
     },
     /// The pool cannot keep room for the fork's copies.
-    #[error("no room for the fork's copies: {0}")]
+    #[error("no room for the fork's copies")]
     Pool(#[from] PoolError),
     /// Faults cannot be served.
     #[error(transparent)]
@@ -66,7 +75,7 @@ pub enum ForkError {
         most: usize,
     },
     /// The process has no address or no mapping left.
-    #[error("cannot map the fork, which takes {mappings} mappings: {source}")]
+    #[error("cannot map the fork, which needs {mappings} mappings")]
     NotMapped {
         /// Mappings of the fork.
         mappings: usize,
@@ -74,23 +83,23 @@ pub enum ForkError {
         source: io::Error,
     },
     /// What the region has could not be made ready to be shared.
-    #[error("the region could not be made ready: {0}")]
-    NotReady(JobError<PopulateError>),
+    #[error("the region could not be made ready")]
+    NotReady(#[source] JobError<PopulateError>),
     /// What changed since an epoch was asked of other memory than it is of, or of memory that has begun another epoch
     /// since, or was truncated.
     #[error("the epoch is not the last one of this memory: begin with a first one")]
     OtherEpoch,
     /// What the fork needs a copy of at once could not be copied.
-    #[error("what the fork needs at once could not be copied: {0}")]
-    Copy(PopulateError),
+    #[error("the fork's pinned bytes could not be copied")]
+    Copy(#[source] PopulateError),
     /// The kernel would not take the memory back.
-    #[error("the kernel does not take the memory back: {0}")]
-    Kept(io::Error),
+    #[error("the kernel does not take the memory back")]
+    Kept(#[source] io::Error),
     /// The heap has no room for the call.
     #[error(transparent)]
     Heap(#[from] HeapShortage),
     /// Any other refusal of the kernel.
-    #[error("{call}: {source}")]
+    #[error("{call} failed")]
     Kernel {
         /// What was asked.
         call: &'static str,
@@ -130,9 +139,10 @@ impl ForkError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Gigantic => ErrorKind::Unsupported,
-            Self::Granule { .. } | Self::GranuleDiffers { .. } | Self::FaultModeDiffers { .. } => {
-                ErrorKind::Invalid
-            }
+            Self::Granule { .. }
+            | Self::OutOfRange { .. }
+            | Self::GranuleDiffers { .. }
+            | Self::FaultModeDiffers { .. } => ErrorKind::Invalid,
             Self::Pool(error) => error.kind(),
             Self::Fault(error) => error.kind(),
             Self::FileGiven | Self::OtherEpoch => ErrorKind::Conflict,

@@ -8,14 +8,15 @@ use std::sync::atomic::Ordering;
 use rustix::io::{self, Errno};
 
 use super::ForkError;
+use super::apart::Apart;
 use super::apply::{At, remove_pages};
 use super::entry::Entry;
 use super::epoch::Turn;
-use super::frames::{Broken, Frames, Holding, Near, Reserve};
+use super::frames::{Broken, Frames, Holding, Near, ReservedFrames};
 use super::group::{CowHandle, ForkGroup, Tables, kernel, unmapped};
 use super::guard::{Alone, SlotGuard};
 use super::hold::Hold;
-use super::mapping::{CowMapping, Words};
+use super::mapping::{CowMapping, MappingWords};
 use super::refused::Refused;
 use super::sharers::Id;
 use super::slot::{Action, Event, Pages, Slot};
@@ -35,7 +36,7 @@ struct Made {
     /// Where in the file each run of its frames lies, and how long it is.
     runs: Vec<(u64, usize)>,
     unused: Vec<Holding>,
-    words: Option<Words>,
+    words: Option<MappingWords>,
 }
 
 /// A mapping and its fork.
@@ -77,11 +78,11 @@ impl From<Failed> for ForkError {
 }
 
 impl CowHandle {
-    /// Forks the region, whose child has this place. Slots that are pinned are in ascending order.
+    /// Forks the region, whose child has this place.
     pub(crate) fn fork(
         &self,
         pieces: Vec<Reserved>,
-        pinned: &[usize],
+        apart: &Apart,
         bytes: usize,
         mut turn: Option<&mut Turn<'_>>,
     ) -> Result<Self, ForkError> {
@@ -92,15 +93,15 @@ impl CowHandle {
             group.return_folios(pieces);
             return Err(ForkError::OtherEpoch);
         }
-        if let Err(error) = self.begin_fork(pinned, bytes) {
+        if let Err(error) = self.begin_fork(apart.not_held_back(), bytes) {
             group.return_folios(pieces);
             return Err(error);
         }
-        let addresses = match self.try_fork(pieces, pinned, bytes, turn.as_deref_mut()) {
+        let addresses = match self.try_fork(pieces, apart, bytes, turn.as_deref_mut()) {
             Err(error @ ForkError::Mappings { .. }) => {
-                self.compact(pinned, bytes, error)?;
+                self.compact(apart.pinned(), bytes, error)?;
                 let pieces = group.pool.reserve(bytes, group.granule_bytes)?;
-                self.try_fork(pieces, pinned, bytes, turn)
+                self.try_fork(pieces, apart, bytes, turn)
             }
             other => other,
         }?;
@@ -119,7 +120,7 @@ impl CowHandle {
     }
 
     /// What is done before the gate is taken for all of a fork. Reserved pages are protected as fast with it.
-    fn begin_fork(&self, pinned: &[usize], bytes: usize) -> Result<(), ForkError> {
+    fn begin_fork(&self, not_held_back: &[usize], bytes: usize) -> Result<(), ForkError> {
         let group = &self.group;
         group.check_handlers()?;
         if group.hold() != Hold::Marks || group.pool.backing().is_reserved() {
@@ -131,14 +132,14 @@ impl CowHandle {
             let alone = tables.mappings.alone();
             group.watch_parent(alone, alone.mappings().of_region(self.start))
         })?;
-        self.protect_ahead(bytes, pinned, group.pool.threads());
+        self.protect_ahead(bytes, not_held_back, group.pool.threads());
         Ok(())
     }
 
     fn try_fork(
         &self,
         pieces: Vec<Reserved>,
-        pinned: &[usize],
+        apart: &Apart,
         bytes: usize,
         turn: Option<&mut Turn<'_>>,
     ) -> Result<Range<usize>, ForkError> {
@@ -158,7 +159,7 @@ impl CowHandle {
         };
         let forked = group.with_room(reservation.len(), |tables| {
             let reserve = tables.frames.add(&mut reservation);
-            self.fork_alone(tables, reserve, &mut made, pinned, turn)
+            self.fork_alone(tables, reserve, &mut made, apart, turn)
         });
         forked.map_err(|(_reserve, failed)| {
             group.return_folios(group.pieces_of(&made.unused));
@@ -170,14 +171,14 @@ impl CowHandle {
     fn fork_alone(
         &self,
         tables: &mut Tables,
-        reserve: Reserve,
+        reserve: ReservedFrames,
         made: &mut Made,
-        pinned: &[usize],
+        apart: &Apart,
         turn: Option<&mut Turn<'_>>,
-    ) -> Result<Range<usize>, (Reserve, Failed)> {
+    ) -> Result<Range<usize>, (ReservedFrames, Failed)> {
         let group = &*self.group;
         let parent = tables.mappings.of_region(self.start).id();
-        let (mapping, extra) = match group.prepare(tables, parent, &reserve, pinned, made) {
+        let (mapping, extra) = match group.prepare(tables, parent, &reserve, apart, made) {
             Ok(mapped) => mapped,
             Err(failed) => {
                 tables.frames.take_last(&reserve, &mut made.unused);
@@ -191,8 +192,8 @@ impl CowHandle {
         let addresses = child.addresses();
         tables.mappings.insert(child);
         let Tables { mappings, frames } = tables;
-        group.share_table(mappings.alone(), frames, Family { parent, child: id }, pinned);
-        turn.into_iter().for_each(|turn| turn.begin_epoch(mappings.get(parent), pinned));
+        group.share_table(mappings.alone(), frames, Family { parent, child: id }, apart);
+        turn.into_iter().for_each(|turn| turn.begin_epoch(mappings.get(parent), apart.all()));
         tables.check();
         Ok(addresses)
     }
@@ -205,16 +206,16 @@ impl ForkGroup {
         &self,
         tables: &mut Tables,
         parent: Id,
-        reserve: &Reserve,
-        pinned: &[usize],
+        reserve: &ReservedFrames,
+        apart: &Apart,
         made: &mut Made,
     ) -> Result<(Mapping, isize), Failed> {
         let Tables { mappings, frames } = tables;
         let alone = mappings.alone();
         let parent = alone.mappings().get(parent);
-        let (mapping, extra) = self.map_child(parent, frames, reserve, pinned, &mut made.runs)?;
-        let protected = self.protect_parent(alone, parent, pinned);
-        match protected.and_then(|()| copy_pinned(parent, frames, reserve, pinned)) {
+        let (mapping, extra) = self.map_child(parent, frames, reserve, apart, &mut made.runs)?;
+        let protected = self.protect_parent(alone, parent, apart.not_held_back());
+        match protected.and_then(|()| copy_apart(parent, frames, reserve, apart)) {
             Ok(()) => Ok((mapping, extra)),
             Err(failed) => {
                 // SAFETY: just mapped, and no other thread knows of it.
@@ -231,12 +232,12 @@ impl ForkGroup {
         &self,
         parent: &CowMapping,
         frames: &Frames,
-        reserve: &Reserve,
-        pinned: &[usize],
+        reserve: &ReservedFrames,
+        apart: &Apart,
         runs: &mut Vec<(u64, usize)>,
     ) -> Result<(Mapping, isize), Failed> {
         self.check_served()?;
-        let needed = add_runs(parent, frames, reserve, pinned, runs) - 1;
+        let needed = add_runs(parent, frames, reserve, apart.all(), runs) - 1;
         let pool = self.pool.memory();
         let (left, most) = self.budget.left();
         if needed >= self.most_runs() || !self.budget.spend(needed as isize) {
@@ -248,7 +249,9 @@ impl ForkGroup {
             ForkError::NotMapped { mappings: runs.len(), source: errno.into() }
         })?;
         let addresses = mapping.addresses();
-        let is_unready = (0..parent.slots()).any(|slot| parent.entry(slot).slot.is_unready());
+        let is_left_out = |&slot: &usize| apart.is_left_out(slot, frames.len_of(slot));
+        let is_unready = (0..parent.slots()).any(|slot| parent.entry(slot).slot.is_unready())
+            || apart.all().iter().any(is_left_out);
         let watched = match is_unready {
             true => self.watch_unready(&addresses),
             false => self.watch(&addresses, true),
@@ -294,7 +297,7 @@ impl ForkGroup {
         let addresses = mapping.addresses();
         let pagemap = self.sharing().and_then(|sharing| sharing.pagemap.as_ref());
         let pagemap = pagemap.filter(|_| self.pool.backing().is_reserved());
-        let came = pagemap.and_then(PageMap::scanned).map(|map| map.has_present(&addresses));
+        let came = pagemap.and_then(PageMap::scanned).map(|map| map.probe_present(&addresses));
         if came == Some(Ok(false)) {
             return Ok(());
         }
@@ -308,10 +311,10 @@ impl ForkGroup {
         &self,
         alone: Alone<'_>,
         parent: &CowMapping,
-        pinned: &[usize],
+        not_held_back: &[usize],
     ) -> Result<(), Failed> {
         self.watch_parent(alone, parent)?;
-        for part in unpinned(parent.slots(), pinned) {
+        for part in between(parent.slots(), not_held_back) {
             let mut slot = part.start;
             while slot < part.end {
                 let (run, event) = match self.hold() {
@@ -381,14 +384,14 @@ impl ForkGroup {
         self.count_vmas(mapping, runs - 1);
     }
 
-    /// Fills the table of a child of a mapping of which nothing can be written any more but what is pinned, and what
-    /// is not ready. It shows the copies of what is pinned, frames of its own that are not ready where its parent's
-    /// are not, and shares all else. It begins with nothing in the page tables.
-    fn share_table(&self, alone: Alone<'_>, frames: &Frames, family: Family, pinned: &[usize]) {
+    /// Fills the table of a child of a mapping of which nothing can be written any more but what is not held back, and
+    /// what is not ready. It shows frames of its own where it is apart: with zeroes where it inherits nothing or its
+    /// parent is not ready, and else with copies. It shares all else. It begins with nothing in the page tables.
+    fn share_table(&self, alone: Alone<'_>, frames: &Frames, family: Family, apart: &Apart) {
         let Family { parent, child } = family;
         let (parent, child) = (alone.mappings().get(parent), alone.mappings().get(child));
         assert_eq!(parent.slots(), child.slots(), "tables of different lengths");
-        for slot in unpinned(parent.slots(), pinned).flatten() {
+        for slot in between(parent.slots(), apart.all()).flatten() {
             let guard = &alone.slot(slot);
             let entry = guard.entry(parent);
             let Some(shown) = entry.slot.child() else {
@@ -402,9 +405,10 @@ impl ForkGroup {
                 self.lose(At { guard, mapping: child, frames }, entry);
             }
         }
-        for &slot in pinned {
+        for &slot in apart.all() {
             let (guard, frame) = (&alone.slot(slot), child.reserved_frame(slot));
-            if guard.entry(parent).slot.is_unready() {
+            let is_unready = guard.entry(parent).slot.is_unready();
+            if is_unready || apart.is_left_out(slot, frames.len_of(slot)) {
                 show_fresh(guard, child, frames);
                 continue;
             }
@@ -422,10 +426,10 @@ fn show_fresh(guard: &SlotGuard<'_>, child: &CowMapping, frames: &Frames) {
     guard.set(child, Entry { frame, slot: frames.fresh(frame) });
 }
 
-/// What lies between the slots that are pinned.
-fn unpinned(slots: usize, pinned: &[usize]) -> impl Iterator<Item = Range<usize>> {
-    let starts = std::iter::once(0).chain(pinned.iter().map(|slot| slot + 1));
-    let ends = pinned.iter().copied().chain([slots]);
+/// The runs of slots between some.
+fn between(slots: usize, some: &[usize]) -> impl Iterator<Item = Range<usize>> {
+    let starts = std::iter::once(0).chain(some.iter().map(|slot| slot + 1));
+    let ends = some.iter().copied().chain([slots]);
     starts.zip(ends).map(|(start, end)| start..end).filter(|slots| !slots.is_empty())
 }
 
@@ -434,8 +438,8 @@ fn unpinned(slots: usize, pinned: &[usize]) -> impl Iterator<Item = Range<usize>
 fn add_runs(
     parent: &CowMapping,
     frames: &Frames,
-    reserve: &Reserve,
-    pinned: &[usize],
+    reserve: &ReservedFrames,
+    apart: &[usize],
     runs: &mut Vec<(u64, usize)>,
 ) -> usize {
     let (mut count, mut end) = (0, None);
@@ -451,13 +455,13 @@ fn add_runs(
             None => runs.push((offset, bytes)),
         }
     };
-    let (slots, mut pinned, mut slot) = (parent.slots(), pinned, 0);
+    let (slots, mut apart, mut slot) = (parent.slots(), apart, 0);
     while slot < slots {
-        let next = pinned.first().copied().unwrap_or(slots);
-        let is_pinned = next == slot;
-        if is_pinned || parent.entry(slot).slot.is_unready() {
+        let next = apart.first().copied().unwrap_or(slots);
+        let is_apart = next == slot;
+        if is_apart || parent.entry(slot).slot.is_unready() {
             add(reserve.frame(slot), frames.len_of(slot));
-            (slot, pinned) = (slot + 1, &pinned[usize::from(is_pinned)..]);
+            (slot, apart) = (slot + 1, &apart[usize::from(is_apart)..]);
         } else {
             let run = parent.table.run_of(slot..next, |entry| !entry.slot.is_unready());
             add(parent.entry(slot).frame, parent.addresses_of(slot..slot + run).len());
@@ -467,16 +471,23 @@ fn add_runs(
     count
 }
 
-/// Copies what is pinned to a child's own place.
-fn copy_pinned(
+/// Copies what a child does not share to its own place, but for the bytes that it does not inherit.
+fn copy_apart(
     parent: &CowMapping,
     frames: &Frames,
-    reserve: &Reserve,
-    pinned: &[usize],
+    reserve: &ReservedFrames,
+    apart: &Apart,
 ) -> Result<(), Failed> {
-    let is_ready = |&&slot: &&usize| !parent.entry(slot).slot.is_unready();
-    pinned.iter().filter(is_ready).try_for_each(|&slot| {
-        let copied = frames.copy(parent.entry(slot).frame, reserve.frame(slot), Near::Neither);
-        copied.map_err(|Broken| Refused::Broken.into())
-    })
+    for &slot in apart.all() {
+        let (len, entry) = (frames.len_of(slot), parent.entry(slot));
+        if entry.slot.is_unready() || apart.is_left_out(slot, len) {
+            continue;
+        }
+        let copied = frames.copy(entry.frame, reserve.frame(slot), Near::Neither);
+        copied.map_err(|Broken| Refused::Broken)?;
+        apart
+            .left_out_of(slot, len)
+            .for_each(|bytes| frames.clear(reserve.frame(slot), bytes, None));
+    }
+    Ok(())
 }

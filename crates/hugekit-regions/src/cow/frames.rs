@@ -13,7 +13,7 @@ use rustix::param::page_size;
 
 use super::slot::{Lack, Slot};
 use crate::fault::no_fault;
-use crate::pool::{Content, Memory, Reserved};
+use crate::pool::{Content, PoolMemory, Reserved};
 use hugekit_bulk::parallel::{Bytes, Threads};
 use hugekit_bulk::populate::{PopulateError, populate_pages};
 use hugekit_bulk::profile::Profile;
@@ -121,18 +121,18 @@ impl Frames {
 
     /// Adds what came with a region: which frame each slot has of it. Without allocating, if there is
     /// [room](Self::holdings).
-    pub(super) fn add(&mut self, place: &mut Reservation) -> Reserve {
+    pub(super) fn add(&mut self, place: &mut Reservation) -> ReservedFrames {
         let mut own = std::mem::take(&mut place.own);
-        for (mut holding, (_, first)) in place.holdings.drain(..).zip(&mut own) {
-            (holding.first, *first) = (self.next, self.next);
+        for (mut holding, run) in place.holdings.drain(..).zip(&mut own) {
+            (holding.first, run.first_frame) = (self.next, self.next);
             self.next += holding.slots as u64 + 1;
             self.holdings.push(holding);
         }
-        Reserve(own)
+        ReservedFrames(own)
     }
 
     /// Takes out what was added last, of which no region shows anything, into a vector that has room.
-    pub(super) fn take_last(&mut self, own: &Reserve, into: &mut Vec<Holding>) {
+    pub(super) fn take_last(&mut self, own: &ReservedFrames, into: &mut Vec<Holding>) {
         let first = self.holdings.len() - own.0.len();
         into.extend(self.holdings.drain(first..));
     }
@@ -335,7 +335,8 @@ impl Frames {
 
     /// Has the kernel put pages of zeroes behind a frame. Async-signal-safe.
     pub(super) fn populate(&self, frame: u64) -> Result<(), PopulateError> {
-        populate_pages(self.alias(frame), self.len_of(self.slot(frame)))?;
+        let start = self.alias(frame).expose_provenance();
+        populate_pages(start..start + self.len_of(self.slot(frame)))?;
         self.note(frame, Content::Dirty);
         Ok(())
     }
@@ -357,7 +358,7 @@ pub(super) enum Near {
 #[derive(Debug)]
 pub(super) struct Reservation {
     holdings: Vec<Holding>,
-    own: Box<[(usize, u64)]>,
+    own: Box<[FrameRun]>,
 }
 
 impl Reservation {
@@ -373,7 +374,7 @@ impl Reservation {
     pub(super) fn new(
         pieces: &[Reserved],
         mut room: PrivatePiece,
-        memory: &Memory,
+        memory: &PoolMemory,
         granule_bytes: usize,
         page_size: usize,
     ) -> Self {
@@ -399,7 +400,8 @@ impl Reservation {
             }
         };
         let holdings: Vec<Holding> = pieces.iter().map(holding).collect();
-        let own = holdings.iter().map(|holding| (holding.first_slot, 0)).collect();
+        let run = |holding: &Holding| FrameRun { first_slot: holding.first_slot, first_frame: 0 };
+        let own = holdings.iter().map(run).collect();
         Self { holdings, own }
     }
 
@@ -408,16 +410,22 @@ impl Reservation {
     }
 }
 
-/// The frames that came with a region, one for each slot: ascending runs of slots, and the first frame of
-/// each.
+/// Frames that follow each other, one for each slot of a run.
 #[derive(Debug)]
-pub(super) struct Reserve(Box<[(usize, u64)]>);
+struct FrameRun {
+    first_slot: usize,
+    first_frame: u64,
+}
 
-impl Reserve {
+/// The frames that came with a region, one for each slot: runs in the order of their slots.
+#[derive(Debug)]
+pub(super) struct ReservedFrames(Box<[FrameRun]>);
+
+impl ReservedFrames {
     pub(super) fn frame(&self, slot: usize) -> u64 {
-        let after = self.0.partition_point(|&(first, _)| first <= slot);
-        let (first_slot, first) = self.0[after - 1];
-        first + (slot - first_slot) as u64
+        let after = self.0.partition_point(|run| run.first_slot <= slot);
+        let FrameRun { first_slot, first_frame } = self.0[after - 1];
+        first_frame + (slot - first_slot) as u64
     }
 }
 

@@ -17,7 +17,7 @@ use super::entry::Entry;
 use super::frames::{Frames, GivenUp, Holding, Reservation, Run};
 use super::guard::Alone;
 use super::hold::{self, Hold};
-use super::mapping::{CowMapping, Words};
+use super::mapping::{CowMapping, MappingWords};
 use super::mappings::Mappings;
 use super::patience::Patience;
 use super::room::Room;
@@ -29,9 +29,10 @@ use crate::fault::{self, no_fault};
 use crate::fault::{FaultMode, Faults, Handlers, Registration, Serving};
 use crate::pool::{Backing, Content, FaultError, Mapped, Pool, Reserved};
 use hugekit_bulk::learning;
+use hugekit_sys::error_chain;
 use hugekit_sys::headroom;
 use hugekit_sys::mapping::{Mapping, Spare};
-use hugekit_sys::memfd::{self, Pages as FilePages};
+use hugekit_sys::memfd::{self, FilePages};
 use hugekit_sys::pagemap::PageMap;
 use hugekit_sys::private_pages::{self, PrivatePiece};
 use hugekit_sys::sync::{Claims, Gate};
@@ -201,7 +202,10 @@ fn serve_by(
         FaultMode::Threaded { threads } => found(Some(threads), None),
         FaultMode::Auto => match found(Some(1), None) {
             Err(fallback) if may_be_in_place => {
-                hugekit_sys::events::info!("faults are served in place: {fallback}");
+                hugekit_sys::events::info!(
+                    "faults are served in place: {}",
+                    error_chain(&fallback)
+                );
                 found(None, Some(fallback))
             }
             threaded => threaded,
@@ -420,9 +424,9 @@ impl ForkGroup {
         pieces: &[Reserved],
         bytes: usize,
         whole: bool,
-    ) -> io::Result<(PrivatePiece, Words)> {
+    ) -> io::Result<(PrivatePiece, MappingWords)> {
         let slots = bytes.div_ceil(self.granule_bytes);
-        Ok((Reservation::room(pieces)?, Words::new(slots, whole)?))
+        Ok((Reservation::room(pieces)?, MappingWords::new(slots, whole)?))
     }
 
     /// What these pieces are in the gate. Their tokens stay outside.
@@ -615,7 +619,7 @@ impl ForkGroup {
 #[derive(Debug)]
 struct First {
     mapping: Option<Mapping>,
-    words: Option<Words>,
+    words: Option<MappingWords>,
     /// Whether threads may see all of it.
     is_ready: bool,
 }
@@ -672,7 +676,7 @@ impl Drop for CowHandle {
             return self.group.forget_handlers();
         }
         if let Err(error) = self.leave_group(false) {
-            hugekit_sys::events::error!("folios are lost: {error}");
+            hugekit_sys::events::error!("folios are lost: {}", error_chain(&error));
         }
     }
 }

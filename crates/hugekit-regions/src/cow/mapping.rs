@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
 use rustix::io;
 
 use super::entry::Entry;
-use super::frames::Reserve;
+use super::frames::ReservedFrames;
 use super::sharers::{Id, Links};
 use super::slot::{Pages, Slot};
 use super::table::{Marks, Table};
@@ -27,28 +27,28 @@ pub(super) struct CowMapping {
     id: Id,
     pub(super) mapping: Mapping,
     /// The frames that came with it. Of a slot that it borrows, no user has seen that frame.
-    pub(super) reserve: Reserve,
+    pub(super) reserve: ReservedFrames,
     /// Where [`Mappings::observed`](super::mappings::Mappings::observed) goes on after this mapping.
     pub(super) next_observed: Option<Id>,
     granule_bytes: usize,
-    words: Words,
+    words: MappingWords,
 }
 
 /// What faults change of a mapping, in one piece of memory that no snapshot can protect.
 #[derive(Debug)]
-pub(super) struct Words {
+pub(super) struct MappingWords {
     pub(super) table: Table,
     pub(super) links: Links,
     /// Blocks of [`BLOCK`] slots, of as many of these, and so on, that are one mapping of the kernel's.
     pub(super) blocks: Vec<Marks>,
     /// Slots whose bytes are as they were at the region's epoch; none if it has none.
     pub(super) unwritten: Marks,
-    counts: PrivateSlice<Counts>,
+    counts: PrivateSlice<MappingCounts>,
 }
 
 /// What is counted of one region.
 #[derive(Debug)]
-pub(super) struct Counts {
+pub(super) struct MappingCounts {
     /// Whether every address is registered, so that writes can be held back.
     pub(super) registered: AtomicBool,
     /// The kernel's mappings that it costs beyond the one of every region.
@@ -63,23 +63,29 @@ pub(super) struct Counts {
     pub(super) longest_nanos: AtomicU64,
 }
 
-impl Words {
+impl MappingWords {
     /// Of so many slots; `whole` if every block is one mapping of the kernel's.
     pub(super) fn new(slots: usize, whole: bool) -> io::Result<Self> {
         let of_blocks: usize = block_lens(slots).map(|len| Marks::bytes_of(slots / len)).sum();
         let of_slots = 2 * PrivatePiece::bytes_of::<AtomicU64>(slots) + Marks::bytes_of(slots);
         let mut piece =
-            PrivatePiece::new(of_slots + of_blocks + PrivatePiece::bytes_of::<Counts>(1))?;
+            PrivatePiece::new(of_slots + of_blocks + PrivatePiece::bytes_of::<MappingCounts>(1))?;
         let blocks =
             block_lens(slots).map(|len| Marks::new(&mut piece, slots / len, whole)).collect();
         let (table, links) =
             (Table::unfilled(&mut piece, slots), Links::unfilled(&mut piece, slots));
         let unwritten = Marks::new(&mut piece, slots, false);
-        Ok(Self { table, links, blocks, unwritten, counts: piece.filled(1, |_| Counts::new()) })
+        Ok(Self {
+            table,
+            links,
+            blocks,
+            unwritten,
+            counts: piece.filled(1, |_| MappingCounts::new()),
+        })
     }
 }
 
-impl Counts {
+impl MappingCounts {
     fn new() -> Self {
         let zero = || AtomicU64::new(0);
         Self {
@@ -94,15 +100,15 @@ impl Counts {
 }
 
 impl Deref for CowMapping {
-    type Target = Words;
+    type Target = MappingWords;
 
-    fn deref(&self) -> &Words {
+    fn deref(&self) -> &MappingWords {
         &self.words
     }
 }
 
 impl DerefMut for CowMapping {
-    fn deref_mut(&mut self) -> &mut Words {
+    fn deref_mut(&mut self) -> &mut MappingWords {
         &mut self.words
     }
 }
@@ -112,8 +118,8 @@ impl CowMapping {
     pub(super) fn new(
         id: Id,
         mapping: Mapping,
-        words: Words,
-        reserve: Reserve,
+        words: MappingWords,
+        reserve: ReservedFrames,
         granule_bytes: usize,
     ) -> Self {
         Self { id, mapping, reserve, next_observed: None, granule_bytes, words }
@@ -132,7 +138,7 @@ impl CowMapping {
         self.table.get(slot)
     }
 
-    pub(super) fn counts(&self) -> &Counts {
+    pub(super) fn counts(&self) -> &MappingCounts {
         &self.counts[0]
     }
 

@@ -7,6 +7,7 @@
 //!
 //! `README.md` beside this file says how the tables, the kernel's mappings and the faults play together.
 
+mod apart;
 mod apply;
 mod budget;
 mod bulk;
@@ -32,6 +33,7 @@ mod slot;
 mod table;
 mod tokens;
 
+pub(crate) use self::apart::Apart;
 pub use self::detach::Lost;
 pub(crate) use self::epoch::{Turn, Watch};
 pub use self::error::ForkError;

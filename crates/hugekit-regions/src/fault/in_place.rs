@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::hook::Hook;
 use super::late::Late;
-use super::registry::{Held, Registry, Table};
+use super::registry::{HeldTable, RangeTable, Registry};
 use super::{Access, Faults, Forbidden};
 use crate::pool::FaultError;
 use hugekit_bulk::arch::{self, abandonable};
@@ -29,7 +29,7 @@ use hugekit_sys::thread::{SignalsBlocked, is_blocked, without_signals};
 /// table: a handler that serves a region may itself write to memory that the snapshot protects, or wait for a
 /// thread that does, and so wait for the snapshot.
 #[derive(Debug)]
-struct Process {
+struct ProcessFaults {
     mark: ForkMark,
     regions: Registry<dyn Faults>,
     snapshots: Registry<dyn Faults>,
@@ -47,9 +47,9 @@ struct Hooks {
     segv: Hook,
 }
 
-static CURRENT: PerProcess<Process> = PerProcess::new();
+static CURRENT: PerProcess<ProcessFaults> = PerProcess::new();
 
-impl OfProcess for Process {
+impl OfProcess for ProcessFaults {
     fn mark(&self) -> &ForkMark {
         &self.mark
     }
@@ -58,7 +58,7 @@ impl OfProcess for Process {
 /// A range that is served in place for as long as this lives.
 #[derive(Debug)]
 pub struct Registration {
-    process: &'static Process,
+    process: &'static ProcessFaults,
     start: usize,
 }
 
@@ -68,7 +68,7 @@ impl Registration {
         addresses: Range<usize>,
         served: Arc<dyn Faults>,
     ) -> Result<Self, FaultError> {
-        let process = Process::with_handler()?;
+        let process = ProcessFaults::with_handler()?;
         let start = addresses.start;
         process.regions.add(addresses, served);
         Ok(Self { process, start })
@@ -90,24 +90,24 @@ impl Drop for Registration {
 
 /// What this process serves in place for snapshots, whose ranges come, go and overlap.
 #[derive(Clone, Copy, Debug)]
-pub struct Ranges(&'static Process);
+pub struct Ranges(&'static ProcessFaults);
 
 impl Ranges {
     /// Those of the calling process, whose handler is installed. From now on a signal that comes after its
     /// range has gone is told from a foreign one.
     pub fn of_this_process() -> Result<Self, FaultError> {
-        let process = Process::with_handler()?;
+        let process = ProcessFaults::with_handler()?;
         process.hooks.late.begin()?;
         Ok(Self(process))
     }
 
     /// As [`of_this_process`](Self::of_this_process), whatever handler SIGBUS has now and whether or not it is blocked.
     pub fn known() -> rustix::io::Result<Self> {
-        Process::current().map(Self)
+        ProcessFaults::current().map(Self)
     }
 
     /// As [`Registry::change`].
-    pub fn change(self, change: impl FnOnce(&mut Table<dyn Faults>)) {
+    pub fn change(self, change: impl FnOnce(&mut RangeTable<dyn Faults>)) {
         self.0.snapshots.change(change);
     }
 
@@ -117,7 +117,7 @@ impl Ranges {
     }
 
     /// As [`Registry::hold`]. Who settles it waits for no region's fault.
-    pub fn hold(self, blocked: &SignalsBlocked) -> Held<'_, dyn Faults> {
+    pub fn hold(self, blocked: &SignalsBlocked) -> HeldTable<'_, dyn Faults> {
         self.0.snapshots.hold(blocked)
     }
 }
@@ -133,10 +133,10 @@ impl Ranges {
 /// # Errors
 /// What `sigaction` answered.
 pub fn take_back_signals() -> std::io::Result<()> {
-    Ok(Process::current()?.reclaim()?)
+    Ok(ProcessFaults::current()?.reclaim()?)
 }
 
-impl Process {
+impl ProcessFaults {
     /// That of the calling process, with its handler installed.
     fn with_handler() -> Result<&'static Self, FaultError> {
         if is_blocked(libc::SIGBUS) {
@@ -236,7 +236,7 @@ impl Process {
 
 /// Has both handlers installed.
 pub(super) fn install_handlers() -> Result<(), FaultError> {
-    let process = Process::current()
+    let process = ProcessFaults::current()
         .map_err(|errno| FaultError::Kernel { call: "mmap", source: errno.into() })?;
     process.see_that_handler_is_installed()?;
     let _installer = process.lock_handlers();
@@ -260,27 +260,33 @@ pub fn serve_forbidden_writes() -> Result<(), FaultError> {
 /// Async-signal-safe: allocates nothing, locks nothing that a thread could hold while it faults, keeps
 /// `errno`, and needs less than 2 KiB of stack, or 2.5 on aarch64.
 extern "C" fn on_sigbus(_signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    let serve = |process: &Process, access, blocked: &SignalsBlocked| {
+    let serve = |process: &ProcessFaults, access, blocked: &SignalsBlocked| {
         // SAFETY: what the kernel gave us.
         process.serve(unsafe { signal::cause(info) }, access, blocked)
     };
     // SAFETY: what the kernel gave us.
     unsafe {
         let is_fault = matches!(signal::cause(info), Cause::Fault(_));
-        on_fault((info, context), is_fault, serve, |hooks| &hooks.bus);
+        on_fault(Delivered { info, context }, is_fault, serve, |hooks| &hooks.bus);
     }
 }
 
 /// Async-signal-safe, as the other one.
 extern "C" fn on_sigsegv(_signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    let serve = |process: &Process, access, blocked: &SignalsBlocked| {
+    let serve = |process: &ProcessFaults, access, blocked: &SignalsBlocked| {
         // SAFETY: what the kernel gave us.
         let forbidden = unsafe { signal::forbidden(info) };
         access != Access::Read
             && forbidden.is_some_and(|address| process.serve_forbidden(address, blocked))
     };
     // SAFETY: what the kernel gave us.
-    unsafe { on_fault((info, context), true, serve, |hooks| &hooks.segv) }
+    unsafe { on_fault(Delivered { info, context }, true, serve, |hooks| &hooks.segv) }
+}
+
+/// What the kernel passes to a signal handler.
+struct Delivered {
+    info: *mut libc::siginfo_t,
+    context: *mut c_void,
 }
 
 /// Serves an access that the kernel could not carry out, abandons the copy that it is part of, or leaves it to the
@@ -289,9 +295,9 @@ extern "C" fn on_sigsegv(_signal: c_int, info: *mut libc::siginfo_t, context: *m
 /// # Safety
 /// Called by a handler of ours, with what the kernel gave it.
 unsafe fn on_fault(
-    (info, context): (*mut libc::siginfo_t, *mut c_void),
+    Delivered { info, context }: Delivered,
     is_fault: bool,
-    serve: impl Fn(&Process, Access, &SignalsBlocked) -> bool,
+    serve: impl Fn(&ProcessFaults, Access, &SignalsBlocked) -> bool,
     hook: impl Fn(&Hooks) -> &Hook,
 ) {
     let _errno = ErrnoKept::new();

@@ -58,10 +58,10 @@ impl Late {
         let Some(pagemap) = self.pagemap.get() else { return false };
         let page = address - address % page_size();
         let page = page..page + page_size();
-        if !peek::is_readable(address) || pagemap.has_file(&page) != Ok(false) {
+        if !peek::is_readable(address) || pagemap.probe_file(&page) != Ok(false) {
             return false;
         }
-        match pagemap.is_protected(&page) {
+        match pagemap.probe_protected(&page) {
             Ok(false) => self.bears_another_try(address),
             Ok(true) => !self.is_worn_out(address, TRIES_PROTECTED),
             Err(_) => false,

@@ -29,7 +29,7 @@ use std::os::fd::BorrowedFd;
 
 pub use self::in_place::take_back_signals;
 pub use self::in_place::{Ranges, Registration, serve_forbidden_writes};
-pub use self::registry::{Held, Registry};
+pub use self::registry::{HeldTable, Registry};
 pub(crate) use self::show::show;
 pub use self::threaded::Handlers;
 use crate::pool::{Backing, FaultError};

@@ -9,6 +9,7 @@ use crate::pool::{Backing, FaultError};
 use hugekit_bulk::arch;
 use hugekit_machine::Root;
 use hugekit_machine::userfaultfd::{Features, Userfaultfd, Uses};
+use hugekit_sys::error_chain;
 use hugekit_sys::{mapping, process, userfaultfd};
 
 const DEVICE: &str = "/dev/userfaultfd";
@@ -205,7 +206,10 @@ fn refusal(errno: Errno, user_mode: bool) -> FaultError {
 fn not_permitted(found: Userfaultfd, user_mode: bool) -> FaultError {
     let user_mode = user_mode || found.uses == Uses::None;
     // An error names the device itself.
-    let device = found.device.err().map_or(format!("{DEVICE} opens"), |error| error.to_string());
+    let device = found
+        .device
+        .err()
+        .map_or(format!("{DEVICE} opens"), |error| error_chain(&error).to_string());
     FaultError::NotPermitted { user_mode, obstacles: found.obstacles, device }
 }
 

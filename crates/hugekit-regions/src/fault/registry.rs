@@ -14,14 +14,14 @@ use hugekit_sys::sync::{self, Published};
 use hugekit_sys::thread::{SignalsBlocked, without_signals};
 
 /// Ascending, disjoint ranges and what is there.
-pub(crate) type Table<T> = Vec<(Range<usize>, Arc<T>)>;
+pub(crate) type RangeTable<T> = Vec<(Range<usize>, Arc<T>)>;
 
 /// A table that only its holder changes.
-pub type Held<'a, T> = sync::Held<'a, Table<T>>;
+pub type HeldTable<'a, T> = sync::Held<'a, RangeTable<T>>;
 
 /// Ranges of addresses and what is there, looked up without a lock.
 #[derive(Debug)]
-pub struct Registry<T: ?Sized>(Published<Table<T>>);
+pub struct Registry<T: ?Sized>(Published<RangeTable<T>>);
 
 impl<T: ?Sized + Send + Sync> Registry<T> {
     /// A registry without ranges.
@@ -57,7 +57,7 @@ impl<T: ?Sized + Send + Sync> Registry<T> {
     /// Whether anything is anywhere in a range.
     pub(crate) fn has_part_of(&self, range: &Range<usize>) -> bool {
         let overlaps = |other: &Range<usize>| other.start < range.end && range.start < other.end;
-        let is_there = |table: &Table<T>| table.iter().any(|(other, _)| overlaps(other));
+        let is_there = |table: &RangeTable<T>| table.iter().any(|(other, _)| overlaps(other));
         without_signals(|blocked| self.0.read(blocked, is_there))
     }
 
@@ -81,13 +81,13 @@ impl<T: ?Sized + Send + Sync> Registry<T> {
     }
 
     /// Keeps others from changing it.
-    pub fn hold<'a>(&'a self, blocked: &'a SignalsBlocked) -> Held<'a, T> {
+    pub fn hold<'a>(&'a self, blocked: &'a SignalsBlocked) -> HeldTable<'a, T> {
         self.0.hold(blocked)
     }
 
     /// Changes all of it at once; it stays ascending and disjoint. No thread reads the old one any more when
     /// this returns.
-    pub fn change(&self, change: impl FnOnce(&mut Table<T>)) {
+    pub fn change(&self, change: impl FnOnce(&mut RangeTable<T>)) {
         without_signals(|blocked| {
             self.0.replace(blocked, |table| {
                 let mut table = table.clone();

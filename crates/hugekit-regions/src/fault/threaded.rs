@@ -27,7 +27,7 @@ use super::{Access, Faults, MOST_THREADS};
 use crate::pool::FaultError;
 use hugekit_machine::CpuSet;
 use hugekit_sys::handler_thread::HandlerThread;
-use hugekit_sys::mapping::Untouched;
+use hugekit_sys::mapping::UntouchedPages;
 use hugekit_sys::private_pages::{OwnWords, Private};
 use hugekit_sys::sync::Latch;
 use hugekit_sys::thread::{
@@ -102,7 +102,7 @@ impl Handlers {
 /// A page for each thread. Touching it, once that was noted, makes one of them end.
 #[derive(Debug)]
 struct Bell {
-    pages: Untouched,
+    pages: UntouchedPages,
     /// Of each page, whether it was rung and no thread has ended for it yet. Changed under the lock below; both lie
     /// in memory that no snapshot protects, because threads that serve faults write them.
     rung: OwnWords<AtomicU8>,
@@ -115,7 +115,7 @@ impl Bell {
         let failed = |call| {
             move |errno: rustix::io::Errno| FaultError::Kernel { call, source: errno.into() }
         };
-        let pages = Untouched::new(count * page_size()).map_err(failed("mmap"))?;
+        let pages = UntouchedPages::new(count * page_size()).map_err(failed("mmap"))?;
         let registered = userfaultfd::register_untouched(descriptor, &pages.addresses());
         if let Err(errno) = registered {
             // SAFETY: just mapped, and no other thread knows of it.

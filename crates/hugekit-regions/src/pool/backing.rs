@@ -40,7 +40,7 @@ impl BackingReport {
             hugekit_sys::events::warn!(
                 "{name} is not on {}: {}",
                 fallback.backing,
-                fallback.reason
+                hugekit_sys::error_chain(&fallback.reason)
             );
         }
         let how = if self.by_collapse { ", collapsed" } else { "" };

@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::core::{Core, Orders};
-use super::memory::{Memory, Recipe};
+use super::memory::{PoolMemory, Recipe};
 use super::scrubber::Scrubber;
 use super::{
-    Backing, BackingReport, Clearing, Fallback, InheritedMemory, Inner, NodePolicy, Pool,
-    PoolError, limits,
+    Backing, BackingReport, Clearing, Fallback, InheritedMemory, NodePolicy, Pool, PoolError,
+    PoolInner, limits,
 };
 use hugekit_bulk::parallel::{Progress, Threads};
 use hugekit_lease::{DEFAULT_WAIT, Lease, LeaseError, MemoryFile, Unfit};
@@ -263,7 +263,7 @@ impl<'a> PoolBuilder<'a> {
             return Err(LeaseError::Unfit(unfit).into());
         }
         let present = file.present()?;
-        let memory = Memory::adopt(file, &self.recipe())?;
+        let memory = PoolMemory::adopt(file, &self.recipe())?;
         let core = self.core(memory, bytes)?;
         // Where a part is there, no call says which one; to populate what is there takes little time and changes nothing.
         if present >= bytes as u64 {
@@ -314,13 +314,14 @@ impl<'a> PoolBuilder<'a> {
         let page_size = backing.page_size();
         let bytes = super::whole_folios(self.capacity, page_size)?;
         limits::check(&self.root, backing, bytes)?;
-        let memory = Memory::new(backing, bytes, &self.recipe()).map_err(|error| match error {
-            // Another process may have taken them since they were counted.
-            PoolError::NotMapped { .. } if backing.is_reserved() => {
-                limits::check_huge_pages(&self.root, page_size, bytes).err().unwrap_or(error)
-            }
-            other => other,
-        })?;
+        let memory =
+            PoolMemory::new(backing, bytes, &self.recipe()).map_err(|error| match error {
+                // Another process may have taken them since they were counted.
+                PoolError::NotMapped { .. } if backing.is_reserved() => {
+                    limits::check_huge_pages(&self.root, page_size, bytes).err().unwrap_or(error)
+                }
+                other => other,
+            })?;
         let core = self.core(memory, bytes)?;
         if self.populate {
             core.populate_all(self.threads, self.progress)?;
@@ -328,7 +329,7 @@ impl<'a> PoolBuilder<'a> {
         Ok(core)
     }
 
-    fn core(&self, memory: Memory, bytes: usize) -> Result<Core, PoolError> {
+    fn core(&self, memory: PoolMemory, bytes: usize) -> Result<Core, PoolError> {
         let page_size = memory.page_size();
         Core::new(memory, self.root.clone(), bytes / page_size, self.orders(page_size))
             .map_err(|errno| PoolError::NotMapped { bytes: page_size, source: errno.into() })
@@ -376,6 +377,6 @@ impl<'a> PoolBuilder<'a> {
         let core = Arc::new(core);
         let scrubber = Scrubber::start(&core, self.scrub_threads);
         let (threads, clearing) = (self.threads, self.clearing);
-        Pool(Arc::new(Inner { _scrubber: scrubber, core, report, threads, clearing }))
+        Pool(Arc::new(PoolInner { _scrubber: scrubber, core, report, threads, clearing }))
     }
 }

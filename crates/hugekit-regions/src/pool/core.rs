@@ -7,8 +7,8 @@ use rustix::io;
 
 use super::extent::{Clean, Content, Dirty, Extent, Hole, Idle, InUse};
 use super::folios::Folios;
-use super::memory::{Failure, Mapped, Memory, parts_of};
-use super::stats::{Counters, Scrubbed, Stats};
+use super::memory::{Failure, Mapped, PoolMemory, parts_of};
+use super::stats::{Counters, PoolStats, Scrubbed};
 use super::{PoolError, limits};
 use hugekit_bulk::parallel::{Progress, Threads};
 use hugekit_bulk::{ClearError, ClearOptions, Reuse};
@@ -21,12 +21,12 @@ const ROUND_BYTES: usize = 256 << 20;
 
 #[derive(Debug)]
 pub(crate) struct Core {
-    pub(super) memory: Memory,
+    pub(super) memory: PoolMemory,
     pub(super) root: Root,
     /// As it was when the pool was made: to look at control groups for each allocation takes longer than to map
     /// what is allocated.
     holes_may_wait: bool,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     /// What users gave back and the kernel would not unmap, and what its folios hold: tried again when folios are
     /// wanting.
     unreturned: Mutex<Vec<Unreturned>>,
@@ -47,7 +47,7 @@ type Unreturned = (Mapped, Vec<(usize, Content)>);
 
 /// What the lock protects. No thread clears, populates or maps while it holds it.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct PoolState {
     pub(super) folios: Folios,
     capacity: usize,
     /// Folios that are being scrubbed, by any thread.
@@ -76,7 +76,7 @@ pub(super) struct Orders {
     pub(super) filling: bool,
 }
 
-impl State {
+impl PoolState {
     /// Whether the scrubber has something to do.
     pub(super) fn wants_scrubbing(&mut self) -> bool {
         let (clean, orders) = (self.folios.clean(), &mut self.orders);
@@ -104,12 +104,12 @@ impl State {
 
 impl Core {
     pub(super) fn new(
-        memory: Memory,
+        memory: PoolMemory,
         root: Root,
         capacity: usize,
         orders: Orders,
     ) -> io::Result<Self> {
-        let state = State {
+        let state = PoolState {
             folios: Folios::new(capacity),
             capacity,
             scrubbing: 0,
@@ -132,7 +132,7 @@ impl Core {
     }
 
     /// Nothing under the lock can panic half way but a failed check of a debug build.
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -164,7 +164,7 @@ impl Core {
     /// away are memory in any case: says what each run of folios holds, if any is not clean.
     ///
     /// # Safety
-    /// As for [`Memory::map_unready`].
+    /// As for [`PoolMemory::map_unready`].
     #[allow(unsafe_code)]
     pub(super) unsafe fn hand_out_unready(
         &self,
@@ -432,7 +432,7 @@ impl Core {
         self.tell(&mut state);
     }
 
-    fn tell(&self, state: &mut State) {
+    fn tell(&self, state: &mut PoolState) {
         self.returned.notify_all();
         if state.wants_scrubbing() {
             self.wanted.notify_all();
@@ -569,10 +569,10 @@ impl Core {
         self.wanted.notify_all();
     }
 
-    pub(super) fn stats(&self) -> Stats {
+    pub(super) fn stats(&self) -> PoolStats {
         let state = self.lock();
         let folios = &state.folios;
-        Stats {
+        PoolStats {
             page_size: self.memory.page_size(),
             holes: folios.holes(),
             clean: folios.clean(),

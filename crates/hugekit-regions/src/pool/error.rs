@@ -9,9 +9,9 @@ use hugekit_bulk::parallel::JobError;
 use hugekit_bulk::{ClearError, PopulateError};
 use hugekit_lease::LeaseError;
 use hugekit_machine::hugepages::Shortage;
-use hugekit_sys::ErrorKind;
 use hugekit_sys::headroom::HeapShortage;
 use hugekit_sys::size::Size;
+use hugekit_sys::{ErrorKind, error_chain};
 
 /// Why a pool could not be made, or could not do what was asked. Nothing was taken then: memory that
 /// a failed call had claimed is back in the pool.
@@ -92,11 +92,11 @@ pub enum PoolError {
     },
     /// Memory that was promised could not be populated: a node or a control group had none left, or
     /// no thread was asked for.
-    #[error("the pool's memory could not be populated: {0}")]
-    Populate(JobError<PopulateError>),
+    #[error("the pool's memory could not be populated")]
+    Populate(#[source] JobError<PopulateError>),
     /// Dirty memory could not be cleared: no thread was asked for.
-    #[error("the pool's memory could not be cleared: {0}")]
-    Clear(ClearError),
+    #[error("the pool's memory could not be cleared")]
+    Clear(#[source] ClearError),
     /// The pool has no contiguous run so long.
     #[error(
         "needs {} in one piece; {} are free, {} of them in one piece",
@@ -111,14 +111,14 @@ pub enum PoolError {
         longest: usize,
     },
     /// The process or the system has no descriptor left.
-    #[error("no file descriptor is left for the pool's memory: {0}")]
-    NoDescriptor(io::Error),
+    #[error("no file descriptor is left for the pool's memory")]
+    NoDescriptor(#[source] io::Error),
     /// The process has no address or no mapping left, or another process took the huge pages at that moment.
     #[error(
-        "cannot map {}: {source}{}",
+        "cannot map {}{}",
         Size(*bytes),
         if source.kind() == io::ErrorKind::OutOfMemory {
-            "; huge pages were taken meanwhile, or the process has too many mappings or too few addresses"
+            " (huge pages were taken meanwhile, or the process has too many mappings or too few addresses)"
         } else {
             ""
         }
@@ -130,8 +130,8 @@ pub enum PoolError {
         source: io::Error,
     },
     /// The node policy names a node that does not exist or may not be used.
-    #[error("the kernel refuses the node policy: {0}")]
-    NodePolicy(io::Error),
+    #[error("the kernel refuses the node policy")]
+    NodePolicy(#[source] io::Error),
     /// No lease could be had, or what was given does not fit.
     #[error(transparent)]
     Lease(#[from] LeaseError),
@@ -145,7 +145,7 @@ pub enum PoolError {
     #[error(transparent)]
     Heap(#[from] HeapShortage),
     /// Any other refusal of the kernel.
-    #[error("{call}: {source}")]
+    #[error("{call} failed")]
     Kernel {
         /// The system call.
         call: &'static str,
@@ -188,7 +188,8 @@ struct Fallbacks<'a>(&'a [Fallback]);
 impl fmt::Display for Fallbacks<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().enumerate().try_for_each(|(index, Fallback { backing, reason })| {
-            write!(f, "{} {backing}: {reason}", if index == 0 { "" } else { ";" })
+            let separator = if index == 0 { "" } else { ";" };
+            write!(f, "{separator} {backing}: {}", error_chain(reason))
         })
     }
 }

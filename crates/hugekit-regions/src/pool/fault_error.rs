@@ -70,10 +70,10 @@ pub enum FaultError {
         most: usize,
     },
     /// A handler thread could not be started.
-    #[error("no thread to serve faults with: {0}")]
-    NotStarted(io::Error),
+    #[error("no thread to serve faults can be started")]
+    NotStarted(#[source] io::Error),
     /// Any other refusal of the kernel.
-    #[error("{call}: {source}")]
+    #[error("{call} failed")]
     Kernel {
         /// What was asked.
         call: &'static str,
@@ -116,15 +116,15 @@ impl fmt::Display for Obstacles<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, obstacle) in self.0.iter().enumerate() {
             let separator = if index > 0 { ", " } else { "" };
-            write!(f, "{separator}{}", Words(obstacle))?;
+            write!(f, "{separator}{}", ObstacleWords(obstacle))?;
         }
         Ok(())
     }
 }
 
-struct Words<'a>(&'a Obstacle);
+struct ObstacleWords<'a>(&'a Obstacle);
 
-impl fmt::Display for Words<'_> {
+impl fmt::Display for ObstacleWords<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let os = |number: i32| io::Error::from_raw_os_error(number);
         match *self.0 {

@@ -195,18 +195,18 @@ mod tests {
     const FOLIOS: usize = 24;
 
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    enum State {
+    enum FolioState {
         Hole,
         Clean,
         Dirty,
         Out,
     }
 
-    fn named(idle: &Idle) -> (Range<usize>, State) {
+    fn named(idle: &Idle) -> (Range<usize>, FolioState) {
         match idle {
-            Idle::Hole(extent) => (extent.folios(), State::Hole),
-            Idle::Clean(extent) => (extent.folios(), State::Clean),
-            Idle::Dirty(extent) => (extent.folios(), State::Dirty),
+            Idle::Hole(extent) => (extent.folios(), FolioState::Hole),
+            Idle::Clean(extent) => (extent.folios(), FolioState::Clean),
+            Idle::Dirty(extent) => (extent.folios(), FolioState::Dirty),
         }
     }
 
@@ -217,11 +217,12 @@ mod tests {
         TakeInPieces(usize, usize),
         TakeHoles,
         /// Puts the token at this index back, in another state.
-        Put(usize, State),
+        Put(usize, FolioState),
     }
 
     fn steps() -> impl Strategy<Value = Step> {
-        let state = prop_oneof![Just(State::Hole), Just(State::Clean), Just(State::Dirty)];
+        let state =
+            prop_oneof![Just(FolioState::Hole), Just(FolioState::Clean), Just(FolioState::Dirty)];
         prop_oneof![
             4 => (1..FOLIOS).prop_map(Step::Take),
             1 => (0..FOLIOS).prop_map(Step::TakeDirty),
@@ -232,33 +233,33 @@ mod tests {
     }
 
     /// The length of the longest run of folios in one of these states.
-    fn longest(model: &[State], states: &[State]) -> usize {
+    fn longest(model: &[FolioState], states: &[FolioState]) -> usize {
         let runs = model.split(|state| !states.contains(state));
-        runs.map(<[State]>::len).max().unwrap_or(0)
+        runs.map(<[FolioState]>::len).max().unwrap_or(0)
     }
 
     /// Notes that tokens are out, after a look at whether they are what the model has there.
-    fn note_out(model: &mut [State], tokens: &[Idle]) {
+    fn note_out(model: &mut [FolioState], tokens: &[Idle]) {
         for (folios, state) in tokens.iter().map(named) {
             assert!(model[folios.clone()].iter().all(|&is| is == state), "{folios:?} {state:?}");
-            model[folios].fill(State::Out);
+            model[folios].fill(FolioState::Out);
         }
     }
 
-    fn put(folios: &mut Folios, token: Idle, state: State) {
+    fn put(folios: &mut Folios, token: Idle, state: FolioState) {
         let (range, _) = named(&token);
         // SAFETY: there is no memory behind these tokens, and the old one is forgotten.
         unsafe {
             match state {
-                State::Hole => folios.put(Extent::<Hole>::mint(range)),
-                State::Clean => folios.put(Extent::<Clean>::mint(range)),
+                FolioState::Hole => folios.put(Extent::<Hole>::mint(range)),
+                FolioState::Clean => folios.put(Extent::<Clean>::mint(range)),
                 _ => folios.put(Extent::<Dirty>::mint(range)),
             }
         }
     }
 
-    fn take(folios: &mut Folios, model: &mut [State], count: usize) -> Vec<Idle> {
-        use State::{Clean, Dirty, Hole};
+    fn take(folios: &mut Folios, model: &mut [FolioState], count: usize) -> Vec<Idle> {
+        use FolioState::{Clean, Dirty, Hole};
         let possible = longest(model, &[Clean, Dirty, Hole]) >= count;
         let Some(tokens) = folios.take(count) else {
             assert!(!possible, "{count} of {model:?}");
@@ -277,22 +278,23 @@ mod tests {
         #[test]
         fn folios_under_any_operations_are_like_one_state_each(steps in vec(steps(), 1..80)) {
             let mut folios = Folios::new(FOLIOS);
-            let mut model = vec![State::Hole; FOLIOS];
+            let mut model = vec![FolioState::Hole; FOLIOS];
             let mut out: Vec<Idle> = Vec::new();
             for step in steps {
                 let taken = match step {
                     Step::Take(count) => take(&mut folios, &mut model, count),
                     Step::TakeDirty(most) => {
                         let taken = folios.take_dirty(most);
-                        let dirty = longest(&model, &[State::Dirty]);
+                        let dirty = longest(&model, &[FolioState::Dirty]);
                         let len = taken.as_ref().map_or(0, |extent| extent.folios().len());
                         prop_assert_eq!(len, dirty.min(most.max(1)));
                         taken.into_iter().map(Idle::from).collect()
                     }
                     Step::TakeInPieces(count, unit) => {
-                        let runs = model.split(|&state| state == State::Out);
+                        let runs = model.split(|&state| state == FolioState::Out);
                         let units: usize = runs.map(|run| run.len() / unit * unit).sum();
-                        let in_one = longest(&model, &[State::Hole, State::Clean, State::Dirty]);
+                        let free = [FolioState::Hole, FolioState::Clean, FolioState::Dirty];
+                        let in_one = longest(&model, &free);
                         let taken = folios.take_in_pieces(count, unit).unwrap_or_default();
                         let len: usize = taken.iter().map(|part| part.folios().len()).sum();
                         prop_assert!(len == count || len == 0);
@@ -312,11 +314,11 @@ mod tests {
                 note_out(&mut model, &taken);
                 out.extend(taken);
                 let count = |state| model.iter().filter(|&&is| is == state).count();
-                prop_assert_eq!(folios.holes(), count(State::Hole));
-                prop_assert_eq!(folios.clean(), count(State::Clean));
-                prop_assert_eq!(folios.dirty(), count(State::Dirty));
-                prop_assert_eq!(folios.free(), FOLIOS - count(State::Out));
-                let free = [State::Hole, State::Clean, State::Dirty];
+                prop_assert_eq!(folios.holes(), count(FolioState::Hole));
+                prop_assert_eq!(folios.clean(), count(FolioState::Clean));
+                prop_assert_eq!(folios.dirty(), count(FolioState::Dirty));
+                prop_assert_eq!(folios.free(), FOLIOS - count(FolioState::Out));
+                let free = [FolioState::Hole, FolioState::Clean, FolioState::Dirty];
                 prop_assert_eq!(folios.longest_free(), longest(&model, &free));
             }
         }
@@ -332,6 +334,6 @@ mod tests {
             folios.put(Extent::<Clean>::mint(6..10));
         }
         let parts: Vec<_> = folios.take(5).unwrap().iter().map(named).collect();
-        assert_eq!(parts, [(5..6, State::Dirty), (6..10, State::Clean)]);
+        assert_eq!(parts, [(5..6, FolioState::Dirty), (6..10, FolioState::Clean)]);
     }
 }

@@ -30,10 +30,10 @@ use hugekit_sys::mapping::Mapping;
 /// # Ok::<(), hugekit::PoolError>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct InheritedMemory(Arc<Inner>);
+pub struct InheritedMemory(Arc<InheritedMapping>);
 
 #[derive(Debug)]
-struct Inner {
+struct InheritedMapping {
     mapping: Mapping,
     report: BackingReport,
 }
@@ -42,7 +42,7 @@ impl InheritedMemory {
     /// Of memory that is populated, and which no caller has been given any part of.
     pub(super) fn new(core: &Core, report: BackingReport) -> Result<Self, PoolError> {
         let mapping = core.memory.map_for_children()?;
-        Ok(Self(Arc::new(Inner { mapping, report })))
+        Ok(Self(Arc::new(InheritedMapping { mapping, report })))
     }
 
     /// Bytes asked for.
@@ -82,7 +82,7 @@ impl InheritedMemory {
     }
 }
 
-impl Drop for Inner {
+impl Drop for InheritedMapping {
     fn drop(&mut self) {
         // SAFETY: a child has inherited the mapping at the same addresses; the last clone of this process goes, and with
         // it all leave to use them. Refused, the memory is held until the process ends.

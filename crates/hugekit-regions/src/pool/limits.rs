@@ -3,7 +3,7 @@
 //! A fact that cannot be read forbids nothing: populating finds out in any case, and says so.
 
 use super::{Backing, PoolError};
-use hugekit_machine::cgroup::{Cgroups, Limit};
+use hugekit_machine::cgroup::{Cgroups, GroupLimit};
 use hugekit_machine::hugepages::Shortage;
 use hugekit_machine::{Error, Memory, Root, hugepages};
 
@@ -57,7 +57,7 @@ pub(super) fn check_huge_pages(
     }
 }
 
-fn huge_pages(root: &Root, page_size: usize) -> Result<Option<hugepages::Pool>, Error> {
+fn huge_pages(root: &Root, page_size: usize) -> Result<Option<hugepages::HugePagePool>, Error> {
     Ok(hugepages::read(root)?.into_iter().find(|pool| pool.page_size == page_size as u64))
 }
 
@@ -72,12 +72,12 @@ fn check_memory(root: &Root, wanted: usize) -> Result<(), PoolError> {
 
 fn check_group(
     root: &Root,
-    limit: impl Fn(&Cgroups) -> Result<Option<Limit>, Error>,
+    limit: impl Fn(&Cgroups) -> Result<Option<GroupLimit>, Error>,
     wanted: usize,
 ) -> Result<(), PoolError> {
     match Cgroups::read(root).and_then(|groups| limit(&groups)) {
         Ok(Some(limit)) if limit.left() < wanted as u64 => {
-            let Limit { bytes: limit, used, file } = limit;
+            let GroupLimit { bytes: limit, used, file } = limit;
             Err(PoolError::OverGroupLimit { wanted, limit, used: used.unwrap_or(0), file })
         }
         _ => Ok(()),

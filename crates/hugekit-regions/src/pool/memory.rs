@@ -16,11 +16,12 @@ use rustix::param::page_size;
 
 use super::extent::{Clean, Content, Dirty, Extent, Hole, Idle, InUse};
 use super::{Backing, NodePolicy, PoolError};
-use hugekit_bulk::parallel::{Bytes, Done, JobError, Progress, Sharing, Threads};
+use hugekit_bulk::parallel::{Bytes, Done, JobError, Progress, Threads, WorkSharing};
 use hugekit_bulk::populate::{PopulateError, populate_folio, populate_pages};
 use hugekit_bulk::profile::Profile;
 use hugekit_bulk::{ClearError, ClearOptions, PopulateOptions};
 use hugekit_lease::MemoryFile;
+use hugekit_sys::error_chain;
 use hugekit_sys::fork_mark::ForkMark;
 use hugekit_sys::mapping::{Mapping, collapse};
 use hugekit_sys::{memfd, memory};
@@ -35,7 +36,7 @@ pub(super) struct Recipe {
 
 /// The file and its alias mapping.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct PoolMemory {
     file: OwnedFd,
     /// `None` only while it is dropped.
     alias: Option<Mapping>,
@@ -131,7 +132,7 @@ fn unless_it_panics<R, E: Into<Failure>>(job: impl FnOnce() -> Result<R, E>) -> 
     }
 }
 
-impl Memory {
+impl PoolMemory {
     /// A file of `bytes`, a multiple of the backing's page size, all holes. Huge pages of the
     /// kernel's are reserved by this, so that no other process can take them.
     pub(super) fn new(backing: Backing, bytes: usize, recipe: &Recipe) -> Result<Self, PoolError> {
@@ -191,7 +192,8 @@ impl Memory {
     fn try_huge_page(&self) -> Result<bool, PoolError> {
         self.alias().want_huge_pages().map_err(|errno| refused("madvise(MADV_HUGEPAGE)", errno))?;
         let (start, page) = (self.at(0), page_size());
-        populate_pages(start, page).map_err(|error| {
+        let first = start.expose_provenance();
+        populate_pages(first..first + page).map_err(|error| {
             PoolError::Populate(JobError::Chunk {
                 range: 0..page,
                 done: Done::nothing(page),
@@ -200,7 +202,7 @@ impl Memory {
         })?;
         let is_huge = || {
             let next = start.wrapping_add(page);
-            memory::is_present(next, page)
+            memory::probe_present(next, page)
                 .map_err(|errno| PoolError::Kernel { call: "mincore", source: errno.into() })
         };
         if is_huge()? {
@@ -316,7 +318,7 @@ impl Memory {
         progress: Option<&Progress<'_>>,
     ) -> Result<(), JobError<PopulateError>> {
         let (start, folio) = (Bytes(self.at(extent.folios().start)), self.page_size());
-        let sharing = Sharing { threads, progress, ..Sharing::default() };
+        let sharing = WorkSharing { threads, progress, ..WorkSharing::default() };
         let (len, profile) = (self.bytes(extent), Profile::current());
         let min_chunk = profile.min_chunk.max(1).next_multiple_of(folio);
         let populated = sharing.run(start.0, len, profile, min_chunk, |chunk| {
@@ -387,7 +389,11 @@ impl Memory {
             match self.check_sound(&folio.folios()) {
                 Ok(()) => sound.push(folio.into()),
                 Err(error) => {
-                    hugekit_sys::events::error!("folio {} is lost: {error}", folio.folios().start);
+                    hugekit_sys::events::error!(
+                        "folio {} is lost: {}",
+                        folio.folios().start,
+                        error_chain(&error)
+                    );
                 }
             }
         }
@@ -537,7 +543,7 @@ pub(super) unsafe fn parts_of(mut rest: Extent<Dirty>, contents: &[(usize, Conte
     contents.iter().filter_map(part).collect()
 }
 
-impl Drop for Memory {
+impl Drop for PoolMemory {
     fn drop(&mut self) {
         if !self.is_ours() {
             return; // A child has no such mapping, and may have another at these addresses.

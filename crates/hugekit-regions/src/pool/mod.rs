@@ -44,9 +44,9 @@ pub use fault_error::FaultError;
 pub use hugekit_sys::backing::Backing;
 pub(crate) use hugekit_sys::size::Size;
 pub use inherited::InheritedMemory;
-pub(crate) use memory::{Mapped, Memory};
+pub(crate) use memory::{Mapped, PoolMemory};
 pub use nodes::NodePolicy;
-pub use stats::Stats;
+pub use stats::PoolStats;
 
 /// Memory that is allocated clean. A handle: clones are the same pool.
 ///
@@ -66,10 +66,10 @@ pub use stats::Stats;
 /// # Ok::<(), hugekit::pool::PoolError>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Pool(Arc<Inner>);
+pub struct Pool(Arc<PoolInner>);
 
 #[derive(Debug)]
-struct Inner {
+struct PoolInner {
     /// Held for its drop.
     _scrubber: Scrubber,
     core: Arc<Core>,
@@ -112,7 +112,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`PoolError::Forked`] in a forked child.
-    pub fn stats(&self) -> Result<Stats, PoolError> {
+    pub fn stats(&self) -> Result<PoolStats, PoolError> {
         self.0.core.check_ours()?;
         Ok(self.0.core.stats())
     }
@@ -268,7 +268,7 @@ impl Pool {
         self.0.core.clear_in_use(extent, bytes, self.0.threads)
     }
 
-    pub(crate) fn memory(&self) -> &Memory {
+    pub(crate) fn memory(&self) -> &PoolMemory {
         &self.0.core.memory
     }
 

@@ -12,7 +12,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::core::{Core, State};
+use super::core::{Core, PoolState};
 use super::extent::{Dirty, Extent};
 use super::stats::Scrubbed;
 use hugekit_bulk::parallel::Cancel;
@@ -105,6 +105,6 @@ fn next(core: &Core, most: usize, seen: &mut u64) -> Option<Extent<Dirty>> {
     None
 }
 
-fn nap<'a>(core: &Core, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+fn nap<'a>(core: &Core, state: MutexGuard<'a, PoolState>) -> MutexGuard<'a, PoolState> {
     core.stopped.wait_timeout(state, NAP).unwrap_or_else(PoisonError::into_inner).0
 }

@@ -18,10 +18,10 @@ pub(crate) enum Scrubbed {
 
 /// Counted since the pool was made, by fault handlers too: in memory that no snapshot can protect.
 #[derive(Debug)]
-pub(super) struct Counters(Private<Counts>);
+pub(super) struct Counters(Private<PoolCounts>);
 
 #[derive(Debug, Default)]
-struct Counts {
+struct PoolCounts {
     scrubbed: [AtomicU64; 5],
     populated: AtomicU64,
     allocations: AtomicU64,
@@ -30,7 +30,7 @@ struct Counts {
 
 impl Counters {
     pub(super) fn new() -> io::Result<Self> {
-        Private::new(Counts::default()).map(Self)
+        Private::new(PoolCounts::default()).map(Self)
     }
 
     pub(super) fn scrubbed(&self, who: Scrubbed, bytes: usize) {
@@ -49,10 +49,10 @@ impl Counters {
         self.0.waits.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The part of [`Stats`] that is counted; what is known at any moment is 0.
-    pub(super) fn read(&self) -> Stats {
+    /// The part of [`PoolStats`] that is counted; what is known at any moment is 0.
+    pub(super) fn read(&self) -> PoolStats {
         let scrubbed = |who: Scrubbed| self.0.scrubbed[who as usize].load(Ordering::Relaxed);
-        Stats {
+        PoolStats {
             scrubbed_in_background: scrubbed(Scrubbed::InBackground),
             scrubbed_at_allocation: scrubbed(Scrubbed::OnAllocation),
             scrubbed_on_request: scrubbed(Scrubbed::OnRequest),
@@ -61,7 +61,7 @@ impl Counters {
             populated: self.0.populated.load(Ordering::Relaxed),
             allocations: self.0.allocations.load(Ordering::Relaxed),
             waits: self.0.waits.load(Ordering::Relaxed),
-            ..Stats::default()
+            ..PoolStats::default()
         }
     }
 }
@@ -69,7 +69,7 @@ impl Counters {
 /// A pool at one moment. States are counted in folios, work done in bytes since the pool was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Stats {
+pub struct PoolStats {
     /// Bytes of a folio.
     pub page_size: usize,
     /// Folios that nothing is behind yet.

@@ -5,11 +5,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::Region;
-use super::mapped::Memory;
+use super::mapped::RegionMemory;
 use crate::cow::ForkGroup;
 use crate::fault::{FaultMode, suits};
 use crate::pool::{Clearing, Content, FaultError, Pool, PoolError};
 use hugekit_bulk::parallel::{Progress, Threads};
+use hugekit_sys::error_chain;
 
 /// A region to be made: [`Pool::region_builder`].
 #[derive(Clone)]
@@ -107,7 +108,7 @@ impl<'a> RegionBuilder<'a> {
     /// Cleared now, for a reason if it was to be cleared at the fault.
     fn on_allocation(&self, fallback: Option<FaultError>) -> Result<Region, PoolError> {
         let mapped = self.pool.allocate(self.len, self.threads, self.progress)?;
-        let memory = Memory::new(self.pool.clone(), mapped, self.len);
+        let memory = RegionMemory::new(self.pool.clone(), mapped, self.len);
         Ok(Region::new(memory.cleared_because(fallback)))
     }
 
@@ -119,14 +120,16 @@ impl<'a> RegionBuilder<'a> {
         let (mapped, contents) =
             unsafe { self.pool.hand_out_unready(self.len, self.threads, self.progress) }?;
         if contents.iter().all(|(_, content)| *content == Content::Clean) {
-            return Ok(Region::new(Memory::new(self.pool.clone(), mapped, self.len)));
+            return Ok(Region::new(RegionMemory::new(self.pool.clone(), mapped, self.len)));
         }
         let taken_in = match found(mapped.mapping().len()) {
             Ok(group) => group.take_in(mapped, Some(&contents)).inspect_err(|_| group.end()),
             Err(error) => Err((mapped, error)),
         };
         match taken_in {
-            Ok(region) => Ok(Region::new(Memory::in_group(self.pool.clone(), region, self.len))),
+            Ok(region) => {
+                Ok(Region::new(RegionMemory::in_group(self.pool.clone(), region, self.len)))
+            }
             Err((mapped, error)) => {
                 // SAFETY: no user was told an address, so everything is as it was.
                 unsafe { self.pool.reclaim_as(mapped, &contents) };
@@ -138,7 +141,7 @@ impl<'a> RegionBuilder<'a> {
     fn or_at_hand_out(&self, error: FaultError) -> Result<Region, PoolError> {
         match error {
             FaultError::Collapsible => {
-                hugekit_sys::events::info!("cleared at allocation: {error}");
+                hugekit_sys::events::info!("cleared at allocation: {}", error_chain(&error));
                 self.on_allocation(Some(error))
             }
             other => Err(other.into()),

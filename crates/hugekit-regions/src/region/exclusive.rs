@@ -4,7 +4,7 @@
 use hugekit_bulk::PopulateOptions;
 use std::ops::{Deref, DerefMut, Range};
 
-use super::mapped::Memory;
+use super::mapped::RegionMemory;
 use super::{RegionError, SharedRegion};
 use crate::fault::Serving;
 use crate::pool::{FaultError, Pool, PoolError};
@@ -21,7 +21,7 @@ use hugekit_bulk::parallel::Report;
 /// A process forked from this one has no such memory, and an access there ends in SIGSEGV. Dropping it
 /// there does nothing.
 #[derive(Debug)]
-pub struct Region(Box<Memory>);
+pub struct Region(Box<RegionMemory>);
 
 impl Pool {
     /// So many bytes of zeroed memory, in whole folios.
@@ -39,11 +39,11 @@ impl Pool {
 }
 
 impl Region {
-    pub(super) fn new(memory: Memory) -> Self {
+    pub(super) fn new(memory: RegionMemory) -> Self {
         Self(Box::new(memory))
     }
 
-    pub(super) fn memory(&self) -> &Memory {
+    pub(super) fn memory(&self) -> &RegionMemory {
         &self.0
     }
 

@@ -1,9 +1,10 @@
 //! Forks of regions: the same bytes twice, of which each side changes its own. `cow/` has how.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
-use super::mapped::Memory;
+use super::mapped::RegionMemory;
 use super::{Region, SharedRegion};
 use crate::cow::{CowHandle, ForkError, ForkGroup, Terms, Turn, usual_granule};
 use crate::fault::FaultMode;
@@ -17,10 +18,11 @@ const MOST_BYTES: usize = 2 << 20;
 #[derive(Clone)]
 #[must_use = "a builder does nothing until built"]
 pub struct ForkBuilder<'a> {
-    origin: &'a Memory,
+    origin: &'a RegionMemory,
     granule: Option<usize>,
     fault_mode: Option<FaultMode>,
     max_vmas: Option<usize>,
+    left_out: Vec<Range<usize>>,
 }
 
 impl fmt::Debug for ForkBuilder<'_> {
@@ -33,8 +35,8 @@ impl fmt::Debug for ForkBuilder<'_> {
 }
 
 impl<'a> ForkBuilder<'a> {
-    pub(super) fn new(origin: &'a Memory) -> Self {
-        Self { origin, granule: None, fault_mode: None, max_vmas: None }
+    pub(super) fn new(origin: &'a RegionMemory) -> Self {
+        Self { origin, granule: None, fault_mode: None, max_vmas: None, left_out: Vec::new() }
     }
 
     /// How many bytes are shared or copied as a whole, a power of two: a folio on reserved huge pages; up
@@ -59,13 +61,39 @@ impl<'a> ForkBuilder<'a> {
         self
     }
 
+    /// Leaves bytes out, as `MADV_DONTFORK` does for fork(2): the fork has zeroes there, in memory of its own. May be
+    /// called several times. By default, a fork inherits every byte.
+    ///
+    /// Writes of the region to whole granules there are not held back, so they meet no fault. A granule of which only
+    /// some bytes are left out is copied when the fork is made. Other forks are not changed: neither those that the
+    /// region has, nor those that this fork will have.
+    ///
+    /// ```
+    /// use hugekit::pool::{Backing, Pool};
+    ///
+    /// let pool = Pool::builder(2 << 20).backing(Backing::Base).build()?;
+    /// let mut guest = pool.region(1 << 20)?;
+    /// guest.fill(1);
+    /// let clone = guest.fork_builder().leave_out(0x1000..0x2000).build()?; // a ring, or a key
+    /// assert_eq!((clone[0xfff], clone[0x1000], clone[0x1fff], clone[0x2000]), (1, 0, 0, 1));
+    /// assert_eq!(guest[0x1000], 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`build`](Self::build) returns [`ForkError::OutOfRange`] if the bytes do not lie within the region.
+    pub fn leave_out(mut self, range: Range<usize>) -> Self {
+        self.left_out.push(range);
+        self
+    }
+
     /// Makes the fork.
     ///
     /// # Errors
     /// [`ForkError`]; the region is as it was then.
     pub fn build(&self) -> Result<Region, ForkError> {
         let fork = self.handle(None)?;
-        Ok(Region::new(Memory::in_group(self.origin.pool().clone(), fork, self.origin.len())))
+        Ok(Region::new(RegionMemory::in_group(self.origin.pool().clone(), fork, self.origin.len())))
     }
 
     /// Its mapping in the fork group, with the beginning of an epoch of the region if there is one.
@@ -76,11 +104,11 @@ impl<'a> ForkBuilder<'a> {
             Ok(Terms { granule_bytes, fault_mode, max_vmas: self.max_vmas })
         };
         let agree = |group: &Arc<ForkGroup>| group.check(self.granule, self.fault_mode);
-        self.origin.fork(terms, agree, turn)
+        self.origin.fork(&self.left_out, terms, agree, turn)
     }
 
     /// What is to be forked.
-    pub(super) fn origin(&self) -> &Memory {
+    pub(super) fn origin(&self) -> &RegionMemory {
         self.origin
     }
 }

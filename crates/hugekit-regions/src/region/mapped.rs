@@ -3,18 +3,18 @@
 #![allow(unsafe_code)]
 
 use hugekit_bulk::PopulateOptions;
-use std::collections::BTreeSet;
+use hugekit_sys::error_chain;
 use std::ops::Range;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
-use crate::cow::{CowHandle, ForkError, ForkGroup, Terms, Turn};
+use crate::cow::{Apart, CowHandle, ForkError, ForkGroup, Terms, Turn};
 use crate::fault::Serving;
 use crate::pool::{Content, FaultError, Mapped, Pool, Size};
 use hugekit_bulk::ClearError;
 use hugekit_bulk::parallel::{Bytes, Done, JobError, Report, Threads};
-use hugekit_bulk::populate::{self, PopulateError};
+use hugekit_bulk::populate::PopulateError;
 use hugekit_sys::ErrorKind;
 use hugekit_sys::HUGE_PAGE_BYTES;
 use hugekit_sys::headroom::{self, HeapShortage};
@@ -55,17 +55,17 @@ pub enum RegionError {
     #[error("a region cannot be cut to no bytes: drop it")]
     NoBytes,
     /// Populating failed: no thread was asked for, memory is broken, or none is left.
-    #[error("cannot populate: {0}")]
+    #[error("cannot populate the region")]
     Populate(#[from] JobError<PopulateError>),
     /// Clearing failed: no thread was asked for when the pool was made.
-    #[error("cannot clear what is released: {0}")]
+    #[error("cannot clear the released bytes")]
     Clear(#[from] ClearError),
     /// The kernel would not take the memory back.
     #[error("the kernel does not take the memory back: {0}")]
     Kept(std::io::ErrorKind),
     /// What the region shares with forks could not be copied.
-    #[error("what is shared with forks cannot be copied: {0}")]
-    Copy(PopulateError),
+    #[error("the bytes that the region shares with forks cannot be copied")]
+    Copy(#[source] PopulateError),
     /// A region that was forked lies in several places of the file, some of which are others' too.
     #[error("the region shares memory with forks: who writes its file would write theirs")]
     Forks,
@@ -90,7 +90,7 @@ impl RegionError {
 
 /// An extent in use, given back to its pool when dropped.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct RegionMemory {
     holds: RwLock<Holds>,
     /// The group that has its faults served from the beginning, if they are not plain ones.
     first_group: Option<Arc<ForkGroup>>,
@@ -111,9 +111,9 @@ pub(super) struct Memory {
 }
 
 // SAFETY: an address; the code that follows it says why that is sound.
-unsafe impl Send for Memory {}
+unsafe impl Send for RegionMemory {}
 // SAFETY: an address; atomics and locks guard all else.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for RegionMemory {}
 
 /// What a region has its memory from. Changed only by its first fork and at the end.
 #[derive(Debug)]
@@ -132,7 +132,7 @@ impl Holds {
     }
 }
 
-impl Memory {
+impl RegionMemory {
     pub(super) fn new(pool: Pool, mapped: Mapped, len: usize) -> Self {
         let (start, mapped_len) = (mapped.mapping().start(), mapped.mapping().len());
         Self::at(start, mapped_len, Holds::Plain(mapped), pool, len)
@@ -264,7 +264,10 @@ impl Memory {
         let job = options.job(len).min_chunk(page_size.max(HUGE_PAGE_BYTES));
         let populated = job.run(|chunk| {
             let (start, len) = (start.at(first + chunk.start), chunk.len());
-            memory::populate_read(start, len).map_err(|errno| populate::meaning(errno, start, len))
+            memory::populate_read(start, len).map_err(|errno| {
+                let start = start.addr();
+                PopulateError::from_errno(errno, &(start..start + len))
+            })
         });
         populated.map_err(|error| error.shifted_into(first, range))
     }
@@ -369,11 +372,12 @@ impl Memory {
     }
 }
 
-impl Memory {
+impl RegionMemory {
     /// A mapping with the same bytes. `terms` are those of the first fork; `agree` is what a later one has
-    /// to say; an epoch of the region may begin with it.
+    /// to say; `left_out` is what it does not inherit; an epoch of the region may begin with it.
     pub(super) fn fork(
         &self,
+        left_out: &[Range<usize>],
         terms: impl FnOnce(&Pool) -> Result<Terms, ForkError>,
         agree: impl FnOnce(&Arc<ForkGroup>) -> Result<(), ForkError>,
         turn: Option<&mut Turn<'_>>,
@@ -382,6 +386,9 @@ impl Memory {
             return Err(ForkError::Forked);
         }
         headroom::check()?;
+        if let Some(range) = left_out.iter().find(|range| self.within((*range).clone()).is_err()) {
+            return Err(ForkError::OutOfRange { range: range.clone(), len: self.len });
+        }
         let mut holds = self.holds.write().unwrap_or_else(PoisonError::into_inner);
         if self.file_given.load(Ordering::SeqCst) {
             return Err(ForkError::FileGiven);
@@ -406,7 +413,7 @@ impl Memory {
             return Err(error);
         }
         let Holds::Grouped(region) = &*holds else { unreachable!("it has just become one") };
-        region.fork(place, &self.pinned(granule_bytes), self.mapped_len, turn)
+        region.fork(place, &self.apart(left_out, granule_bytes), self.mapped_len, turn)
     }
 
     /// Has the region in a group that shares memory on these terms: its own, or one that it founds.
@@ -448,12 +455,15 @@ impl Memory {
         Ok(group)
     }
 
-    /// The slots on which a byte of a pinned range lies, in ascending order.
-    fn pinned(&self, granule_bytes: usize) -> Vec<usize> {
+    /// What a fork does not share.
+    fn apart(&self, left_out: &[Range<usize>], granule_bytes: usize) -> Apart {
+        let to_the_end = |range: &Range<usize>| match range.end == self.len {
+            true => range.start..self.mapped_len,
+            false => range.clone(),
+        };
+        let left_out: Vec<_> = left_out.iter().map(to_the_end).collect();
         let pins = self.pins.lock().unwrap_or_else(PoisonError::into_inner);
-        let slots = |pin: &Range<usize>| pin.start / granule_bytes..pin.end.div_ceil(granule_bytes);
-        let slots: BTreeSet<usize> = pins.iter().flat_map(slots).collect();
-        slots.into_iter().collect()
+        Apart::new(&pins, &left_out, granule_bytes, self.mapped_len)
     }
 
     /// Has every fork copy the range at once, until [`unpin`](Self::unpin).
@@ -494,12 +504,12 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for RegionMemory {
     fn drop(&mut self) {
         let _lent = headroom::lend();
         if *self.retires.get_mut() && self.pool.memory().is_ours() {
             if let Err(error) = self.give_to_kernel() {
-                hugekit_sys::events::error!("folios are lost: {error}");
+                hugekit_sys::events::error!("folios are lost: {}", error_chain(&error));
             }
             return;
         }

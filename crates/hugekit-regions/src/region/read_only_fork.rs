@@ -61,7 +61,7 @@ impl RegionEpoch {
 
 /// What it has cost so far.
 #[derive(Clone, Copy, Debug)]
-pub struct Cost {
+pub struct ForkCost {
     pub copied_by_writers: u64,
     /// Copied when it was made because they are pinned, or preserved by others than writers.
     pub copied_by_others: u64,
@@ -162,9 +162,9 @@ impl ReadOnlyFork {
     }
 
     /// The cost so far.
-    pub fn cost(&self) -> Cost {
+    pub fn cost(&self) -> ForkCost {
         let cost = self.fork.cost();
-        Cost {
+        ForkCost {
             copied_by_writers: cost.received,
             copied_by_others: cost.copied_at_once + self.preserved.load(Ordering::Relaxed),
             longest_fault: Duration::from_nanos(cost.longest_nanos),

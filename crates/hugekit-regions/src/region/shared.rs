@@ -10,7 +10,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::mapped::Memory;
+use super::mapped::RegionMemory;
 use super::{Region, RegionError};
 use crate::fault::Serving;
 use crate::pool::{FaultError, Pool};
@@ -36,14 +36,14 @@ const WORD: usize = size_of::<u64>();
 ///
 /// A process forked from this one has no such memory, and an access there ends in SIGSEGV.
 #[derive(Clone, Debug)]
-pub struct SharedRegion(Arc<Memory>);
+pub struct SharedRegion(Arc<RegionMemory>);
 
 impl SharedRegion {
-    pub(super) fn new(memory: Memory) -> Self {
+    pub(super) fn new(memory: RegionMemory) -> Self {
         Self(Arc::new(memory))
     }
 
-    pub(super) fn memory(&self) -> &Memory {
+    pub(super) fn memory(&self) -> &RegionMemory {
         &self.0
     }
 

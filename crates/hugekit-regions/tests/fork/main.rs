@@ -6,6 +6,7 @@ use hugekit_testing::backings;
 use hugekit_testing::child;
 mod fixture;
 mod kernel;
+mod left_out;
 mod lifetime;
 mod mappings;
 mod model;
@@ -24,6 +25,7 @@ use libtest_mimic::Arguments;
 fn main() {
     let checks = [
         sharing::CHECKS,
+        left_out::CHECKS,
         lifetime::CHECKS,
         model::CHECKS,
         threads::CHECKS,

@@ -8,6 +8,7 @@ use hugekit::pool::{Backing, Clearing};
 use hugekit::region::{ForkError, PinnedRange};
 use hugekit::{Pool, Region, SharedRegion};
 use proptest::collection::vec;
+use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::TestRunner;
@@ -25,7 +26,8 @@ struct Modelled {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Fork(Index),
+    /// With the bytes that the fork leaves out, if any.
+    Fork(Index, Option<(Index, Index)>),
     Write(Index, Index, usize, u8),
     Drop(Index),
     Release(Index, Index, Index),
@@ -39,7 +41,8 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let index = any::<Index>;
     let step = prop_oneof![
-        4 => index().prop_map(Step::Fork),
+        4 => (index(), option::of((index(), index())))
+            .prop_map(|(which, left_out)| Step::Fork(which, left_out)),
         8 => (index(), index(), 1_usize..9000, any::<u8>())
             .prop_map(|(which, at, len, byte)| Step::Write(which, at, len, byte)),
         2 => index().prop_map(Step::Drop),
@@ -81,13 +84,17 @@ impl Modelled {
     }
 }
 
-type HowToFork<'a> = &'a dyn Fn(&SharedRegion) -> Result<Region, ForkError>;
+type HowToFork<'a> = &'a dyn Fn(&SharedRegion, Range<usize>) -> Result<Region, ForkError>;
 
 impl Modelled {
     /// A child, if there are mappings for one.
-    fn fork(&self, how: HowToFork<'_>) -> Option<Self> {
-        match how(&self.region) {
-            Ok(child) => Some(Self::new(child, self.bytes.clone())),
+    fn fork(&self, left_out: Range<usize>, how: HowToFork<'_>) -> Option<Self> {
+        match how(&self.region, left_out.clone()) {
+            Ok(child) => {
+                let mut bytes = self.bytes.clone();
+                bytes[left_out].fill(0);
+                Some(Self::new(child, bytes))
+            }
             // What is pinned cannot be moved together, and a new place may not be free in one piece.
             Err(ForkError::Mappings { needed, most: 3, .. }) => {
                 assert!(needed > 0);
@@ -136,11 +143,13 @@ impl Modelled {
 fn take(tree: &mut Vec<Modelled>, step: &Step, how: HowToFork<'_>, page: usize) {
     let of = |tree: &[Modelled], index: &Index| index.index(tree.len());
     match step {
-        Step::Fork(which) if tree.len() < MOST => {
-            let child = tree[of(tree, which)].fork(how);
+        Step::Fork(which, left_out) if tree.len() < MOST => {
+            let modelled = &tree[of(tree, which)];
+            let left_out = left_out.as_ref().map_or(0..0, |(a, b)| modelled.range(a, b, 1));
+            let child = modelled.fork(left_out, how);
             tree.extend(child);
         }
-        Step::Fork(_) => {}
+        Step::Fork(..) => {}
         Step::Write(which, at, len, byte) => {
             let modelled = which.get_mut(tree);
             let at = at.index(modelled.bytes.len());
@@ -218,9 +227,9 @@ impl Tree {
         let looks_at_all = backing == Backing::Base && clearing.is_none();
         let run = |steps: Vec<Step>, most: usize| {
             let mut tree = vec![self.first(&pool, len, clearing)];
-            let how = |region: &SharedRegion| {
+            let how = |region: &SharedRegion, left_out: Range<usize>| {
                 let fork = region.fork_builder().granule(granule).fault_mode(fault_mode);
-                fork.max_vmas(most).build()
+                fork.max_vmas(most).leave_out(left_out).build()
             };
             for step in &steps {
                 take(&mut tree, step, &how, page);

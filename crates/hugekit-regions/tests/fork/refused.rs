@@ -3,7 +3,7 @@
 use hugekit::fault::FaultMode;
 use hugekit::pool::Backing;
 use hugekit::region::ForkError;
-use hugekit::{HUGE_PAGE_BYTES, RegionError};
+use hugekit::{HUGE_PAGE_BYTES, RegionError, error_chain};
 
 use crate::backings::{Check, FOLIOS, builder, unscrubbed};
 use crate::fixture::{fault_modes, granules, is_painted, paint, pool};
@@ -14,7 +14,7 @@ fn fork_beyond_the_pool_is_an_error_and_changes_nothing(backing: Backing) {
         let mut region = pool.region(FOLIOS * backing.page_size()).unwrap();
         paint(&mut region, 1);
         let refused = region.fork_builder().fault_mode(fault_mode).build().unwrap_err();
-        let message = refused.to_string();
+        let message = error_chain(&refused).to_string();
         assert!(message.contains("0 bytes are free"), "{message}");
         assert!(matches!(refused, ForkError::Pool(_)));
         assert!(region.serving().is_none());

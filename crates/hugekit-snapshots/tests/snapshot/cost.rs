@@ -18,8 +18,9 @@ fn in_background_without_writers_retains_everything(fault_mode: FaultMode) {
     let builder = builder.max_cow_bytes(14 * HUGE).populate_copies(2 * HUGE);
     // SAFETY: no system call writes there.
     let snapshot = unsafe { builder.of_anonymous(memory.range()) }.unwrap();
-    let all =
-        |stats: hugekit::snapshot::Stats| stats.copied_by_others + stats.copied_by_writers == 6;
+    let all = |stats: hugekit::snapshot::SnapshotStats| {
+        stats.copied_by_others + stats.copied_by_writers == 6
+    };
     while !all(snapshot.stats()) {
         thread::yield_now();
     }

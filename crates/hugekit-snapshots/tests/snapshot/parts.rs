@@ -124,7 +124,11 @@ fn of_several_neighbours_shares_one_snapshot(fault_mode: FaultMode) {
         .map(|range| unsafe { (**range).to_vec() })
         .collect();
     let builder = Snapshot::builder().fault_mode(fault_mode).max_cow_bytes(usize::MAX);
-    assert_eq!(builder.neighbours(&ranges), [vec![1, 2, 0], vec![3], vec![4], vec![5]]);
+    let addresses = ranges.map(|range| {
+        let start = range.cast::<u8>().addr();
+        start..start + range.len()
+    });
+    assert_eq!(builder.neighbours(&addresses), [vec![1, 2, 0], vec![3], vec![4], vec![5]]);
     // SAFETY: no system call writes there.
     let taken = unsafe { builder.take_many(&ranges) }.unwrap();
     let share = |one: usize, other: usize| taken[one].shares_cost_with(&taken[other]);

@@ -61,17 +61,17 @@ impl Scanned {
         self.first(range, PROTECTED)
     }
 
-    pub(super) fn has_file(&self, range: &Range<usize>) -> io::Result<bool> {
+    pub(super) fn probe_file(&self, range: &Range<usize>) -> io::Result<bool> {
         Ok(self.first(range, OF_FILES)?.is_some())
     }
 
     /// Whether some page of the range is in the page tables.
-    pub fn has_present(&self, range: &Range<usize>) -> io::Result<bool> {
+    pub fn probe_present(&self, range: &Range<usize>) -> io::Result<bool> {
         Ok(self.first(range, PRESENT)?.is_some())
     }
 
     /// Whether some of the range is mapped as huge pages.
-    pub fn has_huge(&self, range: &Range<usize>) -> io::Result<bool> {
+    pub fn probe_huge(&self, range: &Range<usize>) -> io::Result<bool> {
         Ok(self.first(range, HUGE)?.is_some())
     }
 

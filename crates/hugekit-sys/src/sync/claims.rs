@@ -18,13 +18,13 @@ use super::primitives::{Ordering, Private, Words};
 use crate::thread::SignalsBlocked;
 
 /// What a word can say, in the lower 30 bits. 0 is a state, because the kernel's memory is zero at first.
-pub trait State: Copy + fmt::Debug + PartialEq {
+pub trait ClaimState: Copy + fmt::Debug + PartialEq {
     fn bits(self) -> u32;
     fn of(bits: u32) -> Self;
 }
 
 /// Nothing but whether it is claimed: a table of locks.
-impl State for () {
+impl ClaimState for () {
     fn bits(self) -> u32 {
         0
     }
@@ -54,21 +54,21 @@ pub struct Seen<S> {
 /// The right to work on what a word stands for, of a thread that has its signals blocked. Dropped, it leaves the state
 /// as it was.
 #[derive(Debug)]
-pub struct Claim<'a, S: State> {
+pub struct Claim<'a, S: ClaimState> {
     claims: &'a Claims<S>,
     index: usize,
     state: S,
     is_broken: bool,
 }
 
-impl<S: State> Seen<S> {
+impl<S: ClaimState> Seen<S> {
     fn of(bits: u32) -> Self {
         let state = S::of(bits & !(BUSY | BROKEN));
         Self { state, is_busy: bits & BUSY != 0, is_broken: bits & BROKEN != 0 }
     }
 }
 
-impl<S: State> Claims<S> {
+impl<S: ClaimState> Claims<S> {
     /// So many, in state 0.
     pub fn new(len: usize) -> io::Result<Self> {
         Ok(Self {
@@ -151,7 +151,7 @@ impl<S: State> Claims<S> {
     }
 }
 
-impl<S: State> Claim<'_, S> {
+impl<S: ClaimState> Claim<'_, S> {
     /// What it was when it was claimed.
     pub fn state(&self) -> S {
         self.state
@@ -168,7 +168,7 @@ impl<S: State> Claim<'_, S> {
     }
 }
 
-impl<S: State> Drop for Claim<'_, S> {
+impl<S: ClaimState> Drop for Claim<'_, S> {
     fn drop(&mut self) {
         held::note_released();
         self.claims.end_claim(self.index, self.state);
@@ -183,7 +183,7 @@ mod tests {
     use super::*;
     use crate::thread::without_signals;
 
-    impl State for u32 {
+    impl ClaimState for u32 {
         fn bits(self) -> u32 {
             self
         }
@@ -257,7 +257,7 @@ mod models {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     struct Step(u32);
 
-    impl State for Step {
+    impl ClaimState for Step {
         fn bits(self) -> u32 {
             self.0
         }

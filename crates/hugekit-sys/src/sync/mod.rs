@@ -21,7 +21,7 @@ mod per_process;
 pub mod primitives;
 mod published;
 
-pub use self::claims::{Claim, Claims, State};
+pub use self::claims::{Claim, ClaimState, Claims};
 pub use self::event::WakeEvent;
 pub use self::gate::Gate;
 pub use self::latch::Latch;

@@ -8,9 +8,7 @@ mod string;
 mod valgrind;
 mod vectors;
 
-use std::sync::OnceLock;
-
-use raw_cpuid::CpuId;
+use hugekit_machine::cpu::{has_clzero, has_movdir64b};
 
 pub use self::valgrind::runs_on_valgrind;
 use super::all::{MEMCPY, MEMSET, always};
@@ -78,23 +76,6 @@ fn has_avx2() -> bool {
 
 fn has_avx512f() -> bool {
     std::arch::is_x86_feature_detected!("avx512f")
-}
-
-fn has_movdir64b() -> bool {
-    static ANSWER: OnceLock<bool> = OnceLock::new();
-    *ANSWER.get_or_init(|| {
-        const LEAF: u32 = 7;
-        const MOVDIR64B: u32 = 1 << 28;
-        raw_cpuid::cpuid!(0).eax >= LEAF && raw_cpuid::cpuid!(LEAF, 0).ecx & MOVDIR64B != 0
-    })
-}
-
-fn has_clzero() -> bool {
-    static ANSWER: OnceLock<bool> = OnceLock::new();
-    *ANSWER.get_or_init(|| {
-        let features = CpuId::new().get_processor_capacity_feature_info();
-        features.is_some_and(|features| features.has_cl_zero())
-    })
 }
 
 /// The time-stamp counter. Loads before it have arrived, stores have at least begun.

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use hugekit::error_chain;
 use hugekit::fault::FaultMode;
 use hugekit::pool::{Backing, Clearing};
 use hugekit::{Pool, Region};
@@ -107,7 +108,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, share: f64) -> Result<Part, LabErro
     }
     let pool = unscrubbed(free * page).backing(Backing::Hugetlb1G).strict(true).build()?;
     if let Err(error) = dirty(&pool, 1) {
-        part.notices.push(format!("served faults of {size} left out: {error}"));
+        part.notices.push(format!("served faults of {size} left out: {}", error_chain(&error)));
         return Ok(part);
     }
     part.absorb(measure_on(bench, &pool, share)?);

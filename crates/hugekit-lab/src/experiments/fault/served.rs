@@ -1,6 +1,7 @@
 //! Faults that hugekit serves itself: of memory that is clean but not plain (*minor*), *dirty*, or a *hole*;
 //! in place and threaded; while the other CPUs are idle, and while another thread of the process runs.
 
+use hugekit::error_chain;
 use hugekit::fault::FaultMode;
 use hugekit::pool::{Backing, Clearing};
 use hugekit::{Pool, PoolError, Region};
@@ -8,7 +9,6 @@ use hugekit::{Pool, PoolError, Region};
 use crate::LabError;
 use crate::experiments::memory_sources::{CLEARED_EARLIER, soil, unscrubbed};
 use crate::measure::part::Part;
-use crate::record::reason;
 
 /// The clear that a fault of dirty memory is made of, without the fault.
 pub(super) const CLEAR_ALONE: &str = "clear-alone";
@@ -45,13 +45,13 @@ impl LazyRegion {
         // A hole of other memory is populated when it is allocated.
         let mut holes = pool.backing().is_reserved().then_some(Kind::Hole);
         if let (Some(_), Err(error)) = (holes, taken_back) {
-            left_out.push(format!("holes left out: {}", reason(&error)));
+            left_out.push(format!("holes left out: {}", error_chain(&error)));
             holes = None;
         }
         for fault_mode in FAULT_MODES {
             soil(&pool)?;
             if let Err(error) = at_fault(&pool, row, fault_mode) {
-                left_out.push(format!("{} left out: {error}", name(fault_mode)));
+                left_out.push(format!("{} left out: {}", name(fault_mode), error_chain(&error)));
                 continue;
             }
             for kind in [Kind::Minor, Kind::Dirty].into_iter().chain(holes) {

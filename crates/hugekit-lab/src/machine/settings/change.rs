@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use hugekit_machine::Root;
-use hugekit_machine::hugepages::Pool;
+use hugekit_machine::hugepages::HugePagePool;
 use serde::{Deserialize, Serialize};
 
 use super::{count_of, failed, huge_pages};
@@ -92,7 +92,7 @@ fn put_back(
 }
 
 /// Pages that the administrator reserved: the surplus ones come and go by themselves.
-pub(super) fn pages(pool: &Pool) -> u64 {
+pub(super) fn pages(pool: &HugePagePool) -> u64 {
     pool.total.saturating_sub(pool.surplus)
 }
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use hugekit_machine as machine;
 use hugekit_machine::Root;
-use hugekit_machine::hugepages::{self, Pool};
+use hugekit_machine::hugepages::{self, HugePagePool};
 
 use self::change::{Change, Undone, chosen, pages};
 use self::journal::Journal;
@@ -106,7 +106,7 @@ impl Settings {
         root: &Root,
         page_size: u64,
         wanted: u64,
-    ) -> Result<Option<Pool>, LabError> {
+    ) -> Result<Option<HugePagePool>, LabError> {
         let Some(before) = huge_pages(root, page_size)? else { return Ok(None) };
         let missing = wanted.saturating_sub(before.unpromised());
         let Some(allowed) = self.0.as_mut().filter(|_| missing > 0) else {
@@ -227,7 +227,10 @@ pub fn put_back(root: &Root) -> Result<Vec<String>, LabError> {
 }
 
 /// The kernel's huge pages of this size; `None` where it has none.
-pub(crate) fn huge_pages(root: &Root, page_size: u64) -> Result<Option<Pool>, machine::Error> {
+pub(crate) fn huge_pages(
+    root: &Root,
+    page_size: u64,
+) -> Result<Option<HugePagePool>, machine::Error> {
     match hugepages::read(root) {
         Err(error) if error.is_not_found() => Ok(None),
         pools => Ok(pools?.into_iter().find(|pool| pool.page_size == page_size)),
