@@ -40,7 +40,13 @@ fn small_vmm_survives_every_kill() {
     let memory = MemoryFile::create(folder.path(), LEN);
     let removed = (6 * MIB, 4 * MIB);
     for round in 0..kills().div_ceil(OF_ONE) {
-        let options = Options { stay: round % 2 == 1, ..Options::new(&memory.path) };
+        let all = Options::new(&memory.path);
+        let options = match round % 3 {
+            0 => all,
+            1 => Options { stay: true, ..all },
+            // Nothing is read ahead that could wake the VM, and at any moment a fault is being answered.
+            _ => Options { prefetch: false, around: 4096, ..all },
+        };
         let mut pager = PagerProcess::start(folder.path(), &options);
         let served = pager.log().len();
         let mut vmm = SmallVmm::start(&pager.socket, &[LEN], Pages::Base).unwrap();
