@@ -1,9 +1,7 @@
-"""What the book needs beside mkdocs: links that leave docs/, those of the repository's other pages, and the
-decisions in the navigation."""
+"""What the book needs beside mkdocs: links that leave docs/, and the decisions in the navigation."""
 
 import pathlib
 import re
-import subprocess
 
 from mkdocs.exceptions import PluginError
 
@@ -12,19 +10,6 @@ OUTSIDE = re.compile(r"\]\((?P<path>\.\.?/[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
 RUST = re.compile(r"^```rust\S*\n(?P<program>.*?)^```$", re.MULTILINE | re.DOTALL)
 # Rust's doctests hide these lines from readers.
 HIDDEN = re.compile(r"^#(?: .*)?\n", re.MULTILINE)
-
-
-LINK = re.compile(r"\]\((?![a-z]+:|#)(?P<path>[^)#\s]+)")
-
-
-def on_pre_build(config):
-    """No page of the repository links to a file that is not there, be it in the book or not."""
-    tracked = ["git", "-C", REPOSITORY, "ls-files", "--cached", "--others", "--exclude-standard", "*.md"]
-    for name in subprocess.run(tracked, check=True, capture_output=True, text=True).stdout.splitlines():
-        page = REPOSITORY / name
-        for link in LINK.finditer(page.read_text()) if page.exists() else ():
-            if not (page.parent / link["path"]).exists():
-                raise PluginError(f"{name} links to {link['path']}, which is not there")
 
 
 def on_config(config):

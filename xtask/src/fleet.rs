@@ -111,7 +111,7 @@ impl Fleets {
         commands.iter().for_each(|line| println!("  {line}"));
         println!("  Linux {release}, {} s", since.elapsed().as_secs());
         if is_of_table {
-            record::keep(guest, release, &counted, &commands)?;
+            record::keep(guest, release, &counted)?;
         }
         count.add(&counted);
         Ok(())

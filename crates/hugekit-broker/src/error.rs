@@ -28,7 +28,7 @@ pub enum BrokerError {
     Unit(#[source] LeaseError),
     /// What is charged to clients cannot be populated before they ask.
     #[error(
-        "{ready} units were to be ready, but what clients are charged for is populated when they ask"
+        "{ready} ready units requested: units that clients are charged for are populated on request"
     )]
     ReadyForClients {
         /// Units that were to be ready.
@@ -57,14 +57,17 @@ impl BrokerError {
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         Some(match self {
-            Self::Running { .. } => "choose another --socket, or end that one".to_owned(),
+            Self::Running { .. } => "choose another --socket, or stop the other broker".to_owned(),
             Self::Socket { .. } => {
                 "choose a --socket in a directory that this user may write to".to_owned()
             }
             Self::Unit(error) => return error.remedy(),
-            Self::ReadyForClients { .. } => "--ready 0".to_owned(),
+            Self::ReadyForClients { .. } => "use --ready 0".to_owned(),
             Self::Group { group, .. } => {
-                format!("make it, and let this user write to {}/cgroup.procs", group.display())
+                format!(
+                    "make it, and give this user write access to {}/cgroup.procs",
+                    group.display()
+                )
             }
             Self::Kernel { .. } => return None,
         })

@@ -10,16 +10,18 @@ use crate::parallel::{Bytes, Done, JobError, Report};
 use crate::profile::{CLEAR_PLAIN_BELOW, CacheState, Profile};
 use hugekit_sys::ErrorKind;
 
-/// Sets every byte to zero, on the calling thread, by the fastest routine for this length.
+/// Sets every byte to zero, on the calling thread, by the routine that is fastest for this length.
 ///
-/// Nothing is assumed about who uses the memory next; [`ClearOptions`] takes such knowledge. Never
-/// slower than `memset`, whatever the length.
+/// It does not know who uses the memory next. If the caller knows, [`ClearOptions`] can be faster.
+/// Compared with `memset`: [benchmarks.md] has gains and losses by length.
 ///
 /// ```
 /// let mut page = vec![0xff_u8; hugekit::HUGE_PAGE_BYTES];
 /// hugekit::clear(&mut page);
 /// assert!(page.iter().all(|&byte| byte == 0));
 /// ```
+///
+/// [benchmarks.md]: https://github.com/hugekit/hugekit/blob/main/docs/benchmarks.md
 #[inline]
 pub fn clear(bytes: &mut [u8]) {
     if bytes.len() < CLEAR_PLAIN_BELOW.warm() {
@@ -41,20 +43,23 @@ fn clear_long(bytes: &mut [u8]) {
     Far::by(Profile::current(), CacheState::Warm).run(0..len, &clear).publish();
 }
 
-/// Why a clear was refused, or stopped. Nothing was written, unless it was cancelled.
+/// An error of a clear.
+///
+/// Only a cancelled clear has written anything: [`done`](Self::done) returns the bytes. After every
+/// other error the memory is unchanged.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClearError {
-    /// The target lies outside, or the routine does not run here.
+    /// The target lies outside the memory, or this CPU cannot run the routine.
     #[error(transparent)]
     Hint(#[from] HintError),
-    /// No thread was asked for, or the clear was cancelled.
+    /// The number of threads was 0, the process may use no CPU, or the clear was cancelled.
     #[error(transparent)]
     Job(#[from] JobError<Infallible>),
 }
 
 impl ClearError {
-    /// Of a clear that was cancelled, which bytes it was done with.
+    /// The bytes that a cancelled clear has cleared; `None` for other errors.
     #[must_use]
     pub const fn done(&self) -> Option<&Done> {
         match self {
@@ -64,7 +69,7 @@ impl ClearError {
     }
 }
 
-/// A clear with knowledge: who touches what next, in which order, by which routine.
+/// Options for a clear: who uses which bytes next, how many threads clear, progress, cancellation.
 ///
 /// ```
 /// use hugekit::{ClearOptions, HUGE_PAGE_BYTES, Reuse};
@@ -81,11 +86,12 @@ impl ClearOptions<'_> {
     /// Sets every byte to zero.
     ///
     /// # Errors
-    /// [`ClearError`] if the target lies outside `bytes`, the routine does not run here, or no
-    /// thread is asked for; nothing is written then. And if it is cancelled.
+    /// [`ClearError`] if the target lies outside `bytes`, this CPU cannot run the routine, or the
+    /// number of threads is 0. Nothing is written then. Also if the clear is cancelled: some bytes
+    /// are zero then.
     ///
     /// # Panics
-    /// If the progress callback does.
+    /// If the progress callback panics.
     #[inline(always)]
     #[allow(unsafe_code)]
     pub fn run(&self, bytes: &mut [u8]) -> Result<Report, ClearError> {
@@ -93,13 +99,14 @@ impl ClearOptions<'_> {
         unsafe { self.run_raw(bytes.as_mut_ptr(), bytes.len()) }
     }
 
-    /// As [`run`](Self::run), for memory that holds nothing yet; returns it as initialised bytes.
+    /// Clears memory that is not initialised yet, as [`run`](Self::run) does, and returns it as
+    /// initialised bytes.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    /// The errors of [`run`](Self::run). The memory counts as not initialised then.
     ///
     /// # Panics
-    /// As [`run`](Self::run).
+    /// If the progress callback panics.
     #[allow(unsafe_code)]
     pub fn run_uninit<'m>(
         &self,
@@ -114,16 +121,17 @@ impl ClearOptions<'_> {
         }
     }
 
-    /// As [`run`](Self::run), for memory known by its address only.
+    /// Clears `len` bytes from `start` on, as [`run`](Self::run) does.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    /// The errors of [`run`](Self::run).
     ///
     /// # Panics
-    /// As [`run`](Self::run).
+    /// If the progress callback panics.
     ///
     /// # Safety
-    /// `start` is valid for writes of `len` bytes, and nothing else accesses them meanwhile.
+    /// `start` is valid for writes of `len` bytes. During the call no other thread, process or
+    /// device accesses these bytes.
     #[inline(always)]
     #[allow(unsafe_code)]
     pub unsafe fn run_raw(&self, start: *mut u8, len: usize) -> Result<Report, ClearError> {
@@ -138,7 +146,7 @@ impl ClearOptions<'_> {
 }
 
 impl ClearError {
-    /// What it means for a program.
+    /// The kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

@@ -9,11 +9,14 @@ use crate::parallel::{Bytes, Done, JobError, Report};
 use crate::profile::{COPY_PLAIN_BELOW, CacheState, Profile};
 use hugekit_sys::ErrorKind;
 
-/// Why a copy was refused, or stopped. Nothing was written, unless it was cancelled.
+/// An error of a copy.
+///
+/// Only a cancelled copy has written anything: [`done`](Self::done) returns the bytes. After every
+/// other error the destination is unchanged.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CopyError {
-    /// Source and destination are not equally long.
+    /// Source and destination differ in length.
     #[error("cannot copy {src} bytes into {dst}: the lengths must be the same")]
     LengthsDiffer {
         /// Length of the destination in bytes.
@@ -21,7 +24,7 @@ pub enum CopyError {
         /// Length of the source in bytes.
         src: usize,
     },
-    /// Source and destination share bytes, which only pointers can.
+    /// Source and destination overlap. Only a copy by pointers can fail this way.
     #[error("source at {src:#x} and destination at {dst:#x} overlap within {len} bytes")]
     Overlap {
         /// Address of the destination.
@@ -31,16 +34,16 @@ pub enum CopyError {
         /// Length of both in bytes.
         len: usize,
     },
-    /// The target lies outside, or the routine does not run here.
+    /// The target lies outside the memory, or this CPU cannot run the routine.
     #[error(transparent)]
     Hint(#[from] HintError),
-    /// No thread was asked for, or the copy was cancelled.
+    /// The number of threads was 0, the process may use no CPU, or the copy was cancelled.
     #[error(transparent)]
     Job(#[from] JobError<Infallible>),
 }
 
 impl CopyError {
-    /// Of a copy that was cancelled, which bytes it was done with.
+    /// The bytes that a cancelled copy has copied; `None` for other errors.
     #[must_use]
     pub const fn done(&self) -> Option<&Done> {
         match self {
@@ -50,9 +53,9 @@ impl CopyError {
     }
 }
 
-/// Copies `src` to `dst`, on the calling thread, by the fastest routine for this length.
+/// Copies `src` to `dst`, on the calling thread, by the routine that is fastest for this length.
 ///
-/// Nothing is assumed about who uses either next; [`CopyOptions`] takes such knowledge.
+/// It does not know who uses the memory next. If the caller knows, [`CopyOptions`] can be faster.
 ///
 /// ```
 /// let source = vec![7_u8; 1 << 20];
@@ -63,7 +66,7 @@ impl CopyError {
 /// ```
 ///
 /// # Errors
-/// [`CopyError::LengthsDiffer`]; nothing is written then.
+/// [`CopyError::LengthsDiffer`]. Nothing is written then.
 #[inline]
 pub fn copy(dst: &mut [u8], src: &[u8]) -> Result<(), CopyError> {
     same_length(dst, src)?;
@@ -95,9 +98,10 @@ fn same_length(dst: &[u8], src: &[u8]) -> Result<(), CopyError> {
     }
 }
 
-/// A copy with knowledge: who touches what next, in which order, by which routine. Target and
-/// order hold for both sides; [`reuse`](Operation::reuse) speaks of the destination,
-/// [`source_reuse`](Self::source_reuse) of the source.
+/// Options for a copy: who uses which bytes next, how many threads copy, progress, cancellation.
+///
+/// Target and order apply to source and destination. [`reuse`](Operation::reuse) is about the
+/// destination, [`source_reuse`](Self::source_reuse) about the source.
 ///
 /// ```
 /// use hugekit::{CopyOptions, HUGE_PAGE_BYTES, Reuse};
@@ -112,14 +116,16 @@ fn same_length(dst: &[u8], src: &[u8]) -> Result<(), CopyError> {
 pub type CopyOptions<'a> = Operation<'a, CopyFn>;
 
 impl CopyOptions<'_> {
-    /// Who uses the source next. With [`reuse`](Operation::reuse) it decides which sides of the near
-    /// window, the bytes around the target, stay in the cache:
+    /// Sets who uses the source next. By default [`Reuse::Unknown`].
+    ///
+    /// Together with [`reuse`](Operation::reuse) it decides which side of the near window (the
+    /// bytes around the target) stays in the cache:
     ///
     /// | destination | source | near window |
     /// | --- | --- | --- |
     /// | used next | `Unknown`, `Target`, `All` | an ordinary copy: both sides are cached |
-    /// | used next | `None` | the destination is cached, the source is asked to pass by |
-    /// | not, or unknown | `Target`, `All` | copied last, as the rest is: the source is cached by loading it |
+    /// | used next | `None` | the destination is cached; the source is prefetched past the cache |
+    /// | not, or unknown | `Target`, `All` | copied last and streamed; loads cache the source |
     pub fn source_reuse(self, reuse: Reuse) -> Self {
         self.reuse_of_source(reuse)
     }
@@ -127,11 +133,12 @@ impl CopyOptions<'_> {
     /// Copies `src` to `dst`.
     ///
     /// # Errors
-    /// [`CopyError`] if the lengths differ, the target lies outside, the routine does not run here,
-    /// or no thread is asked for; nothing is written then. And if it is cancelled.
+    /// [`CopyError`] if the lengths differ, the target lies outside, this CPU cannot run the
+    /// routine, or the number of threads is 0. Nothing is written then. Also if the copy is
+    /// cancelled: some bytes are copied then.
     ///
     /// # Panics
-    /// If the progress callback does.
+    /// If the progress callback panics.
     #[inline(always)]
     #[allow(unsafe_code)]
     pub fn run(&self, dst: &mut [u8], src: &[u8]) -> Result<Report, CopyError> {
@@ -141,17 +148,17 @@ impl CopyOptions<'_> {
         unsafe { self.run_raw(dst.as_mut_ptr(), src.as_ptr(), dst.len()) }
     }
 
-    /// As [`run`](Self::run), for memory known by its addresses only.
+    /// Copies `len` bytes from `src` to `dst`, as [`run`](Self::run) does.
     ///
     /// # Errors
-    /// As [`run`](Self::run), and [`CopyError::Overlap`].
+    /// The errors of [`run`](Self::run), and [`CopyError::Overlap`].
     ///
     /// # Panics
-    /// As [`run`](Self::run).
+    /// If the progress callback panics.
     ///
     /// # Safety
-    /// `src` is valid for reads and `dst` for writes of `len` bytes; nothing else writes to either,
-    /// or reads from `dst`, meanwhile.
+    /// `src` is valid for reads and `dst` for writes of `len` bytes. During the call no other
+    /// thread, process or device writes to either, or reads from `dst`.
     #[inline(always)]
     #[allow(unsafe_code)]
     pub unsafe fn run_raw(
@@ -175,7 +182,7 @@ impl CopyOptions<'_> {
 }
 
 impl CopyError {
-    /// What it means for a program.
+    /// The kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

@@ -19,20 +19,21 @@ use crate::profile::{
 use crate::sweep::{Order, Reach, near_window};
 use hugekit_sys::ErrorKind;
 
-/// Who uses the memory next, as far as the caller knows.
+/// Who uses the memory next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reuse {
-    /// Nothing is known, beyond the target if one is given: then as [`Target`](Self::Target),
-    /// else the length decides.
+    /// Not known. If there is a target, as [`Target`](Self::Target). If not, the length decides
+    /// which bytes stream past the cache.
     #[default]
     Unknown,
-    /// The bytes around the target, or around offset 0 if none is given. The rest is not used
-    /// soon and streams.
+    /// The next user needs the bytes around the target, or around offset 0 without a target. They
+    /// stay in the cache. The rest streams past it.
     Target,
-    /// All of it, soon: as much as this CPU's cache holds well is left there, around the target.
+    /// The next user needs all bytes soon. As many as fit this CPU's cache stay there, those around
+    /// the target first.
     All,
-    /// Not soon: all of it streams.
+    /// No thread uses the bytes soon. All of them stream past the cache.
     None,
 }
 
@@ -43,7 +44,7 @@ impl Reuse {
     }
 }
 
-/// Why a hint was refused. Nothing was written.
+/// A hint that was refused. Nothing was written.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HintError {
@@ -55,7 +56,7 @@ pub enum HintError {
         /// The length of the memory in bytes.
         len: usize,
     },
-    /// The routine asked for does not run on this CPU.
+    /// This CPU cannot run the requested routine.
     #[error("routine {name} is not available here: it needs {needs}")]
     RoutineUnavailable {
         /// The routine's name.
@@ -65,7 +66,7 @@ pub enum HintError {
     },
 }
 
-/// What an operation's routines are: [`ClearFn`] or [`CopyFn`].
+/// The kind of operation: [`ClearFn`] or [`CopyFn`]. No other type can implement it.
 pub trait Method: Sized + Sync + 'static + sealed::Sealed {
     /// The profile's bands for this method.
     #[doc(hidden)]
@@ -144,8 +145,8 @@ mod sealed {
     }
 }
 
-/// An operation with knowledge: who touches what next, in which order, by which routine. Used as
-/// [`ClearOptions`](crate::ClearOptions) or [`CopyOptions`](crate::CopyOptions).
+/// Options of a clear ([`ClearOptions`](crate::ClearOptions)) or a copy
+/// ([`CopyOptions`](crate::CopyOptions)).
 #[derive(Debug)]
 #[must_use = "a builder does nothing until run"]
 pub struct Operation<'a, F: 'static> {
@@ -184,27 +185,27 @@ impl<F> Default for Operation<'_, F> {
 }
 
 impl<'a, F: Method> Operation<'a, F> {
-    /// An operation of which nothing is known: the length alone decides.
+    /// Makes an operation without options: one thread, and only the length decides the routine.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The byte that is accessed next, as an offset from the start of the memory: for a page
-    /// fault the faulting address, not that of the page.
+    /// Sets the byte that is used next, as an offset from the start of the memory. In a page-fault
+    /// handler this is the offset of the faulting address, not of its page. By default none.
     pub fn target(mut self, offset: usize) -> Self {
         self.asks = true;
         self.target = Some(offset);
         self
     }
 
-    /// Who uses the memory that is written next.
+    /// Sets who uses the written memory next. By default [`Reuse::Unknown`].
     pub fn reuse(mut self, reuse: Reuse) -> Self {
         self.asks |= reuse.is_soon();
         self.reuse = reuse;
         self
     }
 
-    /// The order of extents, instead of [`Order::for_folio`].
+    /// Sets the order of the extents. By default [`Order::for_folio`].
     pub fn order(mut self, order: Order) -> Self {
         self.asks = true;
         self.order = Some(order);
@@ -218,49 +219,53 @@ impl<'a, F: Method> Operation<'a, F> {
         self
     }
 
-    /// One routine for everything, far and near, instead of the profile's choice.
+    /// Sets the routine for all bytes, near and far. By default the profile and the process's
+    /// timings choose.
     pub fn routine(mut self, routine: &'static Routine<F>) -> Self {
         self.asks = true;
         self.routine = Some(routine);
         self
     }
 
-    /// Bytes of the near window, instead of the profile's; rounded up to whole subpages.
+    /// Sets the length of the near window in bytes, rounded up to whole 4 KiB. By default the
+    /// profile's.
     pub fn near_bytes(mut self, bytes: usize) -> Self {
         self.near_bytes = Some(bytes);
         self
     }
 
-    /// The profile to decide by, instead of [`Profile::current`].
+    /// Sets the profile that chooses routines and threads. By default [`Profile::current`].
     pub fn profile(mut self, profile: &'a Profile) -> Self {
         self.asks = true;
         self.profile = Some(profile);
         self
     }
 
-    /// How many threads do it, the calling one included: [`Threads::One`] unless said.
+    /// Sets the number of threads, the calling thread included. By default [`Threads::One`].
     pub fn threads(mut self, threads: Threads) -> Self {
         self.asks = true;
         self.sharing.threads = threads;
         self
     }
 
-    /// Whom to tell, chunk by chunk, how many bytes are done. The near window, which comes last,
-    /// counts with the chunks around it.
+    /// Sets a callback that is called after each chunk, with the number of bytes done. The near
+    /// window is done last; its bytes count with the chunks around it. By default none.
     pub fn progress(mut self, progress: &'a Progress<'a>) -> Self {
         self.asks = true;
         self.sharing.progress = Some(progress);
         self
     }
 
-    /// What stops it early: between chunks, never within one.
+    /// Sets the flag that stops the operation. It stops between chunks, never within one. By
+    /// default none.
     pub fn cancel(mut self, cancel: &'a Cancel) -> Self {
         self.asks = true;
         self.sharing.cancel = Some(cancel);
         self
     }
 
-    /// Lets threads other than the calling one run only on CPUs that no other thread wants.
+    /// If true, threads other than the calling thread run only on CPUs that no other thread wants
+    /// (`SCHED_IDLE`). By default false.
     pub fn low_priority(mut self, low: bool) -> Self {
         self.sharing.low_priority = low;
         self
@@ -496,7 +501,7 @@ fn outside(bytes: Range<usize>, window: &Range<usize>) -> [Range<usize>; 2] {
 }
 
 impl HintError {
-    /// What it means for a program.
+    /// The kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

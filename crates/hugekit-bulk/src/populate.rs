@@ -20,26 +20,28 @@ use hugekit_sys::ErrorKind;
 use hugekit_sys::mapping::collapse;
 use hugekit_sys::memory;
 
-/// Why a chunk could not be populated. What was populated before stays so.
+/// An error of a chunk that could not be populated. Chunks that were populated before stay
+/// populated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PopulateError {
-    /// The kernel is older than Linux 5.14, or not Linux at all.
+    /// The kernel is older than Linux 5.14, or is not Linux.
     #[error("the kernel cannot populate memory: MADV_POPULATE_WRITE needs Linux 5.14")]
     Unsupported,
     /// Part of the range is not mapped.
     #[error("part of the memory is not mapped")]
     NotMapped,
-    /// Part of the range may not be written: read-only, without any access, or a device's.
+    /// Part of the range may not be written: it is read-only, has no access, or belongs to a
+    /// device.
     #[error("part of the memory may not be written")]
     NotWritable,
-    /// An access would end in SIGBUS: beyond the end of a file, or no huge page is left.
+    /// An access would end in SIGBUS: it lies beyond the end of a file, or no huge page is left.
     #[error("part of the memory has nothing behind it: a file's end, or no huge page left")]
     NothingBehind,
-    /// The kernel has no memory left for it.
+    /// The kernel has no memory left.
     #[error("out of memory")]
     OutOfMemory,
-    /// A page is broken hardware.
+    /// The hardware of a page is broken.
     #[error("a page of the memory is broken hardware")]
     Poisoned,
     /// Something else; the kernel's word.
@@ -47,7 +49,7 @@ pub enum PopulateError {
     Kernel(std::io::ErrorKind),
 }
 
-/// A populate with knowledge of who does it.
+/// Options for populating memory: threads, progress, cancellation.
 ///
 /// ```
 /// use hugekit::{PopulateOptions, Threads};
@@ -65,30 +67,32 @@ pub struct PopulateOptions<'a> {
 }
 
 impl<'a> PopulateOptions<'a> {
-    /// By the calling thread alone, in one go.
+    /// Makes options without changes: the calling thread populates everything in one call.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The profile to decide by, instead of [`Profile::current`].
+    /// Sets the profile that chooses the number of threads. By default [`Profile::current`].
     pub fn profile(mut self, profile: &'a Profile) -> Self {
         self.profile = Some(profile);
         self
     }
 
-    /// How many threads populate, the calling one included: [`Threads::One`] unless said.
+    /// Sets the number of threads, the calling thread included. By default [`Threads::One`].
     pub fn threads(mut self, threads: Threads) -> Self {
         self.sharing.threads = threads;
         self
     }
 
-    /// Whom to tell, chunk by chunk, how many bytes are populated.
+    /// Sets a callback that is called after each chunk, with the number of bytes populated. By
+    /// default none.
     pub fn progress(mut self, progress: &'a Progress<'a>) -> Self {
         self.sharing.progress = Some(progress);
         self
     }
 
-    /// What stops it early; between chunks, never within one.
+    /// Sets the flag that stops the operation. It stops between chunks, never within one. By
+    /// default none.
     pub fn cancel(mut self, cancel: &'a Cancel) -> Self {
         self.sharing.cancel = Some(cancel);
         self
@@ -103,31 +107,33 @@ impl<'a> PopulateOptions<'a> {
         cancel.into_iter().fold(job, Job::cancel)
     }
 
-    /// Lets threads other than the calling one run only on CPUs that no other thread wants.
+    /// If true, threads other than the calling thread run only on CPUs that no other thread wants
+    /// (`SCHED_IDLE`). By default false.
     pub fn low_priority(mut self, low: bool) -> Self {
         self.sharing.low_priority = low;
         self
     }
 
-    /// Faults in every page that a byte of `memory` lies on. No byte changes.
+    /// Populates every page that contains a byte of `memory`. No byte changes.
     ///
     /// # Errors
-    /// [`JobError::Chunk`] with a [`PopulateError`]; otherwise what a job may end in.
+    /// [`JobError::Chunk`] with a [`PopulateError`] if a page cannot be populated, and the other
+    /// errors of a job. Pages populated before stay populated.
     ///
     /// # Panics
-    /// If the progress callback does.
+    /// If the progress callback panics.
     pub fn run(&self, memory: &mut [MaybeUninit<u8>]) -> Result<Report, JobError<PopulateError>> {
         self.run_addresses(memory.as_mut_ptr().cast::<u8>(), memory.len())
     }
 
-    /// As [`run`](Self::run), for memory that is known by its addresses only. Memory that is not mapped, or not
-    /// writable, is an error.
+    /// Populates every page of a range of addresses, as [`run`](Self::run) does. Memory that is not
+    /// mapped, or not writable, is an error.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    /// The errors of [`run`](Self::run).
     ///
     /// # Panics
-    /// As [`run`](Self::run).
+    /// If the progress callback panics.
     pub fn run_range(&self, addresses: Range<usize>) -> Result<Report, JobError<PopulateError>> {
         let start = std::ptr::with_exposed_provenance_mut(addresses.start);
         self.run_addresses(start, addresses.len())
@@ -221,7 +227,7 @@ fn addresses_of(start: *mut u8, len: usize) -> Range<usize> {
 }
 
 impl JobError<PopulateError> {
-    /// What it means for a program.
+    /// The kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.kind_with(PopulateError::kind)
@@ -245,7 +251,7 @@ impl PopulateError {
         }
     }
 
-    /// What it means for a program.
+    /// The kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

@@ -16,7 +16,8 @@ use crate::status::{self, Answer, Refusal, answer, give, handle, hugekit_status}
 use crate::versioned::{Place, Versioned};
 use crate::work::check_range;
 
-/// A state of a chain: two with the same number are the same bytes. All zeroes: none.
+/// The number of a state of a chain. Two states with the same number have the same bytes. All
+/// zeroes means no state.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct hugekit_state {
@@ -29,7 +30,7 @@ impl From<StateId> for hugekit_state {
     }
 }
 
-/// What was saved. Set `size` before the call.
+/// The result of a save. Set `size` before the call.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hugekit_saved {
@@ -37,11 +38,11 @@ pub struct hugekit_saved {
     pub size: usize,
     /// The state.
     pub state: hugekit_state,
-    /// Bytes in blocks of 4 KiB that have changed.
+    /// Bytes of the blocks of 4 KiB that have changed.
     pub changed: u64,
-    /// Bytes that were written.
+    /// Bytes that were written to the file.
     pub written: u64,
-    /// 1 if it is all of the state, which needs no other to be applied; else 0.
+    /// 1 if the delta contains the whole state, so it can be applied without another; else 0.
     pub is_full: u32,
     /// Zero.
     pub reserved: u32,
@@ -53,12 +54,13 @@ unsafe impl Versioned for hugekit_saved {
     const FIRST: usize = offset_of!(Self, reserved) + size_of::<u32>();
 }
 
-/// The states of some memory, saved one after the other, each as what has changed. It compares with the files that it was
-/// saved to, which it keeps open for reading, 64 at most; of each block of 4 KiB it keeps where it is: 16 bytes. Made by
-/// `hugekit_chain_new`.
+/// States of some memory, saved one after the other as changes. To find the changes, it compares
+/// with the files that earlier states were saved to. It keeps at most 64 of them open for reading.
+/// It uses 16 bytes of memory per block of 4 KiB. Made by `hugekit_chain_new`.
 pub struct hugekit_chain(Mutex<Chain>);
 
-/// A chain of states of `length` bytes, of which the first is saved in full. Stores its handle in `*chain`.
+/// Makes a chain of states of `length` bytes and stores its handle in `*chain`. Its first state is
+/// saved in full.
 ///
 /// # Safety
 /// `chain` can be written.
@@ -72,7 +74,7 @@ pub unsafe extern "C" fn hugekit_chain_new(
     answer(unsafe { give(chain, "chain", made) })
 }
 
-/// Frees the chain. Nothing happens for NULL.
+/// Frees the chain. Does nothing for NULL.
 ///
 /// # Safety
 /// NULL, or a chain that no thread uses any more.
@@ -82,23 +84,26 @@ pub unsafe extern "C" fn hugekit_chain_free(chain: *mut hugekit_chain) {
     drop(unsafe { status::take_handle(chain) });
 }
 
-/// Writes changes to an open file as a delta, of those blocks of 4 KiB that have changed, and stores a handle of the
-/// epoch in `*epoch` and what was saved in `*saved`, which may be NULL. The changes are used up, and still to be freed.
-/// The descriptor stays the caller's, and is not synchronised: the state is saved once it is. Bytes in a file that was
-/// removed or written to afterwards, or in what cannot be read back, are not compared with: all that was written to in the
-/// memory is in the next delta then.
+/// Writes the changed blocks of 4 KiB to an open file as a delta. Stores a handle of the epoch in
+/// `*epoch`, and the result in `*saved`, which may be NULL. The changes are consumed, and must
+/// still be freed.
 ///
-/// The first state is saved in full, so that all of it has to be given: the changes of `hugekit_changes_first`, or of a
-/// region those without an epoch. So it has after a call that has failed, because there is no epoch then; the chain goes
-/// on from the last state that was saved.
+/// The call neither closes nor synchronises the descriptor: the state is saved only after the
+/// caller has synchronised it. If an earlier file was removed, written to or cannot be read back,
+/// its blocks are not compared: all bytes that were written in memory are in the next delta then.
 ///
-/// Fails with `HUGEKIT_STATUS_INVALID` if the chain's states have another length, if not all of a first state is given,
-/// or once the changes are used up; with `HUGEKIT_STATUS_SYSTEM` if the file fails; with `HUGEKIT_STATUS_LOST` if the
-/// snapshot is lost. There is no epoch then.
+/// The first state is saved in full, so it needs changes of all bytes: from
+/// `hugekit_changes_first`, or from `hugekit_region_changes` without an epoch. The state after a
+/// failed call needs them too, because there is no epoch then; the chain continues from the last
+/// state that was saved.
+///
+/// Fails with `HUGEKIT_STATUS_INVALID` if the chain's states have another length, if a first state
+/// is not complete, or if the changes are consumed already; with `HUGEKIT_STATUS_SYSTEM` if the
+/// file fails; with `HUGEKIT_STATUS_LOST` if the snapshot is lost. There is no epoch then.
 ///
 /// # Safety
-/// `chain` is NULL or a chain, `changes` NULL or changes; the descriptor stays open meanwhile; `saved` is NULL or can be
-/// written; `epoch` can be written.
+/// `chain` is NULL or a chain. `changes` is NULL or changes. The descriptor stays open during the
+/// call. `saved` is NULL or can be written. `epoch` can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_chain_save(
     chain: *const hugekit_chain,
@@ -143,17 +148,21 @@ fn save(chain: &mut Chain, changes: Changes, file: &File) -> Answer<(hugekit_sav
     Ok((answer, epoch))
 }
 
-/// Brings `len` bytes of memory from the state `*base` to the one that a delta in an open file leads to, and stores that
-/// in `*state`, which may be NULL. `base` is NULL or all zeroes for a full delta. All of the delta is read and checked
-/// before a byte changes, from the descriptor's position on, so it must be a file that can be read twice; it stays the
-/// caller's.
+/// Applies a delta from an open file to `len` bytes of memory: changes them from the state `*base`
+/// to the delta's state, and stores the number of that in `*state`, which may be NULL. `base` is
+/// NULL or all zeroes for a full delta.
 ///
-/// Fails with `HUGEKIT_STATUS_INVALID` for a delta that is damaged, truncated, of another base or of another length, and
-/// says where; with `HUGEKIT_STATUS_SYSTEM` if the file cannot be read.
+/// The whole delta is read and checked before a byte of memory changes. It begins at the
+/// descriptor's position and is read twice, so it must be a regular file. The call does not close
+/// the descriptor.
+///
+/// Fails with `HUGEKIT_STATUS_INVALID` for a delta that is damaged, truncated, of another base or
+/// of another length, and the error names the place; with `HUGEKIT_STATUS_SYSTEM` if the file
+/// cannot be read.
 ///
 /// # Safety
-/// `memory` can be written, and no other thread accesses it meanwhile; the descriptor stays open; `base` is NULL or such
-/// a structure; `state` is NULL or can be written.
+/// `memory` can be written, and during the call no other thread accesses it. The descriptor stays
+/// open. `base` is NULL or such a structure. `state` is NULL or can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_delta_apply(
     memory: *mut c_void,

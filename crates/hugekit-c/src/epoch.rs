@@ -39,13 +39,15 @@ fn ended(name: &str) -> Refusal {
     Refusal::invalid(format_args!("the {name} has ended: it was used before"))
 }
 
-/// The bytes of a state of memory that have changed since the one before it; of the first one, all of them. Made by
-/// `hugekit_changes_first`, `hugekit_changes_since` and, of a region, `hugekit_region_changes`; used up by
-/// `hugekit_changes_write` or `hugekit_chain_save`, which leave an epoch.
+/// The bytes of a state of memory that changed since the state before; for the first state, all
+/// bytes. Made by `hugekit_changes_first`, `hugekit_changes_since` and, for a region,
+/// `hugekit_region_changes`. Consumed by `hugekit_changes_write` or `hugekit_chain_save`, which
+/// make an epoch.
 pub struct hugekit_changes(Once<Changes>);
 
-/// Notes what is written since a state was saved, at the price of one fault for each granule. Used up by
-/// `hugekit_changes_since` or `hugekit_region_changes`.
+/// The time since a state was saved. The library notes which granules are written during it; the
+/// first write to each costs one fault. Consumed by `hugekit_changes_since` or
+/// `hugekit_region_changes`.
 pub struct hugekit_epoch(Once<Epoch>);
 
 impl hugekit_changes {
@@ -68,12 +70,13 @@ impl hugekit_epoch {
     }
 }
 
-/// Takes a snapshot of memory, as `hugekit_snapshot_new` does, whose next states are to be saved as what has changed,
-/// and stores a handle of its bytes in `*changes`. `options` may be NULL; `HUGEKIT_SNAPSHOT_IN_BACKGROUND` is of no use
-/// here. Fails as `hugekit_snapshot_new` does.
+/// Takes a snapshot of memory, as `hugekit_snapshot_new` does, and stores a handle of its bytes in
+/// `*changes`. Later states can then be saved as changes. `options` may be NULL;
+/// `HUGEKIT_SNAPSHOT_IN_BACKGROUND` has no effect. Fails as `hugekit_snapshot_new` does.
 ///
 /// # Safety
-/// As for `hugekit_snapshot_new`, until the last of the changes and epochs that follow on it is used up or freed.
+/// The conditions of `hugekit_snapshot_new`, until the last of the changes and epochs that follow
+/// is consumed or freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_changes_first(
     memory: *const c_void,
@@ -93,16 +96,17 @@ pub unsafe extern "C" fn hugekit_changes_first(
     })
 }
 
-/// Takes a snapshot of the epoch's memory, of what was written since, and stores its handle in `*changes`. The epoch is
-/// used up, and still to be freed. Memory that was unmapped, discarded or replaced meanwhile counts as written, as far
-/// as it is there. `options` may be NULL; the granule is the epoch's.
+/// Takes a snapshot of the bytes of the epoch's memory that were written since the epoch began, and
+/// stores its handle in `*changes`. The epoch is consumed, and must still be freed. Memory that was
+/// unmapped, discarded or replaced meanwhile counts as written if it is mapped now. `options` may
+/// be NULL; the granule is the epoch's.
 ///
-/// Fails as `hugekit_snapshot_new` does, with `HUGEKIT_STATUS_CONFLICT` for the epoch of a region, with
-/// `HUGEKIT_STATUS_INVALID` once it is used up, and with `HUGEKIT_STATUS_LOST` if what was written is not known any more:
-/// begin with `hugekit_changes_first` then.
+/// Fails as `hugekit_snapshot_new` does; with `HUGEKIT_STATUS_CONFLICT` for the epoch of a region;
+/// with `HUGEKIT_STATUS_INVALID` if the epoch is consumed already; with `HUGEKIT_STATUS_LOST` if
+/// the written bytes are not known any more: begin with `hugekit_changes_first` again.
 ///
 /// # Safety
-/// As for `hugekit_changes_first`; `epoch` is NULL or an epoch.
+/// The conditions of `hugekit_changes_first`. `epoch` is NULL or an epoch.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_changes_since(
     epoch: *const hugekit_epoch,
@@ -120,15 +124,16 @@ pub unsafe extern "C" fn hugekit_changes_since(
     })
 }
 
-/// Takes a snapshot of a region, as `hugekit_region_snapshot` does, of what was written since the epoch, or of all of it
-/// where `epoch` is NULL, and stores its handle in `*changes`. The epoch is used up, and still to be freed. A region has
-/// one epoch at a time, the last one. What is pinned counts as written.
+/// Takes a snapshot of the bytes of a region that were written since the epoch began, or of all
+/// bytes if `epoch` is NULL, and stores its handle in `*changes`. The epoch is consumed, and must
+/// still be freed. A region has one epoch at a time, the last. Pinned ranges count as written.
 ///
-/// Fails as `hugekit_region_fork` does, and with `HUGEKIT_STATUS_CONFLICT` if the epoch is not the region's last one.
+/// Fails as `hugekit_region_fork` does, and with `HUGEKIT_STATUS_CONFLICT` if the epoch is not the
+/// region's last one.
 ///
 /// # Safety
-/// `region` is NULL or a region; `epoch` is NULL or an epoch; `options` is NULL or such a structure; `changes` can be
-/// written.
+/// `region` is NULL or a region. `epoch` is NULL or an epoch. `options` is NULL or such a
+/// structure. `changes` can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_region_changes(
     region: *const hugekit_region,
@@ -151,7 +156,7 @@ pub unsafe extern "C" fn hugekit_region_changes(
     })
 }
 
-/// Bytes of the whole state. 0 for NULL, and once it is used up.
+/// Bytes of the whole state. 0 for NULL, and if the changes are consumed.
 ///
 /// # Safety
 /// NULL, or changes.
@@ -161,13 +166,15 @@ pub unsafe extern "C" fn hugekit_changes_len(changes: *const hugekit_changes) ->
     unsafe { handle(changes, "changes") }.and_then(hugekit_changes::len).unwrap_or(0)
 }
 
-/// Stores in `parts[0]` and on what may have changed, ascending, in whole granules but at both ends, as far as there is
-/// room for `room` of them, and in `*count` how many there are.
+/// Stores the ranges that may have changed in `parts`, ascending, at most `room` of them, and the
+/// number of all ranges in `*count`. They are whole granules, except at the start and end of the
+/// state.
 ///
-/// Fails with `HUGEKIT_STATUS_INVALID` once it is used up.
+/// Fails with `HUGEKIT_STATUS_INVALID` if the changes are consumed.
 ///
 /// # Safety
-/// `changes` is NULL or changes; `parts` is NULL, if `room` is 0, or can be written; so can `count`.
+/// `changes` is NULL or changes. `parts` is NULL if `room` is 0, otherwise `room` parts can be
+/// written to it. `count` can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_changes_parts(
     changes: *const hugekit_changes,
@@ -192,8 +199,8 @@ pub unsafe extern "C" fn hugekit_changes_parts(
     })())
 }
 
-/// Makes `len` bytes from `offset` on writable without a fault, as a system call or a device needs it: they are
-/// preserved, and count as written in the next state.
+/// Makes `len` bytes from `offset` on writable without a fault, for a system call or a device that
+/// writes to them. They are copied aside, and count as written in the next state.
 ///
 /// Fails as `hugekit_snapshot_prepare_write` does.
 ///
@@ -211,7 +218,7 @@ pub unsafe extern "C" fn hugekit_changes_prepare_write(
     answer(changes.and_then(|changes| changes.0.with("changes", prepare)))
 }
 
-/// Takes bytes of a state, `len` of them from `offset` on: 0 to go on, an errno to end.
+/// Receives `len` bytes of a state, from `offset` on. Returns 0 to continue, or an errno to stop.
 pub type hugekit_take = Option<
     unsafe extern "C-unwind" fn(
         offset: usize,
@@ -221,15 +228,17 @@ pub type hugekit_take = Option<
     ) -> i32,
 >;
 
-/// Gives what has changed to `take`, in order and up to 2 MiB at a time, and stores a handle of the epoch in `*epoch`,
-/// which began when the snapshot was taken. `take` may take its time: no thread waits for it.
+/// Calls `take` for the changed bytes in order, at most 2 MiB at a time, and stores in `*epoch` a
+/// handle of the epoch that began when the snapshot was taken. `take` may be slow: no other thread
+/// waits for it. The changes are consumed, also on an error, and must still be freed.
 ///
-/// Fails with `HUGEKIT_STATUS_SYSTEM` and the errno that `take` returned; with `HUGEKIT_STATUS_LOST` if writers outran
-/// the snapshot or the memory was unmapped; with `HUGEKIT_STATUS_INVALID` once the changes are used up. They are used up
-/// then too, and there is no epoch.
+/// Fails with `HUGEKIT_STATUS_SYSTEM` and the errno that `take` returned; with
+/// `HUGEKIT_STATUS_LOST` if writers changed more than the snapshot may hold, or the memory was
+/// unmapped; with `HUGEKIT_STATUS_INVALID` if the changes were consumed before. There is no epoch
+/// then.
 ///
 /// # Safety
-/// `changes` is NULL or changes; `epoch` can be written; `take` may be called with `context`.
+/// `changes` is NULL or changes. `epoch` can be written. `take` may be called with `context`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_changes_write(
     changes: *const hugekit_changes,
@@ -254,8 +263,8 @@ pub unsafe extern "C" fn hugekit_changes_write(
     })
 }
 
-/// Frees the handle; changes that were not used up leave no epoch. Nothing happens for NULL, and nothing but the
-/// handle's end in a forked child.
+/// Frees the handle. Changes that were not consumed make no epoch. Does nothing for NULL. In a
+/// forked child it frees only the handle.
 ///
 /// # Safety
 /// NULL, or changes that no thread uses any more.
@@ -265,7 +274,8 @@ pub unsafe extern "C" fn hugekit_changes_free(changes: *mut hugekit_changes) {
     drop(unsafe { status::take_handle(changes) });
 }
 
-/// As `hugekit_changes_prepare_write`, between two states.
+/// Makes `len` bytes from `offset` on writable without a fault, as `hugekit_changes_prepare_write`
+/// does, between two states.
 ///
 /// # Safety
 /// NULL, or an epoch.
@@ -281,8 +291,8 @@ pub unsafe extern "C" fn hugekit_epoch_prepare_write(
     answer(epoch.and_then(|epoch| epoch.0.with("epoch", prepare)))
 }
 
-/// Bytes that are written all the time, in whole granules: their writes take no fault until the next state, and they
-/// count as changed in that. 0 for NULL, and once it is used up.
+/// Bytes of the granules that are written all the time. Their writes cost no faults, and they count
+/// as changed in the next state. 0 for NULL, and if the epoch is consumed.
 ///
 /// # Safety
 /// NULL, or an epoch.
@@ -294,8 +304,8 @@ pub unsafe extern "C" fn hugekit_epoch_unwatched(epoch: *const hugekit_epoch) ->
     epoch.and_then(|epoch| epoch.0.with("epoch", unwatched)).unwrap_or(0)
 }
 
-/// Frees the handle; an epoch that was not used up notes no writes any more. Nothing happens for NULL, and nothing but
-/// the handle's end in a forked child.
+/// Frees the handle. An epoch that was not consumed stops noting writes. Does nothing for NULL. In
+/// a forked child it frees only the handle.
 ///
 /// # Safety
 /// NULL, or an epoch that no thread uses any more.

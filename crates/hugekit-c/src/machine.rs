@@ -16,7 +16,7 @@ use hugekit_bulk::learning;
 use crate::status::{Answer, Refusal, answer, c_string, hugekit_status};
 use crate::versioned::{Place, Versioned};
 
-/// The machine, as far as programs decide by it; 0 for facts that are not known. `hugekit_doctor` says more.
+/// Facts of the machine that programs may need; 0 for unknown facts. `hugekit_doctor` has more.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct hugekit_machine {
@@ -30,7 +30,7 @@ pub struct hugekit_machine {
     pub nodes: usize,
     /// Bytes of memory.
     pub memory_total: u64,
-    /// Bytes of memory that can be had without swapping.
+    /// Bytes of memory that are available without swapping.
     pub memory_available: u64,
     /// Bytes of a core's second-level cache.
     pub l2_bytes: usize,
@@ -38,11 +38,11 @@ pub struct hugekit_machine {
     pub llc_bytes: usize,
     /// Reserved huge pages of 2 MiB.
     pub huge_2m_total: u64,
-    /// Of these, pages that are free and promised to no mapping.
+    /// Pages of these that are free and promised to no mapping.
     pub huge_2m_free: u64,
     /// Reserved huge pages of 1 GiB.
     pub huge_1g_total: u64,
-    /// Of these, pages that are free and promised to no mapping.
+    /// Pages of these that are free and promised to no mapping.
     pub huge_1g_free: u64,
     /// A `hugekit_userfaultfd`: whether forks, snapshots and clearing at the first touch work.
     pub userfaultfd: u32,
@@ -50,14 +50,15 @@ pub struct hugekit_machine {
     pub reserved: u32,
 }
 
-/// The uses that this process may make of userfaultfd(2).
+/// The uses of userfaultfd(2) that this process is permitted.
 #[repr(u32)]
 pub enum hugekit_userfaultfd {
-    /// Nothing, or it is not known.
+    /// None, or unknown.
     None = 0,
-    /// Faults of its own code, handled in place: system calls into such memory fail with EFAULT.
+    /// Faults of its own code, handled in place. System calls that write to such memory fail with
+    /// EFAULT.
     UserFaults = 1,
-    /// All faults, those of system calls and of KVM included.
+    /// All faults, including those of system calls and of KVM.
     AllFaults = 2,
 }
 
@@ -67,7 +68,8 @@ unsafe impl Versioned for hugekit_machine {
     const FIRST: usize = offset_of!(Self, reserved) + size_of::<u32>();
 }
 
-/// Says what the machine is, now: it reads `/proc` and `/sys`, which takes a millisecond or less.
+/// Fills `machine` with the facts at this moment. It reads `/proc` and `/sys`, in one millisecond
+/// or less.
 ///
 /// # Safety
 /// `machine` is a `hugekit_machine` whose size is set.
@@ -115,8 +117,8 @@ fn query(root: &Root) -> hugekit_machine {
     }
 }
 
-/// All that `hugekit doctor --json` says of this machine: findings with verdicts and remedies, as JSON in
-/// UTF-8. Free the text with `hugekit_string_free`.
+/// The output of `hugekit doctor --json`: findings with verdicts and remedies, as JSON in UTF-8.
+/// Free the text with `hugekit_string_free`.
 ///
 /// # Safety
 /// `text` can be written.
@@ -139,10 +141,10 @@ fn report() -> Answer<CString> {
     Ok(c_string(json))
 }
 
-/// Frees a text that the library gave. Nothing happens for NULL.
+/// Frees a text of the library. Does nothing for NULL.
 ///
 /// # Safety
-/// NULL, or such a text, not freed before.
+/// NULL, or such a text that was not freed before.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_string_free(text: *mut c_char) {
     if !text.is_null() {
@@ -151,7 +153,7 @@ pub unsafe extern "C" fn hugekit_string_free(text: *mut c_char) {
     }
 }
 
-/// The thresholds by which the library chooses routines and threads. They are built in.
+/// The thresholds that choose routines and threads. They are built in.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hugekit_profile {
@@ -161,11 +163,12 @@ pub struct hugekit_profile {
     pub near_bytes: usize,
     /// Bytes that stay cached if all of the memory is used next.
     pub near_bytes_all: usize,
-    /// Shortest length in bytes that is shared among threads if their number is left open.
+    /// Shortest length in bytes that is shared among threads if the options do not set their
+    /// number.
     pub parallel_from: usize,
-    /// Bytes of a piece below which sharing costs more than it gains.
+    /// Shortest piece in bytes. Below this, sharing costs more than it saves.
     pub min_chunk: usize,
-    /// The most threads, if their number is left open.
+    /// The most threads if the options do not set their number.
     pub thread_cap: usize,
 }
 
@@ -195,28 +198,28 @@ pub unsafe extern "C" fn hugekit_profile_query(profile: *mut hugekit_profile) ->
     answer(unsafe { Place::needed(profile) }.map(|place| place.fill(&answered)))
 }
 
-/// The name of the routine that would clear so many bytes now, of which nothing more is known, such as `"memset"` or
-/// `"avx2_streaming"`. Static.
+/// The name of the routine that would clear `len` bytes now, without options, for example
+/// `"memset"` or `"avx2_streaming"`. Static.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_clear_routine(len: usize) -> *const c_char {
     name_of(ClearOptions::new().chosen_for(len).routine)
 }
 
-/// The name of the routine that would copy so many bytes now, of which nothing more is known. Static.
+/// The name of the routine that would copy `len` bytes now, without options. Static.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_copy_routine(len: usize) -> *const c_char {
     name_of(CopyOptions::new().chosen_for(len).routine)
 }
 
-/// Whether clears and copies learn from the work that they do which routine is fastest, from now on, in this process:
-/// they do unless a program says 0. What was learned is kept, and not gone by while it is
-/// off. Any thread may say so at any time.
+/// Sets whether clears and copies of this process learn from their own work which routine is
+/// fastest. By default they do. 0 stops this: timings are kept but not used. Any thread may call
+/// this at any time.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_set_learning(enabled: c_int) {
     learning::set_enabled(enabled != 0);
 }
 
-/// Forgets what was learned: the next operations begin as a new process's do.
+/// Forgets all timings: the next operations start as in a new process.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_forget_learned() {
     learning::forget();

@@ -16,73 +16,79 @@ use crate::status::{
 use crate::versioned::{self, CallerOptions, Place, Versioned};
 use crate::work::{hugekit_progress, threads, told};
 
-/// Memory that is allocated clean. Made by `hugekit_pool_new`.
+/// Memory that is clean when it is allocated. Made by `hugekit_pool_new`.
 pub struct hugekit_pool {
     pub(crate) pool: Pool,
     fallbacks: CString,
 }
 
-/// The kinds of memory that a pool may be made of, the best first.
+/// The kinds of pages that a pool may use, the fastest first.
 #[repr(u32)]
 pub enum hugekit_backing {
-    /// As usual: `HUGEKIT_BACKING_HUGETLB2M`, and what is below it.
+    /// As an option: `HUGEKIT_BACKING_HUGETLB2M`, or the next one that is available.
     Default = 0,
-    /// The kernel's reserved pages of 1 GiB. Only on request: nothing smaller than 1 GiB can be mapped,
-    /// released or forked there.
+    /// Reserved huge pages of 1 GiB. Used only on request: nothing smaller than 1 GiB can be
+    /// mapped, released or forked there.
     Hugetlb1g = 1,
-    /// The kernel's reserved pages of 2 MiB.
+    /// Reserved huge pages of 2 MiB.
     Hugetlb2m = 2,
     /// Shared memory on transparent huge pages.
     Thp = 3,
-    /// Shared memory on base pages: always possible, and the slowest to map.
+    /// Shared memory on base pages. Every machine has these; mapping them is slowest.
     Base = 4,
 }
 
-/// When what is dirty is cleared for its next owner.
+/// When dirty memory is cleared for its next owner.
 #[repr(u32)]
 #[expect(dead_code, reason = "C has the names, the library is given numbers")]
 pub enum hugekit_clearing {
-    /// As usual: for a pool, at allocation; for a region, as its pool does.
+    /// For a pool, at allocation. For a region, as its pool.
     Default = 0,
-    /// Before it is allocated, in parallel. Every access is a plain one then.
+    /// Before it is allocated, by several threads. Every access then works as for ordinary memory.
     OnAllocation = 1,
-    /// When it is touched for the first time, near that address last. Needs userfaultfd(2).
+    /// At the first touch. The bytes near the touched address stay in the cache. Needs
+    /// userfaultfd(2).
     OnFault = 2,
 }
 
-/// Which NUMA nodes a pool's memory comes from.
+/// The NUMA nodes that a pool's memory comes from.
 #[repr(u32)]
 #[expect(dead_code, reason = "C has the names, the library is given numbers")]
 pub enum hugekit_nodes {
-    /// As for any memory of the thread that populates it, so that `numactl` decides.
+    /// The memory policy of the thread that populates the memory, for example of `numactl`.
     Process = 0,
-    /// The node of the CPU that populates it.
+    /// The node of the CPU that populates the memory.
     Local = 1,
-    /// The nodes of the list and no others.
+    /// Only the nodes of the list.
     Bind = 2,
-    /// Page by page from one node of the list after the other.
+    /// The nodes of the list in turn, page by page.
     Interleave = 3,
-    /// The one node of the list, and others if it has none left.
+    /// The one node of the list, and others if it has no memory left.
     Preferred = 4,
 }
 
-/// The first backing or none: without it, the next one is tried, and `hugekit_pool_fallbacks` says why.
+/// Use the first backing or fail. Without this flag the next one is tried, and
+/// `hugekit_pool_fallbacks` has the reasons.
 pub const HUGEKIT_POOL_STRICT: u32 = 1;
 
-/// The kernel puts all the memory there while the pool is made, instead of region by region.
+/// `hugekit_pool_new` populates all memory. Without this flag each region is populated when it is
+/// allocated.
 pub const HUGEKIT_POOL_POPULATE: u32 = 2;
 
-/// No thread cleans in the background: everything is cleared when it is allocated, or by
+/// No thread clears in the background: memory is cleared when it is allocated, or by
 /// `hugekit_pool_scrub`.
 pub const HUGEKIT_POOL_NO_SCRUBBER: u32 = 4;
 
-/// Core dumps do not hold the regions' bytes.
+/// Core dumps do not contain the regions' bytes.
 pub const HUGEKIT_POOL_NOT_IN_CORE_DUMPS: u32 = 8;
 
-/// The pool's memory is the file `hugekit_pool_options.file`, which another process has made and populated, such as
-/// one inherited from `hugekit lease`. It is looked at: memory, of one length for good, which is the capacity. The
-/// program promises that all its bytes are zero, and that nothing else writes to it as long as the pool or a region of
-/// it lives. `hugekit_pool_new` closes the descriptor, on failure too, unless the structure itself is refused.
+/// The pool uses the file `hugekit_pool_options.file`, which another process has made and
+/// populated, for example one inherited from `hugekit lease`. The call checks that the file is
+/// memory, that its length cannot change, and that this is the capacity.
+///
+/// The caller guarantees that all bytes of the file are zero, and that nothing else writes to it as
+/// long as the pool or one of its regions exists. `hugekit_pool_new` closes the descriptor, also on
+/// failure, unless the options structure itself is refused.
 pub const HUGEKIT_POOL_ADOPT: u32 = 16;
 
 const FLAGS: u32 = HUGEKIT_POOL_STRICT
@@ -91,42 +97,44 @@ const FLAGS: u32 = HUGEKIT_POOL_STRICT
     | HUGEKIT_POOL_NOT_IN_CORE_DUMPS
     | HUGEKIT_POOL_ADOPT;
 
-/// Options of a pool. Zero everywhere means "as usual": set `size` and what you care about.
+/// Options of a pool. Zero means the default everywhere: set `size` and the fields that you need.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hugekit_pool_options {
     /// `sizeof(hugekit_pool_options)`.
     pub size: usize,
-    /// A `hugekit_backing`: what to ask for first.
+    /// A `hugekit_backing`: the first one to try.
     pub backing: u32,
     /// `HUGEKIT_POOL_STRICT` and others.
     pub flags: u32,
-    /// Threads that populate now, and clear or populate for a region later; 0: as many as pay off.
+    /// Threads that populate the pool, and clear or populate regions later. 0: as many as are
+    /// useful.
     pub threads: usize,
-    /// Whom to tell how many bytes are populated while the pool is made, or NULL.
+    /// Called after every piece that `hugekit_pool_new` populates, or NULL.
     pub progress: hugekit_progress,
-    /// Given to `progress` as it is.
+    /// Passed to `progress` unchanged.
     pub context: *mut c_void,
-    /// The scrubber begins when fewer bytes than this are clean …
+    /// The scrubber starts when fewer than this many bytes are clean. 0 in both fields: it clears
+    /// all dirty memory, but slowly while regions come and go.
     pub scrub_below: usize,
-    /// … and rests when so many are. Both 0: it cleans whatever is dirty, but slowly while regions come and go.
+    /// The scrubber stops when this many bytes are clean.
     pub scrub_up_to: usize,
-    /// Threads that clean in the background; 0: one.
+    /// Low-priority threads that clear in the background. 0: one.
     pub scrub_threads: usize,
-    /// A `hugekit_clearing` for regions that say nothing about it.
+    /// A `hugekit_clearing` for regions that do not choose.
     pub clearing: u32,
     /// A `hugekit_nodes`.
     pub nodes: u32,
-    /// The list of nodes, for the policies that have one; read before `hugekit_pool_new` returns.
+    /// The list of nodes, if the policy has one. Read before `hugekit_pool_new` returns.
     pub node_list: *const u32,
-    /// Its length.
+    /// The length of the list.
     pub node_count: usize,
-    /// The name by which `/proc/self/maps` shows the pool, as `/memfd:hugekit:NAME`; NULL: `"pool"`.
+    /// The name of the pool in `/proc/self/maps`: `/memfd:hugekit:NAME`. NULL: `"pool"`.
     pub name: *const c_char,
-    /// Where a `hugekit broker` listens that the pool's memory is leased from, or NULL: the capacity is the size of
-    /// its units then. It has to run as root or as this process's user.
+    /// The socket of a `hugekit broker` that the memory is leased from, or NULL. The capacity must
+    /// be the size of the broker's units. The broker must run as root or as this process's user.
     pub broker: *const c_char,
-    /// With `HUGEKIT_POOL_ADOPT`, the descriptor of the pool's memory.
+    /// The descriptor of the memory, with `HUGEKIT_POOL_ADOPT`.
     pub file: i32,
     /// Zero.
     pub reserved: u32,
@@ -145,17 +153,17 @@ impl CallerOptions for hugekit_pool_options {
     }
 }
 
-/// Makes a pool of `capacity` bytes, rounded up to whole pages of its backing, and stores its handle in
-/// `*pool`. `options` may be NULL. Free it with `hugekit_pool_free`.
+/// Makes a pool of `capacity` bytes, rounded up to whole pages of its backing, and stores its
+/// handle in `*pool`. `options` may be NULL. Free it with `hugekit_pool_free`.
 ///
-/// Fails with `HUGEKIT_STATUS_NO_MEMORY` if too little memory or too few huge pages are there or a control
-/// group's limit is in the way, which is checked before anything is promised; with
-/// `HUGEKIT_STATUS_UNSUPPORTED` if the kernel has no such pages; with `HUGEKIT_STATUS_INVALID` for no bytes or an
-/// unknown option.
+/// Fails with `HUGEKIT_STATUS_NO_MEMORY` if memory or huge pages are short, or a control group's
+/// limit is too low; this is checked first. Fails with `HUGEKIT_STATUS_UNSUPPORTED` if the kernel
+/// has no such pages, and with `HUGEKIT_STATUS_INVALID` for a capacity of 0 or an unknown option.
 ///
 /// # Safety
-/// `pool` can be written; `options` is NULL or such a structure: its texts are NULL or end with a zero byte, its list is
-/// as long as it says, and its file, with `HUGEKIT_POOL_ADOPT`, is as promised there.
+/// `pool` can be written. `options` is NULL or such a structure: its texts are NULL or end with a
+/// zero byte, its list is as long as `node_count`, and its file, with `HUGEKIT_POOL_ADOPT`, is as
+/// that flag demands.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_pool_new(
     capacity: usize,
@@ -300,8 +308,8 @@ fn fallbacks(report: &BackingReport) -> CString {
     c_string(text)
 }
 
-/// Frees the handle. The pool lives on until its last region is freed. Nothing happens for NULL, and nothing
-/// but that in a forked child.
+/// Frees the handle. The pool exists until its last region is freed. Does nothing for NULL. In a
+/// forked child it frees only the handle.
 ///
 /// # Safety
 /// NULL, or a pool that no thread uses any more.
@@ -311,7 +319,7 @@ pub unsafe extern "C" fn hugekit_pool_free(pool: *mut hugekit_pool) {
     drop(unsafe { status::take_handle(pool) });
 }
 
-/// A `hugekit_backing`: what the pool's memory is made of. 0 for NULL.
+/// A `hugekit_backing`: the pages that the pool uses. 0 for NULL.
 ///
 /// # Safety
 /// NULL, or a pool.
@@ -328,8 +336,8 @@ pub unsafe extern "C" fn hugekit_pool_backing(pool: *const hugekit_pool) -> u32 
     number.unwrap_or(hugekit_backing::Default) as u32
 }
 
-/// Why each backing above the one taken could not be had, a line each; the empty string if it is the one
-/// asked for. Valid as long as the handle. Never NULL.
+/// The backings that were tried before, one per line, each with the reason why it was not used. The
+/// empty string if the pool uses the first one. Never NULL. Valid as long as the handle.
 ///
 /// # Safety
 /// NULL, or a pool.
@@ -349,7 +357,7 @@ pub unsafe extern "C" fn hugekit_pool_capacity(pool: *const hugekit_pool) -> usi
     unsafe { pool.as_ref() }.map_or(0, |pool| pool.pool.capacity())
 }
 
-/// Bytes of a page of the backing: regions take whole ones. 0 for NULL.
+/// Bytes of a page of the backing. Every region consists of whole pages. 0 for NULL.
 ///
 /// # Safety
 /// NULL, or a pool.
@@ -359,8 +367,8 @@ pub unsafe extern "C" fn hugekit_pool_page_size(pool: *const hugekit_pool) -> us
     unsafe { pool.as_ref() }.map_or(0, |pool| pool.pool.page_size())
 }
 
-/// A pool at one moment. States are counted in pages of the backing, work done in bytes since the pool was
-/// made.
+/// A pool at one moment. States are counted in pages of the backing, work in bytes since the pool
+/// was made.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hugekit_stats {
@@ -368,31 +376,31 @@ pub struct hugekit_stats {
     pub size: usize,
     /// Bytes of a page of the backing.
     pub page_size: usize,
-    /// Pages that nothing is behind yet.
+    /// Pages that are not populated yet.
     pub holes: usize,
-    /// Pages ready to be allocated.
+    /// Pages that are clean and free.
     pub clean: usize,
-    /// Pages of regions, and those that are being made ready for one.
+    /// Pages of regions, and pages that are being cleared or populated for one.
     pub in_use: usize,
-    /// Pages that hold what their last user left.
+    /// Pages that contain bytes of their last owner.
     pub dirty: usize,
-    /// Pages on base pages because no huge page was free.
+    /// Pages that are base pages because no huge page was free.
     pub fragmented: usize,
-    /// Bytes cleared by the scrubber's own threads.
+    /// Bytes cleared by the scrubber's threads.
     pub scrubbed_in_background: u64,
-    /// Bytes cleared when a region was asked for.
+    /// Bytes cleared when a region was allocated.
     pub scrubbed_at_allocation: u64,
     /// Bytes cleared by `hugekit_pool_scrub`.
     pub scrubbed_on_request: u64,
-    /// Bytes cleared when part of a region was released.
+    /// Bytes cleared when a part of a region was released.
     pub scrubbed_at_release: u64,
-    /// Bytes cleared when they were touched for the first time.
+    /// Bytes cleared at the first touch.
     pub scrubbed_at_fault: u64,
     /// Bytes that the kernel was asked to populate.
     pub populated: u64,
-    /// Regions allocated.
+    /// Regions that were allocated.
     pub allocations: u64,
-    /// Of these, regions that had to wait for the scrubber to finish a piece.
+    /// Regions of these that waited for the scrubber to finish a piece.
     pub waits: u64,
 }
 
@@ -402,10 +410,11 @@ unsafe impl Versioned for hugekit_stats {
     const FIRST: usize = offset_of!(Self, waits) + size_of::<u64>();
 }
 
-/// The pool at this moment. Fails with `HUGEKIT_STATUS_FORKED` in a forked child.
+/// Fills `stats` with the state of the pool at this moment. Fails with `HUGEKIT_STATUS_FORKED` in a
+/// forked child.
 ///
 /// # Safety
-/// `pool` is NULL or a pool; `stats` is a `hugekit_stats` whose size is set.
+/// `pool` is NULL or a pool. `stats` is a `hugekit_stats` whose size is set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_pool_stats(
     pool: *const hugekit_pool,
@@ -437,11 +446,11 @@ pub unsafe extern "C" fn hugekit_pool_stats(
     })())
 }
 
-/// Clears everything that is dirty now, on the pool's threads, and stores in `*bytes`, unless that is NULL, how
-/// many bytes that were. Fails with `HUGEKIT_STATUS_FORKED` in a forked child.
+/// Clears all memory that is dirty now, on the pool's threads, and stores the number of bytes in
+/// `*bytes`, which may be NULL. Fails with `HUGEKIT_STATUS_FORKED` in a forked child.
 ///
 /// # Safety
-/// `pool` is NULL or a pool; `bytes` is NULL or can be written.
+/// `pool` is NULL or a pool. `bytes` is NULL or can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_pool_scrub(
     pool: *const hugekit_pool,
@@ -457,8 +466,8 @@ pub unsafe extern "C" fn hugekit_pool_scrub(
     })())
 }
 
-/// Has the scrubber rest until `hugekit_pool_resume_scrubbing`, and waits until it does. Fails with
-/// `HUGEKIT_STATUS_FORKED` in a forked child.
+/// Stops the scrubber until `hugekit_pool_resume_scrubbing`, and waits until it has stopped. Fails
+/// with `HUGEKIT_STATUS_FORKED` in a forked child.
 ///
 /// # Safety
 /// NULL, or a pool.
@@ -468,7 +477,7 @@ pub unsafe extern "C" fn hugekit_pool_pause_scrubbing(pool: *const hugekit_pool)
     answer(unsafe { handle(pool, "pool") }.and_then(|pool| Ok(pool.pool.pause_scrubbing()?)))
 }
 
-/// Lets the scrubber work again. Fails with `HUGEKIT_STATUS_FORKED` in a forked child.
+/// Starts the scrubber again. Fails with `HUGEKIT_STATUS_FORKED` in a forked child.
 ///
 /// # Safety
 /// NULL, or a pool.

@@ -18,40 +18,41 @@ use crate::work::{
     WorkOptions, as_progress, hugekit_options, hugekit_progress, hugekit_report, threads, told,
 };
 
-/// Zeroed memory of a pool, committed and mapped. Made by `hugekit_region_new` and `hugekit_region_fork`.
+/// Zeroed memory of a pool, committed and mapped. Made by `hugekit_region_new` and
+/// `hugekit_region_fork`.
 pub struct hugekit_region {
     pub(crate) region: SharedRegion,
 }
 
-/// The server of faults of memory that is cleared at its first touch, forked or snapshotted.
+/// Who handles the faults of memory that is cleared at its first touch, forked or snapshotted.
 #[repr(u32)]
 pub enum hugekit_fault_mode {
-    /// As usual: threaded where this process may serve faults of system calls and of KVM; else in place. As an
-    /// answer: no thread does, all accesses are plain ones.
+    /// As an option: threaded if this process may handle faults of system calls and of KVM,
+    /// otherwise in place. As an answer: accesses cause no faults that the library handles.
     Default = 0,
-    /// The faulting thread itself, in a handler of SIGBUS or SIGSEGV. System calls into such memory fail with
-    /// EFAULT (`hugekit_region_prepare_write` prepares for one), and KVM leaves the guest: never
-    /// for guest memory.
+    /// The faulting thread, in a handler of SIGBUS or SIGSEGV. A system call that writes to the
+    /// memory fails with EFAULT unless `hugekit_region_prepare_write` came first. KVM guests exit,
+    /// so never use it for guest memory.
     InPlace = 1,
-    /// Threads of the library's own. The program notices only that an access takes longer.
+    /// Threads of the library. An access may wait longer; the program sees no other difference.
     Threaded = 2,
 }
 
-/// Options of a region. Zero everywhere means "as usual": set `size` and what you care about.
+/// Options of a region. Zero means the default everywhere: set `size` and the fields that you need.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hugekit_region_options {
     /// `sizeof(hugekit_region_options)`.
     pub size: usize,
-    /// Threads that clear or populate now; 0: as the pool says.
+    /// Threads that clear or populate at allocation. 0: as the pool.
     pub threads: usize,
-    /// Whom to tell how many bytes of each extent are cleared or populated, or NULL.
+    /// Called with the bytes of each extent that are cleared or populated, or NULL.
     pub progress: hugekit_progress,
-    /// Given to `progress` as it is.
+    /// Passed to `progress` unchanged.
     pub context: *mut c_void,
-    /// A `hugekit_clearing`: when what is dirty is cleared.
+    /// A `hugekit_clearing`: when dirty memory is cleared.
     pub clearing: u32,
-    /// A `hugekit_fault_mode`: the server of faults of memory that is cleared at its first touch.
+    /// A `hugekit_fault_mode`: who handles the faults of memory that is cleared at its first touch.
     pub fault_mode: u32,
     /// Threads for `HUGEKIT_FAULT_MODE_THREADED`; 0: one.
     pub handler_threads: usize,
@@ -70,18 +71,19 @@ impl CallerOptions for hugekit_region_options {
     }
 }
 
-/// Maps `len` zeroed bytes of the pool, in whole pages of its backing and in one piece, and stores their handle
-/// in `*region`. `options` may be NULL. Free it with `hugekit_region_free`.
+/// Allocates `len` zeroed bytes of the pool, rounded up to whole pages of its backing and in one
+/// piece, and stores the handle in `*region`. `options` may be NULL. Free it with
+/// `hugekit_region_free`.
 ///
-/// The memory can never be short later: that is an error here, `HUGEKIT_STATUS_NO_MEMORY`. Others are
-/// `HUGEKIT_STATUS_INVALID` for no bytes, `HUGEKIT_STATUS_FORKED` in a forked child, and, with
-/// `HUGEKIT_CLEARING_ON_FAULT`, `HUGEKIT_STATUS_NOT_PERMITTED` if no fault may be served. Nothing is taken from
-/// the pool then.
+/// Fails with `HUGEKIT_STATUS_NO_MEMORY` if the pool has no free piece of this length; later
+/// accesses never fail for lack of memory. Fails with `HUGEKIT_STATUS_INVALID` for a length of 0,
+/// with `HUGEKIT_STATUS_FORKED` in a forked child, and, with `HUGEKIT_CLEARING_ON_FAULT`, with
+/// `HUGEKIT_STATUS_NOT_PERMITTED` if the process may handle no faults. The pool is unchanged then.
 ///
-/// A process forked from this one has no such memory: an access there ends in SIGSEGV.
+/// Children of fork(2) do not inherit the memory: an access there ends in SIGSEGV.
 ///
 /// # Safety
-/// `pool` is NULL or a pool; `region` can be written; `options` is NULL or such a structure.
+/// `pool` is NULL or a pool. `region` can be written. `options` is NULL or such a structure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_region_new(
     pool: *const hugekit_pool,
@@ -130,25 +132,28 @@ pub(crate) fn fault_mode(name: &str, number: u32, threads: usize) -> Answer<Opti
     }
 }
 
-/// Gives the memory back to the pool, which clears it before its next owner gets it. Nothing happens for NULL,
-/// and nothing but the handle's end in a forked child.
+/// Returns the memory to the pool, which clears it before its next owner gets it. Does nothing for
+/// NULL. In a forked child it frees only the handle.
 ///
 /// # Safety
-/// NULL, or a region that no thread uses any more, neither by its handle nor by its address or file.
+/// NULL, or a region that no thread uses any more, neither by its handle nor by its address or
+/// file.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_region_free(region: *mut hugekit_region) {
     // SAFETY: `region` is NULL or a handle that the library gave, and no thread uses it any more.
     drop(unsafe { status::take_handle(region) });
 }
 
-/// Frees the handle although a system call or a device may still read or write the memory (`vmsplice`,
-/// `O_DIRECT`, a buffer registered with `io_uring`): its pages go back to the kernel, not to the pool. On an error,
-/// no region ever gets them again, and the handle is freed all the same.
+/// Frees the handle although a system call or a device may still read or write the memory
+/// (`vmsplice`, `O_DIRECT`, a buffer registered with `io_uring`). The pages return to the kernel,
+/// not to the pool. On an error no region ever gets them again, and the handle is freed too.
 ///
-/// Nothing is done, and the handle stays, as long as a range is pinned: `HUGEKIT_STATUS_CONFLICT`.
+/// As long as a range is pinned, it fails with `HUGEKIT_STATUS_CONFLICT`, and the handle stays
+/// valid.
 ///
 /// # Safety
-/// As for `hugekit_region_free`, of what this process can know.
+/// NULL, or a region that no thread of this process uses any more, neither by its handle nor by its
+/// address or file.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_region_retire(region: *mut hugekit_region) -> hugekit_status {
     if region.is_null() {
@@ -172,17 +177,17 @@ pub struct hugekit_pin {
     _range: PinnedRange,
 }
 
-/// Has every fork and snapshot of the region copy the granules of a range at once, until `*pin` is freed, so that
-/// their pages stay where they are and keep being written: for memory that a device, a ring of `io_uring` or a
-/// system call on its way holds by its pages, of which no protection is seen. What these write while a fork is made
-/// is in the fork or not, word by word.
+/// Makes every fork and snapshot of the region copy a range at once, until `*pin` is freed. The
+/// range keeps its pages. Use it for memory that a device, an `io_uring` ring or a running system
+/// call accesses by its pages, because write protection does not stop these. Words that they write
+/// while a fork is made are in the fork or not.
 ///
-/// The region may be freed first: its memory stays the pin's until that is freed too. Fails with
-/// `HUGEKIT_STATUS_INVALID` for a range outside the region, with `HUGEKIT_STATUS_NO_MEMORY` or
-/// `HUGEKIT_STATUS_SYSTEM` if what is shared with earlier forks cannot be copied now.
+/// The region may be freed before the pin: its memory exists until the pin is freed too. Fails with
+/// `HUGEKIT_STATUS_INVALID` for a range outside the region, and with `HUGEKIT_STATUS_NO_MEMORY` or
+/// `HUGEKIT_STATUS_SYSTEM` if bytes that are shared with earlier forks cannot be copied now.
 ///
 /// # Safety
-/// `region` is NULL or a region; `pin` can be written.
+/// `region` is NULL or a region. `pin` can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_region_pin(
     region: *const hugekit_region,
@@ -199,8 +204,8 @@ pub unsafe extern "C" fn hugekit_region_pin(
     })
 }
 
-/// Lets forks and snapshots share the range again. Nothing happens for NULL, and nothing but the handle's end in a
-/// forked child.
+/// Lets forks and snapshots share the range again. Does nothing for NULL. In a forked child it
+/// frees only the handle.
 ///
 /// # Safety
 /// NULL, or a pin that no thread uses any more.
@@ -210,8 +215,8 @@ pub unsafe extern "C" fn hugekit_pin_free(pin: *mut hugekit_pin) {
     drop(unsafe { status::take_handle(pin) });
 }
 
-/// Where the region begins: a multiple of the page size of its backing. NULL for NULL. Valid for
-/// `hugekit_region_mapped_len` bytes until the region is freed, and never moves.
+/// The address of the region, a multiple of the page size of its backing. It never changes, and is
+/// valid for `hugekit_region_mapped_len` bytes until the region is freed. NULL for NULL.
 ///
 /// # Safety
 /// NULL, or a region.
@@ -222,7 +227,7 @@ pub unsafe extern "C" fn hugekit_region_address(region: *const hugekit_region) -
     region.map_or(std::ptr::null_mut(), |region| region.region.as_ptr().cast())
 }
 
-/// Bytes that were asked for. 0 for NULL.
+/// Bytes that were requested. 0 for NULL.
 ///
 /// # Safety
 /// NULL, or a region.
@@ -242,8 +247,8 @@ pub unsafe extern "C" fn hugekit_region_mapped_len(region: *const hugekit_region
     unsafe { region.as_ref() }.map_or(0, |region| region.region.mapped_len())
 }
 
-/// A `hugekit_fault_mode`: how its faults are served, if it is cleared at its first touch; 0 if accesses are
-/// plain ones, and for NULL.
+/// A `hugekit_fault_mode`: how faults are handled. 0 for NULL, and if accesses cause no faults that
+/// the library handles.
 ///
 /// # Safety
 /// NULL, or a region.
@@ -258,17 +263,17 @@ pub unsafe extern "C" fn hugekit_region_serving(region: *const hugekit_region) -
     number.unwrap_or(hugekit_fault_mode::Default) as u32
 }
 
-/// The file behind the region, and where in it the region begins, in bytes: for a program that maps it, such as a
-/// device's process by vhost-user. (KVM's memory slots need the address only.) The descriptor stays the
-/// pool's: do not close it. It reaches the whole pool: access `hugekit_region_mapped_len` bytes from the offset
-/// on, and those only while the region exists. What is still to be cleared is cleared by this call, and
-/// the region cannot be forked any more.
+/// Stores the file of the pool and the region's offset in it, in bytes, for a program that maps the
+/// memory itself, for example a device process (vhost-user). KVM's memory slots need only the
+/// address. Do not close the descriptor: it belongs to the pool. The call clears memory that is
+/// still to be cleared. The region cannot be forked afterwards.
 ///
 /// Fails with `HUGEKIT_STATUS_CONFLICT` for a region that was forked, or is a fork.
 ///
 /// # Safety
-/// `region` is NULL or a region; the other two can be written. The program accesses the file by the descriptor only in
-/// the region's part of it, and only while the region exists.
+/// `region` is NULL or a region. `descriptor` and `offset` can be written. By the descriptor, which
+/// gives access to the whole pool, the program accesses only `hugekit_region_mapped_len` bytes from
+/// the offset on, and only while the region exists.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_region_file(
     region: *const hugekit_region,
@@ -286,13 +291,14 @@ pub unsafe extern "C" fn hugekit_region_file(
     })())
 }
 
-/// Enters the pages that a byte of the range lies on into the page tables, so that nothing faults on them any
-/// more. `options` (threads and progress only; here 0 threads: one) and `report` may be NULL.
+/// Maps every page that contains a byte of the range now, so that later accesses cause no faults.
+/// `options` may be NULL; only threads (here 0 means one) and progress are used. `report` may be
+/// NULL.
 ///
 /// Fails with `HUGEKIT_STATUS_INVALID` for a range outside the region.
 ///
 /// # Safety
-/// `region` is NULL or a region; the others are NULL or such structures.
+/// `region` is NULL or a region. The others are NULL or such structures.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_region_populate(
     region: *const hugekit_region,
@@ -315,9 +321,11 @@ pub unsafe extern "C" fn hugekit_region_populate(
     })())
 }
 
-/// Gives up what the range holds: it reads as zeroes again, and stays committed and mapped. The range consists
-/// of whole pages of the backing, but may end where the region does; else it fails with
-/// `HUGEKIT_STATUS_INVALID`. What others write meanwhile is cleared or not.
+/// Discards the bytes of a range: it reads as zeroes afterwards, and stays allocated and mapped.
+/// Bytes that other threads write during the call are discarded or not.
+///
+/// Fails with `HUGEKIT_STATUS_INVALID` unless the range consists of whole pages of the backing; it
+/// may end at the region's end instead.
 ///
 /// # Safety
 /// NULL, or a region.
@@ -332,9 +340,9 @@ pub unsafe extern "C" fn hugekit_region_release(
     answer(region.and_then(|region| Ok(region.region.release(range(offset, len))?)))
 }
 
-/// Makes the range writable without a fault from now on, as a system call or a device needs it,
-/// until it is released or the region is forked or snapshotted: what is dirty is cleared, what is
-/// shared is copied. Only a region whose faults are served in place needs this.
+/// Makes a range writable without a fault, for a system call or a device that writes to it. Dirty
+/// bytes are cleared, shared bytes are copied. This holds until the range is released, or the
+/// region is forked or snapshotted. Only regions whose faults are handled in place need it.
 ///
 /// Fails with `HUGEKIT_STATUS_INVALID` for a range outside the region.
 ///
@@ -351,21 +359,23 @@ pub unsafe extern "C" fn hugekit_region_prepare_write(
     answer(region.and_then(|region| Ok(region.region.prepare_write(range(offset, len))?)))
 }
 
-/// Options of a fork. What the first fork of a region is told holds for its other forks, and theirs.
+/// Options of a fork. The options of a region's first fork apply to its other forks, and to their
+/// forks.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hugekit_fork_options {
     /// `sizeof(hugekit_fork_options)`.
     pub size: usize,
-    /// Bytes that are shared or copied as a whole, a power of two: a page of the backing on reserved huge pages,
-    /// less on others; 0: as usual.
+    /// Bytes that are copied as a whole, a power of two. On reserved huge pages only a page of the
+    /// backing, on others a base page up to 2 MiB. 0: a page of the backing, or 64 KiB on base
+    /// pages.
     pub granule: usize,
-    /// The most mappings of the process that the fork group's copies may cost; 0: as many as half of
+    /// The most mappings of the process that copies of the fork group may use. 0: half of
     /// `vm.max_map_count`, for all fork groups together.
     pub max_vmas: usize,
     /// A `hugekit_fault_mode`.
     pub fault_mode: u32,
-    /// Zero: anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
+    /// Zero. Anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
     pub reserved: u32,
     /// Threads for `HUGEKIT_FAULT_MODE_THREADED`; 0: one.
     pub handler_threads: usize,
@@ -383,17 +393,20 @@ impl CallerOptions for hugekit_fork_options {
     }
 }
 
-/// A region with the same bytes, of which each side changes its own. Nothing
-/// is copied before one side writes it, granule by granule; the parent keeps its pages. Stores that
-/// race with the call are in the fork or not, granule by granule. Its handle is stored in `*fork`; it and
-/// the region may be freed in any order. `options` may be NULL.
+/// Makes a region with the same bytes, and stores its handle in `*fork`. Later writes to one side
+/// are not seen by the other. `options` may be NULL.
 ///
-/// The fork takes as many bytes of the pool as the region: `HUGEKIT_STATUS_NO_MEMORY` if they are not there. Others
-/// are `HUGEKIT_STATUS_NOT_PERMITTED` if no fault may be served, `HUGEKIT_STATUS_UNSUPPORTED` on pages of
-/// 1 GiB, `HUGEKIT_STATUS_CONFLICT` if the region's file was given away.
+/// The call write-protects the region and copies nothing. The first write to a granule, on either
+/// side, copies the granule; the parent keeps its pages. A granule that another thread writes
+/// during the call is in the fork with or without that store. The two may be freed in any order.
+///
+/// The fork reserves as many bytes of the pool as the region has: without them it fails with
+/// `HUGEKIT_STATUS_NO_MEMORY`. Fails with `HUGEKIT_STATUS_NOT_PERMITTED` if the process may handle
+/// no faults, with `HUGEKIT_STATUS_UNSUPPORTED` on pages of 1 GiB, and with
+/// `HUGEKIT_STATUS_CONFLICT` after `hugekit_region_file`.
 ///
 /// # Safety
-/// `region` is NULL or a region; `fork` can be written; `options` is NULL or such a structure.
+/// `region` is NULL or a region. `fork` can be written. `options` is NULL or such a structure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_region_fork(
     region: *const hugekit_region,
@@ -431,11 +444,11 @@ pub(crate) fn fork_builder<'a>(
     Ok(builder)
 }
 
-/// Stores in `*bytes` how many bytes the region shares with forks at this moment, in whole granules: what
-/// writes of it or of them may still have to copy.
+/// Stores in `*bytes` how many bytes the region shares with forks at this moment, in whole
+/// granules. Later writes may still have to copy this many bytes.
 ///
 /// # Safety
-/// `region` is NULL or a region; `bytes` can be written.
+/// `region` is NULL or a region. `bytes` can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_region_shared_bytes(
     region: *const hugekit_region,

@@ -17,30 +17,32 @@ use hugekit_bulk::parallel::{Done, JobError};
 use hugekit_delta::DeltaError;
 use hugekit_tend::TendError;
 
-/// How a call ended. Everything but `HUGEKIT_STATUS_OK` is an error: nothing was changed then, unless the
-/// function says otherwise, no handle was made, and `hugekit_last_error` says why.
+/// The result of a call. Everything except `HUGEKIT_STATUS_OK` is an error: no handle was made,
+/// nothing was changed unless the function says otherwise, and `hugekit_last_error` has the reason.
 #[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum hugekit_status {
-    /// It succeeded.
+    /// The call succeeded.
     Ok = 0,
-    /// An argument makes no sense: a null pointer, a range outside, a size that is not the structure's.
+    /// An argument is invalid: a null pointer, a range outside, a size that is not the structure's.
     Invalid = 1,
     /// Memory, huge pages, addresses or mappings are short.
     NoMemory = 2,
-    /// This process may not do it.
+    /// This process lacks a permission.
     NotPermitted = 3,
     /// This kernel, CPU, kind of memory or version of the library cannot do it.
     Unsupported = 4,
-    /// Something else in this process stands in the way, such as another handler of SIGBUS or SIGSEGV.
+    /// Another part of this process is in conflict, for example another handler of SIGBUS or
+    /// SIGSEGV.
     Conflict = 5,
-    /// It was cancelled; `hugekit_last_error` says how much was done.
+    /// The work was cancelled; `hugekit_last_error` says how much was done.
     Cancelled = 6,
-    /// The object belongs to the process that this one was forked from.
+    /// The object belongs to the parent process; this process is a forked child.
     Forked = 7,
-    /// The kernel refused something else; `hugekit_last_errno` says what it answered.
+    /// The kernel refused something else; `hugekit_last_errno` has its answer.
     System = 8,
-    /// The snapshot is lost: writers outran it, or the owner unmapped or discarded the memory.
+    /// The snapshot is lost: writers changed more than it may hold, or the memory was unmapped or
+    /// discarded.
     Lost = 9,
 }
 
@@ -190,13 +192,13 @@ impl From<io::Error> for Refusal {
     }
 }
 
-/// Part of the bytes that a call was given.
+/// A part of the bytes of a call.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct hugekit_part {
-    /// Where it begins, in bytes.
+    /// The start in bytes.
     pub offset: usize,
-    /// How many bytes it has.
+    /// The length in bytes.
     pub len: usize,
 }
 
@@ -250,9 +252,9 @@ pub(crate) fn c_string(text: impl Into<Vec<u8>>) -> CString {
     CString::new(bytes).unwrap_or_default()
 }
 
-/// Why the last call of this thread that did not return `HUGEKIT_STATUS_OK` failed, in English and in
-/// figures; the empty string if none did. Where the heap had no room for the reason, it says only that. Never null. Valid until the next call of this thread that fails;
-/// calls that succeed leave it alone.
+/// The reason why this thread's last failed call failed, in English with figures. The empty string
+/// if no call has failed. If the heap had no room for the reason, the text says only that. Never
+/// NULL. Valid until the thread's next failed call; successful calls do not change it.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_last_error() -> *const c_char {
     if IS_UNTOLD.get() {
@@ -261,8 +263,9 @@ pub extern "C" fn hugekit_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().message.as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// The remedy of an administrator or the program for `hugekit_last_error`, such as a command for root; the
-/// empty string if nothing is known. Never null, valid as long as `hugekit_last_error` is.
+/// What an administrator or the program can do about `hugekit_last_error`, for example a command
+/// for root. The empty string if no remedy is known. Never NULL. Valid as long as
+/// `hugekit_last_error` is.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_last_remedy() -> *const c_char {
     if IS_UNTOLD.get() {
@@ -271,8 +274,8 @@ pub extern "C" fn hugekit_last_remedy() -> *const c_char {
     LAST.try_with(|last| last.borrow().remedy.as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// The `errno` that the kernel answered with in the call that `hugekit_last_error` is about; 0 if it was
-/// not asked, or its answer is not known.
+/// The kernel's `errno` in the call that `hugekit_last_error` is about. 0 if the kernel was not
+/// called, or its answer is not known.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_last_errno() -> i32 {
     if IS_UNTOLD.get() {
@@ -281,13 +284,16 @@ pub extern "C" fn hugekit_last_errno() -> i32 {
     LAST.try_with(|last| last.borrow().errno).unwrap_or(0)
 }
 
-/// What the call that `hugekit_last_error` is about had done before it was cancelled, or a part of it failed: parts
-/// of the bytes that the call was given (of a region, for calls that name one), ascending and each apart from the next.
-/// What lies between them is still to do. Writes the first `room` of them to `parts`, which is NULL or has so much room,
-/// and returns how many there are; 0 if nothing was done, or the call was not one that clears, copies or populates.
+/// The bytes that the call of `hugekit_last_error` had processed before it was cancelled or a part
+/// of it failed. Offsets are relative to the bytes of the call, or to the region if the call names
+/// one. Parts ascend, and between two parts there are bytes that are still to do.
+///
+/// Writes the first `room` parts to `parts`, which may be NULL if `room` is 0, and returns the
+/// number of all parts. Returns 0 if nothing was done, or if the call does not clear, copy or
+/// populate.
 ///
 /// # Safety
-/// `parts` is NULL or valid for writing `room` of them.
+/// `parts` is NULL, or `room` parts can be written to it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_last_done(parts: *mut hugekit_part, room: usize) -> usize {
     let write = |last: &RefCell<Last>| {
@@ -303,7 +309,8 @@ pub unsafe extern "C" fn hugekit_last_done(parts: *mut hugekit_part, room: usize
     LAST.try_with(write).unwrap_or(0)
 }
 
-/// A word for a status, such as `"no memory"`; `"unknown status"` for any other number. Static.
+/// The name of a status, for example `"no memory"`; `"unknown status"` for any other number.
+/// Static.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_status_name(status: i32) -> *const c_char {
     const NAMES: [&CStr; 10] = [
@@ -322,7 +329,8 @@ pub extern "C" fn hugekit_status_name(status: i32) -> *const c_char {
     name.unwrap_or(&c"unknown status").as_ptr()
 }
 
-/// The version of the library, as `"0.1.0"`. Static. Compare with `HUGEKIT_VERSION`, that of the header.
+/// The version of the library, for example `"0.1.0"`. Static. `HUGEKIT_VERSION` is the version of
+/// the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_version() -> *const c_char {
     const VERSION: &CStr =

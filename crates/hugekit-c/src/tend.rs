@@ -13,8 +13,8 @@ use engine::HeapShortage;
 use crate::status::{self, Answer, Refusal, answer, give, handle, hugekit_status};
 use crate::versioned::{self, CallerOptions, Place, Versioned};
 
-/// Keeps the private memory of a process on huge pages, from outside: this process, or another one. Made by
-/// `hugekit_tender_new`.
+/// Keeps the private memory of a process on huge pages, from outside. The process may be this one
+/// or another. Made by `hugekit_tender_new`.
 pub struct hugekit_tender(Mutex<State>);
 
 enum State {
@@ -30,24 +30,25 @@ impl hugekit_tender {
     }
 }
 
-/// Options of a tender. Zero everywhere means "as usual", for this process itself: set `size` and what you care
-/// about.
+/// Options of a tender. Zero means the default everywhere, and the calling process: set `size` and
+/// the fields that you need.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hugekit_tend_options {
     /// `sizeof(hugekit_tend_options)`.
     pub size: usize,
-    /// The process; 0: the calling one.
+    /// The process. 0: the calling one.
     pub pid: i32,
-    /// Of 2 MiB, the least share of pages that must be there, in percent: the others are filled with zeroes. 0: 90.
+    /// Collapse a 2 MiB range only if at least this percentage of its pages is populated. The other
+    /// pages are filled with zeroes. 0: 90.
     pub density_percent: u32,
-    /// The share of one CPU that may be taken, in percent. 0: 20.
+    /// The most CPU time to use, in percent of one CPU. 0: 20.
     pub cpu_percent: u32,
-    /// Zero: anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
+    /// Zero. Anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
     pub reserved: u32,
-    /// Bytes that may be collapsed in a second, at most. 0: 1 GiB.
+    /// The most bytes to collapse per second. 0: 1 GiB.
     pub bytes_per_second: u64,
-    /// Bytes of free huge pages that are left to everything else. 0: 256 MiB.
+    /// Bytes of free huge pages to leave for other uses. 0: 256 MiB.
     pub keep_free: u64,
 }
 
@@ -63,24 +64,24 @@ impl CallerOptions for hugekit_tend_options {
     }
 }
 
-/// Why a pass ended before it was over, or did not begin.
+/// Why a pass ended early, or did not begin.
 #[repr(u32)]
 pub enum hugekit_tend_hindrance {
-    /// It did not.
+    /// The pass was complete.
     None = 0,
-    /// A forked child lives and shares the memory.
+    /// A forked child exists and shares the memory.
     Child = 1,
     /// Tasks of this machine wait for memory.
     Pressure = 2,
     /// Too few huge pages are free.
     NoFreeHugePages = 3,
-    /// The process's control group has too little left.
+    /// The process's control group has too little memory left.
     ControlGroup = 4,
     /// The process has ended or started another program.
     Gone = 5,
     /// The tender was freed.
     Stopped = 6,
-    /// The process keeps the kernel waiting for its memory map.
+    /// The kernel does not answer, because the process keeps its memory map locked.
     Stuck = 7,
     /// Its files in `/proc` cannot be read.
     Unreadable = 8,
@@ -88,35 +89,35 @@ pub enum hugekit_tend_hindrance {
     NoThread = 9,
 }
 
-/// What a tender did, and what it has seen. A pass is one walk over the memory.
+/// The work of a tender, and its observations. A pass is one walk over the memory.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct hugekit_tend_report {
     /// `sizeof(hugekit_tend_report)`, set by the caller.
     pub size: usize,
-    /// Bytes of private memory that are there, after the last pass.
+    /// Bytes of populated private memory, after the last pass.
     pub resident_bytes: u64,
-    /// Of these, bytes on huge pages.
+    /// Bytes of these on huge pages.
     pub huge_bytes: u64,
-    /// Bytes that the last pass put on huge pages.
+    /// Bytes that the last pass moved to huge pages.
     pub collapsed_bytes: u64,
-    /// Bytes of holes that it filled.
+    /// Bytes of holes that it filled with zeroes.
     pub filled_bytes: u64,
-    /// Bytes in 2 MiB with too many holes.
+    /// Bytes of 2 MiB ranges with too many holes.
     pub sparse_bytes: u64,
-    /// The CPU's time that it took, in nanoseconds.
+    /// CPU time of the pass, in nanoseconds.
     pub cpu_ns: u64,
-    /// Its longest collapse: writers of those 2 MiB waited as long.
+    /// The longest collapse, in nanoseconds. Writers of those 2 MiB waited as long.
     pub longest_ns: u64,
     /// A `hugekit_tend_hindrance`.
     pub hindrance: u32,
-    /// Forked children that live and share the memory.
+    /// Forked children that exist and share the memory.
     pub children: u32,
-    /// Passes that were made.
+    /// Passes so far.
     pub passes: u64,
-    /// Forks that were seen.
+    /// Forks that were noticed.
     pub forks: u64,
-    /// How long the last fork took; 0 if that is not known.
+    /// How long the last fork took, in nanoseconds; 0 if unknown.
     pub last_fork_ns: u64,
 }
 
@@ -172,15 +173,16 @@ fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Makes a tender of one process, and stores its handle in `*tender`. Nothing of the process is changed yet.
-/// `options` may be NULL. Free it with `hugekit_tender_free`.
+/// Makes a tender of one process, and stores its handle in `*tender`. The process is not changed
+/// yet. `options` may be NULL. Free it with `hugekit_tender_free`.
 ///
-/// Fails with `HUGEKIT_STATUS_INVALID` if there is no such process; with `HUGEKIT_STATUS_NOT_PERMITTED` if it is
-/// another user's; with `HUGEKIT_STATUS_CONFLICT` if it has another tender; with `HUGEKIT_STATUS_UNSUPPORTED` before
-/// Linux 6.1, and if the process has switched transparent huge pages off.
+/// Fails with `HUGEKIT_STATUS_INVALID` if there is no such process; with
+/// `HUGEKIT_STATUS_NOT_PERMITTED` if it is another user's; with `HUGEKIT_STATUS_CONFLICT` if it has
+/// another tender; with `HUGEKIT_STATUS_UNSUPPORTED` before Linux 6.1, and if the process has
+/// disabled transparent huge pages.
 ///
 /// # Safety
-/// `tender` can be written, `options` is NULL or its size is set.
+/// `tender` can be written. `options` is NULL or its size is set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_tender_new(
     options: *const hugekit_tend_options,
@@ -219,14 +221,14 @@ fn builder(options: &hugekit_tend_options) -> Answer<Builder> {
     Ok(builder)
 }
 
-/// Makes one pass now and fills `*report`, which may be NULL: what is nearly full is put on huge pages, as fast as
-/// the options allow. A program that is about to fork calls it before.
+/// Makes one pass now and fills `*report`, which may be NULL. It collapses nearly full ranges, as
+/// fast as the options allow. Call it before a fork.
 ///
-/// Fails with `HUGEKIT_STATUS_INVALID` if the process is gone, and with `HUGEKIT_STATUS_CONFLICT` once
-/// `hugekit_tender_start` was called.
+/// Fails with `HUGEKIT_STATUS_INVALID` if the process has ended, and with `HUGEKIT_STATUS_CONFLICT`
+/// after `hugekit_tender_start`.
 ///
 /// # Safety
-/// `tender` is a tender, `report` is NULL or its size is set.
+/// `tender` is a tender. `report` is NULL or its size is set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_tender_pass(
     tender: *mut hugekit_tender,
@@ -247,11 +249,11 @@ pub unsafe extern "C" fn hugekit_tender_pass(
     })())
 }
 
-/// Tends in a thread of the library's from now on: a pass at once, one whenever the last forked child has ended, and
-/// one after a minute.
+/// Starts a thread that tends from now on. It makes a pass at once, one whenever the last forked
+/// child has ended, and one after a minute.
 ///
-/// Fails with `HUGEKIT_STATUS_CONFLICT` if that was asked before, and with `HUGEKIT_STATUS_NO_MEMORY` if there is no
-/// thread to be had; the tender can only be freed then.
+/// Fails with `HUGEKIT_STATUS_CONFLICT` if it was called before, and with
+/// `HUGEKIT_STATUS_NO_MEMORY` if no thread can be started; the tender can only be freed then.
 ///
 /// # Safety
 /// `tender` is a tender.
@@ -276,10 +278,11 @@ fn started() -> Refusal {
     Refusal::conflict("the tender works in its own thread already")
 }
 
-/// What the tender that was started has done and seen; all of it 0 before its first pass.
+/// Fills `report` with the work and the observations of a started tender; all 0 before its first
+/// pass.
 ///
 /// # Safety
-/// `tender` is a tender, and the size of `report` is set.
+/// `tender` is a tender. The size of `report` is set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_tender_query(
     tender: *const hugekit_tender,
@@ -298,7 +301,8 @@ pub unsafe extern "C" fn hugekit_tender_query(
     })())
 }
 
-/// Stops tending within a tenth of a second; all memory stays as it is. Nothing happens for NULL.
+/// Stops tending within a tenth of a second and frees the tender. The memory stays as it is. Does
+/// nothing for NULL.
 ///
 /// # Safety
 /// NULL, or a tender that no thread uses any more.

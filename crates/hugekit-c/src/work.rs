@@ -11,25 +11,26 @@ use hugekit_bulk::parallel::{Progress, Report};
 use crate::status::{Answer, Refusal, answer, hugekit_status};
 use crate::versioned::{self, CallerOptions, Place, Versioned};
 
-/// Called as `progress(done, total, context)`, in bytes, after every piece, by the thread that did it: the
-/// calling one or a helper. Calls do not overlap, and `done` ascends. The other threads wait meanwhile: be
-/// brief. It must not throw nor jump away: an exception that leaves it ends the process.
+/// Called as `progress(done, total, context)`, in bytes, after every piece, by the thread that did
+/// the piece: the calling thread or a helper. Calls do not overlap, and `done` ascends. Other
+/// threads wait for it, so it should be short. It must return normally: an exception that leaves it
+/// ends the process.
 pub type hugekit_progress =
     Option<unsafe extern "C-unwind" fn(done: usize, total: usize, context: *mut c_void)>;
 
-/// Asks work to stop. Made by `hugekit_cancel_new`.
+/// A flag that asks work to stop. Made by `hugekit_cancel_new`.
 pub struct hugekit_cancel(pub(crate) Cancel);
 
-/// Makes a flag that is not set. Free it with `hugekit_cancel_free`, after the calls that were given it have
-/// returned. NULL, which is no flag, if the heap has no room for it.
+/// Makes a flag that is not set. Returns NULL, which means no flag, if the heap has no room for it.
+/// Free it with `hugekit_cancel_free` after all calls that use it have returned.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_cancel_new() -> *mut hugekit_cancel {
     let room = HeapShortage::check();
     room.map_or(ptr::null_mut(), |()| Box::into_raw(Box::new(hugekit_cancel(Cancel::new()))))
 }
 
-/// Sets the flag, for good: an operation that was given it stops after the pieces that are being done. Any thread may,
-/// and a signal handler. Nothing happens for NULL.
+/// Sets the flag. It cannot be unset. Operations that use it stop after their current pieces. Any
+/// thread and any signal handler may call this. Does nothing for NULL.
 ///
 /// # Safety
 /// NULL, or a flag that is not freed.
@@ -41,7 +42,7 @@ pub unsafe extern "C" fn hugekit_cancel_set(cancel: *const hugekit_cancel) {
     }
 }
 
-/// Frees the flag. Nothing happens for NULL.
+/// Frees the flag. Does nothing for NULL.
 ///
 /// # Safety
 /// NULL, or a flag that no thread uses any more.
@@ -55,47 +56,49 @@ pub unsafe extern "C" fn hugekit_cancel_free(cancel: *mut hugekit_cancel) {
 #[repr(u32)]
 #[expect(dead_code, reason = "C has the names, the library is given numbers")]
 pub enum hugekit_reuse {
-    /// Nothing is known, beyond the target if one is given: then as `HUGEKIT_REUSE_TARGET`, else the length
-    /// decides.
+    /// Not known. If there is a target, as `HUGEKIT_REUSE_TARGET`; otherwise the length decides.
     Unknown = 0,
-    /// The bytes around the target, or around the start if none is given. The rest streams past the cache.
+    /// The bytes around the target, or around the start without a target, are used next. The rest
+    /// streams past the cache.
     Target = 1,
-    /// All of it, soon: as much as the cache holds well is left there, around the target.
+    /// All bytes are used soon. As many as fit the cache stay there, those around the target first.
     All = 2,
-    /// No thread soon: all of it streams past the cache.
+    /// No thread uses the bytes soon. All of them stream past the cache.
     None = 3,
 }
 
-/// `hugekit_options.target` is meant; without it there is no target.
+/// `hugekit_options.target` is set. Without this flag there is no target.
 pub const HUGEKIT_HAS_TARGET: u32 = 1;
 
 /// Helpers run only on CPUs that no other thread wants (`SCHED_IDLE`).
 pub const HUGEKIT_LOW_PRIORITY: u32 = 2;
 
-/// Options of work on memory. Zero everywhere means "as usual": set `size` and what you care about.
+/// Options of work on memory. Zero means the default everywhere: set `size` and the fields that you
+/// need.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hugekit_options {
     /// `sizeof(hugekit_options)`.
     pub size: usize,
-    /// Threads, the calling one included; 0: as many as pay off. No more take part than there are CPUs to run
-    /// on, or pieces that are worth a thread.
+    /// Threads, the calling thread included. 0: as many as are useful. No more are used than there
+    /// are allowed CPUs, or pieces that are long enough for a thread.
     pub threads: usize,
-    /// Whom to tell what is done, or NULL.
+    /// Called after every piece, or NULL.
     pub progress: hugekit_progress,
-    /// Given to `progress` as it is.
+    /// Passed to `progress` unchanged.
     pub context: *mut c_void,
     /// The flag that stops the work early, or NULL.
     pub cancel: *const hugekit_cancel,
     /// `HUGEKIT_HAS_TARGET`, `HUGEKIT_LOW_PRIORITY`, or both.
     pub flags: u32,
-    /// A `hugekit_reuse`: the next use of the memory that is written. Not for `hugekit_populate`.
+    /// A `hugekit_reuse`: the next use of the written memory. Not for `hugekit_populate`.
     pub reuse: u32,
-    /// A `hugekit_reuse`: the next use of the memory that is copied from. Only for `hugekit_copy_with`.
+    /// A `hugekit_reuse`: the next use of the source. Only for `hugekit_copy_with`.
     pub source_reuse: u32,
-    /// Zero: anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
+    /// Zero. Anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
     pub reserved: u32,
-    /// The byte that is accessed next, as an offset in bytes from the start; with `HUGEKIT_HAS_TARGET`.
+    /// The byte that is used next, as an offset in bytes from the start. Needs
+    /// `HUGEKIT_HAS_TARGET`.
     pub target: usize,
 }
 
@@ -118,11 +121,11 @@ impl CallerOptions for hugekit_options {
 pub struct hugekit_report {
     /// `sizeof(hugekit_report)`, set by the caller.
     pub size: usize,
-    /// Bytes done: all of them.
+    /// Bytes done: all that were requested.
     pub bytes: usize,
-    /// Threads that it was shared among, the calling one included.
+    /// Threads that shared the work, the calling thread included.
     pub threads: usize,
-    /// Of these, threads that did at least one piece: the others came too late.
+    /// Threads of these that did at least one piece. The others started too late.
     pub took_part: usize,
 }
 
@@ -132,11 +135,11 @@ unsafe impl Versioned for hugekit_report {
     const FIRST: usize = offset_of!(Self, took_part) + size_of::<usize>();
 }
 
-/// Sets `len` bytes at `memory` to zero, on the calling thread, by the fastest routine for this length: never
-/// slower than `memset`. NULL will do for 0 bytes.
+/// Sets `len` bytes at `memory` to zero, on the calling thread, by the routine that is fastest for
+/// this length. `memory` may be NULL if `len` is 0.
 ///
 /// # Safety
-/// The memory can be written, and no other thread accesses it meanwhile.
+/// The memory can be written. During the call no other thread accesses it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_clear(memory: *mut c_void, len: usize) -> hugekit_status {
     if !is_range(memory, len) {
@@ -149,15 +152,17 @@ pub unsafe extern "C" fn hugekit_clear(memory: *mut c_void, len: usize) -> hugek
     }
 }
 
-/// Sets `len` bytes at `memory` to zero, with knowledge of their next use, on several threads, with
-/// progress. `options` and `report` may be NULL.
+/// Sets `len` bytes at `memory` to zero, with options: next use, several threads, progress.
+/// `options` and `report` may be NULL.
 ///
-/// Fails with `HUGEKIT_STATUS_INVALID` for a target outside or an unknown option, and nothing is written then;
-/// with `HUGEKIT_STATUS_CANCELLED` after a part.
+/// Fails with `HUGEKIT_STATUS_INVALID` for a target outside or an unknown option; nothing is
+/// written then. Fails with `HUGEKIT_STATUS_CANCELLED` if it is cancelled; some bytes may be zero
+/// then.
 ///
 /// # Safety
-/// As for `hugekit_clear`; `options` is NULL or such a structure, whose flag is not freed meanwhile; `report` is NULL
-/// or such a structure.
+/// The memory can be written. During the call no other thread accesses it. `options` is NULL or
+/// such a structure, and its flag is not freed during the call. `report` is NULL or such a
+/// structure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_clear_with(
     memory: *mut c_void,
@@ -181,13 +186,14 @@ pub unsafe extern "C" fn hugekit_clear_with(
     })())
 }
 
-/// Copies `len` bytes from `from` to `to`, which must not overlap, on the calling thread, by the fastest
-/// routine for this length. NULL will do for 0 bytes.
+/// Copies `len` bytes from `from` to `to`, on the calling thread, by the routine that is fastest
+/// for this length. Both may be NULL if `len` is 0.
 ///
-/// Fails with `HUGEKIT_STATUS_INVALID` if they overlap, and nothing is written then.
+/// Fails with `HUGEKIT_STATUS_INVALID` if they overlap; nothing is written then.
 ///
 /// # Safety
-/// `from` can be read and `to` written; no other thread writes to either, or reads from `to`, meanwhile.
+/// `from` can be read and `to` written. During the call no other thread writes to either, or reads
+/// from `to`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_copy(
     to: *mut c_void,
@@ -204,11 +210,13 @@ pub unsafe extern "C" fn hugekit_copy(
     })())
 }
 
-/// Copies as `hugekit_copy` does, with knowledge of the next use of either side, on several threads, with
-/// progress. `options` and `report` may be NULL. Fails as `hugekit_copy` and `hugekit_clear_with` do.
+/// Copies as `hugekit_copy` does, with options: next use of both sides, several threads, progress.
+/// `options` and `report` may be NULL. Fails as `hugekit_copy` and `hugekit_clear_with` do.
 ///
 /// # Safety
-/// As for `hugekit_copy`; `options` and `report` as for `hugekit_clear_with`.
+/// `from` can be read and `to` written. During the call no other thread writes to either, or reads
+/// from `to`. `options` is NULL or such a structure, and its flag is not freed during the call.
+/// `report` is NULL or such a structure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_copy_with(
     to: *mut c_void,
@@ -236,15 +244,17 @@ pub unsafe extern "C" fn hugekit_copy_with(
     })())
 }
 
-/// Faults in every page that a byte of the memory lies on, writable, on several threads
-/// (`MADV_POPULATE_WRITE`). No byte changes. `options` and `report` may be NULL.
+/// Populates every page that contains a byte of the memory, writable, on several threads
+/// (`MADV_POPULATE_WRITE`). No byte changes, and any address is allowed. `options` and `report` may
+/// be NULL.
 ///
-/// Fails with `HUGEKIT_STATUS_INVALID` if part of it is not mapped or cannot be written, with
-/// `HUGEKIT_STATUS_NO_MEMORY`, and with `HUGEKIT_STATUS_UNSUPPORTED` before Linux 5.14; what was faulted in
-/// before stays so. Any address will do.
+/// Fails with `HUGEKIT_STATUS_INVALID` if a part is not mapped or cannot be written, with
+/// `HUGEKIT_STATUS_NO_MEMORY`, and with `HUGEKIT_STATUS_UNSUPPORTED` before Linux 5.14. Pages that
+/// were populated before stay populated.
 ///
 /// # Safety
-/// `options` is NULL or such a structure, whose flag is not freed meanwhile; `report` is NULL or such a structure.
+/// `options` is NULL or such a structure, and its flag is not freed during the call. `report` is
+/// NULL or such a structure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_populate(
     memory: *mut c_void,

@@ -96,8 +96,72 @@ fn trials(places: &'static Places) -> Vec<Trial> {
             }),
         });
     }
+    trials.extend(["README.md", "docs/c.md"].map(|page| of_page(places, page)));
+    trials.extend([128, 1024, 4096].map(|mib| readme_at(places, mib)));
     trials.push(go(places));
     trials
+}
+
+/// The programs of a page compile; one without `main` is the body of one.
+fn of_page(places: &'static Places, page: &'static str) -> Trial {
+    Trial::ignorable_test(page, move || {
+        let programs = programs_of(page)?;
+        for (index, program) in programs.iter().enumerate() {
+            let name = format!("{}-{index}", page.replace('/', "-"));
+            places.compile_text(&name, &with_main(program))?;
+        }
+        Ok(if programs.is_empty() {
+            return Err("no program".into());
+        } else {
+            Completion::Completed
+        })
+    })
+}
+
+/// The README's program, with memory of another size, all of which it writes.
+fn readme_at(places: &'static Places, mib: u64) -> Trial {
+    Trial::ignorable_test(format!("README.md at {mib} MiB"), move || {
+        let (available, needed) = (available_mib()?, 3 * mib);
+        if available < needed {
+            let reason =
+                format!("{available} MiB of memory are available, and {needed} are needed");
+            return Ok(Completion::ignored_with(reason));
+        }
+        let programs = programs_of("README.md")?;
+        let program = programs.first().ok_or("no program")?;
+        let sized =
+            program.replace("(size_t)2 << 30", "2 * bytes").replace("(size_t)1 << 30", "bytes");
+        if sized.matches("bytes").count() < 2 {
+            return Err("the README's program has no sizes that could be replaced".into());
+        }
+        let begin = format!("size_t bytes = (size_t){mib} << 20;");
+        let end = "memset(hugekit_region_address(guest), 1, bytes);";
+        let program = with_main(&format!("{begin}\n{sized}{end}\n"));
+        run(&mut Command::new(places.compile_text(&format!("readme-{mib}"), &program)?))
+    })
+}
+
+/// The blocks of C of a page of the repository.
+fn programs_of(page: &str) -> Result<Vec<String>, String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(page);
+    let text = std::fs::read_to_string(path).map_err(|error| format!("{page}: {error}"))?;
+    let block = |rest: &str| rest.split("```").next().unwrap_or_default().to_owned();
+    Ok(text.split("```c\n").skip(1).map(block).collect())
+}
+
+fn with_main(program: &str) -> String {
+    if program.contains("main(") {
+        return program.to_owned();
+    }
+    let headers = "#include <hugekit.h>\n#include <stdio.h>\n#include <string.h>\n";
+    format!("{headers}int main(void)\n{{\n{program}}}\n")
+}
+
+fn available_mib() -> Result<u64, String> {
+    let memory = std::fs::read_to_string("/proc/meminfo").map_err(|error| error.to_string())?;
+    let line = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    Ok(kib.ok_or("/proc/meminfo has no MemAvailable")? >> 10)
 }
 
 /// Another runtime in the same process, with signal handlers, stacks and a collector of its own.

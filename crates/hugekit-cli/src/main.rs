@@ -10,6 +10,8 @@ mod lease;
 mod log;
 mod operand;
 mod pager;
+#[cfg(test)]
+mod pages;
 mod progress;
 mod report;
 mod settings;
@@ -28,9 +30,14 @@ use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 use usage::{Remedied, UsageError};
 
-/// A huge-page memory engine: look at the machine, measure it, start programs on huge pages.
+/// A huge-page memory engine: examine and measure a machine, and run programs on huge pages.
 #[derive(Debug, Parser)]
-#[command(name = "hugekit", version, arg_required_else_help = true)]
+#[command(
+    name = "hugekit",
+    version,
+    arg_required_else_help = true,
+    after_help = "Example: hugekit doctor"
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -61,7 +68,7 @@ fn main() -> ExitCode {
         if let Some(UsageError(message)) = error.downcast_ref() {
             Cli::command().error(ErrorKind::ValueValidation, message).exit();
         }
-        // Causes, and no backtrace: a user of the command has no use for one.
+        // Causes, but no backtrace: it does not help a user of the command.
         say(&format!("error: {error:#}"));
         if let Some(Remedied { remedy, .. }) = error.downcast_ref() {
             say(&format!("remedy: {remedy}"));
@@ -73,7 +80,7 @@ fn main() -> ExitCode {
 }
 
 impl Command {
-    /// Whether it serves other programs, and so never waits for who reads its log.
+    /// Whether it serves other programs, and so never waits for the reader of its log.
     fn is_daemon(&self) -> bool {
         match self {
             Self::Broker(broker) => broker.is_daemon(),
@@ -101,8 +108,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The library reports what it works around, such as a backing that it could not have, and never
-/// prints.
+/// The library never prints. It reports limits that it works around, such as an unavailable
+/// backing, as events.
 fn listen_to_the_library(is_daemon: bool) {
     let writer = if is_daemon {
         BoxMakeWriter::new(|| log::Lines)

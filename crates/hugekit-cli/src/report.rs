@@ -7,13 +7,16 @@ use hugekit_lab::report;
 use crate::file::Sink;
 use crate::operand::Operand;
 
-/// Make a page of records, which needs nothing but a browser; the others are compared with the first.
+/// Make a page of charts from records, for a browser.
+///
+/// All records are compared with the first one.
 #[derive(Debug, Args)]
+#[command(after_help = "Example: hugekit report last --html page.html")]
 pub(crate) struct Report {
-    /// Records, by file or ID (or how it begins, or `last`)
+    /// Records, by file, by ID or its first characters, or `last`
     #[arg(value_name = "RECORD", required = true)]
     records: Vec<Operand>,
-    /// Where to write it; `-` prints it
+    /// The page; `-` prints it
     #[arg(long, value_name = "FILE|-")]
     html: Sink,
 }

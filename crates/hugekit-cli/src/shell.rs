@@ -1,5 +1,5 @@
-//! `hugekit completions` and `hugekit man`: what shells and manuals want to know of the command, made
-//! of the same definitions that parse it.
+//! `hugekit completions` and `hugekit man`: completions and manual pages, made of the definitions
+//! that parse the arguments.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,12 +10,11 @@ use clap_complete::Shell;
 
 use crate::text::write_out;
 
-/// Print what a shell needs to complete `hugekit`.
-///
-/// bash: `hugekit completions bash > ~/.local/share/bash-completion/completions/hugekit`
+/// Print completions of `hugekit` for a shell.
 #[derive(Debug, Args)]
+#[command(after_help = "Example: hugekit completions zsh > ~/.zfunc/_hugekit")]
 pub(crate) struct Completions {
-    /// Which shell
+    /// The shell
     #[arg(value_name = "SHELL")]
     shell: Shell,
 }
@@ -30,8 +29,9 @@ impl Completions {
 
 /// Write manual pages, one for the command and one for each subcommand.
 #[derive(Debug, Args)]
+#[command(after_help = "Example: hugekit man --dir ~/.local/share/man/man1")]
 pub(crate) struct Man {
-    /// The folder, which is made if need be, such as ~/.local/share/man/man1
+    /// The folder; it is made if it does not exist
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
 }

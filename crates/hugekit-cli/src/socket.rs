@@ -11,7 +11,7 @@ pub(crate) fn to_listen_at() -> Result<PathBuf, UsageError> {
     if rustix::process::geteuid().is_root() {
         return Ok(OF_ALL.into());
     }
-    let message = "XDG_RUNTIME_DIR is not set; say where to listen by --socket";
+    let message = "XDG_RUNTIME_DIR is not set: name the socket by --socket";
     of_user().ok_or_else(|| UsageError(message.to_owned()))
 }
 

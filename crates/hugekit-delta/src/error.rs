@@ -9,10 +9,10 @@ use crate::format::StateId;
 #[non_exhaustive]
 pub enum DeltaError {
     /// It is something else.
-    #[error("it is no delta: it does not begin as one")]
+    #[error("not a delta: its first bytes are others")]
     NoDelta,
     /// A newer hugekit has written it.
-    #[error("it is a delta of version {found}, and this hugekit reads version {known}: update it")]
+    #[error("the delta has version {found}, this hugekit reads version {known}: update hugekit")]
     Newer {
         /// Its version.
         found: u32,
@@ -28,13 +28,16 @@ pub enum DeltaError {
         what: &'static str,
     },
     /// It ends too early.
-    #[error("the delta ends at byte {at}, before it is whole")]
+    #[error("the delta is truncated: it ends at byte {at}")]
     Truncated {
         /// Where it ends.
         at: u64,
     },
     /// It begins with another state than the one that is there.
-    #[error("the delta begins with state {expected}, and {} is there", .found.map_or("no known one".to_owned(), |found| found.to_string()))]
+    #[error(
+        "the delta begins with state {expected}, the base is {}",
+        .found.map_or("unknown".to_owned(), |found| found.to_string())
+    )]
     OtherBase {
         /// The state that it begins with.
         expected: StateId,
@@ -42,7 +45,7 @@ pub enum DeltaError {
         found: Option<StateId>,
     },
     /// It is of a state of another length.
-    #[error("the delta is of a state of {delta} bytes, and there are {state}")]
+    #[error("the delta is for a state of {delta} bytes, the base has {state}")]
     OtherLength {
         /// Bytes of the delta's states.
         delta: u64,
@@ -50,7 +53,7 @@ pub enum DeltaError {
         state: u64,
     },
     /// The state that was given to be saved is shorter or longer than it was said to be.
-    #[error("{given} bytes of a state of {length} were given")]
+    #[error("the state has {length} bytes, {given} were given")]
     NotWhole {
         /// Bytes that were given, or would have been.
         given: u64,
@@ -59,7 +62,7 @@ pub enum DeltaError {
     },
     /// Changes were given in another order than that of their offsets, or beyond the state.
     #[error(
-        "a change of {len} bytes at {offset} comes before byte {next}, or lies beyond the state's {length}"
+        "a change of {len} bytes at {offset}: it must begin at {next} or later, and end by {length}"
     )]
     OutOfOrder {
         /// Where it begins.
@@ -72,7 +75,7 @@ pub enum DeltaError {
         length: u64,
     },
     /// No deltas were given to be merged.
-    #[error("there is nothing to merge")]
+    #[error("no deltas to merge: name at least one")]
     Nothing,
     /// The file, or whatever it comes from or goes to, has refused.
     #[error(transparent)]

@@ -73,3 +73,8 @@ pub use writer::Writer;
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// Runs the programs of the guide as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/delta.md")]
+struct Guide;

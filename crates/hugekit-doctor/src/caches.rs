@@ -29,7 +29,7 @@ fn size_lines(sizes: &CacheSizes) -> Vec<Line> {
 
 fn size_line(name: &str, size: usize) -> Line {
     match size {
-        0 => TOPIC.note(name, "none, or the kernel does not say"),
+        0 => TOPIC.note(name, "none, or the kernel does not report it"),
         size => TOPIC.ok(name, units::bytes(size as u64)),
     }
 }
@@ -43,7 +43,7 @@ mod tests {
         let sizes = CacheSizes { l1d: 32 << 10, l2: 0, llc: 45 << 20, llc_shared_by: 36 };
         let lines = size_lines(&sizes);
         assert_eq!(lines[0].value, "32 KiB");
-        assert!(lines[1].value.contains("does not say"));
+        assert!(lines[1].value.contains("does not report it"));
         assert_eq!(lines[2].value, "45 MiB, shared by 36 CPUs: 1.2 MiB each");
     }
 }

@@ -81,7 +81,7 @@ fn host_lines(host: &Host) -> Vec<Line> {
         clearing_line(host),
         match &host.cpu_model {
             Some(model) => TOPIC.ok("processor", model),
-            None => TOPIC.unknown("processor", "/proc/cpuinfo does not name it"),
+            None => TOPIC.unknown("processor", "/proc/cpuinfo has no name"),
         },
         match &host.hypervisor {
             Some(name) => {
@@ -104,7 +104,7 @@ fn clearing_line(host: &Host) -> Line {
         Some(false) => {
             TOPIC.note(NAME, "page by page, as Linux did before 7.0, unless it was backported")
         }
-        None => TOPIC.unknown(NAME, "the release begins with no number"),
+        None => TOPIC.unknown(NAME, "the kernel release does not begin with a number"),
     }
 }
 

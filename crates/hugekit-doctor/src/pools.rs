@@ -53,7 +53,9 @@ fn pool_line(pool: &HugePagePool, memory: Option<&Memory>) -> Line {
     let remedy = remedy(pool.page_size, pool.total, pages_worth_adding(pool, spare), spare);
     match (pool.unpromised(), pool.may_grow_by()) {
         (1.., _) => TOPIC.ok(name, value),
-        (0, 1..) => TOPIC.limited(name, format!("{value}: taken as found")).remedy(remedy),
+        (0, 1..) => TOPIC
+            .limited(name, format!("{value}: pages are made on request, if free memory permits"))
+            .remedy(remedy),
         // Gigantic pages are used on request only, so their absence costs nothing.
         _ if pool.page_size >= GIB => TOPIC.note(name, value).remedy(remedy),
         _ => TOPIC.missing(name, value).remedy(remedy),

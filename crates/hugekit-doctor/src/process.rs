@@ -49,20 +49,18 @@ fn lines(pid: i32, outlook: &Outlook, cost: Option<ForkCost>) -> Vec<Line> {
         TOPIC.ok(format!("{pid}"), outlook.name.clone()),
         TOPIC.ok("memory", memory(outlook.now)),
         cost.map_or_else(
-            || TOPIC.unknown("fork", "no process could be forked to measure it"),
+            || TOPIC.unknown("fork", "cannot be measured: no process could be forked"),
             |cost| fork(pid, outlook, cost),
         ),
     ];
     if outlook.sparse > 0 {
         let value = format!(
-            "{} in 2 MiB with too many holes: left as they are",
+            "{} in 2 MiB ranges with too many holes: not collapsed",
             units::bytes(outlook.sparse)
         );
         let line = TOPIC.note("holes", value);
         lines.push(if outlook.is_limit_unknown {
-            line.remedy(
-                "run the tender where the memory limit of the process's control group can be read",
-            )
+            line.remedy("run the tender where it can read the memory limit of the process's cgroup")
         } else if outlook.sparse < outlook.now.all / MANY_HOLES {
             line
         } else {
@@ -101,7 +99,7 @@ fn hindrance(hindrance: &Hindrance) -> Line {
     let remedy = match hindrance {
         Hindrance::NoFreeHugePages { .. } => "echo 1 > /proc/sys/vm/compact_memory",
         Hindrance::ControlGroup { .. } => "raise the memory limit of the control group",
-        _ => "a tender waits until that is over",
+        _ => "none: a tender waits and continues later",
     };
     TOPIC.limited("a tender would wait", hindrance.to_string()).remedy(remedy)
 }

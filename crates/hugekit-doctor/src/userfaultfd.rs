@@ -26,7 +26,7 @@ const FEATURES: &[Feature] = &[
         wanted: Features::SIGBUS,
         since: "4.14",
         without: Verdict::Missing,
-        instead: "no faults are served in the thread that meets them",
+        instead: "faults cannot be handled in the faulting thread",
     },
     Feature {
         name: "minor faults",
@@ -47,14 +47,14 @@ const FEATURES: &[Feature] = &[
         wanted: Features::WRITE_PROTECT_UNPOPULATED,
         since: "6.4",
         without: Verdict::Limited,
-        instead: "forks copy what they read; snapshots map zeroes where memory is untouched",
+        instead: "forks copy pages that they read; snapshots map zeroes for untouched memory",
     },
     Feature {
         name: "noted writes",
         wanted: Features::WRITE_PROTECT_ASYNC,
         since: "6.7",
         without: Verdict::Limited,
-        instead: "ends of a snapshot that share a page have its writers wait, or are refused in user mode",
+        instead: "a snapshot that ends inside a page makes writers wait; in user mode, it fails",
     },
 ];
 
@@ -91,7 +91,7 @@ fn uses_line(state: &Userfaultfd, asker: Asker) -> Line {
         Uses::WholeByDevice => return TOPIC.ok("uses", "whole, through /dev/userfaultfd"),
         Uses::UserModeOnly => TOPIC.limited(
             "uses",
-            "user mode only: system calls into such memory fail, KVM cannot use it",
+            "user mode only: system calls that write to such memory fail, and KVM cannot use it",
         ),
         Uses::None => TOPIC.missing("uses", "none: no forks, no snapshots"),
     };
@@ -133,7 +133,7 @@ fn obstacle_remedy(obstacle: Obstacle, asker: Asker) -> &'static str {
 fn system_call_line(state: &Userfaultfd, asker: Asker) -> Line {
     let Some(first) = state.obstacles.first() else { return TOPIC.ok("system call", "allowed") };
     let reasons: Vec<String> = state.obstacles.iter().copied().map(reason).collect();
-    let value = reasons.join("; behind that ");
+    let value = reasons.join("; after that ");
     match state.uses {
         Uses::WholeByDevice => TOPIC.note("system call", value),
         _ => TOPIC.limited("system call", value),
@@ -147,7 +147,7 @@ fn reason(obstacle: Obstacle) -> String {
         Obstacle::Filter(Some(number)) => {
             format!("a seccomp filter refuses it: {}", os_error(number))
         }
-        Obstacle::Filter(None) => "a seccomp filter kills a process that asks".to_owned(),
+        Obstacle::Filter(None) => "a seccomp filter kills every process that calls it".to_owned(),
         Obstacle::Unprivileged => {
             "no CAP_SYS_PTRACE, and vm.unprivileged_userfaultfd is 0".to_owned()
         }
@@ -199,7 +199,7 @@ fn feature_line(feature: &Feature, state: &Userfaultfd) -> Line {
     let line = match (state.features.contains(*wanted), state.uses) {
         (true, _) => return TOPIC.ok(*name, "yes"),
         (false, Uses::None) => {
-            return TOPIC.unknown(*name, "no descriptor to ask: no userfaultfd opens");
+            return TOPIC.unknown(*name, "cannot be read: no userfaultfd opens");
         }
         (false, _) => TOPIC.missing(*name, format!("no: {instead}")),
     };
@@ -240,7 +240,7 @@ mod tests {
         let line =
             system_call_line(&state(Uses::None, &obstacles, device(ErrorKind::NotFound)), USER);
         assert!(line.value.starts_with("a seccomp filter refuses it: Operation not permitted"));
-        assert!(line.value.contains("; behind that no CAP_SYS_PTRACE"));
+        assert!(line.value.contains("; after that no CAP_SYS_PTRACE"));
         assert!(line.remedy.unwrap().contains("SystemCallFilter="));
         let docker = Asker { container: Some("docker"), ..USER };
         assert!(obstacle_remedy(obstacles[0], docker).contains("seccomp=FILE"));

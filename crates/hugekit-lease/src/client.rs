@@ -24,8 +24,9 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(60);
 /// How often a connection is tried where the broker's queue is full.
 const RETRY: Duration = Duration::from_millis(5);
 
-/// Memory from a broker: populated, all zeroes, and no other process's. It ends when its last descriptor and mapping
-/// are gone; the kernel has the memory then.
+/// Memory from a broker: populated, zeroed, and used by no other process.
+///
+/// When its last descriptor and mapping are gone, the memory returns to the kernel.
 #[derive(Debug)]
 pub struct Lease {
     memory: MemoryFile,
@@ -59,13 +60,13 @@ impl Lease {
         }
     }
 
-    /// Bytes of it.
+    /// Bytes of the memory.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.memory.bytes()
     }
 
-    /// What it is made of.
+    /// The backing of the memory.
     #[must_use]
     pub fn backing(&self) -> Backing {
         self.memory.backing()

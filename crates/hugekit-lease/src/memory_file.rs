@@ -103,11 +103,11 @@ impl MemoryFile {
         self
     }
 
-    /// Has the kernel set huge pages apart for all of it, until the file is gone: to populate it can then be refused by
-    /// a node or a control group only. Without effect on shared memory.
+    /// Reserves huge pages for the whole file until it is closed. Populating it can then fail only
+    /// because of a NUMA node or a control group. Does nothing for shared memory.
     ///
     /// # Errors
-    /// They are not to be had: [`LeaseError::Pages`], with figures.
+    /// [`LeaseError::Pages`] with figures, if too few huge pages are free.
     pub fn reserve(&self) -> Result<(), LeaseError> {
         if self.backing.is_reserved() {
             drop(self.mapped()?);
@@ -124,15 +124,15 @@ impl MemoryFile {
         })
     }
 
-    /// Has the kernel put zeroed pages behind all of it, through a mapping that is gone afterwards: from one node,
-    /// if said, and from no other. What is there already stays as it is. Returns how many bytes are on huge pages: of
-    /// transparent ones as many as the kernel had.
+    /// Populates the whole file with zeroed pages through a temporary mapping, from one node only
+    /// if one is given. Pages that exist stay as they are. Returns how many bytes are on huge
+    /// pages; for transparent huge pages as many as the kernel had.
     ///
     /// # Errors
-    /// The pages are not to be had: [`LeaseError::Pages`] for huge pages, with figures.
+    /// [`LeaseError`] if pages are short; [`LeaseError::Pages`] with figures for huge pages.
     ///
     /// # Panics
-    /// If the progress callback does.
+    /// If the progress callback panics.
     pub fn populate(
         &self,
         options: &PopulateOptions<'_>,
@@ -156,14 +156,14 @@ impl MemoryFile {
         Ok(if self.backing.is_reserved() { self.bytes as u64 } else { 0 })
     }
 
-    /// Bytes of it.
+    /// Bytes of the file.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// What it is made of. Of shared memory that another process made it is not known whether its pages are huge:
-    /// [`Backing::Thp`] where its length allows.
+    /// The backing of the file. For shared memory from another process it is unknown whether the
+    /// pages are huge; [`Backing::Thp`] is returned if the length allows it.
     #[must_use]
     pub fn backing(&self) -> Backing {
         self.backing

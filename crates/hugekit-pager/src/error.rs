@@ -17,7 +17,7 @@ pub enum PagerError {
     #[error(transparent)]
     Source(#[from] SourceError),
     /// The socket cannot be listened at.
-    #[error("cannot listen at {socket}: {source}", socket = socket.display())]
+    #[error("cannot listen at {socket}", socket = socket.display())]
     Socket {
         /// As it was asked for.
         socket: PathBuf,
@@ -31,7 +31,7 @@ pub enum PagerError {
         socket: PathBuf,
     },
     /// The folder of states cannot be used.
-    #[error("cannot use the state folder {folder}: {source}", folder = folder.display())]
+    #[error("cannot use the state folder {folder}", folder = folder.display())]
     State {
         /// The folder.
         folder: PathBuf,
@@ -42,7 +42,7 @@ pub enum PagerError {
     #[error("{0} bytes around a fault: a power of two from the base page to 2 MiB is needed")]
     Around(u64),
     /// The system has refused something else.
-    #[error("the pager cannot run: {0}")]
+    #[error("the pager cannot run")]
     System(#[from] io::Error),
 }
 
@@ -73,8 +73,8 @@ impl PagerError {
 #[non_exhaustive]
 pub enum Refusal {
     /// The process cannot be held.
-    #[error("its process cannot be told: {0}")]
-    Process(io::Error),
+    #[error("its process cannot be told")]
+    Process(#[source] io::Error),
     /// Another user's.
     #[error("it belongs to user {uid}: run the pager with --user {uid} to serve it")]
     User {
@@ -85,8 +85,8 @@ pub enum Refusal {
     #[error("no whole message came within {0} s")]
     Silent(u64),
     /// The connection broke.
-    #[error("the connection broke: {0}")]
-    Connection(io::Error),
+    #[error("the connection broke")]
+    Connection(#[source] io::Error),
     /// The message has no descriptor.
     #[error("its message has {0} descriptors, and one is needed")]
     Descriptors(usize),
@@ -97,7 +97,7 @@ pub enum Refusal {
     #[error(transparent)]
     Layout(#[from] UnfitLayout),
     /// The memory is not registered with the descriptor.
-    #[error("its userfaultfd does not serve its memory at {start:#x}: {source}")]
+    #[error("its userfaultfd does not serve its memory at {start:#x}")]
     NotRegistered {
         /// The first address of a region.
         start: u64,
@@ -105,8 +105,8 @@ pub enum Refusal {
         source: io::Error,
     },
     /// Nothing could be remembered of it.
-    #[error("its state cannot be written: {0}")]
-    State(io::Error),
+    #[error("its state cannot be written")]
+    State(#[source] io::Error),
     /// Its memory file is gone.
     #[error(transparent)]
     Source(#[from] SourceError),
@@ -120,7 +120,7 @@ pub enum Refusal {
 #[non_exhaustive]
 pub enum VmError {
     /// A page cannot be read: the VM's access to it fails.
-    #[error("{0}; accesses to this memory fail")]
+    #[error("accesses to memory of the VM fail")]
     Source(#[from] SourceError),
     /// No memory is free for a page of the VM.
     #[error("no memory for a page at {address:#x} after {seconds} s; accesses to it fail")]
@@ -131,7 +131,7 @@ pub enum VmError {
         seconds: u64,
     },
     /// The kernel has refused to supply a page.
-    #[error("the kernel refuses a page at {address:#x}: {source}")]
+    #[error("the kernel refuses a page at {address:#x}")]
     Kernel {
         /// Of the page.
         address: u64,
@@ -139,14 +139,14 @@ pub enum VmError {
         source: io::Error,
     },
     /// The working set cannot be written or read.
-    #[error("the working set {path}: {source}", path = path.display())]
+    #[error("the working set {path} is not used", path = path.display())]
     WorkingSet {
         /// Its file.
         path: PathBuf,
         /// What is wrong.
         source: io::Error,
     },
-    /// No thread could be started.
-    #[error("no thread could be started: {0}")]
-    Thread(io::Error),
+    /// No thread could be started, or its messages cannot be read.
+    #[error("the thread of the VM cannot go on")]
+    Thread(#[source] io::Error),
 }

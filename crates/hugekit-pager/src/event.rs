@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use hugekit_sys::error_chain;
+
 use crate::error::{Refusal, VmError};
 
 /// Something that happened to a VM.
@@ -77,14 +79,16 @@ impl fmt::Display for Event {
                 write!(f, "{pid}: serving {} MiB", bytes >> 20)
             }
             Self::TakenOver { pid } => write!(f, "{pid}: taken over from an earlier pager"),
-            Self::Refused { pid: Some(pid), why } => write!(f, "{pid}: refused: {why}"),
-            Self::Refused { pid: None, why } => write!(f, "refused: {why}"),
+            Self::Refused { pid: Some(pid), why } => {
+                write!(f, "{pid}: refused: {}", error_chain(why))
+            }
+            Self::Refused { pid: None, why } => write!(f, "refused: {}", error_chain(why)),
             Self::Recorded { pid, bytes } => {
                 write!(f, "{pid}: working set of {} MiB recorded", bytes >> 20)
             }
             Self::Complete(completed) => completed.fmt(f),
             Self::Ended { pid, faults } => write!(f, "{pid}: ended after {faults} faults"),
-            Self::Failed { pid, why } => write!(f, "{pid}: error: {why}"),
+            Self::Failed { pid, why } => write!(f, "{pid}: error: {}", error_chain(why)),
         }
     }
 }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     /// It cannot be opened or looked at.
-    #[error("memory file {path}: {source}", path = path.display())]
+    #[error("memory file {path} cannot be opened", path = path.display())]
     Open {
         /// As it was asked for.
         path: PathBuf,
@@ -37,7 +37,7 @@ pub enum SourceError {
         end: u64,
     },
     /// It cannot be read.
-    #[error("memory file {path} at byte {offset}: {source}", path = path.display())]
+    #[error("memory file {path} cannot be read at byte {offset}", path = path.display())]
     Read {
         /// The file.
         path: PathBuf,

@@ -10,30 +10,31 @@ use crate::pool::{Pool, default_region};
 use crate::region::Region;
 use crate::shared::SharedMemory;
 
-/// A zeroed array on huge pages, or on what the machine has instead.
+/// Make a zeroed array on huge pages, or on the best pages that the machine has.
 ///
-/// Its memory comes from a pool, clean: what ``numpy.zeros`` leaves to page faults, one after the other, was done
-/// before. It goes back when the array and all views of it are gone.
+/// Its memory comes from a pool and is cleared before: ``numpy.zeros`` clears page by page at the
+/// first touch. It returns to the pool when the array and all views of it are deleted.
 ///
 /// Args:
 ///     shape: a number, or a tuple of numbers.
-///     dtype: of anything but Python objects; float64 if not said.
+///     dtype: any dtype without Python objects. By default float64.
 ///     order: "C" or "F".
-///     pool: where the memory comes from; process-wide pools, which grow, if not said.
-///     threads: how many clear what is not clean yet; as the pool says if not said.
-///     shared: keep it in processes that are forked from this one afterwards, such as the workers of a DataLoader: what
-///         one writes, the others read, as after torch's ``share_memory_()``. It has memory of its own then, of no pool,
-///         populated at once and given back to the kernel when the last process has let go of it; it can be neither
-///         forked by :func:`fork` nor snapshotted.
+///     pool: the pool. By default process-wide pools, which grow.
+///     threads: the number of threads that clear memory that is still dirty. By default the pool's.
+///     shared: share the array with processes that this one forks afterwards, such as the workers
+///         of a DataLoader. Each process sees the writes of the others, as after torch's
+///         ``share_memory_()``. The memory is then separate from any pool, populated at once, and
+///         freed when the last process has deleted it. It cannot be forked by :func:`fork` or
+///         snapshotted.
 ///
 /// Raises:
-///     MemoryError: so much is not there.
-///     ValueError: a shape below zero or of more bytes than there are addresses, an order that is none, or a pool
-///         for shared memory.
+///     MemoryError: less memory is available.
+///     ValueError: a negative shape, more bytes than addresses, an unknown order, or a pool for
+///         shared memory.
 ///     TypeError: a dtype that holds Python objects.
 ///
-/// A process forked from this one has no such memory unless it is ``shared``: touching it there ends that process with
-/// SIGSEGV (see the package's documentation).
+/// Children of a fork do not inherit the memory unless it is ``shared``: touching it there ends the
+/// child with SIGSEGV (see the package's documentation).
 ///
 /// >>> array = hugekit.zeros((1000, 1000), "f4")
 /// >>> array.shape, array.dtype.name, float(array.sum())
@@ -75,7 +76,7 @@ pub(crate) fn zeros<'py>(
     let memory = match pool {
         Some(_) if shared => {
             return Err(PyValueError::new_err(
-                "a pool was given, and shared=True takes memory of its own: leave out one of them",
+                "pool and shared=True exclude each other: leave out one of them",
             ));
         }
         None if shared => SharedMemory::new(py, bytes, threads)?.into_pyobject(py)?.into_any(),
@@ -87,7 +88,8 @@ pub(crate) fn zeros<'py>(
     shaped(&numpy, memory, 0, shape, &dtype, order)
 }
 
-/// An array on huge pages; as :func:`zeros`, because clean memory is all that pools allocate.
+/// Make an array on huge pages. It is zeroed, as by :func:`zeros`, because a pool allocates only
+/// clean memory.
 ///
 /// >>> bool(hugekit.empty(1000).any())
 /// False
@@ -121,7 +123,7 @@ fn bytes_of(shape: &Bound<'_, PyAny>, item: usize) -> PyResult<usize> {
     let most = isize::MAX as usize;
     bytes.filter(|&bytes| bytes <= most).ok_or_else(|| {
         let message = format!(
-            "{shape} items of {item} bytes are more than the {most} bytes that there are addresses for"
+            "{shape} items of {item} bytes are too many: a process has addresses for {most} bytes"
         );
         PyValueError::new_err(message)
     })
@@ -158,15 +160,15 @@ fn shaped<'py>(
     numpy.call_method("ndarray", (shape,), Some(&keywords))
 }
 
-/// An array with the same elements, of which each side changes its own.
+/// Make an array with the same elements. Later writes to one side are not seen by the other.
 ///
-/// Only for arrays of :func:`zeros`, :func:`empty` and on a :class:`Region`, and contiguous views of them. All of the
-/// region is forked: the pool must have as many bytes left.
+/// It works for arrays of :func:`zeros`, of :func:`empty` and on a :class:`Region`, and for
+/// contiguous views of them. The whole region is forked, so the pool must have as many bytes free.
 ///
 /// Raises:
-///     MemoryError: the pool has not as many bytes left.
-///     PermissionError: this process may not serve faults.
-///     ValueError: the array lies elsewhere, or is not contiguous.
+///     MemoryError: the pool has fewer bytes free.
+///     PermissionError: this process may handle no page faults.
+///     ValueError: the array is not on a region, or not contiguous.
 ///
 /// >>> pool = hugekit.Pool(8 << 20, backing="base")
 /// >>> template = pool.zeros(100_000)
@@ -184,10 +186,10 @@ pub(crate) fn fork<'py>(py: Python<'py>, array: &Bound<'py, PyAny>) -> PyResult<
     shaped(&numpy, fork, offset, &array.getattr("shape")?, &array.getattr("dtype")?, order)
 }
 
-/// The region that an array lies on, and where in it the array begins, in bytes.
+/// Return the region of an array, and the array's offset in it, in bytes.
 ///
 /// Raises:
-///     ValueError: it lies on none.
+///     ValueError: the array is not on a region.
 ///
 /// >>> region, offset = hugekit.region_of(hugekit.zeros(1000)[10:])
 /// >>> len(region), offset
@@ -212,7 +214,7 @@ const NO_REGION: &str = "the memory of this array is not that of a hugekit.Regio
 fn place_of(array: &Bound<'_, PyAny>, elsewhere: &'static str) -> PyResult<(Region, usize)> {
     let buffer = Buffer::of(array, false)?;
     if buffer.len() == 0 {
-        return Err(PyValueError::new_err("the array has no bytes, and lies on no hugekit.Region"));
+        return Err(PyValueError::new_err("the array has no bytes, so it is on no hugekit.Region"));
     }
     let start = buffer.start().addr();
     let region = Region::around(start, buffer.len());

@@ -456,7 +456,7 @@ impl ArrayChain {
 }
 
 fn region_of(span: &Span) -> PyResult<Region> {
-    let gone = || PyRuntimeError::new_err("the region of an array is not this process's");
+    let gone = || PyRuntimeError::new_err("the region of an array belongs to the parent process");
     Region::around(span.memory.start, span.memory.len()).ok_or_else(gone)
 }
 

@@ -19,7 +19,7 @@ pyo3::create_exception!(
     hugekit,
     SnapshotLost,
     PyOSError,
-    "The snapshot is lost: writers outran what it may retain, or its memory was taken away."
+    "The snapshot is lost: writers changed more than it may hold, or its memory was unmapped."
 );
 
 /// An error of the library on its way to Python.

@@ -63,11 +63,13 @@ mod _hugekit {
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 
-    /// This machine's offers to huge-page memory, and the remedy for each that is missing.
+    /// Return what this machine offers to huge-page memory, with a remedy for everything that is
+    /// missing.
     ///
     /// Returns:
-    ///     What ``hugekit doctor --json`` prints: ``machine``, and ``lines`` of ``topic``, ``name``,
-    ///     ``value``, ``verdict`` ("ok", "note", "limited", "missing", "unknown") and ``remedy``.
+    ///     The output of ``hugekit doctor --json``: ``machine``, and ``lines`` with ``topic``,
+    ///         ``name``, ``value``, ``verdict`` ("ok", "note", "limited", "missing", "unknown") and
+    ///         ``remedy``.
     ///
     /// Raises:
     ///     OSError: neither /proc nor /sys can be read.

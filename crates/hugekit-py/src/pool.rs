@@ -14,33 +14,39 @@ use crate::numbers::Number;
 use crate::progress::{Teller, threads};
 use crate::region::{Region, fault_mode};
 
-/// Memory that is allocated clean.
+/// Memory that is clean when it is allocated.
 ///
-/// A pool owns a file of memory on huge pages, or on what the machine has instead, and allocates zeroed regions
-/// of it. What they leave behind is cleared in the background. It lives until its last array and region are gone.
+/// A pool owns memory on huge pages, or on the best pages that the machine has, and allocates
+/// zeroed regions of it. Regions that were deleted are cleared in the background. The pool exists
+/// until its last array and region are deleted.
 ///
 /// Args:
 ///     capacity: in bytes, rounded up to whole pages of the backing.
-///     backing: "hugetlb 1G", "hugetlb 2M", "thp" or "base": what to ask for first; "hugetlb 2M" if not said. If it
-///         cannot be had, the next one is taken, and ``fallbacks`` says why.
-///     strict: rather fail than take another backing.
-///     populate: let the kernel put all the memory there now.
-///     threads: how many populate now, and clear for regions later; as many as pay off if not said.
-///     scrub_threads: how many clean in the background, at low priority.
-///     watermarks: ``(low, high)`` in bytes: clean in the background when fewer than low are clean, until high are.
-///     clearing: "at allocation" or "at fault": when what is still dirty is cleared.
-///     name: by which /proc/self/maps shows it, as ``/memfd:hugekit:NAME``.
-///     progress: told how many bytes are populated; see :func:`clear`.
-///     broker: the path at which a ``hugekit broker`` listens that the memory is leased from, populated already; the
-///         capacity is the size of its units then.
-///     adopt: the descriptor of the memory, a file that another process has made and populated, such as one inherited
-///         from ``hugekit lease``. It is closed, whatever comes of it. You promise that all its bytes are zero, and that
-///         nothing else writes to it as long as the pool or an array of it lives.
+///     backing: "hugetlb 1G", "hugetlb 2M", "thp" or "base": the first one to try. By default
+///         "hugetlb 2M". If it is not available, the next one is used, and ``fallbacks`` has the
+///         reason.
+///     strict: raise an error instead of using another backing.
+///     populate: populate all memory now. By default each region is populated when it is allocated.
+///     threads: the number of threads that populate now, and clear for regions later. By default as
+///         many as are useful.
+///     scrub_threads: the number of low-priority threads that clear in the background.
+///     watermarks: ``(low, high)`` in bytes. Clear in the background when fewer than ``low`` bytes
+///         are clean, until ``high`` are. By default all dirty memory is cleared.
+///     clearing: "at allocation" or "at fault": when dirty memory is cleared. By default "at
+///         allocation".
+///     name: the name in /proc/self/maps, as ``/memfd:hugekit:NAME``. By default "pool".
+///     progress: called with the bytes populated; see :func:`clear`.
+///     broker: the path of the socket of a ``hugekit broker`` that leases the memory, already
+///         populated. The capacity must be the size of its units.
+///     adopt: the descriptor of a file that another process has made and populated, for example one
+///         inherited from ``hugekit lease``. It is always closed. You guarantee that all its bytes
+///         are zero, and that nothing else writes to it as long as the pool or an array of it
+///         exists.
 ///
 /// Raises:
-///     MemoryError: too little memory, or too few huge pages, are there.
+///     MemoryError: memory or huge pages are short.
 ///     OSError: the kernel has no such pages.
-///     ValueError: an argument makes no sense.
+///     ValueError: an argument is invalid.
 ///
 /// >>> pool = hugekit.Pool(16 << 20, backing="base")
 /// >>> array = pool.zeros((1000, 1000))
@@ -77,7 +83,7 @@ impl Pool {
         let adopted = adopt.map(descriptor).transpose()?;
         if broker.is_some() && adopted.is_some() {
             return Err(PyValueError::new_err(
-                "broker and adopt were given, and the memory of a pool can come from one of them",
+                "broker and adopt exclude each other: the memory of a pool comes from one of them",
             ));
         }
         let (tier, clearing) =
@@ -111,20 +117,23 @@ impl Pool {
         Ok(Self(teller.result(pool)?))
     }
 
-    /// Zeroed memory of the pool, in one piece, with the buffer protocol.
+    /// Allocate zeroed memory of the pool, in one piece, with the buffer protocol.
     ///
     /// Args:
     ///     length: in bytes.
-    ///     threads: how many clear what is still dirty; as the pool says if not said.
-    ///     clearing: "at allocation" or "at fault"; as the pool says if not said.
-    ///     fault_mode: "threaded" or "in place": the server of faults of memory that is cleared at its first touch.
-    ///     progress: told how many bytes are cleared or populated; see :func:`clear`.
+    ///     threads: the number of threads that clear memory that is still dirty. By default the
+    ///         pool's.
+    ///     clearing: "at allocation" or "at fault". By default the pool's.
+    ///     fault_mode: "threaded" or "in place": who handles the faults of memory that is cleared
+    ///         at its first touch. By default threaded if this process may, otherwise in place.
+    ///     progress: called with the bytes cleared or populated; see :func:`clear`.
     ///
     /// Raises:
-    ///     MemoryError: so much is not free in one piece.
-    ///     PermissionError: something is to be cleared at its first touch, and this process may not serve faults.
-    ///     ValueError: no bytes were asked for.
-    ///     RuntimeError: the pool belongs to the process that this one was forked from.
+    ///     MemoryError: no free piece is long enough.
+    ///     PermissionError: memory is to be cleared at its first touch, and this process may handle
+    ///         no page faults.
+    ///     ValueError: the length is 0.
+    ///     RuntimeError: this process is a forked child; the pool belongs to its parent.
     ///
     /// >>> region = hugekit.Pool(1 << 20, backing="base").region(1000)
     /// >>> bytes(region) == bytes(1000)
@@ -156,7 +165,7 @@ impl Pool {
         Ok(Region::new(teller.result(made)?.share()))
     }
 
-    /// A zeroed array on the pool's memory; as :func:`hugekit.zeros`.
+    /// Make a zeroed array on the pool's memory; see :func:`hugekit.zeros`.
     #[pyo3(signature = (shape, dtype=None, *, order="C", threads=None))]
     fn zeros<'py>(
         slf: &Bound<'py, Self>,
@@ -168,7 +177,8 @@ impl Pool {
         crate::array::zeros(slf.py(), shape, dtype, order, Some(slf.get()), threads, false)
     }
 
-    /// An array on the pool's memory; zeroed, because clean memory is all there is.
+    /// Make an array on the pool's memory. It is zeroed, because a pool allocates only clean
+    /// memory.
     #[pyo3(signature = (shape, dtype=None, *, order="C", threads=None))]
     fn empty<'py>(
         slf: &Bound<'py, Self>,
@@ -180,23 +190,23 @@ impl Pool {
         Self::zeros(slf, shape, dtype, order, threads)
     }
 
-    /// Clear everything that is dirty now. Returns how many bytes that were.
+    /// Clear all memory that is dirty now. Returns the number of bytes cleared.
     fn scrub(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(py.detach(|| self.0.scrub()).map_err(Raised::from)?)
     }
 
-    /// Have nothing cleaned in the background until :meth:`resume_scrubbing`.
+    /// Stop clearing in the background until :meth:`resume_scrubbing`.
     fn pause_scrubbing(&self, py: Python<'_>) -> PyResult<()> {
         Ok(py.detach(|| self.0.pause_scrubbing()).map_err(Raised::from)?)
     }
 
-    /// Let the background clean again.
+    /// Start clearing in the background again.
     fn resume_scrubbing(&self, py: Python<'_>) -> PyResult<()> {
         Ok(py.detach(|| self.0.resume_scrubbing()).map_err(Raised::from)?)
     }
 
-    /// The pool at this moment: pages of the backing by state (holes, clean, in_use, dirty), and bytes of work
-    /// since it was made.
+    /// Return the state of the pool: pages of the backing by state (``holes``, ``clean``,
+    /// ``in_use``, ``dirty``), and bytes of work since it was made.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = self.0.stats().map_err(Raised::from)?;
         let dict = PyDict::new(py);
@@ -225,13 +235,14 @@ impl Pool {
         Ok(dict)
     }
 
-    /// The kind of memory: "hugetlb 1G", "hugetlb 2M", "thp" or "base".
+    /// The backing: "hugetlb 1G", "hugetlb 2M", "thp" or "base".
     #[getter]
     fn backing(&self) -> &'static str {
         word(self.0.backing())
     }
 
-    /// Why each backing above the one taken could not be had, as ``(backing, reason)``.
+    /// The backings that were tried before, each with the reason why it was not used, as
+    /// ``(backing, reason)``.
     #[getter]
     fn fallbacks(&self) -> Vec<(&'static str, String)> {
         let fallbacks = self.0.backing_report().fallbacks.iter();
@@ -244,7 +255,7 @@ impl Pool {
         self.0.capacity()
     }
 
-    /// Bytes of a page of the backing: regions take whole ones.
+    /// Bytes of a page of the backing. Every region consists of whole pages.
     #[getter]
     fn page_size(&self) -> usize {
         self.0.page_size()
@@ -342,7 +353,8 @@ pub(crate) fn default_region(
     Ok(Region::new(region.share()))
 }
 
-/// The process-wide pools that arrays come from if they name none. They are made as they are needed.
+/// Return the process-wide pools, which arrays use that name no pool. They are made when they are
+/// needed.
 ///
 /// >>> array = hugekit.zeros(1000)
 /// >>> len(hugekit.default_pools()) >= 1
@@ -352,7 +364,8 @@ pub(crate) fn default_pools() -> Vec<Pool> {
     defaults().pools.iter().cloned().map(Pool).collect()
 }
 
-/// Give the memory of process-wide pools that no array uses back to the kernel. Returns how many bytes those had.
+/// Return the memory of process-wide pools that no array uses to the kernel. Returns the number of
+/// bytes.
 ///
 /// >>> hugekit.trim() >= 0
 /// True

@@ -20,10 +20,12 @@ use crate::pool::Pool;
 use crate::progress::Teller;
 use crate::snapshot::Snapshot;
 
-/// Zeroed memory of a pool, with the buffer protocol: ``memoryview(region)``, ``numpy.frombuffer(region)``.
+/// Zeroed memory of a pool, with the buffer protocol: ``memoryview(region)``,
+/// ``numpy.frombuffer(region)``.
 ///
-/// Made by :meth:`Pool.region`. It goes back to the pool when nothing refers to it any more, arrays and views of it
-/// included. A process forked from this one has no such memory: what touches it there ends with SIGSEGV.
+/// Made by :meth:`Pool.region`. It returns to the pool when it is deleted, and all arrays and views
+/// of it. Children of a fork do not inherit the memory: touching it there ends the child with
+/// SIGSEGV.
 #[pyclass(frozen, module = "hugekit")]
 pub(crate) struct Region(Arc<SharedRegion>);
 
@@ -63,17 +65,21 @@ impl Region {
 
 #[pymethods]
 impl Region {
-    /// A region with the same bytes, of which each side changes its own.
-    /// Nothing is copied before one side writes it.
+    /// Make a region with the same bytes. Later writes to one side are not seen by the other.
+    ///
+    /// Nothing is copied at first. The first write to a granule, on either side, copies the
+    /// granule.
     ///
     /// Args:
-    ///     granule: bytes that are shared or copied as a whole, a power of two.
-    ///     fault_mode: "threaded" or "in place": the thread that copies.
+    ///     granule: bytes that are copied as a whole, a power of two. By default a page of the
+    ///         backing, 64 KiB on base pages.
+    ///     fault_mode: "threaded" or "in place": who copies. By default threaded if this process
+    ///         may, otherwise in place.
     ///
     /// Raises:
-    ///     MemoryError: the pool has not as many bytes left.
-    ///     PermissionError: this process may not serve faults.
-    ///     OSError: memory on pages of 1 GiB.
+    ///     MemoryError: the pool has fewer bytes free than the region has.
+    ///     PermissionError: this process may handle no page faults.
+    ///     OSError: the memory is on pages of 1 GiB.
     #[pyo3(signature = (*, granule=None, fault_mode=None))]
     pub(crate) fn fork(
         &self,
@@ -91,21 +97,21 @@ impl Region {
         Ok(Self::new(fork.share()))
     }
 
-    /// The region as it is now, while writers go on; as :func:`hugekit.snapshot` of all of it.
+    /// Take a snapshot of the whole region, while writers continue; see :func:`hugekit.snapshot`.
     #[pyo3(signature = (*, fault_mode=None))]
     fn snapshot(slf: &Bound<'_, Self>, fault_mode: Option<&str>) -> PyResult<Snapshot> {
         crate::snapshot::snapshot(slf.py(), slf.as_any(), fault_mode, None, None, None, None)
     }
 
-    /// Give up what a range holds: it reads as zeroes again. Whole pages of the backing, but the end may be the
-    /// region's.
+    /// Discard the bytes of a range: it reads as zeroes afterwards. The range must consist of whole
+    /// pages of the backing; it may end at the region's end instead.
     fn release(&self, py: Python<'_>, offset: Number, length: Number) -> PyResult<()> {
         let range = self.range(offset, Some(length));
         Ok(py.detach(|| self.0.release(range)).map_err(Raised::from)?)
     }
 
-    /// Make a range writable without a fault from now on, as a system call needs it where faults
-    /// are served in place: all of it if no range is said.
+    /// Make a range writable without a fault, for a system call that writes to it, if faults are
+    /// handled in place. By default the whole region.
     #[pyo3(signature = (offset=Number(0), length=None), text_signature = "($self, offset=0, length=None)")]
     fn prepare_write(
         &self,
@@ -117,13 +123,15 @@ impl Region {
         Ok(py.detach(|| self.0.prepare_write(range)).map_err(Raised::from)?)
     }
 
-    /// Have forks and snapshots copy a range at once, until the :class:`Pin` ends: all of it if no range is said. For
-    /// memory that a device, or a system call on its way, holds by its pages: these stay the region's then, and keep
-    /// being written.
+    /// Make forks and snapshots copy a range at once, until the :class:`Pin` is closed. By default
+    /// the whole region.
+    ///
+    /// Use it for memory that a device or a running system call accesses by its pages: the region
+    /// keeps these pages.
     ///
     /// Raises:
-    ///     ValueError: the range is not in it.
-    ///     MemoryError: what is shared with earlier forks cannot be copied now.
+    ///     ValueError: the range is not in the region.
+    ///     MemoryError: bytes that are shared with earlier forks cannot be copied now.
     ///
     /// >>> region = hugekit.Pool(8 << 20, backing="base").region(1 << 20)
     /// >>> with region.pin(0, 4096):
@@ -137,7 +145,8 @@ impl Region {
         Ok(Pin(Mutex::new(Some(pinned))))
     }
 
-    /// Enter a range into the page tables, so that nothing faults on it any more: all of it if no range is said.
+    /// Map all pages of a range now, so that later accesses cause no faults. By default the whole
+    /// region.
     #[pyo3(signature = (offset=Number(0), length=None, *, threads=Number(1), progress=None),
         text_signature = "($self, offset=0, length=None, *, threads=1, progress=None)")]
     fn populate(
@@ -158,32 +167,32 @@ impl Region {
         Ok(())
     }
 
-    /// Where it begins.
+    /// The address of the first byte.
     #[getter]
     fn address(&self) -> usize {
         self.0.as_ptr().addr()
     }
 
-    /// Bytes mapped: the length rounded up to whole pages of the backing.
+    /// Bytes that are mapped: the length rounded up to whole pages of the backing.
     #[getter]
     fn mapped_length(&self) -> usize {
         self.0.mapped_len()
     }
 
-    /// The pool it came from.
+    /// The pool of the region.
     #[getter]
     fn pool(&self) -> Pool {
         Pool(self.0.pool().clone())
     }
 
-    /// How its faults are served if it is cleared at its first touch: "threaded" or "in place"; None if accesses
-    /// are plain ones.
+    /// How faults are handled: "threaded" or "in place". None if accesses cause no faults that
+    /// hugekit handles.
     #[getter]
     fn serving(&self) -> Option<&'static str> {
         self.0.serving().map(|serving| word(serving.fault_mode))
     }
 
-    /// Bytes that it shares with forks at this moment.
+    /// Bytes that the region shares with forks at this moment.
     #[getter]
     fn shared_bytes(&self) -> PyResult<usize> {
         Ok(self.0.shared_bytes().map_err(Raised::from)?)
@@ -214,8 +223,8 @@ impl Region {
     }
 }
 
-/// A range of a region that forks and snapshots copy at once. Made by :meth:`Region.pin`; a context manager, which ends
-/// it. It keeps the region's memory.
+/// A range of a region that forks and snapshots copy at once. Made by :meth:`Region.pin`. It is a
+/// context manager, and keeps the region's memory.
 #[pyclass(frozen, module = "hugekit")]
 pub(crate) struct Pin(Mutex<Option<PinnedRange>>);
 
@@ -230,12 +239,12 @@ impl Pin {
         self.close();
     }
 
-    /// End it: forks share the range again. Nothing happens the second time.
+    /// End it: forks share the range again. A second call does nothing.
     fn close(&self) {
         drop(self.pinned().take());
     }
 
-    /// Whether it has ended.
+    /// Whether it was closed.
     #[getter]
     fn closed(&self) -> bool {
         self.pinned().is_none()

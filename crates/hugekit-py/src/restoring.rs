@@ -88,7 +88,7 @@ impl StoredState {
             files.push((path, next.state));
             found = Some(next);
         }
-        let nothing = || PyValueError::new_err("no files were given to restore from");
+        let nothing = || PyValueError::new_err("no files to restore from: name at least one");
         let Found { header, length, state } = found.ok_or_else(nothing)?;
         Ok(Self { files, header, length, state })
     }
@@ -137,7 +137,7 @@ fn check_follows(opening: &Header, before: Option<&Found>, path: &Path) -> PyRes
     match (opening.base, before) {
         (None, None) => Ok(()),
         (None, Some(_)) => Err(PyValueError::new_err(format!(
-            "{}: it is full, and begins anew: leave out the files before it, or it and those behind it",
+            "{}: a full file must be the first: leave out those before it, or it and those after",
             path.display()
         ))),
         (Some(expected), before) if before.map(|before| before.state) != Some(expected) => {
@@ -164,7 +164,12 @@ fn empty_header(first: &Change<'_>, length: u64, path: &Path) -> PyResult<Vec<u8
     let most = 2 * fs::metadata(path).map_err(|error| at_path(error, path))?.len() + ROOM;
     let room = room.filter(|&room| room <= most).ok_or_else(|| other_memory(path))? as usize;
     let mut header = Vec::new();
-    let short = |_| PyMemoryError::new_err(format!("{}: a header of {room} bytes", path.display()));
+    let short = |_| {
+        PyMemoryError::new_err(format!(
+            "{}: not enough memory for a header of {room} bytes",
+            path.display()
+        ))
+    };
     header.try_reserve_exact(room).map_err(short)?;
     header.resize(room, 0);
     Ok(header)
@@ -225,7 +230,7 @@ impl Places {
     fn apply(&mut self, path: &Path, state: StateId) -> PyResult<()> {
         let changed = |what: &dyn std::fmt::Display| {
             PyValueError::new_err(format!(
-                "{}: the file was changed while it was read, and the arrays hold no state: {what}",
+                "{}: the file was changed while it was read, and the arrays are invalid: {what}",
                 path.display()
             ))
         };

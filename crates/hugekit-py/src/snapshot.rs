@@ -33,11 +33,12 @@ use crate::view::{Shown, View};
 /// Bytes that are read together where the library does not stream by itself.
 const BATCH: usize = 2 << 20;
 
-/// Arrays as they were at one moment, while the program goes on to write them. Made by :func:`snapshot`; a context
-/// manager, which lets the arrays alone again at its end.
+/// Arrays as they were at one moment, while the program continues to write them. Made by
+/// :func:`snapshot`. It is a context manager; its end lifts the protection of the arrays.
 ///
-/// :meth:`to_numpy`, :meth:`write_to`, :meth:`save_npy` and :meth:`savez` read all of it and let go what they have read,
-/// so that writers need not keep it aside any more: one of them can be called, once.
+/// :meth:`to_numpy`, :meth:`write_to`, :meth:`save_npy` and :meth:`savez` read all of it and
+/// release the bytes that they have read, so writers need not copy them aside any more. Only one of
+/// them can be called, once.
 #[pyclass(frozen, generic, module = "hugekit")]
 pub(crate) struct Snapshot {
     form: Form,
@@ -148,19 +149,21 @@ impl Memory {
     }
 }
 
-/// Memory for what writers copy, which is there before there is a snapshot and kept from one to the next.
+/// Populated memory for the copies that writers make, reused by one snapshot after another.
 ///
-/// Without one, a writer that meets a snapshot waits until the kernel has found and cleared memory for its copy,
-/// several times as long as for the copy itself where free memory is short or in pieces. A program that takes
-/// snapshots again and again makes a reserve at the start. Snapshots that live at the same time share it. At least as
-/// many bytes as it has may be held, whatever ``max_cow_bytes`` is.
+/// Without a reserve, a write to a snapshotted array waits until the kernel has found and cleared
+/// memory for its copy. This takes several times as long as the copy if free memory is short or
+/// fragmented. A program that takes many snapshots makes a reserve when it starts. Snapshots that
+/// exist at the same time share it. A snapshot may always hold as many bytes as its reserve has,
+/// whatever ``max_cow_bytes`` is.
 ///
 /// Args:
-///     nbytes: rounded up to 2 MiB, and touched once, 0.1 to 0.2 seconds a gigabyte. As much as writers change until a
-///         snapshot is read suffices; as much as the arrays have always does.
+///     nbytes: rounded up to 2 MiB, and populated, in 0.1 to 0.2 s per GiB. It is large enough if
+///         it holds the bytes that writers change until a snapshot is read. The size of the arrays
+///         is always enough.
 ///
 /// Raises:
-///     MemoryError: there is not so much.
+///     MemoryError: less memory is available.
 ///
 /// >>> weights, reserve = numpy.ones((1024, 1024)), hugekit.Reserve(8 << 20)
 /// >>> for epoch in range(3):
@@ -181,7 +184,7 @@ impl Reserve {
         made.map(Self).map_err(|error| Raised::from(error).into())
     }
 
-    /// Bytes it has.
+    /// Bytes of the reserve.
     #[getter]
     pub(crate) fn nbytes(&self) -> usize {
         self.0.len()
@@ -212,34 +215,43 @@ impl SnapshotOptions<'_> {
     }
 }
 
-/// Take a snapshot of arrays, in microseconds: what they hold now, whatever is written to them afterwards.
+/// Take a snapshot of arrays: their content now, whatever is written to them afterwards.
 ///
-/// Writers that meet something that was not read yet copy it aside, 2 MiB or 64 KiB at a time; nothing else is copied.
-/// Several arrays are one moment for all Python code. Stores that race with the call, from threads that do not hold the
-/// GIL, land on either side. A training loop goes on while a thread saves:
+/// The call write-protects the arrays. For 1 GiB this takes 0.4 to 2 ms on huge pages, and 12 to 31
+/// ms on base pages. After that, the first write to each 2 MiB (64 KiB on base pages) copies these
+/// bytes aside, if they were not read yet.
+///
+/// All arrays are of one moment for all Python code. Stores of threads that do not hold the GIL
+/// during the call are in the snapshot or not.
 ///
 /// Args:
-///     arrays: an array, a list, tuple or dict of arrays; contiguous, in C or Fortran order, of anything but Python
-///         objects. Instead of an array, anything with a buffer, or a torch tensor on the CPU, such as those of
-///         ``model.state_dict()``, which comes back as an array: of dtypes that numpy lacks, of unsigned integers.
-///     fault_mode: "threaded" or "in place": the thread that copies what is written. In place, the thread that writes does, in a handler
-///         of SIGBUS, and a system call that writes into an array, such as ``file.readinto(array)``, stops short or
-///         fails with EFAULT until that part was read. Threaded where this process may, if not said; ``Snapshot.serving`` says which.
-///     granule: "huge" (2 MiB) or "small" (64 KiB): what one write copies. As suits the memory if not said.
-///     max_cow_bytes: the most bytes of copies of each array that are held at a time. By default all of the array, so that
-///         writers never need more; if less than that is available, on the machine or in the control group, all arrays share
-///         what is. If writers need more, they go on, and the snapshot is lost. The bytes of a reserve may be held in any
-///         case. Arrays on a pool have all of their bytes, reserved.
-///     populate_copies: of these, bytes whose memory is populated now, so that no write waits for it, which takes
-///         0.1 to 0.2 seconds a gigabyte.
-///     reserve: memory that was taken before, by a :class:`Reserve`.
+///     arrays: an array, or a list, tuple or dict of arrays. They must be contiguous, in C or
+///         Fortran order, and hold no Python objects. Instead of an array, any object with a
+///         buffer, or a torch tensor on the CPU, such as those of ``model.state_dict()``. A tensor
+///         is returned as an array; dtypes that numpy lacks become unsigned integers.
+///     fault_mode: "threaded" or "in place": who copies before a write. In place, the writing
+///         thread copies, in a handler of SIGBUS. A system call that writes to an array, such as
+///         ``file.readinto(array)``, then stops early or fails with EFAULT until that part was
+///         read. By default threaded if this process may, otherwise in place; ``Snapshot.serving``
+///         has the result.
+///     granule: "huge" (2 MiB) or "small" (64 KiB): the bytes that one write copies. By default
+///         "huge" if some of the memory is on huge pages.
+///     max_cow_bytes: the most bytes of copies of each array that may exist at a time. By default
+///         all of the array, so writers never need more. If less is available, on the machine or in
+///         the control group, all arrays share the available memory. If writers need more, they
+///         continue, and the snapshot is lost. The limit is never lower than the bytes of a
+///         reserve. Arrays on a pool always have all of their bytes, reserved in the pool.
+///     populate_copies: bytes of copies whose memory is populated now, so that no write waits for
+///         it. It takes 0.1 to 0.2 s per GiB. By default 0.
+///     reserve: a :class:`Reserve`, whose memory copies use first.
 ///
 /// Raises:
-///     PermissionError: this process may not serve faults.
-///     OSError: the memory cannot be protected (it is shared, or a file's), or Linux is older than 5.14.
-///     MemoryError: the pool of an array has not as many bytes left.
+///     PermissionError: this process may handle no page faults.
+///     OSError: the memory cannot be protected (it is shared, or a file's), or Linux is older than
+///         5.14.
+///     MemoryError: the pool of an array has fewer bytes free than the array's region has.
 ///     ValueError: an array is not contiguous.
-///     TypeError: an array holds references to Python objects.
+///     TypeError: an array holds Python objects.
 ///
 /// >>> weights = numpy.ones((512, 1024))
 /// >>> with hugekit.snapshot(weights) as moment:
@@ -432,7 +444,7 @@ impl Snapshot {
         self.close(py);
     }
 
-    /// End it: the arrays are let alone again. Nothing happens the second time.
+    /// End it: the protection of the arrays is lifted. A second call does nothing.
     fn close(&self, py: Python<'_>) {
         if let Some(parts) = lock(&self.parts).take() {
             *lock(&self.stats) = stats_of(&parts);
@@ -442,16 +454,19 @@ impl Snapshot {
         }
     }
 
-    /// The arrays as they were, as new ones: one, a list or a dict, as they were given. What is no array comes as bytes of
-    /// dtype uint8. Ends the snapshot.
+    /// Return the arrays as they were, as new arrays: one, a list or a dict, in the form that they
+    /// were given. Objects that are not arrays are returned as bytes of dtype uint8. Ends the
+    /// snapshot.
     ///
     /// Args:
-    ///     out: arrays to read into, instead of new ones: as many bytes each, given as the arrays were. They are returned.
+    ///     out: arrays to read into, instead of new ones, in the same form and with as many bytes
+    ///         each. They are returned.
     ///     progress: see :func:`clear`.
     ///
     /// Raises:
-    ///     SnapshotLost: writers outran it, or the memory was taken away; what was read into ``out`` is its first part.
-    ///     ValueError: it has ended; or ``out`` has other arrays, and the snapshot goes on.
+    ///     SnapshotLost: writers changed more than may be held, or the memory was unmapped or
+    ///         replaced. The bytes that were read into ``out`` are a prefix of the snapshot.
+    ///     ValueError: it has ended; or ``out`` does not match, and the snapshot has not ended.
     #[pyo3(signature = (*, out=None, progress=None))]
     fn to_numpy<'py>(
         &self,
@@ -485,15 +500,15 @@ impl Snapshot {
         self.form.of(list, dict)
     }
 
-    /// The arrays as they were, without reading them: a :class:`View` of each, that is filled as it is asked for. One, a
-    /// list or a dict, as they were given.
+    /// Return a :class:`View` of each array as it was: one, a list or a dict, in the form that they
+    /// were given. No byte is copied yet.
     ///
-    /// The snapshot goes on, and can still be read as a whole. Its arrays are let alone again when its views have gone,
-    /// too.
+    /// The snapshot does not end, and can still be read as a whole. The protection of its arrays is
+    /// lifted when its views are deleted too.
     ///
     /// Raises:
     ///     ValueError: it has ended.
-    ///     MemoryError: there are no addresses for it.
+    ///     MemoryError: the process has no addresses for it.
     ///
     /// >>> table = numpy.arange(1_000_000)
     /// >>> with hugekit.snapshot(table) as moment:
@@ -516,16 +531,19 @@ impl Snapshot {
         self.form.of(list, dict)
     }
 
-    /// Write the bytes of all arrays in order to a file: without gaps, and without any header. Ends the snapshot.
+    /// Write the bytes of all arrays in order to a file, without gaps and without a header. Ends
+    /// the snapshot.
     ///
     /// Args:
-    ///     file: with a ``write`` that takes bytes. A file of the operating system's is written without the GIL.
+    ///     file: an object with a ``write`` that accepts bytes. A file of the operating system is
+    ///         written without the GIL.
     ///     progress: see :func:`clear`.
     ///
     /// Raises:
-    ///     SnapshotLost: writers outran it, or the memory was taken away; what was written is its first part.
+    ///     SnapshotLost: writers changed more than may be held, or the memory was unmapped or
+    ///         replaced. The bytes that were written are a prefix of the snapshot.
     ///     ValueError: it has ended.
-    ///     Whatever the file's ``write`` raises.
+    ///     Exceptions of the file's ``write``.
     #[pyo3(signature = (file, *, progress=None))]
     fn write_to(
         &self,
@@ -547,17 +565,18 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Save one array as ``numpy.save`` does, byte for byte the same file. Ends the snapshot.
+    /// Save one array, byte for byte the same file as by ``numpy.save``. Ends the snapshot.
     ///
-    /// The file appears under its name when it is complete, in the place of one that was there.
+    /// The file gets its name when it is complete, and replaces an existing one.
     ///
     /// Args:
-    ///     path: ``.npy`` is appended if it is missing, as numpy does.
-    ///     fsync: wait until the file is on its device.
+    ///     path: ``.npy`` is appended if it is missing, as by numpy.
+    ///     fsync: wait until the file is on its device. By default False.
     ///     progress: see :func:`clear`.
     ///
     /// Raises:
-    ///     SnapshotLost: writers outran it, or the memory was taken away; there is no file then.
+    ///     SnapshotLost: writers changed more than may be held, or the memory was unmapped or
+    ///         replaced. There is no file then.
     ///     ValueError: it has ended, or has several arrays.
     ///     OSError: the file cannot be written.
     #[pyo3(signature = (path, *, fsync=false, progress=None))]
@@ -585,17 +604,18 @@ impl Snapshot {
         py.detach(|| replacing.finish(fsync)).map_err(refused)
     }
 
-    /// Save all arrays as ``numpy.savez`` does, by their names in a dict, else as ``arr_0`` and on. Ends the snapshot.
+    /// Save all arrays as ``numpy.savez`` does: by their names in a dict, otherwise as ``arr_0``,
+    /// ``arr_1`` and so on. Ends the snapshot.
     ///
-    /// The file appears under its name when it is complete, in the place of one that was there.
+    /// The file gets its name when it is complete, and replaces an existing one.
     ///
     /// Args:
-    ///     path: ``.npz`` is appended if it is missing, as numpy does.
-    ///     fsync: wait until the file is on its device.
+    ///     path: ``.npz`` is appended if it is missing, as by numpy.
+    ///     fsync: wait until the file is on its device. By default False.
     ///     progress: see :func:`clear`.
     ///
     /// Raises:
-    ///     As :meth:`save_npy`.
+    ///     SnapshotLost, ValueError, OSError: see :meth:`save_npy`.
     #[pyo3(signature = (path, *, fsync=false, progress=None))]
     fn savez(
         &self,
@@ -629,14 +649,15 @@ impl Snapshot {
         py.detach(|| replacing.finish(fsync)).map_err(refused)
     }
 
-    /// Have writes to the arrays pass without a wait from now on, those of system calls too, such as ``readinto``: the
-    /// bytes that are there now are copied first.
+    /// Make arrays writable without a wait, also for system calls such as ``readinto``. Their bytes
+    /// are copied aside first.
     ///
     /// Args:
-    ///     array: one of the arrays, or a contiguous view of one; all of them if none is said.
+    ///     array: one of the arrays, or a contiguous view of one. By default all of them.
     ///
     /// Raises:
-    ///     SnapshotLost: writers outran it, or the memory was taken away.
+    ///     SnapshotLost: writers changed more than may be held, or the memory was unmapped or
+    ///         replaced.
     ///     ValueError: it has ended.
     #[pyo3(signature = (array=None))]
     fn prepare_write(&self, py: Python<'_>, array: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
@@ -658,7 +679,8 @@ impl Snapshot {
         self.nbytes
     }
 
-    /// How writes to the arrays are handled: "threaded" or "in place"; None if all was copied at once.
+    /// How faults of writers are handled: "threaded" or "in place". None if all bytes were copied
+    /// at once.
     #[getter]
     fn serving(&self) -> Option<&'static str> {
         self.serving
@@ -670,8 +692,10 @@ impl Snapshot {
         lock(&self.parts).is_none()
     }
 
-    /// Its cost: ``copied_by_writers`` and ``copied_by_others`` in granules, ``retained``, ``most_retained``, ``cap`` and
-    /// ``reserved`` (of these, bytes whose memory was there before) in bytes, and the ``longest_fault`` of a writer in seconds. As it was before it began to end.
+    /// Return the costs: ``copied_by_writers`` and ``copied_by_others`` in granules; ``retained``,
+    /// ``most_retained``, ``cap`` and ``reserved`` (the part of ``cap`` that was allocated before)
+    /// in bytes; ``longest_fault``, the longest wait of a writer, in seconds. After the end they
+    /// are as they were before it.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let all = match &*lock(&self.parts) {
             Some(parts) => stats_of(parts),
@@ -707,7 +731,7 @@ impl Snapshot {
         let taken: Vec<_> = taken.collect();
         if form != self.form || taken.len() != parts.len() || !given.is_empty() {
             return Err(PyValueError::new_err(format!(
-                "out is given otherwise than the arrays of the snapshot were: as {}",
+                "out does not match the snapshot: give it as {}",
                 self.form.said(parts)
             )));
         }
@@ -716,7 +740,7 @@ impl Snapshot {
             if bytes != part.len {
                 let (name, len) = (&part.name, part.len);
                 return Err(PyValueError::new_err(format!(
-                    "{name} of out has {bytes} bytes, and the snapshot has {len}"
+                    "{name} of out has {bytes} bytes, the snapshot has {len}"
                 )));
             }
         }

@@ -15,23 +15,27 @@ use crate::errors::Raised;
 /// Between two looks for Ctrl-C.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Keeps the private memory of a process on huge pages, from outside, so that it forks in a tenth of the time: of this
-/// process, or of another one. The bytes stay the same, and nothing is to be put back.
+/// Keeps the private memory of a process on huge pages, from outside, so that it forks in about a
+/// tenth of the time. The process is this one or another. Its bytes stay the same, and nothing
+/// needs to be undone.
 ///
-/// As a context manager it works in a thread of its own: a pass over the memory at once, and one whenever the last
-/// forked child has ended. :meth:`collapse` makes one pass now, such as before workers are forked.
+/// As a context manager it works in a thread of its own: it makes a pass over the memory at once,
+/// and one whenever the last forked child has ended. :meth:`collapse` makes one pass now, for
+/// example before workers are forked.
 ///
 /// Args:
-///     pid: The process; this one unless told.
-///     density: Of 2 MiB, the least share that must be there, from 0 to 1: holes are filled with zeroes.
-///     cpu_share: The share of one CPU that it may take.
-///     bytes_per_second: Bytes that are collapsed in a second, at most.
-///     keep_free: Bytes of free huge pages that are left to everything else.
+///     pid: the process. By default this one.
+///     density: collapse a 2 MiB range only if at least this share of it is populated, from 0 to 1.
+///         Holes are filled with zeroes.
+///     cpu_share: the most CPU time to use, as a share of one CPU.
+///     bytes_per_second: the most bytes to collapse per second.
+///     keep_free: bytes of free huge pages to leave for other uses.
 ///
 /// Raises:
-///     ValueError: There is no such process.
-///     PermissionError: It is another user's.
-///     OSError: It is tended already (EBUSY), or the kernel cannot (EOPNOTSUPP): it needs Linux 6.1.
+///     ValueError: there is no such process.
+///     PermissionError: the process is another user's.
+///     OSError: the process has another tender (EBUSY), or the kernel is older than Linux 6.1
+///         (EOPNOTSUPP).
 ///
 /// >>> import multiprocessing
 /// >>> try:
@@ -106,16 +110,16 @@ impl Tender {
         self.pid
     }
 
-    /// Makes one pass now; Ctrl-C ends it within a tenth of a second.
+    /// Make one pass now. Ctrl-C ends it within a tenth of a second.
     ///
     /// Returns:
-    ///     What ``hugekit tend --once --json`` prints: the memory ``before`` and ``after`` as ``huge`` of ``all`` bytes,
-    ///     how many 2 MiB were ``collapsed``, bytes of holes that were ``filled``, and why it ended early, if it did, as
-    ///     ``hindrance``.
+    ///     The output of ``hugekit tend --once --json``: the memory ``before`` and ``after`` as
+    ///         ``huge`` of ``all`` bytes, the number of 2 MiB ranges that were ``collapsed``, the
+    ///         bytes of holes that were ``filled``, and the ``hindrance`` if it ended early.
     ///
     /// Raises:
-    ///     RuntimeError: The tender works in its own thread, or has ended.
-    ///     ValueError: The process is gone.
+    ///     RuntimeError: the tender works in its own thread, or has ended.
+    ///     ValueError: the process has ended.
     fn collapse<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let mut tender = self.idle()?;
         let passed = py.detach(|| pass(&mut tender));
@@ -123,8 +127,8 @@ impl Tender {
         as_python(py, &passed?)
     }
 
-    /// What the tender in its own thread has done and seen, as ``hugekit tend --json`` prints it; None before there was
-    /// anything.
+    /// The work of the tender in its own thread, as ``hugekit tend --json`` prints it. None before
+    /// its first pass.
     #[getter]
     fn status<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let said = match &*self.state() {

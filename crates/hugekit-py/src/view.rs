@@ -16,15 +16,16 @@ use crate::errors::Raised;
 use crate::numbers::Number;
 use crate::snapshot::Kind;
 
-/// One array of a snapshot, read-only, that is filled as it is asked for. Made by :meth:`Snapshot.view`.
+/// One array of a snapshot, read-only. Bytes are copied when they are first requested. Made by
+/// :meth:`Snapshot.view`.
 ///
-/// Numbers and slices give what numpy gives, and read no more of the snapshot than lies between the first and the last
-/// byte of that; ``numpy.asarray(view)`` reads all of it. What was read once stays as it is, and takes memory, until
-/// the view and the arrays made of it are gone.
+/// Numbers and slices return what numpy returns for them, and read only the bytes between the first
+/// and the last byte of the result. ``numpy.asarray(view)`` reads everything. Bytes that were read
+/// never change, and use memory until the view and the arrays made of it are deleted.
 ///
 /// Raises:
-///     SnapshotLost: by whatever reads what was not read before, if writers outran the snapshot.
-///     TypeError: by an index that is neither a number, a slice, nor the name of a field.
+///     SnapshotLost: by reading bytes that were not read before, if the snapshot is lost.
+///     TypeError: by an index that is not a number, a slice or the name of a field.
 #[pyclass(frozen, generic, module = "hugekit")]
 pub(crate) struct View {
     /// The bytes to read; none if it is empty.
@@ -97,12 +98,12 @@ impl View {
 
 #[pymethods]
 impl View {
-    /// The ``nbytes`` bytes at an address in the array, read-only. For structures that hold pointers into the
-    /// array itself.
+    /// Return ``nbytes`` bytes at an address in the array, read-only, for structures that hold
+    /// pointers into the array itself.
     ///
     /// Raises:
-    ///     ValueError: it lies elsewhere.
-    ///     SnapshotLost: writers outran the snapshot.
+    ///     ValueError: the address is outside the array.
+    ///     SnapshotLost: the snapshot is lost.
     ///
     /// >>> text = numpy.frombuffer(bytearray(b"what it was"), "u1")
     /// >>> pointer = text.ctypes.data + 5
@@ -118,7 +119,7 @@ impl View {
         let (Number(address), Number(nbytes)) = (address, nbytes);
         let start = address.wrapping_sub(self.origin);
         let elsewhere = || {
-            let message = format!("{nbytes} bytes at {address:#x} are not of the array");
+            let message = format!("{nbytes} bytes at {address:#x} are outside the array");
             PyValueError::new_err(message)
         };
         let pages = self.pages.as_ref().ok_or_else(elsewhere)?;
@@ -171,19 +172,19 @@ impl View {
         self.all.bind(py).len()
     }
 
-    /// As of the array.
+    /// The shape of the array.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.all.bind(py).getattr("shape")
     }
 
-    /// As of the array.
+    /// The dtype of the array.
     #[getter]
     fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.all.bind(py).getattr("dtype")
     }
 
-    /// Bytes of it, read or not.
+    /// Bytes of the array, read or not.
     #[getter]
     fn nbytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.all.bind(py).getattr("nbytes")

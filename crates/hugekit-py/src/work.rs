@@ -15,18 +15,20 @@ use crate::tensor::or_array;
 /// Below so many bytes the GIL is kept: giving it away and taking it back takes longer.
 const LONG: usize = 256 << 10;
 
-/// Set every byte of an array, or of any writable buffer, to zero.
+/// Set every byte of an array, or of another writable buffer, to zero.
 ///
 /// Args:
-///     array: contiguous, in C or Fortran order, and without references to Python objects.
-///     threads: how many, the calling one included; as many as pay off if not said.
-///     progress: called as ``progress(done, total)`` in bytes, or a progress bar with ``update``, such as tqdm's.
-///         An exception that it raises ends the work; the attribute ``hugekit_done`` then lists, as pairs of offsets in
-///         bytes, what was done.
+///     array: contiguous, in C or Fortran order, without Python objects.
+///     threads: the number of threads, the calling thread included. By default as many as are
+///         useful.
+///     progress: called as ``progress(done, total)`` in bytes, or a progress bar with ``update``,
+///         such as tqdm's. An exception of it ends the work; its attribute ``hugekit_done`` then
+///         lists the bytes that are done, as pairs of offsets.
 ///
 /// Raises:
-///     ValueError: it is not contiguous, or read-only (BufferError for some objects), or 0 threads are wanted.
-///     TypeError: it has no buffer, or holds references to Python objects.
+///     ValueError: the array is not contiguous, or read-only (BufferError for some objects), or
+///         ``threads`` is 0.
+///     TypeError: it has no buffer, or holds Python objects.
 ///
 /// >>> array = numpy.ones((1000, 1000))
 /// >>> hugekit.clear(array)
@@ -65,21 +67,23 @@ pub(crate) fn clear(
     Ok(())
 }
 
-/// Copy the bytes of one array, or of any buffer, to another.
+/// Copy the bytes of one array, or of another buffer, to another.
 ///
-/// Both have as many bytes; arrays also the same shape, dtype and order, so that elements stay what they are.
+/// Both must have the same number of bytes; arrays must also have the same shape, dtype and order.
 ///
 /// Args:
 ///     dst: writable and contiguous.
-///     src: contiguous. It must not overlap dst.
-///     threads: how many, the calling one included; as many as pay off if not said.
-///     progress: called as ``progress(done, total)`` in bytes, or a progress bar with ``update``, such as tqdm's.
-///         An exception that it raises ends the work; the attribute ``hugekit_done`` then lists, as pairs of offsets in
-///         bytes, what was done.
+///     src: contiguous. It must not overlap ``dst``.
+///     threads: the number of threads, the calling thread included. By default as many as are
+///         useful.
+///     progress: called as ``progress(done, total)`` in bytes, or a progress bar with ``update``,
+///         such as tqdm's. An exception of it ends the work; its attribute ``hugekit_done`` then
+///         lists the bytes that are done, as pairs of offsets.
 ///
 /// Raises:
-///     ValueError: lengths, shapes, dtypes or orders differ, they overlap, or one is not contiguous.
-///     TypeError: one has no buffer, or holds references to Python objects.
+///     ValueError: lengths, shapes, dtypes or orders differ, the two overlap, or one is not
+///         contiguous.
+///     TypeError: one has no buffer, or holds Python objects.
 ///
 /// >>> source = numpy.arange(1_000_000)
 /// >>> copy = hugekit.empty_like(source)
@@ -119,10 +123,11 @@ pub(crate) fn copy(
     Ok(())
 }
 
-/// Whether clears and copies learn from the work that they do which routine is fastest.
+/// Set whether clears and copies learn from their own work which routine is fastest. By default
+/// they do.
 ///
-/// They do unless a program says otherwise, or a profile is stored for this user. What was learned is kept, and not gone
-/// by while it is off. It is for programs that want the same routine every time.
+/// A program that wants the same routine every time turns it off. Timings are then kept but not
+/// used.
 ///
 /// Args:
 ///     enabled: from now on, in this process.

@@ -375,12 +375,12 @@ def chain(tmp_path):
 
 def test_files_in_another_order_are_refused(chain):
     first, second, third = chain.paths
-    chain.is_refused([second], "1.delta", "begins with state", "no known one is there")
+    chain.is_refused([second], "1.delta", "begins with state", "the base is unknown")
     chain.is_refused([first, third], "2.delta", "begins with state")
     chain.is_refused([first, third, second], "2.delta")
     chain.is_refused([first, second, second], "1.delta")
     chain.is_refused([second, first], "1.delta")
-    chain.is_refused([first, second, first], "0.delta", "it is full, and begins anew")
+    chain.is_refused([first, second, first], "0.delta", "a full file must be the first")
     chain.is_refused([], "no files")
     chain.is_refused([first, second.with_name("missing")], "missing", error=FileNotFoundError)
     chain.is_refused([first.parent], str(first.parent), "it is not a file")
@@ -452,8 +452,8 @@ def test_other_arrays_than_those_that_were_saved_are_refused_by_name(chain):
         ({**good, "a": np.zeros((3, MIB // 4))}, "a was saved as float64 of the shape (262144, 3), and is float64 of the shape (3"),
         ({**good, "a": np.zeros((MIB // 4, 3), "f4")}, "a was saved as float64"),
         ({**good, "a": np.zeros((MIB // 4, 3), order="F")}, "in memory by the axes"),
-        ({"a": good["a"]}, "it has b.c, which the arrays have not"),
-        ({**good, "d": np.zeros(3), "e": np.zeros(3)}, "it has not d, e, which the arrays have"),
+        ({"a": good["a"]}, "it has b.c, which the arrays lack"),
+        ({**good, "d": np.zeros(3), "e": np.zeros(3)}, "it lacks d, e, which the arrays have"),
         ({**good, "b": {"c": np.zeros(1001, "i4")}}, "b.c"),
     ]:
         before = copied(tree)

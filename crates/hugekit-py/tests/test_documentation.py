@@ -5,8 +5,10 @@ import doctest
 import inspect
 import pathlib
 import re
+import shutil
 import tempfile
 
+import conftest
 import hugekit
 import numpy
 import pytest
@@ -34,6 +36,10 @@ def test_example(text, serves):
 ROOT = pathlib.Path(__file__).parents[3]
 
 
+def slow_of(mib):
+    return pytest.param(mib, marks=conftest.slow)
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/python.md", "crates/hugekit-py/README.md"])
 def test_programs_of_a_page(page, serves, tmp_path, monkeypatch):
     programs = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
@@ -43,6 +49,25 @@ def test_programs_of_a_page(page, serves, tmp_path, monkeypatch):
     hugekit.trim()
     for program in programs:
         exec(compile(program, page, "exec"), {})
+
+
+@pytest.mark.parametrize("mib", [128, slow_of(1024), slow_of(4096)])
+def test_the_readme_at(mib, serves, tmp_path, monkeypatch):
+    """Its program with an array of another size: limits that are shares of the memory matter there."""
+    (line,) = [line for line in open("/proc/meminfo") if line.startswith("MemAvailable:")]
+    available, free = int(line.split()[1]) >> 10, shutil.disk_usage(tmp_path).free >> 20
+    if available < 4 * mib or free < 2 * mib:
+        pytest.skip(f"{available} MiB of memory and {free} MiB of disk are available, and {4 * mib} and {2 * mib} needed")
+    (program,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    rows = mib * (1 << 20) // (4 * 4096)
+    sized = program.replace("(4096, 4096)", f"({rows}, 4096)")
+    assert sized != program
+    monkeypatch.chdir(tmp_path)
+    hugekit.trim()
+    names = {}
+    exec(compile(sized, "README.md", "exec"), names)
+    assert (numpy.load("checkpoint.npy", mmap_mode="r") == 1).all()
+    assert (names["weights"] == numpy.float32(0.9)).all()
 
 
 def test_everything_has_documentation_and_most_has_an_example():

@@ -21,21 +21,22 @@ use hugekit_sys::pagemap::PageMap;
 
 const SMALL: usize = 64 << 10;
 
-/// What one write makes its thread copy, and what protection is lifted of together.
+/// The bytes that the first write to a granule copies, and whose protection is lifted together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Granule {
-    /// 2 MiB where some of the memory is on transparent huge pages, else 64 KiB.
+    /// 2 MiB if some of the memory is on transparent huge pages, otherwise 64 KiB.
     #[default]
     Auto,
-    /// 2 MiB: huge pages stay whole.
+    /// 2 MiB. Huge pages stay whole.
     Huge,
-    /// 64 KiB: a write waits less long. Huge pages are split, which costs later: writers meet more faults,
-    /// and more misses of the TLB until the kernel puts the pages together again.
+    /// 64 KiB. A write waits less. Huge pages are split, so writers have more faults, and more TLB
+    /// misses until the kernel joins the pages again or the program calls
+    /// [`collapse`](super::collapse()).
     Small,
 }
 
-/// Options for a snapshot, made by [`Snapshot::builder`].
+/// Options of a snapshot, made by [`Snapshot::builder`].
 #[derive(Clone, Debug, Default)]
 #[must_use = "a builder does nothing until of_anonymous"]
 pub struct Builder {
@@ -50,37 +51,42 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Who copies what is written: [`FaultMode::Auto`] unless said, which is threaded where this process may
-    /// serve the faults of system calls, else in place. Snapshots of the same memory must agree; the first of
-    /// several says how many threads there are.
+    /// Sets who handles the faults of writers. By default [`FaultMode::Auto`]: threaded if this
+    /// process may handle the faults of system calls, otherwise in place.
+    ///
+    /// Snapshots of the same memory must use the same mode. The first of several sets the number of
+    /// threads.
     pub fn fault_mode(mut self, fault_mode: FaultMode) -> Self {
         self.fault_mode = fault_mode;
         self
     }
 
-    /// How much one write copies.
+    /// Sets how many bytes one write copies. By default [`Granule::Auto`].
     pub fn granule(mut self, granule: Granule) -> Self {
         self.granule = granule;
         self
     }
 
-    /// The most bytes of copies that the snapshot holds at a time, in whole granules. If writers need more, the
-    /// snapshot is lost ([`SnapshotError::CowLimitExceeded`]) and the writers go on.
+    /// Sets the most bytes of copies that the snapshot may hold at a time, in whole granules. If
+    /// writers need more, they continue, and the snapshot is lost
+    /// ([`SnapshotError::CowLimitExceeded`]).
     ///
-    /// By default all of the memory, so that writers never need more. If less than that is available when the
-    /// snapshot is taken, on the machine or in the control group, the limit is what is available, but at least 64 MiB.
-    /// The bytes of a [`reserve`](Self::reserve) may be held in any case, even if this limit is lower.
+    /// By default all of the memory, so writers never need more. If less is available when the
+    /// snapshot is taken, on the machine or in the control group, the limit is the available
+    /// memory, but at least 64 MiB. The limit is never lower than the bytes of a
+    /// [`reserve`](Self::reserve).
     ///
-    /// Copies take memory when they are made. What was read is given up, and its memory is used for the next copies.
+    /// Copies use memory only when they are made. A copy that was read is freed, and its memory is
+    /// used for the next copies.
     pub fn max_cow_bytes(mut self, bytes: usize) -> Self {
         self.cap = Some(bytes);
         self
     }
 
-    /// Populates memory for so many bytes of the copies that may be retained, before the snapshot
-    /// is taken; none unless said. A write need not wait then until the kernel has cleared a page
-    /// for its copy. It takes the calling thread 0.1 to 0.2 seconds a gigabyte, while writers still
-    /// run freely.
+    /// Populates memory for this many bytes of copies before the snapshot is taken. By default 0.
+    ///
+    /// A write then does not wait until the kernel has cleared a page for its copy. The calling
+    /// thread needs 0.1 to 0.2 s per GiB for it, while writers are not stopped yet.
     pub fn populate_copies(mut self, bytes: usize) -> Self {
         self.populated = bytes;
         self
@@ -95,39 +101,45 @@ impl Builder {
         self
     }
 
-    /// Memory that is there already: granules are put there first. What this snapshot uses of it is its alone until
-    /// it is dropped. If other snapshots use all of it, memory is taken as without
-    /// ([`SnapshotStats::reserved`](super::SnapshotStats::reserved)). At least as many bytes as the reserve has may be held
-    /// ([`max_cow_bytes`](Self::max_cow_bytes)).
+    /// Sets a reserve: copies use its memory first. By default none.
+    ///
+    /// The snapshot owns the bytes that it uses until it is dropped. If other snapshots use all of
+    /// the reserve, copies use new memory; [`SnapshotStats::reserved`](super::SnapshotStats::reserved) has the
+    /// figures. The limit [`max_cow_bytes`](Self::max_cow_bytes) is at least the length of the
+    /// reserve.
     pub fn reserve(mut self, reserve: &Reserve) -> Self {
         self.reserve = Some(reserve.clone());
         self
     }
 
-    /// Has a thread of low priority preserve granules as well, from the end on, until half of what may be held
-    /// is: writers meet fewer faults then, at the price of copies that might not have been needed. Not unless said.
+    /// If true, a low-priority thread also copies granules aside, from the end of the memory, until
+    /// half of [`max_cow_bytes`](Self::max_cow_bytes) is used. Writers then have fewer faults, but
+    /// some of these copies may not be needed. By default false.
     pub fn in_background(mut self, copy: bool) -> Self {
         self.background = copy;
         self
     }
 
-    /// Takes a snapshot of private anonymous memory of this process, whatever mapped it, on huge pages or not, in
-    /// one mapping or several. Of pages that hold other data too, at both ends, the bytes are copied at once.
+    /// Takes a snapshot of private anonymous memory of this process, from any allocator, on any
+    /// page size, in one mapping or several. If the memory starts or ends inside a page, those
+    /// bytes are copied at once.
     ///
     /// # Errors
-    /// [`SnapshotError`], naming the mapping where one is in the way. Nothing is changed then.
+    /// [`SnapshotError`]; it names the mapping if that is the reason. Nothing is changed then.
     ///
     /// # Safety
     /// Until the snapshot is dropped:
-    /// - no thread that has SIGBUS blocked writes to the memory, none has its stack, its alternate signal stack
-    ///   or its thread-local variables there (those of the C library's own threads are refused, as far as they
-    ///   can be found out), and no other code replaces hugekit's handler of SIGBUS without passing signals on to it;
-    /// - no system call writes to it but after [`Snapshot::prepare_write`], unless the program can
-    ///   bear EFAULT;
-    /// - no other code has the kernel serve its faults (`userfaultfd`), in other processes too (ptrace, CRIU).
+    /// - No thread that writes to the memory blocks SIGBUS, and no other code replaces hugekit's
+    ///   handler of SIGBUS without passing signals on to it.
+    /// - No thread has its stack, its alternate signal stack or its thread-local variables in the
+    ///   memory. The call refuses those of threads of the C library that it can find.
+    /// - No system call writes to the memory unless [`Snapshot::prepare_write`] came first or the
+    ///   program handles EFAULT.
+    /// - No other code, in this or another process, handles faults of the memory (`userfaultfd`,
+    ///   ptrace, CRIU).
     ///
-    /// The memory may be written, unmapped, remapped, protected, discarded and forked meanwhile: what that takes
-    /// from the snapshot is an error when it is read.
+    /// Other threads may write, unmap, remap, protect, discard and fork the memory meanwhile. If
+    /// that removes bytes of the snapshot, reading it is an error.
     pub unsafe fn of_anonymous(self, memory: *const [u8]) -> Result<Snapshot, SnapshotError> {
         let mut made = self.protect(range_of(memory)?, Purpose::Once)?;
         if self.background {
@@ -138,18 +150,19 @@ impl Builder {
     }
 
     /// Takes a snapshot of each of several ranges, as [`of_anonymous`](Self::of_anonymous) would
-    /// one after the other, but in less time where ranges lie side by side: 1 ms less for each that
-    /// begins where another one ends, and that is on huge pages. So do arrays that an allocator
-    /// mapped one by one, with a few words of its own and the rest of a page between them.
-    /// [`max_cow_bytes`](Self::max_cow_bytes) and [`populate_copies`](Self::populate_copies) are
-    /// meant for each range, and ranges that lie side by side share what they have together; so is
-    /// what they [cost](Snapshot::stats).
+    /// one after the other.
+    ///
+    /// Ranges on huge pages that begin where another one ends cost 1 ms less each. So do arrays
+    /// that an allocator mapped one by one, with a few words of its own and the rest of a page
+    /// between them. [`max_cow_bytes`](Self::max_cow_bytes) and
+    /// [`populate_copies`](Self::populate_copies) count per range. Adjacent ranges share these
+    /// bytes, and their [costs](Snapshot::stats) are counted together.
     ///
     /// # Errors
-    /// As of [`of_anonymous`](Self::of_anonymous), for the first range that is refused; none is taken then.
+    /// [`SnapshotError`] for the first range that is refused. No snapshot is taken then.
     ///
     /// # Safety
-    /// As for [`of_anonymous`](Self::of_anonymous), for all of the ranges.
+    /// The conditions of [`of_anonymous`](Self::of_anonymous), for all ranges.
     pub unsafe fn take_many(self, memory: &[*const [u8]]) -> Result<Vec<Snapshot>, SnapshotError> {
         // SAFETY: `several::take_many` has the contract of this function.
         unsafe { several::take_many(&self, memory) }
@@ -168,29 +181,31 @@ impl Builder {
         several::neighbours(self, ranges)
     }
 
-    /// Takes a snapshot of memory, as [`of_anonymous`](Self::of_anonymous) does, that leaves an [`Epoch`] when it is
-    /// delivered. [`in_background`](Self::in_background) is of no use here.
+    /// Takes a snapshot, as [`of_anonymous`](Self::of_anonymous) does, that leaves an [`Epoch`]
+    /// when it is delivered. [`in_background`](Self::in_background) has no effect.
     ///
     /// # Errors
-    /// As of [`of_anonymous`](Self::of_anonymous).
+    /// The errors of [`of_anonymous`](Self::of_anonymous).
     ///
     /// # Safety
-    /// As for [`of_anonymous`](Self::of_anonymous), until the last epoch is dropped.
+    /// The conditions of [`of_anonymous`](Self::of_anonymous), until the last epoch is dropped.
     pub unsafe fn first_epoch(self, memory: *const [u8]) -> Result<Changes, SnapshotError> {
         Changes::first_of_anonymous(&self, range_of(memory)?)
     }
 
-    /// Takes a snapshot of the epoch's memory: of what was written since that began. The granule is the epoch's.
+    /// Takes a snapshot of the bytes of an epoch's memory that were written since the epoch began.
+    /// The granule is the epoch's.
     ///
-    /// Memory that was unmapped, discarded or replaced meanwhile counts as written, as far as it is there.
+    /// Memory that was unmapped, discarded or replaced meanwhile counts as written if it is mapped
+    /// now.
     ///
     /// # Errors
-    /// As of [`of_anonymous`](Self::of_anonymous); [`ForkError::OtherEpoch`] of a region's epoch, which [`Changes::since`]
-    /// takes; and those of a snapshot that is lost: what was written is not known then, and a
-    /// [first epoch](Self::first_epoch) is to be begun.
+    /// The errors of [`of_anonymous`](Self::of_anonymous). [`ForkError::OtherEpoch`] for an epoch
+    /// of a region: use [`Changes::since`]. If the snapshot is lost, the written bytes are not
+    /// known any more; begin with a [first epoch](Self::first_epoch) again.
     ///
     /// # Safety
-    /// As for [`first_epoch`](Self::first_epoch).
+    /// The conditions of [`of_anonymous`](Self::of_anonymous), until the last epoch is dropped.
     pub unsafe fn since(self, epoch: Epoch) -> Result<Changes, SnapshotError> {
         Changes::since_of_anonymous(self, epoch)
     }

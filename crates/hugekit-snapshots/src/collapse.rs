@@ -6,26 +6,29 @@ use rustix::io::Errno;
 use hugekit_sys::HUGE_PAGE_BYTES;
 use hugekit_sys::mapping;
 
-/// What came of [`collapse`].
+/// The result of [`collapse`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Collapsed {
     /// Bytes that are on huge pages now.
     pub huge: usize,
-    /// Bytes that are not: the kernel had no huge page, or they are protected, or no memory at all.
+    /// Bytes that are not on huge pages: the kernel had none free, or the bytes are protected or
+    /// not populated.
     pub fragmented: usize,
 }
 
-/// Puts the memory on transparent huge pages (`MADV_COLLAPSE`, Linux 6.1), as far as it has whole aligned 2 MiB:
-/// what lies outside is not counted. For after a snapshot with granules of 64 KiB, or of memory that had
-/// never been touched, both of which leave base pages. It copies, at 1 to 3 GiB a second, and writers wait
-/// for the 2 MiB that it is at.
+/// Joins base pages into transparent huge pages (`MADV_COLLAPSE`, Linux 6.1), for every aligned 2
+/// MiB of the memory. Bytes outside these are not counted.
+///
+/// Use it after a snapshot with granules of 64 KiB, or of memory that had never been touched: both
+/// leave base pages. It copies 1 to 3 GiB per second. Writers wait for the 2 MiB that are being
+/// copied.
 ///
 /// # Safety
-/// No first access to the memory waits for a userfaultfd(2) whose owner has yet to supply what *shared* memory is to
-/// show there (registered for minor faults): the kernel maps such memory as it is, past that owner. Private
-/// memory and a region of a pool always may be collapsed: of the latter, what is still to be cleared, or shared
-/// with forks, is refused by the kernel and counts as fragmented.
+/// No other userfaultfd(2) handles minor faults of *shared* memory in the range: the kernel would
+/// map bytes that its owner has not supplied yet. Private memory and regions of a pool never have
+/// this problem. Bytes of a region that are still to be cleared, or shared with forks, count as
+/// fragmented.
 pub unsafe fn collapse(memory: *const [u8]) -> Collapsed {
     let start = memory.cast::<u8>().expose_provenance();
     let end = start.saturating_add(memory.len());

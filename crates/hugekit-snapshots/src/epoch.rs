@@ -19,9 +19,11 @@ use hugekit_regions::fault::Serving;
 use hugekit_regions::region::{ForkBuilder, ForkError, RegionEpoch};
 use hugekit_sys::headroom;
 
-/// The bytes of a state that changed since the one before it; of the first one, all of them. Made by
-/// [`Builder::first_epoch`] and [`Builder::since`], or of a region by [`first`](Self::first) and [`since`](Self::since). Dropped before they
-/// were delivered, they leave no [`Epoch`]: the next state is a first one again.
+/// The bytes of a state that changed since the state before; for the first state, all bytes.
+///
+/// Made by [`Builder::first_epoch`] and [`Builder::since`], for a region by [`first`](Self::first)
+/// and [`since`](Self::since). If it is dropped before it is delivered, there is no [`Epoch`], and
+/// the next state must be a first one again.
 #[derive(Debug)]
 pub struct Changes {
     snapshot: Snapshot,
@@ -32,9 +34,11 @@ pub struct Changes {
     heat: Heat,
 }
 
-/// What was written since a state was saved is noted here, at the price of one fault for each granule; not even that for
-/// a granule that was written in each of the last states, which [counts](Self::unwatched) as written. Dropped, it lifts
-/// the protection that nothing else needs.
+/// The time since a state was saved. The library notes which granules are written during it.
+///
+/// The first write to each granule costs one fault. A granule that was written in each of the last
+/// states costs none; it [counts](Self::unwatched) as written. Dropping the epoch ends the noting
+/// and lifts the protection that nothing else needs.
 #[derive(Debug)]
 pub struct Epoch {
     watch: WatchedMemory,
@@ -51,8 +55,9 @@ enum WatchedMemory {
 }
 
 impl Changes {
-    /// Takes a snapshot of a region, as [`Snapshot::of_region`] does, that leaves an [`Epoch`] when it is delivered:
-    /// [`since`](Self::since) then finds what has changed. A region has one epoch at a time, the last.
+    /// Takes a snapshot of a region, as [`Snapshot::of_region`] does, that leaves an [`Epoch`] when
+    /// it is delivered. [`since`](Self::since) then finds the changes. A region has one epoch at a
+    /// time, the last.
     ///
     /// ```
     /// use hugekit::pool::{Backing, Pool};
@@ -68,17 +73,19 @@ impl Changes {
     /// ```
     ///
     /// # Errors
-    /// [`SnapshotError::Fork`]; the region is unchanged then.
+    /// [`SnapshotError::Fork`]. The region is unchanged then.
     pub fn first<'a>(region: impl Into<ForkBuilder<'a>>) -> Result<Self, SnapshotError> {
         Self::of_region(&region.into(), None)
     }
 
-    /// Takes a snapshot of what was written to a region since its epoch began. [Pinned](SharedRegion::pin) ranges
-    /// count as written. Stores to a shared region that race with the call are in this state or noted for the next.
+    /// Takes a snapshot of the bytes of a region that were written since its epoch began.
+    ///
+    /// [Pinned](SharedRegion::pin) ranges count as written. Stores to a shared region during the
+    /// call are in this state or noted for the next one.
     ///
     /// # Errors
-    /// [`SnapshotError::Fork`]; the region is unchanged then. Its source is [`ForkError::OtherEpoch`] if the epoch is
-    /// not the last one of this region.
+    /// [`SnapshotError::Fork`]. The region is unchanged then. The source is
+    /// [`ForkError::OtherEpoch`] if the epoch is not the last one of this region.
     pub fn since<'a>(
         region: impl Into<ForkBuilder<'a>>,
         epoch: Epoch,
@@ -171,40 +178,45 @@ impl Changes {
         self.snapshot.len()
     }
 
-    /// What may have changed: ranges of bytes of the state, ascending, in whole granules but at both ends.
+    /// The ranges that may have changed: offsets in the state, ascending. They are whole granules,
+    /// except at the start and end of the state.
     pub fn changed(&self) -> impl Iterator<Item = Range<usize>> {
         self.changed.iter().cloned()
     }
 
-    /// How writes to the memory are handled; `None` if nothing is protected.
+    /// How faults of writers are handled; `None` if nothing is protected.
     #[must_use]
     pub fn serving(&self) -> Option<&Serving> {
         self.snapshot.serving()
     }
 
-    /// What it has cost so far.
+    /// The costs of the snapshot so far.
     #[must_use]
     pub fn stats(&self) -> SnapshotStats {
         self.snapshot.stats()
     }
 
-    /// As [`Snapshot::prepare_write`]: the range counts as written in the next state.
+    /// Makes a range of the memory writable without a fault, as [`Snapshot::prepare_write`] does.
+    /// The range counts as written in the next state.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`Snapshot::prepare_write`].
     pub fn prepare_write(&self, range: Range<usize>) -> Result<(), SnapshotError> {
         self.snapshot.prepare_write(range.clone())?;
         self.of_region.as_ref().map_or(Ok(()), |epoch| own(epoch, &range))
     }
 
-    /// Calls `take(offset, bytes)` for the bytes that changed, in order, for at most 2 MiB at a time. `take` may take its
-    /// time: no thread waits for it. Another thread reads ahead if there is more than a little. Returns the epoch that
-    /// began when the snapshot was taken.
+    /// Calls `take(offset, bytes)` for the changed bytes in order, at most 2 MiB at a time, and
+    /// returns the epoch that began when the snapshot was taken.
+    ///
+    /// `take` may be slow: no other thread waits for it. Another thread reads ahead if there are
+    /// more than a few bytes.
     ///
     /// # Errors
-    /// [`SnapshotError::Write`] if `take` fails; [`CowLimitExceeded`](SnapshotError::CowLimitExceeded) and
-    /// [`Changed`](SnapshotError::Changed) if the snapshot is lost; [`Forked`](SnapshotError::Forked). There is no epoch
-    /// then.
+    /// [`SnapshotError::Write`] if `take` fails;
+    /// [`CowLimitExceeded`](SnapshotError::CowLimitExceeded) and
+    /// [`Changed`](SnapshotError::Changed) if the snapshot is lost;
+    /// [`Forked`](SnapshotError::Forked) in a forked child. There is no epoch then.
     pub fn deliver(
         self,
         mut take: impl FnMut(usize, &[u8]) -> io::Result<()>,
@@ -250,12 +262,12 @@ fn own(epoch: &RegionEpoch, range: &Range<usize>) -> Result<(), SnapshotError> {
 }
 
 impl Epoch {
-    /// Makes a range of the memory writable without a fault, as a system call or a device needs it: it counts as
-    /// written.
+    /// Makes a range of the memory writable without a fault, for a system call or a device that
+    /// writes to it. The range counts as written.
     ///
     /// # Errors
-    /// [`SnapshotError::OutOfRange`], [`Forked`](SnapshotError::Forked); of a region that shares the range with forks,
-    /// [`SnapshotError::Changed`] if it cannot be copied.
+    /// [`SnapshotError::OutOfRange`], [`Forked`](SnapshotError::Forked). For a region that shares
+    /// the range with forks, [`SnapshotError::Changed`] if it cannot be copied.
     pub fn prepare_write(&self, range: Range<usize>) -> Result<(), SnapshotError> {
         match &self.watch {
             WatchedMemory::Anonymous(snapshot) => snapshot.prepare_write(range),
@@ -266,14 +278,15 @@ impl Epoch {
         }
     }
 
-    /// What it has cost to save the state that it begins with.
+    /// The costs of the snapshot that the epoch began with.
     #[must_use]
     pub fn stats(&self) -> SnapshotStats {
         self.stats
     }
 
-    /// Bytes that are written all the time, in whole granules: their writes take no fault until the next state, and they
-    /// count as changed in that. One that is written no more is found out seven states later at the latest.
+    /// Bytes of the granules that are written all the time. Their writes cost no faults, and they
+    /// count as changed in the next state. If writes to a granule stop, the library notices within
+    /// seven states.
     #[must_use]
     pub fn unwatched(&self) -> usize {
         let granule_bytes = match &self.watch {

@@ -8,7 +8,7 @@ use hugekit_bulk::parallel::{Cancel, Progress};
 use super::stream::Stream;
 use super::{Snapshot, SnapshotError, SnapshotStats};
 
-/// Reads all of a snapshot, and ends it: [`Snapshot::reader`].
+/// Reads all of a snapshot, with options. Made by [`Snapshot::reader`].
 #[must_use = "a reader does nothing until copy_to or write_to"]
 pub struct SnapshotReader<'a> {
     snapshot: Snapshot,
@@ -27,41 +27,47 @@ impl<'a> SnapshotReader<'a> {
         Self { snapshot, progress: None, cancel: None }
     }
 
-    /// Calls `progress(done, total)`, in bytes, after each batch of at most 2 MiB. A panic of it ends the read.
+    /// Sets a callback, called as `progress(done, total)` in bytes after each batch of at most 2
+    /// MiB. If it panics, the read ends and the panic reaches the caller. By default none.
     pub fn progress(mut self, progress: &'a Progress<'a>) -> Self {
         self.progress = Some(progress);
         self
     }
 
-    /// Stops before the next batch once `cancel` is set.
+    /// Sets the flag that stops the read before its next batch. By default none.
     pub fn cancel(mut self, cancel: &'a Cancel) -> Self {
         self.cancel = Some(cancel);
         self
     }
 
-    /// Copies all bytes. `bytes` is as long as the snapshot.
+    /// Copies all bytes to `bytes`, which must be as long as the snapshot, and drops the snapshot.
     ///
     /// # Errors
     /// [`SnapshotError::LengthsDiffer`]; [`CowLimitExceeded`](SnapshotError::CowLimitExceeded) and
-    /// [`Changed`](SnapshotError::Changed) if the snapshot is lost; [`Forked`](SnapshotError::Forked);
+    /// [`Changed`](SnapshotError::Changed) if the snapshot is lost;
+    /// [`Forked`](SnapshotError::Forked) in a forked child;
     /// [`Cancelled`](SnapshotError::Cancelled). The content of `bytes` is unspecified then.
     ///
     /// # Panics
-    /// If the progress callback does.
+    /// If the progress callback panics.
     pub fn copy_to(self, bytes: &mut [u8]) -> Result<SnapshotStats, SnapshotError> {
         self.stream().copy_to(bytes)?;
         Ok(self.snapshot.stats())
     }
 
-    /// Writes all bytes in order. The writer may take its time: no thread waits for it.
+    /// Writes all bytes in order to `writer`, and drops the snapshot. The writer may be slow: no
+    /// other thread waits for it.
     ///
     /// # Errors
-    /// [`SnapshotError::Write`] if the writer fails; [`CowLimitExceeded`](SnapshotError::CowLimitExceeded) and
-    /// [`Changed`](SnapshotError::Changed) if the snapshot is lost; [`Forked`](SnapshotError::Forked);
-    /// [`Cancelled`](SnapshotError::Cancelled). The bytes written before are the first part of the snapshot.
+    /// [`SnapshotError::Write`] if the writer fails;
+    /// [`CowLimitExceeded`](SnapshotError::CowLimitExceeded) and
+    /// [`Changed`](SnapshotError::Changed) if the snapshot is lost;
+    /// [`Forked`](SnapshotError::Forked) in a forked child;
+    /// [`Cancelled`](SnapshotError::Cancelled). The bytes that were written are a prefix of the
+    /// snapshot.
     ///
     /// # Panics
-    /// If the progress callback or the writer does.
+    /// If the progress callback or the writer panics.
     pub fn write_to(self, writer: impl Write) -> Result<SnapshotStats, SnapshotError> {
         self.stream().write_to(writer)?;
         Ok(self.snapshot.stats())

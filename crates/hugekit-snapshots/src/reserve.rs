@@ -16,11 +16,11 @@ use hugekit_sys::fork_mark::ForkMark;
 use hugekit_sys::private_pages::PrivateBytes;
 use hugekit_sys::{headroom, memory};
 
-/// Memory that writers copy granules to, touched once, and kept from one snapshot to the next.
+/// Populated memory for the copies that writers make, reused by one snapshot after another.
 ///
-/// Without one, a snapshot takes such memory when a granule is preserved, and a writer waits until the kernel has
-/// found and cleared a huge page, as long as for the copy itself, or several times as long where free memory is
-/// in pieces. A program that takes snapshots again and again makes a reserve when it starts:
+/// Without a reserve, each copy uses new memory. The writer then waits until the kernel has found
+/// and cleared a huge page. This takes as long as the copy itself, or several times as long if free
+/// memory is fragmented. A program that takes many snapshots makes a reserve when it starts:
 ///
 /// ```
 /// use hugekit::Snapshot;
@@ -30,7 +30,11 @@ use hugekit_sys::{headroom, memory};
 /// let reserve = Reserve::new(8 << 20)?;
 /// for save in 0..3 {
 ///     let builder = Snapshot::builder().reserve(&reserve);
-///     // SAFETY: no thread blocks SIGBUS, and no system call writes to `state` while the snapshot lives.
+///     // SAFETY: until the snapshot is dropped,
+///     // - no thread that writes to `state` blocks SIGBUS, and no handler keeps hugekit's faults;
+///     // - no stack, signal stack or thread-local variable lies in `state`;
+///     // - no system call writes to `state`;
+///     // - no other userfaultfd and no CRIU handles its faults.
 ///     let snapshot = unsafe { builder.of_anonymous(&raw const state[..]) }?;
 ///     state.fill(save);
 ///     assert!(snapshot.stats().reserved > 0);
@@ -39,9 +43,10 @@ use hugekit_sys::{headroom, memory};
 /// # Ok::<(), hugekit::SnapshotError>(())
 /// ```
 ///
-/// Snapshots that live at the same time share it: each takes as many bytes of it as it may hold, while there are any,
-/// and has them until it is dropped. Other copies take memory when they are made
-/// ([`SnapshotStats::reserved`](super::SnapshotStats::reserved) tells). Clones are the same reserve. It is not in forked children.
+/// Snapshots that exist at the same time share the reserve. Each gets as many bytes as it may hold,
+/// if so many are free, and keeps them until it is dropped. Further copies use new memory
+/// ([`SnapshotStats::reserved`](super::SnapshotStats::reserved)). Clones are handles of the same reserve. Children
+/// of `fork(2)` do not inherit it.
 #[derive(Clone, Debug)]
 pub struct Reserve(Arc<ReserveMemory>);
 
@@ -99,11 +104,15 @@ impl PartsTaken {
 }
 
 impl Reserve {
-    /// Takes `bytes`, rounded up to 2 MiB, on transparent huge pages if the kernel has any. As much as writers
-    /// change until a snapshot is read suffices; as much as its memory has always does.
+    /// Allocates and populates `bytes`, rounded up to 2 MiB, on transparent huge pages if the
+    /// kernel has any.
+    ///
+    /// It is large enough if it holds the bytes that writers change until a snapshot is read. The
+    /// length of the memory is always enough.
     ///
     /// # Errors
-    /// [`SnapshotError::Memory`] if there is not so much, [`SnapshotError::Kernel`]. Nothing is taken then.
+    /// [`SnapshotError::Memory`] if less is available, [`SnapshotError::Kernel`]. Nothing is
+    /// allocated then.
     pub fn new(bytes: usize) -> Result<Self, SnapshotError> {
         headroom::check()?;
         let too_many = SnapshotError::kernel("mmap")(rustix::io::Errno::NOMEM);
@@ -123,7 +132,7 @@ impl Reserve {
         Ok(Self(Arc::new(ReserveMemory { bytes, len, parts, mark: ForkMark::new() })))
     }
 
-    /// Bytes it has.
+    /// Bytes of the reserve.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> usize {
@@ -225,7 +234,8 @@ mod tests {
 
     #[test]
     fn reserve_beyond_the_machine_is_an_error_with_numbers() {
-        let refused = Reserve::new(usize::MAX / 2).unwrap_err().to_string();
+        let refused = Reserve::new(usize::MAX / 2).unwrap_err();
+        let refused = hugekit_sys::error_chain(&refused).to_string();
         assert!(refused.contains("are available") || refused.contains("limit"), "{refused}");
         assert!(matches!(Reserve::new(usize::MAX), Err(SnapshotError::Kernel { .. })));
     }

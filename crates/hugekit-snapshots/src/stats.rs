@@ -5,29 +5,29 @@ use std::time::Duration;
 #[cfg(doc)]
 use super::{Reserve, Snapshot};
 
-/// What a snapshot has cost so far.
+/// The costs of a snapshot so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SnapshotStats {
-    /// Granules it has, the first and the last of which may be shorter; bytes that share a page with others' were
-    /// copied at once.
+    /// Granules of the snapshot. The first and the last may be shorter: bytes on a page with other
+    /// data were copied at once.
     pub granules: usize,
-    /// Bytes of each.
+    /// Bytes of a granule.
     pub granule_bytes: usize,
-    /// Granules that writers preserved.
+    /// Granules that writers copied.
     pub copied_by_writers: u64,
-    /// Granules that were preserved by [`Snapshot::prepare_write`], in the background, and at once
-    /// because a region has them pinned.
+    /// Granules that were copied by [`Snapshot::prepare_write`], in the background, or when the
+    /// snapshot was taken because a region has them pinned.
     pub copied_by_others: u64,
-    /// Bytes of granules that are retained now. A region's are held until the snapshot is dropped.
+    /// Bytes of the copies that exist now. A region's copies exist until the snapshot is dropped.
     pub retained: usize,
-    /// Bytes that were retained at most.
+    /// The most bytes of copies that existed at a time.
     pub most_retained: usize,
-    /// Bytes that may be retained: of a region all, reserved.
+    /// The most bytes of copies that may exist. For a region all of its bytes, which are reserved.
     pub cap: usize,
-    /// Bytes of those that were there before, in a [`Reserve`] or the region's pool.
+    /// Bytes of these that were allocated before: in a [`Reserve`], or in the region's pool.
     pub reserved: usize,
-    /// The longest time that a write to the memory took because of snapshots, and of a region's other forks;
-    /// signal delivery not counted.
+    /// The longest time that one write waited for a copy, without the time to deliver a signal.
+    /// Waits for a region's other forks count too.
     pub longest_fault: Duration,
 }

@@ -17,8 +17,10 @@ use hugekit_sys::private_pages::{OwnWords, PrivateBytes};
 /// Bytes that are filled together.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// The bytes of a snapshot at addresses of its own. Takes memory for what was asked for. It holds the snapshot by
-/// reference, or shares it: `View<Arc<Snapshot>>`.
+/// The bytes of a snapshot, mapped at addresses of their own. Bytes are copied there when they are
+/// first requested.
+///
+/// It holds the snapshot by a reference, or shares it: `View<Arc<Snapshot>>`.
 #[derive(Debug)]
 pub struct View<S> {
     snapshot: S,
@@ -31,8 +33,10 @@ pub struct View<S> {
     filling: Mutex<()>,
 }
 
-/// What a [`View`] can hold its snapshot by: `&Snapshot` or `Arc<Snapshot>`. No other type can be one, because the
-/// view writes memory by the length of the snapshot, and that must be the same snapshot each time.
+/// How a [`View`] can hold its snapshot: `&Snapshot` or `Arc<Snapshot>`.
+///
+/// No other type can implement it. The view writes memory by the length of the snapshot, so it must
+/// get the same snapshot each time.
 ///
 /// ```compile_fail,E0277
 /// # use std::borrow::Borrow;
@@ -69,10 +73,10 @@ mod sealed {
 }
 
 impl<S: Holder> View<S> {
-    /// Shows a snapshot as memory. Nothing of it is there yet. `snapshot` is a reference, or an `Arc` that is shared.
+    /// Maps a snapshot as memory. `snapshot` is a reference or an `Arc`. No byte is copied yet.
     ///
     /// # Errors
-    /// [`SnapshotError::Kernel`] if there are no addresses for it.
+    /// [`SnapshotError::Kernel`] if the process has no addresses for it.
     pub fn of(snapshot: S) -> Result<Self, SnapshotError> {
         headroom::check()?;
         let (start, len) = (snapshot.snapshot().source.range().start, snapshot.snapshot().len());
@@ -97,10 +101,10 @@ impl<S: Holder> View<S> {
         self.snapshot().len()
     }
 
-    /// Bytes by their offsets. They stay where they are, and as they are.
+    /// Returns the bytes of a range. They do not move or change as long as the view exists.
     ///
     /// # Errors
-    /// As [`Snapshot::read_at`].
+    /// The errors of [`Snapshot::read_at`].
     pub fn bytes(&self, range: Range<usize>) -> Result<&[u8], SnapshotError> {
         let len = range.end.saturating_sub(range.start);
         self.snapshot().addresses(range.start, len)?;
@@ -111,21 +115,24 @@ impl<S: Holder> View<S> {
         Ok(unsafe { std::slice::from_raw_parts(self.at(range.start), len) })
     }
 
-    /// Where the view has what lies at a pointer into the owner's memory, so that structures can be walked by
-    /// the pointers that they hold. The value is there, all of it; it has the alignment that it has in the
-    /// owner's memory, up to that of a page. What it means is for the caller to know: a store that raced with
-    /// the snapshot may have left it half done.
+    /// Converts a pointer into the owner's memory to a pointer into the view, so that a program can
+    /// follow the pointers in a snapshot.
+    ///
+    /// The whole value is there, with the alignment that it has in the owner's memory, up to that
+    /// of a page. The caller must know whether its content is valid: a store during the call that
+    /// took the snapshot may be there in part.
     ///
     /// # Errors
-    /// As [`Snapshot::read_at`]: out of range if the pointer is, or the value's end.
+    /// The errors of [`Snapshot::read_at`]. [`SnapshotError::OutOfRange`] if a part of the value
+    /// lies outside the snapshot.
     pub fn rebase<T>(&self, pointer: *const T) -> Result<*const T, SnapshotError> {
         Ok(self.rebase_bytes(pointer.addr(), size_of::<T>())?.as_ptr().cast())
     }
 
-    /// As [`rebase`](Self::rebase), of so many bytes at an address of the owner's memory.
+    /// Returns `len` bytes at an address of the owner's memory.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`Snapshot::read_at`].
     pub fn rebase_bytes(&self, address: usize, len: usize) -> Result<&[u8], SnapshotError> {
         let offset = address.wrapping_sub(self.snapshot().source.range().start);
         self.bytes(offset..offset.saturating_add(len))

@@ -5,26 +5,26 @@ use std::fmt;
 use crate::HUGE_PAGE_BYTES;
 use crate::memfd::FilePages;
 
-/// What memory is made of: the tiers of a pool's ladder, or a leased file.
+/// The kind of pages that a pool uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Backing {
-    /// The kernel's reserved pages of 1 GiB. Only on request, because nothing smaller than 1 GiB
-    /// can be mapped, protected or released there.
+    /// Reserved huge pages of 1 GiB. Used only on request, because nothing smaller than 1 GiB can
+    /// be mapped, protected or released there.
     Hugetlb1G,
-    /// The kernel's reserved pages of 2 MiB.
+    /// Reserved huge pages of 2 MiB.
     Hugetlb2M,
     /// Shared memory on transparent huge pages.
     Thp,
-    /// Shared memory on base pages: always possible, and the slowest to map.
+    /// Shared memory on base pages. Every machine has these; mapping them is slowest.
     Base,
 }
 
 impl Backing {
-    /// Every tier, the highest first.
+    /// Every backing, the largest pages first.
     pub const ALL: &'static [Self] = &[Self::Hugetlb1G, Self::Hugetlb2M, Self::Thp, Self::Base];
 
-    /// Bytes of a folio: what is populated, mapped and cleaned as a whole.
+    /// Bytes of a folio, which is populated, mapped and cleared as a whole.
     #[must_use]
     pub fn page_size(self) -> usize {
         match self {
@@ -34,7 +34,7 @@ impl Backing {
         }
     }
 
-    /// Whether the kernel sets these pages apart, so that no other process can take them.
+    /// Whether the kernel reserves these pages for the pool, so no other process can take them.
     #[must_use]
     pub fn is_reserved(self) -> bool {
         matches!(self, Self::Hugetlb1G | Self::Hugetlb2M)

@@ -6,31 +6,32 @@
 use std::error::Error;
 use std::{fmt, io, iter};
 
-/// What an error means for a program.
+/// The kind of an error, for a program that must decide how to continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// An argument makes no sense: a mistake of the program.
+    /// An argument is invalid. The program must be changed.
     Invalid,
     /// Memory, huge pages, addresses or mappings are short.
     NoMemory,
-    /// This process may not do it.
+    /// This process lacks a permission.
     NotPermitted,
     /// This kernel, CPU or kind of memory cannot do it.
     Unsupported,
-    /// Something else in this process stands in the way, such as another handler of SIGBUS.
+    /// Another part of this process is in conflict, for example another handler of SIGBUS.
     Conflict,
-    /// It was cancelled.
+    /// The operation was cancelled.
     Cancelled,
-    /// The snapshot is lost: writers outran it, or its owner took the memory away.
+    /// The snapshot is lost: writers changed more than it may hold, or its memory was unmapped or
+    /// replaced.
     Lost,
-    /// What it is about belongs to the process that this one was forked from.
+    /// The object belongs to the parent process; this process is a forked child.
     Forked,
     /// The kernel refused something else.
     Kernel,
 }
 
-/// The number of the first system error among an error and its sources, if there is one.
+/// The number of the first system error among an error and its sources; `None` if there is none.
 #[must_use]
 pub fn system_error(error: &(dyn Error + 'static)) -> Option<i32> {
     chain(error).find_map(|error| error.downcast_ref::<io::Error>()?.raw_os_error())

@@ -26,7 +26,7 @@ const LAYOUT: Layout = match Layout::from_size_align(BYTES, 16) {
 /// For what cannot fail; null until the first operation, and while it is lent.
 static KEPT: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 
-/// The heap has no room for an operation.
+/// The heap has no room for the operation. Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the call needs {} KiB of heap in one piece, and the allocator has less", BYTES >> 10)]
 pub struct HeapShortage;
@@ -42,7 +42,8 @@ impl HeapShortage {
         check()
     }
 
-    /// What an administrator or the program can do about it. For bindings: errors that wrap this one have the remedy.
+    /// How an administrator or the program can prevent this error. For bindings: errors that wrap this one have the
+    /// remedy.
     #[doc(hidden)]
     #[must_use]
     pub fn remedy(&self) -> String {

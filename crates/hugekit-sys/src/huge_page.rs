@@ -1,8 +1,8 @@
 //! The size that the engine is built around.
 
-/// Bytes of a huge page where base pages have 4 KiB: a folio of a pool on huge pages, a granule of
-/// a snapshot, and the least that is worth a thread's while.
+/// Bytes of a huge page on machines with base pages of 4 KiB: 2 MiB.
 ///
-/// It is what this library works in, whatever the machine; what the kernel calls huge is another
-/// size where base pages have 16 or 64 KiB.
+/// It is the length of a folio on huge pages and of a snapshot's granule, and the shortest chunk
+/// for a thread. It is the same on every machine, also if base pages have 16 or 64 KiB and the
+/// kernel's huge pages are larger.
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;

@@ -15,7 +15,7 @@ pub enum TendError {
         pid: i32,
     },
     /// The number is that of a thread which is not its process's first.
-    #[error("{pid} is a thread of process {of}: tend that")]
+    #[error("{pid} is a thread: tend its process, {of}")]
     Thread {
         /// As it was asked for.
         pid: i32,
@@ -40,7 +40,7 @@ pub enum TendError {
     },
     /// The process, or an ancestor that it inherited it from, asked for no transparent huge pages at all
     /// (`prctl(PR_SET_THP_DISABLE)`), which the kernel honours here too.
-    #[error("process {pid} has switched transparent huge pages off (PR_SET_THP_DISABLE)")]
+    #[error("process {pid} has disabled transparent huge pages (PR_SET_THP_DISABLE)")]
     SwitchedOff {
         /// As it was asked for.
         pid: i32,
@@ -49,15 +49,13 @@ pub enum TendError {
     #[error("the kernel cannot collapse memory of another process: MADV_COLLAPSE needs Linux 6.1")]
     Unsupported,
     /// Huge pages of this kernel are of another size than 2 MiB, as with base pages of 16 or 64 KiB, or there are none.
-    #[error(
-        "transparent huge pages are of {bytes} bytes here, and of 2 MiB only can memory be tended"
-    )]
+    #[error("transparent huge pages have {bytes} bytes here: only pages of 2 MiB can be tended")]
     OtherHugePages {
         /// Their size; 0 where there are none.
         bytes: u64,
     },
     /// Another tender has this process.
-    #[error("process {pid} is tended already, by another tender")]
+    #[error("process {pid} has another tender")]
     Taken {
         /// As it was asked for.
         pid: i32,
@@ -109,7 +107,9 @@ impl TendError {
             Self::NotPermitted { .. } => {
                 Some("run as root, or with CAP_SYS_PTRACE and CAP_SYS_NICE")
             }
-            Self::SwitchedOff { .. } => Some("of Redis: start it with `disable-thp no`"),
+            Self::SwitchedOff { .. } => {
+                Some("start it without PR_SET_THP_DISABLE (Redis: `disable-thp no`)")
+            }
             Self::Unsupported => Some("run Linux 6.1 or newer"),
             Self::OtherHugePages { .. } => Some("run a kernel with huge pages of 2 MiB"),
             _ => None,

@@ -43,15 +43,17 @@ pub enum Excluded {
 impl fmt::Display for Excluded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::SharedOrFile => "of files or shared mappings: forks copy no tables of it",
+            Self::SharedOrFile => {
+                "of files or shared mappings: forks do not copy their page tables"
+            }
             Self::Hugetlb => "on reserved huge pages",
             Self::LeftOutOfForks => "not in forks (MADV_DONTFORK)",
             Self::NoHugePages => "on small pages at its owner's request (MADV_NOHUGEPAGE)",
             Self::Locked => "locked (mlock)",
-            Self::Userfaultfd => "with faults that its owner serves (userfaultfd)",
+            Self::Userfaultfd => "with faults that its owner handles (userfaultfd)",
             Self::Special => "of a device or the kernel",
             Self::SharedSinceFork => "shared with another process since a fork",
-            Self::TooSparse => "in mappings that are all but empty",
+            Self::TooSparse => "in mappings that are nearly empty",
             Self::TooShort => "in mappings without a whole aligned 2 MiB",
         })
     }

@@ -14,10 +14,10 @@
 //! | clear or copy bytes | [`clear()`], [`copy()`] |
 //! | the same, if you know who uses the bytes next, or on several threads | [`ClearOptions`], [`CopyOptions`] |
 //! | populate pages before the first access | [`PopulateOptions`] for any memory, [`Region::populate`] |
-//! | get zeroed memory, again and again | [`Pool`] and [`Region`] |
+//! | get zeroed memory many times | [`Pool`] and [`Region`] |
 //! | share memory with guests, devices or racing threads | [`SharedRegion`] |
 //! | keep memory in forked children | [`PoolBuilder::build_inherited`](pool::PoolBuilder::build_inherited) |
-//! | have the same bytes twice, each side writing its own | [`Region::fork`] |
+//! | have the same bytes twice, and change each copy separately | [`Region::fork`] |
 //! | save memory as it is now while threads write to it | [`Snapshot`] |
 //! | save only the changes since the last snapshot | [`first_epoch`](snapshot::Builder::first_epoch), [`since`](snapshot::Builder::since), [`Changes`](snapshot::Changes) |
 //! | let a system call write to forked or snapshotted memory | `prepare_write` of the [region](Region::prepare_write) or the [snapshot](Snapshot::prepare_write) |
@@ -45,10 +45,10 @@
 //!
 //! # Pools, regions and forks
 //!
-//! A pool is a file of memory, on huge pages if there are any. A region is a part of it with one
-//! owner, zeroed and committed. A dropped region is cleared in the background. A fork has the same
-//! bytes and copies a granule when one side writes to it. Both live in the same process. Forks need
-//! userfaultfd(2).
+//! A pool is memory on huge pages, if there are any. A region is a part of it with one owner,
+//! zeroed and committed. A dropped region is cleared in the background. A fork has the same bytes
+//! as its region and copies a granule when one side writes to it. Both live in the same process.
+//! Forks need userfaultfd(2).
 //!
 //! ```
 //! use hugekit::Pool;
@@ -103,24 +103,26 @@
 //! `hugekit-lease`, `hugekit-regions` and `hugekit-snapshots`. Their own interfaces may change in
 //! any release. A program that only clears and copies can depend on `hugekit-bulk`.
 //!
-//! | module | what it has |
+//! | module | contents |
 //! | --- | --- |
 //! | [`pool`], [`region`] | pools, regions, forks and their builders |
 //! | [`fault`] | how faults are handled: in place or by threads |
 //! | [`snapshot`] | snapshots, epochs, reserves |
 //!
-//! The crate `hugekit-bulk` has jobs on several threads, profiles and routines. The crate `hugekit-lease` has leases
-//! and the protocol of brokers.
+//! The crate `hugekit-bulk` has jobs on several threads, profiles and routines. The crate
+//! `hugekit-lease` has leases and the protocol of brokers.
 //!
 //! # Terms
 //!
-//! - **Folio**: bytes that are processed as a whole, a page of the pool's backing; [`HUGE_PAGE_BYTES`]
-//!   on huge pages.
-//! - **Lazy clearing** ([`pool::Clearing::OnFault`]): each folio is cleared at its first touch. If the
-//!   kernel does not permit this, the region is cleared at allocation, and [`Region::fallback`] has the
-//!   reason.
-//! - **Profile**: data that names the routine for each length. A built-in one is corrected by timings of
-//!   the program's own operations. [`Profile::install`] sets a fixed one.
+//! - **Folio**: bytes that are populated, mapped and cleared as a whole: a page of the pool's
+//!   backing, [`HUGE_PAGE_BYTES`] on huge pages.
+//! - **Granule**: bytes that a fork or a snapshot copies as a whole: 2 MiB, or 64 KiB on base
+//!   pages.
+//! - **Lazy clearing** ([`pool::Clearing::OnFault`]): each folio is cleared at its first touch. If
+//!   the kernel does not permit this, the region is cleared at allocation, and [`Region::fallback`]
+//!   has the reason.
+//! - **Profile**: data that names the routine for each length. A built-in one is corrected by
+//!   timings of the program's own operations. [`Profile::install`] sets a fixed one.
 //!
 //! # Errors
 //!
@@ -146,45 +148,47 @@
 //!
 //! A default build depends on libc, rustix, thiserror and, on x86-64, raw-cpuid.
 //!
-//! | feature | what it adds |
+//! | feature | adds |
 //! | --- | --- |
-//! | `tracing` | events of the crate tracing: what the library works around, and what pools are made of |
+//! | `tracing` | `tracing` events: the backing of pools, and kernel limits that are worked around |
 //!
 //! # Files and calls
 //!
 //! The library writes only to the writer that [`Snapshot::write_to`] is given. It prints nothing
 //! and reads no environment variable and no file of the user's. It reads of the machine:
 //!
-//! - at the first clear or copy of 4 KiB or more: CPUID, and in a virtual machine the allowed CPUs; on
-//!   other architectures the caches in `/sys/devices/system/cpu`. The first of 256 KiB or more, or of
-//!   16 KiB that need not be in the cache, maps 16 KiB for timings;
-//! - at the first job on several threads: nodes in `/sys/devices/system/node`, allowed CPUs and quotas
-//!   in `/proc/self` and `/sys/fs/cgroup`;
+//! - at the first clear or copy of 4 KiB or more: CPUID, and in a virtual machine the allowed CPUs;
+//!   on other architectures the caches in `/sys/devices/system/cpu`. The first of 256 KiB or more,
+//!   or of 16 KiB that need not be in the cache, maps 16 KiB for timings;
+//! - at the first job on several threads: nodes in `/sys/devices/system/node`, allowed CPUs and
+//!   quotas in `/proc/self` and `/sys/fs/cgroup`;
 //! - when a pool, a region or a [`snapshot::Reserve`] is made: free memory in `/proc/meminfo`, huge
 //!   pages in `/sys`, and the limits of control groups;
-//! - when a snapshot or a fork is made: the process's mappings, threads and limits in `/proc`; and, if
-//!   userfaultfd(2) is refused, the reason.
+//! - when a snapshot or a fork is made: the process's mappings, threads and limits in `/proc`; and,
+//!   if userfaultfd(2) is refused, the reason.
 //!
 //! # Signals
 //!
 //! - **Calls.** A signal handler may call [`Cancel::cancel`]. Other functions may allocate or lock.
 //! - **Memory.** A handler may read and write memory of regions, forks and snapshots, whatever it
-//!   interrupts. There is one exception: handlers of SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP and SIGSYS
-//!   that run while their thread makes a snapshot must not write to that memory.
+//!   interrupts. There is one exception: handlers of SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP and
+//!   SIGSYS that run while their thread makes a snapshot must not write to that memory.
 //! - **The library's handlers.** The first region that is handled *in place* ([`fault::FaultMode`])
-//!   installs a handler of SIGBUS. On x86-64 the first fork or snapshot installs handlers of SIGBUS and
-//!   SIGSEGV. They are process-wide and stay. Other faults go to the handler that was there before, so
-//!   install your own handlers first.
-//! - **Masks.** No thread may block SIGBUS while it touches memory that is handled in place: the kernel
-//!   would end the process. The library's own threads block all signals except synchronous ones.
+//!   installs a handler of SIGBUS. On x86-64 the first fork or snapshot installs handlers of SIGBUS
+//!   and SIGSEGV. They are process-wide and stay. Other faults go to the handler that was there
+//!   before, so install your own handlers first.
+//! - **Masks.** No thread may block SIGBUS while it touches memory that is handled in place: the
+//!   kernel would end the process. The library's own threads block all signals except synchronous
+//!   ones.
 //!
 //! # Limits
 //!
-//! - A child of `fork(2)` does not inherit pool memory. Calls are refused there, and an access ends in
-//!   SIGSEGV. [`pool::InheritedMemory`] is inherited.
+//! - A child of `fork(2)` does not inherit pool memory. Calls are refused there, and an access ends
+//!   in SIGSEGV. [`pool::InheritedMemory`] is inherited.
 //! - In place, a system call that writes to lazily cleared, forked or snapshotted memory fails with
 //!   EFAULT unless `prepare_write` came first.
-//! - Streamed bytes are not in the cache for the next reader. A wrong [`Reuse`] costs time, never data.
+//! - Streamed bytes are not in the cache for the next reader. A wrong [`Reuse`] costs time, never
+//!   data.
 //!
 //! [limits.md] lists all limits, [reliability.md] the promises and their tests. Guides:
 //! [snapshots][snapshot.md], [virtual machine monitors][vmm.md], [concepts][concepts.md],
@@ -219,19 +223,19 @@ pub mod pool {
     };
 }
 
-/// How page faults of regions, forks and snapshots are served.
+/// How page faults of regions, forks and snapshots are handled.
 pub mod fault {
     pub use hugekit_regions::fault::{FaultMode, Serving, take_back_signals};
 }
 
-/// Regions of a pool, and their forks.
+/// Regions of a pool, and forks of regions.
 pub mod region {
     pub use hugekit_regions::region::{
         ForkBuilder, ForkError, PinnedRange, Region, RegionBuilder, RegionError, SharedRegion,
     };
 }
 
-/// Points in time of memory, and what has changed since.
+/// Snapshots of memory, and the changes since a snapshot.
 pub mod snapshot {
     pub use hugekit_snapshots::{
         Builder, Changes, Collapsed, Epoch, Granule, Holder, Reserve, Snapshot, SnapshotError,
@@ -244,7 +248,7 @@ pub mod snapshot {
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
-/// Runs those of the crate's own README.
+/// Runs the programs of this crate's README as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct CrateReadme;

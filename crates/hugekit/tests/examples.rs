@@ -2,9 +2,11 @@
 
 use std::fs::File;
 use std::process::{Command, Output};
+use std::sync::{Mutex, PoisonError};
 
 use hugekit::Pool;
 use hugekit::fault::FaultMode;
+use hugekit_machine::{Memory, Root};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 /// Runs an example as its reader would.
@@ -73,6 +75,66 @@ fn a_number_of_clones_that_is_none_is_refused() -> Result<(), Failed> {
     Ok(())
 }
 
+/// The README's program is that of the example `readme`, but for the sizes and the place of the snapshot.
+fn the_readme_has_the_program_of_the_example() -> Result<(), Failed> {
+    let readme = include_str!("../../../README.md");
+    let example = include_str!("../examples/readme.rs");
+    let (_, rest) = readme.split_once("```rust").ok_or("the README has no Rust")?;
+    let program = rest.split("```").next().unwrap_or_default().lines().skip(1);
+    let lines = program.filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let mut compared = 0;
+    for line in lines {
+        let code = line.split(" //").next().unwrap_or(line);
+        let code = code.replace("3 << 30", "3 * bytes").replace("1 << 30", "bytes");
+        let code = code.split("&mut std::fs").next().unwrap_or_default();
+        assert!(example.contains(code), "the example has no line `{code}`");
+        compared += 1;
+    }
+    assert!(compared >= 7, "only {compared} lines of the README are a program");
+    Ok(())
+}
+
+/// An example, its arguments, what it prints at the end, and the MiB of memory that it needs.
+type Sized = (&'static str, &'static [&'static str], &'static str, u64);
+
+/// At the sizes of users: defaults that are shares of the memory, and limits, matter there. A guest has at most 3 GiB.
+const SIZED: [Sized; 14] = [
+    ("readme", &["128"], "have their own bytes", 600),
+    ("readme", &["1024"], "have their own bytes", 5_000),
+    ("readme", &["4096"], "have their own bytes", 18_000),
+    ("guest_memory", &["128"], "region of a pool", 600),
+    ("guest_memory", &["1024"], "region of a pool", 3_000),
+    ("guest_memory", &["3072"], "region of a pool", 8_000),
+    ("clone_vm", &["2", "128"], "have their own bytes", 600),
+    ("clone_vm", &["2", "1024"], "have their own bytes", 4_000),
+    ("clone_vm", &["1", "3072"], "have their own bytes", 8_000),
+    ("pause_vm", &["128"], "ended exactly as one that was never paused", 1_000),
+    ("pause_vm", &["1024"], "ended exactly as one that was never paused", 6_000),
+    ("pause_vm", &["2048"], "ended exactly as one that was never paused", 12_000),
+    ("snapshot_stall", &["1"], "snapshot: made in", 4_000),
+    ("snapshot_stall", &["4", "reserve"], "snapshot: made in", 18_000),
+];
+
+/// One at a time: they share the memory that is available.
+static ONE: Mutex<()> = Mutex::new(());
+
+/// The trial of an example at a size; `lacking` is why it cannot run, if so.
+fn sized((example, arguments, says, mib): Sized, lacking: Option<&String>) -> Trial {
+    let name = format!("{example}_at_{}", arguments.join("_"));
+    let lacking = lacking.cloned();
+    Trial::ignorable_test(name, move || {
+        let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let available = Memory::read(&Root::default())?.available >> 20;
+        let short = format!("{available} MiB of memory are available, and {mib} are needed");
+        if let Some(reason) = lacking.or((available < mib).then_some(short)) {
+            return Ok(Completion::ignored_with(reason));
+        }
+        let (succeeded, print) = printed(example, arguments);
+        assert!(succeeded && print.contains(says), "{print}");
+        Ok(Completion::Completed)
+    })
+}
+
 /// Why no guest can run here, if so.
 fn no_guest() -> Option<String> {
     if cfg!(not(target_arch = "x86_64")) {
@@ -112,7 +174,13 @@ fn main() {
     );
     let vmm = "memory_of_a_vmm_of_crates_is_a_region";
     let vmm = Trial::test(vmm, memory_of_a_vmm_of_crates_is_a_region);
-    let trials = vec![
+    let readme = "the_readme_has_the_program_of_the_example";
+    let readme = Trial::test(readme, the_readme_has_the_program_of_the_example);
+    let sized = SIZED.map(|one| {
+        let is_guest = !["readme", "snapshot_stall"].contains(&one.0);
+        sized(one, fork.as_ref().filter(|_| is_guest))
+    });
+    let trials = [
         vmm,
         trial(verifies, &guest),
         trial(sizes, &guest),
@@ -120,8 +188,10 @@ fn main() {
         trial(pauses, &fork),
         trial(numbers, &guest),
     ];
+    let trials = trials.into_iter().chain(sized);
     let slow = |trial: Trial| {
         trial.with_kind("slow: cargo builds the example first").with_ignored_flag(true)
     };
-    libtest_mimic::run(&Arguments::from_args(), trials.into_iter().map(slow).collect()).exit();
+    let trials = trials.map(slow).chain([readme]).collect();
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }

@@ -28,7 +28,6 @@ pub(super) struct Kernel {
     /// Of aarch64 instead of x86-64.
     #[serde(default)]
     pub(super) arm: bool,
-    pub(super) page_kib: Option<usize>,
 }
 
 /// Whose programs run, and what they may.
@@ -60,7 +59,7 @@ pub(super) enum Beside {
 #[serde(deny_unknown_fields)]
 pub(super) struct Guest {
     pub(super) name: String,
-    /// What it shows that others do not.
+    /// Its difference from the default guest.
     pub(super) about: String,
     #[serde(rename = "kernel")]
     pub(super) kernel_name: String,

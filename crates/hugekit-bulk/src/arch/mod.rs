@@ -63,13 +63,13 @@ pub type ClearRoutine = Routine<ClearFn>;
 pub type CopyRoutine = Routine<CopyFn>;
 
 impl<F> Routine<F> {
-    /// The routine's name, as `--routine` takes it and records print it.
+    /// The routine's name, as `--routine` accepts it and records print it.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Whether it leaves what it wrote in the cache.
+    /// Whether the routine leaves the written bytes in the cache.
     #[must_use]
     pub const fn kind(&self) -> Kind {
         self.kind
@@ -93,10 +93,10 @@ impl<F> Routine<F> {
 }
 
 impl ClearRoutine {
-    /// Clears `len` bytes from `dst`, whatever their alignment; a length of 0 is a no-op.
+    /// Clears `len` bytes from `dst` on, with any alignment; a length of 0 does nothing.
     ///
     /// # Safety
-    /// - `dst` is valid for writes of `len` bytes, and nothing else accesses them meanwhile.
+    /// - `dst` is valid for writes of `len` bytes, and nothing else accesses them during the call.
     /// - [`is_available`](Self::is_available) has returned true.
     #[inline]
     pub unsafe fn run(&self, dst: *mut u8, len: usize) -> Unfenced {
@@ -108,11 +108,11 @@ impl ClearRoutine {
 }
 
 impl CopyRoutine {
-    /// Copies `len` bytes from `src` to `dst`, whatever their alignment; a length of 0 is a no-op.
+    /// Copies `len` bytes from `src` to `dst`, with any alignment; a length of 0 does nothing.
     ///
     /// # Safety
-    /// - `src` is valid for reads and `dst` for writes of `len` bytes; the two do not overlap, and
-    ///   nothing else writes to either, or reads from `dst`, meanwhile.
+    /// - `src` is valid for reads and `dst` for writes of `len` bytes. The two do not overlap.
+    ///   During the call nothing else writes to either, or reads from `dst`.
     /// - [`is_available`](Self::is_available) has returned true.
     #[inline]
     pub unsafe fn run(&self, dst: *mut u8, src: *const u8, len: usize) -> Unfenced {

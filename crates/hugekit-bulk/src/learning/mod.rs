@@ -1,17 +1,18 @@
-//! What operations learn from the work that they do: which routine is fastest here and now.
+//! Operations learn from their own work which routine is fastest on this machine at this time.
 //!
-//! A [`Profile`] knows CPU models, and so is always behind. Therefore a clear or a copy that goes by the built-in
-//! profile measures while it works. Its first slices of 2 MiB are *trials*: libc and each routine that streams on this
-//! CPU do one in turn, timed by the CPU's clock. The fastest does the rest. The process shares these timings, and later
-//! operations of the kind use them. One slice of sixteen, later of 128, is a trial again, because neighbours and
-//! frequencies change. Shorter operations, from 16 KiB on, use the timings of long ones, and learn as wholes, one of
-//! eight. `README.md` beside this file says what is compared with what, what it costs at most,
-//! and which races were considered.
+//! A [`Profile`] knows CPU models, so it misses newer ones. Therefore a clear or a copy with the
+//! built-in profile measures while it works. Its first slices of 2 MiB are *trials*: libc and each
+//! routine that streams on this CPU do one in turn, timed by the CPU's clock. The fastest does the
+//! rest. The process shares these timings, and later operations of the same kind use them. One
+//! slice of sixteen, later of 128, is a trial again, because neighbours and frequencies change.
+//! Shorter operations, from 16 KiB on, use the timings of long ones; one of eight of them is a
+//! trial as a whole. `README.md` beside this file has the comparisons, the highest cost, and the
+//! races that were considered.
 //!
-//! Which routine does the work never changes what is in memory afterwards, nor when other threads may see it.
+//! The routine never changes the resulting bytes, nor when other threads may see them.
 //!
-//! A program that wants the same routine every time [installs](Profile::install) a profile, or says
-//! [`set_enabled(false)`](set_enabled).
+//! A program that wants the same routine every time [installs](Profile::install) a profile, or
+//! calls [`set_enabled(false)`](set_enabled).
 
 mod candidates;
 mod learner;
@@ -34,7 +35,7 @@ pub(crate) use self::learner::Learner;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Used {
-    /// Its name.
+    /// The routine's name.
     pub routine: &'static str,
     /// What chose it.
     pub by: ChosenBy,
@@ -46,7 +47,8 @@ pub struct Used {
 pub enum ChosenBy {
     /// The caller named it.
     Caller,
-    /// A profile: the operation's, the installed one, or the built-in one where nothing is learned yet.
+    /// A profile: the operation's, the installed one, or the built-in one as long as nothing is
+    /// learned.
     Profile,
     /// Trials in this process found it the fastest.
     Learned,

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-/// Which bytes of a job are done: ranges of offsets, ascending and each apart from the next.
+/// The bytes of a job that are done: offsets, ascending, each range apart from the next.
 ///
-/// A chunk that failed is not among them, though part of it may be done.
+/// Bytes of a failed chunk are not included, although some of them may be done.
 ///
 /// ```
 /// use hugekit_bulk::parallel::{Cancel, Job, JobError};
@@ -78,26 +78,26 @@ impl Done {
         Self { ranges: ranges.collect(), asked }
     }
 
-    /// The ranges.
+    /// The ranges that are done.
     #[must_use]
     pub fn ranges(&self) -> &[Range<usize>] {
         &self.ranges
     }
 
-    /// The ranges between them, which are not done: what a caller goes on with.
+    /// The ranges that are not done. A caller can continue with these.
     pub fn left(&self) -> impl Iterator<Item = Range<usize>> {
         let starts = std::iter::once(self.asked.start).chain(self.ranges.iter().map(|r| r.end));
         let ends = self.ranges.iter().map(|range| range.start).chain([self.asked.end]);
         starts.zip(ends).map(|(start, end)| start..end).filter(|range| !range.is_empty())
     }
 
-    /// How many bytes are done.
+    /// The number of bytes that are done.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.ranges.iter().map(Range::len).sum()
     }
 
-    /// All that was asked for, done or not.
+    /// The whole range that was requested, done or not.
     #[must_use]
     pub const fn asked(&self) -> &Range<usize> {
         &self.asked

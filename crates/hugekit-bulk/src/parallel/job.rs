@@ -18,7 +18,7 @@ use hugekit_machine::CpuSet;
 use hugekit_sys::headroom;
 use hugekit_sys::sync::primitives::{Mutex, MutexGuard};
 
-/// A range and who may work on it.
+/// Work on a range of bytes, for several threads.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicUsize, Ordering};
@@ -60,7 +60,7 @@ impl fmt::Debug for Job<'_> {
 }
 
 impl<'a> Job<'a> {
-    /// A job of `len` bytes for [`Threads::Auto`], in chunks of any length, without a cap.
+    /// Makes a job of `len` bytes for [`Threads::Auto`], in chunks of any length, without a cap.
     pub fn new(len: usize) -> Self {
         Self {
             len,
@@ -76,8 +76,8 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Bytes below which a chunk does not pay off; all chunks but the first and the last of a part
-    /// are multiples of it. 0 counts as 1.
+    /// Sets the smallest chunk in bytes. All chunks except the first and the last of a part are
+    /// multiples of it. By default 1; 0 counts as 1.
     pub fn min_chunk(mut self, bytes: usize) -> Self {
         self.min_chunk = bytes.max(1);
         self
@@ -90,19 +90,19 @@ impl<'a> Job<'a> {
         self
     }
 
-    /// How many threads, the calling one included.
+    /// Sets the number of threads, the calling thread included. By default [`Threads::Auto`].
     pub fn threads(mut self, threads: Threads) -> Self {
         self.threads = threads;
         self
     }
 
-    /// The most threads for [`Threads::Auto`]. 0 counts as 1.
+    /// Sets the most threads for [`Threads::Auto`]. By default no limit; 0 counts as 1.
     pub fn cap(mut self, threads: usize) -> Self {
         self.cap = threads.max(1);
         self
     }
 
-    /// Which node holds which part.
+    /// Sets which NUMA node holds which part. By default unknown.
     pub fn nodes(mut self, map: &'a NodeMap) -> Self {
         self.nodes = Some(map);
         self
@@ -114,41 +114,44 @@ impl<'a> Job<'a> {
         self
     }
 
-    /// Whom to tell about every chunk that is done. A job that is watched is cut into chunks even
-    /// for a single thread.
+    /// Sets a callback that is called after each chunk. A job with a callback is cut into chunks
+    /// even if it has one thread. By default none.
     pub fn progress(mut self, progress: &'a Progress<'a>) -> Self {
         self.progress = Some(progress);
         self
     }
 
-    /// What stops the job early. It too cuts the job into chunks for a single thread. Asked to stop, each
-    /// thread finishes the chunk that it is at: 32 MiB at most, or a minimum chunk if that is longer.
+    /// Sets the flag that stops the job. Each thread finishes its current chunk first: at most 32
+    /// MiB, or a minimum chunk if that is longer. A job with a flag is cut into chunks even if it
+    /// has one thread. By default none.
     pub fn cancel(mut self, cancel: &'a Cancel) -> Self {
         self.cancel = Some(cancel);
         self
     }
 
-    /// Lets helpers run only on CPUs that no other thread wants (`SCHED_IDLE`). Chunks are then the
-    /// smallest there are, because the calling thread waits for a helper in the middle of one, even
-    /// if another thread takes its CPU.
+    /// If true, helpers run only on CPUs that no other thread wants (`SCHED_IDLE`). Chunks are then
+    /// as small as possible, because the calling thread must wait for a helper within a chunk, even
+    /// if another thread takes the helper's CPU. By default false.
     pub fn low_priority(mut self, low: bool) -> Self {
         self.low_priority = low;
         self
     }
 
-    /// Runs `chunk` for pieces that together are the whole range, each once, on several threads.
+    /// Calls `chunk` for pieces that together are the whole range, each piece once, on several
+    /// threads.
     ///
-    /// Calls must not wait for one another: it is not promised that a helper comes.
+    /// Calls must not wait for each other, because a helper may never start.
     ///
-    /// What the pieces' stores wrote is visible to the calling thread on return; non-temporal ones
-    /// must be fenced by `chunk` before it returns.
+    /// Stores of `chunk` are visible to the calling thread on return. If `chunk` uses non-temporal
+    /// stores, it must fence them before it returns.
     ///
     /// # Errors
-    /// [`JobError`]: the request makes no sense and nothing was done, or a chunk failed, or the job
-    /// was cancelled; the latter two say which bytes were done.
+    /// [`JobError`] if the request is invalid (nothing was done), a chunk failed, or the job was
+    /// cancelled. The last two name the bytes that are done.
     ///
     /// # Panics
-    /// If `chunk` or the progress callback panics: with the same payload, after every helper stopped.
+    /// If `chunk` or the progress callback panics: with the same payload, after every helper has
+    /// stopped.
     pub fn run<E: Send>(
         &self,
         chunk: impl Fn(Range<usize>) -> Result<(), E> + Sync,

@@ -41,48 +41,50 @@ pub use node_map::{NodeMap, NodeMapError};
 pub use placement::Placement;
 pub use sharing::{Bytes, WorkSharing};
 
-/// Called as `progress(done, total)`, in bytes, after every chunk by the thread that did it. Calls
-/// do not overlap and `done` ascends. The other threads wait meanwhile: be brief.
+/// A progress callback, called as `progress(done, total)` in bytes.
 ///
-/// It may use the library, and may panic, which stops the job. It must not fork or snapshot the region that the call
-/// works on: the fork waits until the call ends, which waits for the callback.
+/// The thread that finished a chunk calls it. Calls do not overlap, and `done` ascends. Other
+/// threads wait for it, so it should be short.
+///
+/// It may use the library. If it panics, the job stops and the panic reaches the caller. It must
+/// not fork or snapshot the region that the call works on: this would deadlock.
 pub type Progress<'a> = dyn Fn(usize, usize) + Sync + 'a;
 
-/// How many threads do a job, the calling one included.
+/// The number of threads of a job, the calling thread included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Threads {
-    /// The calling thread only.
+    /// Only the calling thread.
     #[default]
     One,
-    /// As many as pay off for the length, by the profile, beside other jobs on this machine: all of them together get no
-    /// more threads on a node's memory than one may have.
+    /// As many as the profile recommends for the length. All jobs on this machine together use no
+    /// more threads per NUMA node than one job may.
     Auto,
-    /// So many, but no more than there are CPUs to run on or minimum chunks to do; the report
-    /// says if it was fewer. 0 is an error.
+    /// This many, but no more than there are allowed CPUs or minimum chunks; [`Report::capped`]
+    /// says if there were fewer. 0 is an error.
     Exactly(usize),
 }
 
-/// Asks a job to stop. It stops when the chunks that are being done are finished: 32 MiB a thread, or a
-/// minimum chunk where that is longer.
+/// A flag that asks a job to stop.
 ///
-/// Setting it is an atomic store, so that a signal handler may do it.
+/// Each thread finishes its current chunk first: 32 MiB, or a minimum chunk if that is longer.
+/// Setting the flag is one atomic store, so a signal handler may set it.
 #[derive(Debug, Default)]
 pub struct Cancel(AtomicBool);
 
 impl Cancel {
-    /// A flag that is not set.
+    /// Makes a flag that is not set.
     #[must_use]
     pub const fn new() -> Self {
         Self(AtomicBool::new(false))
     }
 
-    /// Sets it, for good.
+    /// Sets the flag. It cannot be unset.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it is set.
+    /// Returns whether the flag is set.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Relaxed)
@@ -93,17 +95,18 @@ impl Cancel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
-    /// Bytes done: all of them.
+    /// Bytes done: all that were requested.
     pub bytes: usize,
-    /// Threads that it was shared among, the calling one included.
+    /// Threads that shared the job, the calling thread included.
     pub threads: usize,
-    /// Of these, threads that did at least one chunk: the others came too late.
+    /// Threads of these that did at least one chunk. The others started too late.
     pub took_part: usize,
-    /// What made it fewer threads than [`Threads::Exactly`] asked for, or, with [`Threads::Auto`], than pay off.
+    /// The reason for fewer threads than [`Threads::Exactly`] requested, or than the profile
+    /// recommends for [`Threads::Auto`].
     pub capped: Option<Limit>,
-    /// Helpers that could not be pinned to their CPUs and worked where they were.
+    /// Helpers that could not be pinned to their CPUs and ran on others.
     pub unpinned: usize,
-    /// Of a clear or a copy, the routine that did it.
+    /// The routine of a clear or a copy; `None` for other jobs.
     pub used: Option<Used>,
 }
 
@@ -130,15 +133,15 @@ pub enum Limit {
     Heap,
 }
 
-/// Why a job did not end well. Chunks that were begun are finished or failed; no thread works on it
-/// any more.
+/// An error of a job. When it is returned, every chunk that was begun is finished or failed, and no
+/// thread works on the job any more.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JobError<E> {
-    /// [`Threads::Exactly`] asked for none. Nothing was done.
+    /// [`Threads::Exactly`] was 0. Nothing was done.
     #[error("a job needs at least one thread")]
     NoThreads,
-    /// The placement has no CPU that may be used. Nothing was done.
+    /// The process may use no CPU. Nothing was done.
     #[error("there is no CPU to run a job on: no node has one that is allowed")]
     NoCpus,
     /// The job was cancelled before all of it was done.
@@ -157,7 +160,8 @@ pub enum JobError<E> {
         /// What the chunk function said.
         error: E,
     },
-    /// The chunk function forked, and this is the child: the chunks of the helpers are lost.
+    /// The chunk function called `fork(2)`, and this is the child. The chunks of the helpers are
+    /// lost.
     #[error("the process was forked within a chunk, and its helpers are not in this child")]
     Forked,
 }
@@ -177,7 +181,7 @@ impl<E> JobError<E> {
 }
 
 impl<E> JobError<E> {
-    /// What was done before it ended, if anything was begun.
+    /// The bytes that were done; `None` if no chunk was begun.
     pub const fn done(&self) -> Option<&Done> {
         match self {
             Self::Cancelled { done } | Self::Chunk { done, .. } => Some(done),

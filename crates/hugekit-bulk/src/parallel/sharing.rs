@@ -13,11 +13,11 @@ use hugekit_sys::mempolicy::PageSource;
 /// Who does an operation, who watches and who may stop it.
 #[derive(Clone, Copy, Default)]
 pub struct WorkSharing<'a> {
-    /// How many threads work on it.
+    /// The number of threads.
     pub threads: Threads,
     /// Called after every chunk.
     pub progress: Option<&'a Progress<'a>>,
-    /// Stops it.
+    /// Stops the job.
     pub cancel: Option<&'a Cancel>,
     /// Whether helpers run at low priority.
     pub low_priority: bool,

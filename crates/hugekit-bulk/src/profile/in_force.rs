@@ -1,4 +1,4 @@
-//! Which profile this process goes by: what is built in, until the program installs another one.
+//! The profile that this process uses: the built-in one until the program installs another.
 
 use std::sync::OnceLock;
 
@@ -20,9 +20,11 @@ static INSTALLED: OnceLock<Profile> = OnceLock::new();
 pub struct AlreadyInstalled;
 
 impl Profile {
-    /// The profile in force: the one that was [installed](Self::install), or what is [built
-    /// in](Self::builtin_here), which the first call finds out. No file is read for it where the
-    /// CPU says its caches itself, as it does on x86-64; elsewhere `/sys` is asked, once.
+    /// The profile that this process uses: the [installed](Self::install) one, else the
+    /// [built-in](Self::builtin_here) one.
+    ///
+    /// The first call finds the built-in one. It reads `/sys` only if the CPU does not report its
+    /// caches; x86-64 does.
     #[must_use]
     #[inline]
     pub fn current() -> &'static Self {
@@ -35,8 +37,8 @@ impl Profile {
         INSTALLED.get().is_some()
     }
 
-    /// Has this process go by this profile from now on, for as long as it lives: the same routine every time, and
-    /// nothing is [learned](crate::learning).
+    /// Makes this process use this profile until it ends. The same routine is then used every time,
+    /// and nothing is [learned](crate::learning).
     ///
     /// ```
     /// use hugekit::Profile;
@@ -49,14 +51,15 @@ impl Profile {
     /// ```
     ///
     /// # Errors
-    /// [`AlreadyInstalled`] if there was one; it stays in force then.
+    /// [`AlreadyInstalled`] if a profile was installed before. The process keeps using that
+    /// profile.
     pub fn install(self) -> Result<(), AlreadyInstalled> {
         INSTALLED.set(self).map_err(|_| AlreadyInstalled)?;
         plain::set(Self::current());
         Ok(())
     }
 
-    /// What is built in for this machine, whatever is installed.
+    /// Returns the built-in profile for this machine, whether or not one is installed.
     #[must_use]
     pub fn builtin_here() -> Self {
         let (cpu, caches) = (cpu_model(), caches());
@@ -102,7 +105,7 @@ pub(super) fn caches() -> CacheSizes {
 }
 
 impl AlreadyInstalled {
-    /// What it means for a program.
+    /// The kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         ErrorKind::Conflict

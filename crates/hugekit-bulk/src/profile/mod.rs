@@ -153,7 +153,7 @@ impl<F> Bands<F> {
     }
 }
 
-/// What is best on one machine.
+/// The fastest routines, and the numbers that decide about threads, for one machine.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Profile {
@@ -161,14 +161,15 @@ pub struct Profile {
     pub clear: Choice<ClearFn>,
     /// Routines that copy.
     pub copy: Choice<CopyFn>,
-    /// Bytes of the near window when the target is used next.
+    /// Bytes of the near window if only the target is used next.
     pub near_bytes: usize,
-    /// Bytes of the near window when all of it is used next.
+    /// Bytes of the near window if all bytes are used next.
     pub near_bytes_all: usize,
     /// Shortest length in bytes that [`Threads::Auto`](crate::Threads::Auto) shares among threads.
     pub parallel_from: usize,
-    /// Bytes of a chunk below which sharing costs more than it gains.
+    /// Shortest chunk in bytes. Below this, sharing costs more than it saves.
     pub min_chunk: usize,
-    /// The most threads that [`Threads::Auto`](crate::Threads::Auto) uses, the caller included.
+    /// The most threads that [`Threads::Auto`](crate::Threads::Auto) uses, the calling thread
+    /// included.
     pub thread_cap: usize,
 }

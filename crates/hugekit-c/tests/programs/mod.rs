@@ -57,6 +57,14 @@ impl Places {
         Ok(Self { libraries, programs })
     }
 
+    /// A program in C that is given as text. Its file is in the folder of programs.
+    pub(crate) fn compile_text(&self, name: &str, text: &str) -> Result<PathBuf, String> {
+        let source = self.programs.join(format!("{name}.c"));
+        fs::write(&source, text).map_err(|error| error.to_string())?;
+        let source = source.into_os_string().into_string().map_err(|path| format!("{path:?}"))?;
+        self.compile(Program::c(source.leak(), false), Linked::Shared)
+    }
+
     pub(crate) fn compile(&self, program: Program, linked: Linked) -> Result<PathBuf, String> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
         let suffix = if linked == Linked::Static { "-static" } else { "" };

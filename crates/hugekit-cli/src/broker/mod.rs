@@ -16,48 +16,54 @@ use crate::log;
 use crate::socket;
 use crate::usage::Remedied;
 
-/// Keep memory populated, and lease it to programs when they ask.
+/// Keep memory populated, and lease it to programs on request.
 ///
-/// Runs in the foreground until SIGTERM, SIGINT or SIGHUP; programs that have leases go on then. As root it serves
-/// every user, else its own. `hugekit lease` asks it.
+/// Runs in the foreground until SIGTERM, SIGINT or SIGHUP. Programs keep their leases after that.
+/// As root it serves all users, otherwise only its own. Programs request leases by `hugekit lease`.
 #[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    after_help = "Example: hugekit broker --unit 4GiB --ready 2"
+)]
 pub(crate) struct BrokerCommand {
     #[command(subcommand)]
     command: Option<Command>,
-    /// Size of a unit, such as 4GiB; every lease is one
+    /// Size of a unit, such as 4GiB; every lease is one unit
     #[arg(long, value_name = "SIZE", required = true)]
     unit: Option<Size>,
-    /// Units that are populated before a program asks
+    /// Units to keep populated for future leases
     #[arg(long, value_name = "N", default_value_t = 1)]
     ready: usize,
-    /// What units are made of
+    /// The pages of units
     #[arg(long, value_enum, default_value_t)]
     backing: Pages,
     /// The NUMA node that the memory comes from
     #[arg(long, value_name = "N")]
     node: Option<u32>,
-    /// What a user may have of leases; `*` for users without a quota of their own
+    /// The most memory in leases of a user, by number; `*` is for users without a quota [default:
+    /// no limit]
     #[arg(long, value_name = "UID=SIZE", value_parser = quota)]
     quota: Vec<(Option<u32>, u64)>,
-    /// Memory of that kind that is left free for others
+    /// Memory of that kind to leave free for other programs
     #[arg(long, value_name = "SIZE", default_value_t = Size(0))]
     keep_free: Size,
-    /// Whose control group is charged: `broker`, `client`, or a group's directory
+    /// The control group to charge: `broker`, `client`, or a group's directory
     #[arg(long, value_name = "WHO", default_value = "broker", value_parser = charge)]
     charge: Charge,
-    /// Where to listen
+    /// The socket to listen at [default: /run/hugekit/broker.sock for root, otherwise below
+    /// $XDG_RUNTIME_DIR]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 }
 
-/// What units are made of.
+/// The pages of units.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub(crate) enum Pages {
-    /// The kernel's reserved huge pages of 2 MiB
+    /// Reserved huge pages of 2 MiB
     #[default]
     Hugetlb,
-    /// Those of 1 GiB
+    /// Reserved huge pages of 1 GiB
     #[value(name = "hugetlb-1g")]
     Hugetlb1G,
     /// Shared memory on transparent huge pages
@@ -83,7 +89,7 @@ enum Command {
     Fill(FillArguments),
 }
 
-/// Populate the file that is standard input: what a broker starts.
+/// Populate the file at standard input. A broker starts this.
 #[derive(Debug, Args)]
 #[command(hide = true)]
 struct FillArguments {
@@ -101,7 +107,9 @@ fn quota(text: &str) -> Result<(Option<u32>, u64), String> {
     let (user, size) = text.split_once('=').ok_or("write UID=SIZE, such as 1000=16GiB")?;
     let user = match user {
         "*" => None,
-        number => Some(number.parse().map_err(|_| "the user is a number, or * for the others")?),
+        number => {
+            Some(number.parse().map_err(|_| "the user must be a number, or * for all others")?)
+        }
     };
     let Size(bytes) =
         size.parse().map_err(|error: hugekit_lab::size::ParseSizeError| error.to_string())?;
@@ -113,12 +121,12 @@ fn charge(text: &str) -> Result<Charge, String> {
         "broker" => Ok(Charge::Broker),
         "client" => Ok(Charge::Client),
         path if path.starts_with('/') => Ok(Charge::Group(path.into())),
-        _ => Err("one of broker, client, or the directory of a control group".to_owned()),
+        _ => Err("must be broker, client, or the directory of a control group".to_owned()),
     }
 }
 
 impl BrokerCommand {
-    /// Whether it is the broker or what populates for it, and not a question of a person.
+    /// Whether it is the broker or its populating child, and not a user's `status`.
     pub(crate) fn is_daemon(&self) -> bool {
         !matches!(self.command, Some(Command::Status(_)))
     }

@@ -19,10 +19,10 @@ use crate::usage::Remedied;
 /// Say what a broker has: units, leases, and who has them.
 #[derive(Debug, Args)]
 pub(super) struct Status {
-    /// Where the broker listens
+    /// The broker's socket [default: /run/hugekit/broker.sock, or below $XDG_RUNTIME_DIR]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Print JSON and nothing else
+    /// Print only JSON
     #[arg(long)]
     json: bool,
 }

@@ -13,11 +13,11 @@ use serde::Serialize;
 use crate::file::{beside, cannot_write, put};
 use crate::text::write_out;
 
-/// Look at saved states of memory, put them together, bring them back.
+/// Inspect, merge and restore saved states of memory.
 ///
-/// A delta is what has changed from one state to the next; a full one begins with nothing. `docs/delta.md` describes
-/// the format. All of a delta is checked before it is used, and a result replaces what has its name only when it is
-/// complete.
+/// A delta contains the changes from one state to the next; a full delta contains a whole state.
+/// `docs/delta.md` describes the format. A delta is checked completely before it is used. A result
+/// replaces an existing file only when it is complete.
 #[derive(Debug, Args)]
 pub(crate) struct Delta {
     #[command(subcommand)]
@@ -26,33 +26,36 @@ pub(crate) struct Delta {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Say what is in deltas, and check all of it.
+    /// Print the contents of deltas, and check them completely.
+    #[command(after_help = "Example: hugekit delta info *.delta")]
     Info {
         /// Deltas.
         #[arg(required = true, value_name = "DELTA")]
         deltas: Vec<PathBuf>,
-        /// Print an array of JSON.
+        /// Print a JSON array.
         #[arg(long)]
         json: bool,
     },
-    /// Make one delta of several that follow on each other.
+    /// Merge deltas that follow on each other into one.
+    #[command(after_help = "Example: hugekit delta merge 0.delta 1.delta -o merged.delta")]
     Merge {
         /// Deltas, the oldest first.
         #[arg(required = true, value_name = "DELTA")]
         deltas: Vec<PathBuf>,
-        /// The delta that is made.
+        /// The merged delta.
         #[arg(short, long, value_name = "FILE")]
         output: PathBuf,
     },
-    /// Bring a state back: an image of its bytes.
+    /// Restore a state as an image, a file of its bytes.
+    #[command(after_help = "Example: hugekit delta apply 0.delta 1.delta -o image")]
     Apply {
-        /// Deltas, the oldest first. The first is a full one, unless there is a --base.
+        /// Deltas, the oldest first. Without --base the first must be a full one.
         #[arg(required = true, value_name = "DELTA")]
         deltas: Vec<PathBuf>,
-        /// The image that is made.
+        /// The new image.
         #[arg(short, long, value_name = "FILE")]
         output: PathBuf,
-        /// The image that the first delta begins with.
+        /// The image of the state before the first delta.
         #[arg(long, value_name = "FILE", requires = "state")]
         base: Option<PathBuf>,
         /// The state of that image, as `info` and `apply` print it.
@@ -73,7 +76,7 @@ impl Delta {
     }
 }
 
-/// What is in a delta, as JSON has it.
+/// The contents of a delta, as in JSON.
 #[derive(Debug, Serialize)]
 struct Entry {
     file: PathBuf,
@@ -146,7 +149,7 @@ fn applied(
             Some(state)
         }
         None => {
-            let first = deltas.first().context("no delta was given")?;
+            let first = deltas.first().context("no delta: name at least one")?;
             make_room(file.as_file(), &contents(first)?).with_context(|| cannot_write(output))?;
             None
         }
@@ -165,14 +168,14 @@ fn make_room(file: &File, delta: &Contents) -> anyhow::Result<()> {
     let length = delta.header.length;
     file.set_len(length).with_context(|| {
         format!(
-            "the delta is of a state of {length} bytes, and no file here may be that long: choose another file system"
+            "the state has {length} bytes, longer than a file can be here: use another file system"
         )
     })?;
-    let found = rustix::fs::fstatvfs(file).context("cannot ask for the free room")?;
+    let found = rustix::fs::fstatvfs(file).context("cannot read the free space")?;
     let (needed, free) = (delta.bytes, found.f_bavail.saturating_mul(found.f_frsize));
     ensure!(
         needed <= free,
-        "the delta has {needed} bytes for it, and {free} are free on its file system: make room, or choose another one"
+        "no space for the image: {needed} bytes needed, {free} free: use another file system"
     );
     Ok(())
 }

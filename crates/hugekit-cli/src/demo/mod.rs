@@ -1,4 +1,4 @@
-//! `hugekit demo`: what hugekit is for, in ten seconds each, beside what a program would do without.
+//! `hugekit demo`: demonstrations of ten seconds each, compared with a program without hugekit.
 
 mod fork;
 mod memory;
@@ -12,32 +12,35 @@ use hugekit_machine::{Memory, Root};
 
 use crate::text::write_out;
 
-/// Bytes of a demonstration, where the machine can spare eight times as many.
+/// Bytes of a demonstration, if eight times as many are available.
 const USUAL: usize = 512 * MIB;
 
-/// Of a VM, whose page faults take long if each one brings in 4 KiB.
+/// Bytes of a VM, whose page faults take long if each one brings in 4 KiB.
 const USUAL_OF_VM: usize = 64 * MIB;
 
-/// See in ten seconds what hugekit is for: ways to do one thing, in turn, each checked.
+/// Compare, in ten seconds, a task with and without hugekit.
 ///
-/// Needs neither root nor reserved huge pages. `hugekit lab` measures the same more carefully.
+/// The ways take turns, and every result is checked. Needs neither root nor reserved huge pages.
+/// `hugekit lab` measures the same more carefully.
 #[derive(Debug, Args)]
+#[command(after_help = "Example: hugekit demo snapshot")]
 pub(crate) struct Demo {
+    /// The task
     which: Which,
-    /// Bytes to work on; by default 512MiB, or an eighth of what is available
+    /// Bytes to work on, such as 1GiB [default: 512MiB, 64MiB of a VM, or an eighth of the available memory]
     #[arg(long)]
     size: Option<Size>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Which {
-    /// Zeroed memory: from the kernel, or from a pool that has cleared it before
+    /// Get zeroed memory: from the kernel, or from a pool that has cleared it before
     Memory,
-    /// The same bytes twice: copied, or forked
+    /// Get the same bytes twice: by a copy, or by a fork
     Fork,
-    /// A state saved while its owner goes on writing: stopped, copied first, or by a snapshot
+    /// Save memory while its owner continues to write: stop it, copy first, or take a snapshot
     Snapshot,
-    /// A VM restored, with 4 KiB or 2 MiB for each page fault, or with all memory read ahead
+    /// Restore a VM: with 4 KiB or 2 MiB for each page fault, or with all memory read ahead
     Restore,
 }
 

@@ -1,4 +1,4 @@
-//! `hugekit doctor`: what this machine offers, line by line, and how to get what it does not.
+//! `hugekit doctor`: what this machine supports, line by line, and a remedy for everything else.
 
 mod print;
 
@@ -7,17 +7,19 @@ use hugekit_machine::Root;
 
 use crate::settings;
 
-/// Say what this machine offers, and the remedy for what it does not.
+/// Print what this machine supports, and a remedy for everything else.
 ///
-/// Verdicts: "ok"; "note", worth knowing; "limited", works in part; "missing"; "unknown", the value says why.
-/// Remedies are commands for root. Nothing is changed, but that what a `hugekit lab --setup` has left changed
-/// because it was killed is put back.
+/// Verdicts: "ok"; "note", worth knowing; "limited", works in part; "missing"; "unknown", with the
+/// reason. Remedies are commands for root. Changes nothing, except that settings left behind by a
+/// killed `hugekit lab --setup` are restored.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Example: hugekit doctor --pid \"$(pidof -s redis-server)\"")]
 pub(crate) struct Doctor {
-    /// Print JSON and nothing else.
+    /// Print only JSON.
     #[arg(long)]
     json: bool,
-    /// Say of this process instead what its forks cost, and whether `hugekit tend` would make them faster.
+    /// Examine this process instead: what its forks cost, and whether `hugekit tend` would make
+    /// them faster.
     #[arg(long, value_name = "PID")]
     pid: Option<i32>,
 }
@@ -32,7 +34,7 @@ impl Doctor {
         }
         settings::put_back();
         let report = hugekit_doctor::examine(&Root::default())
-            .context("neither /proc nor /sys can be read; mount them to let the doctor look")?;
+            .context("cannot read /proc or /sys: mount them")?;
         let printed = if self.json { print::json(&report) } else { print::terminal(&report.lines) };
         printed.context("cannot write to standard output")
     }

@@ -25,54 +25,55 @@ use crate::settings;
 use crate::text::{say, write_out};
 use crate::usage::UsageError;
 
-/// Measure clearing huge memory here, beside the published figures.
+/// Measure this machine, and compare with published figures or earlier runs.
 ///
-/// Needs neither root nor reserved huge pages, and changes nothing on the machine without --setup.
+/// Needs neither root nor reserved huge pages. Changes no setting of the machine without --setup.
 #[derive(Debug, Args)]
+#[command(after_help = "Example: hugekit lab snapshot --memory 1GiB")]
 pub(crate) struct Lab {
-    /// The experiments to run; if none is named, those that end within three minutes together
+    /// The experiments to run [default: those that end within three minutes together]
     #[arg(value_name = "EXPERIMENT", value_parser = experiment_parser())]
     experiments: Vec<&'static Definition>,
-    /// Run every experiment, also those that take minutes by themselves
+    /// Run every experiment, including those that take minutes each
     #[arg(long, conflicts_with = "experiments")]
     all: bool,
-    /// Print every table, as of experiments that are named, and not their results and warnings alone
+    /// Print all tables, not only results and warnings; default if experiments are named
     #[arg(long)]
     tables: bool,
     /// End within 15 s per experiment
     #[arg(long)]
     quick: bool,
-    /// Memory to measure on, such as 4GiB
+    /// Bytes of memory to measure on, such as 4GiB
     #[arg(long, value_name = "SIZE")]
     memory: Option<Size>,
-    /// Run exactly so many rounds instead of as many as the time allows
+    /// Run exactly this many rounds [default: as many as the time allows]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
     rounds: Option<u32>,
-    /// Measure only routines of this name, beside libc's and the engine's own choice
+    /// Measure only this routine, libc's and the engine's own choice
     #[arg(long, value_name = "NAME", value_parser = routine_parser())]
     routine: Option<String>,
-    /// Change huge-page settings that are in the way, and put them back (root)
+    /// Change huge-page settings for the measurement, and restore them (root)
     #[arg(long)]
     setup: bool,
-    /// Write the record with every raw sample; `-` prints it instead of the tables
+    /// Write the record with all raw samples; `-` prints it instead of the tables
     #[arg(long, value_name = "FILE|-")]
     json: Option<Sink>,
-    /// Write a page with charts, which needs nothing but a browser
+    /// Write a page with charts for a browser; `-` prints it instead of the tables
     #[arg(long, value_name = "FILE|-")]
     html: Option<Sink>,
-    /// Do not keep the record among those of earlier runs
+    /// Do not keep a record of this run
     #[arg(long)]
     no_record: bool,
     /// List the records of earlier runs; measure nothing
     #[arg(long, exclusive = true)]
     list: bool,
-    /// Print a record, by ID (or how it begins, or `last`) or file; measure nothing
+    /// Print a record, by file, by ID or its first characters, or `last`; measure nothing
     #[arg(long, value_name = "ID|FILE", conflicts_with_all = MEASURING)]
     show: Option<Operand>,
     /// Compare two records, by ID or file; measure nothing
     #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with_all = MEASURING, conflicts_with = "show")]
     compare: Option<Vec<Operand>>,
-    /// With --compare: exit with 3 if the speed of a case is down by more than so many percent
+    /// With --compare: exit with 3 if a case is slower by more than this many percent
     #[arg(long, value_name = "PERCENT", requires = "compare", value_parser = percent)]
     fail_beyond: Option<f64>,
 }
@@ -82,10 +83,10 @@ fn percent(text: &str) -> Result<f64, String> {
     if (0.0..100.0).contains(&number) { Ok(number) } else { Err("not within 0 to 100".into()) }
 }
 
-/// Exit code of a run in which something could not be measured that was tried; the record has the rest.
+/// Exit code of a run in which a case failed; the record has the others.
 const IN_PART: u8 = 4;
 
-/// Arguments that make no sense where nothing is measured.
+/// Arguments that are invalid if nothing is measured.
 const MEASURING: [&str; 9] =
     ["experiments", "all", "tables", "quick", "memory", "rounds", "routine", "setup", "no_record"];
 
@@ -112,7 +113,7 @@ fn rows() -> impl Iterator<Item = (&'static str, bool, &'static str)> {
 }
 
 impl Lab {
-    /// Measures, or looks at what was measured before.
+    /// Measures, or prints earlier measurements.
     pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
         if self.list {
             kept::list()?;
@@ -129,7 +130,7 @@ impl Lab {
         }
     }
 
-    /// Runs the experiments, prints what came out of them and keeps it.
+    /// Runs the experiments, prints the results and keeps the record.
     fn measure(&self) -> anyhow::Result<ExitCode> {
         self.refuse_unavailable_routine()?;
         let sinks = self.open_sinks()?;
@@ -148,7 +149,7 @@ impl Lab {
         self.report(sinks, outcome)
     }
 
-    /// Where one file cannot be written or one setting not be put back, the rest still is.
+    /// If one file cannot be written or one setting cannot be restored, the others still are.
     fn report(&self, sinks: Sinks<'_>, mut outcome: Outcome) -> anyhow::Result<ExitCode> {
         outcome.settings.iter().for_each(|note| say(note));
         let (interrupted, not_restored) = (outcome.interrupted, outcome.not_restored.take());
@@ -166,7 +167,7 @@ impl Lab {
         let failed = record.failures().count();
         if failed > 0 {
             say(&format!(
-                "{failed} cases or parts could not be measured; the record says which and why"
+                "{failed} cases or parts could not be measured; the record has the reasons"
             ));
         }
         Ok(match (interrupted, failed) {
@@ -222,7 +223,7 @@ impl Lab {
         }
         let available: Vec<_> = rows().filter(|row| row.1).map(|row| row.0).collect();
         Err(UsageError(format!(
-            "routine {name} is not available on this CPU: it needs {needs}; available are {}",
+            "routine {name} is not available on this CPU: it needs {needs}; use one of {}",
             available.join(", ")
         )))
     }
@@ -248,7 +249,7 @@ impl Sinks<'_> {
     }
 }
 
-/// Measurements are printed whether or not the record can be kept: no more was promised.
+/// A record that cannot be kept is only a warning: the measurements are printed.
 fn keep(record: &Record) -> Option<String> {
     match Archive::of_user().and_then(|archive| archive.keep(record)) {
         Ok(id) => {
@@ -256,7 +257,10 @@ fn keep(record: &Record) -> Option<String> {
             Some(id)
         }
         Err(error) => {
-            say(&format!("warning: {}; `--no-record` for none", error_chain(&error)));
+            say(&format!(
+                "warning: the record was not kept: {}; use --no-record to keep none",
+                error_chain(&error)
+            ));
             None
         }
     }

@@ -1,4 +1,4 @@
-//! The program that gets the memory, and mistakes in its arguments that would cost more than they say.
+//! The program that gets the memory, and mistakes in its arguments that would be costly.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -11,7 +11,7 @@ use rustix::io::FdFlags;
 use super::not_started;
 use crate::usage::UsageError;
 
-/// What stands for the memory's path, and for its number.
+/// The placeholders of the memory's path and of its number.
 const PATH: &[u8] = b"{}";
 const NUMBER: &[u8] = b"{fd}";
 
@@ -28,12 +28,12 @@ impl<'a> Prepared<'a> {
         let (program, arguments) = command.split_first().expect("required");
         let prepared = Self { program, arguments };
         let Some(naming) = prepared.naming() else {
-            let message = "no argument has {} or {fd}, which stand for the memory";
+            let message = "no argument contains {} or {fd}: write one in place of the memory";
             return Err(UsageError(message.to_owned()));
         };
         match unshared(naming) {
             Some(option) => Err(UsageError(format!(
-                "{}: without {option} the program would copy the memory, and reserve as much again",
+                "{}: the program would copy the memory: add {option}",
                 naming.display()
             ))),
             None => Ok(prepared),
@@ -70,7 +70,7 @@ impl<'a> Prepared<'a> {
     }
 }
 
-/// What is missing for the memory to be shared, if the argument is one of a program known to copy it then.
+/// The missing option if the argument belongs to a program that would copy the memory without it.
 fn unshared(argument: &OsStr) -> Option<&'static str> {
     let text = argument.to_string_lossy().replace([' ', '"'], "").replace(':', "=");
     let has = |options: &[&str]| options.iter().any(|option| text.contains(option));
@@ -118,13 +118,13 @@ mod tests {
             Ok(prepared) => panic!("{prepared:?}"),
         };
         let qemu = "qemu -object memory-backend-file,id=m,size=4G,mem-path={}";
-        assert!(refused(qemu).contains("without share=on"));
+        assert!(refused(qemu).contains("add share=on"));
         Prepared::new(&words(&format!("{qemu},share=on"))).unwrap();
         let json =
             r#"qemu -object {"qom-type":"memory-backend-file","mem-path":"{}","share":true}"#;
         Prepared::new(&words(json)).unwrap();
         let zone = "cloud-hypervisor --memory-zone id=m,size=4G,file={}";
-        assert!(refused(zone).contains("without shared=on"));
+        assert!(refused(zone).contains("add shared=on"));
         Prepared::new(&words(&format!("{zone},shared=on"))).unwrap();
     }
 

@@ -20,32 +20,33 @@ use crate::socket;
 use crate::text::say;
 use crate::usage::Remedied;
 
-/// Start a program with memory that is already populated, or make a file of it.
+/// Start a program with memory that is already populated, or make a file of such memory.
 ///
-/// `{}` in the program's arguments becomes the path of the memory, /proc/self/fd/N, and `{fd}` the number alone.
-/// The memory comes from `hugekit broker`; where none listens, this command populates it itself, and says so.
+/// In the program's arguments, `{}` becomes the path of the memory (/proc/self/fd/N), and `{fd}`
+/// only the number N. The memory comes from `hugekit broker`. If no broker listens, this command
+/// prints so and populates the memory itself.
 ///
-/// hugekit lease --size 4GiB -- qemu-system-x86_64 -m 4G
+/// Example: hugekit lease --size 4GiB -- qemu-system-x86_64 -m 4G
 ///   -object memory-backend-file,id=m,size=4G,mem-path={},share=on -machine memory-backend=m
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct LeaseCommand {
-    /// How much, such as 4GiB: the size of the broker's units
+    /// Size of the memory, such as 4GiB; must be the size of the broker's units
     #[arg(long, value_name = "SIZE")]
     size: Size,
-    /// Wait so many seconds for a unit to be ready
+    /// Wait at most this many seconds until a unit is ready [default: 30]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     wait: Option<Duration>,
-    /// Take a unit that is ready, or none
+    /// Fail if no unit is ready
     #[arg(long, conflicts_with = "wait")]
     no_wait: bool,
-    /// Where the broker listens
+    /// The broker's socket [default: /run/hugekit/broker.sock, or below $XDG_RUNTIME_DIR]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Without a broker: what the memory is made of
+    /// Without a broker: the pages of the memory
     #[arg(long, value_enum, default_value_t)]
     backing: Pages,
-    /// Make a file of this name, in a hugetlbfs or a tmpfs, and start no program; no broker is asked
+    /// Make a file of this name in a hugetlbfs or tmpfs, without a broker, and start no program
     #[arg(long, value_name = "FILE", conflicts_with_all = ["command", "wait", "no_wait", "socket", "backing"])]
     path: Option<PathBuf>,
     /// The program and its arguments
@@ -54,7 +55,7 @@ pub(crate) struct LeaseCommand {
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.trim_end_matches('s').parse().map_err(|_| "a number of seconds")?;
+    let seconds = text.trim_end_matches('s').parse().map_err(|_| "must be a number of seconds")?;
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
 
@@ -69,16 +70,20 @@ impl LeaseCommand {
         if backing == Backing::Thp && huge > 0 {
             let huge = usize::try_from(huge).unwrap_or(usize::MAX);
             if huge < self.size.0 {
-                say(&format!("warning: of {} only {} are on huge pages", self.size, Size(huge)));
+                say(&format!(
+                    "warning: {} requested, only {} are on huge pages",
+                    self.size,
+                    Size(huge)
+                ));
             }
             if !command.is_aligned() {
-                say("warning: without align=2M QEMU maps the memory where no huge page fits");
+                say("warning: QEMU maps the memory where huge pages do not fit: add align=2M");
             }
         }
         Err(command.start(&file))
     }
 
-    /// The memory, what it is made of, and how many bytes of it are on huge pages.
+    /// The memory, its backing, and how many bytes of it are on huge pages.
     fn memory(&self) -> Result<(OwnedFd, Backing, u64), LeaseError> {
         let wait = if self.no_wait { Duration::ZERO } else { self.wait.unwrap_or(DEFAULT_WAIT) };
         let socket = self.socket.clone().unwrap_or_else(socket::to_ask);
@@ -99,7 +104,7 @@ impl LeaseCommand {
     }
 }
 
-/// The file has its name only when all of it is there: no program finds a part.
+/// The file gets its name when it is complete, so no program finds a part.
 fn make(path: &Path, bytes: usize) -> Result<(), LeaseError> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let memory = MemoryFile::create_in(folder.unwrap_or(Path::new(".")), bytes)?;
@@ -107,7 +112,7 @@ fn make(path: &Path, bytes: usize) -> Result<(), LeaseError> {
     memory.link(path)
 }
 
-/// In parallel, and with progress where a terminal shows it.
+/// In parallel, with progress if there is a terminal.
 fn populate(memory: &MemoryFile) -> Result<u64, LeaseError> {
     let style = ProgressStyle::with_template("populating {wide_bar} {bytes} of {total_bytes}");
     let bar = ProgressBar::new(memory.bytes() as u64);

@@ -13,42 +13,44 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use crate::log;
 use crate::usage::Remedied;
 
-/// Restore Firecracker VMs with 2 MiB for each page fault: a userfaultfd handler.
+/// Supply the memory of restored Firecracker VMs: 2 MiB for each page fault, and huge pages.
 ///
-/// Start it, and then restore VMs whose `mem_backend` is `{"backend_type": "Uffd", "backend_path": SOCKET}`. It serves
-/// any number of them, on small pages and on 2 MiB pages of hugetlbfs. When all memory of a VM is there, the pager puts
-/// it on huge pages and leaves the VM to the kernel. The first restore records which memory the VM touches first;
-/// later ones read that memory ahead.
+/// Start the pager, and then restore VMs with the `mem_backend`
+/// `{"backend_type": "Uffd", "backend_path": SOCKET}`. One pager serves all VMs that are restored
+/// from one memory file, on base pages and on 2 MiB pages of hugetlbfs. When all memory of a VM is
+/// there, the pager puts it on huge pages, and the VM needs the pager no more. The first restore
+/// records which memory the VM touches; later restores read that memory ahead.
 ///
-/// Runs in the foreground until SIGTERM, SIGINT or SIGHUP. VMs that are not complete then wait for their memory until a
-/// pager is started with the same arguments. VMs of other users are refused, except those of root.
+/// Runs in the foreground until SIGTERM, SIGINT or SIGHUP. VMs that are not complete then wait until
+/// a pager with the same arguments starts. VMs of other users are refused, except those of root.
 #[derive(Debug, Args)]
+#[command(after_help = "Example: hugekit pager --socket pager.sock --file memory.bin")]
 pub(crate) struct PagerCommand {
-    /// Where VMMs connect
+    /// The socket that VMMs connect to
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
     /// The memory file of the snapshot
     #[arg(long, value_name = "FILE")]
     file: PathBuf,
-    /// Bytes that a page fault brings in
+    /// Bytes to supply for each page fault, from 4KiB to 2MiB
     #[arg(long, value_name = "SIZE", default_value_t = Size(LONGEST_AROUND as usize))]
     around: Size,
-    /// Read no memory before it is touched, and never leave a VM
+    /// Supply memory only when it is touched; such VMs need the pager until they end
     #[arg(long)]
     no_prefetch: bool,
-    /// The file that names what VMs touch first; by default FILE.working-set
+    /// The file with the memory that VMs touch first [default: FILE.working-set]
     #[arg(long, value_name = "PATH")]
     working_set: Option<PathBuf>,
-    /// How long the touches of a VM are recorded if there is no such file
+    /// Seconds to record the touches of a VM, if there is no such file
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     record: u32,
-    /// Go on serving VMs whose memory is complete
+    /// Continue to serve VMs whose memory is complete
     #[arg(long)]
     stay: bool,
-    /// Serve VMs of this user, too
+    /// Also serve VMs of this user
     #[arg(long, value_name = "UID")]
     user: Vec<u32>,
-    /// Where the pager remembers its VMs; by default SOCKET.state
+    /// The folder for the state of VMs, by which the next pager serves them [default: SOCKET.state]
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 }

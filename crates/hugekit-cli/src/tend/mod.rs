@@ -27,16 +27,20 @@ use crate::text;
 
 /// Keep the memory of running processes on huge pages, so that they fork fast.
 ///
-/// For programs that fork with much memory, such as Redis when it saves: the kernel copies page tables of huge
-/// pages a hundred times as fast. The processes are not changed, nor is any byte of their memory; transparent huge
-/// pages need not be enabled. Their private anonymous memory is collapsed 2 MiB at a time, gently, and again when a
-/// forked child has ended. Needs Linux 6.1, and root or the capabilities `sys_ptrace` and `sys_nice`.
+/// For programs that fork with much memory, such as Redis when it saves: huge pages have 512 times
+/// fewer page-table entries for the kernel to copy. Private anonymous memory is collapsed 2 MiB at
+/// a time, within the limits below, and again when a forked child has ended. The bytes of a process
+/// do not change, but holes are filled with zeroes. Transparent huge pages need not be enabled.
+/// Needs Linux 6.1, and root or the capabilities `sys_ptrace` and `sys_nice`.
 ///
-/// A COMMAND is run as a small init runs it, so that `hugekit tend -- COMMAND` can be a container's entry point: signals
-/// are passed on to it, orphans are reaped, and the exit status is its own, or 128 and the number of the signal that
-/// ended it.
+/// A COMMAND runs as under a small init, so `hugekit tend -- COMMAND` can be a container's entry
+/// point: signals are passed on to it, orphans are reaped, and the exit status is the command's, or
+/// 128 plus the number of the signal that ended it.
 #[derive(Clone, Debug, clap::Args)]
-#[command(group = ArgGroup::new("which").required(true).multiple(true))]
+#[command(
+    group = ArgGroup::new("which").required(true).multiple(true),
+    after_help = "Example: hugekit tend --name redis-server"
+)]
 pub(crate) struct Tend {
     /// Processes to tend.
     #[arg(value_name = "PID", group = "which")]
@@ -44,28 +48,30 @@ pub(crate) struct Tend {
     /// Tend processes of this name, also those that start later.
     #[arg(long, value_name = "NAME", group = "which")]
     name: Vec<OsString>,
-    /// Tend the processes of this control group (a folder below /sys/fs/cgroup), also those that start later.
+    /// Tend the processes of this control group (a folder below /sys/fs/cgroup), also those that
+    /// start later.
     #[arg(long, value_name = "DIR", group = "which")]
     cgroup: Vec<PathBuf>,
-    /// Start this program, tend it, and end with its status.
+    /// Start this program, tend it, and exit with its status.
     #[arg(last = true, value_name = "COMMAND", group = "which")]
     command: Vec<OsString>,
-    /// Make one pass and end. No process to tend is an error.
+    /// Make one pass and exit. It is an error if there is no process to tend.
     #[arg(long, conflicts_with = "command")]
     once: bool,
-    /// Of 2 MiB, the least share that must be there, in percent: holes are filled.
+    /// Collapse a 2 MiB range only if at least this percentage of it is populated. Holes are filled
+    /// with zeroes.
     #[arg(long, value_name = "PERCENT", default_value_t = 90, value_parser = clap::value_parser!(u8).range(1..=100))]
     density: u8,
-    /// The share of one CPU that may be taken, in percent.
+    /// The most CPU time to use, in percent of one CPU.
     #[arg(long, value_name = "PERCENT", default_value_t = 20, value_parser = clap::value_parser!(u8).range(1..=100))]
     cpu: u8,
-    /// Memory that may be collapsed in a second, at most.
+    /// The most memory to collapse per second.
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     rate: Size,
-    /// Free huge pages that are left to everything else.
+    /// Free huge pages to leave for other programs.
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     keep_free: Size,
-    /// Print a line of JSON for everything that is said.
+    /// Print each line as JSON.
     #[arg(long)]
     json: bool,
 }
@@ -77,7 +83,7 @@ impl Tend {
         if !self.command.is_empty() {
             return program::run(&self.command, move |pid, stop| {
                 tend.tend(builder, Some(pid), stop).inspect_err(|error| {
-                    text::say(&format!("note: not tended any more: {error:#}"))
+                    text::say(&format!("note: tending has stopped: {error:#}"))
                 })
             });
         }
@@ -129,7 +135,7 @@ impl Tend {
         }
     }
 
-    /// What a reader of standard output has had enough of is no error.
+    /// A reader that closes standard output is no error.
     fn tell(&self, data: &impl Serialize, line: &str) -> anyhow::Result<()> {
         let line = if self.json { serde_json::to_string(data)? } else { line.to_owned() };
         text::write_out(&format!("{line}\n")).context("cannot write to standard output")

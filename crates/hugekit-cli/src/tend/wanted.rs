@@ -1,4 +1,4 @@
-//! Which processes are to be tended.
+//! The processes to tend.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -19,17 +19,17 @@ impl Wanted {
         !self.names.is_empty() || !self.groups.is_empty()
     }
 
-    /// All that there are now, but this process.
+    /// All that exist now, except this process.
     pub(super) fn now(&self) -> Vec<i32> {
         let own = std::process::id() as i32;
         let named = self.pids.iter().copied().chain(self.started);
         named.chain(find_processes(&self.names, &self.groups)).filter(|&pid| pid != own).collect()
     }
 
-    /// What no process matches.
+    /// The names and groups without a process.
     pub(super) fn unmatched(&self) -> String {
         let names = self.names.iter().filter(|name| hugekit_tend::named(&[name]).is_empty());
-        let names = names.map(|name| format!("none is named {}", name.to_string_lossy()));
+        let names = names.map(|name| format!("no process is named {}", name.to_string_lossy()));
         let groups = self.groups.iter().filter_map(|group| {
             let reason = match processes(group) {
                 Ok(processes) if !processes.is_empty() => return None,

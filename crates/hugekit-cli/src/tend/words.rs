@@ -1,4 +1,4 @@
-//! What a tender has to say, in a line.
+//! The lines that a tender prints.
 
 use std::time::Duration;
 
@@ -9,11 +9,13 @@ use hugekit_tend::{ForkTime, PassReport, Status};
 pub(super) fn of_status(status: &Status) -> String {
     let children = match status.children {
         0 => String::new(),
-        count => format!(", {count} of them alive: waiting"),
+        count => format!(", {count} children alive: waiting"),
     };
     let last = status.last.as_ref().map_or(String::new(), |last| format!("; {}", work(last)));
     let took = status.last_fork.map_or(String::new(), |took| match took {
-        ForkTime::Told(took) => format!(", the last in {:.1} ms by its own word", millis(took)),
+        ForkTime::Told(took) => {
+            format!(", the last in {:.1} ms as the process reports", millis(took))
+        }
         ForkTime::Estimated(took) => format!(", the last in about {:.1} ms", millis(took)),
         _ => String::new(),
     });
@@ -32,7 +34,8 @@ pub(super) fn of_pass(report: &PassReport) -> String {
 fn work(report: &PassReport) -> String {
     let PassReport { after, collapsed, cpu, longest, .. } = report;
     let mut line = format!(
-        "{} of {} on huge pages; {collapsed} ranges collapsed in {:.1} s, {:.2} s of a CPU, {:.1} ms at most for one",
+        "{} of {} on huge pages; {collapsed} ranges collapsed in {:.1} s \
+         ({:.2} s CPU, longest {:.1} ms)",
         Size(after.huge as usize),
         Size(after.all as usize),
         report.elapsed.as_secs_f64(),

@@ -67,9 +67,9 @@ fn arguments(_: Backing) {
         assert_eq!(output.status.code(), Some(2), "{output:?}");
         stderr(&output)
     };
-    assert!(usage(&[], &["cat", "/dev/null"]).contains("no argument has {}"));
+    assert!(usage(&[], &["cat", "/dev/null"]).contains("no argument contains {}"));
     let private = ["qemu", "-object", "memory-backend-file,id=m,size=4M,mem-path={}"];
-    assert!(usage(&[], &private).contains("without share=on"));
+    assert!(usage(&[], &private).contains("add share=on"));
     usage(&["--no-wait", "--wait", "5"], &["cat", "{}"]);
     usage(&["--wait", "-1"], &["cat", "{}"]);
     usage(&["--path", "/dev/shm/x"], &["cat", "{}"]);

@@ -57,7 +57,7 @@ fn process_that_is_gone_or_not_named_is_an_error() {
         .args(["tend", &ended.id().to_string()])
         .assert()
         .failure()
-        .stderr(contains("is gone").or(contains("of 2 MiB only")));
+        .stderr(contains("is gone").or(contains("only pages of 2 MiB")));
     cargo_bin_cmd!("hugekit").arg("tend").assert().code(2).stderr(contains("PID"));
 }
 
@@ -92,11 +92,11 @@ fn name_that_no_process_has_is_said_and_an_error_of_one_pass() {
         .args(["tend", "--once", "--name", "no-such-name"])
         .assert()
         .failure()
-        .stderr(contains("no process to tend").and(contains("none is named no-such-name")));
+        .stderr(contains("no process to tend").and(contains("no process is named no-such-name")));
     let mut waiting = Running::tending(&["--name", "no-such-name", "--cgroup", "/no/such/group"]);
     let said = waiting.said_on_stderr();
     for part in
-        ["no process to tend yet", "none is named no-such-name", "/no/such/group", "waiting"]
+        ["no process to tend yet", "no process is named no-such-name", "/no/such/group", "waiting"]
     {
         assert!(said.contains(part), "{said}");
     }

@@ -120,5 +120,7 @@ impl Lines {
 
 /// What keeps every process here from being tended: the kernel, or who runs the test.
 pub(crate) fn is_refused(output: &str) -> bool {
-    ["may not be tended", "needs Linux 6.1", "of 2 MiB only"].iter().any(|why| output.contains(why))
+    ["may not be tended", "needs Linux 6.1", "only pages of 2 MiB"]
+        .iter()
+        .any(|why| output.contains(why))
 }

@@ -1,7 +1,7 @@
 """Huge-page memory for Python on Linux: clean arrays, parallel clears and copies, snapshots.
 
 >>> import hugekit
->>> array = hugekit.zeros((1000, 1000))          # on huge pages, cleared before you asked
+>>> array = hugekit.zeros((1000, 1000))          # on huge pages, cleared before
 >>> hugekit.copy(hugekit.empty_like(array), array, threads=2)
 >>> with hugekit.snapshot(array) as moment:      # the array as it is now
 ...     array += 1
@@ -10,26 +10,26 @@
 0.0
 
 Processes
-    Memory of a pool is its process's alone. After a ``fork``, by ``os.fork`` or ``multiprocessing`` with the
-    start method "fork", the child has none of the arrays of :func:`zeros` and none of the regions: touching one
-    there ends the child with SIGSEGV. Letting go of them is safe, :func:`zeros` makes new ones there, pools
-    and regions of the parent raise RuntimeError. Arrays that children are to have are made by
-    ``zeros(shape, shared=True)``: what one process writes, the others read. Processes that are started by "spawn" or
-    "forkserver" get copies, as of any array. Snapshots stay the parent's, and a child may write the arrays that one is of.
+    Children of a fork (``os.fork``, or ``multiprocessing`` with the start method "fork") do not inherit arrays of
+    :func:`zeros` and regions: touching one there ends the child with SIGSEGV. Deleting them is safe. :func:`zeros`
+    makes new arrays there; pools and regions of the parent raise RuntimeError. For arrays that children inherit use
+    ``zeros(shape, shared=True)``: each process sees the writes of the others. Processes that are started by "spawn" or
+    "forkserver" get copies, as of any array. Children cannot use snapshots of the parent. They may write arrays that
+    the parent has a snapshot of.
 
 Signals
-    Where this process may serve page faults of system calls (root, or ``sysctl vm.unprivileged_userfaultfd=1``),
-    a thread does, and the program does not notice. Elsewhere, snapshots, forks and memory cleared at its first
-    touch are served *in place*, in a handler of SIGBUS, or of SIGSEGV for forks on transparent huge pages: ``serving`` says
-    which. Python's faulthandler may be
-    enabled before or after hugekit is imported; hugekit takes both signals back at the next snapshot, fork or region if it was enabled in
-    between, but not while it lives: enable it before.
+    If this process may handle page faults of system calls (root, or ``sysctl vm.unprivileged_userfaultfd=1``), a thread
+    of hugekit does, and the program notices nothing. Otherwise faults of snapshots, forks and memory that is cleared at
+    its first touch are handled *in place*: in a handler of SIGBUS, or of SIGSEGV for forks on transparent huge pages.
+    ``serving`` has the result. Enable Python's faulthandler before these are made, before or after the import of
+    hugekit. If it is enabled later, hugekit installs its handlers again at the next snapshot, fork or region, but
+    cannot handle faults of existing ones until then.
 
-    A program has one interpreter with hugekit, the main one: in others the import is refused.
+    Only the main interpreter of a process can import hugekit.
 
 Threads
-    Long work releases the GIL. As with numpy, it is for the program to see to that no other thread writes to what is
-    copied or cleared.
+    Long work releases the GIL. As with numpy, the program must see to it that no other thread writes to memory that is
+    being copied or cleared.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ from ._hugekit import (
 
 if not getattr(_sys, "_is_gil_enabled", lambda: True)():
     raise ImportError(
-        "hugekit needs the GIL, which PYTHON_GIL=0 or -X gil=0 keeps off: arrays of a snapshot would not be one moment"
+        "hugekit needs the GIL, which PYTHON_GIL=0 or -X gil=0 disables: a snapshot would not be one moment"
     )
 
 __all__ = [
@@ -101,7 +101,7 @@ __all__ = [
 
 
 def zeros_like(array, dtype=None, *, pool=None, threads=None, shared=False):
-    """A zeroed array on huge pages, with the shape, dtype and order of another one; see :func:`zeros`.
+    """Make a zeroed array on huge pages, with the shape, dtype and order of another one; see :func:`zeros`.
 
     >>> hugekit.zeros_like(numpy.ones((2, 3), "f4")).shape
     (2, 3)
@@ -113,7 +113,7 @@ def zeros_like(array, dtype=None, *, pool=None, threads=None, shared=False):
 
 
 def empty_like(array, dtype=None, *, pool=None, threads=None, shared=False):
-    """As :func:`zeros_like`: clean memory is all that pools allocate.
+    """Make an array as :func:`zeros_like` does. It is zeroed, because a pool allocates only clean memory.
 
     >>> hugekit.empty_like(numpy.ones((2, 3), "f4")).dtype.name
     'float32'

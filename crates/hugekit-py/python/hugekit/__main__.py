@@ -1,4 +1,4 @@
-"""``python -m hugekit``: what this machine offers, and a demonstration."""
+"""``python -m hugekit``: the doctor and a demonstration."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ def _parser() -> argparse.ArgumentParser:
 
     doctor = commands.add_parser(
         "doctor",
-        help="what this machine offers, and the remedy for what it does not",
-        description="Say what this machine offers, and the remedy for what it does not. Nothing is changed.",
+        help="print what this machine supports, and a remedy for everything else",
+        description="Print what this machine supports, and a remedy for everything else. Changes nothing.",
     )
-    doctor.add_argument("--json", action="store_true", help="print JSON and nothing else")
+    doctor.add_argument("--json", action="store_true", help="print only JSON")
     doctor.set_defaults(run=_doctor)
 
-    demo = commands.add_parser("demo", help="a demonstration on this machine", description="Demonstrations.")
+    demo = commands.add_parser("demo", help="run a demonstration on this machine", description="Demonstrations.")
     demos = demo.add_subparsers(required=True, metavar="NAME")
     checkpoint = demos.add_parser(
         "checkpoint",
-        help="three ways to save arrays while a training loop runs, in about ten seconds",
+        help="compare three ways to save arrays while a training loop runs, in about ten seconds",
         description=_demo.CHECKPOINT,
     )
-    checkpoint.add_argument("--megabytes", type=_positive, help="of arrays; an eighth of what is free, up to 256, if not said")
-    checkpoint.add_argument("--seconds", type=float, default=10.0, help="rounds are made for so long, at least one (10)")
-    checkpoint.add_argument("--folder", help="where files are written, and removed; that of temporary files if not said")
+    checkpoint.add_argument("--megabytes", type=_positive, help="MiB of arrays (default: an eighth of the free memory, at most 256)")
+    checkpoint.add_argument("--seconds", type=float, default=10.0, help="seconds of rounds; at least one round is made (default: 10)")
+    checkpoint.add_argument("--folder", help="folder for the files, which are removed (default: that of temporary files)")
     checkpoint.set_defaults(run=_checkpoint)
     return parser
 

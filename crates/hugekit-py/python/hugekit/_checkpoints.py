@@ -1,4 +1,4 @@
-"""Checkpoints of arrays as chains of deltas: the first file is full, each later one has what has changed."""
+"""Checkpoints of arrays as chains of deltas: the first file is full, each later one contains the changes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What a :class:`Checkpointer` has saved.
+    """The result of a save of a :class:`Checkpointer`.
 
     >>> weights = numpy.zeros((512, 1024))
     >>> folder = tempfile.TemporaryDirectory()
@@ -34,25 +34,25 @@ class Saved:
     """
 
     path: str
-    """Where the file is."""
+    """The path of the file."""
     is_full: bool
-    """Whether it holds all of the arrays, and begins a chain."""
+    """Whether the file contains all arrays, and so begins a chain."""
     reason: str | None
-    """Why it is full; None of a delta."""
+    """The reason why the file is full; None for a delta."""
     changed: int
-    """Bytes of the arrays, in blocks of 4 KiB, that the file has, or says to be zero."""
+    """Bytes of the arrays that the file contains or marks as zero, in blocks of 4 KiB."""
     written: int
     """Bytes of the file."""
     state: str
-    """The state that it leads to, as ``hugekit delta info`` prints it."""
+    """The state after this file, as ``hugekit delta info`` prints it."""
     paused: float
-    """Seconds for which all Python code stood still, so that the arrays are of one moment."""
+    """Seconds for which all Python code was stopped, so that the arrays are of one moment."""
     seconds: float
     """Seconds until the file was complete."""
 
 
 class Saving:
-    """A file that a thread writes, made by ``Checkpointer.save(path, wait=False)``.
+    """A save that a thread is writing. Made by ``Checkpointer.save(path, wait=False)``.
 
     >>> weights = numpy.ones((512, 1024))
     >>> folder = tempfile.TemporaryDirectory()
@@ -76,15 +76,15 @@ class Saving:
             self._outcome = error
 
     def wait(self, timeout: float | None = None) -> Saved:
-        """What was saved, once it is.
+        """Wait until the file is complete, and return the result.
 
         Args:
-            timeout: seconds; as long as it takes, if not said.
+            timeout: in seconds. By default no limit.
 
         Raises:
-            TimeoutError: it takes longer. It goes on all the same.
-            RuntimeError: it was under way in the process that this one was forked from.
-            What :meth:`Checkpointer.save` raises.
+            TimeoutError: the save takes longer. It continues.
+            RuntimeError: this process is a forked child; its parent makes the save.
+            Exceptions of :meth:`Checkpointer.save`.
         """
         self._thread.join(timeout)
         outcome = self._known()
@@ -95,10 +95,10 @@ class Saving:
         return outcome
 
     def done(self) -> bool:
-        """Whether the file is complete, or has failed.
+        """Return whether the save is complete or has failed.
 
         Raises:
-            RuntimeError: it was under way in the process that this one was forked from.
+            RuntimeError: this process is a forked child; its parent makes the save.
         """
         return self._known() is not None
 
@@ -106,7 +106,7 @@ class Saving:
         # Asked first, because the thread ends last. In a forked child it has ended, wherever it was.
         is_alive, outcome = self._thread.is_alive(), self._outcome
         if outcome is None and not is_alive:
-            raise RuntimeError("the save was under way in the process that this one was forked from: wait for it there")
+            raise RuntimeError("the parent process makes this save: wait for it there")
         return outcome
 
     def __repr__(self) -> str:
@@ -117,26 +117,27 @@ class Saving:
 
 
 class Checkpointer:
-    """Saves arrays again and again: the first time in full, later what has changed since the time before.
+    """Saves arrays many times: the first file is full, each later one contains the changes.
 
-    After a save the arrays stay protected, and the first write to each 2 MiB (64 KiB on base pages) is noted, at the
-    price of one page fault. The next save reads and writes that alone, by blocks of 4 KiB. Each file is a delta, as
-    ``hugekit delta info``, ``merge`` and ``apply`` take it.
+    After a save the arrays stay protected. The first write to each 2 MiB (64 KiB on base pages) is noted, and costs one
+    page fault. The next save reads and writes only these, in blocks of 4 KiB. Each file is a delta for the commands
+    ``hugekit delta info``, ``merge`` and ``apply``.
 
     Args:
-        arrays: a dict, list or tuple of numpy arrays and CPU tensors of torch, nested as deep as you like, such as
-            ``{"model": model.state_dict(), "optimizer": optimizer.state_dict()}``; or a function that returns it. It is
-            looked at anew with each save: numbers, strings and None are saved as they are then. If the program replaces
-            tensors, rather than writing into them, give a function. Arrays are contiguous in any order of their axes;
-            those that share memory are stored once.
-        reserve: memory for what writers copy while a file is written, see :class:`Reserve`.
-        fault_mode: see :func:`snapshot`; it counts between saves, too. In place, a system call that writes into an array
-            fails with EFAULT where that was not written since the last save: :meth:`prepare_write`.
+        arrays: a dict, list or tuple of numpy arrays and CPU tensors of torch, nested to any depth, such as
+            ``{"model": model.state_dict(), "optimizer": optimizer.state_dict()}``; or a function that returns one.
+            Each save reads it again; numbers, strings and None are saved as they are then. If the program replaces
+            tensors instead of writing to them, give a function. The axes of an array may have any order, but it must
+            be contiguous. Arrays that share memory are stored once.
+        reserve: memory for the copies that writers make while a file is written; see :class:`Reserve`.
+        fault_mode: see :func:`snapshot`; it also applies between saves. In place, a system call that writes to an array
+            fails with EFAULT unless these bytes were written since the last save, or :meth:`prepare_write` came first.
         granule: see :func:`snapshot`.
         max_cow_bytes: see :func:`snapshot`.
 
-    What was written is compared with the files of the chain: 64 of them stay open for reading at most. If files are removed
-    or written to, the next one is larger. Arrays of less than 1 MiB are copied with each save. A forked child begins anew: its first save is full.
+    Written blocks are compared with the files of the chain, of which at most 64 stay open for reading. If files are
+    removed or written to, the next file is larger. Arrays of less than 1 MiB are copied at each save. In a forked child
+    the first save is full.
 
     >>> weights, folder = numpy.zeros((4096, 1024)), tempfile.TemporaryDirectory()
     >>> paths = [f"{folder.name}/{number}.delta" for number in range(3)]
@@ -176,27 +177,26 @@ class Checkpointer:
     ) -> Saved | Saving:
         """Save the arrays as they are now.
 
-        What Python code writes after the call began to read them is not in the file. Threads that write without the GIL
-        land on either side, as with :func:`snapshot`. The file takes its name when it is complete; a process that is
-        killed leaves what was there before. One that was saved before goes on until it is complete, and the call waits
-        for that first.
+        Writes of Python code after the start of the call are not in the file. Writes of threads without the GIL during
+        the call are in the file or not, as for :func:`snapshot`. The file gets its name when it is complete; if the
+        process is killed before, an existing file stays. If an earlier save is not complete, the call waits for it.
 
         Args:
-            path: of the file; one that is there is replaced.
-            full: save all of it, rather than what has changed, so that older files are not needed.
-            wait: until the file is complete. If not, a thread writes it, and the call returns a :class:`Saving`.
-            fsync: wait until the file is on its device, and its name, before the save counts as complete.
+            path: of the file; an existing one is replaced.
+            full: save all bytes instead of the changes, so that older files are not needed.
+            wait: wait until the file is complete. If false, a thread writes it, and the call returns a :class:`Saving`.
+            fsync: the save is complete only when the file and its name are on their device.
 
         Raises:
             SnapshotLost: writers changed more than ``max_cow_bytes`` before the file was complete, or the memory was
-                taken away. There is no file; the next save is full.
-            OSError: the file cannot be written, or the memory not be protected. The next save is full.
-            TypeError, ValueError: something among the arrays cannot be saved, with its name.
+                unmapped or replaced. There is no file; the next save is full.
+            OSError: the file cannot be written, or the memory cannot be protected. The next save is full.
+            TypeError, ValueError: an object among the arrays cannot be saved; the message has its name.
         """
         self._look_at_process()
         with self._lock:
             if self._closed:
-                raise ValueError("the checkpointer was closed: make another one, whose first save is full")
+                raise ValueError("the checkpointer was closed: make a new one; its first save is full")
             self._join()
             start = time.perf_counter()
             moment, reason, paused = self._take(full)
@@ -211,16 +211,16 @@ class Checkpointer:
             return write() if wait else self._in_thread(write)
 
     def restore(self, paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Any:
-        """Read a checkpoint into the arrays: :func:`restore` with those of this object."""
+        """Read a checkpoint into the arrays of this object; see :func:`restore`."""
         return restore(paths, self._tree())
 
     def prepare_write(self, array: Any) -> None:
-        """Have a system call write into an array, or a contiguous view of one, without EFAULT: it counts as changed.
+        """Let a system call write to an array, or to a contiguous view of one, without EFAULT. It counts as changed.
 
-        For arrays that are served in place, see :func:`snapshot`.
+        Only arrays whose faults are handled in place need it; see :func:`snapshot`.
 
         Raises:
-            RuntimeError: a save is under way.
+            RuntimeError: a save is not complete yet.
         """
         self._look_at_process()
         if self._layout is not None:
@@ -228,12 +228,12 @@ class Checkpointer:
 
     @property
     def serving(self) -> str | None:
-        """How writes to the arrays are handled since the last save: "threaded" or "in place"; None if none is protected."""
+        """How faults of writers are handled since the last save: "threaded" or "in place". None if no array is protected."""
         self._look_at_process()
         return None if self._layout is None else self._layout.chain.serving
 
     def close(self) -> None:
-        """Let the arrays alone again, after a save that is under way. Nothing happens the second time."""
+        """Lift the protection of the arrays, after waiting for a save that is not complete. A second call does nothing."""
         self._look_at_process()
         with self._lock:
             self._closed = True
@@ -353,23 +353,23 @@ def _identity(leaves: dict[Path, Leaf]) -> dict[Path, tuple[str, int]]:
 def restore(
     paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], arrays: Any
 ) -> Any:
-    """Read a checkpoint into arrays that are there.
+    """Read a checkpoint into existing arrays.
 
-    Everything is checked before the first byte of an array changes: every checksum of every file, that each file
-    begins with the state that the one before it leads to, and that names, shapes, dtypes and orders in memory are those
-    of the arrays.
+    Everything is checked before a byte of an array changes: all checksums of all files, that each file follows on the
+    one before, and that names, shapes, dtypes and orders in memory are those of the arrays.
 
     Args:
         paths: a full file, and the deltas that follow on it, in order.
-        arrays: as for :class:`Checkpointer`; arrays and tensors are written into.
+        arrays: as for :class:`Checkpointer`; arrays and tensors are overwritten.
 
     Returns:
-        What was saved, with these arrays in it: numbers, strings and None are in it as they were saved.
+        The saved object with these arrays in it; numbers, strings and None are as they were saved.
 
     Raises:
-        ValueError: a file is damaged, truncated, of another base, or in the wrong place, with its name and the byte; or
-            an array is not as it was saved, with its name.
-        OSError: a file cannot be read. If that happens only after all was checked, the arrays hold no state.
+        ValueError: a file is damaged, truncated, of another base, or in the wrong place; the message has its name and
+            the byte. Or an array differs from the saved one; the message has its name.
+        OSError: a file cannot be read. If this happens after everything was checked, the content of the arrays is
+            unspecified.
 
     >>> weights, folder = numpy.full(100_000, 7), tempfile.TemporaryDirectory()
     >>> saved = hugekit.Checkpointer({"weights": weights, "step": 3}).save(folder.name + "/0.delta")
@@ -387,16 +387,16 @@ def restore(
 def load_checkpoint(
     paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *, as_numpy: bool = False
 ) -> Any:
-    """Read a checkpoint into new arrays: what was saved, as it was nested.
+    """Read a checkpoint into new arrays, nested as they were saved.
 
     Args:
         paths: a full file, and the deltas that follow on it, in order.
-        as_numpy: have numpy arrays where tensors were saved; of dtypes that numpy lacks, such as bfloat16, as unsigned
+        as_numpy: return numpy arrays for saved tensors; dtypes that numpy lacks, such as bfloat16, become unsigned
             integers of the same size.
 
     Raises:
-        ValueError: as :func:`restore`.
-        ImportError: there are tensors, and no torch.
+        ValueError: as for :func:`restore`.
+        ImportError: there are tensors, and torch cannot be imported.
         OSError: a file cannot be read.
 
     >>> folder = tempfile.TemporaryDirectory()
@@ -431,7 +431,7 @@ class _Stored:
         length = int.from_bytes(header[len(_MAGIC) + 8 : _OPENING], "little")
         document = json.loads(header[_OPENING : _OPENING + length])
         if document["version"] > _VERSION:
-            raise ValueError(f"it is of version {document['version']}, and this hugekit reads {_VERSION}: update it")
+            raise ValueError(f"it has version {document['version']}, this hugekit reads {_VERSION}: update it")
         self.entries: list[Mapping[str, Any]] = [_checked(entry, self._state.length) for entry in document["arrays"]]
         self._tree = document["tree"]
         paths = paths_of(self._tree)
@@ -443,10 +443,10 @@ class _Stored:
         """Raises unless the arrays are those that were saved."""
         missing = [name_of(path) for path in self.paths if path not in leaves]
         if missing:
-            raise ValueError(f"{self._last}: it has {_some(missing)}, which the arrays have not")
+            raise ValueError(f"{self._last}: it has {_some(missing)}, which the arrays lack")
         added = [name_of(path) for path in leaves if path not in self.paths]
         if added:
-            raise ValueError(f"{self._last}: it has not {_some(added)}, which the arrays have")
+            raise ValueError(f"{self._last}: it lacks {_some(added)}, which the arrays have")
         for path, entry in zip(self.paths, self.entries):
             leaf = leaves[path]
             if (leaf.dtype, leaf.shape, leaf.axes) != (entry["dtype"], entry["shape"], entry["axes"]):
@@ -478,7 +478,7 @@ def _checked(entry: Any, length: int) -> Mapping[str, Any]:
     shape, axes = tuple(entry["shape"]), tuple(entry["axes"])
     numbers = (*shape, *axes, entry["offset"], entry["bytes"])
     if not all(type(number) is int and number >= 0 for number in numbers) or sorted(axes) != list(range(len(shape))):
-        raise ValueError(f"{entry['name']} has numbers that no array has")
+        raise ValueError(f"{entry['name']} has invalid numbers")
     if entry["offset"] + entry["bytes"] > length:
         raise ValueError(f"{entry['name']} lies beyond the end of the state")
     if not all(type(entry[key]) is str for key in ("name", "of", "dtype")):

@@ -18,8 +18,8 @@ import hugekit
 
 CHECKPOINT = """A loop updates 4 MiB of its arrays in each step, and saves all of them in three ways that take turns:
 it stops and writes them; it copies them first, and a thread writes the copy; it takes a hugekit.snapshot, and a thread
-writes that. What counts is the longest step from the save on until the file is complete. Memory for the copy, and for
-what the snapshot keeps, is there before. Every file is compared with the arrays as they were."""
+writes that. Prints the longest step from the save until the file is complete. Memory for the copy, and for the copies
+of the snapshot, is populated before. Every file is compared with the arrays as they were."""
 
 _ARRAYS = 8
 _STEP = 4 << 20
@@ -84,7 +84,7 @@ class _Training:
         with numpy.load(self.path) as found:
             # A thread that failed has printed why.
             if {name: zlib.crc32(found[name].data) for name in found} != expected:
-                raise OSError(f"{self.path} does not hold the arrays as they were")
+                raise OSError(f"{self.path} does not contain the arrays as they were")
         os.remove(self.path)
         return _Saved(max(durations), complete, len(durations))
 

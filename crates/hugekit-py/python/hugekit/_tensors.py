@@ -39,7 +39,7 @@ def _refuse(tensor: Any, name: str) -> None:
     """Raises for what has no bytes on the CPU that could be read in place, with what to write instead."""
     torch = sys.modules["torch"]
     if hasattr(tensor, "to_local"):
-        raise TypeError(f"{name} is a {type(tensor).__name__}, of which each process has a part: write tensor.to_local()")
+        raise TypeError(f"{name} is a {type(tensor).__name__}, and this process has only a part of it: write tensor.to_local()")
     if tensor.layout != torch.strided:
         raise TypeError(f"{name} is sparse ({tensor.layout}): write tensor.to_dense()")
     if tensor.is_quantized:
@@ -83,7 +83,7 @@ class Leaf:
         self.axes = memory_order(array)
         if self.axes is None:
             instead = "tensor.contiguous()" if self.of == "torch" else "numpy.ascontiguousarray(array)"
-            raise ValueError(f"{name} has gaps between its elements, or shows some twice: write {instead}, which is a copy")
+            raise ValueError(f"{name} has gaps between its elements, or repeats some: write {instead}, which is a copy")
         self.flat = array.transpose(self.axes)
 
     @property
@@ -125,7 +125,7 @@ def dtype_of(name: str) -> Any:
         except MemoryError:
             raise
         except Exception as error:
-            raise ValueError(f"{name} is no dtype: {error}") from None
+            raise ValueError(f"{name} is not a dtype: {error}") from None
         if dtype.hasobject:
             raise ValueError(f"{name} is a dtype that holds references to Python objects")
         return dtype
@@ -147,7 +147,7 @@ def new_array(name: str, dtype: str, shape: tuple[int, ...], axes: tuple[int, ..
         found = numpy.dtype(f"u{size}")
     # Before memory is taken: a file may say anything.
     if items * found.itemsize != nbytes:
-        raise ValueError(f"{name} has {nbytes} bytes, which {dtype} of the shape {shape} has not")
+        raise ValueError(f"{name} has {nbytes} bytes, which do not fit {dtype} of the shape {shape}")
     array = numpy.empty([shape[axis] for axis in axes], found)
     return array.transpose(numpy.argsort(axes))
 
@@ -159,13 +159,13 @@ def new_tensor(name: str, dtype: str, shape: tuple[int, ...], axes: tuple[int, .
     except ImportError as missing:
         raise ImportError(
             f"{name} is a tensor, and torch cannot be imported ({missing}): pip install hugekit[torch], "
-            "or have arrays instead, by load_checkpoint(paths, as_numpy=True)"
+            "or load arrays instead: load_checkpoint(paths, as_numpy=True)"
         ) from None
     found = getattr(torch, dtype, None)
     if not isinstance(found, torch.dtype):
         raise ValueError(f"{name} has the dtype {dtype}, which torch {torch.__version__} lacks")
     # Before memory is taken: a file may say anything.
     if math.prod(shape) * found.itemsize != nbytes:
-        raise ValueError(f"{name} has {nbytes} bytes, which {dtype} of the shape {shape} has not")
+        raise ValueError(f"{name} has {nbytes} bytes, which do not fit {dtype} of the shape {shape}")
     tensor = torch.empty([shape[axis] for axis in axes], dtype=found)
     return tensor.permute([int(axis) for axis in numpy.argsort(axes)])

@@ -5,7 +5,7 @@
 >>> model, folder = torch.nn.Linear(1024, 1024), tempfile.TemporaryDirectory()
 >>> stager = SnapshotStager()
 >>> saving = dcp.async_save({"model": model.state_dict()}, checkpoint_id=folder.name, async_stager=stager, no_dist=True)
->>> model.weight.data += 1                           # training goes on, and is not in the checkpoint
+>>> model.weight.data += 1                           # training continues; this is not in the checkpoint
 >>> _ = saving.upload_completion.result()
 >>> stager.close()
 """
@@ -41,30 +41,30 @@ _COPIED = 1 << 20
 
 
 class SnapshotStager(AsyncStager):
-    """Stages a state dict by a snapshot: ``async_save`` returns once the tensors are protected.
+    """Stages a state dict by a snapshot: ``async_save`` returns when the tensors are protected.
 
-    PyTorch's own stager copies all tensors before ``async_save`` returns, and training waits for it. This one takes a
-    :func:`hugekit.snapshot` of them, and a thread copies them while training goes on. A step that writes to something
-    that was not copied yet copies it aside first, 2 MiB or 64 KiB at a time.
+    PyTorch's own stager copies all tensors before ``async_save`` returns, and training waits for it. This stager takes
+    a :func:`hugekit.snapshot` of them, and a thread copies them while training continues. A step that writes to bytes
+    that are not copied yet copies them aside first, 2 MiB or 64 KiB at a time.
 
-    ``async_save`` returns an ``AsyncSaveResponse`` then, with two futures: ``staging_completion``, from which on steps
-    copy nothing aside, and ``upload_completion``, the checkpoint. Training need not wait for either; the next
-    ``async_save`` should wait for the last one's.
+    ``async_save`` then returns an ``AsyncSaveResponse`` with two futures. After ``staging_completion``, steps copy
+    nothing aside. ``upload_completion`` is the checkpoint. Training need not wait for either. The next ``async_save``
+    should wait for the previous one.
 
-    CPU tensors are staged so, their storages as a whole, each once however many tensors share it. Storages of less than
-    1 MiB are copied at once. Tensors of other devices are copied to the CPU at once, and tensors of other classes, such as
-    DTensor, by ``copy.deepcopy``, as they are by PyTorch's stager.
+    Only CPU tensors are staged by a snapshot. Each storage is staged as a whole and once, also if several tensors share
+    it. Storages of less than 1 MiB are copied at once. Tensors of other devices are copied to the CPU at once, and
+    tensors of other classes, such as DTensor, by ``copy.deepcopy``, as by PyTorch's stager.
 
     Args:
-        reserve: memory for what steps copy aside, see :class:`hugekit.Reserve`. Steps wait less long with one.
+        reserve: memory for the copies that steps make; see :class:`hugekit.Reserve`. Steps wait less with one.
         fault_mode: see :func:`hugekit.snapshot`.
         granule: see :func:`hugekit.snapshot`.
-        max_cow_bytes: see :func:`hugekit.snapshot`, for each storage. If steps need more, the staging fails with
-            :class:`hugekit.SnapshotLost`, and so does the save.
+        max_cow_bytes: see :func:`hugekit.snapshot`, for each storage. If steps need more, the staging and the save fail
+            with :class:`hugekit.SnapshotLost`.
 
     Raises:
-        PermissionError: this process may not serve faults, when something is staged.
-        OSError: the memory cannot be protected: it is shared, or a file's.
+        PermissionError: this process may handle no page faults. Raised by :meth:`stage`.
+        OSError: the memory cannot be protected, because it is shared or a file's. Raised by :meth:`stage`.
     """
 
     def __init__(
@@ -89,10 +89,10 @@ class SnapshotStager(AsyncStager):
             self._process, self._executor, self._staging = os.getpid(), None, None
 
     def stage(self, state_dict: Any, **_options: Any) -> Future[Any]:
-        """A future of the state dict as it is now, in memory of its own.
+        """Return a future of the state dict as it is now, in separate memory.
 
         Args:
-            state_dict: dicts, lists and tuples of tensors; what else is among them is copied by ``copy.deepcopy``.
+            state_dict: dicts, lists and tuples of tensors; other objects in it are copied by ``copy.deepcopy``.
         """
         self._look_at_process()
         staged = _Staged()
@@ -120,13 +120,13 @@ class SnapshotStager(AsyncStager):
         return self._staging
 
     def synchronize_staging(self) -> None:
-        """Wait until what was staged last is copied. Training need not."""
+        """Wait until the last staged state dict is copied. Training need not wait."""
         self._look_at_process()
         if self._staging is not None:
             self._staging.result()
 
     def close(self) -> None:
-        """Wait for what is being staged, and end the thread. It starts again if something else is staged."""
+        """Wait for the last staging, and end the thread. The next :meth:`stage` starts a new one."""
         self._look_at_process()
         if self._executor is not None:
             self._executor.shutdown(wait=True)

@@ -122,16 +122,18 @@ impl Ranges {
     }
 }
 
-/// Puts hugekit's handlers of SIGBUS and SIGSEGV back over those that have replaced them
-/// ([`FaultError::HandlerReplaced`]). A signal that is not hugekit's then goes to the handler that had it *before*
-/// hugekit, and the one that replaced it is not called any more: calling each other for ever cannot happen.
-/// Nothing happens while a handler is in force, or was never installed.
+/// Installs hugekit's handlers of SIGBUS and SIGSEGV again, if another handler has replaced them
+/// ([`FaultError::HandlerReplaced`]).
 ///
-/// For who knows that he can do without the other handler, such as a debugging aid that shows where a process
-/// dies.
+/// Signals of other faults then go to the handler that was there *before* hugekit. The handler that
+/// replaced hugekit's is not called any more, so the two cannot call each other endlessly. The call
+/// does nothing if hugekit's handlers are installed, or were never installed.
+///
+/// Call it only if the program can run without the other handler, for example a debugging aid that
+/// prints where a process dies.
 ///
 /// # Errors
-/// What `sigaction` answered.
+/// The error of `sigaction(2)`.
 pub fn take_back_signals() -> std::io::Result<()> {
     Ok(ProcessFaults::current()?.reclaim()?)
 }

@@ -98,32 +98,35 @@ pub trait Faults: Debug + Send + Sync {
 /// Threads that may serve the faults of one region: far more than pay off anywhere, and few enough to start at once.
 pub const MOST_THREADS: usize = 256;
 
-/// Who serves the faults of a region.
+/// Who handles the faults of a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FaultMode {
-    /// Threaded, by one thread, where this process may serve faults of system calls and of KVM; else in
-    /// place. The region says which ([`Serving`]).
+    /// One thread of the region, if this process may handle faults of system calls and of KVM;
+    /// otherwise in place. [`Serving`] reports which.
     #[default]
     Auto,
-    /// The faulting thread itself, in a handler of SIGBUS. Never for guest memory, nor for what a system
-    /// call is given that was not [prepared](crate::Region::prepare_write).
+    /// The faulting thread, in a handler of SIGBUS, or of SIGSEGV for forks on transparent huge
+    /// pages.
+    ///
+    /// Not for guest memory. A system call that writes to the memory fails with EFAULT unless
+    /// [`prepare_write`](crate::Region::prepare_write) came first.
     InPlace,
-    /// So many threads of the region's own. One is fastest on most machines, because a second one
-    /// is woken on another CPU.
+    /// This many threads of the region. One is fastest on most machines, because a second one is
+    /// woken on another CPU.
     Threaded {
         /// How many; at least one, and [`MOST_THREADS`] at most.
         threads: usize,
     },
 }
 
-/// How a region's faults are served.
+/// How the faults of a region are handled.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Serving {
     /// [`FaultMode::InPlace`] or [`FaultMode::Threaded`].
     pub fault_mode: FaultMode,
-    /// Why [`FaultMode::Auto`] is not threaded, if it is not.
+    /// The reason why [`FaultMode::Auto`] handles faults in place; `None` if it does not.
     pub fallback: Option<FaultError>,
 }
 

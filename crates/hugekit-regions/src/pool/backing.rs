@@ -3,32 +3,33 @@
 use super::PoolError;
 use hugekit_sys::backing::Backing;
 
-/// A tier that was asked for and could not be taken.
+/// A backing that was tried and could not be used.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Fallback {
-    /// The tier.
+    /// The backing.
     pub backing: Backing,
-    /// Why not.
+    /// The reason.
     pub reason: PoolError,
 }
 
-/// How a pool came to what it is made of.
+/// The backing of a pool, and how it was chosen.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct BackingReport {
-    /// The tier taken.
+    /// The backing that the pool uses.
     pub backing: Backing,
-    /// The tier asked for first.
+    /// The backing that was requested first.
     pub asked: Backing,
-    /// Why each tier above the one taken was not; empty if it is the one asked for.
+    /// The backings that were tried before, each with the reason why it was not used. Empty if the
+    /// pool uses the first one.
     pub fallbacks: Vec<Fallback>,
-    /// Bytes of the pool: those asked for, rounded up to whole folios.
+    /// Bytes of the pool: the requested bytes, rounded up to whole folios.
     pub capacity: usize,
-    /// Bytes asked for.
+    /// Bytes that were requested.
     pub asked_capacity: usize,
     /// Whether huge pages are made by collapsing base pages, because the kernel's setting for
-    /// shared memory forbids allocating them: the first population of a folio costs more then.
+    /// shared memory forbids allocating them. The first population of a folio costs more then.
     pub by_collapse: bool,
 }
 

@@ -35,7 +35,7 @@ enum Given {
     File(OwnedFd),
 }
 
-/// A pool to be made: [`Pool::builder`].
+/// Options of a pool, made by [`Pool::builder`].
 #[derive(Clone)]
 #[must_use = "a builder does nothing until built"]
 pub struct PoolBuilder<'a> {
@@ -91,82 +91,87 @@ impl<'a> PoolBuilder<'a> {
         }
     }
 
-    /// The backing to ask for first, and those below it: [`Backing::Hugetlb2M`] unless said.
+    /// Sets the first backing to try; after it the next smaller ones are tried. By default
+    /// [`Backing::Hugetlb2M`].
     pub fn backing(self, backing: Backing) -> Self {
         let from = Backing::ALL.iter().copied().skip_while(|&tier| tier != backing);
         self.ladder(from)
     }
 
-    /// The backings to try, one after the other.
+    /// Sets the backings to try, in this order. By default reserved pages of 2 MiB, transparent
+    /// huge pages, base pages.
     pub fn ladder(mut self, tiers: impl IntoIterator<Item = Backing>) -> Self {
         self.ladder = tiers.into_iter().collect();
         self
     }
 
-    /// The first backing or none: without it, the next one is tried and the pool says why
-    /// ([`Pool::backing_report`]).
+    /// If true, [`build`](Self::build) fails unless it gets the first backing. By default false: it
+    /// tries the next one, and [`Pool::backing_report`] has the reasons.
     pub fn strict(mut self, strict: bool) -> Self {
         self.strict = strict;
         self
     }
 
-    /// Which nodes the memory comes from.
+    /// Sets the NUMA nodes that the memory comes from. By default [`NodePolicy::Process`].
     pub fn nodes(mut self, nodes: NodePolicy) -> Self {
         self.nodes = nodes;
         self
     }
 
-    /// Has the kernel put all the memory there while the pool is made, instead of region by region.
+    /// If true, `build` populates all memory. By default false: each region is populated when it is
+    /// allocated.
     pub fn populate_now(mut self, now: bool) -> Self {
         self.populate = now;
         self
     }
 
-    /// How many threads populate now and clear or populate for a region later: [`Threads::Auto`]
-    /// unless said.
+    /// Sets the number of threads that populate the pool, and that clear or populate regions later.
+    /// By default [`Threads::Auto`].
     pub fn threads(mut self, threads: Threads) -> Self {
         self.threads = threads;
         self
     }
 
-    /// Whom to tell, chunk by chunk, how many bytes are populated while the pool is made.
+    /// Sets a callback that is called after each chunk that `build` populates. By default none.
     pub fn progress(mut self, progress: &'a Progress<'a>) -> Self {
         self.progress = Some(progress);
         self
     }
 
-    /// The scrubber begins when fewer than `low` bytes are clean and rests when `high` are, or none
-    /// is dirty. Unless said, it cleans whatever is dirty, but slowly while regions come and go: what
-    /// they leave is allocated again soon, and clearing it at the same time on another CPU costs more
-    /// than clearing it then.
+    /// Sets when the scrubber works: it starts when fewer than `low` bytes are clean, and stops
+    /// when `high` bytes are clean or none is dirty.
+    ///
+    /// By default it clears all dirty memory, but slowly while regions come and go. Such a program
+    /// allocates the memory again soon, and clearing it on another CPU at the same time costs more
+    /// than clearing it at allocation.
     pub fn watermarks(mut self, low: usize, high: usize) -> Self {
         self.watermarks = Some((low, high));
         self
     }
 
-    /// How many threads of low priority scrub, one unless said. With 0 of them, everything is
-    /// cleared when it is allocated, or by [`Pool::scrub`].
+    /// Sets the number of low-priority threads that scrub. By default 1. With 0, memory is cleared
+    /// when it is allocated, or by [`Pool::scrub`].
     pub fn scrub_threads(mut self, threads: usize) -> Self {
         self.scrub_threads = threads;
         self
     }
 
-    /// When what is dirty is cleared for a region that says nothing about it:
-    /// [`Clearing::OnAllocation`] unless said.
+    /// Sets when dirty memory is cleared for a region that does not choose. By default
+    /// [`Clearing::OnAllocation`].
     pub fn clearing(mut self, clearing: Clearing) -> Self {
         self.clearing = clearing;
         self
     }
 
-    /// Whether core dumps hold the regions' bytes; they do unless said. What no region holds is never
-    /// in a dump.
+    /// Sets whether core dumps contain the regions' bytes. By default they do. Memory that belongs
+    /// to no region is never in a core dump.
     pub fn in_core_dumps(mut self, included: bool) -> Self {
         self.in_core_dumps = included;
         self
     }
 
-    /// The name by which `/proc/self/maps` shows the pool and its regions, as `/memfd:hugekit:NAME`.
-    /// Cut to what the kernel takes, at the first NUL too.
+    /// Sets the name of the pool in `/proc/self/maps`: `/memfd:hugekit:NAME`. By default `pool`. It
+    /// is cut to the length that the kernel accepts, and at the first NUL.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Cow::Owned(name.into());
         self
@@ -179,30 +184,39 @@ impl<'a> PoolBuilder<'a> {
         self
     }
 
-    /// The memory of a lease instead of this process's own: as many bytes as the pool is to have. One pool can be
-    /// made of it. Backings, nodes and machine are what the lease has.
+    /// Uses the memory of a lease instead of new memory. Its length must be the pool's capacity.
+    ///
+    /// Only one pool can be made from it. Backing and nodes are the lease's; these options of the
+    /// builder have no effect.
     pub fn lease(mut self, lease: Lease) -> Self {
         self.source = Source::given(Given::Lease(lease));
         self
     }
 
-    /// The memory of a file that another process has made and populated, such as one inherited from `hugekit lease`,
-    /// instead of this process's own: as many bytes as the pool is to have. That it is memory, of one length for
-    /// good, of pages of a known size, is looked at by [`build`](Self::build). One pool can be made of it.
+    /// Uses the memory of a file that another process has made and populated, for example one
+    /// inherited from `hugekit lease`. Its length must be the pool's capacity.
+    ///
+    /// [`build`](Self::build) checks that the file is memory, that its length cannot change, and
+    /// that its page size is known. Only one pool can be made from it.
     ///
     /// # Safety
-    /// All bytes of the file are zero, and as long as the pool or a region of it lives, no other process and nothing
-    /// else in this one writes to the file, maps it for writing, or punches holes into it. A file from a broker of
-    /// root's or of this process's user, to which no other descriptor or mapping exists any more, is such a file.
+    /// - All bytes of the file are zero.
+    /// - As long as the pool or one of its regions exists, no other process, and no other code in
+    ///   this one, writes to the file, maps it for writing, or punches holes into it.
+    ///
+    /// Both hold for a file from a broker that runs as root or as this process's user, if no other
+    /// descriptor and no other mapping of the file exist any more.
     #[allow(unsafe_code)]
     pub unsafe fn adopt(mut self, file: OwnedFd) -> Self {
         self.source = Source::given(Given::File(file));
         self
     }
 
-    /// The memory of a lease that [`build`](Self::build) asks the broker for that listens at `socket`: the capacity
-    /// is then the size of the broker's units. A unit that is not ready is waited for, no longer than
-    /// [`DEFAULT_WAIT`]; [`Lease::ask`] and [`lease`](Self::lease) for more or less patience.
+    /// Uses the memory of a lease that [`build`](Self::build) requests from the broker at `socket`.
+    /// The capacity must be the size of the broker's units.
+    ///
+    /// If no unit is ready, `build` waits at most [`DEFAULT_WAIT`]. For another limit, use
+    /// [`Lease::ask`] and [`lease`](Self::lease).
     pub fn broker(mut self, socket: impl Into<PathBuf>) -> Self {
         self.source = Source::Broker(socket.into());
         self
@@ -211,12 +225,13 @@ impl<'a> PoolBuilder<'a> {
     /// Makes the pool.
     ///
     /// # Errors
-    /// [`PoolError`]: the capacity is 0 or more than there are addresses; the watermarks make no
-    /// sense; or none of the backings can be had, or the first one if that is to be strict; or
-    /// [`PoolError::Lease`]: the broker gives none, or what was given does not fit.
+    /// [`PoolError`] if the capacity is 0 or larger than the address space, if the watermarks are
+    /// invalid, or if none of the backings is available (or not the first one, if
+    /// [`strict`](Self::strict) is set). [`PoolError::Lease`] if the broker grants no lease, or the
+    /// memory does not fit. No memory is kept then.
     ///
     /// # Panics
-    /// If the progress callback does.
+    /// If the progress callback panics.
     pub fn build(&self) -> Result<Pool, PoolError> {
         self.check()?;
         match &self.source {
@@ -236,15 +251,15 @@ impl<'a> PoolBuilder<'a> {
         }
     }
 
-    /// Makes memory that forked children keep, instead of a pool: as many bytes, populated, on the same backing as the
-    /// pool would be. What is said of clearing and scrubbing is of no effect.
+    /// Makes memory that forked children inherit, instead of a pool. It is populated, on the
+    /// backing that the pool would use. Options for clearing and scrubbing have no effect.
     ///
     /// # Errors
-    /// As [`build`](Self::build); and [`PoolError::NotInherited`]: the memory is to come from a broker, or was made by
-    /// another process.
+    /// The errors of [`build`](Self::build), and [`PoolError::NotInherited`] if the memory would
+    /// come from a broker or another process.
     ///
     /// # Panics
-    /// If the progress callback does.
+    /// If the progress callback panics.
     pub fn build_inherited(&self) -> Result<InheritedMemory, PoolError> {
         self.check()?;
         if !matches!(self.source, Source::Own) {

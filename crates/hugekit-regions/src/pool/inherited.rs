@@ -13,11 +13,13 @@ use super::{BackingReport, PoolError};
 use hugekit_sys::events;
 use hugekit_sys::mapping::Mapping;
 
-/// Zeroed memory that this process shares with all processes that are forked from it afterwards: what one writes, the
-/// others read. Clones are the same memory, which is mapped until the last of them goes; a child drops its own.
+/// Zeroed memory that this process shares with all processes that it forks afterwards: each sees
+/// the writes of the others.
 ///
-/// It is populated when it is made, by the backing that a pool would have. It can be neither forked nor snapshotted, and
-/// never faults but to enter into page tables what is there.
+/// Clones refer to the same memory. It stays mapped until the last clone is dropped; a child drops
+/// its own mapping. The memory is populated when it is made, on the backing that a pool would use.
+/// Its page faults only enter pages that exist into page tables. It cannot be forked or
+/// snapshotted.
 ///
 /// ```
 /// use std::sync::atomic::Ordering;
@@ -45,28 +47,30 @@ impl InheritedMemory {
         Ok(Self(Arc::new(InheritedMapping { mapping, report })))
     }
 
-    /// Bytes asked for.
+    /// Bytes that were requested.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "none of it is empty")]
     pub fn len(&self) -> usize {
         self.0.report.asked_capacity
     }
 
-    /// Bytes mapped: the length rounded up to whole pages of the backing.
+    /// Bytes that are mapped: the length rounded up to whole pages of the backing.
     #[must_use]
     pub fn mapped_len(&self) -> usize {
         self.0.report.capacity
     }
 
-    /// Its address, a multiple of the page size, the same in children. Valid for [`mapped_len`](Self::mapped_len) bytes
-    /// as long as a clone exists in this process. A writer through it races with every other one, in whichever process:
-    /// volatile or atomic accesses, never references.
+    /// The address, a multiple of the page size; the same in children.
+    ///
+    /// It is valid for [`mapped_len`](Self::mapped_len) bytes as long as a clone exists in this
+    /// process. All processes may write at the same time, so use volatile or atomic accesses, never
+    /// references.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.0.mapping.start().as_ptr()
     }
 
-    /// Its bytes, eight at a time; all that are mapped.
+    /// All mapped bytes, as words of eight bytes.
     #[must_use]
     pub fn words(&self) -> &[AtomicU64] {
         let words = self.mapped_len() / size_of::<AtomicU64>();
@@ -75,7 +79,7 @@ impl InheritedMemory {
         unsafe { std::slice::from_raw_parts(self.as_ptr().cast::<AtomicU64>(), words) }
     }
 
-    /// What it is made of, what was asked for, and why that was not to be had.
+    /// The backing, the one that was requested, and the reasons why it was not available.
     #[must_use]
     pub fn backing_report(&self) -> &BackingReport {
         &self.0.report

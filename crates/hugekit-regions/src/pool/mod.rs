@@ -48,10 +48,10 @@ pub(crate) use memory::{Mapped, PoolMemory};
 pub use nodes::NodePolicy;
 pub use stats::PoolStats;
 
-/// Memory that is allocated clean. A handle: clones are the same pool.
+/// Memory that is clean when it is allocated. Clones are handles of the same pool.
 ///
-/// The pool lives until the last handle and the last region are gone. In a process forked from the
-/// pool's there is no such memory: every call is refused there, and dropping changes nothing.
+/// A pool exists until its last handle and its last region are dropped. Children of `fork(2)` do
+/// not inherit its memory: every call returns an error there, and dropping a handle does nothing.
 ///
 /// ```
 /// use hugekit::pool::{Backing, Pool};
@@ -79,18 +79,18 @@ struct PoolInner {
 }
 
 impl Pool {
-    /// A pool of `capacity` bytes, rounded up to whole folios.
+    /// Makes a builder for a pool of `capacity` bytes, rounded up to whole folios.
     pub fn builder<'a>(capacity: usize) -> PoolBuilder<'a> {
         PoolBuilder::new(capacity)
     }
 
-    /// What the pool's memory is made of, what was asked for, and why that was not to be had.
+    /// The backing, the one that was requested, and the reasons why it was not available.
     #[must_use]
     pub fn backing_report(&self) -> &BackingReport {
         &self.0.report
     }
 
-    /// What the pool's memory is made of.
+    /// The backing of the pool.
     #[must_use]
     pub fn backing(&self) -> Backing {
         self.0.report.backing
@@ -102,13 +102,13 @@ impl Pool {
         self.0.report.capacity
     }
 
-    /// Bytes of a folio: regions take whole ones.
+    /// Bytes of a folio. Every region consists of whole folios.
     #[must_use]
     pub fn page_size(&self) -> usize {
         self.backing().page_size()
     }
 
-    /// The pool at this moment.
+    /// The state of the pool at this moment.
     ///
     /// # Errors
     /// [`PoolError::Forked`] in a forked child.
@@ -117,8 +117,8 @@ impl Pool {
         Ok(self.0.core.stats())
     }
 
-    /// Clears everything that is dirty now, on the calling thread and as many helpers as were asked
-    /// for when the pool was made. Returns how many bytes that were.
+    /// Clears all memory that is dirty now, with the number of threads that the pool was built
+    /// with. Returns the number of bytes cleared.
     ///
     /// # Errors
     /// [`PoolError::Forked`] in a forked child.
@@ -126,8 +126,8 @@ impl Pool {
         self.0.core.scrub_all(self.0.threads)
     }
 
-    /// Has the scrubber rest until [`resume_scrubbing`](Self::resume_scrubbing), and waits until it
-    /// does.
+    /// Stops the scrubber until [`resume_scrubbing`](Self::resume_scrubbing), and waits until it
+    /// has stopped.
     ///
     /// # Errors
     /// [`PoolError::Forked`] in a forked child.
@@ -137,7 +137,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Lets the scrubber work again.
+    /// Starts the scrubber again.
     ///
     /// # Errors
     /// [`PoolError::Forked`] in a forked child.

@@ -5,20 +5,20 @@ use hugekit_machine::CpuSet;
 use hugekit_sys::mapping::Mapping;
 use hugekit_sys::mempolicy::{self, Mode};
 
-/// Which NUMA nodes a pool's memory comes from.
+/// The NUMA nodes that a pool's memory comes from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum NodePolicy {
-    /// As for any memory of the thread that populates it, so that `numactl` decides.
+    /// The memory policy of the thread that populates the memory, for example of `numactl`.
     #[default]
     Process,
-    /// The node of the CPU that populates it.
+    /// The node of the CPU that populates the memory.
     Local,
-    /// These nodes and no others: if they have none left, that is an error.
+    /// Only these nodes. It is an error if they have no memory left.
     Bind(Vec<u32>),
-    /// Page by page from one of these nodes after the other.
+    /// These nodes in turn, page by page.
     Interleave(Vec<u32>),
-    /// This node, and others if it has none left.
+    /// This node, and others if it has no memory left.
     Preferred(u32),
 }
 

@@ -66,37 +66,36 @@ impl Counters {
     }
 }
 
-/// A pool at one moment. States are counted in folios, work done in bytes since the pool was made.
+/// A pool at one moment. States are counted in folios, work in bytes since the pool was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolStats {
     /// Bytes of a folio.
     pub page_size: usize,
-    /// Folios that nothing is behind yet.
+    /// Folios that are not populated yet.
     pub holes: usize,
-    /// Folios ready to be allocated.
+    /// Folios that are clean and free.
     pub clean: usize,
-    /// Folios of regions, and those that are being made ready for one.
+    /// Folios of regions, and folios that are being cleared or populated for one.
     pub in_use: usize,
-    /// Folios that hold what their last user left, those that are being cleared included.
+    /// Folios that contain bytes of their last owner, including folios that are being cleared.
     pub dirty: usize,
     /// Folios on base pages because no huge page was free ([`Backing::Thp`](super::Backing::Thp)).
     pub fragmented: usize,
-    /// Bytes cleared by the scrubber's own threads.
+    /// Bytes cleared by the scrubber's threads.
     pub scrubbed_in_background: u64,
-    /// Bytes cleared when a region was asked for.
+    /// Bytes cleared when a region was allocated.
     pub scrubbed_at_allocation: u64,
     /// Bytes cleared by [`Pool::scrub`](super::Pool::scrub).
     pub scrubbed_on_request: u64,
-    /// Bytes cleared when part of a region was released.
+    /// Bytes cleared when a part of a region was released.
     pub scrubbed_at_release: u64,
-    /// Bytes cleared when they were touched for the first time
-    /// ([`Clearing::OnFault`](super::Clearing::OnFault)).
+    /// Bytes cleared at the first touch ([`Clearing::OnFault`](super::Clearing::OnFault)).
     pub scrubbed_at_fault: u64,
     /// Bytes that the kernel was asked to populate.
     pub populated: u64,
-    /// Regions allocated.
+    /// Regions that were allocated.
     pub allocations: u64,
-    /// Of these, regions that had to wait for the scrubber to finish a piece.
+    /// Regions of these that waited for the scrubber to finish a piece.
     pub waits: u64,
 }

@@ -12,7 +12,7 @@ use crate::pool::{Clearing, Content, FaultError, Pool, PoolError};
 use hugekit_bulk::parallel::{Progress, Threads};
 use hugekit_sys::error_chain;
 
-/// A region to be made: [`Pool::region_builder`].
+/// Options of a region, made by [`Pool::region_builder`].
 #[derive(Clone)]
 #[must_use = "a builder does nothing until built"]
 pub struct RegionBuilder<'a> {
@@ -35,7 +35,20 @@ impl fmt::Debug for RegionBuilder<'_> {
 }
 
 impl Pool {
-    /// A region of so many bytes, of which more is to be said.
+    /// Allocates a region of `len` bytes, all zero, rounded up to whole folios.
+    ///
+    /// Clean folios are mapped as they are, in microseconds. Dirty ones are cleared first, and
+    /// unpopulated ones populated, with the number of threads that the pool was built with.
+    ///
+    /// # Errors
+    /// [`PoolError::NoBytes`] for a length of 0, [`PoolError::NoRoom`] if the pool has no free
+    /// piece of this length, [`PoolError::Forked`] in a forked child, and any error of populating.
+    /// The pool is unchanged then.
+    pub fn region(&self, len: usize) -> Result<Region, PoolError> {
+        self.region_builder(len).build()
+    }
+
+    /// Makes a builder for a region of `len` bytes, with options.
     ///
     /// ```no_run
     /// use hugekit::fault::FaultMode;
@@ -61,26 +74,29 @@ impl Pool {
 }
 
 impl<'a> RegionBuilder<'a> {
-    /// When what is dirty is cleared, instead of when the pool says. At allocation all the same where the kernel
-    /// could show dirty memory past the one who serves its faults: [`Region::fallback`] says so.
+    /// Sets when dirty memory is cleared. By default as the pool.
+    ///
+    /// [`Clearing::OnFault`] clears at allocation if the kernel could show dirty memory to the
+    /// owner without a fault. [`Region::fallback`] has the reason then.
     pub fn clearing(mut self, clearing: Clearing) -> Self {
         self.clearing = clearing;
         self
     }
 
-    /// Who serves the faults of what is cleared then: [`FaultMode::Auto`] unless said.
+    /// Sets who handles the faults of [`Clearing::OnFault`]. By default [`FaultMode::Auto`].
     pub fn fault_mode(mut self, fault_mode: FaultMode) -> Self {
         self.fault_mode = fault_mode;
         self
     }
 
-    /// How many threads clear or populate at allocation, instead of what the pool says.
+    /// Sets the number of threads that clear or populate at allocation. By default as the pool.
     pub fn threads(mut self, threads: Threads) -> Self {
         self.threads = Some(threads);
         self
     }
 
-    /// Whom to tell how many bytes of each extent are cleared or populated at allocation.
+    /// Sets a callback that is called with the number of bytes cleared or populated at allocation,
+    /// for each extent separately. By default none.
     pub fn progress(mut self, progress: &'a Progress<'a>) -> Self {
         self.progress = Some(progress);
         self
@@ -89,13 +105,13 @@ impl<'a> RegionBuilder<'a> {
     /// Makes the region.
     ///
     /// # Errors
-    /// [`PoolError::NoBytes`] for a length of 0, [`PoolError::NoRoom`] if so much is not free in one
-    /// piece, [`PoolError::Forked`] in a forked child; whatever prevents holes from being populated; and
-    /// [`PoolError::Fault`] if something is to be cleared at the fault and it cannot be served. Nothing
-    /// is taken from the pool then.
+    /// [`PoolError::NoBytes`] for a length of 0, [`PoolError::NoRoom`] if the pool has no free
+    /// piece of this length, [`PoolError::Forked`] in a forked child, and any error of populating.
+    /// [`PoolError::Fault`] if memory is to be cleared at the fault and faults cannot be handled.
+    /// The pool is unchanged then.
     ///
     /// # Panics
-    /// If the progress callback does. Nothing is taken from the pool then.
+    /// If the progress callback panics. The pool is unchanged then.
     pub fn build(&self) -> Result<Region, PoolError> {
         match self.clearing {
             Clearing::OnFault if suits(self.pool.backing(), self.fault_mode) => {

@@ -7,36 +7,19 @@ use std::ops::{Deref, DerefMut, Range};
 use super::mapped::RegionMemory;
 use super::{RegionError, SharedRegion};
 use crate::fault::Serving;
-use crate::pool::{FaultError, Pool, PoolError};
+use crate::pool::{FaultError, Pool};
 use hugekit_bulk::parallel::Report;
 
-/// Zeroed memory of a [`Pool`], committed and mapped: a slice of bytes that goes back to the pool
-/// when it is dropped.
+/// Zeroed memory of a [`Pool`], as a slice of bytes. Dropping it returns the memory to the pool.
 ///
-/// Its folios are contiguous in the pool's file and stay where they are. Touching it for the first
-/// time is a plain page fault on memory that is there (0.8 µs for 2 MiB);
-/// [`populate`](Self::populate) takes all of them at once. It can never be short of memory: that
-/// would have been an error of [`Pool::region`].
+/// Its pages exist and its address does not change. The first touch of a folio costs a page fault
+/// that only maps it; [`populate`](Self::populate) maps all folios at once. A touch can never fail
+/// for lack of memory: [`Pool::region`] would have failed.
 ///
-/// A process forked from this one has no such memory, and an access there ends in SIGSEGV. Dropping it
-/// there does nothing.
+/// Children of `fork(2)` do not inherit the memory: an access there ends in SIGSEGV, and dropping
+/// the region does nothing.
 #[derive(Debug)]
 pub struct Region(Box<RegionMemory>);
-
-impl Pool {
-    /// So many bytes of zeroed memory, in whole folios.
-    ///
-    /// Clean folios are mapped as they are, in microseconds. Dirty ones are cleared first, and holes
-    /// populated, by as many threads as pay off or were asked for when the pool was made.
-    ///
-    /// # Errors
-    /// [`PoolError::NoBytes`] for a length of 0, [`PoolError::NoRoom`] if so much is not free in one
-    /// piece, [`PoolError::Forked`] in a forked child; and whatever prevents holes from being
-    /// populated. Nothing is taken from the pool then.
-    pub fn region(&self, len: usize) -> Result<Region, PoolError> {
-        self.region_builder(len).build()
-    }
-}
 
 impl Region {
     pub(super) fn new(memory: RegionMemory) -> Self {
@@ -47,70 +30,74 @@ impl Region {
         &self.0
     }
 
-    /// Bytes that it shares with forks at this moment, in whole granules: what writes of it or of them may
-    /// still have to copy.
+    /// Bytes that the region shares with forks at this moment, in whole granules. Later writes may
+    /// still have to copy this many bytes.
     ///
     /// # Errors
-    /// [`RegionError::Forked`].
+    /// [`RegionError::Forked`] in a forked child.
     pub fn shared_bytes(&self) -> Result<usize, RegionError> {
         self.0.shared_bytes()
     }
 
-    /// Its address, a multiple of the folio size.
+    /// The address, a multiple of the folio size.
     #[must_use]
     pub fn as_ptr(&self) -> *const u8 {
         self.0.start().as_ptr()
     }
 
-    /// As [`as_ptr`](Self::as_ptr), to write to.
+    /// The address, for writing.
     #[must_use]
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.0.start().as_ptr()
     }
 
-    /// Bytes that are mapped from there on: the length rounded up to whole folios.
+    /// Bytes that are mapped: the length rounded up to whole folios.
     #[must_use]
     pub fn mapped_len(&self) -> usize {
         self.0.mapped_len()
     }
 
-    /// The pool it came from.
+    /// The pool of the region.
     #[must_use]
     pub fn pool(&self) -> &Pool {
         self.0.pool()
     }
 
-    /// How its faults are served, if it is cleared when it is touched; `None` if accesses are plain
-    /// ones, because it was cleared at allocation or nothing was dirty.
+    /// How faults are handled; `None` if accesses cause no faults that hugekit handles, because the
+    /// region was cleared at allocation and was not forked.
     #[must_use]
     pub fn serving(&self) -> Option<&Serving> {
         self.0.serving()
     }
 
-    /// Why it was cleared at allocation although it was to be cleared at the fault; `None` if it was not.
+    /// The reason why the region was cleared at allocation although [`Clearing::OnFault`] was
+    /// requested; `None` if it was not.
+    ///
+    /// [`Clearing::OnFault`]: crate::pool::Clearing::OnFault
     #[must_use]
     pub fn fallback(&self) -> Option<&FaultError> {
         self.0.fallback()
     }
 
-    /// Makes the range writable without a fault from now on, as a system call or a device needs it:
-    /// what is still dirty is cleared and what is shared with forks is copied, by as many threads
-    /// as were asked for when the pool was made. It holds until the range is
-    /// [released](Self::release), or the region forked or snapshotted. Only a region whose faults
-    /// are served in place needs this; `Snapshot::prepare_write` does the same for memory of
-    /// which there is a snapshot.
+    /// Makes a range writable without a fault, for a system call or a device that writes to it.
+    ///
+    /// Dirty bytes are cleared and bytes shared with forks are copied, with the number of threads
+    /// that the pool was built with. This holds until the range is [released](Self::release), or
+    /// the region forked or snapshotted. Only regions whose faults are handled in place need it.
+    /// For memory with a snapshot, `Snapshot::prepare_write` does the same.
     ///
     /// # Errors
-    /// [`RegionError::OutOfRange`], [`RegionError::Forked`]; [`RegionError::Populate`] if the
-    /// memory is broken, or none is left for a hole.
+    /// [`RegionError::OutOfRange`], [`RegionError::Forked`]; [`RegionError::Populate`] if a page's
+    /// hardware is broken, or no memory is left for a hole.
     pub fn prepare_write(&self, range: Range<usize>) -> Result<(), RegionError> {
         self.0.prepare_write(range)
     }
 
-    /// Enters the folios that a byte of the range lies on into the page tables: reading them faults
-    /// no more, nor does writing, except to what is shared with forks
-    /// ([`prepare_write`](Self::prepare_write) copies that). It is to a region what
-    /// [`PopulateOptions`] is to any memory.
+    /// Maps all folios of a range now, so that reads cause no faults later.
+    ///
+    /// Writes cause none either, except to folios that are shared with forks:
+    /// [`prepare_write`](Self::prepare_write) copies these. For other memory use
+    /// [`PopulateOptions`].
     ///
     /// # Errors
     /// [`RegionError::OutOfRange`], [`RegionError::Forked`].
@@ -118,14 +105,15 @@ impl Region {
         self.0.populate(range, &PopulateOptions::new())
     }
 
-    /// As [`populate`](Self::populate), with options: several threads, which pay off for base pages, progress,
-    /// cancellation.
+    /// Maps all folios of a range as [`populate`](Self::populate) does, with options: several
+    /// threads (faster on base pages), progress, cancellation.
     ///
     /// # Errors
-    /// As [`populate`](Self::populate), and [`RegionError::Populate`] for 0 threads or a cancelled job.
+    /// The errors of [`populate`](Self::populate), and [`RegionError::Populate`] for 0 threads or a
+    /// cancelled job.
     ///
     /// # Panics
-    /// If the progress callback does.
+    /// If the progress callback panics.
     pub fn populate_with(
         &self,
         range: Range<usize>,
@@ -134,8 +122,11 @@ impl Region {
         self.0.populate(range, options)
     }
 
-    /// Gives up what the range holds: it reads as zeroes again, and stays committed and mapped. The
-    /// range consists of whole folios, but may end where the region does.
+    /// Discards the bytes of a range: it reads as zeroes afterwards, and stays allocated and
+    /// mapped.
+    ///
+    /// The range must consist of whole folios. It may end at the region's end instead of a folio's
+    /// end.
     ///
     /// # Errors
     /// [`RegionError::OutOfRange`], [`RegionError::NotWholeFolios`], [`RegionError::Forked`].
@@ -143,31 +134,33 @@ impl Region {
         self.0.release(range)
     }
 
-    /// Cuts the region to its first `len` bytes, for good: the whole folios behind them go back to the
-    /// pool as dirty, for others.
+    /// Shortens the region to its first `len` bytes. The whole folios after them return to the pool
+    /// as dirty. The region cannot grow again.
     ///
     /// # Errors
-    /// [`RegionError::OutOfRange`] for more bytes than it has, [`RegionError::NoBytes`],
-    /// [`RegionError::Forked`]; [`RegionError::Kept`] if the kernel will not unmap them, and then
-    /// nothing changes.
+    /// [`RegionError::OutOfRange`] if `len` is larger than the region, [`RegionError::NoBytes`] if
+    /// it is 0, [`RegionError::Forked`]; [`RegionError::Kept`] if the kernel refuses to unmap. The
+    /// region is unchanged then.
     pub fn truncate(&mut self, len: usize) -> Result<(), RegionError> {
         self.0.truncate(len)
     }
 
-    /// Gives up being the only owner: a handle that can be cloned and used by several threads, device
-    /// and VMM at a time.
+    /// Converts the region into a handle that can be cloned, so that several threads, devices or
+    /// guests may use the memory at the same time.
     #[must_use]
     pub fn share(self) -> SharedRegion {
         SharedRegion::new(*self.0)
     }
 
-    /// Gives the memory back although a system call may still read or write it (`vmsplice`, an
-    /// `O_DIRECT` transfer, a buffer registered with `io_uring`): its folios go back to the kernel
-    /// instead of being cleared for another owner, and the pool asks for new ones when it needs them.
+    /// Drops the region although the kernel may still read or write its pages (`vmsplice`, an
+    /// `O_DIRECT` transfer, a buffer registered with `io_uring`).
+    ///
+    /// Its folios return to the kernel instead of being cleared for another owner. The pool
+    /// populates new ones when it needs them.
     ///
     /// # Errors
-    /// [`RegionError::Forked`]; [`RegionError::Kept`] if the kernel refuses, and then no caller ever gets
-    /// these folios.
+    /// [`RegionError::Forked`]; [`RegionError::Kept`] if the kernel refuses. No other owner ever
+    /// gets these folios then.
     pub fn retire(self) -> Result<(), RegionError> {
         (*self.0).retire()
     }

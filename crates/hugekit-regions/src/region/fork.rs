@@ -13,8 +13,9 @@ use crate::pool::Pool;
 /// The largest granule there is.
 const MOST_BYTES: usize = 2 << 20;
 
-/// A fork to be made: [`Region::fork_builder`], [`SharedRegion::fork_builder`]. What the first fork of a
-/// region is told holds for all of that fork group: its other forks, and theirs.
+/// Options of a fork, made by [`Region::fork_builder`] or [`SharedRegion::fork_builder`].
+///
+/// The options of a region's first fork apply to its fork group: its other forks, and theirs.
 #[derive(Clone)]
 #[must_use = "a builder does nothing until built"]
 pub struct ForkBuilder<'a> {
@@ -39,23 +40,30 @@ impl<'a> ForkBuilder<'a> {
         Self { origin, granule: None, fault_mode: None, max_vmas: None, left_out: Vec::new() }
     }
 
-    /// How many bytes are shared or copied as a whole, a power of two: a folio on reserved huge pages; up
-    /// to a folio on transparent ones; from a page to 2 MiB on base pages, 64 KiB unless said.
+    /// Sets how many bytes are copied as a whole, a power of two.
+    ///
+    /// | backing | granule | default |
+    /// | --- | --- | --- |
+    /// | reserved huge pages | a folio | a folio |
+    /// | transparent huge pages | a base page up to a folio | a folio |
+    /// | base pages | a base page up to 2 MiB | 64 KiB |
     pub fn granule(mut self, bytes: usize) -> Self {
         self.granule = Some(bytes);
         self
     }
 
-    /// How faults of the fork group are served. Default: [`FaultMode::Auto`], which is what serves the region already
-    /// if it is cleared at the fault.
+    /// Sets who handles the faults of the fork group. By default [`FaultMode::Auto`], or the mode
+    /// of the region if that is cleared at the fault.
     pub fn fault_mode(mut self, fault_mode: FaultMode) -> Self {
         self.fault_mode = Some(fault_mode);
         self
     }
 
-    /// How many mappings of the process the group's copies may cost, at most half of `vm.max_map_count`
-    /// for all fork groups together. Where that is used up, a write copies all that its region still shares
-    /// and maps it as one.
+    /// Sets the most mappings of the process that copies of the fork group may use. By default, and
+    /// at most, half of `vm.max_map_count` for all fork groups together.
+    ///
+    /// If they are used up, a write copies all bytes that its region still shares, and maps the
+    /// region as one piece.
     pub fn max_vmas(mut self, mappings: usize) -> Self {
         self.max_vmas = Some(mappings);
         self
@@ -90,7 +98,7 @@ impl<'a> ForkBuilder<'a> {
     /// Makes the fork.
     ///
     /// # Errors
-    /// [`ForkError`]; the region is as it was then.
+    /// [`ForkError`]. The region is unchanged then.
     pub fn build(&self) -> Result<Region, ForkError> {
         let fork = self.handle(None)?;
         Ok(Region::new(RegionMemory::in_group(self.origin.pool().clone(), fork, self.origin.len())))
@@ -134,16 +142,18 @@ fn granule(pool: &Pool, asked: Option<usize>) -> Result<usize, ForkError> {
 }
 
 impl Region {
-    /// A region with the same bytes, of which each side changes its own: in microseconds, whatever its
-    /// size. Nothing is copied before one side writes it, granule by granule. What is still to be cleared at the fault
-    /// stays so, on both sides.
+    /// Makes a region with the same bytes. Later writes to one side are not seen by the other.
     ///
-    /// The fork has as many bytes of the pool as the region, reserved now. Its own forks, and the region's,
-    /// may go in any order.
+    /// The call write-protects the region and copies nothing. The first write to a granule, on
+    /// either side, copies the granule. Memory that is still to be cleared at the fault stays so,
+    /// on both sides. The fork reserves as many bytes of the pool as the region has. Forks and the
+    /// region may be dropped in any order.
     ///
-    /// Served in place on transparent huge pages, the rights of the mapping hold writes back until they are served
-    /// in a handler of SIGSEGV: no code may change them (`mprotect`), and no thread that writes may block the
-    /// signal. Else the same goes for SIGBUS.
+    /// Costs for 1 GiB: 0.09 to 0.18 ms on reserved huge pages, 12 to 31 ms on base pages
+    /// ([benchmarks.md]).
+    ///
+    /// If faults are handled in place, a thread that writes must not block SIGBUS. On transparent
+    /// huge pages it must not block SIGSEGV, and no code may call `mprotect` on the memory.
     ///
     /// ```
     /// use hugekit::pool::{Backing, Pool};
@@ -160,28 +170,32 @@ impl Region {
     /// ```
     ///
     /// # Errors
-    /// [`ForkError`]; the region is as it was then.
+    /// [`ForkError`]. The region is unchanged then.
+    ///
+    /// [benchmarks.md]: https://github.com/hugekit/hugekit/blob/main/docs/benchmarks.md
     pub fn fork(&self) -> Result<Self, ForkError> {
         self.fork_builder().build()
     }
 
-    /// A fork, of which more is to be said.
+    /// Makes a builder for a fork, with options.
     pub fn fork_builder(&self) -> ForkBuilder<'_> {
         ForkBuilder::new(self.memory())
     }
 }
 
 impl SharedRegion {
-    /// As [`Region::fork`]. Stores that race with the call are in the fork or not, granule by granule, as
-    /// with fork(2); those that happened before it are, and those that happen after it are not.
+    /// Makes a region with the same bytes, as [`Region::fork`] does.
+    ///
+    /// Stores before the call are in the fork, stores after it are not. A granule that another
+    /// thread writes during the call is in the fork with or without that store, as with `fork(2)`.
     ///
     /// # Errors
-    /// As there, and [`ForkError::FileGiven`].
+    /// The errors of [`Region::fork`], and [`ForkError::FileGiven`].
     pub fn fork(&self) -> Result<Region, ForkError> {
         self.fork_builder().build()
     }
 
-    /// A fork, of which more is to be said.
+    /// Makes a builder for a fork, with options.
     pub fn fork_builder(&self) -> ForkBuilder<'_> {
         ForkBuilder::new(self.memory())
     }

@@ -20,7 +20,7 @@ use hugekit_sys::HUGE_PAGE_BYTES;
 use hugekit_sys::headroom::{self, HeapShortage};
 use hugekit_sys::memory;
 
-/// Why a region could not do what was asked. Its contents are as they were.
+/// An error of a region. Its bytes are unchanged.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegionError {
@@ -32,7 +32,7 @@ pub enum RegionError {
         /// Bytes of the region.
         len: usize,
     },
-    /// The address is not a multiple of what is accessed there.
+    /// The offset is not a multiple of the length of the access.
     #[error("offset {offset} is not a multiple of {align}")]
     Unaligned {
         /// The offset.
@@ -78,7 +78,7 @@ pub enum RegionError {
 }
 
 impl RegionError {
-    /// Of a populate that failed on the way, which bytes of the region it was done with.
+    /// The bytes of the region that a failed populate has populated; `None` for other errors.
     #[must_use]
     pub const fn done(&self) -> Option<&Done> {
         match self {
@@ -524,7 +524,7 @@ impl Drop for RegionMemory {
 }
 
 impl RegionError {
-    /// What it means for a program.
+    /// The kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

@@ -18,8 +18,9 @@ use hugekit_bulk::parallel::Report;
 
 const WORD: usize = size_of::<u64>();
 
-/// Memory of a [`Pool`] that several users read and write at a time: threads, guests, devices. Clones
-/// are the same memory, which goes back to the pool with the last of them.
+/// Memory of a [`Pool`] that several threads, guests or devices read and write at the same time.
+///
+/// Clones are handles of the same memory. It returns to the pool when the last one is dropped.
 ///
 /// ```
 /// use hugekit::pool::{Backing, Pool};
@@ -34,7 +35,7 @@ const WORD: usize = size_of::<u64>();
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A process forked from this one has no such memory, and an access there ends in SIGSEGV.
+/// Children of `fork(2)` do not inherit the memory: an access there ends in SIGSEGV.
 #[derive(Clone, Debug)]
 pub struct SharedRegion(Arc<RegionMemory>);
 
@@ -47,95 +48,101 @@ impl SharedRegion {
         &self.0
     }
 
-    /// Has every fork copy the granules of a range at once, so that their pages stay where they are and keep
-    /// being written, until what this returns is dropped: for memory that a device, a ring of `io_uring` or a
-    /// system call on its way holds by its pages, of which no protection is seen. What they write while a
-    /// fork is made is in the fork or not, word by word. What is still to be cleared in the range is cleared now.
+    /// Makes every fork copy a range at once, until the returned value is dropped. The range keeps
+    /// its pages.
+    ///
+    /// Use it for memory that a device, an `io_uring` ring or a running system call accesses by its
+    /// pages, because write protection does not stop these. Words that they write while a fork is
+    /// made are in the fork or not. Memory of the range that is still to be cleared is cleared now.
     ///
     /// # Errors
-    /// [`RegionError::OutOfRange`], [`RegionError::Forked`]; [`RegionError::Populate`] if what is
-    /// shared with earlier forks cannot be copied now.
+    /// [`RegionError::OutOfRange`], [`RegionError::Forked`]; [`RegionError::Populate`] if bytes
+    /// that are shared with earlier forks cannot be copied now.
     pub fn pin(&self, range: Range<usize>) -> Result<PinnedRange, RegionError> {
         self.0.pin(range.clone())?;
         Ok(PinnedRange { region: self.clone(), range })
     }
 
-    /// As [`Region::shared_bytes`].
+    /// Bytes that the region shares with forks, as [`Region::shared_bytes`].
     ///
     /// # Errors
-    /// As there.
+    /// [`RegionError::Forked`] in a forked child.
     pub fn shared_bytes(&self) -> Result<usize, RegionError> {
         self.0.shared_bytes()
     }
 
-    /// Bytes asked for.
+    /// Bytes that were requested.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "no region is empty")]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Bytes mapped: the length rounded up to whole folios.
+    /// Bytes that are mapped: the length rounded up to whole folios.
     #[must_use]
     pub fn mapped_len(&self) -> usize {
         self.0.mapped_len()
     }
 
-    /// Its address, a multiple of the folio size. Valid for [`mapped_len`](Self::mapped_len) bytes as
-    /// long as a handle exists. A writer through it races with every other one: volatile or atomic
-    /// accesses, never references.
+    /// The address, a multiple of the folio size.
     ///
-    /// Do not give it to KVM or to a system call if the region is [served](Self::serving) in place
-    /// and not [prepared](Self::prepare_write): the kernel's accesses are refused there, so that a
-    /// system call returns EFAULT and a guest is left as for a device.
+    /// It is valid for [`mapped_len`](Self::mapped_len) bytes as long as a handle exists. Several
+    /// threads may write at the same time, so use volatile or atomic accesses, never references.
+    ///
+    /// Do not give the address to KVM or to a system call if faults are [handled](Self::serving) in
+    /// place and the range is not [prepared](Self::prepare_write). A system call returns EFAULT
+    /// there, and a KVM guest exits as for a device access.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.0.start().as_ptr()
     }
 
-    /// As [`Region::serving`]. Guest memory must not be served in place.
+    /// How faults are handled, as [`Region::serving`]. Guest memory must not be handled in place.
     #[must_use]
     pub fn serving(&self) -> Option<&Serving> {
         self.0.serving()
     }
 
-    /// As [`Region::fallback`].
+    /// The reason why the region was cleared at allocation, as [`Region::fallback`].
     #[must_use]
     pub fn fallback(&self) -> Option<&FaultError> {
         self.0.fallback()
     }
 
-    /// As [`Region::prepare_write`].
+    /// Makes a range writable without a fault, as [`Region::prepare_write`] does.
     ///
     /// # Errors
-    /// As [`Region::prepare_write`].
+    /// The errors of [`Region::prepare_write`].
     pub fn prepare_write(&self, range: Range<usize>) -> Result<(), RegionError> {
         self.0.prepare_write(range)
     }
 
-    /// The pool it came from.
+    /// The pool of the region.
     #[must_use]
     pub fn pool(&self) -> &Pool {
         self.0.pool()
     }
 
-    /// The file behind it and where in it the region begins, for who maps it by itself: a device
-    /// process by vhost-user, a VMM's memory backend. All of the region is contiguous there, and stays.
-    /// (KVM's memory slots need the address only.) What is still to be cleared is cleared by this call, and the
-    /// region cannot be [forked](Self::fork) any more.
+    /// The file of the pool, and the offset of the region in it, for code that maps the memory
+    /// itself: a device process (vhost-user) or a VMM's memory backend. KVM's memory slots need
+    /// only the address.
+    ///
+    /// The region is contiguous there and does not move. The call clears memory that is still to be
+    /// cleared. The region cannot be [forked](Self::fork) afterwards.
     ///
     /// # Errors
-    /// [`RegionError::Forks`] of a region that was forked, or is a fork; [`RegionError::Forked`].
+    /// [`RegionError::Forks`] if the region was forked or is a fork; [`RegionError::Forked`].
     ///
     /// # Safety
-    /// The descriptor reaches the whole pool. Code that has it, in this process or another, accesses
-    /// only `offset..offset + mapped_len` of the file, and only while a handle of this region exists.
+    /// The descriptor gives access to the whole pool. Code that has it, in any process, must access
+    /// only `offset..offset + mapped_len` of the file, and only while a handle of this region
+    /// exists.
     pub unsafe fn file(&self) -> Result<(BorrowedFd<'_>, u64), RegionError> {
         let offset = self.0.file_offset()?;
         Ok((self.0.pool().memory().file(), offset))
     }
 
-    /// Its bytes, eight at a time; all that are mapped.
+    /// All mapped bytes, as words of eight bytes.
     #[must_use]
     pub fn words(&self) -> &[AtomicU64] {
         // SAFETY: mapped, aligned to pages, initialised and writable for as long as `self` lives; no
@@ -145,7 +152,7 @@ impl SharedRegion {
         }
     }
 
-    /// The word at an offset that is a multiple of 8.
+    /// The word at an offset, which must be a multiple of 8.
     ///
     /// # Errors
     /// [`RegionError::OutOfRange`], [`RegionError::Unaligned`].
@@ -157,10 +164,11 @@ impl SharedRegion {
         }
     }
 
-    /// Copies bytes out. What others write meanwhile is seen or not, word by word.
+    /// Copies bytes from `offset` on into `bytes`. Words that other threads write during the call
+    /// are copied with or without that write.
     ///
     /// # Errors
-    /// [`RegionError::OutOfRange`]; nothing is copied then.
+    /// [`RegionError::OutOfRange`]. Nothing is copied then.
     pub fn read_at(&self, offset: usize, bytes: &mut [u8]) -> Result<(), RegionError> {
         let range = self.0.within(offset..offset.saturating_add(bytes.len()))?;
         let mut rest = bytes;
@@ -172,10 +180,11 @@ impl SharedRegion {
         Ok(())
     }
 
-    /// Copies bytes in. Others see them come word by word.
+    /// Copies `bytes` into the memory from `offset` on. Other threads see the words one after the
+    /// other.
     ///
     /// # Errors
-    /// [`RegionError::OutOfRange`]; nothing is copied then.
+    /// [`RegionError::OutOfRange`]. Nothing is copied then.
     pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<(), RegionError> {
         let range = self.0.within(offset..offset.saturating_add(bytes.len()))?;
         let mut rest = bytes;
@@ -187,21 +196,21 @@ impl SharedRegion {
         Ok(())
     }
 
-    /// As [`Region::populate`].
+    /// Maps all folios of a range now, as [`Region::populate`] does.
     ///
     /// # Errors
-    /// As [`Region::populate`].
+    /// The errors of [`Region::populate`].
     pub fn populate(&self, range: Range<usize>) -> Result<Report, RegionError> {
         self.0.populate(range, &PopulateOptions::new())
     }
 
-    /// As [`Region::populate_with`].
+    /// Maps all folios of a range with options, as [`Region::populate_with`] does.
     ///
     /// # Errors
-    /// As [`Region::populate_with`].
+    /// The errors of [`Region::populate_with`].
     ///
     /// # Panics
-    /// If the progress callback does.
+    /// If the progress callback panics.
     pub fn populate_with(
         &self,
         range: Range<usize>,
@@ -210,34 +219,37 @@ impl SharedRegion {
         self.0.populate(range, options)
     }
 
-    /// As [`Region::release`]. What others write meanwhile is cleared or not.
+    /// Discards the bytes of a range, as [`Region::release`] does. Bytes that other threads write
+    /// during the call are discarded or not.
     ///
     /// # Errors
-    /// As [`Region::release`].
+    /// The errors of [`Region::release`].
     pub fn release(&self, range: Range<usize>) -> Result<(), RegionError> {
         self.0.release(range)
     }
 
-    /// Has the folios go back to the kernel when the last handle goes, as [`Region::retire`] does, instead of being
-    /// cleared for the next owner: for memory whose pages a device, `io_uring` or a system call may still hold
-    /// then. What they hold stays what it was, and is no other region's.
+    /// When the last handle is dropped, returns the folios to the kernel, as [`Region::retire`]
+    /// does, instead of clearing them for another owner.
+    ///
+    /// Use it if a device, `io_uring` or a system call may still hold pages then. These pages keep
+    /// their bytes and belong to no other region.
     pub fn retire_when_dropped(&self) {
         self.0.retire_when_dropped();
     }
 
-    /// The region as its only owner has it, if this is the last handle; else the handle again.
+    /// Converts the last handle back into a [`Region`].
     ///
     /// # Errors
-    /// The handle, if there are others.
+    /// The handle, if others exist.
     ///
     /// # Safety
-    /// No thread uses its address or its file any more.
+    /// No thread, process or device uses the address or the file of the region any more.
     pub unsafe fn into_exclusive(self) -> Result<Region, Self> {
         Arc::try_unwrap(self.0).map(Region::new).map_err(Self)
     }
 }
 
-/// A range of a region that forks copy at once, as long as this exists: [`SharedRegion::pin`].
+/// A range that forks copy at once, as long as this value exists. Made by [`SharedRegion::pin`].
 #[derive(Debug)]
 #[must_use = "dropped, the range is shared by the next fork"]
 pub struct PinnedRange {
