@@ -5,6 +5,7 @@ mod delta;
 mod demo;
 mod doctor;
 mod file;
+mod image;
 mod lab;
 mod lease;
 mod log;
@@ -54,6 +55,7 @@ enum Command {
     Broker(broker::BrokerCommand),
     Lease(lease::LeaseCommand),
     Pager(pager::PagerCommand),
+    Image(image::ImageCommand),
     Completions(shell::Completions),
     Man(shell::Man),
 }
@@ -101,6 +103,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Broker(broker) => broker.run().map(ExitCode::from),
         Command::Lease(lease) => lease.run().map(|()| ExitCode::SUCCESS),
         Command::Pager(pager) => pager.run().map(|()| ExitCode::SUCCESS),
+        Command::Image(image) => image.run().map(|()| ExitCode::SUCCESS),
         Command::Completions(completions) => {
             completions.run(Cli::command()).map(|()| ExitCode::SUCCESS)
         }

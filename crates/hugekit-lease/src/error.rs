@@ -37,8 +37,8 @@ pub enum LeaseError {
         /// Whose it is.
         uid: u32,
     },
-    /// The broker gives no lease.
-    #[error("the broker gives no lease: {0}")]
+    /// The broker does not do what it is asked for.
+    #[error("the broker refuses: {0}")]
     Refused(Refusal),
     /// The broker did not answer although it has had the time.
     #[error("the broker did not answer within {within:?}")]

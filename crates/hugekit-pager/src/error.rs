@@ -62,7 +62,7 @@ impl PagerError {
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
             Self::Running { .. } => Some("stop that one, or listen at another socket"),
-            Self::State { .. } => Some("name a folder that this user owns by --state"),
+            Self::State { .. } => Some("name a folder that this user owns by --state-dir"),
             _ => None,
         }
     }
