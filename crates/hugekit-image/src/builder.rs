@@ -71,6 +71,7 @@ impl<'a> ImageBuilder<'a> {
     }
 
     /// Populates at most `bytes`, in whole granules of 2 MiB. By default there is no limit.
+    #[doc(hidden)]
     pub fn most(mut self, bytes: u64) -> Self {
         self.most = bytes;
         self
@@ -93,6 +94,7 @@ impl<'a> ImageBuilder<'a> {
     ///
     /// # Errors
     /// As of [`load`](Self::load).
+    #[doc(hidden)]
     pub fn needed(&self) -> Result<u64, ImageError> {
         let first = self.sources.first().ok_or(ImageError::Nothing)?.try_clone();
         let first = first.map_err(|source| ImageError::Kernel { call: "dup", source })?;

@@ -45,7 +45,10 @@ fn holes_and_zeroes_take_no_memory() {
     source.set_len(16 * GRANULE as u64).unwrap();
     source.write_all_at(&vec![0; 2 * GRANULE], 0).unwrap();
     source.write_all_at(&[7; 5], 9 * GRANULE as u64 + 4094).unwrap();
-    let image = load(source);
+    let builder = Image::builder("test").source(source);
+    let needed = builder.needed().unwrap();
+    assert!(needed >= GRANULE as u64 && needed <= 4 * GRANULE as u64, "{needed}");
+    let image = builder.load().unwrap();
     assert!(image.present().unwrap() <= GRANULE as u64, "{}", image.present().unwrap());
     let mut mapped = image.map().unwrap();
     let at = 9 * GRANULE + 4094;
@@ -53,6 +56,58 @@ fn holes_and_zeroes_take_no_memory() {
     // A write to a hole is this process's own.
     mapped[0] = 1;
     assert!(image.map().unwrap()[..GRANULE].iter().all(|&byte| byte == 0));
+}
+
+/// What another program does to a file while it is loaded.
+type Change = fn(&File);
+
+/// Changes a file at other moments until three loads were met by it. No image ever has bytes of two moments: it is one
+/// of `whole`, or the beginning of the first.
+fn change_while_it_is_loaded(change: Change, whole: &[&[u8]]) {
+    let begun = std::time::Instant::now();
+    let mut refused = 0;
+    for round in 0.. {
+        let source = file(whole[0]);
+        let changed = source.try_clone().unwrap();
+        let loaded = std::thread::scope(|scope| {
+            scope.spawn(move || {
+                (0..round % 1000 * 50).for_each(|_| std::hint::spin_loop());
+                change(&changed);
+            });
+            Image::builder("test").source(source).load()
+        });
+        match loaded {
+            Ok(image) => {
+                let mapped = image.map().unwrap();
+                assert!(whole.contains(&&mapped[..]) || whole[0].starts_with(&mapped));
+            }
+            Err(ImageError::Changed { nth: 0, .. }) => refused += 1,
+            Err(other) => panic!("{other:?}"),
+        }
+        if refused == 3 {
+            break;
+        }
+        assert!(begun.elapsed().as_secs() < 60, "{refused} of {round} loads were met");
+    }
+}
+
+#[test]
+fn file_that_is_cut_while_it_is_loaded_makes_no_image() {
+    let bytes = random(4 * GRANULE, 9);
+    change_while_it_is_loaded(|file| file.set_len(GRANULE as u64).unwrap(), &[&bytes]);
+}
+
+#[test]
+fn file_that_is_written_while_it_is_loaded_makes_no_image() {
+    let before = random(4 * GRANULE, 10);
+    let mut after = before.clone();
+    after[5] = !after[5];
+    let write: Change = |file| {
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, 5).unwrap();
+        file.write_all_at(&[!byte[0]], 5).unwrap();
+    };
+    change_while_it_is_loaded(write, &[&before, &after]);
 }
 
 #[test]
