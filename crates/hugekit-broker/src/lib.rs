@@ -1,17 +1,18 @@
-//! A broker of memory: units of huge pages, populated before any program asks, leased to programs
-//! that need not be changed.
+//! A broker of memory: it populates units of huge pages ahead of requests and leases them to
+//! unmodified programs.
 //!
-//! [`Broker::start`] listens, and [`Broker::run`] serves until a signal ends it; `hugekit broker` is
-//! a program that does no more than that. Clients are [`hugekit_lease`] and whatever speaks its
-//! protocol. `README.md` beside this crate draws the states, says who may do what, and names the
+//! [`Broker::start`] listens, and [`Broker::run`] serves until a signal ends it. The program
+//! `hugekit broker` does only this. Clients are [`hugekit_lease`] and any program that speaks its
+//! protocol. `README.md` beside this crate draws the states, lists the rights, and describes the
 //! attacks that were considered.
 //!
-//! Rules that hold whatever clients do:
+//! These rules hold for every behaviour of clients:
 //!
-//! - A unit is a new file of the kernel's, populated once and leased once. What a lease leaves goes
-//!   back to the kernel.
-//! - The broker keeps neither descriptor nor mapping of what is leased: it dies, and clients go on.
-//! - One thread serves, and waits for no client and for no memory: processes of their own populate.
+//! - A unit is a new file of the kernel, populated once and leased once. When a lease ends, its
+//!   memory goes back to the kernel.
+//! - The broker keeps neither a descriptor nor a mapping of leased memory. If it dies, clients
+//!   continue to work.
+//! - One thread serves, and waits for no client and for no memory. Separate processes populate.
 #![warn(missing_docs)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 

@@ -438,7 +438,7 @@ pub(crate) enum Far<'p, F: 'static> {
 }
 
 impl<'p, F: Method> Far<'p, F> {
-    /// By the profile in force, and what was learned where that is the built-in one.
+    /// By the current profile, and by timings if that is the built-in one.
     #[inline]
     pub(crate) fn by(profile: &'p Profile, state: CacheState) -> Self {
         match learning::knowledge() {

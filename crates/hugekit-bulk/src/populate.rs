@@ -44,7 +44,7 @@ pub enum PopulateError {
     /// The hardware of a page is broken.
     #[error("a page of the memory is broken hardware")]
     Poisoned,
-    /// Something else; the kernel's word.
+    /// The kernel refused something else.
     #[error("cannot populate memory: {0}")]
     Kernel(std::io::ErrorKind),
 }

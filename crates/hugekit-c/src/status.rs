@@ -70,7 +70,7 @@ pub(crate) struct Refusal {
     reason: Option<Reason>,
 }
 
-/// What a caller is told who asks.
+/// The answers of `hugekit_last_error` and its companions.
 #[derive(Debug)]
 struct Reason {
     message: String,

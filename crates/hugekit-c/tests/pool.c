@@ -64,7 +64,7 @@ static void a_shortage_is_an_error_and_takes_nothing(void)
     hugekit_region *region = NULL;
     CHECK_REFUSED(HUGEKIT_STATUS_NO_MEMORY, hugekit_region_new(pool, 3 * MIB, NULL, &region), "3 MiB");
     CHECK(hugekit_last_remedy()[0] != 0 && region == NULL);
-    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_region_new(pool, 0, NULL, &region), "no bytes");
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_region_new(pool, 0, NULL, &region), "0 bytes requested");
     CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_region_new(pool, SIZE_MAX, NULL, &region), "addresses");
     CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_region_new(pool, 1, NULL, NULL), "region");
     CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_region_new(NULL, 1, NULL, &region), "pool");
@@ -78,7 +78,7 @@ static void a_shortage_is_an_error_and_takes_nothing(void)
     hugekit_status status = hugekit_pool_new((size_t)1 << 46, &options, &pool);
     CHECK(status == HUGEKIT_STATUS_NO_MEMORY || status == HUGEKIT_STATUS_UNSUPPORTED);
     CHECK(pool == NULL);
-    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_pool_new(0, NULL, &pool), "no bytes");
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_pool_new(0, NULL, &pool), "0 bytes requested");
     CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_pool_new(1, NULL, NULL), "pool");
     options.backing = 9;
     CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_pool_new(1, &options, &pool), "backing");

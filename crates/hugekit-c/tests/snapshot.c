@@ -134,7 +134,7 @@ static void pointers_are_followed_in_a_view(void)
     CHECK(((const struct node *)there)->next == &nodes[7919 % places]);
     CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_view_rebase(view, nodes - 1, 1, &there), "snapshot has");
     CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_view_bytes(view, LEN, 1, &there), "8388609");
-    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_view_bytes(view, 0, SIZE_MAX, &there), "asked for");
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_view_bytes(view, 0, SIZE_MAX, &there), "requested");
     CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_view_bytes(view, 0, 1, NULL), "NULL");
     CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_view_bytes(NULL, 0, 1, &there), "view");
     /* What it shows stays: the snapshot cannot be read away beneath it, nor freed. */

@@ -93,7 +93,7 @@ int main(void)
         return 0;
     }
     hugekit_tender *other = NULL;
-    CHECK_REFUSED(HUGEKIT_STATUS_CONFLICT, hugekit_tender_new(&options, &other), "tended already");
+    CHECK_REFUSED(HUGEKIT_STATUS_CONFLICT, hugekit_tender_new(&options, &other), "another tender");
     a_pass_puts_small_pages_on_huge_ones(tender);
     one_that_was_started_tells_of_its_passes(tender);
     hugekit_tender_free(tender);

@@ -39,7 +39,7 @@ enum Entry {
     End(SyncSender<()>),
 }
 
-/// Says a line. Nothing in it acts on a terminal.
+/// Writes a line, without characters that would act on a terminal.
 pub(crate) fn line(text: &str) {
     say(format!("{}\n", plain(text)).into_bytes());
 }

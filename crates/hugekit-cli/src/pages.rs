@@ -81,14 +81,15 @@ fn has_placeholder(text: &str) -> bool {
     before_comment.contains(['…', '|', '[']) || before_comment.split([' ', '=']).any(is_name)
 }
 
-/// The words of a line as a shell makes them; the output of another command is some number.
+/// The words of a line as a shell makes them. The output of another command is some number; `&` is the shell's.
 fn words(text: &str) -> Vec<String> {
     let mut plain = text.to_owned();
     while let Some((before, rest)) = plain.split_once("$(") {
         let after = rest.split_once(')').map_or("", |(_, after)| after);
         plain = format!("{before}1{after}");
     }
-    shlex::split(&plain).unwrap_or_else(|| panic!("quotes do not match: {text}"))
+    let words = shlex::split(&plain).unwrap_or_else(|| panic!("quotes do not match: {text}"));
+    words.into_iter().filter(|word| word != "&").collect()
 }
 
 /// Why a line is not accepted, if so.
@@ -145,6 +146,7 @@ fn a_command_that_is_not_accepted_is_found() {
         super::pages::fault(&Line { page: PathBuf::new(), text: text.to_owned(), is_whole })
     };
     assert_eq!(fault("hugekit lab stores --rounds 3 # a comment", true), None);
+    assert_eq!(fault("hugekit broker --unit 1GiB & # goes on", true), None);
     assert!(fault("hugekit lab nothing", true).is_some());
     assert!(fault("hugekit lab --rounds", true).is_some());
     assert_eq!(fault("hugekit lab [EXPERIMENT… | --all] [--json FILE|-]", false), None);

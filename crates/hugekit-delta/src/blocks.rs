@@ -12,7 +12,7 @@ pub(crate) fn is_zero(bytes: &[u8]) -> bool {
     *bytes == ZEROES[..bytes.len()]
 }
 
-/// Blocks of a state of so many bytes; the last one may be shorter.
+/// Blocks of a state of this many bytes; the last one may be shorter.
 pub(crate) fn blocks_of(length: u64) -> usize {
     length.div_ceil(BLOCK as u64) as usize
 }

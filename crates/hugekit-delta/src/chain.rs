@@ -43,7 +43,7 @@ pub struct Saved {
 }
 
 impl Chain {
-    /// Of states of so many bytes, saved to files. The first one is saved in full.
+    /// A chain of states of `length` bytes, saved to files. The first one is saved in full.
     #[must_use]
     pub fn new(length: u64) -> Self {
         Self { length, state: None, known: Places::new(length) }

@@ -1,8 +1,9 @@
-//! The offers of this machine, line by line, and a remedy for each that is missing.
+//! The findings about this machine, line by line, and a remedy for each missing one.
 //!
-//! Facts are read first, each on its own; lines are pure functions of facts. The doctor prints nothing and
-//! changes nothing, and a file that it cannot read costs the line that needed it. The command prints its
-//! [`Report`], the C library hands it out as JSON, the Python package as objects.
+//! The doctor first reads each fact separately. Lines are pure functions of facts. The doctor
+//! prints nothing and changes nothing. A file that it cannot read costs only the line that needed
+//! it. The command prints its [`Report`], the C library returns it as JSON, and the Python package
+//! returns it as objects.
 #![warn(missing_docs)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 

@@ -284,7 +284,7 @@ mod tests {
         let found: Vec<_> = lines[4..].iter().map(|line| line.verdict).collect();
         let (ok, limited) = (Verdict::Ok, Verdict::Limited);
         assert_eq!(found, [ok, ok, ok, limited, limited]);
-        assert!(lines[7].value.contains("forks copy what they read"));
+        assert!(lines[7].value.contains("forks copy pages that they read"));
         assert_eq!(lines[8].remedy.as_deref(), Some("needs Linux 6.7 or later"));
         let none = Userfaultfd { features: Features(0), ..of_6_1(Uses::Whole) };
         let lines = state_lines(&none, &Ok(false), USER);

@@ -14,48 +14,49 @@ use hugekit_sys::backing::Backing;
 use hugekit_sys::headroom::HeapShortage;
 use hugekit_sys::size::Size;
 
-/// Why a lease could not be had, or a file of memory not be made. Nothing was taken then.
+/// An error of requesting a lease, or of making a file of memory. Nothing is allocated then.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeaseError {
-    /// No broker listens there.
+    /// No broker listens at the socket.
     #[error("no broker listens at {}", socket.display())]
     NoBroker {
-        /// Where.
+        /// The socket.
         socket: PathBuf,
-        /// What the kernel said.
+        /// The kernel's answer.
         source: io::Error,
     },
-    /// The program that listens there belongs to another user, who could write to what it leases.
+    /// The program at the socket belongs to another user, who could write to the memory that it
+    /// leases.
     #[error(
-        "what listens at {} belongs to user {uid}, who is neither root nor the user of this process",
+        "the program at {} belongs to user {uid}, not to root or the user of this process",
         socket.display()
     )]
     Untrusted {
-        /// Where.
+        /// The socket.
         socket: PathBuf,
-        /// Whose it is.
+        /// The user.
         uid: u32,
     },
-    /// The broker gives no lease.
-    #[error("the broker gives no lease: {0}")]
+    /// The broker grants no lease.
+    #[error("the broker grants no lease: {0}")]
     Refused(Refusal),
-    /// The broker did not answer although it has had the time.
+    /// The broker did not answer in time.
     #[error("the broker did not answer within {within:?}")]
     NoAnswer {
-        /// How long was waited.
+        /// How long the client waited.
         within: Duration,
     },
     /// The broker ended the connection without an answer.
     #[error("the broker ended the connection without an answer")]
     HungUp,
-    /// The answer is none.
+    /// The answer is invalid.
     #[error("the broker answered by {0}")]
     Malformed(Malformed),
-    /// The answer does not fit the request, or what came with it does not fit the answer.
-    #[error("the broker answered what was not asked: {0}")]
+    /// The answer does not fit the request, or its descriptor does not fit the answer.
+    #[error("the broker's answer does not fit the request: {0}")]
     Unasked(&'static str),
-    /// A file is none that can be adopted.
+    /// The file cannot be adopted.
     #[error(transparent)]
     Unfit(#[from] Unfit),
     /// The kernel has no pages of this size.
@@ -73,33 +74,34 @@ pub enum LeaseError {
     /// The heap has no room for the call.
     #[error(transparent)]
     Heap(#[from] HeapShortage),
-    /// Any other refusal of the kernel.
+    /// The kernel refused something else.
     #[error("{call} failed")]
     Kernel {
         /// The system call.
         call: &'static str,
-        /// What it answered.
+        /// The kernel's answer.
         source: io::Error,
     },
 }
 
-/// Why a file cannot be adopted as memory.
+/// The reason why a file cannot be adopted as memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unfit {
-    /// It is no file of memory that can be sealed: a file on a disk, a pipe, one of a mounted file system.
+    /// It is not a sealable file of memory, but a file on a disk, a pipe, or a file of a mounted
+    /// file system.
     #[error("the descriptor is of no file that memfd_create(2) has made")]
     NoMemoryFile,
-    /// The folder is in no file system of memory.
+    /// The folder is not in a file system of memory.
     #[error("the folder is in no hugetlbfs and no tmpfs")]
     NoMemoryFolder,
-    /// Another process may change its length, so that accesses would end in SIGBUS.
+    /// Another process may change its length; accesses would end in SIGBUS.
     #[error("the file is not sealed against shrinking and growing")]
     NotSealed,
     /// It cannot be written through the descriptor.
     #[error("the file cannot be written: it is sealed against that, or open for reading only")]
     ReadOnly,
-    /// Its length is 0 or no multiple of its pages' size.
+    /// Its length is 0, or not a multiple of its page size.
     #[error("{bytes} bytes are no whole number of pages of {}, or none", Size(*page_size))]
     Length {
         /// Its length in bytes.
@@ -107,32 +109,32 @@ pub enum Unfit {
         /// Bytes of its pages.
         page_size: usize,
     },
-    /// It is not as long as what was asked for.
+    /// Its length is not the requested one.
     #[error("the file has {}, but {} were asked for", Size(*bytes), Size(*wanted))]
     Other {
         /// Its length in bytes.
         bytes: usize,
-        /// Bytes asked for.
+        /// Bytes requested.
         wanted: usize,
     },
-    /// Its pages are of a size that this library does not know.
+    /// This library does not know its page size.
     #[error("the file's huge pages are of {page_size} bytes, neither of 2 MiB nor of 1 GiB")]
     PageSize {
         /// Bytes of its pages.
         page_size: u64,
     },
-    /// Less is there than was promised.
+    /// Fewer bytes are populated than announced.
     #[error("of {} only {} are populated", Size(*bytes), Size(*present as usize))]
     NotPopulated {
         /// Its length in bytes.
         bytes: usize,
-        /// Of these, what is there.
+        /// Bytes of these that are populated.
         present: u64,
     },
 }
 
 impl LeaseError {
-    /// What an administrator or the caller can do about it.
+    /// How an administrator or the program can prevent this error; `None` if no remedy is known.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         Some(match self {
@@ -162,7 +164,7 @@ pub(super) fn shortage(root: &Root, backing: Backing, bytes: usize) -> Option<Le
 }
 
 impl Unfit {
-    /// What it means for a program.
+    /// The kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -173,7 +175,7 @@ impl Unfit {
 }
 
 impl LeaseError {
-    /// What it means for a program.
+    /// The kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

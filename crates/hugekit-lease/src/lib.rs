@@ -1,12 +1,12 @@
-//! Leases: memory that a broker, another process, has populated before this one asked.
+//! Leases: memory that another process, a broker, populated before this process requested it.
 //!
-//! [`Lease::ask`] asks a broker for one. `hugekit::pool::PoolBuilder::lease` makes a pool of it. The broker is
-//! `hugekit broker`, or any program that speaks the [`protocol`]. `docs/vmm.md` shows programs that are given leases
-//! without being changed.
+//! [`Lease::ask`] requests a lease from a broker. `hugekit::pool::PoolBuilder::lease` makes a pool
+//! from it. The broker is `hugekit broker`, or any program that speaks the [`protocol`].
+//! `docs/vmm.md` describes unmodified programs that use leases.
 //!
-//! What is leased comes from the kernel, is populated and was never any other process's: all of its
-//! bytes are zero. The broker has kept neither a descriptor nor a mapping of it, and when the last of
-//! this process's is gone, the memory is the kernel's again.
+//! Leased memory is new memory of the kernel. It is populated, and no other process ever had it, so
+//! all of its bytes are zero. The broker keeps neither a descriptor nor a mapping of it. When this
+//! process has closed its last descriptor and mapping, the kernel frees the memory.
 #![warn(missing_docs, clippy::incompatible_msrv)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 

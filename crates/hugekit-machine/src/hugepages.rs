@@ -87,7 +87,7 @@ impl fmt::Display for Shortage {
 }
 
 impl Shortage {
-    /// Of so many pages, if the pool has too few and may not grow by the others.
+    /// The shortage of this many pages, if the pool has too few and may not grow.
     #[must_use]
     pub fn of(root: &Root, pool: &HugePagePool, wanted: u64) -> Option<Self> {
         let spare = || Memory::read(root).ok().map(|memory| memory.spare() / pool.page_size);

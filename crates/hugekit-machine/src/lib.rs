@@ -1,13 +1,14 @@
-//! What this machine is: caches, nodes, CPUs, limits, huge-page pools, kernel features.
+//! Facts about this machine: caches, nodes, CPUs, limits, huge-page pools, kernel features.
 //!
-//! Facts only: nothing here prints, judges or changes anything. Every function takes a [`Root`], so
-//! that a machine with eight nodes or a broken cgroup tree can be described by a directory of text
-//! files. Each fact is read by a function of its own, because one unreadable file must cost one
-//! fact, not all. Taken apart by hand, not by a crate for `/proc`: readers take a root, tests have
-//! each call refused, and it is a few fields that the engine decides by. What only people want to
-//! know is read by `hugekit-doctor`.
+//! This crate only reads facts. It prints, judges and changes nothing. Every function takes a
+//! [`Root`], so a directory of text files can describe a machine with eight nodes or a broken
+//! cgroup tree. A separate function reads each fact, so one unreadable file costs only one fact.
 //!
-//! Words: a *node* is a NUMA node, a *pool* the kernel's huge pages of one size.
+//! The crate parses the files itself and uses no crate for `/proc`. Its readers take a root, and
+//! tests refuse each call. The engine needs only a few fields. `hugekit-doctor` reads the facts
+//! that only people need.
+//!
+//! Words: a *node* is a NUMA node, and a *pool* is the kernel's huge pages of one size.
 #![warn(missing_docs, clippy::incompatible_msrv)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 

@@ -9,7 +9,7 @@ pub struct Memory {
     pub total: u64,
     /// Not used for anything.
     pub free: u64,
-    /// What could be had without swapping, by the kernel's estimate.
+    /// Bytes available without swapping, by the kernel's estimate.
     pub available: u64,
     /// Held by the huge-page pools, used or not; none of it is available for anything else.
     pub hugetlb: u64,
@@ -17,11 +17,13 @@ pub struct Memory {
     pub swap_total: u64,
 }
 
-/// One part in so many of all memory is never set apart for huge pages: the rest of the system lives there.
+/// One part in this many of all memory is never reserved for huge pages: the rest of the system
+/// uses it.
 const LEFT_ALONE: u64 = 8;
 
 impl Memory {
-    /// What may be set apart for huge pages without harm: what is available, less an eighth of all memory.
+    /// What may be set apart for huge pages without harm: what is available, less an eighth of all
+    /// memory.
     pub fn spare(&self) -> u64 {
         self.available.saturating_sub(self.total / LEFT_ALONE)
     }

@@ -14,7 +14,7 @@ pub struct Process {
     pub user: u32,
     /// Effective capabilities, bit by bit.
     pub capabilities: u64,
-    /// The system-call filter that is in force.
+    /// The active system-call filter.
     pub seccomp: Seccomp,
     /// Whether capabilities count for the whole machine: false in a container's own user namespace.
     pub in_first_user_namespace: bool,

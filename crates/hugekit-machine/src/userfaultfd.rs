@@ -21,7 +21,7 @@ const DEVICE: &str = "/dev/userfaultfd";
 pub struct Userfaultfd {
     /// The most it can do.
     pub uses: Uses,
-    /// What the kernel offers; empty if no descriptor could be had to ask.
+    /// The kernel's features; empty if no descriptor could be opened to read them.
     pub features: Features,
     /// What keeps the system call from the whole use, in the order to remove it; empty if nothing does.
     pub obstacles: Vec<Obstacle>,

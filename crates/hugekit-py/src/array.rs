@@ -109,7 +109,7 @@ pub(crate) fn empty<'py>(
     zeros(py, shape, dtype, order, pool, threads, shared)
 }
 
-/// How many bytes, if there can be so many.
+/// The number of bytes, if a process has addresses for them.
 fn bytes_of(shape: &Bound<'_, PyAny>, item: usize) -> PyResult<usize> {
     let extents: Vec<Number> = match shape.extract::<Number>() {
         Err(error) if error.is_instance_of::<PyTypeError>(shape.py()) => extents_of(shape)?,
@@ -210,7 +210,7 @@ const NOT_FORKED: &str = "only arrays on a hugekit.Region can be forked, and the
 const NO_REGION: &str = "the memory of this array is not that of a hugekit.Region: arrays of hugekit.zeros, \
     hugekit.empty and numpy.frombuffer(region) are, unless they are shared; those of numpy are not";
 
-/// Where an array lies in a region; `elsewhere` is what the program is told if it lies in none.
+/// Where an array lies in a region; `elsewhere` is the message if it lies in none.
 fn place_of(array: &Bound<'_, PyAny>, elsewhere: &'static str) -> PyResult<(Region, usize)> {
     let buffer = Buffer::of(array, false)?;
     if buffer.len() == 0 {

@@ -158,8 +158,9 @@ impl TakenSignal for SnapshotError {
     }
 }
 
-/// Does something that needs SIGBUS, or SIGSEGV. If Python's faulthandler was enabled in the meantime and took them,
-/// hugekit takes them back and tries again: faults of ours must be served, and faulthandler keeps its other signals.
+/// Does something that needs SIGBUS, or SIGSEGV. If Python's faulthandler was enabled in the
+/// meantime and took them, hugekit takes them back and tries again: it must handle its faults, and
+/// faulthandler keeps its other signals.
 pub(crate) fn with_fault_signals<T, E: TakenSignal + Into<Raised>>(
     py: Python<'_>,
     attempt: impl Fn() -> Result<T, E>,

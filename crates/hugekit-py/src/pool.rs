@@ -319,7 +319,7 @@ fn defaults() -> MutexGuard<'static, Defaults> {
     defaults
 }
 
-/// A pool with room for so many bytes, of the process-wide ones.
+/// A process-wide pool with room for this many bytes.
 pub(crate) fn default_region(
     py: Python<'_>,
     bytes: usize,

@@ -46,7 +46,7 @@ impl Region {
         Self(region)
     }
 
-    /// The region in which so many bytes lie.
+    /// The region that contains these bytes.
     pub(crate) fn around(start: usize, len: usize) -> Option<Self> {
         let found = live().range(..=start).next_back()?.1.upgrade()?;
         let offset = start - found.as_ptr().addr();

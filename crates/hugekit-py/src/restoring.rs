@@ -18,7 +18,7 @@ use crate::errors::{at_path, of_delta};
 const MAGIC: [u8; 8] = *b"HKARRAYS";
 const OPENING: usize = MAGIC.len() + size_of::<u64>();
 
-/// A header of so many bytes, and of twice its file's, is believed.
+/// The longest header that is accepted, besides twice the length of its file.
 const ROOM: u64 = 64 << 10;
 
 /// Bytes that are read of a file together.

@@ -12,7 +12,7 @@ use crate::numbers::Number;
 use crate::progress::{Teller, threads};
 use crate::tensor::or_array;
 
-/// Below so many bytes the GIL is kept: giving it away and taking it back takes longer.
+/// Below this many bytes the GIL is kept: releasing and acquiring it takes longer.
 const LONG: usize = 256 << 10;
 
 /// Set every byte of an array, or of another writable buffer, to zero.

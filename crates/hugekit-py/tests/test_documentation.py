@@ -108,5 +108,27 @@ def test_the_stubs_name_what_there_is():
             assert parameters(methods["__new__"]) == list(inspect.signature(cls).parameters)
 
 
+def documented():
+    """What the stubs document, with the object of the module."""
+    for node in stubs():
+        if not isinstance(node, (ast.FunctionDef, ast.ClassDef)) or node.name.startswith("_"):
+            continue
+        thing = getattr(hugekit, node.name)
+        yield node.name, node, thing
+        for method in node.body if isinstance(node, ast.ClassDef) else []:
+            if isinstance(method, ast.FunctionDef) and not method.name.startswith("_"):
+                name = method.name
+                yield f"{node.name}.{name}", method, inspect.getattr_static(thing, name)
+
+
+def test_the_stubs_have_the_documentation_of_the_module():
+    # Of several overloads, the first has it.
+    first = {}
+    for name, node, thing in documented():
+        first.setdefault(name, (ast.get_docstring(node), inspect.getdoc(thing)))
+    differing = [name for name, (stub, real) in first.items() if real and stub != real]
+    assert not differing
+
+
 def test_the_package_is_typed():
     assert pathlib.Path(hugekit.__file__).with_name("py.typed").exists()

@@ -92,8 +92,9 @@ impl Builder {
         self
     }
 
-    /// The bytes of all memory of which snapshots are taken at the same time, by several calls: they share the memory
-    /// that is available for copies, if no [`max_cow_bytes`](Self::max_cow_bytes) is set. By default the range alone;
+    /// The bytes of all memory of which snapshots are taken at the same time, by several calls:
+    /// they share the memory that is available for copies, if no
+    /// [`max_cow_bytes`](Self::max_cow_bytes) is set. By default the range alone;
     /// [`take_many`](Self::take_many) counts its own ranges.
     #[doc(hidden)]
     pub fn together(mut self, bytes: usize) -> Self {
@@ -104,9 +105,9 @@ impl Builder {
     /// Sets a reserve: copies use its memory first. By default none.
     ///
     /// The snapshot owns the bytes that it uses until it is dropped. If other snapshots use all of
-    /// the reserve, copies use new memory; [`SnapshotStats::reserved`](super::SnapshotStats::reserved) has the
-    /// figures. The limit [`max_cow_bytes`](Self::max_cow_bytes) is at least the length of the
-    /// reserve.
+    /// the reserve, copies use new memory;
+    /// [`SnapshotStats::reserved`](super::SnapshotStats::reserved) has the figures. The limit
+    /// [`max_cow_bytes`](Self::max_cow_bytes) is at least the length of the reserve.
     pub fn reserve(mut self, reserve: &Reserve) -> Self {
         self.reserve = Some(reserve.clone());
         self
@@ -168,10 +169,11 @@ impl Builder {
         unsafe { several::take_many(&self, memory) }
     }
 
-    /// Which of several ranges [`take_many`](Self::take_many) would take at once: groups of indices, ascending by address
-    /// in each. For epochs, of which one then covers a whole group, from the first byte of its first range to the last
-    /// byte of its last one; what lies between two of its ranges, less than a page, belongs to the allocator. System calls
-    /// may write it, so that epochs of a group whose ranges do not touch are to be served by threads
+    /// Which of several ranges [`take_many`](Self::take_many) would take at once: groups of
+    /// indices, ascending by address in each. For epochs, of which one then covers a whole group,
+    /// from the first byte of its first range to the last byte of its last one; what lies between
+    /// two of its ranges, less than a page, belongs to the allocator. System calls may write it, so
+    /// that epochs of a group whose ranges do not touch are to be served by threads
     /// ([`FaultMode::Threaded`]).
     ///
     /// Ranges that overlap are in groups of their own.
@@ -275,7 +277,8 @@ pub(super) fn range_of(memory: *const [u8]) -> Result<Range<usize>, SnapshotErro
     }
 }
 
-/// Whether some of the range is on huge pages; where the page map cannot be scanned, whether some of its mappings is.
+/// Whether some of the range is on huge pages; where the page map cannot be scanned, whether some
+/// of its mappings is.
 fn probe_huge_pages(range: &Range<usize>) -> Result<bool, SnapshotError> {
     let map = PageMap::open().map_err(SnapshotError::kernel("/proc/self/pagemap"))?;
     match map.scanned() {

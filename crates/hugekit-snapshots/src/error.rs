@@ -10,72 +10,74 @@ use hugekit_regions::region::ForkError;
 use hugekit_sys::ErrorKind;
 use hugekit_sys::headroom::HeapShortage;
 
-/// Why memory cannot be snapshotted, or a snapshot not be read. The memory and its writers are as they were.
+/// An error of taking or reading a snapshot. The memory and its writers are unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SnapshotError {
-    /// No bytes, or more than there are addresses.
-    #[error("there is nothing to snapshot at {start:#x}: {len} bytes")]
+    /// The range has no bytes, or goes beyond the last address.
+    #[error("cannot snapshot {len} bytes at {start:#x}")]
     Empty {
-        /// Where it would begin.
+        /// The start of the range.
         start: usize,
-        /// How many bytes were asked for.
+        /// The length of the range.
         len: usize,
     },
-    /// Nothing is mapped in part of the range.
+    /// A part of the range is not mapped.
     #[error("nothing is mapped at {:#x}..{:#x}", hole.start, hole.end)]
     Unmapped {
         /// The first such part.
         hole: Range<usize>,
     },
-    /// A mapping that cannot be snapshotted.
+    /// A mapping in the range cannot be snapshotted.
     #[error("{mapping} cannot be snapshotted: {reason}")]
     Unsuitable {
         /// The first such mapping.
         mapping: MappedRange,
-        /// What is wrong with it.
+        /// The reason.
         reason: Unsuitable,
     },
-    /// A thread has SIGBUS blocked: a fault in place would end the process.
+    /// A thread blocks SIGBUS: a fault handled in place would end the process.
     #[error("thread {thread} blocks SIGBUS: a write handled in place would end the process")]
     Blocked {
-        /// Its id.
+        /// The thread's id.
         thread: u32,
     },
-    /// An end of the range shares its page with other data, and the page is written all the time, so that no moment
-    /// was found to copy the end in; and this process may not make its writers wait.
+    /// The memory starts or ends inside a page that other threads write all the time, so its bytes
+    /// could not be copied at one moment. This process may not make the writers wait.
     #[error(
-        "the page at {page:#x} holds an end of the memory beside other data, and is written all the time: have the \
-         memory begin and end with a page, or permit hugekit to serve the faults of system calls"
+        "the page at {page:#x} has bytes of the memory and other data, which is written \
+         all the time: align the memory to pages, or permit hugekit to handle the faults of \
+         system calls"
     )]
     Unquiet {
-        /// Its address.
+        /// The page's address.
         page: usize,
     },
-    /// An end of the range shares its page with other data, and this kernel does not note writes (before Linux 6.7):
-    /// only while the page's writers wait is it known that the end is of the same moment as the rest. This process may
-    /// not make them wait, or the page holds the calling thread's stack or a thread's own variables.
+    /// The memory starts or ends inside a page, and this kernel does not note writes to it (before
+    /// Linux 6.7). hugekit would have to make the page's writers wait. This process may not, or the
+    /// page contains a stack or thread-local variables.
     #[error(
-        "the page at {page:#x} holds an end of the memory beside other data, and this kernel does not note writes \
-         (Linux 6.7): have the memory begin and end with a page, or permit hugekit to serve the faults of system calls"
+        "the page at {page:#x} has bytes of the memory and other data, and this kernel does \
+         not note writes (Linux 6.7): align the memory to pages, or permit hugekit to handle the \
+         faults of system calls"
     )]
     Unwatched {
-        /// Its address.
+        /// The page's address.
         page: usize,
     },
-    /// Writes to the memory cannot be served.
-    #[error("writes to the memory cannot be served")]
+    /// Faults of writers cannot be handled.
+    #[error("faults of writers cannot be handled")]
     Fault(#[from] FaultError),
-    /// There is no memory for a reserve.
+    /// There is not enough memory for a reserve.
     #[error("no memory for a reserve")]
     Memory(#[from] PoolError),
     /// The region cannot be forked.
     #[error(transparent)]
     Fork(#[from] ForkError),
-    /// What this process has mapped is not known.
+    /// The mappings of this process could not be read.
     #[error(transparent)]
     Machine(#[from] hugekit_machine::Error),
-    /// The thread that was to copy in the background could not be started.
+    /// The thread that copies in the background could not be started.
     #[error("the thread that copies in the background cannot be started")]
     NotStarted(#[source] io::Error),
     /// The heap has no room for the call.
@@ -84,130 +86,132 @@ pub enum SnapshotError {
     /// The kernel refused something else.
     #[error("{call} failed")]
     Kernel {
-        /// What was asked.
+        /// The system call.
         call: &'static str,
-        /// What it answered.
+        /// The kernel's answer.
         source: io::Error,
     },
-    /// Writers changed more than could be preserved before it was read. The snapshot is lost, and the
-    /// writers run.
+    /// Writers changed more than the snapshot may hold before it was read. The snapshot is lost;
+    /// the writers continue.
     #[error(
         "the memory was written faster than its snapshot was read: writers needed more than the {cap} bytes of copies \
          that it may hold, of {len} bytes of memory"
     )]
     CowLimitExceeded {
-        /// Bytes of copies that it may hold ([`max_cow_bytes`](super::Builder::max_cow_bytes)).
+        /// The most bytes of copies ([`max_cow_bytes`](super::Builder::max_cow_bytes)).
         cap: usize,
-        /// Bytes of the memory: with as many, no writer needs more.
+        /// Bytes of the memory. With this limit no writer ever needs more.
         len: usize,
-        /// Bytes that were available for copies, on the machine and in the control group, those of this snapshot included.
+        /// Bytes that were available for copies, on the machine and in the control group, including
+        /// those of this snapshot.
         available: usize,
     },
-    /// There are no addresses for copies. Nothing was taken.
+    /// The process has no addresses for copies. Nothing was allocated.
     #[error("no addresses for copies of {bytes} bytes of memory")]
     NoRoom {
-        /// Bytes of copies that the snapshot was to hold.
+        /// Bytes of copies that the snapshot would have held.
         bytes: usize,
         /// The kernel's answer.
         source: io::Error,
     },
-    /// The owner unmapped, remapped or discarded memory, forbade reading it, or had it merged: what it held is
-    /// not known any more.
+    /// Memory was unmapped, remapped, discarded, merged or made unreadable, so its bytes are not
+    /// known any more.
     #[error(
         "the memory at {address:#x} was unmapped, remapped, discarded, merged or made unreadable"
     )]
     Changed {
-        /// The page, or the first of several.
+        /// The first page.
         address: usize,
     },
-    /// A thread that served writes died, and the writers run.
-    #[error("the thread that served writes to the memory died")]
+    /// A thread that handled faults of writers died; the writers continue.
+    #[error("the thread that handled faults of writers died")]
     Unserved,
-    /// The kernel refuses what it permitted when the snapshot was made: a system-call filter was installed since, or
-    /// another library closed a descriptor that was not its own. The snapshot is lost, as are all others whose
-    /// writes are handled in the same way, and the writers run. There are none before these have been dropped.
+    /// The kernel refuses an operation that it permitted when the snapshot was taken: a system-call
+    /// filter was installed since, or other code closed hugekit's descriptor.
+    ///
+    /// This snapshot and all others with the same fault mode are lost; the writers continue. New
+    /// ones can be taken after these are dropped.
     #[error(
-        "the kernel refuses now to protect memory and to tell of writes (a system-call filter installed since, or a \
-         descriptor closed): the snapshot is lost"
+        "the snapshot is lost: the kernel now refuses to protect memory (a system-call \
+         filter was installed, or a descriptor was closed)"
     )]
     Refused,
-    /// Bytes outside the snapshot were asked for.
-    #[error("bytes {}..{} were asked for, and the snapshot has {len}", range.start, range.end)]
+    /// Bytes outside the snapshot were requested.
+    #[error("bytes {}..{} requested, the snapshot has {len}", range.start, range.end)]
     OutOfRange {
-        /// What was asked for.
+        /// The range requested.
         range: Range<usize>,
         /// Bytes of the snapshot.
         len: usize,
     },
     /// The destination is not as long as the snapshot.
-    #[error("the snapshot has {len} bytes, and the destination {destination}")]
+    #[error("the snapshot has {len} bytes, the destination {destination}")]
     LengthsDiffer {
         /// Bytes of the snapshot.
         len: usize,
         /// Bytes of the destination.
         destination: usize,
     },
-    /// It was cancelled.
+    /// The read was cancelled.
     #[error("cancelled after {bytes} of {len} bytes")]
     Cancelled {
-        /// Bytes that had been read, the first ones.
+        /// Bytes that were read, from the start on.
         bytes: usize,
         /// Bytes of the snapshot.
         len: usize,
     },
-    /// The writer that it was written to failed.
+    /// The destination of [`write_to`](super::Snapshot::write_to) failed.
     #[error("writing failed after {written} bytes")]
     Write {
-        /// Bytes that the writer had taken before, in whole pieces.
+        /// Bytes that were written before, in whole pieces.
         written: usize,
-        /// What it said.
+        /// The destination's error.
         source: io::Error,
     },
-    /// The snapshot belongs to the process that this one was forked from.
-    #[error("the snapshot belongs to the process that this one was forked from")]
+    /// This process is a forked child; the snapshot belongs to its parent.
+    #[error("not available in a forked child: the snapshot belongs to the parent process")]
     Forked,
 }
 
-/// What is wrong with a mapping.
+/// The reason why a mapping cannot be snapshotted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unsuitable {
-    /// Others can write to it.
+    /// It is shared, so other processes could write to it.
     #[error("it is shared, and others could write to it")]
     Shared,
-    /// It shows a file.
-    #[error("it shows a file")]
+    /// It maps a file.
+    #[error("it maps a file")]
     File,
-    /// The kernel's own, such as `[vdso]`.
-    #[error("it is the kernel's")]
+    /// It belongs to the kernel, for example `[vdso]`.
+    #[error("it belongs to the kernel")]
     Kernels,
-    /// It may not be read.
-    #[error("it may not be read")]
+    /// It cannot be read.
+    #[error("it cannot be read")]
     Unreadable,
-    /// `MADV_MERGEABLE` or `PR_SET_MEMORY_MERGE`.
+    /// The kernel may merge its pages (`MADV_MERGEABLE` or `PR_SET_MEMORY_MERGE`).
     #[error("the kernel may merge its pages with equal ones (KSM): advise MADV_UNMERGEABLE first")]
     Mergeable,
-    /// A stack, or thread-local variables, which a thread writes to while it serves its own fault.
+    /// It contains a stack or thread-local variables, which a thread writes while it handles its
+    /// own fault.
     #[error("it holds the stack or the thread-local variables of thread {thread}")]
     Stack {
-        /// Its id.
+        /// The thread's id.
         thread: u32,
     },
-    /// Other code serves its faults.
-    #[error("another userfaultfd serves it")]
+    /// Another userfaultfd handles its faults.
+    #[error("another userfaultfd handles its faults")]
     OtherUserfaultfd,
-    /// A snapshot of it exists whose writes are handled in another way.
-    #[error(
-        "another snapshot of it is handled in another way: in place or threaded, all must be the same"
-    )]
+    /// It has a snapshot with another fault mode.
+    #[error("another snapshot of it has another fault mode: use the same, in place or threaded")]
     OtherFaultMode,
-    /// The kernel cannot protect it.
+    /// The kernel cannot write-protect it.
     #[error("the kernel cannot protect it against writes")]
     Unprotectable,
 }
 
 impl SnapshotError {
-    /// What an administrator or the caller can do about it.
+    /// How an administrator or the program can prevent this error; `None` if no remedy is known.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         Some(match self {
@@ -238,7 +242,7 @@ impl SnapshotError {
 }
 
 impl SnapshotError {
-    /// What it means for a program.
+    /// The kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

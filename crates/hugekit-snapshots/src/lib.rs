@@ -1,30 +1,31 @@
-//! A point in time of memory, while writers go on.
+//! Memory at one point in time, while writers continue.
 //!
-//! [`Snapshot::of_anonymous`] protects memory against writes, which takes microseconds a gigabyte, and returns.
-//! A writer copies the *granule* that it meets aside before the granule changes; a reader of the
-//! snapshot takes each granule from there, or from the owner if it was not written, and lifts the protection
-//! behind itself. Nothing is copied but what is read or written, there is no second process, and page tables
-//! stay as they are.
+//! [`Snapshot::of_anonymous`] protects memory against writes and returns. Before a *granule*
+//! changes, its writer, or a thread of the library, copies it aside. A reader of the snapshot takes
+//! each granule from this copy, or from the owner's memory if no thread wrote to it. Behind the
+//! reader, the protection is lifted. Only granules that are read or written are copied. There is no
+//! second process, and page tables stay unchanged.
 //!
-//! [`Snapshot::of_region`] does the same for memory of a pool, by a fork that is only read: the bytes that it may
-//! take to retain granules are reserved, so that writers never outrun it and nothing that the owner does
-//! takes anything from it.
+//! [`Snapshot::of_region`] does the same for memory of a pool, by a fork that is only read. Its
+//! memory for copies is reserved. So writers never outrun the reader, and no act of the owner takes
+//! bytes from the snapshot.
 //!
-//! The snapshot is what `fork(2)` would have given a child, granule by granule: a store that happened before the
-//! call is in it, one that begins after its return is not, and one that races with the call lands on either
-//! side. Not seen at all are writes by devices, and by system calls through pages that the kernel held
-//! before the snapshot (`io_uring` fixed buffers, `vmsplice`, `O_DIRECT` reads in flight).
+//! The snapshot contains the bytes that `fork(2)` would have given a child, granule by granule. A
+//! store that happened before the call is included. A store that begins after its return is not. A
+//! store that races with the call may be included or not. The library does not see writes by
+//! devices, or by system calls through pages that the kernel held before the snapshot (`io_uring`
+//! fixed buffers, `vmsplice`, `O_DIRECT` reads in flight).
 //!
 //! # System calls
-//! *Threaded* ([`FaultMode`]), a thread of ours is told of each write and copies; no program notices
-//! more than that it takes longer, system calls and KVM included. *In place*, the writer itself
-//! copies, in a handler of SIGBUS. The kernel has no such handler: a system call that is to write
-//! into a granule that is still protected fails with EFAULT and transfers nothing.
-//! [`Snapshot::prepare_write`] preserves the granules of a range before such a call. No thread may
-//! block SIGBUS while it writes: the kernel ends a process for that. System calls that read the
-//! memory work either way. [`Snapshot::serving`] says which it is.
+//! *Threaded* ([`FaultMode`]), a thread of the library serves each write and copies. A program
+//! notices only that the write takes longer, even in system calls and KVM. *In place*, the writer
+//! itself copies, in a handler of SIGBUS. The kernel has no such handler: a system call that writes
+//! to a protected granule fails with EFAULT and transfers nothing. [`Snapshot::prepare_write`]
+//! preserves the granules of a range before such a call. No thread may block SIGBUS while it
+//! writes, because the kernel would end the process. System calls that read the memory work in both
+//! modes. [`Snapshot::serving`] returns the mode.
 //!
-//! `README.md` beside this file draws states and locks and names the races that were considered.
+//! `README.md` beside this file draws states and locks, and lists the races that were considered.
 #![warn(missing_docs, clippy::incompatible_msrv)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 

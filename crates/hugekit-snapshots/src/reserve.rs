@@ -45,8 +45,8 @@ use hugekit_sys::{headroom, memory};
 ///
 /// Snapshots that exist at the same time share the reserve. Each gets as many bytes as it may hold,
 /// if so many are free, and keeps them until it is dropped. Further copies use new memory
-/// ([`SnapshotStats::reserved`](super::SnapshotStats::reserved)). Clones are handles of the same reserve. Children
-/// of `fork(2)` do not inherit it.
+/// ([`SnapshotStats::reserved`](super::SnapshotStats::reserved)). Clones are handles of the same
+/// reserve. Children of `fork(2)` do not inherit it.
 #[derive(Clone, Debug)]
 pub struct Reserve(Arc<ReserveMemory>);
 
@@ -66,8 +66,8 @@ pub(super) struct ReservePart {
     is_over: AtomicBool,
 }
 
-/// The huge pages that parts have, from the first page on, until no part is left. Both numbers are one word, so that no
-/// lock is needed.
+/// The huge pages that parts have, from the first page on, until no part is left. Both numbers are
+/// one word, so that no lock is needed.
 #[derive(Debug, Default)]
 struct PartsTaken(AtomicU64);
 
@@ -141,10 +141,10 @@ impl Reserve {
 
     /// Touches every page, if no snapshot has any; whether it did.
     ///
-    /// For virtual machines: hypervisors take back, move or stop mapping what a guest has not used for a while,
-    /// seconds sometimes, and what the first access costs then a writer would wait for, up to milliseconds for
-    /// 2 MiB. Before a snapshot, while writers still run: 4 milliseconds a gigabyte where all is there, tenths of a
-    /// second where it is not.
+    /// For virtual machines: hypervisors take back, move or stop mapping what a guest has not used
+    /// for a while, seconds sometimes, and what the first access costs then a writer would wait
+    /// for, up to milliseconds for 2 MiB. Before a snapshot, while writers still run: 4
+    /// milliseconds a gigabyte where all is there, tenths of a second where it is not.
     #[doc(hidden)]
     pub fn touch(&self) -> bool {
         let Some(part) = self.take_part(self.len()).filter(|part| part.len() == self.len()) else {
@@ -157,7 +157,8 @@ impl Reserve {
         true
     }
 
-    /// As many bytes as are wanted, rounded up to 2 MiB, or as many as other snapshots have left; none in a forked child.
+    /// As many bytes as are wanted, rounded up to 2 MiB, or as many as other snapshots have left;
+    /// none in a forked child.
     pub(super) fn take_part(&self, wanted: usize) -> Option<ReservePart> {
         let memory = &self.0;
         let (wanted, all) = (wanted.div_ceil(HUGE_PAGE_BYTES), memory.len / HUGE_PAGE_BYTES);

@@ -18,7 +18,7 @@ use super::thread::{MAPPINGS, SignalsBlocked, without_signals};
 /// As much as Rust's own threads have: untouched, it costs addresses alone.
 const STACK_BYTES: usize = 2 << 20;
 
-/// A running thread. Dropped without [`join`](Self::join), it keeps its stack for good.
+/// A running thread. Dropped without [`join`](Self::join), it keeps its stack permanently.
 #[derive(Debug)]
 pub struct HandlerThread {
     id: ThreadId,

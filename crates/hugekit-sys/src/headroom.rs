@@ -42,8 +42,8 @@ impl HeapShortage {
         check()
     }
 
-    /// How an administrator or the program can prevent this error. For bindings: errors that wrap this one have the
-    /// remedy.
+    /// How an administrator or the program can prevent this error. For bindings: errors that wrap
+    /// this one have the remedy.
     #[doc(hidden)]
     #[must_use]
     pub fn remedy(&self) -> String {

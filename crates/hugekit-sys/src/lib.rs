@@ -1,6 +1,6 @@
-//! Everything asked of the kernel: one typed function per system call or ioctl, with its preconditions.
+//! All kernel calls: one typed function for each system call or ioctl, with its preconditions.
 //!
-//! What rustix has is called through rustix; the rest are those it lacks.
+//! If rustix has a call, the function uses rustix. Otherwise it makes the call itself.
 #![warn(clippy::incompatible_msrv)]
 #![allow(
     clippy::len_without_is_empty,

@@ -500,7 +500,7 @@ const NO_ACCESS: ProtFlags = ProtFlags::empty();
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 const SHARED: MapFlags = MapFlags::SHARED;
 
-/// Sees to it that the process may have so many mappings more at this moment.
+/// Checks that the process may have this many mappings more at this moment.
 pub(super) fn check_room(mappings: usize) -> io::Result<()> {
     let page = page_size();
     let (first, all) = (MapFlags::PRIVATE | MapFlags::NORESERVE, mappings * page);

@@ -21,7 +21,7 @@ use super::injection::{Call, pass};
 pub enum PageMap {
     /// What is wanted is asked for.
     Scanned(Scanned),
-    /// All entries are read. Protection is told since Linux 5.14.
+    /// All entries are read. They report protection since Linux 5.14.
     Read(OwnedFd),
 }
 

@@ -216,7 +216,7 @@ impl PrivatePiece {
         PrivateSlice { _bytes: Arc::clone(&self.bytes), start, len }
     }
 
-    /// The next so many words, all of them 0.
+    /// The next `len` words, all of them 0.
     pub fn words<T: Word>(&mut self, len: usize) -> PrivateSlice<T> {
         self.split_off(len)
     }

@@ -46,7 +46,7 @@ pub fn thread_local_bytes() -> usize {
     sum
 }
 
-/// Whether a system-call filter is in force for the calling thread.
+/// Whether the calling thread has a system-call filter.
 pub fn is_filtered() -> bool {
     // SAFETY: answers with a number and takes no pointer; without seccomp, with an error.
     unsafe { libc::prctl(libc::PR_GET_SECCOMP) == 2 }

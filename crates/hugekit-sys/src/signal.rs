@@ -13,7 +13,7 @@ use super::injection::{Call, pass};
 use super::last_error;
 use super::thread::{SignalMask, hold_back};
 
-/// A handler that is told all the kernel knows.
+/// A handler that gets all facts of the kernel.
 pub type SignalHandler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 
 /// What a process does on a signal.
@@ -31,7 +31,7 @@ pub enum Cause {
     Other,
 }
 
-/// What is in force for a signal.
+/// The current action of a signal.
 pub fn in_force(signal: c_int) -> io::Result<Disposition> {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
     pass(Call::Sigaction)?;

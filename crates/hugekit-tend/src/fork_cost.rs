@@ -17,7 +17,7 @@ use crate::mappings::Extent;
 /// what it takes without.
 const HUGE_PAGES: usize = 32;
 
-/// The least of so many forks is what one takes by itself.
+/// The shortest of this many forks is the time of a fork by itself.
 const FORKS: usize = 7;
 
 /// What a fork costs on this machine, whatever else it does.

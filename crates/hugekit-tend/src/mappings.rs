@@ -31,8 +31,8 @@ pub enum Excluded {
     Userfaultfd,
     /// Of a device or the kernel.
     Special,
-    /// Shared with another process since a fork, the other way round: with its parent, or with one of its own kind. A
-    /// collapse would copy what they share.
+    /// Shared with another process since a fork, the other way round: with its parent, or with one
+    /// of its own kind. A collapse would copy what they share.
     SharedSinceFork,
     /// Much longer than what is there of it, as reservations are: a dense range in it is unlikely.
     TooSparse,
@@ -59,10 +59,11 @@ impl fmt::Display for Excluded {
     }
 }
 
-/// Of a mapping's memory, one part in so many may be shared with another process: it grows by no more.
+/// One part in this many of a mapping may be shared with another process: it grows by no more.
 const SHARED: u64 = 10;
 
-/// Of a mapping, one byte in so many must be there: a look at terabytes of address space takes long otherwise.
+/// One byte in this many of a mapping must be populated: reading terabytes of address space takes
+/// long.
 const SPARSE: u64 = 4096;
 
 /// Private anonymous memory of a process, in bytes.

@@ -1,5 +1,6 @@
 //! Private anonymous memory as a program has it, to be snapshotted.
 #![allow(unsafe_code)]
+use std::ops::Range;
 use std::ptr;
 
 use hugekit::HUGE_PAGE_BYTES as HUGE;
@@ -78,6 +79,12 @@ impl Memory {
     /// All of it.
     pub fn range(&self) -> *const [u8] {
         ptr::slice_from_raw_parts(self.start, self.len)
+    }
+
+    /// Its addresses.
+    pub fn addresses(&self) -> Range<usize> {
+        let start = self.start.addr();
+        start..start + self.len
     }
 }
 

@@ -10,7 +10,7 @@ use crate::count::Count;
 use crate::run::{root, target_dir};
 
 const BEGIN: &str = "<!-- Written by `cargo xtask fleet --record`. -->\n";
-const END: &str = "<!-- The end of what is written. -->\n";
+const END: &str = "<!-- End. -->\n";
 const HEAD: &str =
     "\n| guest | difference | Linux | passed, failed, skipped |\n| --- | --- | --- | --- |\n";
 

@@ -1,17 +1,17 @@
-//! Routines: how bytes become zero, or like others, on this CPU.
+//! Routines: functions that clear or copy bytes on this CPU.
 //!
-//! One table for clearing and one for copying list every routine of an architecture, available or not, so that tests, the
-//! lab, `doctor` and `--routine` enumerate the same rows. This file is the only place that asks
-//! which architecture it is compiled for; each architecture exports the same names.
+//! One table for clearing and one for copying list every routine of an architecture, available or
+//! not. So tests, the lab, `doctor` and `--routine` list the same rows. Only this file asks for
+//! which architecture it is compiled. Each architecture exports the same names.
 //!
-//! A routine is either *cached* (ordinary stores: the bytes end up in the cache of the CPU that
-//! wrote them) or *streaming* (non-temporal stores: nothing is read for ownership, nothing is
-//! evicted, and the bytes are in memory rather than in the cache). Streaming stores are more weakly
-//! ordered than others, and not even a release store waits for them: a routine hands back an
-//! [`Unfenced`] token, and the memory may be shown to another thread only after
+//! A routine is either *cached* or *streaming*. A cached routine uses ordinary stores, and the
+//! bytes end in the cache of the CPU that wrote them. A streaming routine uses non-temporal stores.
+//! They read nothing for ownership and evict nothing, and the bytes end in memory. Streaming stores
+//! are more weakly ordered than others, and not even a release store waits for them. So a routine
+//! returns an [`Unfenced`] token. Another thread may see the memory only after
 //! [`Unfenced::publish`].
 //!
-//! Nothing here makes a system call or allocates.
+//! No function here makes a system call or allocates.
 
 #![allow(unsafe_code)]
 

@@ -9,25 +9,27 @@ use crate::profile::{COLD_MOST, CacheState, Choice, WARM_MOST};
 use hugekit_sys::HUGE_PAGE_BYTES;
 use hugekit_sys::private_pages::{PrivatePiece, PrivateSlice};
 
-/// Bytes of a slice: what a large operation lets each candidate do of it, and what a unit is at most.
+/// Bytes of a slice: what a large operation lets each candidate do of it, and what a unit is at
+/// most.
 pub(super) const SLICE: usize = HUGE_PAGE_BYTES;
 
-/// From so many bytes on operations are learned from, as a logarithm, and from so many on they are one class.
+/// Operations of at least this many bytes teach, as a logarithm; from the second on they are one
+/// class.
 const COLD: (u32, u32) = (COLD_MOST.ilog2(), SLICE.ilog2());
 const WARM: (u32, u32) = (WARM_MOST.ilog2(), 30);
 
-/// Warm operations up to here are compared as wholes, not in slices: what is in the cache when one begins is what the
-/// one before left there.
+/// Warm operations up to here are compared as wholes, not in slices: what is in the cache when one
+/// begins is what the one before left there.
 const WHOLE_BELOW: u32 = 25;
 
-/// How many units there are for each trial of a settled class, at first and at last, as logarithms. A trial of a whole
-/// operation costs more than the other routine does, because a CPU that changes from one kind of vectors to another may
-/// stand still for 10 µs. So there are fewer of these.
+/// How many units there are for each trial of a settled class, at first and at last, as logarithms.
+/// A trial of a whole operation costs more than the other routine does, because a CPU that changes
+/// from one kind of vectors to another may stand still for 10 µs. So there are fewer of these.
 const SLICES: (u32, u32) = (4, 7);
 const WHOLES: (u32, u32) = (6, 10);
 
-/// A thirty-second: about what two medians of three slices differ by; a sixteenth, where it is the best of three that
-/// counts, of several candidates; and an eighth, where they are of microseconds.
+/// A thirty-second: about what two medians of three slices differ by; a sixteenth, where it is the
+/// best of three that counts, of several candidates; and an eighth, where they are of microseconds.
 const INERTIA: (u64, u64) = (1, 32);
 const HELD_INERTIA: (u64, u64) = (1, 16);
 const SHORT_INERTIA: (u64, u64) = (1, 8);
@@ -43,15 +45,16 @@ const SLICED: ComparisonRules = ComparisonRules {
 const SHORT: ComparisonRules =
     ComparisonRules { patience: 3, intervals: WHOLES, inertia: SHORT_INERTIA, ..SLICED };
 
-/// Where a cache holds the bytes their reader loses by it, and streaming is up to 1.3 times as fast; where none does, 1.6
-/// to 2.8 times (decision 19).
+/// Where a cache holds the bytes their reader loses by it, and streaming is up to 1.3 times as
+/// fast; where none does, 1.6 to 2.8 times (decision 19).
 const HELD: ComparisonRules =
     ComparisonRules { may_be_held: true, inertia: HELD_INERTIA, readers_share: (1, 2), ..SHORT };
 
 /// Classes of both states.
 const CLASSES: usize = (COLD.1 - COLD.0 + 1 + WARM.1 - WARM.0 + 1) as usize;
 
-/// How many counts there are of the units since the last trial, so that threads do not write the same line.
+/// How many counts there are of the units since the last trial, so that threads do not write the
+/// same line.
 const STRIPES: usize = 16;
 
 /// By class, the units since the last trial, of the threads that share a stripe.
@@ -74,7 +77,7 @@ pub(super) struct Class {
 }
 
 impl Class {
-    /// That of pieces of so many bytes; `None` if they are too short to learn from.
+    /// The class of pieces of this many bytes; `None` if they are too short to learn from.
     #[inline]
     pub(super) fn of(state: CacheState, len: usize) -> Option<Self> {
         let (first, last) = Self::range(state);
@@ -104,7 +107,8 @@ impl Class {
         })
     }
 
-    /// Whether its operations are compared as wholes: those that store through the cache, and the best that streams.
+    /// Whether its operations are compared as wholes: those that store through the cache, and the
+    /// best that streams.
     pub(super) fn is_whole(self) -> bool {
         self.state == CacheState::Warm && self.log < WHOLE_BELOW
     }
@@ -123,13 +127,14 @@ impl Class {
     }
 }
 
-/// What one method, clear or copy, has learned: its candidates, and what was measured of them by class.
+/// What one method, clear or copy, has learned: its candidates, and what was measured of them by
+/// class.
 #[derive(Debug)]
 pub(crate) struct Candidates<F: 'static> {
     /// What of the table this CPU has; libc's is the first.
     candidates: Vec<&'static Routine<F>>,
-    /// Bit by bit, whether cold bytes are learned from by it: libc's, those that stream, and what else the built-in
-    /// profile names for them.
+    /// Bit by bit, whether cold bytes are learned from by it: libc's, those that stream, and what
+    /// else the built-in profile names for them.
     for_cold: u32,
     built_in: &'static Choice<F>,
     /// By class.
@@ -168,8 +173,8 @@ impl<F> Candidates<F> {
         &self.measurements[class.index()]
     }
 
-    /// The routine in charge of a class, and whether it was learned. Short cold operations use the routine that long ones
-    /// found fastest, until their own class is settled.
+    /// The routine in charge of a class, and whether it was learned. Short cold operations use the
+    /// routine that long ones found fastest, until their own class is settled.
     #[inline]
     pub(super) fn in_charge(&self, class: Class, len: usize) -> (&'static Routine<F>, bool) {
         let verdict = self.measurement(class).verdict();
@@ -194,8 +199,8 @@ impl<F> Candidates<F> {
         verdict.candidate.filter(|_| verdict.is_settled)
     }
 
-    /// What operations of this class, the one at hand of `len` bytes, compare: what suits cold bytes, or all that
-    /// store through the cache with what streams best as far as is known.
+    /// What operations of this class, the one at hand of `len` bytes, compare: what suits cold
+    /// bytes, or all that store through the cache with what streams best as far as is known.
     pub(super) fn comparison(&self, class: Class, len: usize) -> Comparison {
         let prior = self.index_of(self.in_charge(class, len).0);
         let streams = |index: &usize| self.candidates[*index].kind() == Kind::Streaming;
@@ -251,8 +256,8 @@ impl<F> Candidates<F> {
     }
 }
 
-/// One of the stripes, by where the calling thread's stack lies: threads have different ones mostly, a signal handler
-/// has one too, and it takes no thread-local state.
+/// One of the stripes, by where the calling thread's stack lies: threads have different ones
+/// mostly, a signal handler has one too, and it takes no thread-local state.
 #[inline]
 fn stripe() -> usize {
     let here = 0_u8;
@@ -283,7 +288,8 @@ mod tests {
         assert!(Class::of(CacheState::Warm, WARM_MOST).is_some());
     }
 
-    /// The classes together compare every routine that the CPU has: none is dropped for lack of a place.
+    /// The classes together compare every routine that the CPU has: none is dropped for lack of a
+    /// place.
     fn compares_all<F>(table: &'static [Routine<F>], built_in: &'static Choice<F>) {
         let candidates = Candidates::new(table, built_in).unwrap();
         let compared = |class: Class| {

@@ -25,7 +25,7 @@ const HOPELESS: (u64, u64) = (1, 4);
 /// How the candidates of a class are compared.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ComparisonRules {
-    /// Until it is settled, one of so many units is a trial. Logarithm.
+    /// Until it is settled, one of this many units is a trial. Logarithm.
     pub(super) patience: u32,
     /// Whether a cache may hold the bytes. Then each candidate has two trials in a row, and the second one counts: what
     /// the first one leaves in the cache is what the second one finds there. And a candidate that stores through the
@@ -112,7 +112,7 @@ impl Comparison {
 pub(super) struct Verdict {
     /// The candidate in charge; `None` before the first round is over.
     pub(super) candidate: Option<usize>,
-    /// One of so many units is a trial. Logarithm.
+    /// One of this many units is a trial. Logarithm.
     pub(super) interval: u32,
     /// All candidates had their rounds.
     pub(super) is_settled: bool,

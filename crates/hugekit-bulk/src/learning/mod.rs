@@ -1,17 +1,17 @@
-//! Operations learn from their own work which routine is fastest on this machine at this time.
+//! Operations measure which routine is fastest on this machine at this time.
 //!
 //! A [`Profile`] knows CPU models, so it misses newer ones. Therefore a clear or a copy with the
 //! built-in profile measures while it works. Its first slices of 2 MiB are *trials*: libc and each
 //! routine that streams on this CPU do one in turn, timed by the CPU's clock. The fastest does the
-//! rest. The process shares these timings, and later operations of the same kind use them. One
-//! slice of sixteen, later of 128, is a trial again, because neighbours and frequencies change.
-//! Shorter operations, from 16 KiB on, use the timings of long ones; one of eight of them is a
-//! trial as a whole. `README.md` beside this file has the comparisons, the highest cost, and the
-//! races that were considered.
+//! rest. The process shares these timings, and later operations of the same kind use them. After
+//! that, one slice in 16 is a trial, because neighbours and frequencies change. This share falls to
+//! one in 128. Shorter operations, from 16 KiB on, use the timings of long ones. At first, one of
+//! eight of them is a trial as a whole. `README.md` beside this file describes the comparisons, the
+//! highest cost, and the races that were considered.
 //!
 //! The routine never changes the resulting bytes, nor when other threads may see them.
 //!
-//! A program that wants the same routine every time [installs](Profile::install) a profile, or
+//! A program that needs the same routine every time [installs](Profile::install) a profile, or
 //! calls [`set_enabled(false)`](set_enabled).
 
 mod candidates;

@@ -19,7 +19,7 @@ impl TimePerByte {
         Self((ticks.saturating_mul(256 << 10) / bytes as u64).clamp(1, SAMPLE))
     }
 
-    /// Dearer by so many of `of` parts.
+    /// Slower by this many of `of` parts.
     pub(super) fn raised(self, by: u64, of: u64) -> Self {
         Self(self.0 + self.0 * by / of)
     }

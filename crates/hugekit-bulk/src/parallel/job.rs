@@ -229,7 +229,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Threads for so many wanted, and what made it fewer than the caller insisted on.
+    /// Threads for this many wanted, and the reason if they are fewer than the caller requires.
     fn limit_threads(&self, placement: &Placement, wanted: usize) -> (usize, Option<Limit>) {
         let chunks = plan::threads(self.len, self.min_chunk, usize::MAX);
         let (cpus, by_cpus) = placement.limit();

@@ -1,18 +1,18 @@
 //! Jobs on several threads: clear, populate and copy in chunks, each on the node that holds it.
 //!
-//! A job is a range, a function for a chunk of it, and who may help. The calling thread always
-//! works too. Helpers are workers of the process that sleep between jobs, so a job costs microseconds.
-//! `README.md` beside this file draws their states and names the races that were considered;
-//! `docs/decisions/0005-parallel-crew.md` has the measurements.
+//! A job consists of a range, a function for a chunk of it, and a limit for its threads. The
+//! calling thread always works, too. Helpers are workers of the process that sleep between jobs, so
+//! a job costs microseconds. `README.md` beside this file draws their states and lists the races
+//! that were considered. `docs/decisions/0005-parallel-crew.md` contains the measurements.
 //!
 //! - Helpers run on the CPUs of the node whose part they work on, within the calling thread's
-//!   affinity mask, and move to the next node that has work when theirs has none left.
-//! - Threads are limited by the allowed CPUs and by the control group's CPU quota.
-//! - All jobs of [`Threads::Auto`] together, those of other processes included, have at most so many threads on the
-//!   memory of a node as one of them may have.
-//! - A job may be started from several threads at once and from within a chunk.
-//! - After a `fork()`, a child that starts a job gets workers of its own. A chunk function itself
-//!   must not fork and return in the child: what its helpers held is lost there, and the job ends
+//!   affinity mask. If that node has no work left, they move to the next node that has.
+//! - The allowed CPUs and the control group's CPU quota limit the threads.
+//! - All jobs of [`Threads::Auto`] together, even of several processes, use no more threads on the
+//!   memory of a node than one job may use.
+//! - A program may start a job from several threads at once, and from within a chunk.
+//! - After a `fork()`, a child that starts a job gets its own workers. A chunk function itself must
+//!   not fork and return in the child: the chunks of its helpers are lost there, and the job ends
 //!   in [`JobError::Forked`].
 
 mod done;
@@ -117,19 +117,20 @@ impl Report {
     }
 }
 
-/// What limits the number of threads.
+/// The reason for a smaller number of threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Limit {
-    /// There are only so many CPUs that the calling thread may run on.
+    /// The calling thread may run on only this many CPUs.
     AllowedCpus(usize),
-    /// The control group has the time of so many CPUs.
+    /// The control group has the time of only this many CPUs.
     CpuQuota(usize),
-    /// There are only so many minimum chunks.
+    /// There are only this many minimum chunks.
     Chunks(usize),
-    /// Other jobs, of this process or of others, have all but so many of the threads that a node's memory can use.
+    /// Other jobs, of this process or of others, leave only this many of the threads that a NUMA
+    /// node's memory can use.
     OtherJobs(usize),
-    /// The heap has no room for what several threads need: the calling one works alone.
+    /// The heap has no room for several threads; the calling thread works alone.
     Heap,
 }
 
@@ -147,17 +148,17 @@ pub enum JobError<E> {
     /// The job was cancelled before all of it was done.
     #[error("cancelled after {} of {} bytes", done.bytes(), done.asked().len())]
     Cancelled {
-        /// What was done before.
+        /// The bytes that are done.
         done: Done,
     },
-    /// A chunk failed; of several, the first.
+    /// A chunk failed. If several failed, this is the first.
     #[error("bytes {}..{}, after {} others were done: {error}", range.start, range.end, done.bytes())]
     Chunk {
         /// The chunk's offsets.
         range: Range<usize>,
-        /// What was done, without the chunks that failed.
+        /// The bytes that are done, without the chunks that failed.
         done: Done,
-        /// What the chunk function said.
+        /// The error of the chunk function.
         error: E,
     },
     /// The chunk function called `fork(2)`, and this is the child. The chunks of the helpers are

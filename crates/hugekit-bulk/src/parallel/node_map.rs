@@ -199,7 +199,7 @@ mod tests {
     const MIB: usize = 1 << 20;
     const GIB: usize = 1 << 30;
 
-    /// The map of so many bytes in such steps, where `node` says which node holds an offset.
+    /// The map of this many bytes in these steps; `node` returns the node of an offset.
     fn map_of(len: usize, step: usize, node: impl Fn(usize) -> Option<u32>) -> Option<NodeMap> {
         NodeMap::sampled(len, step, 4 * KIB, |offsets| {
             Some(offsets.iter().map(|&offset| node(offset)).collect())

@@ -118,7 +118,7 @@ pub(super) mod tests {
     use super::*;
     use hugekit_machines::Files;
 
-    /// A machine whose nodes have these CPUs, all of which are online and allowed unless said.
+    /// A machine whose nodes have these CPUs, all of which are online and allowed by default.
     pub(in super::super) fn machine(nodes: &[(u32, &str)], allowed: &str) -> Files {
         let machine = Files::new().unwrap();
         let all: CpuSet = nodes

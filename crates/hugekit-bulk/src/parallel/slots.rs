@@ -29,7 +29,7 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// None yet. Where the file cannot be had, there is one for every thread.
+    /// None yet. If the file cannot be opened, there is one for every thread.
     pub(super) fn none() -> Self {
         let file = open().inspect_err(|&error| report_once(error));
         Self { file: file.ok(), taken: Vec::new() }

@@ -12,7 +12,7 @@ use hugekit_sys::thread::affinity;
 
 static INSTALLED: OnceLock<Profile> = OnceLock::new();
 
-/// Another profile was installed before, and stays in force.
+/// Another profile was installed before. The process keeps using it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "a profile is installed already, and a process has one: install it where the program starts"

@@ -1,15 +1,15 @@
-//! Which routine clears or copies how much: crossovers and radii as data.
+//! The routine for each length: crossovers and radii as data.
 //!
-//! No single routine is best at every length. Ordinary stores win while the bytes fit a cache that
-//! is near; streaming stores win once the bytes would only pass through it; and where the line runs
-//! differs from one CPU model to the next (on Skylake-X streaming never wins at all). A [`Profile`]
-//! holds those lines for one machine. [`Profile::builtin`] derives one from the CPU model and the
-//! cache sizes; its figures come from `docs/decisions/0002-clear-crossovers.md` and
+//! No single routine is best at every length. Ordinary stores win while the bytes fit a near cache.
+//! Streaming stores win if the bytes would only pass through the cache. The limit between them
+//! differs from one CPU model to the next (on Skylake-X streaming never wins). A [`Profile`]
+//! contains these limits for one machine. [`Profile::builtin`] derives one from the CPU model and
+//! the cache sizes. Its figures come from `docs/decisions/0002-clear-crossovers.md` and
 //! `0004-copy-crossovers.md`. A program uses the built-in profile until it
 //! [installs](Profile::install) its own.
 //!
-//! The rule behind every default is *never slower than libc*: on a CPU without measurements,
-//! libc stays in charge until the bytes exceed the last-level cache.
+//! The rule behind every default is *never slower than libc*: on a CPU without measurements, libc
+//! is used until the bytes exceed the last-level cache.
 
 mod builtin;
 mod in_force;

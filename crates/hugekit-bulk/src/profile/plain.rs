@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{Choice, Profile};
 
-/// Before a profile is in force, and at least: a shorter operation is over before one has been looked at.
+/// Before there is a profile, and at least: a shorter operation is over before one was read.
 const LEAST: usize = 4 << 10;
 
 /// At most: longer ones learn (`learning/candidates.rs`).

@@ -52,7 +52,7 @@ pub(crate) struct BrokerCommand {
     #[arg(long, value_name = "WHO", default_value = "broker", value_parser = charge)]
     charge: Charge,
     /// The socket to listen at [default: /run/hugekit/broker.sock for root, otherwise below
-    /// $XDG_RUNTIME_DIR]
+    /// `$XDG_RUNTIME_DIR`]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 }

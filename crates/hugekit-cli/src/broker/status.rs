@@ -16,10 +16,11 @@ use crate::socket;
 use crate::text::write_out;
 use crate::usage::Remedied;
 
-/// Say what a broker has: units, leases, and who has them.
+/// Print the units and the leases of a broker, with the user of each lease.
 #[derive(Debug, Args)]
+#[command(after_help = "Example: hugekit broker status")]
 pub(super) struct Status {
-    /// The broker's socket [default: /run/hugekit/broker.sock, or below $XDG_RUNTIME_DIR]
+    /// The broker's socket [default: /run/hugekit/broker.sock, or below `$XDG_RUNTIME_DIR`]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Print only JSON

@@ -17,14 +17,14 @@ pub(super) fn run(bytes: usize) -> anyhow::Result<Ways> {
     let mut first = pool.region(bytes)?;
     first.fill(1);
     let about = format!(
-        "{} twice, until the second one has been written in {} places. Both are on {}.",
+        "Time until {} exist twice, and {} places of the second are written. Both are on {}.",
         Size(bytes),
         bytes.div_ceil(STRIDE),
         pool.backing()
     );
     let ways = [
         ("copied into another region", ""),
-        ("region.fork()", "a granule is copied when one side writes it first, and never before."),
+        ("region.fork()", "only the first write to a granule copies it."),
     ];
     Ways::in_turn(about, &ways, |way| match way {
         0 => second_of(&first, copied),

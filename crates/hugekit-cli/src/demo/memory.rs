@@ -12,14 +12,14 @@ const PAGE: usize = 4096;
 pub(super) fn run(bytes: usize) -> anyhow::Result<Ways> {
     let pool = Pool::builder(bytes).populate_now(true).build()?;
     let about = format!(
-        "{} of zeroed memory, until every page of it was written. The pool is on {}.",
+        "Time to get {} of zeroed memory and to write to every page. The pool is on {}.",
         Size(bytes),
         pool.backing()
     );
     let ways = [
         ("vec![0; n], from the kernel", ON_BASE_PAGES),
         ("pool.region(n), from hugekit", CLEARED_BEFORE),
-        ("the same, cleared only then", "all of it was dirty; several threads clear it."),
+        ("the same, cleared only then", "all of it was dirty: several threads clear it first."),
     ];
     Ways::in_turn(about, &ways, |way| match way {
         0 => Ok(from_the_kernel(bytes)),
@@ -28,10 +28,11 @@ pub(super) fn run(bytes: usize) -> anyhow::Result<Ways> {
     })
 }
 
-const ON_BASE_PAGES: &str = "on base pages, where this machine keeps transparent huge pages for programs that ask for them.";
+const ON_BASE_PAGES: &str =
+    "on base pages: this machine gives huge pages only to programs that request them.";
 
 const CLEARED_BEFORE: &str =
-    "cleared before, when the owner before had dropped it; that work is not in this time.";
+    "cleared in the background after its last owner dropped it; not in this time.";
 
 fn from_the_kernel(bytes: usize) -> Duration {
     let start = Instant::now();

@@ -25,8 +25,8 @@ pub(super) fn run(bytes: usize) -> anyhow::Result<Ways> {
     let mut copy = vec![1_u8; bytes];
     let mut file = tempfile::tempfile().context("no file to save to")?;
     let about = format!(
-        "{} saved to a file while their owner goes on writing: the longest step of the owner's, from \
-         the save on until the file is complete. Every file is compared with the state as it was.",
+        "{} are saved to a file while their owner continues to write. The time is the owner's \
+         longest step until the file is complete. Every file is compared with the memory as it was.",
         Size(bytes)
     );
     let ways = [
@@ -34,7 +34,7 @@ pub(super) fn run(bytes: usize) -> anyhow::Result<Ways> {
         ("it copies, a thread writes the copy", ""),
         (
             "Snapshot::of_region(), a thread writes",
-            "the owner copies aside what it writes first, 2 MiB at most.",
+            "the first write to each 2 MiB or less copies these bytes aside.",
         ),
     ];
     Ways::in_turn(about, &ways, |way| {

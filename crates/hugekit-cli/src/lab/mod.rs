@@ -257,10 +257,7 @@ fn keep(record: &Record) -> Option<String> {
             Some(id)
         }
         Err(error) => {
-            say(&format!(
-                "warning: the record was not kept: {}; use --no-record to keep none",
-                error_chain(&error)
-            ));
+            say(&format!("warning: {}; use --no-record to keep no record", error_chain(&error)));
             None
         }
     }

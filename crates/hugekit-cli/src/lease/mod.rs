@@ -40,7 +40,7 @@ pub(crate) struct LeaseCommand {
     /// Fail if no unit is ready
     #[arg(long, conflicts_with = "wait")]
     no_wait: bool,
-    /// The broker's socket [default: /run/hugekit/broker.sock, or below $XDG_RUNTIME_DIR]
+    /// The broker's socket [default: /run/hugekit/broker.sock, or below `$XDG_RUNTIME_DIR`]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Without a broker: the pages of the memory

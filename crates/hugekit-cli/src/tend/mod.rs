@@ -83,7 +83,7 @@ impl Tend {
         if !self.command.is_empty() {
             return program::run(&self.command, move |pid, stop| {
                 tend.tend(builder, Some(pid), stop).inspect_err(|error| {
-                    text::say(&format!("note: tending has stopped: {error:#}"))
+                    text::say(&format!("note: tending has stopped: {error:#}"));
                 })
             });
         }

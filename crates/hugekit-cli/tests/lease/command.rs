@@ -138,7 +138,7 @@ fn configurations(_: Backing) {
     assert!(start(&["--unit", "5", "--backing", "base"]).contains("no whole number of pages"));
     assert!(start(&["--unit", "0", "--backing", "base"]).contains("no whole number of pages"));
     assert!(start(&[]).contains("--unit"));
-    assert!(start(&["--unit", "1MiB", "--quota", "root=1"]).contains("the user is a number"));
+    assert!(start(&["--unit", "1MiB", "--quota", "root=1"]).contains("the user must be a number"));
     assert!(start(&["--unit", "1MiB", "--quota", "7"]).contains("UID=SIZE"));
     assert!(start(&["--unit", "1MiB", "--charge", "me"]).contains("control group"));
     let none = ["--unit", "1MiB", "--backing", "base", "--charge", "/nonexistent"];

@@ -79,7 +79,7 @@ fn second_tender_of_a_process_waits_for_the_first_to_end() {
     let mut second = tend();
     let mut note = String::new();
     BufReader::new(second.0.stderr.take().unwrap()).read_line(&mut note).unwrap();
-    assert!(note.contains("tended already") && note.contains("waiting"), "{note}");
+    assert!(note.contains("another tender") && note.contains("waiting"), "{note}");
     drop(first);
     line.clear();
     BufReader::new(second.0.stdout.take().unwrap()).read_line(&mut line).unwrap();

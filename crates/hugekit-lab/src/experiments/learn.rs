@@ -24,7 +24,7 @@ use crate::size::{GIB, MIB, Size};
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "learn",
-    repeats: "beyond: a process's first, second and later calls, and what they learn",
+    repeats: "beyond: a process's first, second and later calls, as timings are learned",
     why: "Measures what a process's first, second and later operations gain from what the library learned of the \
           ones before, beside libc, the best routine and the built-in choice. A table of CPU models is always \
           behind the machines that programs run on, and learning must pay for itself at once.",

@@ -106,7 +106,7 @@ class Saving:
         # Asked first, because the thread ends last. In a forked child it has ended, wherever it was.
         is_alive, outcome = self._thread.is_alive(), self._outcome
         if outcome is None and not is_alive:
-            raise RuntimeError("the parent process makes this save: wait for it there")
+            raise RuntimeError("not available in a forked child: wait for the save in the parent process")
         return outcome
 
     def __repr__(self) -> str:

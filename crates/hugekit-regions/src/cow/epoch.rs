@@ -60,7 +60,10 @@ impl<'a> Turn<'a> {
                 self.written[index] = !unwritten;
             }
         });
-        apart.iter().for_each(|&slot| mapping.unwritten.clear(slot));
+        for &slot in apart {
+            mapping.unwritten.clear(slot);
+            self.written[slot / 64] |= 1 << (slot % 64);
+        }
         mapping.counts().epoch.store(self.number, Ordering::SeqCst);
     }
 

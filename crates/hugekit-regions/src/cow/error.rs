@@ -10,8 +10,8 @@ use hugekit_bulk::populate::PopulateError;
 use hugekit_sys::ErrorKind;
 use hugekit_sys::headroom::HeapShortage;
 
-/// Why a region could not be forked, or a fork not given back. A region that could not be forked is as it
-/// was, and nothing of the pool was taken.
+/// An error of a fork, or of returning its memory. A region that could not be forked is unchanged,
+/// and so is the pool.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ForkError {
@@ -24,54 +24,54 @@ pub enum ForkError {
         Size(*granule), Size(*least), Size(*most)
     )]
     Granule {
-        /// Bytes asked for.
+        /// Bytes requested.
         granule: usize,
-        /// The least possible.
+        /// The smallest granule here.
         least: usize,
-        /// The most possible.
+        /// The largest granule here.
         most: usize,
     },
-    /// A range that the fork is not to inherit does not lie within the region.
+    /// A range that the fork should leave out lies outside the region.
     #[error("bytes {}..{} lie outside a region of {len} bytes", range.start, range.end)]
     OutOfRange {
-        /// Offsets asked for.
+        /// The range requested.
         range: Range<usize>,
         /// Bytes of the region.
         len: usize,
     },
-    /// An earlier fork has decided for the fork group.
+    /// An earlier fork has set the granule of the fork group.
     #[error("the region shares granules of {} with its forks, not of {}", Size(*granule), Size(*asked))]
     GranuleDiffers {
-        /// Bytes asked for.
+        /// Bytes requested.
         asked: usize,
         /// Bytes of the group's granules.
         granule: usize,
     },
-    /// An earlier fork has decided for the fork group.
-    #[error("faults of the region and its forks are served by {fault_mode:?}, not by {asked:?}")]
+    /// An earlier fork has set the fault mode of the fork group.
+    #[error("faults of the region and its forks are handled by {fault_mode:?}, not by {asked:?}")]
     FaultModeDiffers {
-        /// What was asked for.
+        /// The mode requested.
         asked: FaultMode,
-        /// What serves the fork group.
+        /// The mode of the fork group.
         fault_mode: FaultMode,
     },
-    /// The pool cannot keep room for the fork's copies.
+    /// The pool cannot reserve memory for the fork's copies.
     #[error("no room for the fork's copies")]
     Pool(#[from] PoolError),
-    /// Faults cannot be served.
+    /// Faults cannot be handled.
     #[error(transparent)]
     Fault(#[from] FaultError),
-    /// A program was given the region's file, and writes past every protection.
-    #[error("the region's file was given away: who has it writes past any protection")]
+    /// A program has the region's file, so it could write without a fault.
+    #[error("a program has the region's file, and could write to it past the protection")]
     FileGiven,
-    /// The fork would cost more mappings than there are for forks.
+    /// The fork needs more mappings than are left for forks.
     #[error("the fork needs {needed} mappings, {left} of {most} are left for forks")]
     Mappings {
         /// Mappings of the fork.
         needed: usize,
         /// Mappings that are left.
         left: usize,
-        /// Mappings of the process, or of the fork group, that forks may cost.
+        /// The most mappings for forks, of the process or of the fork group.
         most: usize,
     },
     /// The process has no address or no mapping left.
@@ -79,40 +79,40 @@ pub enum ForkError {
     NotMapped {
         /// Mappings of the fork.
         mappings: usize,
-        /// What the kernel said.
+        /// The kernel's answer.
         source: io::Error,
     },
-    /// What the region has could not be made ready to be shared.
+    /// Memory of the region could not be populated or cleared for the fork.
     #[error("the region could not be made ready")]
     NotReady(#[source] JobError<PopulateError>),
-    /// What changed since an epoch was asked of other memory than it is of, or of memory that has begun another epoch
-    /// since, or was truncated.
+    /// The epoch belongs to other memory, or is not the last epoch of this memory, or the memory
+    /// was truncated.
     #[error("the epoch is not the last one of this memory: begin with a first one")]
     OtherEpoch,
-    /// What the fork needs a copy of at once could not be copied.
+    /// Pinned bytes, which a fork copies at once, could not be copied.
     #[error("the fork's pinned bytes could not be copied")]
     Copy(#[source] PopulateError),
-    /// The kernel would not take the memory back.
-    #[error("the kernel does not take the memory back")]
+    /// The kernel did not free the memory.
+    #[error("the kernel did not free the memory")]
     Kept(#[source] io::Error),
     /// The heap has no room for the call.
     #[error(transparent)]
     Heap(#[from] HeapShortage),
-    /// Any other refusal of the kernel.
+    /// The kernel refused something else.
     #[error("{call} failed")]
     Kernel {
-        /// What was asked.
+        /// The system call.
         call: &'static str,
-        /// What it answered.
+        /// The kernel's answer.
         source: io::Error,
     },
-    /// This process was forked from the region's, which alone has its memory.
-    #[error("the region belongs to the process that this one was forked from")]
+    /// This process is a forked child; the region belongs to its parent.
+    #[error("not available in a forked child: the region belongs to the parent process")]
     Forked,
 }
 
 impl ForkError {
-    /// What an administrator or the caller can do about it.
+    /// How an administrator or the program can prevent this error; `None` if no remedy is known.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         Some(match self {
@@ -134,7 +134,7 @@ impl ForkError {
 }
 
 impl ForkError {
-    /// What it means for a program.
+    /// The kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

@@ -1,11 +1,12 @@
 //! Copy-on-write: regions that share memory until one of them writes.
 //!
-//! A fork shares the granules of its parent until one region writes one. Then **the parent keeps its page**
-//! and one of the others gets a copy: a parent's addresses, page-table entries and place in the file stay
-//! as they are, whichever come and go. The last one to have a granule copies nothing. Every fork
-//! has an extent of its own, reserved when it is made, so that no write is ever short of memory.
+//! A fork and its parent share each granule until one of these regions writes to it. At that write,
+//! **the parent keeps its page** and one of the other regions gets a copy. So a parent's addresses,
+//! page-table entries and place in the file stay unchanged, whichever forks come and go. The last
+//! region that shows a granule copies nothing. Every fork has its own extent, which is reserved
+//! when the fork is made, so no write is short of memory.
 //!
-//! `README.md` beside this file says how the tables, the kernel's mappings and the faults play together.
+//! `README.md` beside this file describes the tables, the kernel's mappings and the faults.
 
 mod apart;
 mod apply;

@@ -1,17 +1,19 @@
-//! Faults served by us: memory that is made ready when it is touched for the first time.
+//! Faults that hugekit serves: memory that is made ready at the first access.
 //!
-//! A region of which something is not clean when it is allocated ([`Clearing::OnFault`]) is registered
-//! with userfaultfd(2), and the first access to a folio comes to us: the folio is cleared through the
-//! pool's own mapping, near the address that was touched last and cached, the rest streamed; then it is
-//! shown. A region of which everything is clean needs none of this, and is not registered.
+//! A region with [`Clearing::OnFault`] that is not completely clean is registered with
+//! userfaultfd(2). The first access to a folio is then a fault that hugekit serves. hugekit clears
+//! the folio through the pool's own mapping and then shows it. The bytes near the accessed address
+//! are cleared last and stay cached, and the rest is streamed. A region that is completely clean is
+//! not registered.
 //!
-//! There are two ways to be told of an access ([`FaultMode`]). *In place*, the faulting thread serves
-//! itself in a handler of SIGBUS: no privilege, no other thread, no wake-up. But an access by the kernel
-//! on behalf of the process fails instead of waiting: a system call returns EFAULT, and KVM leaves the
-//! guest as for a device. *Threaded*, handler threads are told of every access, and no program notices more
-//! than that it takes longer.
+//! There are two fault modes ([`FaultMode`]). *In place*, the faulting thread itself serves the
+//! fault in a handler of SIGBUS, without privilege, another thread or a wake-up. But an access by
+//! the kernel for the process fails and does not wait: a system call returns EFAULT, and KVM exits
+//! from the guest as it does for a device. *Threaded*, handler threads serve every access. A
+//! program notices only that the access takes longer.
 //!
-//! `README.md` beside this file draws the states and locks, and names the races that were considered.
+//! `README.md` beside this file draws the states and locks, and lists the races that were
+//! considered.
 //!
 //! [`Clearing::OnFault`]: crate::pool::Clearing::OnFault
 

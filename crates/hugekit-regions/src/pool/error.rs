@@ -13,43 +13,41 @@ use hugekit_sys::headroom::HeapShortage;
 use hugekit_sys::size::Size;
 use hugekit_sys::{ErrorKind, error_chain};
 
-/// Why a pool could not be made, or could not do what was asked. Nothing was taken then: memory that
-/// a failed call had claimed is back in the pool.
+/// An error of a pool, or of allocating from it. Memory that a failed call had claimed is back in
+/// the pool.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
-    /// A pool or a region of no bytes was asked for.
-    #[error("no bytes were asked for")]
+    /// A pool or a region of 0 bytes was requested.
+    #[error("0 bytes requested: the least is 1 byte")]
     NoBytes,
-    /// More bytes were asked for than there are addresses.
+    /// The requested bytes are more than a process has addresses for.
     #[error("{bytes} bytes, in pages of {}, are more than a process has addresses for", Size(*page_size))]
     TooLarge {
-        /// Bytes asked for.
+        /// Bytes requested.
         bytes: usize,
         /// Bytes of a folio.
         page_size: usize,
     },
-    /// Memory that another process has made was to be kept in forked children: it may have another owner before they
-    /// end.
-    #[error("memory of a broker, or of a file that was adopted, cannot be kept in forked children")]
+    /// Memory of a broker, or of another process's file, cannot be inherited: its owner may change
+    /// before the children end.
+    #[error("memory of a broker or of an adopted file cannot be inherited by forked children")]
     NotInherited,
-    /// The ladder is empty.
-    #[error("no backing was asked for: the ladder is empty")]
+    /// The list of backings is empty.
+    #[error("no backing requested: name at least one")]
     NoTiers,
     /// The watermarks make no sense.
-    #[error(
-        "scrubbing from {low} up to {high} clean bytes makes no sense: the low watermark is above the high one"
-    )]
+    #[error("the low watermark ({low} bytes) is above the high one ({high} bytes)")]
     Watermarks {
         /// The low watermark in bytes.
         low: usize,
         /// The high watermark in bytes.
         high: usize,
     },
-    /// None of the tiers could be taken.
-    #[error("none of the backings asked for can be had:{}", Fallbacks(fallbacks))]
+    /// None of the requested backings is available.
+    #[error("none of the requested backings is available:{}", Fallbacks(fallbacks))]
     NoBacking {
-        /// Each tier and why not.
+        /// Each backing and the reason.
         fallbacks: Vec<Fallback>,
     },
     /// The kernel has no pages of this size.
@@ -58,59 +56,62 @@ pub enum PoolError {
         /// In bytes.
         page_size: usize,
     },
-    /// Too few huge pages are reserved on this machine, or other processes have them.
+    /// Too few huge pages are reserved on this machine, or other processes use them.
     #[error(transparent)]
     NotEnoughHugePages(Shortage),
-    /// The machine has not so much memory left.
-    #[error("needs {} of memory, {} are available", Size(*wanted), Size(*available as usize))]
+    /// The machine has too little memory available.
+    #[error(
+        "not enough memory: {} requested, {} available",
+        Size(*wanted), Size(*available as usize)
+    )]
     NotEnoughMemory {
-        /// Bytes asked for.
+        /// Bytes requested.
         wanted: usize,
-        /// Bytes that the kernel says can be had without swapping.
+        /// Bytes available without swapping, by the kernel's estimate.
         available: u64,
     },
     /// A limit of the control group does not allow it.
     #[error(
-        "needs {}, but {} allows {} and {} are used",
+        "not enough memory: {} requested, {} allows {}, {} used",
         Size(*wanted), file.display(), Size(*limit as usize), Size(*used as usize)
     )]
     OverGroupLimit {
-        /// Bytes asked for.
+        /// Bytes requested.
         wanted: usize,
         /// Bytes allowed.
         limit: u64,
-        /// Bytes used already.
+        /// Bytes in use.
         used: u64,
-        /// The file that holds the limit.
+        /// The file with the limit.
         file: PathBuf,
     },
     /// The kernel does not make transparent huge pages for shared memory.
     #[error("no transparent huge pages for shared memory: {reason}")]
     NoThp {
-        /// What was tried and what the kernel said.
+        /// The attempt, and the kernel's answer.
         reason: String,
     },
-    /// Memory that was promised could not be populated: a node or a control group had none left, or
-    /// no thread was asked for.
+    /// Memory of the pool could not be populated: a NUMA node or a control group has none left, or
+    /// the number of threads is 0.
     #[error("the pool's memory could not be populated")]
     Populate(#[source] JobError<PopulateError>),
-    /// Dirty memory could not be cleared: no thread was asked for.
+    /// Dirty memory could not be cleared: the number of threads is 0.
     #[error("the pool's memory could not be cleared")]
     Clear(#[source] ClearError),
     /// The pool has no contiguous run so long.
     #[error(
-        "needs {} in one piece; {} are free, {} of them in one piece",
+        "no room in the pool: {} requested in one piece, {} free, {} of these in one piece",
         Size(*wanted), Size(*free), Size(*longest)
     )]
     NoRoom {
-        /// Bytes asked for, rounded up to whole folios.
+        /// Bytes requested, rounded up to whole folios.
         wanted: usize,
-        /// Bytes that no thread uses.
+        /// Bytes that are free.
         free: usize,
-        /// Of these, the longest contiguous run.
+        /// The longest contiguous part of these.
         longest: usize,
     },
-    /// The process or the system has no descriptor left.
+    /// The process or the system has no file descriptor left.
     #[error("no file descriptor is left for the pool's memory")]
     NoDescriptor(#[source] io::Error),
     /// The process has no address or no mapping left, or another process took the huge pages at that moment.
@@ -124,41 +125,41 @@ pub enum PoolError {
         }
     )]
     NotMapped {
-        /// Bytes that were to be mapped.
+        /// Bytes to map.
         bytes: usize,
-        /// What the kernel said.
+        /// The kernel's answer.
         source: io::Error,
     },
     /// The node policy names a node that does not exist or may not be used.
     #[error("the kernel refuses the node policy")]
     NodePolicy(#[source] io::Error),
-    /// No lease could be had, or what was given does not fit.
+    /// The broker granted no lease, or the memory does not fit.
     #[error(transparent)]
     Lease(#[from] LeaseError),
-    /// A pool was already made of what this builder, or a clone of it, was given.
-    #[error("a pool was already made of the memory that was given")]
+    /// A pool was already made from the memory of this builder, or of a clone of it.
+    #[error("a pool was already made from this memory")]
     Taken,
-    /// Faults cannot be served, so that nothing can be cleared at the first access.
+    /// Faults cannot be handled, so memory cannot be cleared at the first touch.
     #[error(transparent)]
     Fault(#[from] FaultError),
     /// The heap has no room for the call.
     #[error(transparent)]
     Heap(#[from] HeapShortage),
-    /// Any other refusal of the kernel.
+    /// The kernel refused something else.
     #[error("{call} failed")]
     Kernel {
         /// The system call.
         call: &'static str,
-        /// What it answered.
+        /// The kernel's answer.
         source: io::Error,
     },
-    /// This process was forked from the pool's, which alone has its memory.
-    #[error("the pool belongs to the process that this one was forked from")]
+    /// This process is a forked child; the pool belongs to its parent.
+    #[error("not available in a forked child: the pool belongs to the parent process")]
     Forked,
 }
 
 impl PoolError {
-    /// What an administrator or the caller can do about it.
+    /// How an administrator or the program can prevent this error; `None` if no remedy is known.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         Some(match self {
@@ -170,7 +171,7 @@ impl PoolError {
             Self::NoDescriptor(_) => "raise the limit: ulimit -n".to_owned(),
             Self::NotMapped { .. } => "raise vm.max_map_count or ulimit -v".to_owned(),
             Self::NoRoom { .. } => {
-                "drop regions, ask for smaller ones or for a larger pool".to_owned()
+                "drop regions, or make smaller regions or a larger pool".to_owned()
             }
             Self::Fault(error) => return error.remedy(),
             Self::Lease(error) => return error.remedy(),
@@ -195,7 +196,8 @@ impl fmt::Display for Fallbacks<'_> {
 }
 
 impl PoolError {
-    /// What it means for a program. Of several backings that could not be had, the last one's.
+    /// The kind of the error. For [`NoBacking`](Self::NoBacking), the kind of the last backing's
+    /// reason.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

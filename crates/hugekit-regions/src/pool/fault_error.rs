@@ -1,4 +1,4 @@
-//! Why faults cannot be served by us.
+//! Why hugekit cannot handle faults.
 
 use std::fmt;
 use std::io;
@@ -6,84 +6,86 @@ use std::io;
 use hugekit_machine::userfaultfd::Obstacle;
 use hugekit_sys::ErrorKind;
 
-/// Why the faults of a region cannot be served, so that nothing of it can be cleared at the first access.
-/// Memory that is cleared at allocation ([`Clearing::OnAllocation`](super::Clearing::OnAllocation)) needs none of
-/// this.
+/// The reason why faults cannot be handled, so memory cannot be cleared at the first touch, forked
+/// or snapshotted.
+///
+/// [`Clearing::OnAllocation`](super::Clearing::OnAllocation) needs no faults.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FaultError {
     /// This process may not use userfaultfd(2), or not for the faults of system calls and of KVM.
     #[error(
-        "no permission to serve {}: {}; {device}; {} still works",
+        "no permission to handle {}: {}; {device}; {} still works",
         if *.user_mode { "any faults" } else { "the faults of system calls and of KVM" },
         Obstacles(obstacles),
         if *.user_mode { "clearing at allocation" } else { "fault_mode in place, or clearing at allocation," }
     )]
     NotPermitted {
-        /// Whether faults of user code are refused as well.
+        /// Whether faults of user code are refused too.
         user_mode: bool,
-        /// What keeps the system call from it, in the order to remove it.
+        /// The obstacles of the system call, in the order in which to remove them.
         obstacles: Vec<Obstacle>,
-        /// The device node, and what it answered.
+        /// The device node, and its answer.
         device: String,
     },
     /// The kernel lacks a feature of userfaultfd(2) that this needs.
     #[error("this kernel's userfaultfd lacks {}; clearing at allocation still works", missing.join(", "))]
     Lacking {
-        /// Names of the features, and the version of Linux that brought each.
+        /// Names of the features, with the Linux version that introduced each.
         missing: Vec<&'static str>,
     },
-    /// Huge pages of the memory could be mapped past whatever serves its faults (`MADV_COLLAPSE`, Linux 6.1, by
-    /// this process or by another one), and this kernel cannot be kept from it: it watches no writes to shared
-    /// memory (Linux 5.19, on some architectures later).
+    /// `MADV_COLLAPSE` (Linux 6.1), of this or another process, could map memory that is not
+    /// cleared yet, and this kernel cannot prevent it: it does not watch writes to shared memory
+    /// (Linux 5.19, on some architectures later).
     #[error(
         "this kernel's MADV_COLLAPSE shows memory that is not clear yet, because its userfaultfd watches no \
          writes to shared memory; clearing at allocation still works"
     )]
     Collapsible,
-    /// The program runs on Valgrind, under which it would hang, and no signal end it, or go on with wrong registers:
-    /// Valgrind neither runs a thread while another one waits for a fault, nor returns to the instruction that faulted.
-    #[error("faults cannot be served on Valgrind; clearing at allocation still works")]
+    /// The program runs on Valgrind. Valgrind does not run other threads while one waits for a
+    /// fault, and does not return to the instruction that faulted.
+    #[error("faults cannot be handled on Valgrind; clearing at allocation still works")]
     OnValgrind,
-    /// Another handler has replaced hugekit's handler of SIGBUS, or of SIGSEGV: faults in regions that are handled
-    /// in place end in that handler, or end the process.
+    /// Another handler has replaced hugekit's handler of SIGBUS or SIGSEGV. Faults that hugekit
+    /// should handle in place would end in that handler, or end the process.
     #[error(
-        "hugekit's handler of a signal was replaced after it was installed, and putting it back could make \
-         the two call each other for ever"
+        "another handler has replaced hugekit's handler of SIGBUS or SIGSEGV: installing it \
+         again could make the two call each other endlessly"
     )]
     HandlerReplaced,
-    /// The calling thread has SIGBUS or SIGSEGV blocked: the kernel kills a process that faults in such memory then.
+    /// The calling thread blocks SIGBUS or SIGSEGV. The kernel would end the process at the first
+    /// fault.
     #[error(
         "the calling thread blocks SIGBUS or SIGSEGV: a fault that is handled in place would end the process"
     )]
     Blocked,
-    /// [`FaultMode::Threaded`](crate::fault::FaultMode::Threaded) with no threads.
-    #[error("faults cannot be served by no threads")]
+    /// [`FaultMode::Threaded`](crate::fault::FaultMode::Threaded) with 0 threads.
+    #[error("0 handler threads requested: the least is 1")]
     NoThreads,
     /// [`FaultMode::Threaded`](crate::fault::FaultMode::Threaded) with more threads than
     /// [`MOST_THREADS`](crate::fault::MOST_THREADS).
-    #[error("faults cannot be served by {asked} threads, but by {most} at most")]
+    #[error("{asked} handler threads requested: the most is {most}")]
     TooManyThreads {
-        /// Threads asked for.
+        /// Threads requested.
         asked: usize,
-        /// Threads that there may be.
+        /// The most threads.
         most: usize,
     },
     /// A handler thread could not be started.
-    #[error("no thread to serve faults can be started")]
+    #[error("cannot start a handler thread")]
     NotStarted(#[source] io::Error),
-    /// Any other refusal of the kernel.
+    /// The kernel refused something else.
     #[error("{call} failed")]
     Kernel {
-        /// What was asked.
+        /// The system call.
         call: &'static str,
-        /// What it answered.
+        /// The kernel's answer.
         source: io::Error,
     },
 }
 
 impl FaultError {
-    /// What an administrator or the caller can do about it.
+    /// How an administrator or the program can prevent this error; `None` if no remedy is known.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         let remedy = match self {
@@ -98,10 +100,10 @@ impl FaultError {
                 _ => return None,
             },
             Self::HandlerReplaced => {
-                "have the other handler installed before the first region that is handled in place: \
-                 hugekit passes on what is not its own"
+                "install the other handler before the first region that is handled in place: \
+                 hugekit passes other signals on to it"
             }
-            Self::TooManyThreads { .. } => "ask for one thread: more are seldom faster",
+            Self::TooManyThreads { .. } => "use one thread: more are seldom faster",
             Self::Blocked => "unblock SIGBUS and SIGSEGV in every thread that touches the region",
             Self::NotStarted(_) => "raise the limit: ulimit -u",
             _ => return None,
@@ -133,7 +135,7 @@ impl fmt::Display for ObstacleWords<'_> {
                 write!(f, "a system-call filter (seccomp) answers {}", os(number))
             }
             Obstacle::Filter(None) => {
-                f.write_str("a system-call filter (seccomp) ends the process that asks")
+                f.write_str("a system-call filter (seccomp) ends every process that calls it")
             }
             Obstacle::Unprivileged => f.write_str(
                 "vm.unprivileged_userfaultfd is 0 and the process holds no CAP_SYS_PTRACE",
@@ -147,7 +149,7 @@ impl fmt::Display for ObstacleWords<'_> {
 }
 
 impl FaultError {
-    /// What it means for a program.
+    /// The kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -175,7 +177,7 @@ mod tests {
         let unprivileged = refused(false, vec![Obstacle::Unprivileged]);
         assert_eq!(
             unprivileged.to_string(),
-            "no permission to serve the faults of system calls and of KVM: \
+            "no permission to handle the faults of system calls and of KVM: \
              vm.unprivileged_userfaultfd is 0 and the process holds no CAP_SYS_PTRACE; \
              /dev/userfaultfd: Permission denied; fault_mode in place, or clearing at allocation, still works"
         );

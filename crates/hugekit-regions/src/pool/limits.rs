@@ -139,7 +139,7 @@ mod tests {
     fn build_beyond_available_memory_is_refused() {
         for backing in [Backing::Thp, Backing::Base] {
             assert_eq!(says(&machine(), backing, 8 * MIB), None);
-            let expected = "needs 9 MiB of memory, 8 MiB are available";
+            let expected = "not enough memory: 9 MiB requested, 8 MiB available";
             assert_eq!(says(&machine(), backing, 9 * MIB).unwrap(), expected);
         }
     }
@@ -179,8 +179,8 @@ mod tests {
         let memory = grouped(&[("memory.max", "4194304"), ("memory.current", "1048576")]);
         assert_eq!(says(&memory, Backing::Base, 3 * MIB), None);
         let message = says(&memory, Backing::Base, 4 * MIB).unwrap();
-        assert!(message.starts_with("needs 4 MiB, but "), "{message}");
-        assert!(message.ends_with("memory.max allows 4 MiB and 1 MiB are used"), "{message}");
+        assert!(message.starts_with("not enough memory: 4 MiB requested, "), "{message}");
+        assert!(message.ends_with("memory.max allows 4 MiB, 1 MiB used"), "{message}");
         assert_eq!(says(&memory, Backing::Hugetlb2M, 4 * MIB), None);
         for file in ["hugetlb.2MB.max", "hugetlb.2MB.rsvd.max"] {
             let huge = grouped(&[(file, "2097152")]);

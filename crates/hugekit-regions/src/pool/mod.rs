@@ -1,13 +1,13 @@
-//! Pools of clean memory: huge pages that are cleared before any program asks for them.
+//! Pools of clean memory: huge pages that are cleared before any program requests them.
 //!
-//! A [`Pool`] owns one file of memory and allocates contiguous extents of it, mapped, as
-//! [`Region`](crate::Region)s. What a region leaves behind is dirty; a scrubber clears it at low
-//! priority, and what is still dirty when it is wanted is cleared then, in parallel. No owner ever
-//! receives a byte that another owner wrote. `README.md` beside this file draws the states, the order
-//! of locks and the races that were considered.
+//! A [`Pool`] owns one file of memory. It allocates contiguous extents of it, mapped, as
+//! [`Region`](crate::Region)s. A dropped region leaves dirty memory. A scrubber clears it at low
+//! priority. Memory that is still dirty at an allocation is cleared then, in parallel. No owner
+//! ever receives a byte that another owner wrote. `README.md` beside this file draws the states and
+//! the order of locks, and lists the races that were considered.
 //!
-//! Words: a *folio* is a page of the pool's backing, an *extent* consecutive folios, a *hole* a folio
-//! that the kernel has put nothing behind yet; to *scrub* is to clear a dirty folio.
+//! Words: a *folio* is a page of the pool's backing. An *extent* is a run of consecutive folios. A
+//! *hole* is a folio that the kernel has not populated yet. To *scrub* is to clear a dirty folio.
 
 mod backing;
 mod builder;

@@ -69,12 +69,12 @@ impl<'a> ForkBuilder<'a> {
         self
     }
 
-    /// Leaves bytes out, as `MADV_DONTFORK` does for fork(2): the fork has zeroes there, in memory of its own. May be
-    /// called several times. By default, a fork inherits every byte.
+    /// Leaves a range out of the fork, as `MADV_DONTFORK` does for `fork(2)`: the fork has zeroes
+    /// there, in its own memory. May be called several times. By default no range.
     ///
-    /// Writes of the region to whole granules there are not held back, so they meet no fault. A granule of which only
-    /// some bytes are left out is copied when the fork is made. Other forks are not changed: neither those that the
-    /// region has, nor those that this fork will have.
+    /// Writes of the region to whole granules of the range cause no faults. A granule that is left
+    /// out only in part is copied when the fork is made. Other forks of the region, and forks of
+    /// this fork, are not affected.
     ///
     /// ```
     /// use hugekit::pool::{Backing, Pool};

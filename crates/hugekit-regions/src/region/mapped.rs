@@ -27,7 +27,7 @@ pub enum RegionError {
     /// The range does not lie within the region.
     #[error("bytes {}..{} lie outside a region of {len} bytes", range.start, range.end)]
     OutOfRange {
-        /// Offsets asked for.
+        /// The range requested.
         range: Range<usize>,
         /// Bytes of the region.
         len: usize,
@@ -37,7 +37,7 @@ pub enum RegionError {
     Unaligned {
         /// The offset.
         offset: usize,
-        /// Bytes of what is accessed.
+        /// The length of the access in bytes.
         align: usize,
     },
     /// Only whole folios can be released.
@@ -46,34 +46,36 @@ pub enum RegionError {
         range.start, range.end, Size(*page_size)
     )]
     NotWholeFolios {
-        /// Offsets asked for.
+        /// The range requested.
         range: Range<usize>,
         /// Bytes of a folio.
         page_size: usize,
     },
-    /// A region has at least one byte.
-    #[error("a region cannot be cut to no bytes: drop it")]
+    /// A region must have at least one byte.
+    #[error("a region cannot be shortened to 0 bytes: drop it")]
     NoBytes,
-    /// Populating failed: no thread was asked for, memory is broken, or none is left.
+    /// Memory could not be populated: the number of threads is 0, a page's hardware is broken, or
+    /// no memory is left.
     #[error("cannot populate the region")]
     Populate(#[from] JobError<PopulateError>),
-    /// Clearing failed: no thread was asked for when the pool was made.
+    /// Memory could not be cleared: the number of threads of the pool is 0.
     #[error("cannot clear the released bytes")]
     Clear(#[from] ClearError),
-    /// The kernel would not take the memory back.
-    #[error("the kernel does not take the memory back: {0}")]
+    /// The kernel did not free the memory.
+    #[error("the kernel did not free the memory: {0}")]
     Kept(std::io::ErrorKind),
-    /// What the region shares with forks could not be copied.
+    /// Bytes that the region shares with forks could not be copied.
     #[error("the bytes that the region shares with forks cannot be copied")]
     Copy(#[source] PopulateError),
-    /// A region that was forked lies in several places of the file, some of which are others' too.
-    #[error("the region shares memory with forks: who writes its file would write theirs")]
+    /// A region that was forked lies in several places of the file, some of which other regions
+    /// share.
+    #[error("the region shares memory with forks: a writer of its file would change theirs")]
     Forks,
     /// The heap has no room for the call.
     #[error(transparent)]
     Heap(#[from] HeapShortage),
-    /// This process was forked from the region's, which alone has its memory.
-    #[error("the region belongs to the process that this one was forked from")]
+    /// This process is a forked child; the region belongs to its parent.
+    #[error("not available in a forked child: the region belongs to the parent process")]
     Forked,
 }
 

@@ -1,12 +1,12 @@
 //! Regions: memory that a pool has allocated, mapped and zeroed.
 //!
-//! - A [`Region`] has one owner, who reads and writes it as a slice.
-//! - A [`SharedRegion`] has as many handles as wanted, for writers that race: guest memory, a
-//!   database with a snapshot thread. No slice of it exists; it is accessed through atomics, through
-//!   its address, or through the file behind it.
+//! - A [`Region`] has one owner, which reads and writes it as a slice.
+//! - A [`SharedRegion`] has any number of handles, for writers that race: guest memory, or a
+//!   database with a snapshot thread. It has no slice. A program accesses it through atomics,
+//!   through its address, or through the file behind it.
 //!
-//! One becomes the other by [`Region::share`]. `README.md` beside this file says why there are two,
-//! and what `release` does.
+//! [`Region::share`] turns a region into a shared region. `README.md` beside this file explains why
+//! there are two types, and describes `release`.
 
 mod builder;
 mod exclusive;

@@ -5,6 +5,7 @@ use std::ops::Range;
 use hugekit::fault::FaultMode;
 use hugekit::pool::Backing;
 use hugekit::region::{ForkBuilder, ForkError};
+use hugekit::snapshot::Changes;
 use hugekit::{Pool, Region, Snapshot};
 
 use crate::backings::{Check, FOLIOS, builder, is_zero};
@@ -132,6 +133,30 @@ fn snapshot_can_leave_bytes_out(backing: Backing) {
     });
 }
 
+/// A state without some bytes delivers zeroes for them, also if no thread has written them since the state before. The
+/// next state has them again.
+fn changes_deliver_zeroes_for_what_is_left_out(backing: Backing) {
+    each(backing, 3, |region, without, granule| {
+        drop(without(&region, &[]));
+        let mut mirror = vec![0xee; region.len()];
+        let mut save = |changes: Changes| {
+            let saved = changes.deliver(|at, bytes| {
+                mirror[at..at + bytes.len()].copy_from_slice(bytes);
+                Ok(())
+            });
+            (saved.unwrap(), mirror.clone())
+        };
+        let hole = granule..granule + 100;
+        let (epoch, seen) = save(Changes::first(&region).unwrap());
+        assert!(is_painted(&seen, 1));
+        let fork = region.fork_builder().leave_out(hole.clone());
+        let (epoch, seen) = save(Changes::since(fork, epoch).unwrap());
+        assert!(has_hole(&seen, &hole));
+        let (_, seen) = save(Changes::since(&region, epoch).unwrap());
+        assert!(is_painted(&seen, 1));
+    });
+}
+
 fn bytes_outside_of_the_region_cannot_be_left_out(backing: Backing) {
     each(backing, 2, |region, _, _| {
         let len = region.len();
@@ -149,6 +174,7 @@ pub(crate) const CHECKS: &[Check] = &[
     ("forks_of_forks_inherit_what_the_fork_has", forks_of_forks_inherit_what_the_fork_has),
     ("writes_to_what_is_left_out_copy_nothing", writes_to_what_is_left_out_copy_nothing),
     ("snapshot_can_leave_bytes_out", snapshot_can_leave_bytes_out),
+    ("changes_deliver_zeroes_for_what_is_left_out", changes_deliver_zeroes_for_what_is_left_out),
     (
         "bytes_outside_of_the_region_cannot_be_left_out",
         bytes_outside_of_the_region_cannot_be_left_out,

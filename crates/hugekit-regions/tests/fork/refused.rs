@@ -15,7 +15,7 @@ fn fork_beyond_the_pool_is_an_error_and_changes_nothing(backing: Backing) {
         paint(&mut region, 1);
         let refused = region.fork_builder().fault_mode(fault_mode).build().unwrap_err();
         let message = error_chain(&refused).to_string();
-        assert!(message.contains("0 bytes are free"), "{message}");
+        assert!(message.contains("0 bytes free"), "{message}");
         assert!(matches!(refused, ForkError::Pool(_)));
         assert!(region.serving().is_none());
         assert!(is_painted(&region, 1));

@@ -1,4 +1,4 @@
-//! Waiting until so many threads have come to a point.
+//! Waiting until a number of threads have come to a point.
 
 use super::event::WakeEvent;
 use super::primitives::{AtomicUsize, Ordering};
@@ -21,7 +21,7 @@ impl Latch {
         self.arrival.tell();
     }
 
-    /// Waits until so many have.
+    /// Waits until that many have.
     pub fn wait_for(&self, threads: usize) {
         let all = || (self.arrived.load(Ordering::Acquire) >= threads).then_some(());
         self.arrival.wait_for(all);

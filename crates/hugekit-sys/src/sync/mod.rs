@@ -1,11 +1,12 @@
-//! How threads and signal handlers share state: waiting, claiming, one alone or many, looked up without a lock.
+//! State that threads and signal handlers share: events, claims, gates, and values read without a
+//! lock.
 //!
-//! Handlers take part in all of it, so nothing here allocates once it is made, looks at thread-local state, or
-//! waits for a thread that could be waiting for a fault. Words that handlers write lie in memory that no
-//! snapshot can protect ([`Private`](crate::private_pages::Private)).
+//! Handlers use all of these types. So no type allocates after it was made, uses thread-local
+//! state, or waits for a thread that could be waiting for a fault. Words that handlers write lie in
+//! memory that no snapshot can protect ([`Private`](crate::private_pages::Private)).
 //!
-//! `README.md` beside this file draws the states, says of each memory ordering why it suffices, and names the
-//! races with the model or test of each. All of it compiles against std or, in models, against loom:
+//! `README.md` beside this file draws the states, explains each memory ordering, and lists the
+//! races with the model or test of each. All types compile against std, or against loom in models:
 //! `primitives.rs` is the switch.
 
 mod claims;

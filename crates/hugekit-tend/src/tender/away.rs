@@ -51,7 +51,7 @@ impl Away {
         Self::start(tended, move |tended, stop| tended.pass(&shared, stop))
     }
 
-    /// Does what is due until it is told to stop, or the process is gone. What there is to tell is sent.
+    /// Works until it is stopped or the process has ended, and sends reports.
     ///
     /// # Errors
     /// There is no thread: the process is handed back.

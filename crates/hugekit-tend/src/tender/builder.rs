@@ -1,4 +1,4 @@
-//! What a tender is told before it begins.
+//! The options of a tender.
 
 use super::Tender;
 use crate::error::TendError;

@@ -1,9 +1,10 @@
 //! The tender: passes over processes, when they are due.
 //!
-//! The kernel keeps a caller waiting when it asks about a process that holds its own memory map, or is within `exec`,
-//! for as long as that process likes. Even `/proc/PID/stat` does. So each process is attended to by a thread of its own,
-//! which its tender leaves alone when it is stuck, and no process holds another one up. Collapses take turns, by which
-//! the threads together keep to the share of a CPU and the rate that were asked for ([`Pace`]).
+//! The kernel keeps a caller waiting when it asks about a process that holds its own memory map, or
+//! is within `exec`, for as long as that process likes. Even `/proc/PID/stat` does. So each process
+//! is attended to by a thread of its own, which its tender leaves alone when it is stuck, and no
+//! process holds another one up. Collapses take turns, by which the threads together keep to the
+//! share of a CPU and the rate that were asked for ([`Pace`]).
 
 mod away;
 mod builder;
@@ -34,13 +35,15 @@ use crate::target::Target;
 /// How often a process is looked at for children, which takes a thousandth of a CPU.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Of a process with thousands of threads, looking takes long: so many times as long it sleeps then.
+/// Reading a process with thousands of threads takes long: the tender sleeps this many times as
+/// long.
 const REST: u32 = 50;
 
 /// What could not be begun is tried again after so long.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// A collapse takes a lock of the process's memory map, and rests are taken in pieces as long, so that a stop is heard.
+/// A collapse takes a lock of the process's memory map, and rests are taken in pieces as long, so
+/// that a stop is heard.
 const PIECE: Duration = Duration::from_millis(50);
 
 /// After a stop, threads have so long to end; then they are left alone.
@@ -49,7 +52,8 @@ const GRACE: Duration = Duration::from_millis(400);
 /// A process is opened within a millisecond, as long as it does not hold the kernel up.
 const OPENED_WITHIN: Duration = Duration::from_millis(20);
 
-/// Nothing of a forked child of a process that is tended: it is left to that one, which has not seen it yet.
+/// Nothing of a forked child of a process that is tended: it is left to that one, which has not
+/// seen it yet.
 type Opened = Result<Option<Target>, TendError>;
 
 /// Tends processes until they are gone, or for one pass.
@@ -77,12 +81,12 @@ impl Tender {
         Self { shared, idle, away, opening, tell, told }
     }
 
-    /// Another process, too. One that it has already stays as it is, and so does a forked child of one: what it shares
-    /// with its parent is not to be copied.
+    /// Another process, too. One that it has already stays as it is, and so does a forked child of
+    /// one: what it shares with its parent is not to be copied.
     ///
     /// # Errors
-    /// Why it cannot be tended. After [`TendError::Stuck`], which comes after a second at most, it is tended as soon as
-    /// the kernel answers.
+    /// Why it cannot be tended. After [`TendError::Stuck`], which comes after a second at most, it
+    /// is tended as soon as the kernel answers.
     pub fn add(&mut self, pid: i32) -> Result<(), TendError> {
         let mut answer = self.try_add(pid);
         while answer.is_none() {
@@ -94,8 +98,8 @@ impl Tender {
         answer.unwrap_or(Ok(()))
     }
 
-    /// As [`add`](Self::add), for a caller that does not wait for the kernel: `None` while the kernel does not answer.
-    /// The caller asks again later.
+    /// As [`add`](Self::add), for a caller that does not wait for the kernel: `None` while the
+    /// kernel does not answer. The caller asks again later.
     pub fn try_add(&mut self, pid: i32) -> Option<Result<(), TendError>> {
         if self.has(pid) {
             return Some(Ok(()));
@@ -129,8 +133,9 @@ impl Tender {
         idle.chain(self.away.iter().map(|away| (away.pid(), away.program()))).collect()
     }
 
-    /// One pass over each process, whether one is due or not. `stop` ends it within half a second, and a process that
-    /// keeps the kernel waiting delays it by a second: its report then says [`Hindrance::Stuck`].
+    /// One pass over each process, whether one is due or not. `stop` ends it within half a second,
+    /// and a process that keeps the kernel waiting delays it by a second: its report then says
+    /// [`Hindrance::Stuck`].
     ///
     /// # Errors
     /// The files of one of them cannot be read; all others have had their pass.
@@ -172,8 +177,9 @@ impl Tender {
         }
     }
 
-    /// Tends until all processes are gone, or `stop` is set: that is heard within half a second, and leaves all memory
-    /// as it is. The first pass is made at once. `tell` is called after each pass, and when a child comes or goes.
+    /// Tends until all processes are gone, or `stop` is set: that is heard within half a second,
+    /// and leaves all memory as it is. The first pass is made at once. `tell` is called after each
+    /// pass, and when a child comes or goes.
     pub fn run(&mut self, stop: &AtomicBool, tell: &mut dyn FnMut(&Status)) {
         self.idle.iter_mut().for_each(|tended| tended.due = Instant::now());
         while !self.is_empty() && !stop.load(Ordering::Relaxed) {
@@ -182,8 +188,9 @@ impl Tender {
         self.recall(tell);
     }
 
-    /// Tends for a tenth of a second: a turn of [`run`](Self::run), for a caller that has more to do between them, such
-    /// as to look for processes to [`add`](Self::add). Threads attend to the processes between the turns, too.
+    /// Tends for a tenth of a second: a turn of [`run`](Self::run), for a caller that has more to
+    /// do between them, such as to look for processes to [`add`](Self::add). Threads attend to the
+    /// processes between the turns, too.
     pub fn tick(&mut self, stop: &AtomicBool, tell: &mut dyn FnMut(&Status)) {
         let end = Instant::now() + TICK;
         for tended in std::mem::take(&mut self.idle) {
@@ -247,7 +254,7 @@ impl Tender {
     /// As [`run`](Self::run), in a thread of its own, until the handle is dropped.
     ///
     /// # Errors
-    /// No thread is to be had.
+    /// No thread can be started.
     pub fn spawn(self) -> std::io::Result<Tending> {
         Tending::new(self)
     }
@@ -263,7 +270,7 @@ fn open((pid, tended): (i32, Vec<(i32, Program)>)) -> Opened {
     if is_child(pid, &tended) { Ok(None) } else { Target::open(pid).map(Some) }
 }
 
-/// Sleeps, unless it is told to stop.
+/// Sleeps until the time is over or it is stopped.
 fn rest(duration: Duration, stop: &AtomicBool) {
     let end = Instant::now() + duration;
     while !stop.load(Ordering::Relaxed) {

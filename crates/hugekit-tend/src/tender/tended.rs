@@ -25,13 +25,16 @@ use crate::settings::Settings;
 use crate::status::{Hindrance, PassReport, Refusal, Status};
 use crate::target::Target;
 
-/// Without a fork, a pass is made so long after the last one: what was new or sparse then may be dense now.
+/// Without a fork, a pass is made so long after the last one: what was new or sparse then may be
+/// dense now.
 const AT_LATEST: Duration = Duration::from_secs(60);
 
-/// Of its memory, a pass that had to collapse one part in so many has the next one come sooner: splits accumulate.
+/// If a pass collapses one part in this many of the memory, the next one comes sooner: splits
+/// accumulate.
 const MUCH: u64 = 16;
 
-/// Collapses for each look at the machine's memory: 32 MiB, which [`Settings::keep_free`] leaves many times.
+/// Collapses for each look at the machine's memory: 32 MiB, which [`Settings::keep_free`] leaves
+/// many times.
 const LOOK_EVERY: usize = 16;
 
 #[derive(Debug)]
@@ -108,7 +111,8 @@ impl Tended {
         Instant::now() >= self.due
     }
 
-    /// How long the fork took whose child was just seen, by what its memory was after the last pass.
+    /// How long the fork took whose child was just seen, by what its memory was after the last
+    /// pass.
     fn estimate(&self, cost: Option<&ForkCost>) -> Option<ForkTime> {
         let memory = self.last.as_ref()?.after;
         Some(ForkTime::Estimated(cost?.estimate(memory)))

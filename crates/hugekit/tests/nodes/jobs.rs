@@ -75,7 +75,7 @@ fn chunks_run_on_the_node_that_holds_them(huge: bool) {
             assert_eq!(holder(memory.start().wrapping_add(at)), said, "{placing:?} at {at}");
         }
         let grain = if huge { HUGE } else { page_size() };
-        let map = NodeMap::of_memory(memory.range(), grain).unwrap();
+        let map = NodeMap::of_memory(memory.addresses(), grain).unwrap();
         let (ran, caller) = (run(&memory, &map), thread::current().id());
         let mut helped = BTreeMap::new();
         for ran in ran.iter().filter(|ran| ran.by != caller) {
@@ -94,7 +94,7 @@ fn chunks_of_several_nodes_run_anywhere(huge: bool) {
     let grain = if huge { HUGE } else { page_size() };
     let share = if huge { 4 * HUGE } else { 16 * page_size() * Placement::here().threads() };
     let memory = Placing::Interleaved.memory(share, huge);
-    assert_eq!(NodeMap::of_memory(memory.range(), 16 * grain), None);
+    assert_eq!(NodeMap::of_memory(memory.addresses(), 16 * grain), None);
     let elsewhere = NodeMap::new([(memory.len()..memory.len() + 1, ids()[0])]).unwrap();
     let mut ran = run(&memory, &elsewhere);
     ran.sort_by_key(|ran| ran.bytes.start);

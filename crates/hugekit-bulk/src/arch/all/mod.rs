@@ -1,4 +1,4 @@
-//! What every architecture shares: `memset`, `memcpy`, and the shape of a block-wise routine.
+//! Routines of every architecture: `memset`, `memcpy`, and the shape of a block-wise routine.
 
 #[allow(dead_code, reason = "the portable architecture has no block-wise routines")]
 pub(super) mod blocks;

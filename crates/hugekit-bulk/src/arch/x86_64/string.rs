@@ -1,4 +1,4 @@
-//! String instructions: the instruction is told the whole length, so microcode can choose how.
+//! String instructions: the instruction gets the whole length, so microcode can choose a method.
 //!
 //! Milan stops allocating cache lines above about 32 MiB of one instruction's length; Ice Lake-X
 //! never does (published in 2023; `docs/replication.md`).

@@ -20,7 +20,7 @@ use crate::workloads::paced_writer::Pattern;
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "epochs",
-    repeats: "beyond: a state saved again and again, all of it or what has changed",
+    repeats: "beyond: a state saved many times: all of it, or only the changes",
     why: "Measures how long it takes to save a gigabyte again of which little has changed, how much is written, and \
           what a writer pays for it that its writes are noted. Sandboxes pause, databases dump and training saves \
           all of their memory, nearly all of which is as it was.",

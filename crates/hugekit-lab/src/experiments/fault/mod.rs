@@ -37,7 +37,7 @@ use crate::workloads::threads::spawn;
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "fault",
-    repeats: "the latency of one fault: the kernel's, a pool's, and those we serve",
+    repeats: "the latency of one fault: the kernel's, a pool's, and hugekit's",
     why: "Measures the latency of one fault, the event that all the published work shortens, rather than the \
           bandwidth of many. A client that waits for a reply waits for the slow ones, so every single fault is \
           counted, and its histogram shown.",

@@ -22,7 +22,7 @@ use crate::workloads::anonymous::Pages;
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "lease",
-    repeats: "beyond: memory populated before it is asked for: clients, QEMU, refills",
+    repeats: "beyond: memory populated ahead of time: clients, QEMU, refills",
     why: "Measures how soon programs that are not changed have memory that a broker has populated, QEMU from its \
           start to its guest's first instruction, and what the refill costs. Virtual machines wait seconds for \
           memory that the kernel clears when they start.",
