@@ -1,7 +1,7 @@
 //! A VMM without a guest: memory restored by the handshake of Firecracker, and a process that answers requests about
 //! it. It needs no virtualization.
 //!
-//! The process is this program again, started with [`ARGUMENT`]: whoever starts a [`SmallVmm`] calls
+//! The process is this program again, started with an argument: a program that starts a [`SmallVmm`] calls
 //! [`run_if_asked`] first in its `main`.
 #![allow(unsafe_code)]
 
