@@ -19,7 +19,8 @@
  *            an answer that it does not know is zero.
  * THREADS    Several threads may call every function at the same time, also with the same handle, except ..._free,
  *            which must be the last. Each function states its rules for the memory itself.
- * FILES      Only functions with a file argument write files. The library reads /proc and /sys.
+ * FILES      Only functions with a file argument write files. The library reads /proc and /sys. Parallel work
+ *            counts threads in /dev/shm/hugekit-threads.
  * SIGNALS    A signal handler may call only hugekit_cancel_set. Faults of memory that is cleared at its first touch,
  *            forked or snapshotted may be handled in place: by a handler of SIGBUS, and of SIGSEGV for forks on
  *            transparent huge pages. Install your own handlers before; they get all signals that are not hugekit's.
