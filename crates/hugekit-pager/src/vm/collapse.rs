@@ -17,7 +17,8 @@ const ROUNDS: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(20);
 
 impl Server<'_> {
-    /// Collapses each aligned 2 MiB of which at least half is data and nothing was given back. Returns the bytes.
+    /// Collapses each aligned 2 MiB of which at least half is data and nothing was given back.
+    /// Returns the bytes.
     pub(super) fn collapse(&mut self) -> Result<u64, Stop> {
         let (mut left, mut collapsed) = (self.vm.to_collapse(), 0);
         for _ in 0..ROUNDS {

@@ -16,7 +16,8 @@ const MIB: u64 = 1 << 20;
 /// Memory that guests of these tests have.
 const MEMORY: u64 = 128;
 
-/// What a guest has written before it was saved: most of the memory, but neither its beginning nor its end.
+/// What a guest has written before it was saved: most of the memory, but neither its beginning nor
+/// its end.
 const START: u64 = 16 * MIB;
 const LEN: u64 = 96 * MIB;
 const SEED: u64 = 0x5eed_0000_1234_5678;
