@@ -1,8 +1,9 @@
-//! The guest: less than a page of assembly, position-independent, which Firecracker enters by the Linux 64-bit boot
-//! protocol.
+//! The guest: less than a page of assembly, position-independent, which Firecracker enters by the
+//! Linux 64-bit boot protocol.
 //!
-//! It maps the low 4 GiB by 2 MiB pages that ring 3 may use, goes to ring 3 by `iretq` with IOPL 3, and polls the serial
-//! port. Ring 3, because KVM without hardware virtualization beneath it runs that at full speed.
+//! It maps the low 4 GiB by 2 MiB pages that ring 3 may use, goes to ring 3 by `iretq` with IOPL 3,
+//! and polls the serial port. Ring 3, because KVM without hardware virtualization beneath it runs
+//! that at full speed.
 #![allow(unsafe_code)]
 
 /// Where the guest is loaded. It uses memory up to [`END`].
@@ -162,13 +163,14 @@ mod blob {
 
     pub(super) fn bytes() -> &'static [u8] {
         let (start, end) = (&raw const hugekit_guest_start, &raw const hugekit_guest_end);
-        // SAFETY: the assembly above defines both symbols around bytes of one read-only section, the second one behind
-        // the first.
+        // SAFETY: the assembly above defines both symbols around bytes of one read-only section,
+        // the second one behind the first.
         unsafe { std::slice::from_raw_parts(start, end.addr() - start.addr()) }
     }
 }
 
-/// The guest as an ELF file that Firecracker boots; `None` if there is no guest for this architecture.
+/// The guest as an ELF file that Firecracker boots; `None` if there is no guest for this
+/// architecture.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn elf() -> Option<Vec<u8>> {
     const FILE_OFFSET: u64 = 0x1000;

@@ -1,5 +1,5 @@
-//! A tiny guest that answers questions about its memory, the stock VMM that runs it, and a small VMM that speaks the
-//! same restore handshake and needs no virtualization.
+//! A tiny guest that answers questions about its memory, the stock VMM that runs it, and a small
+//! VMM that speaks the same restore handshake and needs no virtualization.
 #![allow(
     missing_docs,
     clippy::missing_errors_doc,

@@ -1,4 +1,5 @@
-//! A guest's serial port, as pipes of its VMM: a request goes in, and its answer comes out between other output.
+//! A guest's serial port, as pipes of its VMM: a request goes in, and its answer comes out between
+//! other output.
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;

@@ -1,8 +1,8 @@
-//! A VMM without a guest: memory restored by the handshake of Firecracker, and a process that answers requests about
-//! it. It needs no virtualization.
+//! A VMM without a guest: memory restored by the handshake of Firecracker, and a process that
+//! answers requests about it. It needs no virtualization.
 //!
-//! The process is this program again, started with [`ARGUMENT`]: whoever starts a [`SmallVmm`] calls
-//! [`run_if_asked`] first in its `main`.
+//! The process is this program again, started with an argument: a program that starts a
+//! [`SmallVmm`] calls [`run_if_asked`] first in its `main`.
 #![allow(unsafe_code)]
 
 use std::ffi::OsString;
@@ -41,12 +41,14 @@ pub struct SmallVmm {
 }
 
 impl SmallVmm {
-    /// Starts one whose memory is these regions, one after the other, and has the handler at a socket serve it.
+    /// Starts one whose memory is these regions, one after the other, and has the handler at a
+    /// socket serve it.
     pub fn start(socket: &Path, regions: &[u64], pages: Pages) -> io::Result<Self> {
         Self::spawn(Command::new(std::env::current_exe()?), socket, regions, pages)
     }
 
-    /// As [`start`](Self::start), as another user, for whom this program is copied into a folder. Root may do this.
+    /// As [`start`](Self::start), as another user, for whom this program is copied into a folder.
+    /// Root may do this.
     pub fn start_as(user: u32, folder: &Path, socket: &Path, regions: &[u64]) -> io::Result<Self> {
         let program = folder.join("small-vmm");
         std::fs::copy(std::env::current_exe()?, &program)?;
@@ -118,7 +120,8 @@ fn run(socket: &Path, is_huge: bool, sizes: &[u64]) -> io::Result<()> {
     answer_requests(&memory)
 }
 
-/// One that serves faults of the kernel too, as Firecracker's does; without privilege, of this process's code only.
+/// One that serves faults of the kernel too, as Firecracker's does; without privilege, of this
+/// process's code only.
 fn open_userfaultfd() -> io::Result<OwnedFd> {
     let faults = userfaultfd::new_whole().or_else(|_| userfaultfd::new_user_mode_only())?;
     userfaultfd::enable(&faults, EVENT_REMOVE)?;
@@ -214,7 +217,8 @@ impl Memory {
                 .fold(0, |sum: u64, (_, word)| sum.rotate_left(1) ^ read(word)),
             Request::Write { start, len, seed } => {
                 for (address, word) in self.words(start, len, 8) {
-                    // SAFETY: `words` gives aligned words of mapped regions, which only this thread uses.
+                    // SAFETY: `words` gives aligned words of mapped regions, which only this thread
+                    // uses.
                     unsafe { word.write_volatile(pattern_at(address, seed)) };
                 }
                 0
@@ -233,7 +237,8 @@ impl Memory {
     fn remove(&self, start: u64, len: u64) -> io::Result<()> {
         let at = self.word(start).cast();
         assert!(self.word(start + len - 8).addr() - self.word(start).addr() == len as usize - 8);
-        // SAFETY: a part of one mapped region, which only this thread uses and no reference points into.
+        // SAFETY: a part of one mapped region, which only this thread uses and no reference points
+        // into.
         unsafe { madvise(at, len as usize, Advice::LinuxDontNeed) }?;
         Ok(())
     }

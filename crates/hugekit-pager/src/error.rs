@@ -68,7 +68,8 @@ impl PagerError {
     }
 }
 
-/// Why a VM is not served. Its VMM waits for its memory for ever and is to be ended, unless it has not begun to.
+/// Why a VM is not served. Its VMM waits for its memory for ever and is to be ended, unless it has
+/// not begun to.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {

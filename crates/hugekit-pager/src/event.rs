@@ -99,8 +99,8 @@ impl fmt::Display for Completed {
         let (copied, collapsed) = (copied >> 20, collapsed >> 20);
         write!(
             f,
-            "{pid}: complete after {:.2} s: {faults} faults, {copied} MiB copied, {collapsed} MiB on huge \
-             pages; {}",
+            "{pid}: complete after {:.2} s: {faults} faults, {copied} MiB copied, {collapsed} MiB on \
+             huge pages; {}",
             after.as_secs_f64(),
             if *stays { "still served" } else { "left to the kernel" },
         )

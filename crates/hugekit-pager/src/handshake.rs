@@ -1,4 +1,5 @@
-//! Firecracker's handshake: one message of JSON, with a userfaultfd, which sometimes comes a moment later.
+//! Firecracker's handshake: one message of JSON, with a userfaultfd, which sometimes comes a moment
+//! later.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;

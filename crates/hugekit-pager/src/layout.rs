@@ -1,4 +1,5 @@
-//! Where a VM's memory lies: regions of its VMM's address space, and which part of the memory file each one shows.
+//! Where a VM's memory lies: regions of its VMM's address space, and which part of the memory file
+//! each one shows.
 
 use std::ops::Range;
 
@@ -32,11 +33,15 @@ pub enum UnfitLayout {
     #[error("{0} regions: between 1 and {MOST_REGIONS} are served")]
     Count(usize),
     /// Pages of a size that is not served, or of several sizes.
-    #[error("pages of {0} bytes: {base} bytes or 2 MiB are served, and one size for all regions", base = base_page())]
-    Pages(u64),
-    /// An address, a size or an offset that is no multiple of the page, no bytes, or an end beyond all addresses.
     #[error(
-        "region at {start:#x} of {len} bytes from offset {offset}: not whole pages of an address space"
+        "pages of {0} bytes: {base} bytes or 2 MiB are served, and one size for all regions",
+        base = base_page()
+    )]
+    Pages(u64),
+    /// An address, a size or an offset that is no multiple of the page, no bytes, or an end beyond
+    /// all addresses.
+    #[error(
+        "region at {start:#x} of {len} bytes from offset {offset}: not whole pages of addresses"
     )]
     Region {
         /// Its first address.

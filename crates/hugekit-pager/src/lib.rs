@@ -1,9 +1,9 @@
-//! Serves the page faults of restored microVMs from a memory file: a userfaultfd handler for many stock Firecracker VMs,
-//! with small pages and with 2 MiB pages of hugetlbfs.
+//! Serves the page faults of restored microVMs from a memory file: a userfaultfd handler for many
+//! stock Firecracker VMs, with small pages and with 2 MiB pages of hugetlbfs.
 //!
-//! One thread for each VM answers faults with the 2 MiB around them. Another one reads ahead. When all memory is there
-//! it is put on huge pages and left to the kernel, and the VM needs no pager any more. A pager that is killed is
-//! followed by the next one.
+//! One thread for each VM answers faults with the 2 MiB around them. Another one reads ahead. When
+//! all memory is there it is put on huge pages and left to the kernel, and the VM needs no pager
+//! any more. A pager that is killed is followed by the next one.
 //!
 //! ```no_run
 //! use std::os::fd::AsFd;

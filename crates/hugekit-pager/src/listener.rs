@@ -1,4 +1,5 @@
-//! The socket: one pager at a path, and no more. Its name outlives a pager that is killed, and its lock does not.
+//! The socket: one pager at a path, and no more. Its name outlives a pager that is killed, and its
+//! lock does not.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -14,7 +15,8 @@ use rustix::io::Errno;
 
 use crate::error::PagerError;
 
-/// How often, and how far apart, the lock is tried: a pager that was killed has it until the kernel has ended it.
+/// How often, and how far apart, the lock is tried: a pager that was killed has it until the kernel
+/// has ended it.
 const LOCK_TRIES: u32 = 100;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 

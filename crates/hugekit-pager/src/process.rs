@@ -1,4 +1,5 @@
-//! A VMM as a process: held by a descriptor, so that no other process is taken for it that gets its number later.
+//! A VMM as a process: held by a descriptor, so that no other process is taken for it that gets its
+//! number later.
 #![allow(unsafe_code)]
 
 use std::fs;
@@ -116,8 +117,8 @@ impl Process {
             iov_base: std::ptr::without_provenance_mut(start as usize),
             iov_len: HUGE_PAGE_BYTES,
         };
-        // SAFETY: the kernel reads one description of a range. Its addresses are the other process's, and a collapse
-        // changes no byte there.
+        // SAFETY: the kernel reads one description of a range. Its addresses are the other
+        // process's, and a collapse changes no byte there.
         let done = unsafe {
             libc::syscall(
                 libc::SYS_process_madvise,

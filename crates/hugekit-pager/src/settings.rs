@@ -8,15 +8,18 @@ use std::time::Duration;
 pub struct Settings {
     /// Where VMMs connect.
     pub socket: PathBuf,
-    /// Where it is remembered which VMs are served. `None`: the socket's path with `.state` behind it.
+    /// Where it is remembered which VMs are served. `None`: the socket's path with `.state` behind
+    /// it.
     pub state: Option<PathBuf>,
     /// Bytes that one fault brings in at least: a power of two from the base page to 2 MiB.
     pub around: u64,
     /// Whether memory is read before it is touched. If not, the pager serves until the VM ends.
     pub prefetch: bool,
-    /// The file that names what VMs touch first. `None`: the memory file's path with `.working-set` behind it.
+    /// The file that names what VMs touch first. `None`: the memory file's path with `.working-set`
+    /// behind it.
     pub working_set: Option<PathBuf>,
-    /// How long the touches of a VM are recorded if there is no such file. Everything else is read afterwards.
+    /// How long the touches of a VM are recorded if there is no such file. Everything else is read
+    /// afterwards.
     pub record: Duration,
     /// Whether the pager goes on serving a VM when all of its memory is there.
     pub stay: bool,

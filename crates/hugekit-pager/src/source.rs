@@ -1,5 +1,5 @@
-//! The memory file that VMs are restored from: read by `pread(2)`, so that a file that is cut off meanwhile is an error
-//! and never a signal.
+//! The memory file that VMs are restored from: read by `pread(2)`, so that a file that is cut off
+//! meanwhile is an error and never a signal.
 
 use std::fs::{self, File};
 use std::io;
@@ -23,13 +23,19 @@ pub enum SourceError {
         source: io::Error,
     },
     /// The path names another file than the VM was restored from, or the file was written to.
-    #[error("memory file {path} is not the one that the VM was restored from", path = path.display())]
+    #[error(
+        "memory file {path} is not the one that the VM was restored from",
+        path = path.display()
+    )]
     Replaced {
         /// Where it was.
         path: PathBuf,
     },
     /// It was cut off.
-    #[error("memory file {path} ends before byte {end}, which it had when it was opened", path = path.display())]
+    #[error(
+        "memory file {path} ends before byte {end}, which it had when it was opened",
+        path = path.display()
+    )]
     Cut {
         /// The file.
         path: PathBuf,
@@ -97,9 +103,9 @@ impl Source {
         Self::of_memory(file, name, &[])
     }
 
-    /// Memory that was made of other files, such as a memory file and its deltas, or an image of a broker. A later pager
-    /// takes VMs over if its source has the same name and is made of the same files; `made_of` is empty for the file
-    /// itself.
+    /// Memory that was made of other files, such as a memory file and its deltas, or an image of a
+    /// broker. A later pager takes VMs over if its source has the same name and is made of the same
+    /// files; `made_of` is empty for the file itself.
     ///
     /// # Errors
     /// A file cannot be looked at.
@@ -162,7 +168,8 @@ impl Source {
         })
     }
 
-    /// The first run of bytes within `range` that is not a hole. A file system that knows no holes has one run.
+    /// The first run of bytes within `range` that is not a hole. A file system that knows no holes
+    /// has one run.
     pub(crate) fn next_data(&self, range: Range<u64>) -> Option<Range<u64>> {
         let start = match seek(&self.file, SeekFrom::Data(range.start)) {
             Ok(start) => start,

@@ -1,9 +1,10 @@
 //! What a later pager must know of a VM: two files in the state folder.
 //!
-//! `PID-START.json` says which process it is, its layout and its memory file. `PID-START.pages` is mapped: whether the
-//! pager was leaving, the messages that were read last, and a bit for each page that the VM gave back. Messages are read
-//! into the mapping by the kernel itself, so a pager that is killed at any moment loses none: a remove event that was
-//! delivered is either in the mapping or a bit already. Bits are only set, so to process a message twice is harmless.
+//! `PID-START.json` says which process it is, its layout and its memory file. `PID-START.pages` is
+//! mapped: whether the pager was leaving, the messages that were read last, and a bit for each page
+//! that the VM gave back. Messages are read into the mapping by the kernel itself, so a pager that
+//! is killed at any moment loses none: a remove event that was delivered is either in the mapping
+//! or a bit already. Bits are only set, so to process a message twice is harmless.
 //!
 //! The second file is locked as long as a pager serves the VM.
 #![allow(unsafe_code)]
@@ -110,8 +111,9 @@ impl State {
     }
 
     fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping has so many words, starts at a page, and lives as long as `self`. All processes and threads
-        // access it by atomic words only, or by the kernel, for which any bytes are valid words.
+        // SAFETY: the mapping has so many words, starts at a page, and lives as long as `self`. All
+        // processes and threads access it by atomic words only, or by the kernel, for which any
+        // bytes are valid words.
         unsafe { std::slice::from_raw_parts(self.map.as_ptr().cast(), self.words) }
     }
 
@@ -125,7 +127,8 @@ impl State {
         Bitmap(&self.words()[BITS..])
     }
 
-    /// Whether the VM's memory was being left to the kernel: from then on it must not be registered again.
+    /// Whether the VM's memory was being left to the kernel: from then on it must not be registered
+    /// again.
     pub(crate) fn is_leaving(&self) -> bool {
         self.words()[LEAVING].load(Ordering::Acquire) != 0
     }

@@ -1,4 +1,5 @@
-//! A userfaultfd of another process: what it is, the messages it gives, and pages put into the process's memory.
+//! A userfaultfd of another process: what it is, the messages it gives, and pages put into the
+//! process's memory.
 #![allow(unsafe_code)]
 
 use std::fs;
@@ -107,7 +108,8 @@ impl Message {
 pub(crate) struct Userfaultfd(OwnedFd);
 
 impl Userfaultfd {
-    /// Checks what a client sent. Reads of it do not wait from now on, in the VMM neither, which never reads.
+    /// Checks what a client sent. Reads of it do not wait from now on, in the VMM neither, which
+    /// never reads.
     pub(crate) fn new(descriptor: OwnedFd) -> Result<Self, UnfitDescriptor> {
         let number = descriptor.as_raw_fd();
         let unknown = |error: std::io::Error| UnfitDescriptor::Unknown(error.to_string());
@@ -131,12 +133,13 @@ impl Userfaultfd {
 
     /// Reads messages into `room`, whole ones; how many. None are waited for.
     ///
-    /// The kernel writes into `room` itself, so that in memory of a file the messages outlive this process, whenever it
-    /// is killed: no instruction of it lies between the message's delivery and its record.
+    /// The kernel writes into `room` itself, so that in memory of a file the messages outlive this
+    /// process, whenever it is killed: no instruction of it lies between the message's delivery and
+    /// its record.
     pub(crate) fn read(&self, room: &[AtomicU64]) -> io::Result<usize> {
         let bytes = size_of_val(room);
-        // SAFETY: the kernel writes at most `bytes` bytes to `room`, which has as many; any bytes are valid words, which
-        // are atomic and so may change behind a shared reference.
+        // SAFETY: the kernel writes at most `bytes` bytes to `room`, which has as many; any bytes
+        // are valid words, which are atomic and so may change behind a shared reference.
         let read =
             unsafe { libc::read(self.0.as_raw_fd(), room.as_ptr().cast_mut().cast(), bytes) };
         match usize::try_from(read) {
@@ -152,8 +155,9 @@ impl Userfaultfd {
     pub(crate) fn copy(&self, to: u64, from: &[u8]) -> Result<(), Partial> {
         let (address, len) = (from.as_ptr().addr() as u64, from.len() as u64);
         let mut request = Copy { to, from: address, len, mode: 0, copied: 0 };
-        // SAFETY: reads and writes one `struct uffdio_copy`, and reads `from`. Only pages that are not there are
-        // written, in the process that registered them for being supplied by the holder of this descriptor.
+        // SAFETY: reads and writes one `struct uffdio_copy`, and reads `from`. Only pages that are
+        // not there are written, in the process that registered them for being supplied by the
+        // holder of this descriptor.
         let done = unsafe { ioctl(&self.0, Updater::<UFFDIO_COPY, _>::new(&mut request)) };
         done.map_err(|errno| Partial { done: u64::try_from(request.copied).unwrap_or(0), errno })
     }
@@ -167,7 +171,8 @@ impl Userfaultfd {
     pub(crate) fn poison(&self, pages: &Range<u64>) -> io::Result<()> {
         let len = pages.end - pages.start;
         let mut request = Poison { start: pages.start, len, mode: 0, updated: 0 };
-        // SAFETY: reads and writes one `struct uffdio_poison`. Only pages that are not there change.
+        // SAFETY: reads and writes one `struct uffdio_poison`. Only pages that are not there
+        // change.
         unsafe { ioctl(&self.0, Updater::<UFFDIO_POISON, _>::new(&mut request)) }
     }
 
@@ -186,8 +191,9 @@ impl Userfaultfd {
         calls::wake(self.as_fd(), &in_words(addresses))
     }
 
-    /// Whether a thread of the VMM is in the middle of giving memory back, so that a message of that is, or was, to be
-    /// read. The kernel says so before it looks at the addresses, which are not registered here.
+    /// Whether a thread of the VMM is in the middle of giving memory back, so that a message of
+    /// that is, or was, to be read. The kernel says so before it looks at the addresses, which are
+    /// not registered here.
     pub(crate) fn is_changing(&self, unregistered: &Range<u64>) -> bool {
         self.zero(unregistered).is_err_and(|partial| partial.errno == Errno::AGAIN)
     }

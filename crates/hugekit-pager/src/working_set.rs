@@ -1,4 +1,5 @@
-//! What a VM touches first after a restore: a set of ranges of its memory file, in a file beside it.
+//! What a VM touches first after a restore: a set of ranges of its memory file, in a file beside
+//! it.
 //!
 //! The set has no order: reading in the order of the touches would be slower than ascending.
 

@@ -42,7 +42,8 @@ pub(super) fn run(bytes: usize) -> anyhow::Result<Ways> {
     let origin = Origin::make(bytes as u64)?;
     let vmm = if origin.is_stock { "stock Firecracker" } else { "a small VMM of hugekit's" };
     let about = format!(
-        "A VM with {} is restored by {vmm}, and touches its memory: from the restore, or the start if that is later, to the last touch.",
+        "A VM with {} is restored by {vmm}, and touches its memory: from the restore, or the start \
+         if that is later, to the last touch.",
         Size(bytes)
     );
     let ways = [
@@ -104,7 +105,8 @@ impl Origin {
         })
     }
 
-    /// `ready` waits until the VM may start, and says when it began if its beginning is not that of the restore.
+    /// `ready` waits until the VM may start, and says when it began if its beginning is not that of
+    /// the restore.
     fn restore_by(
         &self,
         socket: &Path,

@@ -21,14 +21,15 @@ use crate::usage::Remedied;
 
 /// Supply the memory of restored Firecracker VMs: 2 MiB for each page fault, and huge pages.
 ///
-/// Start the pager, and then restore VMs with the `mem_backend`
-/// `{"backend_type": "Uffd", "backend_path": SOCKET}`. One pager serves all VMs that are restored
-/// from one memory file, on base pages and on 2 MiB pages of hugetlbfs. When all memory of a VM is
-/// there, the pager puts it on huge pages, and the VM needs the pager no more. The first restore
-/// records which memory the VM touches; later restores read that memory ahead.
+/// Start the pager, and then restore VMs with the `mem_backend` `{"backend_type": "Uffd",
+/// "backend_path": SOCKET}`. One pager serves all VMs that are restored from one memory file, on
+/// base pages and on 2 MiB pages of hugetlbfs. When all memory of a VM is there, the pager puts it
+/// on huge pages, and the VM needs the pager no more. The first restore records which memory the VM
+/// touches; later restores read that memory ahead.
 ///
-/// Runs in the foreground until SIGTERM, SIGINT or SIGHUP. VMs that are not complete then wait until
-/// a pager with the same arguments starts. VMs of other users are refused, except those of root.
+/// Runs in the foreground until SIGTERM, SIGINT or SIGHUP. VMs that are not complete then wait
+/// until a pager with the same arguments starts. VMs of other users are refused, except those of
+/// root.
 #[derive(Debug, Args)]
 #[command(after_help = "Example: hugekit pager --socket pager.sock --file memory.bin")]
 pub(crate) struct PagerCommand {

@@ -1,7 +1,8 @@
 //! What is read ahead, supplied while no thread waits; and the end of serving.
 //!
-//! First the working set that an earlier restore has recorded, then all other data. If no set was recorded, the VM's
-//! touches are recorded for a while first, because they could not be told from what was read ahead.
+//! First the working set that an earlier restore has recorded, then all other data. If no set was
+//! recorded, the VM's touches are recorded for a while first, because they could not be told from
+//! what was read ahead.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -17,26 +17,29 @@ const ROUNDS: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(20);
 
 impl Server<'_> {
-    /// Collapses each aligned 2 MiB of which at least half is data and nothing was given back. Returns the bytes.
+    /// Collapses each aligned 2 MiB of which at least half is data and nothing was given back.
+    /// Returns the bytes.
     pub(super) fn collapse(&mut self) -> Result<u64, Stop> {
-        let mut left = self.vm.to_collapse();
-        let all = left.len();
-        for round in 0..ROUNDS {
+        let (mut left, mut collapsed) = (self.vm.to_collapse(), 0);
+        for _ in 0..ROUNDS {
             let mut again = Vec::new();
             for start in left {
                 self.vm.wait(self.stop, &self.bell, Some(Duration::ZERO))?;
                 self.read_messages()?;
-                if self.vm.process.collapse(start) == Err(Errno::AGAIN) {
-                    again.push(start);
+                match self.vm.process.collapse(start) {
+                    Ok(()) => collapsed += HUGE,
+                    Err(Errno::AGAIN) => again.push(start),
+                    // No huge page is free, or the kernel has no such call: it stays as it is.
+                    Err(_) => {}
                 }
             }
             left = again;
-            if left.is_empty() || round + 1 == ROUNDS {
+            if left.is_empty() {
                 break;
             }
             self.vm.wait(self.stop, &self.bell, Some(PAUSE))?;
         }
-        Ok((all - left.len()) as u64 * HUGE)
+        Ok(collapsed)
     }
 }
 

@@ -1,8 +1,9 @@
 //! The thread that serves a VM: the only one that reads messages and supplies pages.
 //!
-//! A fault is answered with its page and a few neighbours first, because the thread that waits goes on as soon as they
-//! are there. The rest of the block follows in pieces, and between two pieces the next fault is looked for. What was
-//! read ahead is supplied when there is nothing else to do (`ahead.rs`).
+//! A fault is answered with its page and a few neighbours first, because the thread that waits goes
+//! on as soon as they are there. The rest of the block follows in pieces, and between two pieces
+//! the next fault is looked for. What was read ahead is supplied when there is nothing else to do
+//! (`ahead.rs`).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
@@ -75,7 +76,8 @@ impl<'a> Server<'a> {
         })
     }
 
-    /// Serves until the VM has ended or needs no pager any more, or the pager is to end. Whether the VM still needs one.
+    /// Serves until the VM has ended or needs no pager any more, or the pager is to end. Whether
+    /// the VM still needs one.
     pub(crate) fn run(mut self) -> bool {
         std::thread::scope(|scope| {
             self.start_ahead(scope);
@@ -139,7 +141,8 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// The first fault in a block: its page and neighbours now, the rest behind them and then before them.
+    /// The first fault in a block: its page and neighbours now, the rest behind them and then
+    /// before them.
     fn serve_first(&mut self, offset: u64, block: u64) -> Result<(), Stop> {
         let all = self.vm.offsets_of_block(block);
         let near = self.near(offset, &all);
@@ -152,8 +155,8 @@ impl<'a> Server<'a> {
         Ok(())
     }
 
-    /// A fault in a block whose data is there or follows: a piece that follows comes first; otherwise the page is one
-    /// of zeroes, or was given back, as its neighbours may be.
+    /// A fault in a block whose data is there or follows: a piece that follows comes first;
+    /// otherwise the page is one of zeroes, or was given back, as its neighbours may be.
     fn serve_again(&mut self, offset: u64, block: u64) -> Result<(), Stop> {
         if let Some(index) = self.far.iter().position(|offsets| offsets.contains(&offset)) {
             let offsets = self.far.remove(index).expect("just found");
@@ -183,7 +186,8 @@ impl<'a> Server<'a> {
         done
     }
 
-    /// As [`bring`](Self::bring), of pages that no thread is known to wait for: what cannot be had waits for a fault.
+    /// As [`bring`](Self::bring), of pages that no thread is known to wait for: what cannot be had
+    /// waits for a fault.
     pub(super) fn bring_ahead(&mut self, offsets: Range<u64>, supply: Supply) -> Result<(), Stop> {
         match self.bring(offsets, supply) {
             Err(Stop::Failed(why)) => {

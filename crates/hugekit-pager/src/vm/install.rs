@@ -1,4 +1,5 @@
-//! Bytes of the memory file put into the VM's memory, run by run: data, zeroes, and what was given back.
+//! Bytes of the memory file put into the VM's memory, run by run: data, zeroes, and what was given
+//! back.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -125,7 +126,8 @@ impl Server<'_> {
         }
     }
 
-    /// A page that was there already counts as data: an earlier pager has supplied it, or the guest has written it.
+    /// A page that was there already counts as data: an earlier pager has supplied it, or the guest
+    /// has written it.
     fn note_data(&self, address: u64, page: u64) {
         if let Some(offset) = self.vm.layout.offset_of(address) {
             self.vm.data().set_all(pages_of(offset..offset + page));

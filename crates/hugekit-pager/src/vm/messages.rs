@@ -1,7 +1,7 @@
 //! Messages of the kernel: faults are queued, and what the VM gives back is marked.
 //!
-//! The thread that reads messages is the one that supplies pages, so no page is being supplied from the memory file
-//! while the message that it was given back is read.
+//! The thread that reads messages is the one that supplies pages, so no page is being supplied from
+//! the memory file while the message that it was given back is read.
 
 use std::sync::atomic::Ordering;
 
@@ -30,7 +30,8 @@ impl Server<'_> {
 }
 
 impl Vm {
-    /// Marks what was given back, by messages that an earlier pager had read and perhaps not marked.
+    /// Marks what was given back, by messages that an earlier pager had read and perhaps not
+    /// marked.
     pub(crate) fn replay(&self) {
         self.take_messages(self.state.messages().len() / MESSAGE_WORDS);
     }

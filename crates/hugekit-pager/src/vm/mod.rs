@@ -100,7 +100,8 @@ impl Vm {
         Ok(faults)
     }
 
-    /// Ends what a pager was doing that was killed while it left a VM. What was not there then is zero since.
+    /// Ends what a pager was doing that was killed while it left a VM. What was not there then is
+    /// zero since.
     pub(crate) fn finish_leaving(
         process: &Process,
         layout: &Layout,
@@ -123,7 +124,8 @@ impl Vm {
         Ok(())
     }
 
-    /// Has every thread that waits try again: the message of its fault may have been read and not answered.
+    /// Has every thread that waits try again: the message of its fault may have been read and not
+    /// answered.
     pub(crate) fn wake_all(&self) {
         for region in self.layout.regions() {
             let _ = self.faults.wake(&region.addresses());

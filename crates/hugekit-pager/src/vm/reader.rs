@@ -1,4 +1,5 @@
-//! The thread of low priority that reads ahead: the working set, then all other data. It supplies nothing itself.
+//! The thread of low priority that reads ahead: the working set, then all other data. It supplies
+//! nothing itself.
 //!
 //! Its window is its buffers: it waits until one comes back empty.
 

@@ -1,4 +1,5 @@
-//! VMMs that lie, die or say nothing: each is refused for its reason, and others are served meanwhile.
+//! VMMs that lie, die or say nothing: each is refused for its reason, and others are served
+//! meanwhile.
 
 use std::fs::{File, Permissions};
 use std::io::Write;

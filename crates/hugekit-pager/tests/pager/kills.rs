@@ -44,7 +44,8 @@ fn small_vmm_survives_every_kill() {
         let options = match round % 3 {
             0 => all,
             1 => Options { stay: true, ..all },
-            // Nothing is read ahead that could wake the VM, and at any moment a fault is being answered.
+            // Nothing is read ahead that could wake the VM, and at any moment a fault is being
+            // answered.
             _ => Options { prefetch: false, around: 4096, ..all },
         };
         let mut pager = PagerProcess::start(folder.path(), &options);

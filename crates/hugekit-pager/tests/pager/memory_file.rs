@@ -19,7 +19,8 @@ pub(crate) struct MemoryFile {
 }
 
 impl MemoryFile {
-    /// With data in most of it: a hole in the middle, written zeroes before, and single pages of data in a hole.
+    /// With data in most of it: a hole in the middle, written zeroes before, and single pages of
+    /// data in a hole.
     pub(crate) fn create(folder: &Path, len: u64) -> Self {
         let path = folder.join("memory.bin");
         let file = File::create(&path).unwrap();

@@ -106,7 +106,8 @@ impl Drop for PagerProcess {
     }
 }
 
-/// Runs the pager and ends the process, if the process was started for that. It ends with its standard input, too.
+/// Runs the pager and ends the process, if the process was started for that. It ends with its
+/// standard input, too.
 pub(crate) fn run_if_asked() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.first().is_none_or(|argument| argument != ARGUMENT) {

@@ -1,4 +1,5 @@
-//! A small VMM, which needs no virtualization: bytes, memory given back, a memory file that is cut off.
+//! A small VMM, which needs no virtualization: bytes, memory given back, a memory file that is cut
+//! off.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -94,7 +95,8 @@ fn pager_that_stays() {
     memory.check(&mut vmm.serial, Some(removed));
 }
 
-/// While everything is being read ahead. Pages that are given back again and again must never show the file's bytes.
+/// While everything is being read ahead. Pages that are given back again and again must never show
+/// the file's bytes.
 fn memory_given_back_in_a_loop() {
     let folder = TempDir::new().unwrap();
     let memory = MemoryFile::create(folder.path(), LEN);
@@ -168,8 +170,8 @@ fn memory_file_that_is_cut_off() {
     assert!(other.serial.ask(touch(LEN / 2 + MIB)).is_err(), "the VM goes on");
 }
 
-/// The VM gives memory back without a pause. Its memory is no whole huge page, so the pager has nothing to do after it
-/// has left the VM.
+/// The VM gives memory back without a pause. Its memory is no whole huge page, so the pager has
+/// nothing to do after it has left the VM.
 fn memory_given_back_while_leaving() {
     let folder = TempDir::new().unwrap();
     let memory = MemoryFile::create(folder.path(), MIB);
@@ -185,7 +187,8 @@ fn memory_given_back_while_leaving() {
     }
 }
 
-/// What a pager that was killed has left of its only VM: the mapped file, and the VM's first address.
+/// What a pager that was killed has left of its only VM: the mapped file, and the VM's first
+/// address.
 fn left(folder: &Path) -> (File, u64) {
     let state = folder.join("pager.sock.state");
     let with = |extension: &str| {
@@ -218,7 +221,8 @@ fn message_of_a_killed_pager() {
     memory.check(&mut vmm.serial, Some(removed));
 }
 
-/// Memory that was not there when the pager left is zero. To serve it again would show bytes that were given back.
+/// Memory that was not there when the pager left is zero. To serve it again would show bytes that
+/// were given back.
 fn leaving_of_a_killed_pager() {
     let folder = TempDir::new().unwrap();
     let memory = MemoryFile::create(folder.path(), LEN);

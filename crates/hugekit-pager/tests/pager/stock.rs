@@ -16,7 +16,8 @@ const MIB: u64 = 1 << 20;
 /// Memory that guests of these tests have.
 const MEMORY: u64 = 128;
 
-/// What a guest has written before it was saved: most of the memory, but neither its beginning nor its end.
+/// What a guest has written before it was saved: most of the memory, but neither its beginning nor
+/// its end.
 const START: u64 = 16 * MIB;
 const LEN: u64 = 96 * MIB;
 const SEED: u64 = 0x5eed_0000_1234_5678;
@@ -102,6 +103,16 @@ fn restore_read_ahead(pages: Pages) {
     pager.await_line("complete");
     pager.kill();
     check_bytes(&mut clone);
+    if pages == Pages::Base && hugekit_sys::mapping::can_collapse() {
+        let huge = huge_bytes(clone.pid());
+        assert!(huge >= LEN / 2, "{huge} bytes are on huge pages");
+    }
+}
+
+fn huge_bytes(pid: i32) -> u64 {
+    let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+    let line = rollup.lines().find_map(|line| line.strip_prefix("AnonHugePages:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
 fn guest_survives_every_kill(pages: Pages) {
