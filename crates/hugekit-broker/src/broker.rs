@@ -11,11 +11,13 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use hugekit::pool::Backing;
+use hugekit_image::{FileIdentity, Image};
 use hugekit_lease::protocol::{
-    Answer, MOST_ROWS, Malformed, Payer, Refusal, Request, Status, VERSION,
+    Answer, ImageFacts, ImageName, Load, MOST_IMAGES, MOST_ROWS, Malformed, Payer, Refusal,
+    Request, Status, VERSION,
 };
 use hugekit_lease::{LeaseError, MemoryFile};
-use hugekit_machine::Root;
+use hugekit_machine::{Memory, Root};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Gid, Mode, Uid};
 use rustix::io::Errno;
@@ -27,13 +29,16 @@ use crate::connection::{Connection, Said};
 use crate::error::BrokerError;
 use crate::fill::Fill;
 use crate::filler::Filler;
+use crate::images::{HeldImage, Images, Viewer};
 use crate::ledger::{Claim, Ledger};
 use crate::listener::Listener;
+use crate::load::LoadOrder;
+use crate::loading::{Loaded, Loading};
 use crate::notices::Notices;
 use crate::pages::Pages;
 use crate::seats::{Seat, displaced};
 use crate::signals::Signals;
-use crate::unit::{ClientId, Ending, Filling, Outcome, Ready, refused};
+use crate::unit::{ClientId, Ending, Filling, Outcome, Ready, not_populated, refused};
 use crate::watch::{self, Watched, Watches};
 use crate::{group, priority};
 
@@ -57,8 +62,11 @@ const SETTLING: Duration = Duration::from_millis(25);
 /// Leases that a user sees of its own.
 const ROWS_OF_USER: usize = 64;
 
-/// Descriptors that the broker needs beside those of units and clients.
+/// Descriptors that the broker needs beside those of units, images and clients.
 const DESCRIPTORS: u64 = 64;
+
+/// Descriptors of a load: the connection, the file, the process and the pipe from that.
+const OF_LOAD: u64 = 4;
 
 /// A client that was accepted.
 #[derive(Debug)]
@@ -95,6 +103,8 @@ pub struct Broker {
     ready: VecDeque<Ready>,
     filling: Vec<Filling>,
     ending: Vec<Ending>,
+    images: Images,
+    loading: Vec<Loading>,
     ledger: Ledger,
     /// What is free and taken, as it was in the last turn.
     pages: Pages,
@@ -135,6 +145,8 @@ impl Broker {
             ready: VecDeque::new(),
             filling: Vec::new(),
             ending: Vec::new(),
+            images: Images::default(),
+            loading: Vec::new(),
             given: 0,
             failures: 0,
             last_failure: None,
@@ -165,8 +177,10 @@ impl Broker {
             if self.wait()? {
                 self.notices.send("STOPPING=1");
                 let clients = std::mem::take(&mut self.clients);
-                for client in clients.into_values() {
-                    let _ = client.connection.answer(&Answer::Refused(Refusal::Ending), None);
+                let loading = std::mem::take(&mut self.loading).into_iter();
+                let connections = clients.into_values().map(|client| client.connection);
+                for connection in connections.chain(loading.map(Loading::into_connection)) {
+                    let _ = connection.answer(&Answer::Refused(Refusal::Ending), None);
                 }
                 return Ok(());
             }
@@ -185,6 +199,12 @@ impl Broker {
             }
         }
         self.ending.retain_mut(|ending| !ending.reap());
+        for mut loading in std::mem::take(&mut self.loading) {
+            match loading.outcome() {
+                None => self.loading.push(loading),
+                Some(outcome) => self.loaded(loading.finish(outcome)),
+            }
+        }
     }
 
     /// Takes note of leases that have come to an end, and of what that has given back, before a request is heard: its
@@ -192,7 +212,10 @@ impl Broker {
     fn note_ended(&mut self) {
         let before = self.pages.elsewhere(self.known());
         for watched in self.watches.gone().unwrap_or_default() {
-            self.ledger.record_end(watched, before);
+            match self.images.record_end(watched) {
+                Some(claim) => self.ledger.withdraw(claim),
+                None => self.ledger.record_end(watched, before),
+            }
         }
         self.look();
     }
@@ -523,6 +546,11 @@ impl Broker {
         let fillers = self.filling.iter().flat_map(|filling| &filling.fillers);
         let fillers = fillers.chain(self.ending.iter().flat_map(|ending| &ending.fillers));
         waited.extend(fillers.map(|filler| heard(filler.as_fd())));
+        waited.extend(self.loading.iter().map(|loading| heard(loading.ended())));
+        let waiting = self.loading.iter().filter(|loading| !loading.is_abandoned());
+        // Their requests may still be in the queue: only that they hang up is waited for.
+        let hangs_up = |fd| PollFd::from_borrowed_fd(fd, PollFlags::empty());
+        waited.extend(waiting.map(|loading| hangs_up(loading.connection())));
         let timeout = self.due().and_then(|due| {
             // Rounded up: a turn that came too early would only wait again.
             Timespec::try_from(due + Duration::from_micros(100)).ok()
@@ -613,8 +641,15 @@ impl Broker {
             }
             (Said::Request(Request::Status), None) => {
                 let answer = Answer::Status(Box::new(self.status_for(id)));
-                let client = self.clients.remove(&id).expect("it spoke");
-                let _ = client.connection.answer(&answer, None);
+                self.answer(id, &answer, None);
+            }
+            (Said::Request(Request::Load(load)), None) => self.request_load(id, &load),
+            (Said::Request(Request::Get(name)), None) => self.send_image(id, name),
+            (Said::Request(Request::Drop(name)), None) => self.drop_image(id, name),
+            (Said::Request(Request::Images), None) => {
+                let mut rows = self.images.rows(self.viewer(id));
+                rows.truncate(MOST_IMAGES);
+                self.answer(id, &Answer::Images(rows), None);
             }
             (Said::Nonsense(Malformed::Version { .. }), None) => {
                 self.refuse(id, Refusal::NotUnderstood { newest: VERSION.into() });
@@ -626,6 +661,136 @@ impl Broker {
             // Gone; or a second request, of which there is none.
             (Said::Gone | Said::Request(_) | Said::Nonsense(_), _) => self.forget(id),
         }
+    }
+
+    /// Answers a client that has asked for what needs no waiting.
+    fn answer(&mut self, id: ClientId, answer: &Answer, file: Option<BorrowedFd<'_>>) {
+        let client = self.clients.remove(&id).expect("it spoke");
+        if let Err(errno) = client.connection.answer(answer, file) {
+            tracing::debug!("user {} could not be answered: {errno}", client.connection.uid());
+        }
+    }
+
+    fn viewer(&self, id: ClientId) -> Viewer {
+        let Client { account, connection, .. } = &self.clients[&id];
+        Viewer { account: *account, sees_all: sees_all(connection.uid()) }
+    }
+
+    fn send_image(&mut self, id: ClientId, name: ImageName) {
+        match self.images.open(self.clients[&id].account, name) {
+            None => self.refuse(id, Refusal::NoImage),
+            Some(Ok((file, facts))) => self.answer(id, &Answer::Image(facts), Some(file.as_fd())),
+            Some(Err(error)) => self.refuse(id, not_populated(&error)),
+        }
+    }
+
+    fn drop_image(&mut self, id: ClientId, name: ImageName) {
+        if self.images.drop(self.viewer(id), name) {
+            // Its memory counts no longer if no process has it.
+            self.note_ended();
+            self.answer(id, &Answer::Dropped, None);
+        } else {
+            self.refuse(id, Refusal::NoImage);
+        }
+    }
+
+    /// Has a process load an image, if the client may have one more.
+    fn request_load(&mut self, id: ClientId, load: &Load) {
+        // Its user may have ended what has an image that was dropped, since the last look.
+        self.note_ended();
+        match self.claim_load(id, load) {
+            Ok(claim) => self.start_load(id, load, claim),
+            Err(refusal) => {
+                self.clients[&id].connection.discard();
+                self.refuse(id, refusal);
+            }
+        }
+    }
+
+    fn claim_load(&mut self, id: ClientId, load: &Load) -> Result<Claim, Refusal> {
+        let Client { account, connection, .. } = &self.clients[&id];
+        let (account, uid) = (*account, connection.uid());
+        if load.is_for_all && !sees_all(uid) {
+            let served = rustix::process::geteuid().as_raw().into();
+            return Err(Refusal::NotForAll { uid: uid.into(), served });
+        }
+        let loading = self.loading.iter().map(|loading| (loading.account(), loading.name_to_be()));
+        if let Some(refusal) = self.images.refusal(account, load.name, loading) {
+            return Err(refusal);
+        }
+        let count = |is_of: &dyn Fn(u32) -> bool| {
+            self.loading.iter().filter(|loading| is_of(loading.account())).count()
+        };
+        let limits = self.config.limits;
+        let is_busy = account != 0 && count(&|of| of != 0) >= limits.loads;
+        if is_busy || count(&|of| of == account) >= limits.fillers_of_user {
+            let (most, most_of_user) = (limits.loads as u64, limits.fillers_of_user as u64);
+            return Err(Refusal::TooManyLoads { most, most_of_user });
+        }
+        self.check_memory(load.most)?;
+        self.ledger.claim(account, load.most)
+    }
+
+    /// Whether there is memory for an image beside those that are being loaded.
+    fn check_memory(&self, asked: u64) -> Result<(), Refusal> {
+        let available = Memory::read(&self.root).map_or(0, |memory| memory.available);
+        let claimed = self.loading.iter().map(Loading::claimed).sum();
+        let (free, keep_free) = (available.saturating_sub(claimed), self.config.keep_free);
+        let is_short = asked.saturating_add(keep_free) > free;
+        if is_short { Err(Refusal::NoMemory { asked, free, keep_free }) } else { Ok(()) }
+    }
+
+    fn start_load(&mut self, id: ClientId, load: &Load, claim: Claim) {
+        let Client { connection, .. } = self.clients.remove(&id).expect("it spoke");
+        let groups = match self.config.charge {
+            Charge::Client => group::of_process(&self.root, connection.pid(), connection.uid())
+                .unwrap_or_default(),
+            _ => self.groups(),
+        };
+        let order = LoadOrder { groups, ..LoadOrder::default() };
+        match Loading::start(&self.config.filler, order, connection, load, claim) {
+            Ok(loading) => self.loading.push(loading),
+            Err((connection, claim, refusal)) => {
+                self.ledger.withdraw(claim);
+                connection.discard();
+                let _ = connection.answer(&Answer::Refused(refusal), None);
+            }
+        }
+    }
+
+    /// Takes note of an image that is loaded, or cannot be.
+    fn loaded(&mut self, loaded: Loaded) {
+        let Loaded { connection, name, is_for_all, claim, outcome, .. } = loaded;
+        let kept = outcome.and_then(|(image, huge)| {
+            let (watched, identity, facts) = self.watch_image(&image, huge)?;
+            Ok((image, watched, identity, facts))
+        });
+        let answer = match kept {
+            Ok((image, watched, identity, facts)) => {
+                let claim = self.ledger.reduce(claim, facts.present);
+                let (uid, since) = (connection.uid(), Instant::now());
+                let held = HeldImage { name, uid, is_for_all, facts, identity, claim, since };
+                self.images.insert(watched, held, image);
+                Answer::Loaded(facts)
+            }
+            Err(refusal) => {
+                self.ledger.withdraw(claim);
+                Answer::Refused(refusal)
+            }
+        };
+        let _ = connection.answer(&answer, None);
+    }
+
+    /// Watches for the end of an image's file, and looks at what it is.
+    fn watch_image(
+        &mut self,
+        image: &Image,
+        huge: u64,
+    ) -> Result<(Watched, FileIdentity, ImageFacts), Refusal> {
+        let present = image.present().map_err(|error| not_populated(&error))?;
+        let identity = image.identity().map_err(|error| not_populated(&error))?;
+        let watched = self.watches.add(image).map_err(|errno| refused(&errno.into()))?;
+        Ok((watched, identity, ImageFacts { bytes: image.bytes() as u64, present, huge }))
     }
 
     /// Drops a client without an answer.
@@ -647,6 +812,7 @@ impl Broker {
         let unit = self.config.unit as u64;
         let account = self.clients[&id].account;
         let claimed = match asked {
+            _ if unit == 0 => Err(Refusal::NoUnits),
             asked if asked != unit => Err(Refusal::WrongSize { asked, unit }),
             _ if self.ledger.count() + self.clients.len() > self.config.limits.leases => {
                 let most = self.config.limits.leases as u64;
@@ -668,7 +834,7 @@ impl Broker {
     /// their own. An answer that its client does not read is kept by the kernel, at the expense of the broker's group.
     fn status_for(&self, id: ClientId) -> Status {
         let Client { account, connection, .. } = &self.clients[&id];
-        let sees_all = [0, rustix::process::geteuid().as_raw()].contains(&connection.uid());
+        let sees_all = sees_all(connection.uid());
         let mut status = self.status();
         status.rows = self.ledger.rows(|of| sees_all || of == *account);
         status.rows.truncate(if sees_all { MOST_ROWS } else { ROWS_OF_USER });
@@ -695,9 +861,20 @@ impl Broker {
     }
 }
 
+/// Whether a user sees what all users have: root and the broker's own user.
+fn sees_all(uid: u32) -> bool {
+    [0, rustix::process::geteuid().as_raw()].contains(&uid)
+}
+
 /// Whether the configuration makes sense on this machine.
 fn check(config: &Config) -> Result<(), BrokerError> {
-    MemoryFile::create("lease", config.unit, config.backing).map_err(BrokerError::Unit)?;
+    match config.unit {
+        0 if config.ready > 0 => return Err(BrokerError::ReadyWithoutUnit { ready: config.ready }),
+        0 => {}
+        unit => {
+            MemoryFile::create("lease", unit, config.backing).map_err(BrokerError::Unit)?;
+        }
+    }
     match &config.charge {
         Charge::Client if config.ready > 0 => {
             Err(BrokerError::ReadyForClients { ready: config.ready })
@@ -718,7 +895,8 @@ fn fitting(config: &Config) -> Limits {
     let most = getrlimit(Resource::Nofile).current.or(current).unwrap_or(u64::MAX);
     // The connection, and where a unit is populated for it alone, the file, the process and the pipe from that.
     let each = if config.charge == Charge::Client { 4 } else { 1 };
-    let limits = config.limits.within(most.saturating_sub(DESCRIPTORS + config.ready as u64), each);
+    let own = DESCRIPTORS + config.ready as u64 + config.limits.loads as u64 * OF_LOAD;
+    let limits = config.limits.within(most.saturating_sub(own), each);
     if limits.connections < config.limits.connections {
         let (fewer, wanted) = (limits.connections, config.limits.connections);
         tracing::warn!("{most} descriptors suffice for {fewer} connections, not for {wanted}");

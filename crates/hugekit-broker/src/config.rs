@@ -15,7 +15,7 @@ pub struct Config {
     pub socket: PathBuf,
     /// What units are made of.
     pub backing: Backing,
-    /// The size of a unit, a multiple of the backing's page size.
+    /// The size of a unit, a multiple of the backing's page size; 0 of a broker that holds images only.
     pub unit: usize,
     /// Units that are populated before any client asks.
     pub ready: usize,
@@ -72,8 +72,10 @@ pub struct Limits {
     pub connections: usize,
     /// Connections of one user. Root's count apart from those of the others.
     pub connections_of_user: usize,
-    /// Processes that populate for clients of one user.
+    /// Processes that populate or load images for clients of one user: as many of each.
     pub fillers_of_user: usize,
+    /// Processes that load images for all users but root.
+    pub loads: usize,
     /// Leases of all users: the kernel keeps two notices for each that ends unread.
     pub leases: usize,
     /// How long a connection may stay without a request.
@@ -88,6 +90,7 @@ impl Default for Limits {
             connections: 256,
             connections_of_user: 64,
             fillers_of_user: 2,
+            loads: 8,
             leases: 4096,
             request_within: Duration::from_secs(2),
             longest_wait: Duration::from_secs(3600),

@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use hugekit_lease::protocol::{Answer, MESSAGE, Malformed, Request};
+use hugekit_lease::protocol::{Answer, LONGEST_REQUEST, Malformed, Request};
 use hugekit_lease::{Peer, peer};
 use rustix::io::{self, Errno};
 use rustix::net::{
@@ -57,12 +57,27 @@ impl Connection {
         self.socket.as_fd()
     }
 
-    /// Reads one message. Descriptors that came with it were never received: there is no room for them.
+    /// Reads one message. Descriptors that came with it were never received: there is no room for them. A load stays
+    /// in the queue, with its descriptors, for the process that loads.
     pub(crate) fn receive(&self) -> Said {
-        let mut room = [0; MESSAGE + 1];
+        match self.read(RecvFlags::PEEK) {
+            Said::Request(load @ Request::Load(_)) => Said::Request(load),
+            Said::Nothing => Said::Nothing,
+            _ => self.read(RecvFlags::empty()),
+        }
+    }
+
+    /// Takes a load out of the queue that no process receives: a connection that is closed before would not bring its
+    /// answer to every client.
+    pub(crate) fn discard(&self) {
+        let _ = self.read(RecvFlags::empty());
+    }
+
+    fn read(&self, how: RecvFlags) -> Said {
+        let mut room = [0; LONGEST_REQUEST + 1];
         let mut none: [MaybeUninit<u8>; 0] = [];
         let mut carried = RecvAncillaryBuffer::new(&mut none);
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC | how;
         match recvmsg(&self.socket, &mut [IoSliceMut::new(&mut room)], &mut carried, flags) {
             Ok(received) if received.bytes == 0 => Said::Gone,
             Ok(received) => {
@@ -72,6 +87,12 @@ impl Connection {
             Err(Errno::AGAIN | Errno::INTR) => Said::Nothing,
             Err(_) => Said::Gone,
         }
+    }
+
+    /// The user and the group whose rights the client has, if they are not this process's.
+    pub(crate) fn owner(&self) -> Option<(u32, u32)> {
+        let is_own = self.peer.uid == rustix::process::geteuid().as_raw();
+        (!is_own).then_some((self.peer.uid, self.peer.gid))
     }
 
     /// Sends the answer, if the client takes it now.
@@ -100,6 +121,8 @@ pub(crate) fn send(
 pub(crate) mod tests {
     use rustix::net::{AddressFamily, SocketType, socketpair};
 
+    use hugekit_lease::protocol::{Load, MESSAGE};
+
     use super::*;
 
     pub(crate) fn pair() -> (OwnedFd, OwnedFd) {
@@ -119,8 +142,8 @@ pub(crate) mod tests {
         assert_eq!(connection.receive(), Said::Nothing);
         let request = Request::Lease { bytes: 1, wait_ms: 2 };
         send(&client, &request.to_message(), None).unwrap();
-        assert_eq!(connection.receive(), Said::Request(request));
-        for message in [&[0; 3][..], &[0; MESSAGE], &[0; MESSAGE + 500]] {
+        assert_eq!(connection.receive(), Said::Request(request.clone()));
+        for message in [&[0; 3][..], &[0; MESSAGE], &[0; LONGEST_REQUEST + 500]] {
             send(&client, message, None).unwrap();
             assert!(matches!(connection.receive(), Said::Nonsense(_)));
         }
@@ -136,6 +159,25 @@ pub(crate) mod tests {
         assert_eq!(connection.receive(), Said::Request(Request::Status));
         // The only other one was in the message, and is closed: the other end says so.
         drop(file);
+        assert_eq!(rustix::io::read(&other, &mut [0]), Ok(0));
+    }
+
+    /// The process that loads receives it, with its descriptors.
+    #[test]
+    fn load_stays_in_the_queue_until_it_is_discarded() {
+        let (connection, client) = connection();
+        let (file, other) = pair();
+        let (name, most) = ("web".parse().unwrap(), 1);
+        let load = Load { name, most, is_for_all: false, state: None, ranges: vec![] };
+        let load = Request::Load(Box::new(load));
+        send(&client, &load.to_message(), Some(file.as_fd())).unwrap();
+        drop(file);
+        for _ in 0..2 {
+            assert_eq!(connection.receive(), Said::Request(load.clone()));
+        }
+        assert_eq!(rustix::io::read(&other, &mut [0]), Err(Errno::AGAIN));
+        connection.discard();
+        assert_eq!(connection.receive(), Said::Nothing);
         assert_eq!(rustix::io::read(&other, &mut [0]), Ok(0));
     }
 }

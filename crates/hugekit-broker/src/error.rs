@@ -34,6 +34,12 @@ pub enum BrokerError {
         /// Units that were to be ready.
         ready: usize,
     },
+    /// Units were to be ready, and none has a size.
+    #[error("{ready} units were to be ready, but their size was not said")]
+    ReadyWithoutUnit {
+        /// Units that were to be ready.
+        ready: usize,
+    },
     /// The control group to be charged cannot be used.
     #[error("no process can be placed in the control group {}", group.display())]
     Group {
@@ -63,6 +69,7 @@ impl BrokerError {
             }
             Self::Unit(error) => return error.remedy(),
             Self::ReadyForClients { .. } => "use --ready 0".to_owned(),
+            Self::ReadyWithoutUnit { .. } => "use --unit SIZE, or --ready 0".to_owned(),
             Self::Group { group, .. } => {
                 format!(
                     "make it, and give this user write access to {}/cgroup.procs",

@@ -60,7 +60,7 @@ impl End {
 /// returns the exit code that the broker understands.
 #[must_use]
 pub fn fill(told: &Fill) -> u8 {
-    prepare(told);
+    prepare(told.background);
     let joined = told.groups.iter().all(|group| join(group).is_ok());
     match populate(told) {
         Ok(huge) => {
@@ -74,16 +74,16 @@ pub fn fill(told: &Fill) -> u8 {
 }
 
 /// Ends with the broker, before it if memory is short, and gives way to other programs.
-fn prepare(told: &Fill) {
+pub(crate) fn prepare(background: bool) {
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     let _ = fs::write("/proc/self/oom_score_adj", "1000");
-    if told.background {
+    if background {
         let _ = rustix::process::nice(19);
     }
 }
 
 /// In version 2 "0" is the process that writes; in version 1 too.
-fn join(group: &Path) -> std::io::Result<()> {
+pub(crate) fn join(group: &Path) -> std::io::Result<()> {
     fs::write(group.join("cgroup.procs"), "0")
 }
 

@@ -1,16 +1,17 @@
 //! Processes that populate, as the broker sees them.
 
 use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 
-use hugekit_lease::protocol::Refusal;
+use hugekit_lease::protocol::{Answer, MESSAGE, Refusal};
 use rustix::io::ioctl_fionbio;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::config::FillCommand;
 use crate::fill::{End, Fill};
+use crate::load::LoadOrder;
 use crate::priority;
 
 /// A process that populates a file. It ends when this value does.
@@ -51,16 +52,40 @@ impl Filler {
         for group in &told.groups {
             starting.arg("--group").arg(group);
         }
-        let mut child = starting
-            .stdin(Stdio::from(file.as_fd().try_clone_to_owned()?))
-            .stdout(Stdio::piped())
-            .spawn()?;
+        let filler = Self::spawn(&mut starting, file.as_fd())?;
+        if told.background && may_raise {
+            let _ = priority::lower(pid(&filler.child));
+        }
+        Ok(filler)
+    }
+
+    /// Starts a process that loads an image for the client of a connection into a file of memory.
+    pub(crate) fn load(
+        command: &FillCommand,
+        order: &LoadOrder,
+        memory: &OwnedFd,
+        connection: BorrowedFd<'_>,
+    ) -> io::Result<Self> {
+        // The one process that is started while it is open gets it: no other thread of the broker starts any.
+        let memory = rustix::io::dup(memory)?;
+        let mut starting = Command::new(&command.program);
+        starting.args(&command.arguments);
+        starting.arg("--load").arg(memory.as_raw_fd().to_string());
+        if let Some((user, group)) = order.owner {
+            starting.arg("--owner").arg(format!("{user}:{group}"));
+        }
+        for group in &order.groups {
+            starting.arg("--group").arg(group);
+        }
+        Self::spawn(&mut starting, connection)
+    }
+
+    fn spawn(starting: &mut Command, input: BorrowedFd<'_>) -> io::Result<Self> {
+        let input = Stdio::from(input.try_clone_to_owned()?);
+        let mut child = starting.stdin(input).stdout(Stdio::piped()).spawn()?;
         let opened = child.stdout.as_ref().map(|said| ioctl_fionbio(said, true)).transpose();
         let opened = opened.and_then(|_| pidfd_open(pid(&child), PidfdFlags::empty()));
         let ended = opened.inspect_err(|_| kill_child(&mut child))?;
-        if told.background && may_raise {
-            let _ = priority::lower(pid(&child));
-        }
         Ok(Self { child, ended })
     }
 
@@ -94,6 +119,18 @@ impl Filler {
 }
 
 impl Filler {
+    /// How a process ended that loads, if it has: what it answers its client.
+    pub(crate) fn loaded(&mut self) -> io::Result<Option<Answer>> {
+        let Some(status) = self.child.try_wait()? else { return Ok(None) };
+        let mut said = [0; MESSAGE];
+        let read = self.child.stdout.as_mut().map(|stdout| stdout.read_exact(&mut said));
+        let answer = Answer::of_message(&said).ok().filter(|_| matches!(read, Some(Ok(()))));
+        let signal = status.signal().unwrap_or(0).unsigned_abs().into();
+        let errno = if signal == 0 { libc::EPROTO as u64 } else { 0 };
+        let ended = Answer::Refused(Refusal::NotPopulated { errno, signal });
+        Ok(Some(answer.filter(|_| status.success()).unwrap_or(ended)))
+    }
+
     /// What it said when it ended: all of it is in the pipe.
     fn huge(&mut self) -> u64 {
         let mut said = [0; 8];

@@ -15,7 +15,7 @@ use crate::watch::Watched;
 #[must_use = "what is claimed counts until it is withdrawn"]
 pub(crate) struct Claim {
     pub(crate) account: u32,
-    bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 /// Leases and claims.
@@ -50,6 +50,14 @@ impl Ledger {
         }
         *self.claimed.entry(account).or_default() += asked;
         Ok(Claim { account, bytes: asked })
+    }
+
+    /// The same claim for as many bytes, or for less than it has.
+    pub(crate) fn reduce(&mut self, claim: Claim, bytes: u64) -> Claim {
+        let (account, bytes) = (claim.account, claim.bytes.min(bytes));
+        *self.claimed.entry(account).or_default() += bytes;
+        self.withdraw(claim);
+        Claim { account, bytes }
     }
 
     pub(crate) fn withdraw(&mut self, claim: Claim) {

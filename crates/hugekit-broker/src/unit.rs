@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use hugekit_image::ImageError;
 use hugekit_lease::MemoryFile;
 use hugekit_lease::protocol::{Payer, Refusal};
 
@@ -113,5 +114,11 @@ pub(crate) enum Outcome {
 /// A system error, as clients are told.
 pub(crate) fn refused(error: &std::io::Error) -> Refusal {
     let errno = error.raw_os_error().unwrap_or(libc::EIO);
+    Refusal::NotPopulated { errno: errno.unsigned_abs().into(), signal: 0 }
+}
+
+/// An error of an image, as clients are told.
+pub(crate) fn not_populated(error: &ImageError) -> Refusal {
+    let errno = hugekit::system_error(error).unwrap_or(libc::EIO);
     Refusal::NotPopulated { errno: errno.unsigned_abs().into(), signal: 0 }
 }

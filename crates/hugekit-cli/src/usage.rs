@@ -45,3 +45,16 @@ impl fmt::Display for Remedied {
 }
 
 impl Error for Remedied {}
+
+/// An error with another message, and with the remedy that it has.
+pub(crate) fn with_remedy(
+    error: anyhow::Error,
+    message: impl FnOnce(String) -> String,
+) -> anyhow::Error {
+    match error.downcast::<Remedied>() {
+        Ok(Remedied { message: said, remedy }) => {
+            Remedied { message: message(said), remedy }.into()
+        }
+        Err(other) => anyhow::Error::msg(message(format!("{other:#}"))),
+    }
+}

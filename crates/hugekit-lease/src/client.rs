@@ -1,6 +1,6 @@
 //! A program that asks a broker.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -47,7 +47,7 @@ impl Lease {
     pub fn ask(socket: &Path, bytes: usize, wait: Duration) -> Result<Self, LeaseError> {
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         let request = Request::Lease { bytes: bytes as u64, wait_ms };
-        match exchange(socket, &request, wait)? {
+        match exchange(socket, &request, &[], wait)? {
             (Answer::Leased { bytes: said, page_size, payer, huge }, Some(file)) => {
                 let memory = MemoryFile::check(file)?;
                 check(&memory, bytes, said, page_size)?;
@@ -56,7 +56,7 @@ impl Lease {
             (Answer::Refused(refusal), None) => Err(LeaseError::Refused(refusal)),
             (Answer::Leased { .. }, None) => Err(LeaseError::Unasked("a lease without memory")),
             (Answer::Refused(_), Some(_)) => Err(LeaseError::Unasked("memory with a refusal")),
-            (Answer::Status(_), _) => Err(LeaseError::Unasked("a status")),
+            _ => Err(LeaseError::Unasked("another answer than to a lease")),
         }
     }
 
@@ -123,7 +123,7 @@ pub fn peer(connection: impl AsFd) -> Result<Peer, LeaseError> {
 /// # Errors
 /// As of [`Lease::ask`].
 pub fn status(socket: &Path) -> Result<Status, LeaseError> {
-    match exchange(socket, &Request::Status, Duration::ZERO)? {
+    match exchange(socket, &Request::Status, &[], Duration::ZERO)? {
         (Answer::Status(status), None) => Ok(*status),
         (Answer::Refused(refusal), None) => Err(LeaseError::Refused(refusal)),
         _ => Err(LeaseError::Unasked("no status")),
@@ -149,10 +149,11 @@ fn kernel(call: &'static str) -> impl Fn(Errno) -> LeaseError {
     move |errno| LeaseError::Kernel { call, source: errno.into() }
 }
 
-/// One request and its answer, with the one descriptor that may come with it.
-fn exchange(
+/// One request with its descriptors, and its answer with the one descriptor that may come with it.
+pub(crate) fn exchange(
     socket: &Path,
     request: &Request,
+    files: &[BorrowedFd<'_>],
     wait: Duration,
 ) -> Result<(Answer, Option<OwnedFd>), LeaseError> {
     headroom::check()?;
@@ -162,7 +163,7 @@ fn exchange(
     if uid != 0 && uid != rustix::process::geteuid().as_raw() {
         return Err(LeaseError::Untrusted { socket: socket.to_owned(), uid });
     }
-    match seqpacket::send(&connection, &request.to_message()) {
+    match seqpacket::send(&connection, &request.to_message(), files) {
         // It may have answered without having read: that there are too many connections.
         Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
         Err(errno) => return Err(kernel("sendmsg")(errno)),

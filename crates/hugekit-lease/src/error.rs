@@ -38,8 +38,8 @@ pub enum LeaseError {
         /// The user.
         uid: u32,
     },
-    /// The broker grants no lease.
-    #[error("the broker grants no lease: {0}")]
+    /// The broker does not do what it is asked for.
+    #[error("the broker refuses: {0}")]
     Refused(Refusal),
     /// The broker did not answer in time.
     #[error("the broker did not answer within {within:?}")]

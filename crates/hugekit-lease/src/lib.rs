@@ -12,6 +12,7 @@
 
 mod client;
 mod error;
+pub mod images;
 mod memory_file;
 pub mod protocol;
 

@@ -29,6 +29,7 @@ pub mod memory;
 pub mod mempolicy;
 pub mod pagemap;
 pub mod peek;
+pub mod private_file;
 pub mod private_pages;
 pub mod process;
 pub mod seqpacket;

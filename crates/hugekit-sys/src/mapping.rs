@@ -497,7 +497,7 @@ impl UntouchedPages {
 }
 
 const NO_ACCESS: ProtFlags = ProtFlags::empty();
-const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+pub(super) const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 const SHARED: MapFlags = MapFlags::SHARED;
 
 /// Checks that the process may have this many mappings more at this moment.
@@ -522,7 +522,7 @@ pub(super) fn check_room(mappings: usize) -> io::Result<()> {
 ///
 /// # Safety
 /// As for [`rustix::mm::mmap`].
-unsafe fn map(
+pub(super) unsafe fn map(
     at: *mut u8,
     len: usize,
     access: ProtFlags,

@@ -73,6 +73,40 @@ pub fn size_for_good(file: impl AsFd, len: u64) -> io::Result<()> {
     rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
 }
 
+/// What keeps a file's length and every byte of it as they are.
+const CONTENTS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::WRITE);
+
+/// Seals the length and the bytes of a file permanently. `EBUSY` while a writable shared mapping of it exists, or while
+/// the kernel itself holds pages of it.
+pub fn seal_contents(file: impl AsFd) -> io::Result<()> {
+    pass(Call::Seal)?;
+    rustix::fs::fcntl_add_seals(&file, CONTENTS | SealFlags::SEAL)
+}
+
+/// Whether no process can change the length or a byte of a file. False of a file that cannot be sealed. Never waits: the
+/// kernel does not ask the file's own file system.
+pub fn has_sealed_contents(file: impl AsFd) -> io::Result<bool> {
+    pass(Call::GetSeals)?;
+    match rustix::fs::fcntl_get_seals(&file) {
+        Err(io::Errno::INVAL) => Ok(false),
+        seals => Ok(seals?.contains(CONTENTS)),
+    }
+}
+
+/// The same file, opened for reading only. Every process that has a descriptor may do so then, if the file's mode says
+/// that all users may read it.
+pub fn open_for_reading(file: impl AsFd) -> io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+    pass(Call::Open)?;
+    rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Lets every holder of a descriptor open the file for reading, and no user for writing.
+pub fn make_readable(file: impl AsFd) -> io::Result<()> {
+    pass(Call::Fchmod)?;
+    rustix::fs::fchmod(file, Mode::RUSR | Mode::RGRP | Mode::ROTH)
+}
+
 /// What a file is, as far as it is memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
@@ -140,6 +174,25 @@ pub fn punch(file: impl AsFd, offset: u64, len: u64) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn contents_that_are_sealed_cannot_be_written_or_truncated() {
+        let file = create(c"hugekit-test", FilePages::Shmem).unwrap();
+        size(&file, 8192).unwrap();
+        assert!(!has_sealed_contents(&file).unwrap());
+        seal_contents(&file).unwrap();
+        make_readable(&file).unwrap();
+        assert!(has_sealed_contents(&file).unwrap());
+        assert_eq!(rustix::io::pwrite(&file, &[7], 0), Err(io::Errno::PERM));
+        for len in [0, 16384] {
+            assert_eq!(rustix::fs::ftruncate(&file, len), Err(io::Errno::PERM));
+        }
+        assert_eq!(punch(&file, 0, 4096), Err(io::Errno::PERM));
+        let read_only = open_for_reading(&file).unwrap();
+        assert!(has_sealed_contents(&read_only).unwrap());
+        let plain = std::fs::File::open("/proc/self/status").unwrap();
+        assert!(!has_sealed_contents(&plain).unwrap());
+    }
 
     #[test]
     fn memfd_that_is_sealed_keeps_its_length_and_can_be_punched() {

@@ -3,15 +3,15 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg,
-    sendmsg, socket_with,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    connect, recvmsg, sendmsg, socket_with,
 };
 
 use super::injection::{Call, pass};
@@ -19,7 +19,7 @@ use super::last_error;
 
 /// Descriptors that a message may carry before the kernel drops the others: more than is ever expected, so that
 /// more than expected is seen.
-const MOST_DESCRIPTORS: usize = 4;
+const MOST_DESCRIPTORS: usize = 33;
 
 /// A message received.
 #[derive(Debug)]
@@ -63,12 +63,17 @@ pub fn peer(socket: impl AsFd) -> io::Result<libc::ucred> {
     last_error(answer != 0).map(|()| peer)
 }
 
-/// Sends one message, or says that the other end does not take it now.
-pub fn send(socket: impl AsFd, message: &[u8]) -> io::Result<()> {
+/// Sends one message with descriptors, or says that the other end does not take it now. `EINVAL` for more descriptors
+/// than a message may carry.
+pub fn send(socket: impl AsFd, message: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
     io::retry_on_intr(|| {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+        let mut carried = SendAncillaryBuffer::new(&mut space);
+        if !files.is_empty() && !carried.push(SendAncillaryMessage::ScmRights(files)) {
+            return Err(io::Errno::INVAL);
+        }
         pass(Call::Sendmsg)?;
-        let mut none = SendAncillaryBuffer::default();
-        sendmsg(&socket, &[IoSlice::new(message)], &mut none, SendFlags::NOSIGNAL).map(drop)
+        sendmsg(&socket, &[IoSlice::new(message)], &mut carried, SendFlags::NOSIGNAL).map(drop)
     })
 }
 

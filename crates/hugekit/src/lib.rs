@@ -21,6 +21,7 @@
 //! | save memory as it is now while threads write to it | [`Snapshot`] |
 //! | save only the changes since the last snapshot | [`first_epoch`](snapshot::Builder::first_epoch), [`since`](snapshot::Builder::since), [`Changes`](snapshot::Changes) |
 //! | let a system call write to forked or snapshotted memory | `prepare_write` of the [region](Region::prepare_write) or the [snapshot](Snapshot::prepare_write) |
+//! | share memory that is loaded once among processes, each writing its own | [`image::Image`] |
 //! | use memory that another process populated | [`PoolBuilder::broker`](pool::PoolBuilder::broker) |
 //! | run your own work on each node's bytes | `parallel::Job` of the crate `hugekit-bulk` |
 //! | know what an error means for the program | [`ErrorKind`] |
@@ -100,12 +101,13 @@
 //! # Modules and crates
 //!
 //! This crate only re-exports. The engine is in `hugekit-sys`, `hugekit-machine`, `hugekit-bulk`,
-//! `hugekit-lease`, `hugekit-regions` and `hugekit-snapshots`. Their own interfaces may change in
+//! `hugekit-lease`, `hugekit-image`, `hugekit-regions` and `hugekit-snapshots`. Their own interfaces may change in
 //! any release. A program that only clears and copies can depend on `hugekit-bulk`.
 //!
 //! | module | contents |
 //! | --- | --- |
 //! | [`pool`], [`region`] | pools, regions, forks and their builders |
+//! | [`image`] | sealed memory that many processes map privately |
 //! | [`fault`] | how faults are handled: in place or by threads |
 //! | [`snapshot`] | snapshots, epochs, reserves |
 //!
@@ -221,6 +223,11 @@ pub mod pool {
         Backing, BackingReport, Clearing, Fallback, FaultError, InheritedMemory, NodePolicy, Pool,
         PoolBuilder, PoolError, PoolStats,
     };
+}
+
+/// Sealed memory on huge pages that many processes map privately.
+pub mod image {
+    pub use hugekit_image::{Image, ImageBuilder, ImageError, ImageRange, Misfit, PrivateMapping};
 }
 
 /// How page faults of regions, forks and snapshots are handled.

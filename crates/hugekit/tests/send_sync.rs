@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use hugekit::fault::{FaultMode, Serving};
+use hugekit::image::{Image, ImageBuilder, ImageError, ImageRange, Misfit, PrivateMapping};
 use hugekit::pool::{
     Backing, BackingReport, Clearing, Fallback, FaultError, InheritedMemory, NodePolicy,
     PoolBuilder, PoolStats,
@@ -54,6 +55,7 @@ any_thread!(Region, SharedRegion, PinnedRange, RegionBuilder<'static>);
 any_thread!(ForkBuilder<'static>);
 any_thread!(Snapshot, Builder, Changes, Epoch, Reserve, SnapshotStats, Collapsed);
 any_thread!(View<&'static Snapshot>, View<Arc<Snapshot>>, SnapshotReader<'static>);
+any_thread!(Image, ImageBuilder<'static>, PrivateMapping, ImageRange);
 any_thread!(Lease, MemoryFile, Peer, Answer, Payer, Request, Row, Status);
 
 // Work.
@@ -78,7 +80,7 @@ any_thread!(MemoryLeft);
 any_thread!(PoolError, FaultError, RegionError, ForkError, SnapshotError, Unsuitable, LeaseError);
 any_thread!(Malformed, Refusal, Unfit, ClearError, CopyError, PopulateError, HintError);
 any_thread!(JobError<PopulateError>, NodeMapError, AlreadyInstalled, Error, ParseCpuSetError);
-any_thread!(HeapShortage);
+any_thread!(HeapShortage, ImageError, Misfit);
 
 // What an error or a snapshot is shared by decides.
 its_thread!(JobError<Rc<()>>, View<Rc<Snapshot>>);

@@ -8,33 +8,33 @@ use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
 use hugekit::pool::Backing;
 use hugekit_broker::{
-    Broker, BrokerError, Charge, Config, Fill, FillCommand, Limits, Quotas, fill,
+    Broker, BrokerError, Charge, Config, Fill, FillCommand, Limits, LoadOrder, Quotas, fill, load,
 };
 use hugekit_lab::size::Size;
+use hugekit_lease::MemoryFile;
 
 use crate::log;
 use crate::socket;
 use crate::usage::Remedied;
 
-/// Keep memory populated, and lease it to programs on request.
+/// Keep memory populated, and lease it to programs on request. Hold images of memory for them.
 ///
 /// Runs in the foreground until SIGTERM, SIGINT or SIGHUP. Programs keep their leases after that.
 /// As root it serves all users, otherwise only its own. Programs request leases by `hugekit lease`.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
-    subcommand_negates_reqs = true,
     after_help = "Example: hugekit broker --unit 4GiB --ready 2"
 )]
 pub(crate) struct BrokerCommand {
     #[command(subcommand)]
     command: Option<Command>,
-    /// Size of a unit, such as 4GiB; every lease is one unit
-    #[arg(long, value_name = "SIZE", required = true)]
+    /// Size of a unit, such as 4GiB; every lease is one unit. By default only images are held
+    #[arg(long, value_name = "SIZE")]
     unit: Option<Size>,
-    /// Units to keep populated for future leases
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    ready: usize,
+    /// Units to keep populated for future leases [default: 1]
+    #[arg(long, value_name = "N", requires = "unit")]
+    ready: Option<usize>,
     /// The pages of units
     #[arg(long, value_enum, default_value_t)]
     backing: Pages,
@@ -101,6 +101,18 @@ struct FillArguments {
     node: Option<u32>,
     #[arg(long)]
     group: Vec<PathBuf>,
+    /// Load an image into the file of this number, for the client on standard input.
+    #[arg(long)]
+    load: Option<i32>,
+    #[arg(long, value_parser = owner)]
+    owner: Option<(u32, u32)>,
+}
+
+fn owner(text: &str) -> Result<(u32, u32), String> {
+    let ids = text
+        .split_once(':')
+        .and_then(|(user, group)| Some((user.parse().ok()?, group.parse().ok()?)));
+    ids.ok_or_else(|| "write USER:GROUP, two numbers".to_owned())
 }
 
 fn quota(text: &str) -> Result<(Option<u32>, u64), String> {
@@ -142,18 +154,23 @@ impl BrokerCommand {
 
     fn serve(&self) -> anyhow::Result<()> {
         let config = self.config()?;
-        let (socket, unit, ready) = (config.socket.clone(), Size(config.unit), config.ready);
-        let backing = config.backing;
+        let socket = config.socket.clone();
+        let keeps = match (config.ready, Size(config.unit), config.backing) {
+            (_, Size(0), _) => "images only".to_owned(),
+            (ready, unit, backing) => format!("{ready} units of {unit}, {backing}"),
+        };
         let broker = Broker::start(config).map_err(explained)?;
-        log::line(&format!(
-            "listening at {}: {ready} units of {unit}, {backing}",
-            socket.display()
-        ));
+        log::line(&format!("listening at {}: {keeps}", socket.display()));
         broker.run().map_err(explained)
     }
 
     fn config(&self) -> anyhow::Result<Config> {
-        let Size(unit) = self.unit.expect("required where there is no subcommand");
+        if let Some(Size(0)) = self.unit {
+            let made = MemoryFile::create("lease", 0, self.backing.into());
+            made.map_err(BrokerError::Unit).map_err(explained)?;
+        }
+        let unit = self.unit.map_or(0, |Size(unit)| unit);
+        let ready = if unit == 0 { 0 } else { self.ready.unwrap_or(1) };
         let quotas = Quotas {
             of: self.quota.iter().filter_map(|&(user, bytes)| Some((user?, bytes))).collect(),
             of_others: self.quota.iter().rev().find(|(user, _)| user.is_none()).map(|&(_, b)| b),
@@ -162,7 +179,7 @@ impl BrokerCommand {
             socket: self.socket.clone().map_or_else(socket::to_listen_at, Ok)?,
             backing: self.backing.into(),
             unit,
-            ready: if self.charge == Charge::Client { 0 } else { self.ready },
+            ready: if self.charge == Charge::Client { 0 } else { ready },
             node: self.node,
             quotas,
             keep_free: self.keep_free.0 as u64,
@@ -183,7 +200,10 @@ fn explained(error: BrokerError) -> anyhow::Error {
 
 impl FillArguments {
     fn run(&self) -> u8 {
-        let Self { background, thp, node, group } = self;
+        let Self { background, thp, node, group, load: memory, owner } = self;
+        if let Some(memory) = *memory {
+            return load(&LoadOrder { memory, owner: *owner, groups: group.clone() });
+        }
         let (background, thp) = (*background, *thp);
         fill(&Fill { background, thp, node: *node, groups: group.clone() })
     }

@@ -81,6 +81,10 @@ fn of_people(status: &protocol::Status) -> String {
         let _ = writeln!(text, "{name:12}{value}");
     };
     let node = status.node.map_or_else(String::new, |node| format!(", of node {node}"));
+    if status.unit == 0 {
+        line("units", "none: the broker holds images only".to_owned());
+        return text;
+    }
     line("units", format!("{}, {}{node}", size(status.unit), status.backing));
     let huge = (status.backing == Backing::Thp && status.ready > 0).then(|| {
         let (huge, of) = (size(status.huge), size(status.ready * status.unit));

@@ -15,6 +15,9 @@ use crate::usage::UsageError;
 const PATH: &[u8] = b"{}";
 const NUMBER: &[u8] = b"{fd}";
 
+/// The environment variable that has the memory's path.
+const VARIABLE: &str = "HUGEKIT_LEASE_PATH";
+
 /// A program and its arguments, of which one names the memory.
 #[derive(Debug)]
 pub(super) struct Prepared<'a> {
@@ -38,6 +41,12 @@ impl<'a> Prepared<'a> {
             ))),
             None => Ok(prepared),
         }
+    }
+
+    /// A program that maps the memory privately: it may know the path from its environment alone.
+    pub(super) fn with_image(command: &'a [OsString]) -> Self {
+        let (program, arguments) = command.split_first().expect("required");
+        Self { program, arguments }
     }
 
     /// The argument that names the memory.
@@ -66,7 +75,8 @@ impl<'a> Prepared<'a> {
             OsString::from_vec(replaced(&with_number, PATH, path.as_bytes()))
         };
         let arguments = self.arguments.iter().map(fill_in);
-        not_started(self.program, Command::new(self.program).args(arguments).exec())
+        let mut command = Command::new(self.program);
+        not_started(self.program, command.args(arguments).env(VARIABLE, &path).exec())
     }
 }
 

@@ -10,15 +10,18 @@ use anyhow::Context;
 use clap::Args;
 use hugekit::error_chain;
 use hugekit::pool::Backing;
-use hugekit::{PopulateOptions, Threads};
+use hugekit::{HUGE_PAGE_BYTES, PopulateOptions, Threads};
+use hugekit_image::Image;
 use hugekit_lab::size::Size;
+use hugekit_lease::protocol::ImageName;
 use hugekit_lease::{DEFAULT_WAIT, Lease, LeaseError, MemoryFile};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::broker::Pages;
+use crate::image;
 use crate::socket;
 use crate::text::say;
-use crate::usage::Remedied;
+use crate::usage::{Remedied, UsageError};
 
 /// Start a program with memory that is already populated, or make a file of such memory.
 ///
@@ -28,12 +31,18 @@ use crate::usage::Remedied;
 ///
 /// Example: hugekit lease --size 4GiB -- qemu-system-x86_64 -m 4G
 ///   -object memory-backend-file,id=m,size=4G,mem-path={},share=on -machine memory-backend=m
+///
+/// With --image the memory is an image that the broker holds. The program maps it privately, as
+/// Firecracker does when it restores from a file. `$HUGEKIT_LEASE_PATH` is the path, too.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct LeaseCommand {
     /// Size of the memory, such as 4GiB; must be the size of the broker's units
-    #[arg(long, value_name = "SIZE")]
-    size: Size,
+    #[arg(long, value_name = "SIZE", required_unless_present = "image", conflicts_with = "image")]
+    size: Option<Size>,
+    /// An image that the broker holds, instead of zeroed memory
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["wait", "no_wait", "backing"])]
+    image: Option<ImageName>,
     /// Wait at most this many seconds until a unit is ready [default: 30]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     wait: Option<Duration>,
@@ -46,8 +55,8 @@ pub(crate) struct LeaseCommand {
     /// Without a broker: the pages of the memory
     #[arg(long, value_enum, default_value_t)]
     backing: Pages,
-    /// Make a file of this name in a hugetlbfs or tmpfs, without a broker, and start no program
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["command", "wait", "no_wait", "socket", "backing"])]
+    /// Make a file of this name in a hugetlbfs or tmpfs, and start no program; with --size without a broker
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["command", "wait", "no_wait", "backing"])]
     path: Option<PathBuf>,
     /// The program and its arguments
     #[arg(last = true, value_name = "PROGRAM", required_unless_present = "path")]
@@ -62,20 +71,39 @@ fn seconds(text: &str) -> Result<Duration, String> {
 impl LeaseCommand {
     /// Returns where no program is started, or where that cannot be done.
     pub(crate) fn run(&self) -> anyhow::Result<()> {
+        match (self.image, self.size) {
+            (Some(name), _) => self.run_with_image(name),
+            (None, Some(size)) => self.run_with_memory(size),
+            (None, None) => unreachable!("one of them is required"),
+        }
+    }
+
+    fn run_with_image(&self, name: ImageName) -> anyhow::Result<()> {
+        let image = Image::of_broker(self.socket(), name.as_str()).map_err(image::explained)?;
         if let Some(path) = &self.path {
-            return make(path, self.size.0).map_err(explained);
+            let source = Image::builder(name.as_str()).source(image.into_file().into());
+            return source.load_to(path).map(drop).map_err(image::explained);
+        }
+        let command = command::Prepared::with_image(&self.command);
+        // The last bytes of an image may be less than a huge page.
+        let present = image.present().map_err(image::explained)?;
+        warn_of_base_pages(present - present % HUGE_PAGE_BYTES as u64, image.huge_bytes());
+        Err(command.start(&image.into_file()))
+    }
+
+    fn run_with_memory(&self, size: Size) -> anyhow::Result<()> {
+        if let Some(path) = &self.path {
+            if self.socket.is_some() {
+                let message =
+                    "--path makes the file here: no broker is asked, and --socket has no use";
+                return Err(UsageError(message.to_owned()).into());
+            }
+            return make(path, size.0).map_err(explained);
         }
         let command = command::Prepared::new(&self.command)?;
-        let (file, backing, huge) = self.memory().map_err(explained)?;
+        let (file, backing, huge) = self.memory(size).map_err(explained)?;
         if backing == Backing::Thp && huge > 0 {
-            let huge = usize::try_from(huge).unwrap_or(usize::MAX);
-            if huge < self.size.0 {
-                say(&format!(
-                    "warning: {} requested, only {} are on huge pages",
-                    self.size,
-                    Size(huge)
-                ));
-            }
+            warn_of_base_pages(size.0 as u64, huge);
             if !command.is_aligned() {
                 say("warning: QEMU maps the memory where huge pages do not fit: add align=2M");
             }
@@ -83,19 +111,22 @@ impl LeaseCommand {
         Err(command.start(&file))
     }
 
+    fn socket(&self) -> PathBuf {
+        self.socket.clone().unwrap_or_else(socket::to_ask)
+    }
+
     /// The memory, its backing, and how many bytes of it are on huge pages.
-    fn memory(&self) -> Result<(OwnedFd, Backing, u64), LeaseError> {
+    fn memory(&self, size: Size) -> Result<(OwnedFd, Backing, u64), LeaseError> {
         let wait = if self.no_wait { Duration::ZERO } else { self.wait.unwrap_or(DEFAULT_WAIT) };
-        let socket = self.socket.clone().unwrap_or_else(socket::to_ask);
-        match Lease::ask(&socket, self.size.0, wait) {
+        match Lease::ask(&self.socket(), size.0, wait) {
             Ok(lease) => {
                 let (backing, huge) = (lease.backing(), lease.huge_bytes());
                 Ok((lease.into_file(), backing, huge))
             }
             Err(error @ (LeaseError::NoBroker { .. } | LeaseError::HungUp)) => {
                 let error = error_chain(&error);
-                say(&format!("{error}; populating {} here instead", self.size));
-                let memory = MemoryFile::create("lease", self.size.0, self.backing.into())?;
+                say(&format!("{error}; populating {size} here instead"));
+                let memory = MemoryFile::create("lease", size.0, self.backing.into())?;
                 let huge = populate(&memory)?;
                 Ok((memory.into_file(), self.backing.into(), huge))
             }
@@ -124,7 +155,15 @@ fn populate(memory: &MemoryFile) -> Result<u64, LeaseError> {
     populated
 }
 
-fn explained(error: LeaseError) -> anyhow::Error {
+fn warn_of_base_pages(bytes: u64, huge: u64) {
+    let size = |bytes: u64| Size(usize::try_from(bytes).unwrap_or(usize::MAX));
+    if huge < bytes {
+        let (bytes, huge) = (size(bytes), size(huge));
+        say(&format!("warning: {bytes} requested, only {huge} are on huge pages"));
+    }
+}
+
+pub(crate) fn explained(error: LeaseError) -> anyhow::Error {
     let remedy = error.remedy();
     Remedied::error(error, remedy)
 }

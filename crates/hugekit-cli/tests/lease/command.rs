@@ -137,7 +137,7 @@ fn configurations(_: Backing) {
     };
     assert!(start(&["--unit", "5", "--backing", "base"]).contains("no whole number of pages"));
     assert!(start(&["--unit", "0", "--backing", "base"]).contains("no whole number of pages"));
-    assert!(start(&[]).contains("--unit"));
+    assert!(start(&["--ready", "2"]).contains("--unit"));
     assert!(start(&["--unit", "1MiB", "--quota", "root=1"]).contains("the user must be a number"));
     assert!(start(&["--unit", "1MiB", "--quota", "7"]).contains("UID=SIZE"));
     assert!(start(&["--unit", "1MiB", "--charge", "me"]).contains("control group"));

@@ -88,6 +88,17 @@ impl Daemon {
         Self { child: command.spawn().unwrap(), folder }
     }
 
+    /// One without units.
+    pub(crate) fn of_images(more: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = program();
+        command.arg("broker").args(more).arg("--socket").arg(socket(folder.path()));
+        let child = command.stderr(Stdio::null()).spawn().unwrap();
+        let daemon = Self { child, folder };
+        daemon.until(|_| true);
+        daemon
+    }
+
     /// Another one at the same place.
     pub(crate) fn again(&mut self, backing: Backing, ready: usize) {
         self.child = start(self.folder.path(), backing, ready, &[]).spawn().unwrap();

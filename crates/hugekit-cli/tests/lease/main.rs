@@ -9,6 +9,7 @@ mod ends;
 mod floods;
 mod freezes;
 mod group;
+mod images;
 mod leases;
 mod liars;
 mod machines;
@@ -49,6 +50,7 @@ fn main() {
             attacks::CHECKS_OF_ONE,
             freezes::CHECKS_OF_ONE,
             machines::CHECKS_OF_ONE,
+            images::CHECKS,
         ]
         .concat(),
     ));

@@ -2,6 +2,7 @@
 
 mod anonymous;
 mod forks;
+mod images;
 mod leases;
 mod machine;
 mod pools;
@@ -57,6 +58,7 @@ pub(crate) fn all(thorough: bool) -> Vec<(String, Operation)> {
             add(format!("{prefix}{name}::"), forks::EACH, backing, fault_mode);
         }
     }
+    add(String::new(), images::EACH, base, auto);
     // In the long form only: these take five minutes.
     for (name, fault_mode) in FAULT_MODES.into_iter().filter(|_| thorough) {
         add(format!("anonymous::{name}::"), anonymous::EACH, base, fault_mode);

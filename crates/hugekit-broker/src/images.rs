@@ -1,0 +1,148 @@
+//! The images that the broker holds, by the account that has loaded them and by name.
+//!
+//! Each account has its own names, so no user can take a name away from another or stand in for its image. Images for
+//! all users come from the broker's own user only. An image that was dropped counts against its account's quota until
+//! its file is gone: until no process has a descriptor or a mapping of it.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use hugekit_image::{FileIdentity, Image, ImageError};
+use hugekit_lease::protocol::{ImageFacts, ImageName, ImageRow, MOST_IMAGES, Refusal};
+
+use crate::ledger::Claim;
+use crate::watch::Watched;
+
+/// Images of one account.
+const MOST_OF_USER: usize = 64;
+
+/// Images of all accounts but root's.
+const MOST_OF_OTHERS: usize = MOST_IMAGES - MOST_OF_USER;
+
+/// Who asks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Viewer {
+    pub(crate) account: u32,
+    /// Root and the broker's own user.
+    pub(crate) sees_all: bool,
+}
+
+/// An image that was loaded.
+#[derive(Debug)]
+pub(crate) struct HeldImage {
+    pub(crate) name: ImageName,
+    pub(crate) uid: u32,
+    pub(crate) is_for_all: bool,
+    pub(crate) facts: ImageFacts,
+    pub(crate) identity: FileIdentity,
+    pub(crate) claim: Claim,
+    pub(crate) since: Instant,
+}
+
+/// The images that the broker holds, and those that it has dropped and that processes still have.
+#[derive(Debug, Default)]
+pub(crate) struct Images {
+    held: BTreeMap<Watched, (HeldImage, Image)>,
+    dropped: BTreeMap<Watched, HeldImage>,
+}
+
+impl Images {
+    /// Why an account may load no further image of that name, while others are `loading`, if it may not.
+    pub(crate) fn refusal(
+        &self,
+        account: u32,
+        name: ImageName,
+        loading: impl Iterator<Item = (u32, Option<ImageName>)>,
+    ) -> Option<Refusal> {
+        let loading: Vec<_> = loading.collect();
+        if loading.contains(&(account, Some(name))) || self.own(account, name).is_some() {
+            return Some(Refusal::ImageExists);
+        }
+        let dropped = self.dropped.values().map(|held| held.claim.account);
+        let held = self.held.values().map(|(held, _)| held.claim.account);
+        let accounts = held.chain(dropped).chain(loading.iter().map(|&(account, _)| account));
+        let (mut of_user, mut of_others) = (0, 0);
+        for of in accounts {
+            of_user += usize::from(of == account);
+            of_others += usize::from(of != 0);
+        }
+        let is_full = of_user >= MOST_OF_USER || account != 0 && of_others >= MOST_OF_OTHERS;
+        let (most, most_of_user) = (MOST_IMAGES as u64, MOST_OF_USER as u64);
+        is_full.then_some(Refusal::TooManyImages { most, most_of_user })
+    }
+
+    pub(crate) fn insert(&mut self, watched: Watched, held: HeldImage, image: Image) {
+        self.held.insert(watched, (held, image));
+    }
+
+    /// The image of a name that an account may have, opened again: its own, or else one for all users.
+    pub(crate) fn open(
+        &self,
+        account: u32,
+        name: ImageName,
+    ) -> Option<Result<(OwnedFd, ImageFacts), ImageError>> {
+        let for_all =
+            |(_, (held, _)): &(&Watched, &(HeldImage, Image))| held.name == name && held.is_for_all;
+        let own = self.own(account, name).and_then(|watched| self.held.get_key_value(&watched));
+        let (_, (held, image)) = own.or_else(|| self.held.iter().find(for_all))?;
+        Some(image.open_again().map(|file| (file, held.facts)))
+    }
+
+    fn own(&self, account: u32, name: ImageName) -> Option<Watched> {
+        let is_it = |held: &HeldImage| held.claim.account == account && held.name == name;
+        self.held.iter().find(|(_, (held, _))| is_it(held)).map(|(&watched, _)| watched)
+    }
+
+    /// Holds an image no longer: one of the viewer's own, or any other's of which it sees only one of this name. Whether
+    /// there was one.
+    pub(crate) fn drop(&mut self, viewer: Viewer, name: ImageName) -> bool {
+        let mut others = self.held.iter().filter(|(_, (held, _))| held.name == name);
+        let other = match (others.next(), others.next()) {
+            (Some((&watched, _)), None) if viewer.sees_all => Some(watched),
+            _ => None,
+        };
+        let found = self.own(viewer.account, name).or(other);
+        let Some((watched, (held, _))) = found.and_then(|found| self.held.remove_entry(&found))
+        else {
+            return false;
+        };
+        self.dropped.insert(watched, held);
+        true
+    }
+
+    /// The claim of an image whose file is gone, to be withdrawn.
+    pub(crate) fn record_end(&mut self, watched: Watched) -> Option<Claim> {
+        self.dropped.remove(&watched).map(|held| held.claim)
+    }
+
+    /// The images that a viewer may see, the oldest first.
+    pub(crate) fn rows(&self, viewer: Viewer) -> Vec<ImageRow> {
+        let is_seen = |held: &&HeldImage| {
+            viewer.sees_all || held.is_for_all || held.claim.account == viewer.account
+        };
+        let held = self.held.values().map(|(held, image)| (held, Some(image)));
+        let all = held.chain(self.dropped.values().map(|held| (held, None)));
+        let mut seen: Vec<_> = all.filter(|(held, _)| is_seen(held)).collect();
+        seen.sort_by_key(|(held, _)| held.since);
+        seen.into_iter().map(|(held, image)| held.row(image)).collect()
+    }
+}
+
+impl HeldImage {
+    /// With what is populated now, of an image that the broker has a descriptor of: processes that read holes fill them.
+    fn row(&self, image: Option<&Image>) -> ImageRow {
+        let FileIdentity { device, inode } = self.identity;
+        let present = image.and_then(|image| image.present().ok()).unwrap_or(self.facts.present);
+        ImageRow {
+            name: self.name,
+            facts: ImageFacts { present, ..self.facts },
+            device,
+            inode,
+            uid: self.uid,
+            is_for_all: self.is_for_all,
+            is_dropped: image.is_none(),
+            age_ms: u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+}

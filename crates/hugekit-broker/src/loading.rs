@@ -1,0 +1,146 @@
+//! An image on its way: a process reads the client's files into a file of memory that the broker has made.
+//!
+//! The broker never has the client's descriptors. It looks at the request and leaves it in the socket's queue; the
+//! process that loads receives it, with the descriptors, and reads with the rights of the client's user. So no file can
+//! keep the broker waiting, and no file is read that the user may not read.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use hugekit_image::Image;
+use hugekit_lease::protocol::{Answer, ImageName, Load, Refusal};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{MemfdFlags, Mode, memfd_create};
+
+use crate::config::FillCommand;
+use crate::connection::Connection;
+use crate::filler::Filler;
+use crate::ledger::Claim;
+use crate::load::LoadOrder;
+use crate::unit::{not_populated, refused};
+
+/// An image that a process is loading for a client.
+#[derive(Debug)]
+pub(crate) struct Loading {
+    connection: Connection,
+    name: ImageName,
+    is_for_all: bool,
+    memory: OwnedFd,
+    filler: Filler,
+    claim: Claim,
+    /// The client is gone: nothing is answered, and the process was killed.
+    is_abandoned: bool,
+}
+
+/// What came of a load, for the one who asked.
+pub(crate) struct Loaded {
+    pub(crate) connection: Connection,
+    pub(crate) name: ImageName,
+    pub(crate) is_for_all: bool,
+    pub(crate) claim: Claim,
+    /// The image, and its bytes that are on huge pages.
+    pub(crate) outcome: Result<(Image, u64), Refusal>,
+}
+
+impl Loading {
+    /// Starts the process; on failure the connection and the claim are the caller's again.
+    pub(crate) fn start(
+        command: &FillCommand,
+        mut order: LoadOrder,
+        connection: Connection,
+        load: &Load,
+        claim: Claim,
+    ) -> Result<Self, (Connection, Claim, Refusal)> {
+        let (name, is_for_all) = (load.name, load.is_for_all);
+        let started = make(name).and_then(|memory| {
+            order.owner = connection.owner();
+            let filler = Filler::load(command, &order, &memory, connection.as_fd())?;
+            Ok((memory, filler))
+        });
+        match started {
+            Ok((memory, filler)) => {
+                let is_abandoned = false;
+                Ok(Self { connection, name, is_for_all, memory, filler, claim, is_abandoned })
+            }
+            Err(error) => Err((connection, claim, refused(&error))),
+        }
+    }
+
+    pub(crate) fn account(&self) -> u32 {
+        self.claim.account
+    }
+
+    /// What the image will be called, unless it has no client any more.
+    pub(crate) fn name_to_be(&self) -> Option<ImageName> {
+        (!self.is_abandoned).then_some(self.name)
+    }
+
+    /// Bytes that may still be populated.
+    pub(crate) fn claimed(&self) -> u64 {
+        self.claim.bytes
+    }
+
+    /// Ready when its process has ended.
+    pub(crate) fn ended(&self) -> BorrowedFd<'_> {
+        self.filler.as_fd()
+    }
+
+    /// Hangs up when its client is gone; readable all the time, because the request may still be in its queue.
+    pub(crate) fn connection(&self) -> BorrowedFd<'_> {
+        self.connection.as_fd()
+    }
+
+    /// The connection, to be told something; the process ends with the rest.
+    pub(crate) fn into_connection(self) -> Connection {
+        self.connection
+    }
+
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.is_abandoned
+    }
+
+    /// How its process ended, if it has: the bytes that are on huge pages, or why there is no image.
+    pub(crate) fn outcome(&mut self) -> Option<Result<u64, Refusal>> {
+        if !self.is_abandoned && self.is_hung_up() {
+            self.filler.kill();
+            self.is_abandoned = true;
+        }
+        Some(match self.filler.loaded() {
+            Ok(None) => return None,
+            // A client that is gone has no use for it.
+            _ if self.is_abandoned => Err(Refusal::Ending),
+            Ok(Some(Answer::Loaded(facts))) => Ok(facts.huge),
+            Ok(Some(Answer::Refused(refusal))) => Err(refusal),
+            Ok(Some(_)) => Err(Refusal::NotPopulated { errno: libc::EPROTO as u64, signal: 0 }),
+            Err(error) => Err(refused(&error)),
+        })
+    }
+
+    /// What is left of it then.
+    pub(crate) fn finish(self, outcome: Result<u64, Refusal>) -> Loaded {
+        let Self { connection, name, is_for_all, claim, memory, .. } = self;
+        let outcome = outcome.and_then(|huge| Ok((image(memory)?, huge)));
+        Loaded { connection, name, is_for_all, claim, outcome }
+    }
+
+    fn is_hung_up(&self) -> bool {
+        let mut asked = [PollFd::from_borrowed_fd(self.connection.as_fd(), PollFlags::empty())];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut asked, Some(&now)).is_ok() && !asked[0].revents().is_empty()
+    }
+}
+
+/// The file, which every holder may open for reading when the process has filled it.
+fn make(name: ImageName) -> std::io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    Ok(memfd_create(format!("hugekit:{name}"), flags)?)
+}
+
+/// Believes nothing of the process: the file is looked at.
+fn image(memory: OwnedFd) -> Result<Image, Refusal> {
+    let kernel = |errno: rustix::io::Errno| refused(&errno.into());
+    rustix::fs::fchmod(memory.as_fd(), Mode::RUSR | Mode::RGRP | Mode::ROTH).map_err(kernel)?;
+    let errno = |error| not_populated(&error);
+    let image = Image::check(memory).map_err(errno)?;
+    // The descriptor that may write goes.
+    Image::check(image.open_again().map_err(errno)?).map_err(errno)
+}

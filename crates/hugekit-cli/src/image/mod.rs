@@ -1,0 +1,70 @@
+//! `hugekit image`: sealed memory that a broker holds by name, for programs that map it privately.
+
+mod list;
+mod load;
+mod save;
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use hugekit_image::ImageError;
+use hugekit_lease::images;
+use hugekit_lease::protocol::ImageName;
+
+use crate::socket;
+use crate::usage::Remedied;
+
+/// Hold memory that many programs map privately, on huge pages.
+///
+/// A broker (`hugekit broker`) holds the images. `hugekit lease --image NAME` starts a program with one.
+#[derive(Debug, Args)]
+pub(crate) struct ImageCommand {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    Load(load::LoadImage),
+    List(list::List),
+    /// Hold an image no longer; programs that have it keep it.
+    Drop {
+        #[arg(value_name = "NAME")]
+        name: ImageName,
+        #[command(flatten)]
+        broker: AskedBroker,
+    },
+    Save(save::Save),
+}
+
+/// The broker that is asked.
+#[derive(Debug, Args)]
+struct AskedBroker {
+    /// Where the broker listens
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+}
+
+impl AskedBroker {
+    fn socket(&self) -> PathBuf {
+        self.socket.clone().unwrap_or_else(socket::to_ask)
+    }
+}
+
+impl ImageCommand {
+    pub(crate) fn run(&self) -> anyhow::Result<()> {
+        match &self.what {
+            What::Load(load) => load.run(),
+            What::List(list) => list.run(),
+            What::Drop { name, broker } => {
+                images::drop(&broker.socket(), *name).map_err(crate::lease::explained)
+            }
+            What::Save(save) => save.run(),
+        }
+    }
+}
+
+pub(crate) fn explained(error: ImageError) -> anyhow::Error {
+    let remedy = error.remedy();
+    Remedied::error(error, remedy)
+}

@@ -1,0 +1,59 @@
+//! `hugekit image save`.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::Args;
+use hugekit_image::Image;
+use hugekit_lease::protocol::ImageName;
+use rustix::io::Errno;
+
+use super::{AskedBroker, explained};
+use crate::file::{beside, cannot_write, put};
+
+/// Write an image to a raw memory file.
+///
+/// Holes of the image are holes of the file. The file replaces what has its name only when it is complete.
+#[derive(Debug, Args)]
+pub(super) struct Save {
+    /// Which image
+    #[arg(value_name = "NAME")]
+    name: ImageName,
+    /// The file that is made
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    #[command(flatten)]
+    broker: AskedBroker,
+}
+
+impl Save {
+    pub(super) fn run(&self) -> anyhow::Result<()> {
+        let image =
+            Image::of_broker(self.broker.socket(), self.name.as_str()).map_err(explained)?;
+        let bytes = image.bytes() as u64;
+        let mut file = beside(&self.output).with_context(|| cannot_write(&self.output))?;
+        copy(&File::from(image.into_file()), bytes, file.as_file_mut())
+            .with_context(|| cannot_write(&self.output))?;
+        put(file, &self.output)
+    }
+}
+
+/// Copies what lies in no hole.
+fn copy(mut from: &File, bytes: u64, to: &mut File) -> io::Result<()> {
+    to.set_len(bytes)?;
+    let mut at = 0;
+    while at < bytes {
+        let data = match rustix::fs::seek(from, rustix::fs::SeekFrom::Data(at)) {
+            Err(Errno::NXIO) => return Ok(()),
+            found => found?,
+        };
+        let hole = rustix::fs::seek(from, rustix::fs::SeekFrom::Hole(data))?;
+        from.seek(SeekFrom::Start(data))?;
+        to.seek(SeekFrom::Start(data))?;
+        io::copy(&mut from.take(hole - data), to)?;
+        at = hole;
+    }
+    Ok(())
+}

@@ -1,0 +1,459 @@
+//! Images: loaded, mapped, listed, saved and dropped, and what clients do to get in the way.
+
+use std::fs::{self, File};
+use std::io::{IoSlice, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use hugekit::pool::Backing;
+use hugekit_delta::{Chain, StateId};
+use hugekit_image::Image;
+use hugekit_lease::protocol::{
+    Answer, ImageName, ImageRange, Load, MOST_SOURCES, NotLoaded, Refusal, Request,
+};
+use hugekit_lease::{Lease, LeaseError, images};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+use super::attacks::{connection, hear};
+use super::daemon::{Daemon, PATIENCE, program};
+use super::{Check, UNIT};
+
+pub(crate) const CHECKS: &[Check] = &[
+    ("a_program_gets_an_image_by_a_path", by_path),
+    ("an_image_of_deltas_is_what_they_lead_to", chains),
+    ("deltas_that_do_not_follow_are_refused_with_their_file", wrong_chains),
+    ("an_image_that_was_dropped_goes_on_for_who_has_it", dropped),
+    ("an_image_counts_until_no_process_has_it", quota),
+    ("a_saved_image_has_the_bytes_and_the_holes", saved),
+    ("an_image_is_a_file_of_a_tmpfs_for_who_takes_no_descriptor", in_tmpfs),
+    ("the_list_says_who_has_an_image", listed),
+    ("a_broker_without_units_leases_nothing", without_units),
+    ("each_user_has_names_of_its_own", users),
+    ("a_client_cannot_have_read_what_it_may_not", rights),
+    ("sources_that_make_no_image_are_refused_with_the_reason", wrong_sources),
+    ("more_than_there_is_memory_for_is_refused", too_large),
+    ("a_client_that_goes_while_its_image_is_loaded_leaves_nothing", goes),
+    ("clients_of_one_image_share_no_position", positions),
+];
+
+fn name(text: &str) -> ImageName {
+    text.parse().unwrap()
+}
+
+fn load_of(text: &str) -> Load {
+    let (name, most) = (name(text), 64 << 20);
+    Load { name, most, is_for_all: false, state: None, ranges: vec![] }
+}
+
+/// Bytes of which no two pages are alike, and an odd length.
+fn memory() -> Vec<u8> {
+    let numbers = (0..(5 << 20) / 8 + 3_u64)
+        .flat_map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
+    numbers.collect()
+}
+
+fn written(folder: &Path, name: &str, bytes: &[u8]) -> File {
+    let path = folder.join(name);
+    fs::write(&path, bytes).unwrap();
+    File::open(path).unwrap()
+}
+
+fn load(daemon: &Daemon, load: &Load, sources: &[&File]) -> Result<(), LeaseError> {
+    let sources: Vec<_> = sources.iter().map(|file| file.as_fd()).collect();
+    images::load(&daemon.socket(), load, &sources, PATIENCE).map(drop)
+}
+
+fn refused<T: std::fmt::Debug>(asked: Result<T, LeaseError>) -> Refusal {
+    match asked {
+        Err(LeaseError::Refused(refusal)) => refusal,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn bytes_of(daemon: &Daemon, image: &str) -> Vec<u8> {
+    let (file, facts) = images::get(&daemon.socket(), name(image)).unwrap();
+    let image = Image::check(file).unwrap();
+    assert_eq!(image.bytes() as u64, facts.bytes);
+    image.map().unwrap().to_vec()
+}
+
+/// `hugekit`, with arguments of which the first are those of the command.
+fn run(daemon: &Daemon, command: &[&str], more: &[&str]) -> Output {
+    let mut hugekit = program();
+    hugekit.args(command).arg("--socket").arg(daemon.socket()).args(more).output().unwrap()
+}
+
+fn done(output: &Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn failed(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn by_path(_: Backing) {
+    let daemon = Daemon::of_images(&[]);
+    let (folder, bytes) = (tempfile::tempdir().unwrap(), memory());
+    let path = folder.path().join("memory.bin");
+    fs::write(&path, &bytes).unwrap();
+    let load =
+        |image: &str| run(&daemon, &["image", "load", "--name", image], &[path.to_str().unwrap()]);
+    let said = done(&load("web"));
+    assert!(said.contains("web: 5.0MiB") && said.contains("on huge pages"), "{said}");
+    let lease = |script: &str| {
+        run(&daemon, &["lease", "--image", "web"], &["--", "sh", "-c", script]).stdout
+    };
+    assert!(lease("cat {}") == bytes);
+    assert!(lease("cat $HUGEKIT_LEASE_PATH") == bytes);
+    let link = String::from_utf8(lease("readlink {}; stat -Lc %a {}")).unwrap();
+    assert!(link.starts_with("/memfd:hugekit:web") && link.trim().ends_with("444"), "{link}");
+    assert!(failed(&load("web")).contains("an image of that name already"));
+    let unknown = run(&daemon, &["lease", "--image", "other"], &["--", "true"]);
+    assert!(failed(&unknown).contains("no image of that name"));
+    let usage = run(&daemon, &["image", "load", "--name", "../x"], &[path.to_str().unwrap()]);
+    assert_eq!(usage.status.code(), Some(2));
+}
+
+/// Three states of a chain, as files, and their last bytes.
+fn chain(folder: &Path) -> (Vec<File>, Vec<u8>, Vec<StateId>) {
+    let mut state = memory();
+    let mut chain = Chain::new(state.len() as u64);
+    let (mut files, mut ids) = (Vec::new(), Vec::new());
+    for nth in 0..3_usize {
+        let path = folder.join(format!("{nth}.delta"));
+        let file = File::create_new(&path).unwrap();
+        let mut saving = chain.save(&file).unwrap();
+        saving.write_all(&state).unwrap();
+        ids.push(saving.finish().unwrap().state);
+        files.push(File::open(path).unwrap());
+        if nth < 2 {
+            state[nth << 20..(nth << 20) + 9000].fill(nth as u8);
+            state[4 << 20..].fill(0);
+        }
+    }
+    (files, state, ids)
+}
+
+fn chains(_: Backing) {
+    let daemon = Daemon::of_images(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    let (deltas, state, ids) = chain(folder.path());
+    load(&daemon, &load_of("chain"), &deltas.iter().collect::<Vec<_>>()).unwrap();
+    assert!(bytes_of(&daemon, "chain") == state);
+    let raw = written(folder.path(), "memory.bin", &memory());
+    let from_raw = Load { state: Some(ids[0].to_bytes()), ..load_of("raw") };
+    load(&daemon, &from_raw, &[&raw, &deltas[1], &deltas[2]]).unwrap();
+    assert!(bytes_of(&daemon, "raw") == state);
+    // What a full delta comes after does not matter.
+    load(&daemon, &load_of("full"), &[&raw, &deltas[0]]).unwrap();
+    assert!(bytes_of(&daemon, "full") == memory());
+}
+
+fn wrong_chains(_: Backing) {
+    let daemon = Daemon::of_images(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    let (deltas, ..) = chain(folder.path());
+    let loaded = |sources: &[&File]| match refused(load(&daemon, &load_of("x"), sources)) {
+        Refusal::NotLoaded(why) => why,
+        other => panic!("{other}"),
+    };
+    let other = NotLoaded::OtherState { nth: 1 };
+    assert_eq!(loaded(&[&deltas[0], &deltas[2]]), other);
+    let raw = written(folder.path(), "memory.bin", &memory());
+    assert_eq!(loaded(&[&raw, &deltas[1]]), other);
+    assert_eq!(loaded(&[&deltas[1]]), NotLoaded::OtherState { nth: 0 });
+    assert_eq!(loaded(&[&deltas[0], &raw]), NotLoaded::Delta { nth: 1 });
+    let mut damaged = fs::read(folder.path().join("1.delta")).unwrap();
+    damaged[100] ^= 1;
+    let damaged = written(folder.path(), "damaged", &damaged);
+    assert_eq!(loaded(&[&deltas[0], &damaged]), NotLoaded::Delta { nth: 1 });
+    let short = written(folder.path(), "short", &[7; 4096]);
+    let image = 4096;
+    let delta = memory().len() as u64;
+    let length = NotLoaded::OtherLength { nth: 1, delta, image };
+    assert_eq!(loaded(&[&short, &deltas[0]]), length);
+    assert_eq!(images::list(&daemon.socket()).unwrap(), []);
+    // The command names the file.
+    let paths = ["0.delta", "2.delta"].map(|name| folder.path().join(name));
+    let [full, later] = paths.each_ref().map(|path| path.to_str().unwrap());
+    let said = failed(&run(&daemon, &["image", "load", "--name", "x"], &[full, later]));
+    assert!(said.contains(&format!("{later}: ")) && said.contains("remedy: "), "{said}");
+}
+
+fn dropped(_: Backing) {
+    let daemon = Daemon::of_images(&[]);
+    let (folder, bytes) = (tempfile::tempdir().unwrap(), memory());
+    let file = written(folder.path(), "memory.bin", &bytes);
+    load(&daemon, &load_of("web"), &[&file]).unwrap();
+    let (image, _) = images::get(&daemon.socket(), name("web")).unwrap();
+    let mapped = Image::check(image).unwrap().map().unwrap();
+    images::drop(&daemon.socket(), name("web")).unwrap();
+    assert_eq!(refused(images::get(&daemon.socket(), name("web"))), Refusal::NoImage);
+    assert_eq!(refused(images::drop(&daemon.socket(), name("web"))), Refusal::NoImage);
+    let rows = images::list(&daemon.socket()).unwrap();
+    assert!(rows.len() == 1 && rows[0].is_dropped, "{rows:?}");
+    // Its name is free, and the old one stays what it was.
+    let other = written(folder.path(), "other.bin", &[7; 4096]);
+    load(&daemon, &load_of("web"), &[&other]).unwrap();
+    assert!(*mapped == bytes[..]);
+    assert!(bytes_of(&daemon, "web") == [7; 4096]);
+    drop(daemon);
+    assert!(*mapped == bytes[..]);
+}
+
+fn quota(_: Backing) {
+    let uid = rustix::process::geteuid().as_raw();
+    let daemon = Daemon::of_images(&["--quota", &format!("{uid}=8MiB")]);
+    let folder = tempfile::tempdir().unwrap();
+    let file = written(folder.path(), "memory.bin", &memory());
+    let asked = |text: &str, most: u64| load(&daemon, &Load { most, ..load_of(text) }, &[&file]);
+    let beyond = refused(asked("a", (8 << 20) + 1));
+    assert_eq!(beyond, Refusal::OverQuota { asked: (8 << 20) + 1, used: 0, quota: 8 << 20 });
+    // Less than was asked for was needed, and no more than that counts then.
+    asked("a", 8 << 20).unwrap();
+    let rows = images::list(&daemon.socket()).unwrap();
+    let used = rows[0].facts.present;
+    assert!(used >= memory().len() as u64 && used <= 6 << 20, "{rows:?}");
+    let quota = Refusal::OverQuota { asked: 6 << 20, used, quota: 8 << 20 };
+    assert_eq!(refused(asked("b", 6 << 20)), quota);
+    let (image, _) = images::get(&daemon.socket(), name("a")).unwrap();
+    let mapped = Image::check(image).unwrap().map().unwrap();
+    images::drop(&daemon.socket(), name("a")).unwrap();
+    assert_eq!(refused(asked("b", 6 << 20)), quota);
+    drop(mapped);
+    asked("b", 6 << 20).unwrap();
+}
+
+fn saved(_: Backing) {
+    let daemon = Daemon::of_images(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    let sparse = File::create_new(folder.path().join("sparse")).unwrap();
+    sparse.set_len(64 << 20).unwrap();
+    sparse.write_all_at(&memory(), 40 << 20).unwrap();
+    let sparse = File::open(folder.path().join("sparse")).unwrap();
+    load(&daemon, &load_of("web"), &[&sparse]).unwrap();
+    let path = folder.path().join("saved");
+    done(&run(&daemon, &["image", "save", "web"], &["--output", path.to_str().unwrap()]));
+    assert!(fs::read(&path).unwrap() == fs::read(folder.path().join("sparse")).unwrap());
+    let found = fs::metadata(&path).unwrap();
+    assert!(found.blocks() * 512 <= 8 << 20, "{} blocks", found.blocks());
+    let unknown = folder.path().join("unknown");
+    failed(&run(&daemon, &["image", "save", "other"], &["--output", unknown.to_str().unwrap()]));
+    assert!(!unknown.exists());
+}
+
+fn in_tmpfs(_: Backing) {
+    let Ok(folder) = tempfile::tempdir_in("/dev/shm") else { return };
+    let daemon = Daemon::of_images(&[]);
+    let file = written(folder.path(), "memory.bin", &memory());
+    load(&daemon, &load_of("web"), &[&file]).unwrap();
+    let path = folder.path().join("vm");
+    let make = || run(&daemon, &["lease", "--image", "web", "--path", path.to_str().unwrap()], &[]);
+    done(&make());
+    assert!(fs::read(&path).unwrap() == memory());
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o444);
+    failed(&make());
+}
+
+fn listed(_: Backing) {
+    let daemon = Daemon::of_images(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    assert_eq!(done(&run(&daemon, &["image", "list"], &[])), "no images\n");
+    let file = written(folder.path(), "memory.bin", &memory());
+    load(&daemon, &load_of("web"), &[&file]).unwrap();
+    let (image, facts) = images::get(&daemon.socket(), name("web")).unwrap();
+    let mut mapped = Image::check(image).unwrap().map().unwrap();
+    mapped[..8192].fill(1);
+    let text = done(&run(&daemon, &["image", "list", "--json"], &[]));
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(value[0]["name"], "web");
+    assert_eq!(value[0]["bytes"], memory().len());
+    assert_eq!(value[0]["bytes_on_huge_pages"], facts.huge);
+    let clones = value[0]["clones"].as_array().unwrap();
+    let here = clones.iter().find(|clone| clone["pid"] == std::process::id()).unwrap();
+    assert_eq!(here["bytes_private"], 8192.max(rustix::param::page_size()));
+    let text = done(&run(&daemon, &["image", "list"], &[]));
+    for part in ["web", "5.0MiB", &format!("pid {}", std::process::id()), "8KiB"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+fn without_units(_: Backing) {
+    let daemon = Daemon::of_images(&[]);
+    let refusal = refused(Lease::ask(&daemon.socket(), UNIT, Duration::ZERO));
+    assert_eq!(refusal, Refusal::NoUnits);
+    assert!(done(&run(&daemon, &["broker", "status"], &[])).contains("holds images only"));
+}
+
+/// Another user, where this test may become it: its `hugekit image`, and that user's answer.
+fn as_other(daemon: &Daemon, arguments: &[&str]) -> Option<Output> {
+    if !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let hugekit = daemon.folder.path().join("hugekit");
+    if !hugekit.exists() {
+        fs::copy(program().get_program(), &hugekit).unwrap();
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", "54321", "--regid", "54321", "--clear-groups"]).arg(hugekit);
+    Some(command.args(arguments).arg("--socket").arg(daemon.socket()).output().unwrap())
+}
+
+fn users(_: Backing) {
+    let daemon = Daemon::of_images(&[]).open_to_all();
+    let folder = daemon.folder.path().to_owned();
+    let (own, other) = (written(&folder, "own", &[1; 4096]), folder.join("other"));
+    fs::write(&other, [2; 4096]).unwrap();
+    let other = other.to_str().unwrap();
+    let Some(loaded) = as_other(&daemon, &["image", "load", "--name", "web", other]) else {
+        return;
+    };
+    done(&loaded);
+    // Root does not get what another user calls by that name.
+    assert_eq!(refused(images::get(&daemon.socket(), name("web"))), Refusal::NoImage);
+    let for_all = Load { is_for_all: true, ..load_of("web") };
+    load(&daemon, &for_all, &[&own]).unwrap();
+    load(&daemon, &load_of("secret"), &[&own]).unwrap();
+    assert_eq!(bytes_of(&daemon, "web"), [1; 4096]);
+    let list = done(&as_other(&daemon, &["image", "list", "--json"]).unwrap());
+    let value: serde_json::Value = serde_json::from_str(&list).unwrap();
+    let names: Vec<_> = value.as_array().unwrap().iter().map(|row| &row["uid"]).collect();
+    assert_eq!(names, [54321, 0], "{list}");
+    let saved = folder.join("saved");
+    let saved = saved.to_str().unwrap();
+    fs::set_permissions(&folder, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    done(&as_other(&daemon, &["image", "save", "web", "--output", saved]).unwrap());
+    assert_eq!(fs::read(saved).unwrap(), [2; 4096], "its own comes before that of all");
+    let hidden = as_other(&daemon, &["image", "save", "secret", "--output", saved]).unwrap();
+    assert!(failed(&hidden).contains("no image of that name"));
+    let refused = as_other(&daemon, &["image", "load", "--for-all", "--name", "x", other]).unwrap();
+    assert!(failed(&refused).contains("loaded and dropped by root"));
+    done(&as_other(&daemon, &["image", "drop", "web"]).unwrap());
+    failed(&as_other(&daemon, &["image", "drop", "web"]).unwrap());
+    done(&as_other(&daemon, &["image", "save", "web", "--output", saved]).unwrap());
+    assert_eq!(fs::read(saved).unwrap(), [1; 4096]);
+}
+
+/// The process that loads has the rights of the client: its user cannot write to the broker's files, and what it opened
+/// for writing only is not read.
+fn rights(_: Backing) {
+    let daemon = Daemon::of_images(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("file"), [7; 4096]).unwrap();
+    let write_only = File::options().write(true).open(folder.path().join("file")).unwrap();
+    let refusal = refused(load(&daemon, &load_of("x"), &[&write_only]));
+    let why = |refusal| matches!(refusal, Refusal::NotLoaded(NotLoaded::Read { nth: 0, .. }));
+    assert!(why(refusal), "{refusal}");
+}
+
+fn wrong_sources(_: Backing) {
+    let daemon = Daemon::of_images(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    let why = |load: &Load, sources: &[BorrowedFd<'_>]| match refused(images::load(
+        &daemon.socket(),
+        load,
+        sources,
+        PATIENCE,
+    )) {
+        Refusal::NotLoaded(why) => why,
+        other => panic!("{other}"),
+    };
+    let x = load_of("x");
+    assert_eq!(why(&x, &[]), NotLoaded::Nothing);
+    let (pipe, _writer) = rustix::pipe::pipe().unwrap();
+    let zero = File::open("/dev/zero").unwrap();
+    let socket = connection(&daemon);
+    for source in [pipe.as_fd(), zero.as_fd(), socket.as_fd()] {
+        assert_eq!(why(&x, &[source]), NotLoaded::NoFile { nth: 0 });
+    }
+    let empty = written(folder.path(), "empty", &[]);
+    assert_eq!(why(&x, &[empty.as_fd()]), NotLoaded::Nothing);
+    let file = written(folder.path(), "file", &[7; 4096]);
+    assert_eq!(why(&x, &[file.as_fd(), zero.as_fd()]), NotLoaded::NoFile { nth: 1 });
+    let range = |from, len, to| ImageRange { from, len, to };
+    for ranges in [
+        vec![range(0, 4097, 0)],
+        vec![range(u64::MAX, 2, 0)],
+        vec![range(0, 1, u64::MAX)],
+        vec![range(0, 0, 0)],
+        vec![range(0, 9, 0), range(9, 9, 8)],
+    ] {
+        let load = Load { ranges, ..x.clone() };
+        assert!(matches!(why(&load, &[file.as_fd()]), NotLoaded::Range { .. }));
+    }
+    let far = Load { ranges: vec![range(0, 9, 1 << 62)], ..x.clone() };
+    assert!(matches!(why(&far, &[file.as_fd()]), NotLoaded::Kernel { .. }));
+    // More descriptors than a load may have: none of them is used.
+    let many = vec![file.as_fd(); MOST_SOURCES + 2];
+    let listener = connection(&daemon);
+    send(&listener, &x, &many);
+    assert!(matches!(hear(&listener), Some(Answer::Refused(Refusal::NotLoaded(_)))));
+    assert_eq!(images::list(&daemon.socket()).unwrap(), []);
+}
+
+fn send(socket: &OwnedFd, load: &Load, files: &[BorrowedFd<'_>]) {
+    let message = Request::Load(Box::new(load.clone())).to_message();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
+    let mut carried = SendAncillaryBuffer::new(&mut space);
+    assert!(carried.push(SendAncillaryMessage::ScmRights(files)));
+    let flags = SendFlags::NOSIGNAL;
+    sendmsg(socket, &[IoSlice::new(&message)], &mut carried, flags).unwrap();
+}
+
+fn too_large(_: Backing) {
+    let daemon = Daemon::of_images(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    let file = written(folder.path(), "file", &memory());
+    let asked = |most: u64| refused(load(&daemon, &Load { most, ..load_of("x") }, &[&file]));
+    for most in [u64::MAX, 1 << 62, 1 << 50] {
+        match asked(most) {
+            Refusal::NoMemory { asked, free, .. } => assert!(asked == most && free < most),
+            other => panic!("{other}"),
+        }
+    }
+    // It says less than there is.
+    assert_eq!(asked(4096), Refusal::NotLoaded(NotLoaded::TooLarge { most: 4096 }));
+    assert_eq!(images::list(&daemon.socket()).unwrap(), []);
+}
+
+fn goes(_: Backing) {
+    let uid = rustix::process::geteuid().as_raw();
+    let daemon = Daemon::of_images(&["--quota", &format!("{uid}=64MiB")]);
+    let folder = tempfile::tempdir().unwrap();
+    let file = written(folder.path(), "file", &memory());
+    for _ in 0..20 {
+        send(&connection(&daemon), &load_of("web"), &[file.as_fd()]);
+    }
+    // What was loaded before the broker saw that its client was gone is held.
+    let since = std::time::Instant::now();
+    loop {
+        // Requests are heard in the order in which they come.
+        images::list(&daemon.socket()).unwrap();
+        if daemon.fillers().is_empty() {
+            break;
+        }
+        assert!(since.elapsed() < PATIENCE);
+    }
+    let _ = images::drop(&daemon.socket(), name("web"));
+    load(&daemon, &load_of("web"), &[&file]).unwrap();
+    assert!(bytes_of(&daemon, "web") == memory());
+    let kept = daemon.descriptors().iter().filter(|link| link.contains("hugekit:web")).count();
+    assert_eq!(kept, 1);
+}
+
+fn positions(_: Backing) {
+    let daemon = Daemon::of_images(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    load(&daemon, &load_of("web"), &[&written(folder.path(), "file", &memory())]).unwrap();
+    let get = || File::from(images::get(&daemon.socket(), name("web")).unwrap().0);
+    let (mut one, mut other) = (get(), get());
+    std::io::Seek::seek(&mut one, std::io::SeekFrom::Start(4096)).unwrap();
+    assert_eq!(std::io::Seek::stream_position(&mut other).unwrap(), 0);
+    assert!(other.write_all(&[1]).is_err() && one.write_at(&[1], 0).is_err());
+}

@@ -1,0 +1,207 @@
+//! What an image is loaded from, and how.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use hugekit_bulk::parallel::WorkSharing;
+use hugekit_bulk::{Cancel, Threads};
+#[cfg(feature = "delta")]
+use hugekit_delta::StateId;
+use hugekit_lease::protocol::ImageRange;
+use hugekit_sys::headroom;
+use hugekit_sys::memfd::{self, FilePages};
+
+use crate::canvas::Canvas;
+#[cfg(feature = "delta")]
+use crate::deltas;
+use crate::error::ImageError;
+use crate::image::Image;
+use crate::range;
+use crate::raw::Raw;
+
+/// Loads an image: [`Image::builder`].
+///
+/// The sources are regular files. They are read by read(2) on several threads. A source that is changed meanwhile is an
+/// error.
+#[derive(Debug)]
+#[must_use = "a builder loads nothing until `load`"]
+pub struct ImageBuilder<'a> {
+    name: String,
+    sources: Vec<File>,
+    ranges: Vec<ImageRange>,
+    #[cfg(feature = "delta")]
+    state: Option<StateId>,
+    most: u64,
+    sharing: WorkSharing<'a>,
+}
+
+impl<'a> ImageBuilder<'a> {
+    pub(crate) fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            sources: Vec::new(),
+            ranges: Vec::new(),
+            #[cfg(feature = "delta")]
+            state: None,
+            most: u64::MAX,
+            sharing: WorkSharing { threads: Threads::Auto, ..WorkSharing::default() },
+        }
+    }
+
+    /// Adds a source. The first one is a raw memory file. With the feature `delta` it may be a full delta, and the
+    /// others are the deltas that follow.
+    pub fn source(mut self, file: File) -> Self {
+        self.sources.push(file);
+        self
+    }
+
+    /// Loads only this part of the raw memory file, and others that are named so. The rest of the image, up to the end
+    /// of its last range, is zero. By default the image is the whole file.
+    pub fn range(mut self, range: ImageRange) -> Self {
+        self.ranges.push(range);
+        self
+    }
+
+    /// The state of the raw memory file, which the first delta has to begin with.
+    #[cfg(feature = "delta")]
+    pub fn state(mut self, state: StateId) -> Self {
+        self.state = Some(state);
+        self
+    }
+
+    /// Populates at most `bytes`, in whole granules of 2 MiB. By default there is no limit.
+    #[doc(hidden)]
+    pub fn most(mut self, bytes: u64) -> Self {
+        self.most = bytes;
+        self
+    }
+
+    /// How many threads read a raw memory file: by default [`Threads::Auto`]. One thread applies deltas.
+    pub fn threads(mut self, threads: Threads) -> Self {
+        self.sharing.threads = threads;
+        self
+    }
+
+    /// Stops the load of a raw memory file early.
+    pub fn cancel(mut self, cancel: &'a Cancel) -> Self {
+        self.sharing.cancel = Some(cancel);
+        self
+    }
+
+    /// Bytes that the load will populate at most, before it reads the sources: of a raw memory file what lies in no hole,
+    /// of deltas the whole length.
+    ///
+    /// # Errors
+    /// As of [`load`](Self::load).
+    #[doc(hidden)]
+    pub fn needed(&self) -> Result<u64, ImageError> {
+        let first = self.sources.first().ok_or(ImageError::Nothing)?.try_clone();
+        let first = first.map_err(|source| ImageError::Kernel { call: "dup", source })?;
+        let first = Raw::new(first, 0)?;
+        #[cfg(feature = "delta")]
+        if deltas::is_delta(&first)? {
+            return deltas::length(&first);
+        }
+        let ranges = self.ranges_of(&first)?;
+        match self.sources.len() {
+            1 => ranges.into_iter().map(|range| first.needed(range)).sum(),
+            _ => range::length(&ranges, first.bytes()),
+        }
+    }
+
+    /// Loads the image.
+    ///
+    /// # Errors
+    /// [`ImageError`]: a source is refused or was changed, or memory is short.
+    pub fn load(self) -> Result<Image, ImageError> {
+        headroom::check()?;
+        let file = memfd::create(&memfd::name(&self.name), FilePages::Shmem);
+        let file = file.map_err(ImageError::of("memfd_create"))?;
+        memfd::make_readable(&file).map_err(ImageError::of("fchmod"))?;
+        self.load_into(file)
+    }
+
+    /// Loads the image into an empty file that memfd_create(2) has made and that may be sealed. Its mode stays as it is.
+    ///
+    /// # Errors
+    /// As of [`load`](Self::load); or the file is another one.
+    #[doc(hidden)]
+    pub fn load_into(self, file: OwnedFd) -> Result<Image, ImageError> {
+        let canvas = self.fill(file)?;
+        let huge = canvas.huge();
+        Image::seal(canvas.into_file()?, huge)
+    }
+
+    /// Writes the image to a new file in a tmpfs, for programs that cannot be given a descriptor. The file has its name
+    /// only when all of it is there. It may be read and not written by its mode; the kernel cannot seal it. Returns how
+    /// many bytes of it are on huge pages.
+    ///
+    /// # Errors
+    /// As of [`load`](Self::load); or the folder is in no file system of memory, or has a file of that name.
+    pub fn load_to(self, path: &Path) -> Result<u64, ImageError> {
+        headroom::check()?;
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let file = memfd::create_in(folder.unwrap_or(Path::new(".")));
+        let file = file.map_err(ImageError::of("open(O_TMPFILE)"))?;
+        if memfd::huge_page(&file).map_err(ImageError::of("fstatfs"))? != Some(None) {
+            return Err(ImageError::NoTmpfs);
+        }
+        let canvas = self.fill(file)?;
+        let huge = canvas.huge();
+        let file = canvas.into_file()?;
+        memfd::make_readable(&file).map_err(ImageError::of("fchmod"))?;
+        memfd::link(&file, path).map_err(ImageError::of("linkat"))?;
+        Ok(huge)
+    }
+
+    fn fill(mut self, file: OwnedFd) -> Result<Canvas, ImageError> {
+        let sources = std::mem::take(&mut self.sources).into_iter().enumerate();
+        let sources = sources.map(|(nth, file)| Raw::new(file, nth));
+        let sources: Vec<Raw> = sources.collect::<Result<_, _>>()?;
+        let canvas = self.fill_from(&sources, file)?;
+        sources.iter().try_for_each(Raw::check)?;
+        Ok(canvas)
+    }
+
+    #[cfg(feature = "delta")]
+    fn fill_from(&self, sources: &[Raw], file: OwnedFd) -> Result<Canvas, ImageError> {
+        let (first, behind) = sources.split_first().ok_or(ImageError::Nothing)?;
+        if deltas::is_delta(first)? {
+            let canvas = Canvas::new(file, deltas::length(first)?, self.most)?;
+            deltas::apply(sources, None, &canvas)?;
+            return Ok(canvas);
+        }
+        let canvas = self.fill_raw(first, file)?;
+        deltas::apply(behind, self.state, &canvas)?;
+        Ok(canvas)
+    }
+
+    #[cfg(not(feature = "delta"))]
+    fn fill_from(&self, sources: &[Raw], file: OwnedFd) -> Result<Canvas, ImageError> {
+        match sources {
+            [] => Err(ImageError::Nothing),
+            [raw] => self.fill_raw(raw, file),
+            _ => Err(ImageError::NoDeltas),
+        }
+    }
+
+    fn fill_raw(&self, raw: &Raw, file: OwnedFd) -> Result<Canvas, ImageError> {
+        let ranges = self.ranges_of(raw)?;
+        let canvas = Canvas::new(file, range::length(&ranges, raw.bytes())?, self.most)?;
+        for range in ranges {
+            raw.load(range, &canvas, &self.sharing)?;
+        }
+        Ok(canvas)
+    }
+
+    fn ranges_of(&self, raw: &Raw) -> Result<Vec<ImageRange>, ImageError> {
+        let ranges = match &self.ranges[..] {
+            [] if raw.bytes() == 0 => return Err(ImageError::Nothing),
+            [] => vec![range::whole(raw.bytes())],
+            ranges => ranges.to_vec(),
+        };
+        range::length(&ranges, raw.bytes())?;
+        Ok(ranges)
+    }
+}

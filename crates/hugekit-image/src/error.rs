@@ -1,0 +1,163 @@
+//! Why there is no image, in figures.
+
+use std::io;
+
+use hugekit_bulk::PopulateError;
+#[cfg(feature = "delta")]
+use hugekit_delta::DeltaError;
+use hugekit_lease::LeaseError;
+use hugekit_lease::protocol::ImageRange;
+use hugekit_sys::ErrorKind;
+use hugekit_sys::headroom::HeapShortage;
+use hugekit_sys::size::Size;
+
+use crate::range::Misfit;
+
+/// Why an image could not be made or used. Sources are numbered from 0 in the order in which they were given. What was
+/// loaded is the kernel's again.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImageError {
+    /// No source was given, or only empty ones.
+    #[error("there is nothing to load: no source, or an empty one")]
+    Nothing,
+    /// A source is a pipe, a device, a folder: its bytes cannot be read at any place, or it has no length.
+    #[error("source {nth} is no regular file")]
+    NoFile {
+        /// Which source.
+        nth: usize,
+    },
+    /// A range makes no sense.
+    #[error(
+        "a range of {} bytes from byte {} of the file to byte {} of the image: {why}",
+        range.len,
+        range.from,
+        range.to
+    )]
+    Range {
+        /// The range.
+        range: ImageRange,
+        /// Why.
+        why: Misfit,
+    },
+    /// A source was changed, or became shorter, while it was read.
+    #[error("source {nth} was changed while it was read: it had {had} bytes, and has {has}")]
+    Changed {
+        /// Which source.
+        nth: usize,
+        /// Bytes that it had when the load began.
+        had: u64,
+        /// Bytes that it has.
+        has: u64,
+    },
+    /// A source could not be read.
+    #[error("source {nth} cannot be read at byte {at}")]
+    Read {
+        /// Which source.
+        nth: usize,
+        /// Where.
+        at: u64,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A delta was refused.
+    #[cfg(feature = "delta")]
+    #[error("source {nth} is refused")]
+    Delta {
+        /// Which source.
+        nth: usize,
+        /// Why.
+        source: DeltaError,
+    },
+    /// The sources have more memory than may be populated for them.
+    #[error("the image needs more than the {} that may be populated for it", size(most))]
+    TooLarge {
+        /// Bytes that may be populated.
+        most: u64,
+    },
+    /// The image could not be populated.
+    #[error("the image could not be populated")]
+    Populate(#[from] PopulateError),
+    /// The load was cancelled.
+    #[error("the load was cancelled")]
+    Cancelled,
+    /// No thread was asked for.
+    #[error("`threads` must be at least 1")]
+    NoThreads,
+    /// The file is no image: it is no file of memory, or its bytes could be changed.
+    #[error("the file is no image: it is not sealed against writes and other lengths")]
+    NotSealed,
+    /// The folder is in no file system of shared memory.
+    #[error("the folder is in no tmpfs")]
+    NoTmpfs,
+    /// There are sources behind the first one, and the crate was built without the feature `delta`.
+    #[error("this program cannot read deltas: it was built without the feature `delta`")]
+    NoDeltas,
+    /// The broker has no such image, or cannot be asked.
+    #[error(transparent)]
+    Broker(#[from] LeaseError),
+    /// The heap has no room for the call.
+    #[error(transparent)]
+    Heap(#[from] HeapShortage),
+    /// Any other refusal of the kernel.
+    #[error("{call} failed")]
+    Kernel {
+        /// The system call.
+        call: &'static str,
+        /// What it answered.
+        source: io::Error,
+    },
+}
+
+fn size(bytes: &u64) -> Size {
+    Size(usize::try_from(*bytes).unwrap_or(usize::MAX))
+}
+
+impl ImageError {
+    /// What the program or a user can do about it.
+    #[must_use]
+    pub fn remedy(&self) -> Option<String> {
+        Some(match self {
+            Self::Nothing | Self::NoFile { .. } => {
+                "name a memory file, or a chain of deltas that begins with a full one".to_owned()
+            }
+            Self::Changed { .. } => {
+                "load it when the program that writes it is done, or load a copy".to_owned()
+            }
+            Self::TooLarge { .. } => "load it again: the file has grown".to_owned(),
+            Self::Populate(PopulateError::OutOfMemory | PopulateError::NothingBehind) => {
+                "free memory, or raise the limit of the control group or of the tmpfs".to_owned()
+            }
+            Self::Broker(error) => return error.remedy(),
+            Self::Heap(shortage) => shortage.remedy(),
+            _ => return None,
+        })
+    }
+
+    /// What it means for a program.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Nothing
+            | Self::NoFile { .. }
+            | Self::Range { .. }
+            | Self::NoThreads
+            | Self::NoTmpfs
+            | Self::NotSealed => ErrorKind::Invalid,
+            Self::NoDeltas => ErrorKind::Unsupported,
+            #[cfg(feature = "delta")]
+            Self::Delta { .. } => ErrorKind::Invalid,
+            Self::Changed { .. } => ErrorKind::Conflict,
+            Self::TooLarge { .. } | Self::Heap(_) => ErrorKind::NoMemory,
+            Self::Populate(error) => error.kind(),
+            Self::Broker(error) => error.kind(),
+            Self::Cancelled => ErrorKind::Cancelled,
+            Self::Read { source, .. } => source.kind().into(),
+            Self::Kernel { source, .. } => source.kind().into(),
+        }
+    }
+
+    pub(crate) fn of(call: &'static str) -> impl Fn(rustix::io::Errno) -> Self {
+        move |errno| Self::Kernel { call, source: errno.into() }
+    }
+}

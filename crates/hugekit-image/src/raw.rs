@@ -1,0 +1,245 @@
+//! A raw memory file: read by read(2), because a file that shrinks while it is mapped ends its reader by SIGBUS.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+use hugekit_bulk::parallel::{JobError, WorkSharing};
+use hugekit_bulk::profile::Profile;
+use hugekit_lease::protocol::ImageRange;
+use hugekit_sys::{HUGE_PAGE_BYTES, HeapShortage};
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
+
+use crate::canvas::{BLOCK, Canvas};
+use crate::error::ImageError;
+
+/// What is read at once, to be compared with zero and copied while it is in the cache.
+const PIECE: usize = 256 << 10;
+
+/// A regular file, as it was when it was given.
+#[derive(Debug)]
+pub(crate) struct Raw {
+    file: File,
+    nth: usize,
+    bytes: u64,
+    /// When it was written last.
+    written: (i64, i64),
+}
+
+impl Raw {
+    pub(crate) fn new(file: File, nth: usize) -> Result<Self, ImageError> {
+        let found = file.metadata().map_err(|source| ImageError::Read { nth, at: 0, source })?;
+        if !found.is_file() {
+            return Err(ImageError::NoFile { nth });
+        }
+        let written = (found.mtime(), found.mtime_nsec());
+        Ok(Self { file, nth, bytes: found.len(), written })
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    #[cfg(feature = "delta")]
+    pub(crate) fn nth(&self) -> usize {
+        self.nth
+    }
+
+    /// Whether it begins with these bytes.
+    #[cfg(feature = "delta")]
+    pub(crate) fn begins_with(&self, magic: &[u8]) -> Result<bool, ImageError> {
+        let mut start = vec![0; magic.len()];
+        if self.bytes < magic.len() as u64 {
+            return Ok(false);
+        }
+        self.read(0, &mut start)?;
+        Ok(start == magic)
+    }
+
+    /// Reads a range into an image, on several threads. Holes and blocks of zeroes stay holes.
+    pub(crate) fn load(
+        &self,
+        range: ImageRange,
+        canvas: &Canvas,
+        sharing: &WorkSharing<'_>,
+    ) -> Result<(), ImageError> {
+        let (to, len) = (range.to as usize, range.len as usize);
+        let start = canvas.start().wrapping_add(to);
+        let profile = Profile::current();
+        let min_chunk = profile.min_chunk.max(1).next_multiple_of(HUGE_PAGE_BYTES);
+        let job = sharing.run(start, len, profile, min_chunk, |chunk| {
+            let len = chunk.len() as u64;
+            let (from, to) = (range.from + chunk.start as u64, range.to + chunk.start as u64);
+            self.load_alone(ImageRange { from, len, to }, canvas)
+        });
+        match job {
+            Ok(_) => Ok(()),
+            Err(JobError::Chunk { error, .. }) => Err(error),
+            Err(JobError::Cancelled { .. }) => Err(ImageError::Cancelled),
+            Err(JobError::NoThreads) => Err(ImageError::NoThreads),
+            Err(_) => self.load_alone(range, canvas),
+        }
+    }
+
+    /// Reads a range in one thread, without the file's holes.
+    fn load_alone(&self, range: ImageRange, canvas: &Canvas) -> Result<(), ImageError> {
+        let mut piece = Vec::new();
+        piece.try_reserve_exact(PIECE).map_err(|_| HeapShortage)?;
+        piece.resize(PIECE, 0);
+        let end = range.from + range.len;
+        let mut at = range.from;
+        while let Some(data) = self.data(at, end)? {
+            let hole = self.hole(data, end)?;
+            at = data;
+            while at < hole {
+                let to = (range.to + (at - range.from)) as usize;
+                // Later pieces begin where blocks of the image do.
+                let len = (PIECE - to % BLOCK).min((hole - at) as usize);
+                self.read(at, &mut piece[..len])?;
+                canvas.fill(to, &piece[..len])?;
+                at += len as u64;
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of the image's granules in which this range has bytes that lie in no hole.
+    pub(crate) fn needed(&self, range: ImageRange) -> Result<u64, ImageError> {
+        let granule = HUGE_PAGE_BYTES as u64;
+        let (mut at, mut needed) = (range.from, 0);
+        let end = range.from + range.len;
+        while let Some(data) = self.data(at, end)? {
+            needed += granule;
+            let to = range.to + (data - range.from);
+            at = data + (granule - to % granule);
+        }
+        Ok(needed)
+    }
+
+    /// Where the next byte is that lies in no hole, if one comes before `end`.
+    fn data(&self, at: u64, end: u64) -> Result<Option<u64>, ImageError> {
+        if at >= end {
+            return Ok(None);
+        }
+        match seek(&self.file, SeekFrom::Data(at)) {
+            Ok(data) => Ok(Some(data.max(at)).filter(|&data| data < end)),
+            // A hole up to the end; or the file is shorter now, which `check` finds.
+            Err(Errno::NXIO) => Ok(None),
+            Err(Errno::INVAL | Errno::NOTSUP | Errno::NOSYS) => Ok(Some(at)),
+            Err(errno) => Err(self.refused(at, errno.into())),
+        }
+    }
+
+    fn hole(&self, data: u64, end: u64) -> Result<u64, ImageError> {
+        match seek(&self.file, SeekFrom::Hole(data)) {
+            // A hole may begin at once if the file was changed: one block is progress.
+            Ok(hole) => Ok(hole.max(data + 1).min(end)),
+            Err(Errno::NXIO) => self.check().and(Ok(end)),
+            Err(Errno::INVAL | Errno::NOTSUP | Errno::NOSYS) => Ok(end),
+            Err(errno) => Err(self.refused(data, errno.into())),
+        }
+    }
+
+    pub(crate) fn read(&self, at: u64, to: &mut [u8]) -> Result<(), ImageError> {
+        match self.file.read_exact_at(to, at) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Err(self.changed()),
+            Err(error) => Err(self.refused(at, error)),
+        }
+    }
+
+    fn refused(&self, at: u64, source: std::io::Error) -> ImageError {
+        ImageError::Read { nth: self.nth, at, source }
+    }
+
+    fn changed(&self) -> ImageError {
+        let has = self.file.metadata().map_or(0, |found| found.len());
+        ImageError::Changed { nth: self.nth, had: self.bytes, has }
+    }
+
+    /// Checks that it is as it was when it was given.
+    pub(crate) fn check(&self) -> Result<(), ImageError> {
+        let found = self.file.metadata().map_err(|error| self.refused(0, error))?;
+        let is_same =
+            found.len() == self.bytes && (found.mtime(), found.mtime_nsec()) == self.written;
+        if is_same { Ok(()) } else { Err(self.changed()) }
+    }
+
+    /// Its bytes in their order. The position that other descriptors of it share stays as it is.
+    #[cfg(feature = "delta")]
+    pub(crate) fn stream(&self) -> impl std::io::Read {
+        Bytes { file: &self.file, at: 0 }
+    }
+}
+
+#[cfg(feature = "delta")]
+struct Bytes<'a> {
+    file: &'a File,
+    at: u64,
+}
+
+#[cfg(feature = "delta")]
+impl std::io::Read for Bytes<'_> {
+    fn read(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.file.read_at(to, self.at)?;
+        self.at += count as u64;
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hugekit_sys::memfd::{self, FilePages};
+
+    use super::*;
+    use crate::range;
+
+    fn raw(bytes: &[u8]) -> Raw {
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(bytes, 0).unwrap();
+        Raw::new(file, 3).unwrap()
+    }
+
+    fn canvas(bytes: u64) -> Canvas {
+        Canvas::new(memfd::create(c"hugekit-test", FilePages::Shmem).unwrap(), bytes, u64::MAX)
+            .unwrap()
+    }
+
+    /// The kernel answers for what was cut off as for a hole, or as for the end of a file.
+    #[test]
+    fn file_that_shrinks_while_it_is_read_is_an_error() {
+        let raw = raw(&[7; 3 << 20]);
+        raw.file.set_len(1 << 20).unwrap();
+        let changed = |result| match result {
+            Err(ImageError::Changed { nth: 3, had, has }) => {
+                assert_eq!((had, has), (3 << 20, 1 << 20));
+            }
+            other => panic!("{other:?}"),
+        };
+        changed(raw.read(1 << 20, &mut [0; 5]));
+        let canvas = canvas(3 << 20);
+        raw.load_alone(range::whole(3 << 20), &canvas).unwrap();
+        raw.load_alone(ImageRange { from: 2 << 20, len: 1 << 20, to: 0 }, &canvas).unwrap();
+        changed(raw.check());
+    }
+
+    #[test]
+    fn file_that_is_written_while_it_is_read_is_an_error() {
+        let raw = raw(&[7; 100]);
+        raw.check().unwrap();
+        // Time is counted in steps that a call may be shorter than.
+        while raw.check().is_ok() {
+            raw.file.write_all_at(&[8], 5).unwrap();
+        }
+        assert!(matches!(raw.check(), Err(ImageError::Changed { had: 100, has: 100, .. })));
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_refused() {
+        for path in ["/dev/zero", "/"] {
+            let refused = Raw::new(File::open(path).unwrap(), 1);
+            assert!(matches!(refused, Err(ImageError::NoFile { nth: 1 })), "{refused:?}");
+        }
+    }
+}

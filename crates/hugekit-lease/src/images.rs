@@ -1,0 +1,78 @@
+//! Images that a broker holds: sealed memory by name, loaded once and mapped by many processes.
+//!
+//! The broker has to run as root or as the user of this process, as for a [`Lease`](crate::Lease).
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use hugekit_sys::memfd;
+
+use super::client::exchange;
+use super::error::LeaseError;
+use super::protocol::{Answer, ImageFacts, ImageName, ImageRow, Load, Request};
+
+/// Has the broker at `socket` load an image from open files, and waits up to `wait` for that. The broker reads them with
+/// the rights of this process's user.
+///
+/// # Errors
+/// [`LeaseError`]: no broker, or one of another user; or it refuses, with its reason.
+pub fn load(
+    socket: &Path,
+    load: &Load,
+    sources: &[BorrowedFd<'_>],
+    wait: Duration,
+) -> Result<ImageFacts, LeaseError> {
+    let request = Request::Load(Box::new(load.clone()));
+    match exchange(socket, &request, sources, wait)? {
+        (Answer::Loaded(facts), None) => Ok(facts),
+        other => Err(refused(other)),
+    }
+}
+
+/// The file of an image: sealed against writes and other lengths, and opened for reading.
+///
+/// # Errors
+/// As of [`load`]; or the broker sends a file that can be changed.
+pub fn get(socket: &Path, name: ImageName) -> Result<(OwnedFd, ImageFacts), LeaseError> {
+    match exchange(socket, &Request::Get(name), &[], Duration::ZERO)? {
+        (Answer::Image(facts), Some(file)) => {
+            let sealed = memfd::has_sealed_contents(&file);
+            let call = "fcntl(F_GET_SEALS)";
+            match sealed.map_err(|errno| LeaseError::Kernel { call, source: errno.into() })? {
+                true => Ok((file, facts)),
+                false => Err(LeaseError::Unasked("a file that can be changed")),
+            }
+        }
+        other => Err(refused(other)),
+    }
+}
+
+/// Has the broker hold an image no longer. Processes that have it keep it.
+///
+/// # Errors
+/// As of [`load`].
+pub fn drop(socket: &Path, name: ImageName) -> Result<(), LeaseError> {
+    match exchange(socket, &Request::Drop(name), &[], Duration::ZERO)? {
+        (Answer::Dropped, None) => Ok(()),
+        other => Err(refused(other)),
+    }
+}
+
+/// The images that this user may have, the oldest first. Root and the broker's own user see all.
+///
+/// # Errors
+/// As of [`load`].
+pub fn list(socket: &Path) -> Result<Vec<ImageRow>, LeaseError> {
+    match exchange(socket, &Request::Images, &[], Duration::ZERO)? {
+        (Answer::Images(rows), None) => Ok(rows),
+        other => Err(refused(other)),
+    }
+}
+
+fn refused(answer: (Answer, Option<OwnedFd>)) -> LeaseError {
+    match answer {
+        (Answer::Refused(refusal), None) => LeaseError::Refused(refusal),
+        _ => LeaseError::Unasked("another answer than to a request about images"),
+    }
+}

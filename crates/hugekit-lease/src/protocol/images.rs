@@ -1,0 +1,400 @@
+//! Messages about images: sealed memory that a broker holds by name.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::{FIGURES, Malformed, Rest, put, size};
+
+/// Bytes of a name at most.
+pub const NAME: usize = 40;
+
+/// Descriptors that come with a load at most: a raw memory file or a full delta, and deltas.
+pub const MOST_SOURCES: usize = 32;
+
+/// Ranges of a raw memory file that one load names at most.
+pub const MOST_RANGES: usize = 64;
+
+/// Rows of a list of images at most.
+pub const MOST_IMAGES: usize = 256;
+
+/// Bytes that stand for one image behind the head of a list.
+pub(super) const IMAGE_ROW: usize = NAME + 7 * 8;
+
+/// Bytes of a load between its head and its ranges.
+const STATE: usize = 16;
+const RANGE: usize = 3 * 8;
+
+/// Bytes of a load at most.
+pub(super) const LONGEST_LOAD: usize = super::MESSAGE + STATE + MOST_RANGES * RANGE;
+
+/// What an image is called: letters, digits, `.`, `_` and `-`, of which the first is a letter or a digit.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ImageName([u8; NAME]);
+
+/// Why a text names no image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the name of an image has 1 to {NAME} letters, digits, `.`, `_` and `-`, and begins with a letter or a digit"
+)]
+pub struct NoImageName;
+
+impl ImageName {
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        let len = self.0.iter().position(|&byte| byte == 0).unwrap_or(NAME);
+        // A name is ASCII.
+        std::str::from_utf8(&self.0[..len]).unwrap_or_default()
+    }
+
+    fn of(bytes: [u8; NAME]) -> Option<Self> {
+        let len = bytes.iter().position(|&byte| byte == 0).unwrap_or(NAME);
+        let (name, rest) = bytes.split_at(len);
+        let is_name = std::str::from_utf8(name).is_ok_and(|name| name.parse::<Self>().is_ok());
+        (is_name && rest.iter().all(|&byte| byte == 0)).then_some(Self(bytes))
+    }
+}
+
+impl FromStr for ImageName {
+    type Err = NoImageName;
+
+    fn from_str(text: &str) -> Result<Self, NoImageName> {
+        let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        let first = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
+        if !first || text.len() > NAME || !text.bytes().all(is_of_name) {
+            return Err(NoImageName);
+        }
+        let mut bytes = [0; NAME];
+        bytes[..text.len()].copy_from_slice(text.as_bytes());
+        Ok(Self(bytes))
+    }
+}
+
+impl fmt::Display for ImageName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for ImageName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
+/// What a broker is to load. Descriptors of the sources come with the message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// What the image will be called.
+    pub name: ImageName,
+    /// Bytes that may be populated for it: they are counted against the user's quota until it is loaded.
+    pub most: u64,
+    /// Whether all users may have it.
+    pub is_for_all: bool,
+    /// The state of the raw memory file, which the first delta begins with.
+    pub state: Option<[u8; STATE]>,
+    /// Parts of the raw memory file; all of it if there are none.
+    pub ranges: Vec<ImageRange>,
+}
+
+/// A part of a raw memory file, and where it lies in the image. All are bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImageRange {
+    /// Where it begins in the file.
+    pub from: u64,
+    /// How long it is.
+    pub len: u64,
+    /// Where it begins in the image.
+    pub to: u64,
+}
+
+/// An image as a broker has it. All are bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ImageFacts {
+    /// Its length.
+    pub bytes: u64,
+    /// What the kernel has put pages behind.
+    pub present: u64,
+    /// What was on huge pages when it was loaded.
+    pub huge: u64,
+}
+
+/// One image of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImageRow {
+    /// What it is called.
+    pub name: ImageName,
+    /// How large it is.
+    pub facts: ImageFacts,
+    /// The device of its file, as `stat` has it.
+    pub device: u64,
+    /// The number of its file.
+    pub inode: u64,
+    /// Who has loaded it.
+    pub uid: u32,
+    /// Whether all users may have it.
+    pub is_for_all: bool,
+    /// Whether it was dropped, and goes on for those who have it.
+    pub is_dropped: bool,
+    /// How long ago it was loaded, in milliseconds.
+    pub age_ms: u64,
+}
+
+/// Why an image was not loaded. Sources are numbered from 0; all sizes are bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotLoaded {
+    /// There is nothing in the sources.
+    #[error("there is nothing to load: no source, or an empty one")]
+    Nothing,
+    /// A source is no regular file.
+    #[error("source {nth} is no regular file")]
+    NoFile {
+        /// Which source.
+        nth: u64,
+    },
+    /// A source was changed while it was read.
+    #[error("source {nth} was changed while it was read: it had {had} bytes, and has {has}")]
+    Changed {
+        /// Which source.
+        nth: u64,
+        /// Its bytes before.
+        had: u64,
+        /// Its bytes now.
+        has: u64,
+    },
+    /// A source could not be read.
+    #[error("source {nth} cannot be read at byte {at}: {}", system_error(*errno))]
+    Read {
+        /// Which source.
+        nth: u64,
+        /// Where.
+        at: u64,
+        /// The number of the system error, or 0.
+        errno: u64,
+    },
+    /// A range is empty, reaches beyond the file, or overlaps another one.
+    #[error(
+        "a range of {len} bytes from byte {from} of the file to byte {to} of the image is empty, ends behind the file, \
+         or overlaps another one"
+    )]
+    Range {
+        /// Where it begins in the file.
+        from: u64,
+        /// How long it is.
+        len: u64,
+        /// Where it begins in the image.
+        to: u64,
+    },
+    /// A source behind the first is no delta, or a delta is damaged.
+    #[error("source {nth} is no delta, or a damaged one: `hugekit delta info` says where")]
+    Delta {
+        /// Which source.
+        nth: u64,
+    },
+    /// A delta does not begin with the state that is there.
+    #[error("source {nth} is a delta of another state than the one before it")]
+    OtherState {
+        /// Which source.
+        nth: u64,
+    },
+    /// A delta is of states of another length.
+    #[error("source {nth} is a delta of states of {delta} bytes, and the image has {image}")]
+    OtherLength {
+        /// Which source.
+        nth: u64,
+        /// Bytes of the delta's states.
+        delta: u64,
+        /// Bytes of the image.
+        image: u64,
+    },
+    /// The sources have more memory than the client said.
+    #[error("the image needs more than the {} that were asked for", size(most))]
+    TooLarge {
+        /// What was asked for.
+        most: u64,
+    },
+    /// Memory was short.
+    #[error("memory is short")]
+    NoMemory,
+    /// Any other refusal of the kernel.
+    #[error("the kernel refused: {}", system_error(*errno))]
+    Kernel {
+        /// The number of the system error, or 0.
+        errno: u64,
+    },
+}
+
+fn system_error(errno: u64) -> String {
+    match i32::try_from(errno) {
+        Ok(0) | Err(_) => "an unknown error".to_owned(),
+        Ok(errno) => std::io::Error::from_raw_os_error(errno).to_string(),
+    }
+}
+
+impl NotLoaded {
+    /// What the client can do about it.
+    #[must_use]
+    pub fn remedy(&self) -> Option<&'static str> {
+        Some(match self {
+            Self::Nothing | Self::NoFile { .. } => {
+                "name a memory file, or a chain of deltas that begins with a full one"
+            }
+            Self::Changed { .. } | Self::TooLarge { .. } => {
+                "load it when the program that writes it is done, or load a copy"
+            }
+            Self::OtherState { .. } => {
+                "name all deltas in their order, and the state of a raw memory file by --state"
+            }
+            Self::NoMemory => "free memory, or raise the limit of the charged control group",
+            _ => return None,
+        })
+    }
+
+    /// The source that it is about, if it is about one.
+    #[must_use]
+    pub fn source(&self) -> Option<u64> {
+        match *self {
+            Self::NoFile { nth }
+            | Self::Changed { nth, .. }
+            | Self::Read { nth, .. }
+            | Self::Delta { nth }
+            | Self::OtherState { nth }
+            | Self::OtherLength { nth, .. } => Some(nth),
+            _ => None,
+        }
+    }
+
+    /// As the figures of a refusal: which, and what it has.
+    pub(super) fn figures(self) -> [u64; FIGURES] {
+        match self {
+            Self::Nothing => [1, 0, 0, 0],
+            Self::NoFile { nth } => [2, nth, 0, 0],
+            Self::Changed { nth, had, has } => [3, nth, had, has],
+            Self::Read { nth, at, errno } => [4, nth, at, errno],
+            Self::Range { from, len, to } => [5, from, len, to],
+            Self::Delta { nth } => [6, nth, 0, 0],
+            Self::OtherState { nth } => [7, nth, 0, 0],
+            Self::OtherLength { nth, delta, image } => [8, nth, delta, image],
+            Self::TooLarge { most } => [9, most, 0, 0],
+            Self::NoMemory => [10, 0, 0, 0],
+            Self::Kernel { errno } => [11, errno, 0, 0],
+        }
+    }
+
+    pub(super) fn of_figures([which, a, b, c]: [u64; FIGURES]) -> Option<Self> {
+        Some(match which {
+            1 => Self::Nothing,
+            2 => Self::NoFile { nth: a },
+            3 => Self::Changed { nth: a, had: b, has: c },
+            4 => Self::Read { nth: a, at: b, errno: c },
+            5 => Self::Range { from: a, len: b, to: c },
+            6 => Self::Delta { nth: a },
+            7 => Self::OtherState { nth: a },
+            8 => Self::OtherLength { nth: a, delta: b, image: c },
+            9 => Self::TooLarge { most: a },
+            10 => Self::NoMemory,
+            11 => Self::Kernel { errno: a },
+            _ => return None,
+        })
+    }
+}
+
+impl Rest<'_> {
+    pub(super) fn name(&mut self) -> Result<ImageName, Malformed> {
+        let bytes = self.bytes::<NAME>()?;
+        ImageName::of(bytes).ok_or(Malformed::Meaning)
+    }
+}
+
+pub(super) fn put_name(message: &mut Vec<u8>, name: ImageName) {
+    message.extend_from_slice(&name.0);
+}
+
+const FOR_ALL: u64 = 1;
+const DROPPED: u64 = 2;
+
+impl Load {
+    pub(super) fn flags(&self) -> u64 {
+        if self.is_for_all { FOR_ALL } else { 0 }
+    }
+
+    pub(super) fn put_body(&self, message: &mut Vec<u8>) {
+        message.extend_from_slice(&self.state.unwrap_or_default());
+        for range in self.ranges.iter().take(MOST_RANGES) {
+            [range.from, range.len, range.to].into_iter().for_each(|number| put(message, number));
+        }
+    }
+
+    pub(super) fn of(
+        most: u64,
+        flags: u64,
+        name: ImageName,
+        mut rest: Rest<'_>,
+    ) -> Result<Self, Malformed> {
+        let state = Some(rest.bytes()?).filter(|state| *state != [0; STATE]);
+        let mut ranges = Vec::new();
+        while !rest.is_empty() {
+            let [from, len, to] = rest.numbers()?;
+            ranges.push(ImageRange { from, len, to });
+        }
+        if flags > FOR_ALL || ranges.len() > MOST_RANGES {
+            return Err(Malformed::Meaning);
+        }
+        Ok(Self { name, most, is_for_all: flags == FOR_ALL, state, ranges })
+    }
+}
+
+impl ImageRow {
+    pub(super) fn put(&self, message: &mut Vec<u8>) {
+        put_name(message, self.name);
+        let for_all = if self.is_for_all { FOR_ALL } else { 0 };
+        let flags = for_all | if self.is_dropped { DROPPED } else { 0 };
+        let ImageFacts { bytes, present, huge } = self.facts;
+        let whose = u64::from(self.uid) | flags << 32;
+        [bytes, present, huge, self.device, self.inode, whose, self.age_ms]
+            .into_iter()
+            .for_each(|number| put(message, number));
+    }
+
+    pub(super) fn of(rest: &mut Rest<'_>) -> Result<Self, Malformed> {
+        let name = rest.name()?;
+        let [bytes, present, huge, device, inode, whose, age_ms] = rest.numbers()?;
+        let flags = whose >> 32;
+        if flags > FOR_ALL | DROPPED {
+            return Err(Malformed::Meaning);
+        }
+        Ok(Self {
+            name,
+            facts: ImageFacts { bytes, present, huge },
+            device,
+            inode,
+            uid: whose as u32,
+            is_for_all: flags & FOR_ALL != 0,
+            is_dropped: flags & DROPPED != 0,
+            age_ms,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_plain_words() {
+        for good in ["web", "0", "a.b_c-d", &"x".repeat(NAME)] {
+            assert_eq!(good.parse::<ImageName>().unwrap().to_string(), good);
+        }
+        for bad in ["", ".", "..", "-x", "_x", "a/b", "a b", "a\n", "ä", "a\0", "{}"] {
+            assert!(bad.parse::<ImageName>().is_err(), "{bad:?}");
+        }
+        assert!("x".repeat(NAME + 1).parse::<ImageName>().is_err());
+        let mut bytes = [0; NAME];
+        bytes[..3].copy_from_slice(b"web");
+        assert!(ImageName::of(bytes).is_some());
+        bytes[9] = b'x';
+        assert_eq!(ImageName::of(bytes), None, "bytes behind the end mean nothing");
+        assert_eq!(ImageName::of([0xff; NAME]), None);
+    }
+}
