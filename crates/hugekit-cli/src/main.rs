@@ -10,6 +10,7 @@ mod lab;
 mod lease;
 mod log;
 mod operand;
+mod pager;
 #[cfg(test)]
 mod pages;
 mod progress;
@@ -53,12 +54,15 @@ enum Command {
     Delta(delta::Delta),
     Broker(broker::BrokerCommand),
     Lease(lease::LeaseCommand),
+    Pager(pager::PagerCommand),
     Image(image::ImageCommand),
     Completions(shell::Completions),
     Man(shell::Man),
 }
 
 fn main() -> ExitCode {
+    // This program again, started by `hugekit demo restore`.
+    hugekit_guests::small_vmm::run_if_asked();
     let command = Cli::parse().command;
     let say = if command.is_daemon() { log::line } else { text::say };
     listen_to_the_library(command.is_daemon());
@@ -80,7 +84,11 @@ fn main() -> ExitCode {
 impl Command {
     /// Whether it serves other programs, and so never waits for the reader of its log.
     fn is_daemon(&self) -> bool {
-        matches!(self, Self::Broker(broker) if broker.is_daemon())
+        match self {
+            Self::Broker(broker) => broker.is_daemon(),
+            Self::Pager(_) => true,
+            _ => false,
+        }
     }
 }
 
@@ -94,6 +102,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Delta(delta) => delta.run().map(|()| ExitCode::SUCCESS),
         Command::Broker(broker) => broker.run().map(ExitCode::from),
         Command::Lease(lease) => lease.run().map(|()| ExitCode::SUCCESS),
+        Command::Pager(pager) => pager.run().map(|()| ExitCode::SUCCESS),
         Command::Image(image) => image.run().map(|()| ExitCode::SUCCESS),
         Command::Completions(completions) => {
             completions.run(Cli::command()).map(|()| ExitCode::SUCCESS)

@@ -1,0 +1,144 @@
+//! `hugekit pager`: arguments, and the daemon in the foreground.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use hugekit_delta::StateId;
+use hugekit_image::{Image, ImageBuilder};
+use hugekit_lab::size::Size;
+use hugekit_pager::{LONGEST_AROUND, Pager, PagerError, Settings, Source};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::image;
+use crate::log;
+use crate::socket;
+use crate::usage::Remedied;
+
+/// Supply the memory of restored Firecracker VMs: 2 MiB for each page fault, and huge pages.
+///
+/// Start the pager, and then restore VMs with the `mem_backend` `{"backend_type": "Uffd",
+/// "backend_path": SOCKET}`. One pager serves all VMs that are restored from one memory file, on
+/// base pages and on 2 MiB pages of hugetlbfs. When all memory of a VM is there, the pager puts it
+/// on huge pages, and the VM needs the pager no more. The first restore records which memory the VM
+/// touches; later restores read that memory ahead.
+///
+/// Runs in the foreground until SIGTERM, SIGINT or SIGHUP. VMs that are not complete then wait
+/// until a pager with the same arguments starts. VMs of other users are refused, except those of
+/// root.
+#[derive(Debug, Args)]
+#[command(after_help = "Example: hugekit pager --socket pager.sock --file memory.bin")]
+pub(crate) struct PagerCommand {
+    /// The socket that VMMs connect to
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+    /// The memory file of the snapshot, or a full delta
+    #[arg(long, value_name = "FILE", required_unless_present = "image")]
+    file: Option<PathBuf>,
+    /// Deltas of the memory file, the oldest first: the pager keeps the result in memory
+    #[arg(value_name = "DELTA", requires = "file")]
+    deltas: Vec<PathBuf>,
+    /// The state of a raw memory file that the first delta begins with
+    #[arg(long, value_name = "STATE", requires = "deltas")]
+    state: Option<StateId>,
+    /// An image of a broker instead of a memory file (`hugekit image load`)
+    #[arg(long, value_name = "NAME", conflicts_with = "file")]
+    image: Option<String>,
+    /// The broker's socket [default: /run/hugekit/broker.sock, or below `XDG_RUNTIME_DIR`]
+    #[arg(long, value_name = "PATH", requires = "image")]
+    broker: Option<PathBuf>,
+    /// Bytes to supply for each page fault, from 4KiB to 2MiB
+    #[arg(long, value_name = "SIZE", default_value_t = Size(LONGEST_AROUND as usize))]
+    around: Size,
+    /// Supply memory only when it is touched; such VMs need the pager until they end
+    #[arg(long)]
+    no_prefetch: bool,
+    /// The file with the memory that VMs touch first [default: FILE.working-set, or
+    /// SOCKET.working-set of an image]
+    #[arg(long, value_name = "PATH")]
+    working_set: Option<PathBuf>,
+    /// Seconds to record the touches of a VM, if there is no such file
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    record: u32,
+    /// Continue to serve VMs whose memory is complete
+    #[arg(long)]
+    stay: bool,
+    /// Also serve VMs of this user
+    #[arg(long, value_name = "UID")]
+    user: Vec<u32>,
+    /// The folder for the state of VMs, by which the next pager serves them [default: SOCKET.state]
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+}
+
+impl PagerCommand {
+    pub(crate) fn run(&self) -> anyhow::Result<()> {
+        // Readable when a signal came.
+        let (came, sent) = UnixStream::pair()?;
+        for signal in [SIGTERM, SIGINT, SIGHUP] {
+            signal_hook::low_level::pipe::register(signal, sent.try_clone()?)?;
+        }
+        let source = self.source()?;
+        let memory = source.path().display().to_string();
+        let pager = Pager::start(self.settings(), source).map_err(explained)?;
+        log::line(&format!("listening at {}: memory from {memory}", self.socket.display()));
+        pager.run(came.as_fd(), &|event| log::line(&event.to_string())).map_err(explained)
+    }
+
+    fn source(&self) -> anyhow::Result<Source> {
+        let Some(file) = &self.file else { return self.source_of_image() };
+        if self.deltas.is_empty() {
+            return Ok(Source::open(file).map_err(PagerError::from)?);
+        }
+        let paths = [file].into_iter().chain(&self.deltas);
+        let opened = paths.map(|path| File::open(path).with_context(|| path.display().to_string()));
+        let files: Vec<File> = opened.collect::<anyhow::Result<_>>()?;
+        let sources = files.iter().map(File::try_clone).collect::<Result<Vec<_>, _>>()?;
+        let builder = sources.into_iter().fold(Image::builder("pager"), ImageBuilder::source);
+        let builder = self.state.into_iter().fold(builder, ImageBuilder::state);
+        let image = builder.load().map_err(image::explained)?;
+        let name = file.canonicalize()?;
+        let source = Source::of_memory(image.into_file().into(), name, &files);
+        Ok(source.map_err(PagerError::from)?)
+    }
+
+    fn source_of_image(&self) -> anyhow::Result<Source> {
+        let name = self.image.as_deref().unwrap_or_default();
+        let broker = self.broker.clone().unwrap_or_else(socket::to_ask);
+        let image = Image::of_broker(broker, name).map_err(image::explained)?;
+        let name = format!("image {name}").into();
+        let source = Source::of_memory(image.into_file().into(), name, &[]);
+        Ok(source.map_err(PagerError::from)?)
+    }
+
+    fn working_set(&self) -> Option<PathBuf> {
+        let beside_socket = || {
+            let mut path = self.socket.clone().into_os_string();
+            path.push(".working-set");
+            self.image.as_ref().map(|_| path.into())
+        };
+        self.working_set.clone().or_else(beside_socket)
+    }
+
+    fn settings(&self) -> Settings {
+        Settings {
+            state: self.state_dir.clone(),
+            around: self.around.0 as u64,
+            prefetch: !self.no_prefetch,
+            working_set: self.working_set(),
+            record: Duration::from_secs(self.record.into()),
+            stay: self.stay,
+            users: self.user.clone(),
+            ..Settings::new(self.socket.clone())
+        }
+    }
+}
+
+fn explained(error: PagerError) -> anyhow::Error {
+    let remedy = error.remedy().map(str::to_owned);
+    Remedied::error(error, remedy)
+}

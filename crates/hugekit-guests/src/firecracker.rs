@@ -1,0 +1,198 @@
+//! A Firecracker process: boot the tiny guest, take a snapshot of it, restore it.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::serial::Serial;
+use crate::{api, guest};
+
+const VARIABLE: &str = "HUGEKIT_FIRECRACKER";
+
+/// How long a Firecracker may take until its API answers.
+const START: Duration = Duration::from_secs(20);
+
+/// A snapshot taken just after serial output is restored into a triple fault.
+const QUIET: Duration = Duration::from_millis(300);
+
+/// The program; `None` if the environment names none.
+#[must_use]
+pub fn program() -> Option<PathBuf> {
+    std::env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
+/// Why no guest can be run here, if so.
+#[must_use]
+pub fn lacking() -> Option<String> {
+    let Some(program) = program() else {
+        return Some(format!("{VARIABLE} names no Firecracker"));
+    };
+    if !program.is_file() {
+        return Some(format!("{VARIABLE}: there is no file {}", program.display()));
+    }
+    if guest::elf().is_none() {
+        return Some("the tiny guest is for x86-64".to_owned());
+    }
+    let kvm = fs::OpenOptions::new().read(true).write(true).open("/dev/kvm");
+    kvm.err().map(|error| format!("/dev/kvm cannot be opened: {error}"))
+}
+
+/// What guest memory is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pages {
+    Base,
+    Hugetlb2M,
+}
+
+impl Pages {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Base => "None",
+            Self::Hugetlb2M => "2M",
+        }
+    }
+}
+
+/// The files of a snapshot.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    pub state: PathBuf,
+    pub memory: PathBuf,
+}
+
+impl Snapshot {
+    /// With these names in a folder.
+    #[must_use]
+    pub fn in_folder(folder: &Path) -> Self {
+        Self { state: folder.join("state.bin"), memory: folder.join("memory.bin") }
+    }
+}
+
+/// A process, which is killed when this is dropped.
+#[derive(Debug)]
+pub struct Firecracker {
+    child: Child,
+    api: PathBuf,
+    pub serial: Serial,
+}
+
+impl Firecracker {
+    /// Starts one with its files in this folder, by a wrapper such as `strace` if one is given.
+    pub fn start(folder: &Path, name: &str) -> io::Result<Self> {
+        let program = program().ok_or_else(|| io::Error::other("no Firecracker is named"))?;
+        let api = folder.join(format!("{name}.api"));
+        let _ = fs::remove_file(&api);
+        let arguments = ["--api-sock".into(), api.clone().into_os_string()];
+        let quiet = ["--id", name, "--level", "Error"].map(OsString::from);
+        let mut child = Command::new(program)
+            .args(arguments)
+            .args(quiet)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let serial = Serial::of(&mut child);
+        let mut firecracker = Self { child, api, serial };
+        firecracker.await_api()?;
+        Ok(firecracker)
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    /// Whether it has not ended.
+    pub fn is_running(&mut self) -> io::Result<bool> {
+        Ok(self.child.try_wait()?.is_none())
+    }
+
+    /// Boots the guest with so many MiB.
+    pub fn boot(&self, mebibytes: u64, pages: Pages) -> io::Result<()> {
+        let elf = guest::elf().ok_or_else(|| io::Error::other("the tiny guest is for x86-64"))?;
+        let kernel = self.api.with_extension("elf");
+        fs::write(&kernel, elf)?;
+        let machine =
+            json!({"vcpu_count": 1, "mem_size_mib": mebibytes, "huge_pages": pages.name()});
+        self.put("/machine-config", &machine)?;
+        self.put("/boot-source", &json!({"kernel_image_path": kernel, "boot_args": ""}))?;
+        self.put("/actions", &json!({"action_type": "InstanceStart"}))
+    }
+
+    /// The first byte of memory that the guest itself does not use.
+    #[must_use]
+    pub fn free_memory() -> u64 {
+        guest::END
+    }
+
+    pub fn pause(&self) -> io::Result<()> {
+        self.patch("/vm", &json!({"state": "Paused"}))
+    }
+
+    pub fn resume(&self) -> io::Result<()> {
+        self.patch("/vm", &json!({"state": "Resumed"}))
+    }
+
+    /// Pauses the guest and saves all of it.
+    pub fn save(&self, to: &Snapshot) -> io::Result<()> {
+        sleep(QUIET);
+        self.pause()?;
+        let request = json!({
+            "snapshot_type": "Full", "snapshot_path": to.state, "mem_file_path": to.memory,
+        });
+        self.put("/snapshot/create", &request)
+    }
+
+    /// Restores a snapshot whose memory the handler at this socket serves.
+    pub fn load_by_handler(&self, from: &Snapshot, socket: &Path, resume: bool) -> io::Result<()> {
+        self.load(from, &json!({"backend_type": "Uffd", "backend_path": socket}), resume)
+    }
+
+    /// Restores a snapshot whose memory is mapped from this file.
+    pub fn load_by_file(&self, from: &Snapshot, file: &Path, resume: bool) -> io::Result<()> {
+        self.load(from, &json!({"backend_type": "File", "backend_path": file}), resume)
+    }
+
+    fn load(&self, from: &Snapshot, memory: &Value, resume: bool) -> io::Result<()> {
+        let request =
+            json!({"snapshot_path": from.state, "mem_backend": memory, "resume_vm": resume});
+        self.put("/snapshot/load", &request)
+    }
+
+    pub fn put(&self, path: &str, body: &Value) -> io::Result<()> {
+        api::request(&self.api, "PUT", path, body)
+    }
+
+    pub fn patch(&self, path: &str, body: &Value) -> io::Result<()> {
+        api::request(&self.api, "PATCH", path, body)
+    }
+
+    fn await_api(&mut self) -> io::Result<()> {
+        let until = Instant::now() + START;
+        while Instant::now() < until {
+            if std::os::unix::net::UnixStream::connect(&self.api).is_ok() {
+                return Ok(());
+            }
+            if let Some(status) = self.child.try_wait()? {
+                return Err(io::Error::other(format!("Firecracker ended: {status}")));
+            }
+            sleep(Duration::from_millis(2));
+        }
+        Err(io::ErrorKind::TimedOut.into())
+    }
+}
+
+impl Drop for Firecracker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = fs::remove_file(&self.api);
+    }
+}

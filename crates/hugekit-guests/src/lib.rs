@@ -1,0 +1,20 @@
+//! A tiny guest that answers questions about its memory, the stock VMM that runs it, and a small
+//! VMM that speaks the same restore handshake and needs no virtualization.
+#![allow(
+    missing_docs,
+    clippy::missing_errors_doc,
+    clippy::missing_panics_doc,
+    reason = "tests and the lab use it; every error is the system's or the VMM's own words"
+)]
+
+mod api;
+mod firecracker;
+mod guest;
+mod request;
+mod serial;
+pub mod small_vmm;
+
+pub use firecracker::{Firecracker, Pages, Snapshot, lacking, program};
+pub use request::{Request, pattern_at, sum_of_pattern};
+pub use serial::Serial;
+pub use small_vmm::SmallVmm;

@@ -1,0 +1,96 @@
+//! What a guest is asked: one letter and three numbers. The answer is one number.
+
+/// Bytes of a request.
+pub(crate) const BYTES: usize = 25;
+
+/// A question about guest-physical memory. Ranges begin and end at multiples of 4 KiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Answers 0.
+    Reply,
+    /// Reads one word of each page.
+    Touch { start: u64, len: u64 },
+    /// Reads every word; answers [`sum_of_pattern`] if the range has the pattern.
+    Sum { start: u64, len: u64 },
+    /// Writes [`pattern_at`] to every word.
+    Write { start: u64, len: u64, seed: u64 },
+    /// Counts the words that differ from the pattern.
+    Verify { start: u64, len: u64, seed: u64 },
+    /// Counts the words that are not zero.
+    NotZero { start: u64, len: u64 },
+    /// Gives the range back, as a balloon does. Only the small VMM understands it.
+    Remove { start: u64, len: u64 },
+}
+
+/// The word at this guest-physical address.
+#[must_use]
+pub fn pattern_at(address: u64, seed: u64) -> u64 {
+    address ^ seed
+}
+
+/// The answer to [`Request::Sum`] of a range that has the pattern.
+#[must_use]
+pub fn sum_of_pattern(start: u64, len: u64, seed: u64) -> u64 {
+    (start..start + len)
+        .step_by(8)
+        .fold(0, |sum: u64, address| sum.rotate_left(1) ^ pattern_at(address, seed))
+}
+
+impl Request {
+    pub(crate) fn to_bytes(self) -> [u8; BYTES] {
+        let (letter, numbers) = match self {
+            Self::Reply => (b'P', [0, 0, 0]),
+            Self::Touch { start, len } => (b'T', [start, len, 0]),
+            Self::Sum { start, len } => (b'S', [start, len, 0]),
+            Self::Write { start, len, seed } => (b'W', [start, len, seed]),
+            Self::Verify { start, len, seed } => (b'V', [start, len, seed]),
+            Self::NotZero { start, len } => (b'Z', [start, len, 0]),
+            Self::Remove { start, len } => (b'R', [start, len, 0]),
+        };
+        let mut bytes = [0; BYTES];
+        bytes[0] = letter;
+        for (to, number) in bytes[1..].chunks_exact_mut(8).zip(numbers) {
+            to.copy_from_slice(&u64::to_le_bytes(number));
+        }
+        bytes
+    }
+
+    pub(crate) fn from_bytes(bytes: &[u8; BYTES]) -> Option<Self> {
+        let number = |index: usize| {
+            u64::from_le_bytes(bytes[1 + 8 * index..][..8].try_into().expect("eight bytes"))
+        };
+        let (start, len, seed) = (number(0), number(1), number(2));
+        Some(match bytes[0] {
+            b'P' => Self::Reply,
+            b'T' => Self::Touch { start, len },
+            b'S' => Self::Sum { start, len },
+            b'W' => Self::Write { start, len, seed },
+            b'V' => Self::Verify { start, len, seed },
+            b'Z' => Self::NotZero { start, len },
+            b'R' => Self::Remove { start, len },
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn request_survives_its_bytes() {
+        let (start, len, seed) = (1 << 20, 1 << 21, 77);
+        for request in [
+            Request::Reply,
+            Request::Touch { start, len },
+            Request::Sum { start, len },
+            Request::Write { start, len, seed },
+            Request::Verify { start, len, seed },
+            Request::NotZero { start, len },
+            Request::Remove { start, len },
+        ] {
+            assert_eq!(Request::from_bytes(&request.to_bytes()), Some(request));
+        }
+        assert_eq!(Request::from_bytes(&[0; BYTES]), None);
+    }
+}

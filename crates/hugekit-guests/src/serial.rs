@@ -1,0 +1,95 @@
+//! A guest's serial port, as pipes of its VMM: a request goes in, and its answer comes out between
+//! other output.
+
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::process::{Child, ChildStdin, ChildStdout};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::request::Request;
+
+/// Hexadecimal digits of an answer.
+const DIGITS: usize = 16;
+
+/// How long an answer is waited for, by default.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// Standard input and output of a VMM.
+#[derive(Debug)]
+pub struct Serial {
+    to: ChildStdin,
+    from: ChildStdout,
+    /// What was read and is not yet an answer.
+    read: Vec<u8>,
+}
+
+impl Serial {
+    /// Of a child that was started with both as pipes.
+    pub(crate) fn of(child: &mut Child) -> Self {
+        let to = child.stdin.take().expect("standard input is a pipe");
+        let from = child.stdout.take().expect("standard output is a pipe");
+        Self { to, from, read: Vec::new() }
+    }
+
+    /// Asks, and waits for the answer.
+    pub fn ask(&mut self, request: Request) -> io::Result<u64> {
+        self.ask_within(request, LONGEST_WAIT)
+    }
+
+    /// As [`ask`](Self::ask), for so long at most.
+    pub fn ask_within(&mut self, request: Request, wait: Duration) -> io::Result<u64> {
+        self.send(request)?;
+        self.answer_within(wait)
+    }
+
+    /// Sends a request; [`answer_within`](Self::answer_within) waits for its answer.
+    pub fn send(&mut self, request: Request) -> io::Result<()> {
+        self.to.write_all(&request.to_bytes())?;
+        self.to.flush()
+    }
+
+    /// Waits for the answer to a request that was sent.
+    pub fn answer_within(&mut self, wait: Duration) -> io::Result<u64> {
+        let until = Instant::now() + wait;
+        loop {
+            if let Some(answer) = self.answer() {
+                return Ok(answer);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let read = String::from_utf8_lossy(&self.read);
+                let message = format!("no answer within {wait:?}; read so far: {read:?}");
+                return Err(io::Error::new(io::ErrorKind::TimedOut, message));
+            }
+            self.read_more(left)?;
+        }
+    }
+
+    fn read_more(&mut self, wait: Duration) -> io::Result<()> {
+        let time = Timespec::try_from(wait).map_err(io::Error::other)?;
+        let from = self.from.as_fd();
+        if poll(&mut [PollFd::new(&from, PollFlags::IN)], Some(&time))? == 0 {
+            return Ok(());
+        }
+        let mut bytes = [0; 4096];
+        let count = rustix::io::read(from, &mut bytes)?;
+        if count == 0 {
+            let read = String::from_utf8_lossy(&self.read);
+            return Err(io::Error::other(format!("the VMM has ended; it said: {read:?}")));
+        }
+        self.read.extend(&bytes[..count]);
+        Ok(())
+    }
+
+    /// The first answer that was read whole.
+    fn answer(&mut self) -> Option<u64> {
+        let start = self.read.iter().position(|&byte| byte == b'~')? + 1;
+        let digits = self.read.get(start..=start + DIGITS)?;
+        let number = std::str::from_utf8(&digits[..DIGITS]).ok();
+        let number = number.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+        self.read.drain(..=start + DIGITS);
+        number
+    }
+}

@@ -1,0 +1,153 @@
+//! What goes wrong, for the pager and for one VM.
+
+use std::io;
+use std::path::PathBuf;
+
+use hugekit_sys::ErrorKind;
+
+use crate::layout::UnfitLayout;
+use crate::source::SourceError;
+use crate::userfaultfd::UnfitDescriptor;
+
+/// Why a pager cannot start or go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PagerError {
+    /// The memory file cannot be had.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// The socket cannot be listened at.
+    #[error("cannot listen at {socket}", socket = socket.display())]
+    Socket {
+        /// As it was asked for.
+        socket: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Another pager listens at this socket.
+    #[error("another pager listens at {socket}", socket = socket.display())]
+    Running {
+        /// As it was asked for.
+        socket: PathBuf,
+    },
+    /// The folder of states cannot be used.
+    #[error("cannot use the state folder {folder}", folder = folder.display())]
+    State {
+        /// The folder.
+        folder: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A fault cannot bring in so much.
+    #[error("{0} bytes around a fault: a power of two from the base page to 2 MiB is needed")]
+    Around(u64),
+    /// The system has refused something else.
+    #[error("the pager cannot run")]
+    System(#[from] io::Error),
+}
+
+impl PagerError {
+    /// What it means for a program.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Around(_) => ErrorKind::Invalid,
+            Self::Running { .. } => ErrorKind::Conflict,
+            _ => ErrorKind::Kernel,
+        }
+    }
+
+    /// What its user can do about it.
+    #[must_use]
+    pub fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::Running { .. } => Some("stop that one, or listen at another socket"),
+            Self::State { .. } => Some("name a folder that this user owns by --state-dir"),
+            _ => None,
+        }
+    }
+}
+
+/// Why a VM is not served. Its VMM waits for its memory for ever and is to be ended, unless it has
+/// not begun to.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The process cannot be held.
+    #[error("its process cannot be told")]
+    Process(#[source] io::Error),
+    /// Another user's.
+    #[error("it belongs to user {uid}: run the pager with --user {uid} to serve it")]
+    User {
+        /// Whose it is.
+        uid: u32,
+    },
+    /// No message came.
+    #[error("no whole message came within {0} s")]
+    Silent(u64),
+    /// The connection broke.
+    #[error("the connection broke")]
+    Connection(#[source] io::Error),
+    /// The message has no descriptor.
+    #[error("its message has {0} descriptors, and one is needed")]
+    Descriptors(usize),
+    /// The descriptor is none of userfaultfd's, or one that is not understood.
+    #[error(transparent)]
+    Descriptor(#[from] UnfitDescriptor),
+    /// The regions are refused.
+    #[error(transparent)]
+    Layout(#[from] UnfitLayout),
+    /// The memory is not registered with the descriptor.
+    #[error("its userfaultfd does not serve its memory at {start:#x}")]
+    NotRegistered {
+        /// The first address of a region.
+        start: u64,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// Nothing could be remembered of it.
+    #[error("its state cannot be written")]
+    State(#[source] io::Error),
+    /// Its memory file is gone.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// Too many are served already.
+    #[error("{0} VMs are connected already")]
+    TooMany(usize),
+}
+
+/// What goes wrong with a VM that is served.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VmError {
+    /// A page cannot be read: the VM's access to it fails.
+    #[error("accesses to memory of the VM fail")]
+    Source(#[from] SourceError),
+    /// No memory is free for a page of the VM.
+    #[error("no memory for a page at {address:#x} after {seconds} s; accesses to it fail")]
+    NoMemory {
+        /// Of the page.
+        address: u64,
+        /// How long it was tried.
+        seconds: u64,
+    },
+    /// The kernel has refused to supply a page.
+    #[error("the kernel refuses a page at {address:#x}")]
+    Kernel {
+        /// Of the page.
+        address: u64,
+        /// Its answer.
+        source: io::Error,
+    },
+    /// The working set cannot be written or read.
+    #[error("the working set {path} is not used", path = path.display())]
+    WorkingSet {
+        /// Its file.
+        path: PathBuf,
+        /// What is wrong.
+        source: io::Error,
+    },
+    /// No thread could be started, or its messages cannot be read.
+    #[error("the thread of the VM cannot go on")]
+    Thread(#[source] io::Error),
+}

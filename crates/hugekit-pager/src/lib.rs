@@ -1,0 +1,48 @@
+//! Serves the page faults of restored microVMs from a memory file: a userfaultfd handler for many
+//! stock Firecracker VMs, with small pages and with 2 MiB pages of hugetlbfs.
+//!
+//! One thread for each VM answers faults with the 2 MiB around them. Another one reads ahead. When
+//! all memory is there it is put on huge pages and left to the kernel, and the VM needs no pager
+//! any more. A pager that is killed is followed by the next one.
+//!
+//! ```no_run
+//! use std::os::fd::AsFd;
+//!
+//! use hugekit_pager::{Pager, Settings, Source};
+//!
+//! let source = Source::open("memory.bin".as_ref())?;
+//! let pager = Pager::start(Settings::new("pager.sock".into()), source)?;
+//! let (stop, _sender) = std::os::unix::net::UnixStream::pair()?;
+//! pager.run(stop.as_fd(), &|event| println!("{event}"))?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![warn(missing_docs)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+mod bitmap;
+mod error;
+mod event;
+mod handshake;
+mod layout;
+mod listener;
+mod pager;
+mod process;
+mod settings;
+mod source;
+mod state;
+mod userfaultfd;
+mod vm;
+mod working_set;
+
+pub use error::{PagerError, Refusal, VmError};
+pub use event::{Completed, Event};
+pub use layout::UnfitLayout;
+pub use pager::Pager;
+pub use settings::{LONGEST_AROUND, Settings};
+pub use source::{Source, SourceError};
+pub use userfaultfd::UnfitDescriptor;
+
+/// Runs the README's program as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,260 @@
+//! The pager: VMs that connect, VMs that an earlier pager has left, and a thread for each.
+
+use std::fs::DirBuilder;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::Scope;
+
+use hugekit_sys::thread;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+
+use crate::error::{PagerError, Refusal};
+use crate::event::Event;
+use crate::handshake;
+use crate::layout::{Layout, base_page};
+use crate::listener::Listener;
+use crate::process::Process;
+use crate::settings::{LONGEST_AROUND, Settings};
+use crate::source::Source;
+use crate::state::{self, Record, State};
+use crate::userfaultfd::Userfaultfd;
+use crate::vm::{Bell, Server, Vm};
+
+/// VMs, and connections that have yet to say what they are.
+const MOST: usize = 1024;
+
+/// A handler of page faults, for all VMs that are restored from one memory file.
+#[derive(Debug)]
+pub struct Pager {
+    settings: Settings,
+    source: Arc<Source>,
+    folder: PathBuf,
+    listener: Listener,
+    /// Rung once, at the end.
+    stop: Bell,
+    served: AtomicUsize,
+}
+
+/// What is told to the pager's user, from any thread.
+type Tell<'a> = &'a (dyn Fn(Event) + Sync);
+
+impl Pager {
+    /// Listens. VMs are served by [`run`](Self::run).
+    ///
+    /// # Errors
+    /// The settings are wrong, another pager listens at the socket, or the system refuses.
+    pub fn start(settings: Settings, source: Source) -> Result<Self, PagerError> {
+        let around = settings.around;
+        if !around.is_power_of_two() || !(base_page()..=LONGEST_AROUND).contains(&around) {
+            return Err(PagerError::Around(around));
+        }
+        let folder = settings.state_folder();
+        make_private(&folder)
+            .map_err(|source| PagerError::State { folder: folder.clone(), source })?;
+        let listener = Listener::new(&settings.socket, !settings.users.is_empty())?;
+        let stop = Bell::new().map_err(io::Error::from)?;
+        let served = AtomicUsize::new(0);
+        Ok(Self { settings, source: Arc::new(source), folder, listener, stop, served })
+    }
+
+    /// Serves until `stop` is readable. VMs that are still served then wait for the next pager.
+    ///
+    /// # Errors
+    /// The system refuses to listen any more.
+    pub fn run(&self, stop: BorrowedFd<'_>, tell: Tell<'_>) -> Result<(), PagerError> {
+        std::thread::scope(|scope| {
+            self.take_over(scope, tell);
+            let done = self.accept_until(stop, scope, tell);
+            self.stop.ring();
+            done
+        })
+    }
+
+    /// VMs that are served at this moment.
+    #[must_use]
+    pub fn served(&self) -> usize {
+        self.served.load(Ordering::Relaxed)
+    }
+
+    fn take_over<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, tell: Tell<'scope>) {
+        for (path, record) in state::find(&self.folder).unwrap_or_default() {
+            let pid = record.pid;
+            let serve = move || match self.open_left(&path, &record) {
+                Ok(Some(vm)) => {
+                    tell(Event::TakenOver { pid });
+                    self.serve(&vm, tell);
+                }
+                Ok(None) => {}
+                Err(why) => tell(Event::Refused { pid: Some(pid), why }),
+            };
+            self.spawn(scope, Some(pid), serve, tell);
+        }
+    }
+
+    fn accept_until<'scope>(
+        &'scope self,
+        stop: BorrowedFd<'_>,
+        scope: &'scope Scope<'scope, '_>,
+        tell: Tell<'scope>,
+    ) -> Result<(), PagerError> {
+        loop {
+            let listener = self.listener.as_fd();
+            let mut waited =
+                [PollFd::new(&stop, PollFlags::IN), PollFd::new(&listener, PollFlags::IN)];
+            match poll(&mut waited, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(PagerError::System(errno.into())),
+            }
+            if !waited[0].revents().is_empty() {
+                return Ok(());
+            }
+            if let Some(connection) = self.accept()? {
+                let meet = move || self.meet(&connection, tell);
+                self.spawn(scope, None, meet, tell);
+            }
+        }
+    }
+
+    fn accept(&self) -> Result<Option<UnixStream>, PagerError> {
+        match self.listener.accept() {
+            // One of the descriptors that are open now will be closed.
+            Err(error) if error.raw_os_error().is_some_and(is_shortage) => {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+                Ok(None)
+            }
+            accepted => Ok(accepted?),
+        }
+    }
+
+    fn spawn<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        pid: Option<i32>,
+        life: impl FnOnce() + Send + 'scope,
+        tell: Tell<'scope>,
+    ) {
+        let refuse = |why| tell(Event::Refused { pid, why });
+        if self.served.fetch_add(1, Ordering::Relaxed) >= MOST {
+            self.served.fetch_sub(1, Ordering::Relaxed);
+            return refuse(Refusal::TooMany(MOST));
+        }
+        let counted = move || {
+            life();
+            self.served.fetch_sub(1, Ordering::Relaxed);
+        };
+        if let Err(error) = thread::spawn_scoped(scope, "hugekit-vm", counted) {
+            self.served.fetch_sub(1, Ordering::Relaxed);
+            refuse(Refusal::Process(error));
+        }
+    }
+
+    /// A VMM has connected.
+    fn meet(&self, connection: &UnixStream, tell: Tell<'_>) {
+        let process = match Process::peer(connection) {
+            Ok(process) => process,
+            Err(error) => return tell(Event::Refused { pid: None, why: Refusal::Process(error) }),
+        };
+        let pid = process.pid();
+        match self.admit(connection, process) {
+            Ok(vm) => {
+                tell(Event::Connected { pid, bytes: vm.bytes() });
+                self.serve(&vm, tell);
+            }
+            Err(why) => tell(Event::Refused { pid: Some(pid), why }),
+        }
+    }
+
+    fn admit(&self, connection: &UnixStream, process: Process) -> Result<Vm, Refusal> {
+        self.check_user(&process)?;
+        let (message, descriptor) = handshake::receive(connection)?;
+        let faults = Userfaultfd::new(descriptor)?;
+        let layout = Layout::of_message(&message, self.source.len())?;
+        Vm::register(&faults, &layout)?;
+        let state = State::create(&self.folder, &process, &layout, self.source.identity())
+            .map_err(Refusal::State)?;
+        let source = Arc::clone(&self.source);
+        Ok(Vm::new(process, faults, layout, source, state, self.settings.around))
+    }
+
+    /// A VM that an earlier pager has left; `None` if it needs none.
+    fn open_left(&self, path: &Path, record: &Record) -> Result<Option<Vm>, Refusal> {
+        let process = match Process::find(record.pid, record.started) {
+            Ok(process) => process,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                state::forget(path);
+                return Ok(None);
+            }
+            Err(error) => return Err(Refusal::Process(error)),
+        };
+        self.check_user(&process)?;
+        let state = match State::take_over(path, &record.layout) {
+            Ok(state) => state,
+            // Another pager serves it.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(error) => return Err(Refusal::State(error)),
+        };
+        if state.is_leaving() {
+            return Vm::finish_leaving(&process, &record.layout, &state).map(|()| None);
+        }
+        let source = if record.source == *self.source.identity() {
+            Arc::clone(&self.source)
+        } else {
+            Arc::new(Source::reopen(&record.source)?)
+        };
+        let faults = Vm::find_userfaultfd(&process, &record.layout)?;
+        let vm =
+            Vm::new(process, faults, record.layout.clone(), source, state, self.settings.around);
+        vm.replay();
+        vm.wake_all();
+        Ok(Some(vm))
+    }
+
+    fn check_user(&self, process: &Process) -> Result<(), Refusal> {
+        let (uid, own) = (process.uid(), rustix::process::geteuid().as_raw());
+        if uid == own || uid == 0 || self.settings.users.contains(&uid) {
+            return Ok(());
+        }
+        Err(Refusal::User { uid })
+    }
+
+    fn serve(&self, vm: &Vm, tell: Tell<'_>) {
+        match Server::new(vm, &self.stop, &self.settings, tell) {
+            Ok(server) => {
+                if !server.run() {
+                    vm.state().remove();
+                }
+            }
+            Err(errno) => {
+                tell(Event::Refused { pid: Some(vm.pid()), why: Refusal::Process(errno.into()) });
+            }
+        }
+    }
+}
+
+fn is_shortage(error: i32) -> bool {
+    [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS].contains(&error)
+}
+
+/// A folder that only this user enters.
+fn make_private(folder: &Path) -> io::Result<()> {
+    use std::os::unix::fs::MetadataExt;
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        made => return made,
+    }
+    let found = std::fs::symlink_metadata(folder)?;
+    let is_private = found.is_dir()
+        && found.uid() == rustix::process::geteuid().as_raw()
+        && found.mode() & 0o077 == 0;
+    if is_private {
+        Ok(())
+    } else {
+        Err(io::Error::other("it is not a folder of this user's alone"))
+    }
+}

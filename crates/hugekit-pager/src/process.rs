@@ -1,0 +1,193 @@
+//! A VMM as a process: held by a descriptor, so that no other process is taken for it that gets its
+//! number later.
+#![allow(unsafe_code)]
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+
+use hugekit_sys::{HUGE_PAGE_BYTES, seqpacket};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open, pidfd_send_signal,
+};
+use rustix::time::Timespec;
+
+use crate::userfaultfd::is_userfaultfd;
+
+/// `SO_PEERPIDFD` (Linux 6.5), which libc lacks for some targets.
+const SO_PEERPIDFD: libc::c_int = 77;
+
+/// Where `/proc/PID/stat` has the start time, counted behind the name's parenthesis.
+const START_TIME: usize = 19;
+
+#[derive(Debug)]
+pub(crate) struct Process {
+    pid: i32,
+    uid: u32,
+    started: u64,
+    descriptor: OwnedFd,
+}
+
+impl Process {
+    /// The one that connected at the other end.
+    pub(crate) fn peer(connection: &UnixStream) -> io::Result<Self> {
+        let peer = seqpacket::peer(connection)?;
+        let Some(pid) = Pid::from_raw(peer.pid) else {
+            return Err(io::Error::other(
+                "the peer is in a PID namespace that is not seen from here",
+            ));
+        };
+        let descriptor = match peer_descriptor(connection) {
+            Ok(descriptor) => descriptor,
+            Err(Errno::NOPROTOOPT) => pidfd_open(pid, PidfdFlags::empty())?,
+            Err(errno) => return Err(errno.into()),
+        };
+        Self::of_descriptor(peer.pid, peer.uid, descriptor)
+    }
+
+    /// The one that has this number now, and had at `started`.
+    pub(crate) fn find(pid: i32, started: u64) -> io::Result<Self> {
+        let gone = || io::Error::from(io::ErrorKind::NotFound);
+        let descriptor = pidfd_open(Pid::from_raw(pid).ok_or_else(gone)?, PidfdFlags::empty())
+            .map_err(|errno| if errno == Errno::SRCH { gone() } else { errno.into() })?;
+        let uid = fs::metadata(format!("/proc/{pid}"))?.uid();
+        let process = Self::of_descriptor(pid, uid, descriptor)?;
+        if process.started == started { Ok(process) } else { Err(gone()) }
+    }
+
+    fn of_descriptor(pid: i32, uid: u32, descriptor: OwnedFd) -> io::Result<Self> {
+        let process = Self { pid, uid, started: start_time(pid)?, descriptor };
+        // If it lives now, the number was its own when the time was read.
+        if process.has_ended() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        Ok(process)
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    pub(crate) fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// In the kernel's ticks since it booted.
+    pub(crate) fn started(&self) -> u64 {
+        self.started
+    }
+
+    /// Readable when the process has ended.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut waited = [PollFd::new(&self.descriptor, PollFlags::IN)];
+        poll(&mut waited, Some(&now)).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Copies of the userfaultfds that it has open. It takes the right to debug the process.
+    pub(crate) fn userfaultfds(&self) -> io::Result<Vec<OwnedFd>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(format!("/proc/{}/fd", self.pid))?.flatten() {
+            let is_one = fs::read_link(entry.path()).is_ok_and(|link| is_userfaultfd(&link));
+            let number = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            if let (true, Some(number)) = (is_one, number) {
+                found.push(pidfd_getfd(&self.descriptor, number, PidfdGetfdFlags::empty())?);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Ends the process, whose memory cannot be had.
+    pub(crate) fn kill(&self) {
+        let _ = pidfd_send_signal(&self.descriptor, Signal::KILL);
+    }
+
+    /// Puts aligned 2 MiB of its memory on a huge page, or leaves them as they are.
+    pub(crate) fn collapse(&self, start: u64) -> Result<(), Errno> {
+        const MADV_COLLAPSE: libc::c_int = 25;
+        let range = libc::iovec {
+            iov_base: std::ptr::without_provenance_mut(start as usize),
+            iov_len: HUGE_PAGE_BYTES,
+        };
+        // SAFETY: the kernel reads one description of a range. Its addresses are the other
+        // process's, and a collapse changes no byte there.
+        let done = unsafe {
+            libc::syscall(
+                libc::SYS_process_madvise,
+                self.descriptor.as_raw_fd(),
+                &raw const range,
+                1,
+                MADV_COLLAPSE,
+                0,
+            )
+        };
+        if done >= 0 { Ok(()) } else { Err(last_errno()) }
+    }
+}
+
+fn peer_descriptor(connection: &UnixStream) -> Result<OwnedFd, Errno> {
+    let mut descriptor: libc::c_int = -1;
+    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes, which `descriptor` has.
+    let answer = unsafe {
+        libc::getsockopt(
+            connection.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PEERPIDFD,
+            (&raw mut descriptor).cast(),
+            &raw mut len,
+        )
+    };
+    if answer != 0 {
+        return Err(last_errno());
+    }
+    // SAFETY: on success the kernel has just opened this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+fn start_time(pid: i32) -> io::Result<u64> {
+    let stat = fs::read(format!("/proc/{pid}/stat"))?;
+    let stat = String::from_utf8_lossy(&stat);
+    // The name before may hold anything.
+    let behind = stat.rsplit_once(')').map(|(_, behind)| behind);
+    let time = behind.and_then(|behind| behind.split_ascii_whitespace().nth(START_TIME));
+    time.and_then(|time| time.parse().ok()).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+fn last_errno() -> Errno {
+    Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::INVAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peer_of_a_connection_is_this_process() {
+        let (one, _other) = UnixStream::pair().unwrap();
+        let peer = Process::peer(&one).unwrap();
+        assert_eq!(peer.pid(), std::process::id() as i32);
+        assert!(!peer.has_ended());
+        let again = Process::find(peer.pid(), peer.started()).unwrap();
+        assert_eq!((again.uid(), again.started()), (peer.uid(), peer.started()));
+        let other = Process::find(peer.pid(), peer.started() + 1).unwrap_err();
+        assert_eq!(other.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn userfaultfds_of_a_process_are_found() {
+        let (one, _other) = UnixStream::pair().unwrap();
+        let own = hugekit_sys::userfaultfd::new_user_mode_only().unwrap();
+        let found = Process::peer(&one).unwrap().userfaultfds().unwrap();
+        assert!(!found.is_empty());
+        drop(own);
+    }
+}

@@ -1,0 +1,57 @@
+//! What a pager is told.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How VMs are served.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where VMMs connect.
+    pub socket: PathBuf,
+    /// Where it is remembered which VMs are served. `None`: the socket's path with `.state` behind
+    /// it.
+    pub state: Option<PathBuf>,
+    /// Bytes that one fault brings in at least: a power of two from the base page to 2 MiB.
+    pub around: u64,
+    /// Whether memory is read before it is touched. If not, the pager serves until the VM ends.
+    pub prefetch: bool,
+    /// The file that names what VMs touch first. `None`: the memory file's path with `.working-set`
+    /// behind it.
+    pub working_set: Option<PathBuf>,
+    /// How long the touches of a VM are recorded if there is no such file. Everything else is read
+    /// afterwards.
+    pub record: Duration,
+    /// Whether the pager goes on serving a VM when all of its memory is there.
+    pub stay: bool,
+    /// Users, besides this one and root, whose VMs are served.
+    pub users: Vec<u32>,
+}
+
+/// 2 MiB.
+pub const LONGEST_AROUND: u64 = 2 << 20;
+
+impl Settings {
+    /// With the defaults of the command.
+    #[must_use]
+    pub fn new(socket: PathBuf) -> Self {
+        Self {
+            socket,
+            state: None,
+            around: LONGEST_AROUND,
+            prefetch: true,
+            working_set: None,
+            record: Duration::from_secs(10),
+            stay: false,
+            users: Vec::new(),
+        }
+    }
+
+    pub(crate) fn state_folder(&self) -> PathBuf {
+        let beside = || {
+            let mut path = self.socket.clone().into_os_string();
+            path.push(".state");
+            path.into()
+        };
+        self.state.clone().unwrap_or_else(beside)
+    }
+}

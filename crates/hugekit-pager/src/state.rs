@@ -1,0 +1,166 @@
+//! What a later pager must know of a VM: two files in the state folder.
+//!
+//! `PID-START.json` says which process it is, its layout and its memory file. `PID-START.pages` is
+//! mapped: whether the pager was leaving, the messages that were read last, and a bit for each page
+//! that the VM gave back. Messages are read into the mapping by the kernel itself, so a pager that
+//! is killed at any moment loses none: a remove event that was delivered is either in the mapping
+//! or a bit already. Bits are only set, so to process a message twice is harmless.
+//!
+//! The second file is locked as long as a pager serves the VM.
+#![allow(unsafe_code)]
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use memmap2::{MmapOptions, MmapRaw};
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::bitmap::{Bitmap, words_of};
+use crate::layout::{Layout, base_page};
+use crate::process::Process;
+use crate::source::Identity;
+use crate::userfaultfd::MESSAGE_WORDS;
+
+const VERSION: u32 = 1;
+
+/// Words before the bits: a flag, and room for messages.
+const LEAVING: usize = 0;
+const MESSAGES: std::ops::Range<usize> = 64..64 + 16 * MESSAGE_WORDS;
+const BITS: usize = 512;
+
+/// Longer files are not ours.
+const LONGEST: u64 = 64 << 10;
+
+/// The first file.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Record {
+    version: u32,
+    pub(crate) pid: i32,
+    pub(crate) started: u64,
+    pub(crate) layout: Layout,
+    pub(crate) source: Identity,
+}
+
+/// Both files of a VM that this pager serves.
+#[derive(Debug)]
+pub(crate) struct State {
+    record: PathBuf,
+    pages: PathBuf,
+    map: MmapRaw,
+    words: usize,
+    _locked: File,
+}
+
+impl State {
+    /// Of a VM that has just connected.
+    pub(crate) fn create(
+        folder: &Path,
+        process: &Process,
+        layout: &Layout,
+        source: &Identity,
+    ) -> io::Result<Self> {
+        let (pid, started) = (process.pid(), process.started());
+        let record = Record {
+            version: VERSION,
+            pid,
+            started,
+            layout: layout.clone(),
+            source: source.clone(),
+        };
+        let path = folder.join(format!("{pid}-{started}.json"));
+        if path.exists() {
+            return Err(io::Error::other("this process has connected already"));
+        }
+        let state = Self::open(&path, layout)?;
+        let mut file = tempfile::NamedTempFile::new_in(folder)?;
+        serde_json::to_writer(&mut file, &record)?;
+        file.persist(&path)?;
+        Ok(state)
+    }
+
+    /// Of a VM that an earlier pager has served. `WouldBlock` if that one still does.
+    pub(crate) fn take_over(path: &Path, layout: &Layout) -> io::Result<Self> {
+        Self::open(path, layout)
+    }
+
+    fn open(record: &Path, layout: &Layout) -> io::Result<Self> {
+        let pages = record.with_extension("pages");
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(&pages)?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno {
+            Errno::WOULDBLOCK => io::Error::from(io::ErrorKind::WouldBlock),
+            other => other.into(),
+        })?;
+        let words = BITS + words_of(layout.end() / base_page());
+        let bytes = (words * size_of::<u64>()) as u64;
+        // A write to the mapping must not find the file system full.
+        fallocate(&file, FallocateFlags::empty(), 0, bytes)?;
+        let map = MmapOptions::new().len(bytes as usize).map_raw(&file)?;
+        Ok(Self { record: record.to_owned(), pages, map, words, _locked: file })
+    }
+
+    fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping has so many words, starts at a page, and lives as long as `self`. All
+        // processes and threads access it by atomic words only, or by the kernel, for which any
+        // bytes are valid words.
+        unsafe { std::slice::from_raw_parts(self.map.as_ptr().cast(), self.words) }
+    }
+
+    /// Room that messages are read into.
+    pub(crate) fn messages(&self) -> &[AtomicU64] {
+        &self.words()[MESSAGES]
+    }
+
+    /// One bit for each base page by its offset: given back by the VM, and zero since.
+    pub(crate) fn removed(&self) -> Bitmap<'_> {
+        Bitmap(&self.words()[BITS..])
+    }
+
+    /// Whether the VM's memory was being left to the kernel: from then on it must not be registered
+    /// again.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.words()[LEAVING].load(Ordering::Acquire) != 0
+    }
+
+    pub(crate) fn set_leaving(&self) {
+        self.words()[LEAVING].store(1, Ordering::Release);
+    }
+
+    /// The VM needs no pager any more.
+    pub(crate) fn remove(&self) {
+        let _ = fs::remove_file(&self.record);
+        let _ = fs::remove_file(&self.pages);
+    }
+}
+
+/// What earlier pagers have left: records that can be read, with their paths.
+pub(crate) fn find(folder: &Path) -> io::Result<Vec<(PathBuf, Record)>> {
+    let is_record = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "json");
+    let paths = fs::read_dir(folder)?.flatten().map(|entry| entry.path()).filter(is_record);
+    Ok(paths.filter_map(|path| read(&path).map(|record| (path, record))).collect())
+}
+
+/// Removes what is left of a VM that has ended.
+pub(crate) fn forget(record: &Path) {
+    let _ = fs::remove_file(record);
+    let _ = fs::remove_file(record.with_extension("pages"));
+}
+
+fn read(path: &Path) -> Option<Record> {
+    let is_short = fs::symlink_metadata(path).is_ok_and(|found| found.len() <= LONGEST);
+    let bytes = is_short.then(|| fs::read(path).ok())??;
+    let record: Record = serde_json::from_slice(&bytes).ok()?;
+    let layout = record.layout.clone().checked(u64::MAX).ok()?;
+    (record.version == VERSION).then_some(Record { layout, ..record })
+}

@@ -1,0 +1,82 @@
+//! Memory that is there, put on huge pages.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use hugekit_sys::HUGE_PAGE_BYTES;
+use rustix::io::Errno;
+
+use super::demand::Server;
+use super::{Stop, Vm, pages_of};
+use crate::layout::base_page;
+
+const HUGE: u64 = HUGE_PAGE_BYTES as u64;
+
+/// How often a range is tried that the guest was just using, and the pause between.
+const ROUNDS: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(20);
+
+impl Server<'_> {
+    /// Collapses each aligned 2 MiB of which at least half is data and nothing was given back.
+    /// Returns the bytes.
+    pub(super) fn collapse(&mut self) -> Result<u64, Stop> {
+        let (mut left, mut collapsed) = (self.vm.to_collapse(), 0);
+        for _ in 0..ROUNDS {
+            let mut again = Vec::new();
+            for start in left {
+                self.vm.wait(self.stop, &self.bell, Some(Duration::ZERO))?;
+                self.read_messages()?;
+                match self.vm.process.collapse(start) {
+                    Ok(()) => collapsed += HUGE,
+                    Err(Errno::AGAIN) => again.push(start),
+                    // No huge page is free, or the kernel has no such call: it stays as it is.
+                    Err(_) => {}
+                }
+            }
+            left = again;
+            if left.is_empty() {
+                break;
+            }
+            self.vm.wait(self.stop, &self.bell, Some(PAUSE))?;
+        }
+        Ok(collapsed)
+    }
+}
+
+impl Vm {
+    fn to_collapse(&self) -> Vec<u64> {
+        if self.layout.is_hugetlb() || !HUGE.is_multiple_of(base_page()) {
+            return Vec::new();
+        }
+        let aligned = self.layout.regions().iter().flat_map(|region| {
+            let Range { start, end } = region.addresses();
+            (start.next_multiple_of(HUGE)..end)
+                .step_by(HUGE as usize)
+                .filter(move |at| at + HUGE <= end)
+        });
+        aligned.filter(|&start| self.is_worth_it(start)).collect()
+    }
+
+    fn is_worth_it(&self, start: u64) -> bool {
+        let Some(offset) = self.layout.offset_of(start) else { return false };
+        let pages = pages_of(offset..offset + HUGE);
+        let data = pages.clone().filter(|&page| self.data().has(page)).count() as u64;
+        data * base_page() >= HUGE / 2 && !self.state.removed().has_any(pages)
+    }
+
+    /// Unregisters all regions, and wakes who waits.
+    pub(super) fn leave(&self) -> Result<(), Stop> {
+        for region in self.layout.regions() {
+            match self.faults.unregister(&region.addresses()) {
+                Ok(()) => {}
+                Err(_) if self.process.has_ended() => return Err(Stop::Ended),
+                Err(errno) => {
+                    let why =
+                        super::VmError::Kernel { address: region.start, source: errno.into() };
+                    return Err(Stop::Failed(why));
+                }
+            }
+        }
+        Ok(())
+    }
+}

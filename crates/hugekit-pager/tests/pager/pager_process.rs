@@ -1,0 +1,128 @@
+//! A pager as a process, which can be killed: this program again.
+
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use hugekit_pager::{Pager, Settings, Source};
+
+const ARGUMENT: &str = "hugekit-test-pager";
+
+/// How long a test waits for what a pager is to do.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// How a pager is started.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub(crate) memory: PathBuf,
+    pub(crate) around: u64,
+    pub(crate) prefetch: bool,
+    pub(crate) stay: bool,
+    pub(crate) record_ms: u64,
+    pub(crate) users: Vec<u32>,
+}
+
+impl Options {
+    pub(crate) fn new(memory: &Path) -> Self {
+        let memory = memory.to_owned();
+        Self {
+            memory,
+            around: 2 << 20,
+            prefetch: true,
+            stay: false,
+            record_ms: 0,
+            users: Vec::new(),
+        }
+    }
+}
+
+/// A pager, which is killed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct PagerProcess {
+    child: Child,
+    pub(crate) socket: PathBuf,
+    log: PathBuf,
+}
+
+impl PagerProcess {
+    pub(crate) fn start(folder: &Path, options: &Options) -> Self {
+        let (socket, log) = (folder.join("pager.sock"), folder.join("pager.log"));
+        let said = File::options().create(true).append(true).open(&log).unwrap();
+        let before = fs::read_to_string(&log).unwrap().len();
+        let Options { memory, around, prefetch, stay, record_ms, users } = options;
+        let child = Command::new(std::env::current_exe().unwrap())
+            .arg(ARGUMENT)
+            .args([&socket, memory])
+            .args([around.to_string(), prefetch.to_string(), stay.to_string()])
+            .arg(record_ms.to_string())
+            .args(users.iter().map(u32::to_string))
+            .stdin(Stdio::piped())
+            .stderr(said)
+            .spawn()
+            .unwrap();
+        let pager = Self { child, socket, log };
+        pager.await_line_behind(before, "listening");
+        pager
+    }
+
+    /// Kills it, as `kill -9` does.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Waits for a line of its log that holds these words.
+    pub(crate) fn await_line(&self, words: &str) -> String {
+        self.await_line_behind(0, words)
+    }
+
+    pub(crate) fn await_line_behind(&self, start: usize, words: &str) -> String {
+        let until = Instant::now() + LONGEST_WAIT;
+        loop {
+            let log = self.log();
+            if let Some(line) = log[start..].lines().find(|line| line.contains(words)) {
+                return line.to_owned();
+            }
+            assert!(Instant::now() < until, "no line with {words:?} in the log:\n{log}");
+            sleep(Duration::from_millis(1));
+        }
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+}
+
+impl Drop for PagerProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("the pager's log:\n{}", self.log());
+        }
+    }
+}
+
+/// Runs the pager and ends the process, if the process was started for that. It ends with its
+/// standard input, too.
+pub(crate) fn run_if_asked() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.first().is_none_or(|argument| argument != ARGUMENT) {
+        return;
+    }
+    let mut settings = Settings::new(PathBuf::from(&arguments[1]));
+    settings.around = arguments[3].parse().unwrap();
+    settings.prefetch = arguments[4] == "true";
+    settings.stay = arguments[5] == "true";
+    settings.record = Duration::from_millis(arguments[6].parse().unwrap());
+    settings.users = arguments[7..].iter().map(|user| user.parse().unwrap()).collect();
+    let source = Source::open(Path::new(&arguments[2])).unwrap();
+    let pager = Pager::start(settings, source).unwrap();
+    eprintln!("listening");
+    let stop = std::io::stdin();
+    pager.run(stop.as_fd(), &|event| eprintln!("{event}")).unwrap();
+    std::process::exit(0);
+}
