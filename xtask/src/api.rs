@@ -18,7 +18,7 @@ use krate::Crates;
 const PACKAGE: &str = "hugekit";
 
 /// The library may have this many public items: functions, methods, types, traits, constants and macros.
-const MOST_ITEMS: usize = 240;
+const MOST_ITEMS: usize = 264;
 
 /// The library's public items: compare them with `crates/hugekit/public-api.txt`
 #[derive(Debug, Default, clap::Args)]

@@ -57,6 +57,18 @@ fn protectable() -> Vec<Range<usize>> {
     found
 }
 
+/// Those that regions do not map and unmap all the time: writers' copies may come to lie where such a one was, and
+/// no caller may snapshot those.
+fn lasting() -> Vec<Range<usize>> {
+    let mut ranges = protectable();
+    for _ in 0..20 {
+        thread::sleep(Duration::from_millis(2));
+        let now = protectable();
+        ranges.retain(|range| now.contains(range));
+    }
+    ranges
+}
+
 /// An address in each thread's stack.
 fn thread_descriptors() -> Vec<usize> {
     let threads = std::fs::read_dir("/proc/self/task").unwrap();
@@ -233,7 +245,7 @@ fn use_regions(fault_mode: FaultMode, stop: &AtomicBool, served: &AtomicUsize) {
 /// Snapshots for a second or two; how many there were at a time.
 fn snapshot_everything(fault_mode: FaultMode, served: &AtomicUsize) -> usize {
     let (began, mut most) = (Instant::now(), 0);
-    let ranges = protectable();
+    let ranges = lasting();
     let start = served.load(Ordering::Relaxed);
     let is_over = || {
         let elapsed = began.elapsed();
