@@ -11,7 +11,6 @@ use anyhow::Result;
 use crate::fetch::Package;
 use crate::run::{output, said};
 
-/// The Python that makes environments.
 pub(crate) fn python() -> OsString {
     env::var_os("HUGEKIT_PYTHON").unwrap_or_else(|| "python3".into())
 }

@@ -7,10 +7,8 @@ use anyhow::{Context, Result, ensure};
 
 use crate::run::crate_folder;
 
-/// In the order in which a reader needs them.
 const SOURCES: [&str; 9] =
     ["status", "work", "machine", "pool", "region", "snapshot", "epoch", "delta", "tend"];
-
 const HEADER: &str = "include/hugekit.h";
 
 /// Writes the header.

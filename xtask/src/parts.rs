@@ -21,10 +21,8 @@ const TIME_IS_OVER: i32 = 124;
 /// A process that an ended command has left behind may hold its output open: after this long it is not read any more.
 const QUIET_SECONDS: u64 = 5;
 
-/// A command that prints nothing for this long may hang: its processes are listed.
+/// A command that prints nothing for this long may hang: all threads are listed.
 const SILENT_SECONDS: u64 = 180;
-
-/// Each thread, what it waits for in the kernel, and for how long its process has run.
 const PROCESSES: &str = "ps -eLo pid,ppid,tid,stat,wchan:24,etimes,comm,args --sort pid";
 
 /// Some parts of what is tested and checked, or all
