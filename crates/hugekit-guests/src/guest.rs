@@ -15,6 +15,9 @@ pub(crate) const END: u64 = 0x20_0000;
 #[cfg(target_arch = "x86_64")]
 mod blob {
     core::arch::global_asm!(
+        // The compiler may put the code that names these into another object file.
+        ".globl hugekit_guest_start, hugekit_guest_end",
+        ".hidden hugekit_guest_start, hugekit_guest_end",
         ".pushsection .rodata.hugekit_guest, \"a\"",
         ".balign 16",
         "hugekit_guest_start:",

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::error::Error;
 use std::io;
 
+use hugekit::image::ImageError;
 use hugekit::pool::FaultError;
 use hugekit::region::ForkError;
 use hugekit::{
@@ -111,8 +112,18 @@ fn of_snapshots() -> Vec<Sample> {
     ]
 }
 
+fn of_images() -> Vec<Sample> {
+    vec![
+        Sample::new(ImageError::Read { nth: 0, at: 0, source: answer() }),
+        Sample::new(ImageError::Populate(PopulateError::OutOfMemory)),
+        Sample::new(ImageError::Broker(LeaseError::Kernel { call: "mmap", source: answer() })),
+        Sample::new(ImageError::Heap(HeapShortage)),
+        Sample::new(ImageError::Kernel { call: "mmap", source: answer() }),
+    ]
+}
+
 fn samples() -> impl Iterator<Item = Sample> {
-    [of_jobs(), of_pools(), of_regions(), of_snapshots()].into_iter().flatten()
+    [of_jobs(), of_pools(), of_regions(), of_snapshots(), of_images()].into_iter().flatten()
 }
 
 #[test]
