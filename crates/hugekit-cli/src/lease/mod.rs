@@ -4,6 +4,8 @@ mod command;
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -118,7 +120,10 @@ impl LeaseCommand {
     /// The memory, its backing, and how many bytes of it are on huge pages.
     fn memory(&self, size: Size) -> Result<(OwnedFd, Backing, u64), LeaseError> {
         let wait = if self.no_wait { Duration::ZERO } else { self.wait.unwrap_or(DEFAULT_WAIT) };
-        match Lease::ask(&self.socket(), size.0, wait) {
+        let asked = print_if_it_waits(wait);
+        let answer = Lease::ask(&self.socket(), size.0, wait);
+        drop(asked);
+        match answer {
             Ok(lease) => {
                 let (backing, huge) = (lease.backing(), lease.huge_bytes());
                 Ok((lease.into_file(), backing, huge))
@@ -133,6 +138,17 @@ impl LeaseCommand {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Prints after one second that the broker has no unit ready, unless the returned value is dropped before.
+fn print_if_it_waits(wait: Duration) -> mpsc::Sender<()> {
+    let (asked, answered) = mpsc::channel();
+    thread::spawn(move || {
+        if answered.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
+            say(&format!("no unit is ready: waiting for at most {wait:?}"));
+        }
+    });
+    asked
 }
 
 /// The file gets its name when it is complete, so no program finds a part.

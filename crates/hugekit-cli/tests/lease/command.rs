@@ -12,6 +12,7 @@ use super::{Check, UNIT};
 pub(crate) const CHECKS: &[Check] = &[
     ("a_program_gets_its_memory_by_a_path", by_path),
     ("without_a_broker_the_command_populates", alone),
+    ("units_that_cannot_be_made_are_announced_by_both_commands", shortage),
     ("arguments_that_make_no_sense_are_refused", arguments),
     ("a_file_has_its_name_when_it_is_complete", named),
     ("status_is_for_people_and_for_programs", status),
@@ -58,6 +59,19 @@ fn alone(_: Backing) {
     assert!(stderr(&output).contains("no broker listens"), "{output:?}");
     assert!(stderr(&output).contains("populating 4MiB here instead"), "{output:?}");
     check_look(&output);
+}
+
+fn shortage(_: Backing) {
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let daemon = Daemon::changed(Backing::Base, 1, &["--keep-free", "1024TiB"], |command| {
+        command.stderr(log.reopen().unwrap());
+    });
+    daemon.until(|status| status.ready == 0);
+    let output = run(&daemon.socket(), &["--wait", "2"], &["cat", "{}"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("waiting for at most 2s"), "{output:?}");
+    let log = std::fs::read_to_string(log.path()).unwrap();
+    assert!(log.contains("--ready and --keep-free need 1024"), "{log}");
 }
 
 fn arguments(_: Backing) {

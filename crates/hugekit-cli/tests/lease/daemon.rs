@@ -79,11 +79,12 @@ impl Daemon {
     /// One whose command was changed in place, of which nothing is waited for.
     pub(crate) fn changed(
         backing: Backing,
+        ready: usize,
         more: &[&str],
         change: impl FnOnce(&mut Command),
     ) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let mut command = start(folder.path(), backing, 0, more);
+        let mut command = start(folder.path(), backing, ready, more);
         change(&mut command);
         Self { child: command.spawn().unwrap(), folder }
     }

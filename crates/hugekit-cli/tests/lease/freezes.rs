@@ -57,7 +57,7 @@ fn without_descriptors(daemon: &Daemon) {
 
 fn full_log(backing: Backing) {
     let (_reader, writer) = full_pipe();
-    let daemon = Daemon::changed(backing, &[], |command| {
+    let daemon = Daemon::changed(backing, 0, &[], |command| {
         command.stderr(writer);
     });
     daemon.until(|_| true);
@@ -69,7 +69,7 @@ fn full_log(backing: Backing) {
 
 fn long_log(backing: Backing) {
     let (mut reader, writer) = std::io::pipe().unwrap();
-    let daemon = Daemon::changed(backing, &[], |command| {
+    let daemon = Daemon::changed(backing, 0, &[], |command| {
         command.stderr(writer);
     });
     daemon.until(|_| true);
@@ -101,7 +101,7 @@ fn full_manager(backing: Backing) {
     let other = UnixDatagram::unbound().unwrap();
     other.set_nonblocking(true).unwrap();
     while other.send_to(b"X=1", &path).is_ok() {}
-    let daemon = Daemon::changed(backing, &[], |command| {
+    let daemon = Daemon::changed(backing, 0, &[], |command| {
         command.env("NOTIFY_SOCKET", &path).stderr(Stdio::null());
     });
     daemon.until(|_| true);
