@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use hugekit::pool::Backing;
 use hugekit_lease::protocol::Refusal;
+use hugekit_machine::Root;
+
+use crate::pages::Pages;
 
 /// What a broker is told. All sizes are bytes.
 #[derive(Clone, Debug)]
@@ -31,6 +34,17 @@ pub struct Config {
     pub limits: Limits,
     /// What populates.
     pub filler: FillCommand,
+}
+
+impl Config {
+    /// Bytes that the ready units and `keep_free` need, and free bytes, if those are fewer now.
+    #[must_use]
+    pub fn shortage(&self) -> Option<(u64, u64)> {
+        let units = (self.ready as u64).saturating_mul(self.unit as u64);
+        let wanted = units.saturating_add(self.keep_free);
+        let free = Pages::default().next(&Root::default(), self.backing).free;
+        (self.ready > 0 && free < wanted).then_some((wanted, free))
+    }
 }
 
 /// What users may have of leases, in bytes.

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 
-use hugekit_sys::{HUGE_PAGE_BYTES, seqpacket};
+use hugekit_sys::{other_process, seqpacket};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{
@@ -112,24 +112,7 @@ impl Process {
 
     /// Puts aligned 2 MiB of its memory on a huge page, or leaves them as they are.
     pub(crate) fn collapse(&self, start: u64) -> Result<(), Errno> {
-        const MADV_COLLAPSE: libc::c_int = 25;
-        let range = libc::iovec {
-            iov_base: std::ptr::without_provenance_mut(start as usize),
-            iov_len: HUGE_PAGE_BYTES,
-        };
-        // SAFETY: the kernel reads one description of a range. Its addresses are the other
-        // process's, and a collapse changes no byte there.
-        let done = unsafe {
-            libc::syscall(
-                libc::SYS_process_madvise,
-                self.descriptor.as_raw_fd(),
-                &raw const range,
-                1,
-                MADV_COLLAPSE,
-                0,
-            )
-        };
-        if done >= 0 { Ok(()) } else { Err(last_errno()) }
+        other_process::collapse(self.descriptor.as_fd(), start)
     }
 }
 

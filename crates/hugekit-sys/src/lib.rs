@@ -27,6 +27,7 @@ pub mod mapping;
 pub mod memfd;
 pub mod memory;
 pub mod mempolicy;
+pub mod other_process;
 pub mod pagemap;
 pub mod peek;
 pub mod private_file;

@@ -579,7 +579,7 @@ fn not_null(start: *mut u8) -> io::Result<NonNull<u8>> {
 }
 
 /// The kernel's; libc has it for glibc alone.
-const MADV_COLLAPSE: libc::c_int = 25;
+pub const MADV_COLLAPSE: libc::c_int = 25;
 
 /// Makes transparent huge pages of the aligned 2 MiB that lie within, whatever the setting says
 /// (Linux 6.1); holes count as zeroes.

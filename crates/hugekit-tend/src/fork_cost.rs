@@ -10,8 +10,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use rustix::param::page_size;
 use rustix::process::{Pid, WaitOptions, waitpid};
 
-use crate::collapse::MADV_COLLAPSE;
 use crate::mappings::Extent;
+use hugekit_sys::mapping::MADV_COLLAPSE;
 
 /// Huge pages that a fork is measured with, and as much memory on base pages: enough for a fork to take several times
 /// what it takes without.

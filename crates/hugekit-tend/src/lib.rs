@@ -24,7 +24,6 @@
 //! ```
 #![warn(missing_docs)]
 
-mod collapse;
 mod compaction;
 mod error;
 mod folder;

@@ -7,11 +7,11 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use hugekit::HUGE_PAGE_BYTES;
+use hugekit_sys::other_process::check_collapse;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::collapse;
 use crate::error::TendError;
 use crate::folder::Folder;
 use crate::pages::{Look, is_memory_there, look};
@@ -66,7 +66,7 @@ impl Target {
         }
         let pages =
             folder.file("pagemap").map_err(|error| refused(pid, "open(pagemap)", &error))?;
-        collapse::check_permitted(descriptor.as_fd())
+        check_collapse(descriptor.as_fd())
             .map_err(|errno| refused(pid, "process_madvise", &errno.into()))?;
         if folder.status("THP_enabled").map_err(unread)? == Some(0) {
             return Err(TendError::SwitchedOff { pid });

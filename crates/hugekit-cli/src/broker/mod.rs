@@ -12,7 +12,6 @@ use hugekit_broker::{
 };
 use hugekit_lab::size::Size;
 use hugekit_lease::MemoryFile;
-use hugekit_machine::{Memory, Root, hugepages};
 
 use crate::log;
 use crate::socket;
@@ -198,20 +197,14 @@ impl BrokerCommand {
 
 /// That not all units can be ready, if so.
 fn shortage(config: &Config) -> Option<String> {
-    let wanted =
-        (config.ready as u64).saturating_mul(config.unit as u64).saturating_add(config.keep_free);
-    let (root, page_size) = (Root::default(), config.backing.page_size() as u64);
-    let (free, remedy) = if config.backing.is_reserved() {
-        let pool = hugepages::read_size(&root, page_size).ok()?;
-        (pool.unpromised() * page_size, "reserve more huge pages, or choose --backing thp")
-    } else {
-        (Memory::read(&root).ok()?.available, "choose fewer or smaller units")
+    let (wanted, free) = config.shortage()?;
+    let remedy = match config.backing.is_reserved() {
+        true => "reserve more huge pages, or choose --backing thp",
+        false => "choose fewer or smaller units",
     };
     let size = |bytes: u64| Size(usize::try_from(bytes).unwrap_or(usize::MAX));
-    (config.ready > 0 && free < wanted).then(|| {
-        let (wanted, free) = (size(wanted), size(free));
-        format!("warning: --ready and --keep-free need {wanted}, and {free} are free: {remedy}")
-    })
+    let (wanted, free) = (size(wanted), size(free));
+    Some(format!("warning: --ready and --keep-free need {wanted}, and {free} are free: {remedy}"))
 }
 
 fn explained(error: BrokerError) -> anyhow::Error {

@@ -142,14 +142,10 @@ fn working_set_is_recorded() {
     assert!(set.contains("[4194304,6291456],[8388608,10485760]"), "{set}");
     // It is not waited for again.
     let started = pager.log().len();
-    let mut vmm = start_again(&pager);
+    let mut vmm = start(&pager, &[LEN]);
     pager.await_line_behind(started, "complete");
     assert!(!pager.log()[started..].contains("recorded"));
     memory.check(&mut vmm.serial, None);
-}
-
-fn start_again(pager: &PagerProcess) -> SmallVmm {
-    start(pager, &[LEN])
 }
 
 fn memory_file_that_is_cut_off() {

@@ -10,7 +10,6 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::away::Shared;
 use super::{AGAIN, PIECE, rest};
-use crate::collapse::collapse;
 use crate::error::TendError;
 use crate::fork_cost::ForkCost;
 use crate::fork_time::ForkTime;
@@ -24,6 +23,7 @@ use crate::relatives::Relatives;
 use crate::settings::Settings;
 use crate::status::{Hindrance, PassReport, Refusal, Status};
 use crate::target::Target;
+use hugekit_sys::other_process::collapse;
 
 /// Without a fork, a pass is made so long after the last one: what was new or sparse then may be
 /// dense now.
