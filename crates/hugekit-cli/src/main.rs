@@ -15,6 +15,7 @@ mod pager;
 mod pages;
 mod progress;
 mod report;
+mod restore;
 mod settings;
 mod shell;
 mod socket;
@@ -56,6 +57,7 @@ enum Command {
     Lease(lease::LeaseCommand),
     Pager(pager::PagerCommand),
     Image(image::ImageCommand),
+    Restore(restore::RestoreCommand),
     Completions(shell::Completions),
     Man(shell::Man),
 }
@@ -104,6 +106,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Lease(lease) => lease.run().map(|()| ExitCode::SUCCESS),
         Command::Pager(pager) => pager.run().map(|()| ExitCode::SUCCESS),
         Command::Image(image) => image.run().map(|()| ExitCode::SUCCESS),
+        Command::Restore(restore) => restore.run().map(|()| ExitCode::SUCCESS),
         Command::Completions(completions) => {
             completions.run(Cli::command()).map(|()| ExitCode::SUCCESS)
         }

@@ -122,6 +122,20 @@ impl<'a> ImageBuilder<'a> {
         self.load_into(file)
     }
 
+    /// Loads the image into a new file of memory that only this process has, and that stays writable. Returns the file,
+    /// and how many bytes of it are on huge pages.
+    ///
+    /// # Errors
+    /// As of [`load`](Self::load).
+    #[doc(hidden)]
+    pub fn load_unsealed(self) -> Result<(OwnedFd, u64), ImageError> {
+        headroom::check()?;
+        let file = memfd::create(&memfd::name(&self.name), FilePages::Shmem);
+        let canvas = self.fill(file.map_err(ImageError::of("memfd_create"))?)?;
+        let huge = canvas.huge();
+        Ok((canvas.into_file()?, huge))
+    }
+
     /// Loads the image into an empty file that memfd_create(2) has made and that may be sealed. Its mode stays as it is.
     ///
     /// # Errors
