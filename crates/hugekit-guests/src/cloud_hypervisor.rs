@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::serial::Serial;
-use crate::{api, guest};
+use crate::{api, guest, nested_state};
 
 const VARIABLE: &str = "HUGEKIT_CLOUD_HYPERVISOR";
 
@@ -58,6 +58,7 @@ impl CloudHypervisor {
         }
         let mut command = Command::new(program);
         command.arg("--api-socket").arg(&api).stdin(Stdio::null()).stdout(Stdio::null());
+        nested_state::replace_if_lacking(&mut command)?;
         let child = command.stderr(fs::File::create(folder.join(format!("{name}.log")))?).spawn()?;
         let mut started = Self { child, api, serial };
         let api = started.api.clone();

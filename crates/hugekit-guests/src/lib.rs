@@ -11,6 +11,7 @@ mod api;
 pub mod cloud_hypervisor;
 mod firecracker;
 mod guest;
+mod nested_state;
 mod request;
 mod serial;
 pub mod small_vmm;

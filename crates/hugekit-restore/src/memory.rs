@@ -84,8 +84,8 @@ impl ReadyMemory {
                 mapping["file_offset"] = json!(placed.offset);
             }
         }
-        // The VMM compares the CPUID of the snapshot's machine with its own. A snapshot has none.
-        json!({"vm_config": config, "common_cpuid": [], "memory_manager_data": manager})
+        let cpuid = &snapshot.cpuid;
+        json!({"vm_config": config, "common_cpuid": cpuid, "memory_manager_data": manager})
     }
 }
 

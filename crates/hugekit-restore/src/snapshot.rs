@@ -31,6 +31,8 @@ pub struct Snapshot {
     pub(crate) state: Vec<u8>,
     /// The part of the state that describes memory, as it is there.
     pub(crate) manager: Value,
+    /// The CPUID of the machine, which the VMM compares with that of its own.
+    pub(crate) cpuid: Value,
     pub(crate) layout: Layout,
     pub(crate) memory: File,
 }
@@ -57,10 +59,10 @@ impl Snapshot {
         let path = |name: &str| folder.as_ref().join(name);
         let config = parse(&path(CONFIG), &read(&path(CONFIG))?)?;
         let state = read(&path(STATE))?;
-        let manager = manager(&path(STATE), &state)?;
+        let Parts { manager, cpuid } = parts(&path(STATE), &state)?;
         let layout = format(&path(STATE), serde_json::from_value(manager.clone()))?;
         let memory = File::open(path(MEMORY)).map_err(unreadable(&path(MEMORY)))?;
-        Ok(Self { config, state, manager, layout, memory })
+        Ok(Self { config, state, manager, cpuid, layout, memory })
     }
 
     /// Bytes of the guest's memory.
@@ -72,13 +74,26 @@ impl Snapshot {
     }
 }
 
-/// The part of the state that describes memory.
-fn manager(path: &Path, state: &[u8]) -> Result<Value, RestoreError> {
+/// The parts of the state that the VMM gets before the state.
+struct Parts {
+    manager: Value,
+    cpuid: Value,
+}
+
+/// The leaf of the whole VM.
+#[derive(Debug, Deserialize)]
+struct OfVm {
+    common_cpuid: Value,
+}
+
+fn parts(path: &Path, state: &[u8]) -> Result<Parts, RestoreError> {
     let mut tree: Node = parse(path, state)?;
-    let data = tree.snapshots.remove(MEMORY_MANAGER).and_then(|node| node.snapshot_data);
-    let lack = || serde_json::Error::custom(format!("there is no {MEMORY_MANAGER}"));
-    let data = format(path, data.ok_or_else(lack))?;
-    parse(path, data.state.as_bytes())
+    let manager = tree.snapshots.remove(MEMORY_MANAGER).and_then(|node| node.snapshot_data);
+    let lack = |name| serde_json::Error::custom(format!("there is no {name}"));
+    let manager = format(path, manager.ok_or_else(|| lack(MEMORY_MANAGER)))?;
+    let of_vm = format(path, tree.snapshot_data.ok_or_else(|| lack("state of the VM")))?;
+    let OfVm { common_cpuid: cpuid } = parse(path, of_vm.state.as_bytes())?;
+    Ok(Parts { manager: parse(path, manager.state.as_bytes())?, cpuid })
 }
 
 fn parse<T: DeserializeOwned>(path: &Path, text: &[u8]) -> Result<T, RestoreError> {
@@ -122,7 +137,8 @@ mod tests {
 
     fn state(manager: &str) -> String {
         let data = json!({"snapshot_data": {"state": manager}, "snapshots": {}});
-        json!({"snapshots": {MEMORY_MANAGER: data}, "snapshot_data": null}).to_string()
+        let of_vm = json!({"state": json!({"common_cpuid": []}).to_string()});
+        json!({"snapshots": {MEMORY_MANAGER: data}, "snapshot_data": of_vm}).to_string()
     }
 
     #[test]

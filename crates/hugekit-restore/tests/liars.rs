@@ -25,7 +25,7 @@ fn snapshot(folder: &Path) -> Snapshot {
     });
     let state = json!({
         "snapshots": {"memory-manager": {"snapshot_data": {"state": manager.to_string()}}},
-        "snapshot_data": null,
+        "snapshot_data": {"state": json!({"common_cpuid": []}).to_string()},
     });
     let config = json!({"memory": {"size": MEMORY}});
     std::fs::write(folder.join("config.json"), config.to_string()).unwrap();

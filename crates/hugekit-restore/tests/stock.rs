@@ -78,7 +78,7 @@ fn mapped(pid: i32, name: &str) -> (u64, u64) {
 }
 
 fn circle(memory: &Value) {
-    let folder = std::mem::ManuallyDrop::new(TempDir::new().unwrap());
+    let folder = TempDir::new().unwrap();
     let snapshot = saved(folder.path(), memory);
     let load = |own: &Snapshot| ReadyMemory::load(own).unwrap();
     let (clone, mut serial) = restored(folder.path(), "clone", &snapshot, load);
