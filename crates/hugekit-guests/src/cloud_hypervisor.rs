@@ -59,7 +59,8 @@ impl CloudHypervisor {
         let mut command = Command::new(program);
         command.arg("--api-socket").arg(&api).stdin(Stdio::null()).stdout(Stdio::null());
         nested_state::replace_if_lacking(&mut command)?;
-        let child = command.stderr(fs::File::create(folder.join(format!("{name}.log")))?).spawn()?;
+        let child =
+            command.stderr(fs::File::create(folder.join(format!("{name}.log")))?).spawn()?;
         let mut started = Self { child, api, serial };
         let api = started.api.clone();
         started.connect(&api)?;

@@ -47,8 +47,7 @@ fn is_there(kvm: RawFd) -> bool {
 /// Both requests do nothing and succeed.
 fn filter() -> Result<BpfProgram, seccompiler::BackendError> {
     let request = |number| {
-        let is_it =
-            SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, number)?;
+        let is_it = SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, number)?;
         SeccompRule::new(vec![is_it])
     };
     let rules = vec![request(GET_NESTED_STATE)?, request(SET_NESTED_STATE)?];

@@ -127,14 +127,18 @@ mod tests {
         let mut memory = json!({"size": 5, "shared": true, "hugepages": true, "zones": null});
         map_privately(&mut memory, "/p");
         let zone = &memory["zones"][0];
-        assert_eq!((&zone["id"], &zone["size"], &zone["file"]), (&json!("mem0"), &json!(5), &json!("/p")));
+        assert_eq!(
+            (&zone["id"], &zone["size"], &zone["file"]),
+            (&json!("mem0"), &json!(5), &json!("/p"))
+        );
         assert_eq!((&memory["size"], &memory["shared"]), (&json!(0), &json!(false)));
         assert_eq!((&memory["hugepages"], &zone["shared"]), (&json!(false), &json!(false)));
     }
 
     #[test]
     fn zones_keep_their_names_and_sizes() {
-        let mut memory = json!({"size": 0, "zones": [{"id": "a", "size": 1}, {"id": "b", "size": 2}]});
+        let mut memory =
+            json!({"size": 0, "zones": [{"id": "a", "size": 1}, {"id": "b", "size": 2}]});
         let mut shared = memory.clone();
         map_privately(&mut memory, "/p");
         assert_eq!(memory["zones"][1]["id"], "b");

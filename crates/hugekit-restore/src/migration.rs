@@ -83,9 +83,8 @@ impl<'a> Restore<'a> {
             (Command::State, &self.snapshot.state),
             (end, &[]),
         ];
-        rest.into_iter().try_for_each(|(command, payload)| {
-            to.send(command, payload).map_err(of(command))
-        })
+        rest.into_iter()
+            .try_for_each(|(command, payload)| to.send(command, payload).map_err(of(command)))
     }
 }
 
