@@ -1,10 +1,11 @@
 //! Stock Cloud Hypervisor, whose guest checks its own memory.
 
 use std::cell::Cell;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 
 use hugekit_guests::cloud_hypervisor::{lacking, snapshot_for};
-use hugekit_guests::{CloudHypervisor, Firecracker, Request, Serial};
+use hugekit_guests::{CloudHypervisor, Firecracker, Request, Serial, pattern_at};
 use hugekit_image::Image;
 use hugekit_restore::{ReadyMemory, Restore, RestoreError, Snapshot};
 use serde_json::{Value, json};
@@ -172,4 +173,32 @@ fn state_of_nonsense_is_refused_by_the_vmm() {
     let vmm = CloudHypervisor::start(folder.path(), "clone").unwrap();
     let refused = Restore::new(&snapshot).send(vmm.api(), &memory);
     assert!(matches!(refused, Err(RestoreError::Rejected { .. })), "{refused:?}");
+}
+
+/// What guests find in a zone whose file is an image, without a restore.
+#[test]
+fn zone_of_an_image_is_private_to_each_vm() {
+    if !can_run() {
+        return;
+    }
+    let folder = TempDir::new().unwrap();
+    let pattern: Vec<u8> =
+        (0..MEMORY).step_by(8).flat_map(|at| pattern_at(at, SEED).to_le_bytes()).collect();
+    let file = folder.path().join("memory");
+    std::fs::write(&file, pattern).unwrap();
+    let image = Image::load(&file).unwrap();
+    let path = format!("/proc/{}/fd/{}", std::process::id(), image.as_fd().as_raw_fd());
+    let zone = json!({"id": "m", "size": MEMORY, "file": path, "shared": false});
+    let memory = json!({"size": 0, "zones": [zone]});
+    let booted = |name: &str| {
+        let mut vmm = CloudHypervisor::start(folder.path(), name).unwrap();
+        let serial = vmm.boot(&memory).unwrap();
+        (vmm, serial)
+    };
+    let ((one, mut of_one), (_other, mut of_other)) = (booted("one"), booted("other"));
+    assert_eq!(differing(&mut of_one, SEED), 0);
+    check_mapping(one.pid(), "memfd:hugekit:image", image.huge_bytes());
+    of_one.ask(Request::Write { start: START, len: LEN, seed: !SEED }).unwrap();
+    assert_eq!(differing(&mut of_other, SEED), 0);
+    assert_eq!(differing(&mut of_one, !SEED), 0);
 }
