@@ -119,9 +119,12 @@ impl CloudHypervisor {
         self.put("vm.snapshot", &json!({"destination_url": url(to)}))
     }
 
-    /// Restores a snapshot by the VMM's own means, and leaves it paused.
-    pub fn restore(&self, from: &Path) -> io::Result<()> {
-        self.put("vm.restore", &json!({"source_url": url(from), "prefault": false}))
+    /// Restores a snapshot by one of the VMM's own modes, `Copy` or `OnDemand`, and resumes it.
+    pub fn restore(&self, from: &Path, mode: &str) -> io::Result<()> {
+        let how = json!({
+            "source_url": url(from), "prefault": false, "memory_restore_mode": mode, "resume": true,
+        });
+        self.put("vm.restore", &how)
     }
 
     pub fn put(&self, path: &str, body: &Value) -> io::Result<()> {

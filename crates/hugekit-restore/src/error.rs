@@ -35,13 +35,13 @@ pub enum RestoreError {
     Format {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// Why.
         source: serde_json::Error,
     },
     /// The snapshot has memory that cannot be restored in this way.
     #[error(transparent)]
     Memory(#[from] UnfitMemory),
-    /// The memory cannot be made, or the image cannot be had.
+    /// The memory cannot be made, or the image is not available.
     #[error("the memory cannot be made ready")]
     Image(#[from] ImageError),
     /// The API does not answer.
@@ -55,7 +55,7 @@ pub enum RestoreError {
     /// The VMM has refused to receive a VM.
     #[error("the VMM answers {status} to {request}: {answer}")]
     Refused {
-        /// What it was asked.
+        /// The request.
         request: &'static str,
         /// The status of HTTP.
         status: u16,
@@ -65,7 +65,7 @@ pub enum RestoreError {
     /// The connection to the VMM broke while the VM was sent.
     #[error("the VMM does not take the VM's {what}")]
     Broken {
-        /// What was sent.
+        /// The part of the VM that was sent.
         what: &'static str,
         /// What the system said.
         source: io::Error,
@@ -73,7 +73,7 @@ pub enum RestoreError {
     /// The VMM has refused a part of the VM.
     #[error("the VMM refuses the VM's {what}: {answer}")]
     Rejected {
-        /// What was sent.
+        /// The part of the VM that was sent.
         what: &'static str,
         /// The words of its API.
         answer: String,
@@ -81,7 +81,7 @@ pub enum RestoreError {
 }
 
 impl RestoreError {
-    /// What it means for a program.
+    /// The kind of the error, for a program.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

@@ -1,9 +1,9 @@
 //! Where each part of guest memory is: in the snapshot's memory file, and in the file that the VMM
 //! maps.
 //!
-//! The VMM's *mappings* are what it maps: a slot of KVM, a guest-physical address, a length and an
-//! offset in a file. The *ranges* are what the memory file has, one after the other. Here each
-//! mapping gets a new offset, in one file for all of them.
+//! Each *mapping* of the VMM has a slot of KVM, a guest-physical address, a length and an offset in
+//! a file. The memory file contains *ranges*, one after the other. Here each mapping gets a new
+//! offset, in one file for all of them.
 
 use hugekit_image::ImageRange;
 use hugekit_sys::HUGE_PAGE_BYTES;

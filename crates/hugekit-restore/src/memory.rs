@@ -69,7 +69,7 @@ impl ReadyMemory {
         shared.map(|placed| (placed.slot, self.file.as_fd()))
     }
 
-    /// What the VMM is told about itself: its configuration and its memory.
+    /// The payload of `Config`: the VM's configuration, its CPUID and its memory.
     pub(crate) fn config(&self, snapshot: &Snapshot) -> Value {
         let mut config = snapshot.config.clone();
         if self.is_shared {
