@@ -117,9 +117,9 @@ impl<'a> ImageBuilder<'a> {
     pub fn load(self) -> Result<Image, ImageError> {
         headroom::check()?;
         let file = memfd::create(&memfd::name(&self.name), FilePages::Shmem);
-        let file = file.map_err(ImageError::of("memfd_create"))?;
-        memfd::make_readable(&file).map_err(ImageError::of("fchmod"))?;
-        self.load_into(file)
+        let image = self.load_into(file.map_err(ImageError::of("memfd_create"))?)?;
+        memfd::make_openable(&image).map_err(ImageError::of("fchmod"))?;
+        Ok(image)
     }
 
     /// Loads the image into a new file of memory that only this process has, and that stays writable. Returns the file,
