@@ -35,7 +35,6 @@ pub(crate) const CHECKS_OF_ONE: &[Check] =
 pub(crate) fn connection(daemon: &Daemon) -> OwnedFd {
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-    sockopt::set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE)).unwrap();
     connect(&socket, &SocketAddrUnix::new(daemon.socket()).unwrap()).unwrap();
     socket
 }
