@@ -19,7 +19,7 @@ threads() {
     for process in $(tree "$1"); do
         for task in /proc/"$process"/task/*; do
             call=$(cut -d ' ' -f 1-3 "$task/syscall" 2>/dev/null)
-            frames=$(sed 's/.* //' "$task/stack" 2>/dev/null | head -n 4 | paste -sd ' ')
+            frames=$(sed 's/.* //; s/+.*//' "$task/stack" 2>/dev/null | head -n 3 | paste -sd ' ')
             echo "$process $(cat "$task/comm" 2>/dev/null) [$call] $frames"
         done
     done
@@ -29,7 +29,7 @@ threads() {
 watch() {
     sleep 600 >/dev/null 2>&1
     program=$(cat "$notes/program")
-    { tail -n 8 "$notes/printed"; threads "$program" | head -n 30; } | cut -c -160 | sed 's/^/stuck: /'
+    { threads "$program" | head -n 16; tail -n 2 "$notes/printed"; } | cut -c -110 | sed 's/^/stuck: /'
     touch "$notes/hangs"
     for process in $(tree "$program"); do kill -KILL "$process"; done
 }
