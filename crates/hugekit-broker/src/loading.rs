@@ -4,7 +4,7 @@
 //! process that loads receives it, with the descriptors, and reads with the rights of the client's user. So no file can
 //! keep the broker waiting, and no file is read that the user may not read.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use hugekit_image::Image;
 use hugekit_lease::protocol::{Answer, ImageName, Load, Refusal};
