@@ -98,7 +98,7 @@ fn trials(places: &'static Places) -> Vec<Trial> {
             }),
         });
     }
-    trials.extend(["README.md", "docs/c.md"].map(|page| of_page(places, page)));
+    trials.extend(["README.md", "docs/c.md", "docs/restore.md"].map(|page| of_page(places, page)));
     trials.extend([128, 1024, 4096].map(|mib| readme_at(places, mib)));
     trials.push(go(places));
     trials
