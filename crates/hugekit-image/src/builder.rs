@@ -87,6 +87,7 @@ impl<'a> ImageBuilder<'a> {
 
     /// Called with the bytes of the sources that were read, and the bytes of all sources, after each chunk of a raw
     /// memory file and each change of a delta. Calls do not overlap, and the bytes ascend.
+    #[doc(hidden)]
     pub fn progress(mut self, progress: &'a Progress<'a>) -> Self {
         self.sharing.progress = Some(progress);
         self
