@@ -29,7 +29,7 @@ const PIECE: usize = 256 << 10;
 /// As of open(2).
 pub fn open(path: &Path) -> std::io::Result<File> {
     // A load reads only regular files, for which the flag means nothing.
-    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let flags = OFlags::NONBLOCK.bits() as i32;
     File::options().read(true).custom_flags(flags).open(path)
 }
 

@@ -187,7 +187,7 @@ pub(crate) fn exchange_telling(
         let message = receive(&connection, &mut room, since, within)?;
         match answer(message, &room)? {
             (Answer::Loading { done, total }, None) if since.elapsed() < within => {
-                tell(done, total)
+                tell(done, total);
             }
             (Answer::Loading { .. }, None) => return Err(LeaseError::NoAnswer { within }),
             other => return Ok(other),
