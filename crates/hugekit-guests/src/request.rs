@@ -20,6 +20,11 @@ pub enum Request {
     NotZero { start: u64, len: u64 },
     /// Gives the range back, as a balloon does. Only the small VMM understands it.
     Remove { start: u64, len: u64 },
+    /// Gives the range to the balloon; answers 0, or -1 without one. Only the tiny guest understands
+    /// it, of multiples of 8 KiB; pages of 2 MiB are given back if both ends are multiples of that.
+    Inflate { start: u64, len: u64 },
+    /// Gets the range back from the balloon, as [`Inflate`](Self::Inflate).
+    Deflate { start: u64, len: u64 },
 }
 
 /// The word at this guest-physical address.
@@ -46,6 +51,8 @@ impl Request {
             Self::Verify { start, len, seed } => (b'V', [start, len, seed]),
             Self::NotZero { start, len } => (b'Z', [start, len, 0]),
             Self::Remove { start, len } => (b'R', [start, len, 0]),
+            Self::Inflate { start, len } => (b'I', [start, len, 0]),
+            Self::Deflate { start, len } => (b'D', [start, len, 0]),
         };
         let mut bytes = [0; BYTES];
         bytes[0] = letter;
@@ -68,6 +75,8 @@ impl Request {
             b'V' => Self::Verify { start, len, seed },
             b'Z' => Self::NotZero { start, len },
             b'R' => Self::Remove { start, len },
+            b'I' => Self::Inflate { start, len },
+            b'D' => Self::Deflate { start, len },
             _ => return None,
         })
     }
@@ -88,6 +97,8 @@ mod tests {
             Request::Verify { start, len, seed },
             Request::NotZero { start, len },
             Request::Remove { start, len },
+            Request::Inflate { start, len },
+            Request::Deflate { start, len },
         ] {
             assert_eq!(Request::from_bytes(&request.to_bytes()), Some(request));
         }

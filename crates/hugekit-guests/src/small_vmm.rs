@@ -12,7 +12,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use hugekit_sys::userfaultfd;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
@@ -78,6 +80,17 @@ impl SmallVmm {
 
     pub fn is_running(&mut self) -> io::Result<bool> {
         Ok(self.child.try_wait()?.is_none())
+    }
+
+    /// Waits until it has ended; `None` if it has not within this time.
+    pub fn ending_within(&mut self, wait: Duration) -> io::Result<Option<ExitStatus>> {
+        let until = Instant::now() + wait;
+        loop {
+            match self.child.try_wait()? {
+                None if Instant::now() < until => sleep(Duration::from_millis(1)),
+                ended => return Ok(ended),
+            }
+        }
     }
 }
 
@@ -231,6 +244,9 @@ impl Memory {
                 self.words(start, len, 8).filter(|&(_, word)| read(word) != 0).count() as u64
             }
             Request::Remove { start, len } => self.remove(start, len).map(|()| 0)?,
+            Request::Inflate { .. } | Request::Deflate { .. } => {
+                return Err(io::Error::other("the small VMM has no balloon"));
+            }
         })
     }
 
