@@ -111,6 +111,15 @@ pub enum Refusal {
     /// Its memory file is gone.
     #[error(transparent)]
     Source(#[from] SourceError),
+    /// It had connected to an earlier pager, and its message was lost with that one.
+    #[error(
+        "an earlier pager was killed before it had recorded this VM, whose {bytes} bytes of memory \
+         cannot be told apart: restore it again"
+    )]
+    Lost {
+        /// Bytes of its memory.
+        bytes: u64,
+    },
     /// Too many are served already.
     #[error("{0} VMs are connected already")]
     TooMany(usize),

@@ -8,6 +8,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use hugekit_pager::{Pager, Settings, Source};
+use rustix::process::{Pid, Signal, kill_process};
 
 const ARGUMENT: &str = "hugekit-test-pager";
 
@@ -66,6 +67,17 @@ impl PagerProcess {
         let pager = Self { child, socket, log };
         pager.await_line_behind(before, "listening");
         pager
+    }
+
+    /// Has it do nothing any more. Its socket is still there.
+    pub(crate) fn freeze(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::STOP).unwrap();
+        let stat = format!("/proc/{}/stat", self.child.id());
+        let until = Instant::now() + LONGEST_WAIT;
+        while !fs::read_to_string(&stat).unwrap().contains(") T ") {
+            assert!(Instant::now() < until, "the pager does not stop");
+            sleep(Duration::from_millis(1));
+        }
     }
 
     /// Kills it, as `kill -9` does.
