@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use hugekit_sys::userfaultfd;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::firecracker::Pages;
@@ -80,6 +81,16 @@ impl SmallVmm {
 
     pub fn is_running(&mut self) -> io::Result<bool> {
         Ok(self.child.try_wait()?.is_none())
+    }
+
+    /// Stops it, as SIGSTOP does.
+    pub fn freeze(&self) -> io::Result<()> {
+        Ok(kill_process(Pid::from_child(&self.child), Signal::STOP)?)
+    }
+
+    /// Lets it go on.
+    pub fn thaw(&self) -> io::Result<()> {
+        Ok(kill_process(Pid::from_child(&self.child), Signal::CONT)?)
     }
 
     /// Waits until it has ended; `None` if it has not within this time.

@@ -140,6 +140,24 @@ pub enum VmError {
         /// How long it was tried.
         seconds: u64,
     },
+    /// No page of hugetlbfs is free for a page of the VM.
+    #[error(
+        "no free 2 MiB page at {address:#x} after {seconds} s: the VM's memory needs {needed} and \
+         {free} are free; accesses to it fail. Reserve more before a restore: sysctl -w \
+         vm.nr_hugepages={more}"
+    )]
+    NoHugePages {
+        /// Of the page.
+        address: u64,
+        /// How long it was tried.
+        seconds: u64,
+        /// Pages of all of the VM's memory.
+        needed: u64,
+        /// Pages that are reserved and free.
+        free: u64,
+        /// Pages to reserve, for this VM beside all pages that are in use.
+        more: u64,
+    },
     /// The kernel has refused to supply a page.
     #[error("the kernel refuses a page at {address:#x}")]
     Kernel {

@@ -5,7 +5,7 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -113,6 +113,17 @@ impl Process {
         Ok(entries.filter_map(link).collect())
     }
 
+    /// Whether no page is mapped at an address; `false` if `/proc` does not tell.
+    pub(crate) fn lacks(&self, address: u64) -> bool {
+        const PRESENT: u64 = 1 << 63;
+        const SWAPPED: u64 = 1 << 62;
+        let page = rustix::param::page_size() as u64;
+        let mut entry = [0; 8];
+        let pagemap = fs::File::open(format!("/proc/{}/pagemap", self.pid));
+        let read = pagemap.and_then(|map| map.read_exact_at(&mut entry, address / page * 8));
+        read.is_ok() && u64::from_ne_bytes(entry) & (PRESENT | SWAPPED) == 0
+    }
+
     /// A copy of one of its descriptors.
     pub(crate) fn copy(&self, number: i32) -> io::Result<OwnedFd> {
         Ok(pidfd_getfd(&self.descriptor, number, PidfdGetfdFlags::empty())?)
@@ -188,6 +199,18 @@ mod tests {
         assert_eq!((again.uid(), again.started()), (peer.uid(), peer.started()));
         let other = Process::find(peer.pid(), peer.started() + 1).unwrap_err();
         assert_eq!(other.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn page_that_was_not_touched_is_lacking() {
+        let (one, _other) = UnixStream::pair().unwrap();
+        let process = Process::peer(&one).unwrap();
+        let page = rustix::param::page_size();
+        let mut memory = memmap2::MmapMut::map_anon(2 * page).unwrap();
+        let _ = memory.advise(memmap2::Advice::NoHugePage);
+        memory[0] = 1;
+        let address = memory.as_ptr().addr() as u64;
+        assert!(!process.lacks(address) && process.lacks(address + page as u64));
     }
 
     #[test]

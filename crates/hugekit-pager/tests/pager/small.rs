@@ -6,8 +6,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use hugekit_guests::Request;
-use libtest_mimic::{Failed, Trial};
+use hugekit_guests::{Pages, Request, SmallVmm};
+use libtest_mimic::{Completion, Failed, Trial};
 
 use crate::fixture::Fixture;
 use crate::memory_file::MIB;
@@ -20,6 +20,7 @@ type Check = (&'static str, fn());
 const CHECKS: &[Check] = &[
     ("every_byte_of_odd_regions_is_shown_on_demand", every_byte_of_odd_regions),
     ("every_byte_is_shown_by_single_pages", every_byte_by_single_pages),
+    ("every_byte_of_sealed_memory_is_shown", every_byte_of_sealed_memory),
     ("every_byte_is_there_when_the_pager_has_left", every_byte_when_the_pager_has_left),
     ("pager_that_stays_serves_what_is_given_back", pager_that_stays),
     ("memory_given_back_in_a_loop_reads_zero", memory_given_back_in_a_loop),
@@ -31,6 +32,8 @@ const CHECKS: &[Check] = &[
     ("one_fault_brings_in_two_mebibytes", one_fault_brings_in_a_block),
     ("second_restore_reads_what_the_first_one_touched", working_set_is_recorded),
     ("memory_file_that_is_cut_off_ends_the_vm_and_not_the_pager", memory_file_that_is_cut_off),
+    ("memory_file_that_is_cut_off_while_it_is_read_ahead_hangs_no_vm", cut_off_meanwhile),
+    ("vmm_that_is_stopped_keeps_no_other_waiting", stopped_vmm),
 ];
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -40,7 +43,10 @@ pub(crate) fn trials() -> Vec<Trial> {
             Ok::<(), Failed>(())
         })
     };
-    CHECKS.iter().map(trial).collect()
+    let shortage = Trial::ignorable_test("small::vm_without_free_huge_pages_ends", || {
+        Ok(huge_pages_run_out().map_or(Completion::Completed, Completion::ignored_with))
+    });
+    CHECKS.iter().map(trial).chain([shortage]).collect()
 }
 
 /// Regions whose offsets are no multiples of 2 MiB, so that blocks lie in two of them.
@@ -60,6 +66,20 @@ fn every_byte_by_single_pages() {
     let single = |options| Options { prefetch: false, around: 4096, ..options };
     let fixture = Fixture::with(LEN / 8, single);
     fixture.check(&mut fixture.vm(), None);
+}
+
+/// On demand, read ahead, and by the next pager.
+fn every_byte_of_sealed_memory() {
+    for prefetch in [false, true] {
+        let sealed = |options| Options { sealed: true, prefetch, ..options };
+        let mut fixture = Fixture::with(LEN, sealed);
+        let mut vm = fixture.vm();
+        vm.serial.ask(Request::Touch { start: 2 * MIB, len: 8 * MIB }).unwrap();
+        fixture.pager.kill();
+        fixture.start_next();
+        fixture.check(&mut vm, None);
+        fixture.check(&mut fixture.vm(), None);
+    }
 }
 
 fn every_byte_when_the_pager_has_left() {
@@ -143,6 +163,61 @@ fn memory_file_that_is_cut_off() {
     // A hole of the file is no hole where the file was cut off.
     let mut other = fixture.vm();
     assert!(other.serial.ask(touch(LEN / 2 + MIB)).is_err(), "the VM goes on");
+}
+
+/// The VM ends, or has read everything before and has every byte.
+fn cut_off_meanwhile() {
+    for _ in 0..5 {
+        let fixture = Fixture::new(LEN);
+        let mut vm = fixture.vm();
+        vm.serial.ask(Request::Reply).unwrap();
+        std::thread::sleep(Duration::from_micros(fastrand::u64(0..40_000)));
+        File::options().write(true).open(&fixture.memory.path).unwrap().set_len(MIB).unwrap();
+        match vm.serial.ask(Request::Touch { start: 0, len: LEN }) {
+            Ok(_) => fixture.check(&mut vm, None),
+            Err(_) => {
+                let ending = vm.ending_within(Duration::from_secs(30)).unwrap();
+                assert!(ending.is_some_and(|status| status.code().is_none()), "{ending:?}");
+                fixture.pager.await_line("ends before byte");
+            }
+        }
+    }
+}
+
+/// It reads and answers nothing, and perhaps is giving memory back at that moment.
+fn stopped_vmm() {
+    let fixture = Fixture::new(LEN);
+    let mut stopped = fixture.vm();
+    stopped.serial.ask(Request::Reply).unwrap();
+    stopped.serial.send(Request::Remove { start: 2 * MIB, len: MIB }).unwrap();
+    stopped.freeze().unwrap();
+    fixture.check(&mut fixture.vm(), None);
+    stopped.thaw().unwrap();
+    stopped.serial.answer_within(Duration::from_secs(30)).unwrap();
+    fixture.check(&mut stopped, Some((2 * MIB, MIB)));
+}
+
+/// Why it cannot be tested here, if so.
+fn huge_pages_run_out() -> Option<String> {
+    let pool = "/sys/kernel/mm/hugepages/hugepages-2048kB";
+    let number = |name: &str| {
+        let text = fs::read_to_string(format!("{pool}/{name}"));
+        text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0_u64)
+    };
+    if !Path::new(pool).exists() {
+        return Some("the kernel has no 2 MiB pages of hugetlbfs".to_owned());
+    }
+    if number("free_hugepages") + number("nr_overcommit_hugepages") > 0 {
+        return Some("huge pages are free, and other tests may need them".to_owned());
+    }
+    let fixture = Fixture::on_demand(LEN);
+    let mut vm = SmallVmm::start(&fixture.pager.socket, &[LEN], Pages::Hugetlb2M).unwrap();
+    if vm.serial.ask(Request::Touch { start: 0, len: LEN }).is_ok() {
+        return Some("huge pages became free meanwhile".to_owned());
+    }
+    let line = fixture.pager.await_line("no free 2 MiB page");
+    assert!(line.contains("needs 32 and ") && line.contains("vm.nr_hugepages="), "{line}");
+    None
 }
 
 /// The VM gives memory back without a pause. Its memory is no whole huge page, so the pager has
