@@ -114,7 +114,7 @@ pub enum Refusal {
     /// It had connected to an earlier pager, and its message was lost with that one.
     #[error(
         "an earlier pager was killed before it had recorded this VM, whose {bytes} bytes of memory \
-         cannot be told apart: restore it again"
+         cannot be distinguished: restore it again"
     )]
     Lost {
         /// Bytes of its memory.

@@ -2,7 +2,7 @@
 //! of its VMM, and from layouts of other VMs that were restored from the same memory file.
 //!
 //! One VMM program maps the regions of one snapshot in one order. So regions that the kernel has
-//! merged are told apart by another VM's sizes and order. If anything is ambiguous there is no
+//! merged are distinguished by another VM's sizes and order. If anything is ambiguous there is no
 //! layout: to guess would show wrong bytes.
 
 use crate::layout::{Layout, Region};
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn merged_regions_are_told_apart_by_another_vms_order() {
+    fn merged_regions_are_distinguished_by_another_vms_order() {
         let found = find(&[mapping(5 << 30, SOURCE)], &[two()], SOURCE).unwrap();
         let expected =
             [region((5 << 30) + (16 << 20), 48 << 20, 0), region(5 << 30, 16 << 20, 48 << 20)];
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn regions_apart_are_told_apart_by_order_or_by_size() {
+    fn regions_apart_are_distinguished_by_order_or_by_size() {
         let expected = layout(&[region(7 << 30, 48 << 20, 0), region(5 << 30, 16 << 20, 48 << 20)]);
         let same = [mapping(5 << 30, 16 << 20), mapping(7 << 30, 48 << 20)];
         assert_eq!(find(&same, &[two()], SOURCE), Some(expected));

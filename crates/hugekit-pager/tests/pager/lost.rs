@@ -24,8 +24,8 @@ const CHECKS: &[Check] = &[
     ("vm_whose_message_was_lost_is_served", is_served),
     ("vm_that_waits_meanwhile_is_served", waiting_one_is_served),
     ("vm_lost_by_a_pager_before_the_last_is_served", is_served_after_two_kills),
-    ("regions_are_told_apart_by_an_earlier_vm", regions_by_an_earlier_vm),
-    ("regions_that_cannot_be_told_apart_end_the_vm", ambiguous_regions_end_the_vm),
+    ("regions_are_distinguished_by_an_earlier_vm", regions_by_an_earlier_vm),
+    ("regions_that_cannot_be_distinguished_end_the_vm", ambiguous_regions_end_the_vm),
     ("vm_of_another_pager_is_left_to_it", vm_of_another_pager),
     ("vm_of_another_file_shows_that_file", vm_of_another_file),
     ("vm_of_a_file_that_was_replaced_ends", vm_of_a_replaced_file),
@@ -107,7 +107,7 @@ fn ambiguous_regions_end_the_vm() {
     vm.serial.send(Request::Touch { start: 0, len: 4096 }).unwrap();
     fixture.start_next();
     assert!(vm.serial.answer_within(Duration::from_secs(30)).is_err(), "the VM goes on");
-    let line = fixture.pager.await_line("cannot be told apart");
+    let line = fixture.pager.await_line("cannot be distinguished");
     assert!(line.starts_with(&format!("{}: refused", vm.pid())), "{line}");
     // The pager goes on.
     let mut other = fixture.vm_of(&REGIONS);
