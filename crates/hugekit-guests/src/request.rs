@@ -10,6 +10,9 @@ pub enum Request {
     Reply,
     /// Reads one word of each page.
     Touch { start: u64, len: u64 },
+    /// Reads one word of each page by three threads at once: two ascending, and one descending. Only
+    /// the small VMM understands it.
+    TouchAtOnce { start: u64, len: u64 },
     /// Reads every word; answers [`sum_of_pattern`] if the range has the pattern.
     Sum { start: u64, len: u64 },
     /// Writes [`pattern_at`] to every word.
@@ -46,6 +49,7 @@ impl Request {
         let (letter, numbers) = match self {
             Self::Reply => (b'P', [0, 0, 0]),
             Self::Touch { start, len } => (b'T', [start, len, 0]),
+            Self::TouchAtOnce { start, len } => (b'B', [start, len, 0]),
             Self::Sum { start, len } => (b'S', [start, len, 0]),
             Self::Write { start, len, seed } => (b'W', [start, len, seed]),
             Self::Verify { start, len, seed } => (b'V', [start, len, seed]),
@@ -70,6 +74,7 @@ impl Request {
         Some(match bytes[0] {
             b'P' => Self::Reply,
             b'T' => Self::Touch { start, len },
+            b'B' => Self::TouchAtOnce { start, len },
             b'S' => Self::Sum { start, len },
             b'W' => Self::Write { start, len, seed },
             b'V' => Self::Verify { start, len, seed },
@@ -92,6 +97,7 @@ mod tests {
         for request in [
             Request::Reply,
             Request::Touch { start, len },
+            Request::TouchAtOnce { start, len },
             Request::Sum { start, len },
             Request::Write { start, len, seed },
             Request::Verify { start, len, seed },

@@ -8,6 +8,7 @@
 use std::ffi::OsString;
 use std::io::{self, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -191,6 +192,9 @@ struct Memory {
     regions: Vec<Region>,
 }
 
+// SAFETY: `answer` has several threads at once only for `TouchAtOnce`, and all of them only read.
+unsafe impl Sync for Memory {}
+
 #[derive(Debug)]
 struct Region {
     /// In the guest's memory.
@@ -200,7 +204,7 @@ struct Region {
 }
 
 impl Region {
-    fn addresses(&self) -> std::ops::Range<usize> {
+    fn addresses(&self) -> Range<usize> {
         self.start.addr()..self.start.addr() + self.len
     }
 }
@@ -231,8 +235,16 @@ impl Memory {
         Ok(match request {
             Request::Reply => 0,
             Request::Touch { start, len } => {
-                self.words(start, len, PAGE).for_each(|(_, word)| {
-                    read(word);
+                self.touch(start..start + len);
+                0
+            }
+            Request::TouchAtOnce { start, len } => {
+                std::thread::scope(|scope| {
+                    for _ in 0..2 {
+                        scope.spawn(|| self.touch(start..start + len));
+                    }
+                    let pages = (1..=len / PAGE as u64).rev().map(|page| page * PAGE as u64);
+                    pages.for_each(|end| self.touch(start + end - PAGE as u64..start + end));
                 });
                 0
             }
@@ -261,6 +273,12 @@ impl Memory {
         })
     }
 
+    fn touch(&self, addresses: Range<u64>) {
+        for (_, word) in self.words(addresses.start, addresses.end - addresses.start, PAGE) {
+            read(word);
+        }
+    }
+
     fn remove(&self, start: u64, len: u64) -> io::Result<()> {
         let at = self.word(start).cast();
         assert!(self.word(start + len - 8).addr() - self.word(start).addr() == len as usize - 8);
@@ -286,7 +304,7 @@ impl Memory {
 }
 
 fn read(word: *mut u64) -> u64 {
-    // SAFETY: `Memory::word` gives aligned words of mapped regions, which only this thread uses.
+    // SAFETY: `Memory::word` gives aligned words of mapped regions, which no other thread writes.
     unsafe { word.read_volatile() }
 }
 

@@ -20,6 +20,7 @@ type Check = (&'static str, fn());
 const CHECKS: &[Check] = &[
     ("every_byte_of_odd_regions_is_shown_on_demand", every_byte_of_odd_regions),
     ("every_byte_is_shown_by_single_pages", every_byte_by_single_pages),
+    ("every_byte_is_shown_to_threads_that_fault_at_once", threads_at_once),
     ("every_byte_of_sealed_memory_is_shown", every_byte_of_sealed_memory),
     ("every_byte_is_there_when_the_pager_has_left", every_byte_when_the_pager_has_left),
     ("pager_that_stays_serves_what_is_given_back", pager_that_stays),
@@ -66,6 +67,16 @@ fn every_byte_by_single_pages() {
     let single = |options| Options { prefetch: false, around: 4096, ..options };
     let fixture = Fixture::with(LEN / 8, single);
     fixture.check(&mut fixture.vm(), None);
+}
+
+/// As virtual CPUs do: by pages that follow, and by pages whose block is being supplied.
+fn threads_at_once() {
+    for around in [4096, 2 * MIB] {
+        let fixture = Fixture::with(LEN / 4, |all| Options { prefetch: false, around, ..all });
+        let mut vm = fixture.vm();
+        vm.serial.ask(Request::TouchAtOnce { start: 0, len: LEN / 4 }).unwrap();
+        fixture.check(&mut vm, None);
+    }
 }
 
 /// On demand, read ahead, and by the next pager.
