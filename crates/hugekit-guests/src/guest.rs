@@ -86,6 +86,8 @@ mod blob {
         "    je 50f",
         "    cmp bl, 'Z'",
         "    je 60f",
+        "    cmp bl, 'D'",
+        "    je 80f",
         "    jmp 70f",
         // Touch.
         "20: add rax, [rsi]",
@@ -126,6 +128,17 @@ mod blob {
         "61: add rsi, 8",
         "    sub rcx, 8",
         "    ja 60b",
+        "    jmp 70f",
+        // Dirty: 16 pages, and again RDI bytes further.
+        "80: mov rdx, rsi",
+        "    mov r8d, 16",
+        "81: inc qword ptr [rdx]",
+        "    add rdx, 4096",
+        "    dec r8d",
+        "    jnz 81b",
+        "    add rsi, rdi",
+        "    sub rcx, rdi",
+        "    ja 80b",
         // The answer: a tilde, 16 hexadecimal digits, a line feed.
         "70: mov r14, rax",
         "    mov bl, '~'",

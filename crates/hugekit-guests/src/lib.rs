@@ -15,6 +15,6 @@ mod serial;
 pub mod small_vmm;
 
 pub use firecracker::{Firecracker, Pages, Snapshot, lacking, program};
-pub use request::{Request, pattern_at, sum_of_pattern};
+pub use request::{CLUSTER, Request, pattern_at, sum_of_pattern};
 pub use serial::Serial;
 pub use small_vmm::SmallVmm;

@@ -18,9 +18,14 @@ pub enum Request {
     Verify { start: u64, len: u64, seed: u64 },
     /// Counts the words that are not zero.
     NotZero { start: u64, len: u64 },
+    /// Writes a word to each page of [`CLUSTER`] bytes, and again `every` so many bytes.
+    Dirty { start: u64, len: u64, every: u64 },
     /// Gives the range back, as a balloon does. Only the small VMM understands it.
     Remove { start: u64, len: u64 },
 }
+
+/// Bytes that [`Request::Dirty`] writes to in one place.
+pub const CLUSTER: u64 = 64 << 10;
 
 /// The word at this guest-physical address.
 #[must_use]
@@ -45,6 +50,7 @@ impl Request {
             Self::Write { start, len, seed } => (b'W', [start, len, seed]),
             Self::Verify { start, len, seed } => (b'V', [start, len, seed]),
             Self::NotZero { start, len } => (b'Z', [start, len, 0]),
+            Self::Dirty { start, len, every } => (b'D', [start, len, every]),
             Self::Remove { start, len } => (b'R', [start, len, 0]),
         };
         let mut bytes = [0; BYTES];
@@ -67,6 +73,7 @@ impl Request {
             b'W' => Self::Write { start, len, seed },
             b'V' => Self::Verify { start, len, seed },
             b'Z' => Self::NotZero { start, len },
+            b'D' => Self::Dirty { start, len, every: seed },
             b'R' => Self::Remove { start, len },
             _ => return None,
         })
@@ -87,6 +94,7 @@ mod tests {
             Request::Write { start, len, seed },
             Request::Verify { start, len, seed },
             Request::NotZero { start, len },
+            Request::Dirty { start, len, every: seed },
             Request::Remove { start, len },
         ] {
             assert_eq!(Request::from_bytes(&request.to_bytes()), Some(request));

@@ -20,7 +20,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use serde_json::{Value, json};
 
 use crate::firecracker::Pages;
-use crate::request::{BYTES, Request, pattern_at};
+use crate::request::{BYTES, CLUSTER, Request, pattern_at};
 use crate::serial::Serial;
 
 const ARGUMENT: &str = "hugekit-small-vmm";
@@ -230,8 +230,20 @@ impl Memory {
             Request::NotZero { start, len } => {
                 self.words(start, len, 8).filter(|&(_, word)| read(word) != 0).count() as u64
             }
+            Request::Dirty { start, len, every } => {
+                let clusters = (start..start + len).step_by(every as usize);
+                clusters.for_each(|cluster| self.dirty(cluster));
+                0
+            }
             Request::Remove { start, len } => self.remove(start, len).map(|()| 0)?,
         })
+    }
+
+    fn dirty(&self, cluster: u64) {
+        for (_, word) in self.words(cluster, CLUSTER, PAGE) {
+            // SAFETY: `words` gives aligned words of mapped regions, which only this thread uses.
+            unsafe { word.write_volatile(read(word).wrapping_add(1)) };
+        }
     }
 
     fn remove(&self, start: u64, len: u64) -> io::Result<()> {

@@ -1,0 +1,179 @@
+//! Many guests that are restored from one snapshot: the memory that all of them hold.
+//!
+//! A page that several of them map counts once (Σ Pss of the VMMs). The guests first only answer,
+//! then read what the original had written, and then write to some of it and read it again.
+
+use hugekit_guests::{CLUSTER, Request};
+
+use super::origin::Origin;
+use super::ways::{Server, Way};
+use crate::experiments::Bench;
+use crate::measure::part::Part;
+use crate::record::Unit;
+use crate::size::{MIB, Size};
+use crate::workloads::micro_vm::MicroVm;
+use crate::{LabError, Observer};
+
+const COUNTS: [usize; 2] = [8, 16];
+const QUICK_COUNTS: [usize; 2] = [2, 4];
+
+/// Percent of the pages that are written, ascending; each has the pages of the one before.
+const WRITTEN: [u64; 3] = [1, 10, 50];
+
+/// Rounds by default: memory differs little from round to round.
+const ROUNDS: usize = 1;
+
+/// In which order the ways come.
+const SEED: u64 = 2018;
+
+pub(super) fn measure(origin: &Origin, bench: &Bench<'_>) -> Result<Part, LabError> {
+    let observer = bench.observer();
+    observer.begin("restore: clones");
+    let counts = if bench.options().quick { QUICK_COUNTS } else { COUNTS };
+    let mut part = Part::new("restore");
+    let mut groups: Vec<(Way, usize)> = Vec::new();
+    for count in counts {
+        for way in Way::of_clones(origin) {
+            match lack(&way, count, origin, bench.available_memory()?) {
+                Some(reason) => part.notices.push(reason),
+                None => groups.push((way, count)),
+            }
+        }
+    }
+    let rounds = bench.options().rounds.unwrap_or(ROUNDS);
+    let mut samples = vec![Vec::new(); groups.len()];
+    let mut random = fastrand::Rng::with_seed(SEED);
+    for round in 0..rounds {
+        let mut order: Vec<usize> = (0..groups.len()).collect();
+        random.shuffle(&mut order);
+        for (done, index) in order.into_iter().enumerate() {
+            let (way, count) = &groups[index];
+            samples[index].push(Clones::start(way, *count, origin, observer)?.all(origin)?);
+            let of_all = (round * groups.len() + done + 1) as f64;
+            observer.progress(of_all / (rounds * groups.len()) as f64);
+        }
+    }
+    for ((way, count), samples) in groups.iter().zip(&samples) {
+        add_cases(&way.method, *count, samples, &mut part);
+    }
+    compare(origin, counts, &mut part);
+    part.notices.push(format!(
+        "clones wrote one word of each page in clusters of {}, at equal distances, of what the \
+         original had written",
+        Size(CLUSTER as usize)
+    ));
+    Ok(part)
+}
+
+/// Why so many clones do not fit, if so: each may come to have a copy of what was written.
+fn lack(way: &Way, count: usize, origin: &Origin, available: usize) -> Option<String> {
+    let (needed, method) = (count * origin.len(), &way.method);
+    (needed > available / 4 * 3).then(|| {
+        format!(
+            "{method}/pss-{count}-clones left out: {} of available memory are needed, {} are there",
+            Size(needed / 3 * 4 / MIB * MIB),
+            Size(available / MIB * MIB)
+        )
+    })
+}
+
+/// What the guests have done, in this order, and what is behind that in IDs.
+fn states() -> impl Iterator<Item = String> {
+    let first = ["-untouched", ""].map(str::to_owned);
+    first.into_iter().chain(WRITTEN.map(|percent| format!("-written-{percent}%")))
+}
+
+struct Clones<'a> {
+    vms: Vec<MicroVm<'a>>,
+    /// Ends after the guests.
+    _server: Server,
+}
+
+impl<'a> Clones<'a> {
+    /// Restores so many, and waits until each has answered.
+    fn start(
+        way: &Way,
+        count: usize,
+        origin: &Origin,
+        observer: &'a dyn Observer,
+    ) -> Result<Self, LabError> {
+        let server = way.serve(origin)?;
+        let mut vms = Vec::new();
+        for number in 0..count {
+            let name = format!("clone-{number}");
+            let mut vm = MicroVm::start(origin.folders.sockets.path(), &name, observer)?;
+            way.restore(&vm, &server, observer)?;
+            vm.ask(Request::Reply)?;
+            vms.push(vm);
+        }
+        if let Server::Pager(pager) = &server {
+            for _ in &vms {
+                pager.until_complete(observer)?;
+            }
+        }
+        Ok(Self { vms, _server: server })
+    }
+
+    /// MiB that all hold in each of the states.
+    fn all(&mut self, origin: &Origin) -> Result<Vec<f64>, LabError> {
+        let mut held = vec![self.held()?];
+        self.ask(origin.touch())?;
+        held.push(self.held()?);
+        for percent in WRITTEN {
+            let every = CLUSTER * 100 / percent;
+            self.ask(Request::Dirty { start: origin.start(), len: origin.len() as u64, every })?;
+            // A write takes a huge mapping away, and Pss counts only what is mapped.
+            self.ask(origin.touch())?;
+            held.push(self.held()?);
+        }
+        Ok(held)
+    }
+
+    /// Asks all at once, and waits for all answers.
+    fn ask(&mut self, request: Request) -> Result<(), LabError> {
+        self.vms.iter_mut().try_for_each(|vm| vm.send(request))?;
+        self.vms.iter_mut().try_for_each(|vm| vm.answer().map(drop))
+    }
+
+    fn held(&self) -> Result<f64, LabError> {
+        let each: Result<Vec<u64>, _> = self.vms.iter().map(|vm| vm.memory("Pss")).collect();
+        Ok(each?.iter().sum::<u64>() as f64 / MIB as f64)
+    }
+}
+
+fn add_cases(method: &str, count: usize, samples: &[Vec<f64>], part: &mut Part) {
+    for (index, state) in states().enumerate() {
+        let held = samples.iter().map(|states| states[index]).collect();
+        part.add_case(&format!("{method}/pss-{count}-clones{state}"), Unit::Mebibytes, held);
+    }
+}
+
+fn compare(origin: &Origin, counts: [usize; 2], part: &mut Part) {
+    let disk = origin.folders.disk.as_ref().map_or("disk", |(_, system)| system);
+    for count in counts {
+        for state in states() {
+            let what = format!("pss-{count}-clones{state}");
+            part.compare(("image", disk), &what, None);
+        }
+        part.compare((disk, "pager"), &format!("pss-{count}-clones"), None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_written_later_include_those_written_before() {
+        let distances = WRITTEN.map(|percent| CLUSTER * 100 / percent);
+        for pair in distances.windows(2) {
+            assert_eq!(pair[0] % pair[1], 0, "{distances:?}");
+        }
+        assert!(distances.iter().all(|distance| distance % CLUSTER == 0));
+    }
+
+    #[test]
+    fn each_state_has_a_name() {
+        assert_eq!(states().count(), 2 + WRITTEN.len());
+    }
+}
