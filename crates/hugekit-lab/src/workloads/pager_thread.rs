@@ -12,8 +12,9 @@ use hugekit_pager::{Event, Pager, PagerError, Settings, Source};
 
 use crate::{LabError, Observer};
 
-/// How long anything of it is waited for, on a machine that does other things too.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// How long anything of it is waited for. It reads ahead at the lowest priority, so that other
+/// programs may keep it from the CPUs for long.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// How often the observer is asked meanwhile.
 const LOOK: Duration = Duration::from_millis(100);

@@ -9,7 +9,7 @@ use super::origin::Origin;
 use super::ways::{Server, Way};
 use crate::experiments::Bench;
 use crate::measure::part::Part;
-use crate::record::Unit;
+use crate::record::{Failure, Unit};
 use crate::size::{MIB, Size};
 use crate::workloads::micro_vm::MicroVm;
 use crate::{LabError, Observer};
@@ -26,36 +26,34 @@ const ROUNDS: usize = 1;
 /// In which order the ways come.
 const SEED: u64 = 2018;
 
+/// So many clones that are restored in one way, and the MiB that they held in each state, round by
+/// round.
+struct Group {
+    way: Way,
+    count: usize,
+    held: Vec<Vec<f64>>,
+    has_failed: bool,
+}
+
 pub(super) fn measure(origin: &Origin, bench: &Bench<'_>) -> Result<Part, LabError> {
     let observer = bench.observer();
     observer.begin("restore: clones");
     let counts = if bench.options().quick { QUICK_COUNTS } else { COUNTS };
     let mut part = Part::new("restore");
-    let mut groups: Vec<(Way, usize)> = Vec::new();
-    for count in counts {
-        for way in Way::of_clones(origin) {
-            match lack(&way, count, origin, bench.available_memory()?) {
-                Some(reason) => part.notices.push(reason),
-                None => groups.push((way, count)),
-            }
-        }
-    }
+    let mut groups = groups(origin, counts, bench.available_memory()?, &mut part);
     let rounds = bench.options().rounds.unwrap_or(ROUNDS);
-    let mut samples = vec![Vec::new(); groups.len()];
     let mut random = fastrand::Rng::with_seed(SEED);
     for round in 0..rounds {
-        let mut order: Vec<usize> = (0..groups.len()).collect();
-        random.shuffle(&mut order);
-        for (done, index) in order.into_iter().enumerate() {
-            let (way, count) = &groups[index];
-            samples[index].push(Clones::start(way, *count, origin, observer)?.all(origin)?);
-            let of_all = (round * groups.len() + done + 1) as f64;
-            observer.progress(of_all / (rounds * groups.len()) as f64);
+        random.shuffle(&mut groups);
+        for index in 0..groups.len() {
+            groups[index].turn(origin, observer, &mut part)?;
+            let done = round * groups.len() + index + 1;
+            observer.progress(done as f64 / (rounds * groups.len()) as f64);
         }
     }
-    for ((way, count), samples) in groups.iter().zip(&samples) {
-        add_cases(&way.method, *count, samples, &mut part);
-    }
+    groups
+        .sort_by(|one, other| (one.count, &one.way.method).cmp(&(other.count, &other.way.method)));
+    groups.iter().for_each(|group| group.add_cases(&mut part));
     compare(origin, counts, &mut part);
     part.notices.push(format!(
         "clones wrote one word of each page in clusters of {}, at equal distances, of what the \
@@ -63,6 +61,53 @@ pub(super) fn measure(origin: &Origin, bench: &Bench<'_>) -> Result<Part, LabErr
         Size(CLUSTER as usize)
     ));
     Ok(part)
+}
+
+/// Those that fit; a notice for each other one.
+fn groups(origin: &Origin, counts: [usize; 2], available: usize, part: &mut Part) -> Vec<Group> {
+    let mut groups = Vec::new();
+    for count in counts {
+        for way in Way::of_clones(origin) {
+            match lack(&way, count, origin, available) {
+                Some(reason) => part.notices.push(reason),
+                None => groups.push(Group { way, count, held: Vec::new(), has_failed: false }),
+            }
+        }
+    }
+    groups
+}
+
+impl Group {
+    /// Measures once, unless it failed before; the others go on.
+    fn turn(
+        &mut self,
+        origin: &Origin,
+        observer: &dyn Observer,
+        part: &mut Part,
+    ) -> Result<(), LabError> {
+        if self.has_failed {
+            return Ok(());
+        }
+        let clones = Clones::start(&self.way, self.count, origin, observer);
+        match clones.and_then(|mut clones| clones.all(origin)) {
+            Ok(held) => self.held.push(held),
+            Err(error @ LabError::Interrupted(_)) => return Err(error),
+            Err(error) => {
+                self.has_failed = true;
+                let case = format!("restore/{}/pss-{}-clones", self.way.method, self.count);
+                part.failures.push(Failure::of(&case, &error));
+            }
+        }
+        Ok(())
+    }
+
+    fn add_cases(&self, part: &mut Part) {
+        for (index, state) in states().enumerate() {
+            let held = self.held.iter().map(|states| states[index]).collect();
+            let name = format!("{}/pss-{}-clones{state}", self.way.method, self.count);
+            part.add_case(&name, Unit::Mebibytes, held);
+        }
+    }
 }
 
 /// Why so many clones do not fit, if so: each may come to have a copy of what was written.
@@ -138,13 +183,6 @@ impl<'a> Clones<'a> {
     fn held(&self) -> Result<f64, LabError> {
         let each: Result<Vec<u64>, _> = self.vms.iter().map(|vm| vm.memory("Pss")).collect();
         Ok(each?.iter().sum::<u64>() as f64 / MIB as f64)
-    }
-}
-
-fn add_cases(method: &str, count: usize, samples: &[Vec<f64>], part: &mut Part) {
-    for (index, state) in states().enumerate() {
-        let held = samples.iter().map(|states| states[index]).collect();
-        part.add_case(&format!("{method}/pss-{count}-clones{state}"), Unit::Mebibytes, held);
     }
 }
 
