@@ -18,7 +18,8 @@ pub enum Request {
     Verify { start: u64, len: u64, seed: u64 },
     /// Counts the words that are not zero.
     NotZero { start: u64, len: u64 },
-    /// Writes a word to each page of [`CLUSTER`] bytes, and again `every` so many bytes.
+    /// Writes a word to each page of [`CLUSTER`] bytes, and of as many bytes at each distance of
+    /// `every` bytes from there.
     Dirty { start: u64, len: u64, every: u64 },
     /// Gives the range back, as a balloon does. Only the small VMM understands it.
     Remove { start: u64, len: u64 },

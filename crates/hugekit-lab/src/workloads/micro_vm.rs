@@ -51,7 +51,7 @@ impl<'a> MicroVm<'a> {
         Ok(Self { vmm, observer })
     }
 
-    /// Boots the guest with so many bytes.
+    /// Boots the guest with this many bytes.
     pub(crate) fn boot(&self, bytes: usize, pages: Pages) -> Result<(), LabError> {
         self.vmm.boot((bytes / MIB) as u64, pages).map_err(failed)
     }
@@ -88,7 +88,7 @@ impl<'a> MicroVm<'a> {
         self.vmm.serial.send(request).map_err(failed)
     }
 
-    /// The answer to what was sent.
+    /// Waits for the answer to the request that was sent.
     pub(crate) fn answer(&mut self) -> Result<u64, LabError> {
         let until = Instant::now() + PATIENCE;
         loop {

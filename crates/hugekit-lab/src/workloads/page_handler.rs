@@ -40,7 +40,7 @@ struct Copy {
     copied: i64,
 }
 
-/// What a fault brings in.
+/// The memory that a fault brings in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Strategy {
     /// Its page.

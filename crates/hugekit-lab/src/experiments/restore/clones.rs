@@ -26,8 +26,8 @@ const ROUNDS: usize = 1;
 /// In which order the ways come.
 const SEED: u64 = 2018;
 
-/// So many clones that are restored in one way, and the MiB that they held in each state, round by
-/// round.
+/// This many clones that are restored in one way, and the MiB that they held in each state, round
+/// by round.
 struct Group {
     way: Way,
     count: usize,
@@ -110,7 +110,7 @@ impl Group {
     }
 }
 
-/// Why so many clones do not fit, if so: each may come to have a copy of what was written.
+/// Why this many clones do not fit, if so: each may get a copy of all written pages.
 fn lack(way: &Way, count: usize, origin: &Origin, available: usize) -> Option<String> {
     let (needed, method) = (count * origin.len(), &way.method);
     (needed > available / 4 * 3).then(|| {
@@ -122,7 +122,7 @@ fn lack(way: &Way, count: usize, origin: &Origin, available: usize) -> Option<St
     })
 }
 
-/// What the guests have done, in this order, and what is behind that in IDs.
+/// The states of the guests in their order, as the ends of IDs.
 fn states() -> impl Iterator<Item = String> {
     let first = ["-untouched", ""].map(str::to_owned);
     first.into_iter().chain(WRITTEN.map(|percent| format!("-written-{percent}%")))
@@ -135,7 +135,7 @@ struct Clones<'a> {
 }
 
 impl<'a> Clones<'a> {
-    /// Restores so many, and waits until each has answered.
+    /// Restores this many, and waits until each has answered.
     fn start(
         way: &Way,
         count: usize,

@@ -41,7 +41,7 @@ impl Folders {
         })
     }
 
-    /// A folder for what every way needs.
+    /// A folder for the files that every way needs.
     pub(super) fn any(&self) -> &Path {
         let disk = self.disk.as_ref().map(|(folder, _)| folder);
         disk.or(self.tmpfs.as_ref()).unwrap_or(&self.sockets).path()

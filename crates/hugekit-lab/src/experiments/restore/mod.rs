@@ -42,7 +42,8 @@ const QUICK: usize = 128 * MIB;
 /// Smaller guests have too few huge pages to say anything.
 const LEAST: usize = 64 * MIB;
 
-/// What is available has this many guests: two memory files, a copy of one, the image, and a guest.
+/// The available memory must have room for this many guests: two memory files, a copy of one, the
+/// image, and a guest.
 const GUESTS: usize = 6;
 
 /// Huge pages besides those of the guest's memory.

@@ -19,7 +19,7 @@ const LOADED_EARLIER: &str = "the image was loaded and put on huge pages before,
 const COPIED_EARLIER: &str =
     "the pager had copied all memory before the guest was resumed; load-and-touch counts that";
 
-/// What was seen of a restored guest.
+/// The measurements of one restored guest.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     /// From the request until the guest's first answer.
@@ -29,7 +29,7 @@ struct Seen {
     again: Duration,
     /// Of the VMM, during the first touch.
     faults: Faults,
-    /// CPU time of what serves the guest, from its start to the end of the first touch.
+    /// CPU time of the handler or pager, from its start to the end of the first touch.
     cpu: Duration,
     /// Bytes on transparent huge pages, if that is of interest.
     huge: Option<u64>,
@@ -128,13 +128,14 @@ fn compare(origin: &Origin, part: &mut Part) {
     let of = |what: &str| workload(what, origin.len());
     let (touch, both, cpu) = (of("touch"), of("load-and-touch"), of("cpu"));
     let disk = origin.folders.disk.as_ref().map_or("disk", |(_, system)| system);
-    let compared: [(&str, &str, &str, Moved); 17] = [
+    let compared: [(&str, &str, &str, Moved); 18] = [
         ("on-demand-4k", "pager", &touch, None),
         ("on-demand-4k", "pager", "first-reply", None),
         ("on-demand-4k", "pager", &both, None),
         ("on-demand-4k", "pager-working-set", &touch, None),
         ("on-demand-4k", "pager-ahead", &touch, Some(COPIED_EARLIER)),
         ("on-demand-4k", "pager-ahead", &both, None),
+        ("on-demand-4k", "pager-ahead", "first-reply", None),
         ("full-copy", "pager", &both, None),
         ("full-copy", "pager-ahead", &both, None),
         ("on-demand-4k", "hugetlb-on-demand", &touch, None),

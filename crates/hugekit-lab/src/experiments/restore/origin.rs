@@ -1,4 +1,4 @@
-//! What is restored: snapshots of one guest, its memory as files, and an image of it.
+//! The origin of all restored guests: snapshots of one guest, its memory as files, and an image.
 
 use std::fs::{self, File};
 use std::io;
@@ -116,7 +116,7 @@ impl Origin {
         self.working_set.is_ok()
     }
 
-    /// A pager with these memory files, which reads ahead what an earlier restore touched.
+    /// Settings of a pager that reads the recorded working set ahead.
     pub(super) fn settings(&self) -> Settings {
         Settings { working_set: Some(self.working_set_path()), ..Settings::new(self.socket()) }
     }
@@ -143,7 +143,7 @@ impl Origin {
         Ok(recorded)
     }
 
-    /// What a reader must know of it.
+    /// Facts that a reader must know.
     pub(super) fn notices(&self) -> Vec<String> {
         let disk = match &self.folders.disk {
             Some((_, system)) => format!("memory files are on {system}, read from the page cache"),

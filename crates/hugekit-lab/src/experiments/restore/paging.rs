@@ -1,4 +1,4 @@
-//! Whether the guest's page faults cost what they cost on hardware virtualization.
+//! Whether a guest's page faults may cost more than on hardware virtualization.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use hugekit_machine::Root;
 const SECOND_LEVEL: [&str; 2] =
     ["/sys/module/kvm_intel/parameters/ept", "/sys/module/kvm_amd/parameters/npt"];
 
-/// What a reader must know beside ratios of touches; `None` if KVM says that the CPU translates the
+/// The notice that belongs to ratios of touches; `None` if KVM says that the CPU translates the
 /// guest's addresses.
 pub(super) fn notice(root: &Root) -> Option<String> {
     let is_yes = |path: &&str| {

@@ -44,7 +44,7 @@ pub(super) struct Way {
     pub(super) is_hugetlb: bool,
 }
 
-/// What serves a guest while it runs.
+/// The server of a guest's page faults.
 pub(super) enum Server {
     None,
     Handler(PageHandler),
@@ -128,7 +128,7 @@ impl Way {
         }
     }
 
-    /// What serves one guest, or several if it is a pager.
+    /// Starts the server of one guest, or of several if it is a pager.
     pub(super) fn serve(&self, origin: &Origin) -> Result<Server, LabError> {
         let memory = &self.snapshot.memory;
         Ok(match self.backend {
