@@ -74,22 +74,18 @@ impl<'a> MicroVm<'a> {
         self.vmm.load_by_handler(from, socket, resume).map_err(failed)
     }
 
+    /// Stops the guest, which otherwise uses all of a CPU while it waits for a request.
+    pub(crate) fn pause(&self) -> Result<(), LabError> {
+        self.vmm.pause().map_err(failed)
+    }
+
     pub(crate) fn resume(&self) -> Result<(), LabError> {
         self.vmm.resume().map_err(failed)
     }
 
     /// Asks the guest, and waits for its answer.
     pub(crate) fn ask(&mut self, request: Request) -> Result<u64, LabError> {
-        self.send(request)?;
-        self.answer()
-    }
-
-    pub(crate) fn send(&mut self, request: Request) -> Result<(), LabError> {
-        self.vmm.serial.send(request).map_err(failed)
-    }
-
-    /// Waits for the answer to the request that was sent.
-    pub(crate) fn answer(&mut self) -> Result<u64, LabError> {
+        self.vmm.serial.send(request).map_err(failed)?;
         let until = Instant::now() + PATIENCE;
         loop {
             self.observer.check()?;

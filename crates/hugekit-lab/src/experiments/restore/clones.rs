@@ -128,6 +128,8 @@ fn states() -> impl Iterator<Item = String> {
     first.into_iter().chain(WRITTEN.map(|percent| format!("-written-{percent}%")))
 }
 
+/// Clones that are paused, except while one is asked: a guest that waits for a request uses all of a
+/// CPU.
 struct Clones<'a> {
     vms: Vec<MicroVm<'a>>,
     /// Ends after the guests.
@@ -149,6 +151,7 @@ impl<'a> Clones<'a> {
             let mut vm = MicroVm::start(origin.folders.sockets.path(), &name, observer)?;
             way.restore(&vm, &server, observer)?;
             vm.ask(Request::Reply)?;
+            vm.pause()?;
             vms.push(vm);
         }
         if let Server::Pager(pager) = &server {
@@ -174,10 +177,13 @@ impl<'a> Clones<'a> {
         Ok(held)
     }
 
-    /// Asks all at once, and waits for all answers.
+    /// Asks one after the other.
     fn ask(&mut self, request: Request) -> Result<(), LabError> {
-        self.vms.iter_mut().try_for_each(|vm| vm.send(request))?;
-        self.vms.iter_mut().try_for_each(|vm| vm.answer().map(drop))
+        self.vms.iter_mut().try_for_each(|vm| {
+            vm.resume()?;
+            vm.ask(request)?;
+            vm.pause()
+        })
     }
 
     fn held(&self) -> Result<f64, LabError> {
