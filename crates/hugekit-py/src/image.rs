@@ -63,6 +63,7 @@ impl Image {
     ///         the file before it.
     ///     MemoryError: memory is short.
     #[staticmethod]
+    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
     #[pyo3(signature = (path, *deltas, state=None, name="image", threads=None, progress=None))]
     fn load(
         py: Python<'_>,

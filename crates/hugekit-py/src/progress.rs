@@ -80,7 +80,11 @@ impl Teller {
         if !self.is_silent() {
             return self.tell(done, total);
         }
-        if let Err(error) = Python::attach(|py| py.check_signals()) {
+        let looked = Python::attach(|py| -> PyResult<()> {
+            py.check_signals()?;
+            Ok(())
+        });
+        if let Err(error) = looked {
             self.told().raised = Some(error);
             self.cancel.cancel();
         }

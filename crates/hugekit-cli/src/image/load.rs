@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -160,6 +160,6 @@ fn note_of_pages(facts: ImageFacts) -> Option<String> {
     })
 }
 
-fn opened(path: &PathBuf) -> anyhow::Result<File> {
+fn opened(path: &Path) -> anyhow::Result<File> {
     hugekit_image::open(path).with_context(|| path.display().to_string())
 }
