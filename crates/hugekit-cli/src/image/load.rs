@@ -65,7 +65,8 @@ fn range(text: &str) -> Result<ImageRange, String> {
 
 impl LoadImage {
     pub(super) fn run(&self) -> anyhow::Result<()> {
-        let files: Vec<File> = self.paths().map(opened).collect::<anyhow::Result<_>>()?;
+        let files: Vec<File> =
+            self.paths().map(|path| opened(path)).collect::<anyhow::Result<_>>()?;
         let most = self.needed(&files)?;
         let since = Instant::now();
         let facts = self.load(&files, most).map_err(|error| self.explained(error))?;
