@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::Scope;
+use std::time::{Duration, Instant};
 
 use hugekit_sys::thread;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -28,6 +29,9 @@ use crate::vm::{Bell, Server, Vm};
 
 /// VMs, and connections that have yet to say what they are.
 const MOST: usize = 1024;
+
+/// How long a VM is waited for that another process claims.
+const LONGEST_CLAIM: Duration = Duration::from_secs(60);
 
 /// A handler of page faults, for all VMs that are restored from one memory file.
 #[derive(Debug)]
@@ -125,7 +129,7 @@ impl Pager {
         match self.listener.accept() {
             // One of the descriptors that are open now will be closed.
             Err(error) if error.raw_os_error().is_some_and(is_shortage) => {
-                std::thread::sleep(std::time::Duration::from_millis(10));
+                std::thread::sleep(Duration::from_millis(10));
                 Ok(None)
             }
             accepted => Ok(accepted?),
@@ -170,8 +174,9 @@ impl Pager {
         }
     }
 
-    fn admit(&self, connection: &UnixStream, process: Process) -> Result<Vm, Refusal> {
+    fn admit(&self, connection: &UnixStream, mut process: Process) -> Result<Vm, Refusal> {
         self.check_user(&process)?;
+        claim(&mut process)?;
         let (message, descriptor) = handshake::receive(connection)?;
         let faults = Userfaultfd::new(descriptor)?;
         let layout = Layout::of_message(&message, self.source.len())?;
@@ -184,7 +189,7 @@ impl Pager {
 
     /// A VM that an earlier pager has left; `None` if it needs none.
     fn open_left(&self, path: &Path, record: &Record) -> Result<Option<Vm>, Refusal> {
-        let process = match Process::find(record.pid, record.started) {
+        let mut process = match Process::find(record.pid, record.started) {
             Ok(process) => process,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 state::forget(path);
@@ -199,6 +204,7 @@ impl Pager {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
             Err(error) => return Err(Refusal::State(error)),
         };
+        claim(&mut process)?;
         if state.is_leaving() {
             return Vm::finish_leaving(&process, &record.layout, &state).map(|()| None);
         }
@@ -234,6 +240,22 @@ impl Pager {
                 tell(Event::Refused { pid: Some(vm.pid()), why: Refusal::Process(errno.into()) });
             }
         }
+    }
+}
+
+/// A checkpoint claims a VM, too, until it has seen that a pager serves the VM, or until all memory
+/// is copied.
+fn claim(process: &mut Process) -> Result<(), Refusal> {
+    let until = Instant::now() + LONGEST_CLAIM;
+    loop {
+        match process.claim() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            done => return done.map_err(Refusal::Process),
+        }
+        if process.has_ended() || Instant::now() > until {
+            return Err(Refusal::InUse);
+        }
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 

@@ -2,7 +2,7 @@
 //! number later.
 #![allow(unsafe_code)]
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 
 use hugekit_sys::{other_process, seqpacket};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open, pidfd_send_signal,
@@ -24,12 +25,15 @@ const SO_PEERPIDFD: libc::c_int = 77;
 /// Where `/proc/PID/stat` has the start time, counted behind the name's parenthesis.
 const START_TIME: usize = 19;
 
+/// A process that other processes cannot be mistaken for.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub struct Process {
     pid: i32,
     uid: u32,
     started: u64,
     descriptor: OwnedFd,
+    /// Its folder in `/proc`, locked.
+    claim: Option<File>,
 }
 
 impl Process {
@@ -51,24 +55,46 @@ impl Process {
 
     /// The one that has this number now, and had at `started`.
     pub(crate) fn find(pid: i32, started: u64) -> io::Result<Self> {
-        let gone = || io::Error::from(io::ErrorKind::NotFound);
-        let descriptor = pidfd_open(Pid::from_raw(pid).ok_or_else(gone)?, PidfdFlags::empty())
-            .map_err(|errno| if errno == Errno::SRCH { gone() } else { errno.into() })?;
-        let uid = fs::metadata(format!("/proc/{pid}"))?.uid();
-        let process = Self::of_descriptor(pid, uid, descriptor)?;
+        let process = Self::running(pid)?;
         if process.started == started { Ok(process) } else { Err(gone()) }
     }
 
+    /// The one that has this number now.
+    ///
+    /// # Errors
+    /// `NotFound` if it has ended.
+    pub fn running(pid: i32) -> io::Result<Self> {
+        let descriptor = pidfd_open(Pid::from_raw(pid).ok_or_else(gone)?, PidfdFlags::empty())
+            .map_err(|errno| if errno == Errno::SRCH { gone() } else { errno.into() })?;
+        let uid = fs::metadata(format!("/proc/{pid}"))?.uid();
+        Self::of_descriptor(pid, uid, descriptor)
+    }
+
+    /// Makes this process the only one that reads the VM's userfaultfd: two readers would lose each
+    /// other's messages. The claim ends with this value, with this process, and with children that
+    /// it forks.
+    ///
+    /// # Errors
+    /// `WouldBlock` if another process claims it.
+    pub fn claim(&mut self) -> io::Result<()> {
+        let folder = File::open(format!("/proc/{}", self.pid))?;
+        flock(&folder, FlockOperation::NonBlockingLockExclusive)?;
+        self.claim = Some(folder);
+        Ok(())
+    }
+
     fn of_descriptor(pid: i32, uid: u32, descriptor: OwnedFd) -> io::Result<Self> {
-        let process = Self { pid, uid, started: start_time(pid)?, descriptor };
+        let process = Self { pid, uid, started: start_time(pid)?, descriptor, claim: None };
         // If it lives now, the number was its own when the time was read.
         if process.has_ended() {
-            return Err(io::ErrorKind::NotFound.into());
+            return Err(gone());
         }
         Ok(process)
     }
 
-    pub(crate) fn pid(&self) -> i32 {
+    /// Its number.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
         self.pid
     }
 
@@ -82,18 +108,24 @@ impl Process {
     }
 
     /// Readable when the process has ended.
-    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+    #[must_use]
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }
 
-    pub(crate) fn has_ended(&self) -> bool {
+    /// Whether it has ended.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut waited = [PollFd::new(&self.descriptor, PollFlags::IN)];
         poll(&mut waited, Some(&now)).is_ok_and(|ready| ready > 0)
     }
 
     /// Copies of the userfaultfds that it has open. It takes the right to debug the process.
-    pub(crate) fn userfaultfds(&self) -> io::Result<Vec<OwnedFd>> {
+    ///
+    /// # Errors
+    /// That right is missing, or the process has ended.
+    pub fn userfaultfds(&self) -> io::Result<Vec<OwnedFd>> {
         let mut found = Vec::new();
         for entry in fs::read_dir(format!("/proc/{}/fd", self.pid))?.flatten() {
             let is_one = fs::read_link(entry.path()).is_ok_and(|link| is_userfaultfd(&link));
@@ -111,7 +143,10 @@ impl Process {
     }
 
     /// Puts aligned 2 MiB of its memory on a huge page, or leaves them as they are.
-    pub(crate) fn collapse(&self, start: u64) -> Result<(), Errno> {
+    ///
+    /// # Errors
+    /// No huge page is free, or the kernel cannot do it now or at all.
+    pub fn collapse(&self, start: u64) -> Result<(), Errno> {
         other_process::collapse(self.descriptor.as_fd(), start)
     }
 }
@@ -134,6 +169,10 @@ fn peer_descriptor(connection: &UnixStream) -> Result<OwnedFd, Errno> {
     }
     // SAFETY: on success the kernel has just opened this descriptor for us.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+fn gone() -> io::Error {
+    io::ErrorKind::NotFound.into()
 }
 
 fn start_time(pid: i32) -> io::Result<u64> {
