@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{SeekFrom as Sought, seek};
 use rustix::io::Errno;
 
-use crate::api::Api;
+use crate::api::{Api, Pending};
 use crate::error::CheckpointError;
 use crate::frozen::{Frozen, Progress};
 use crate::granules::{Granule, granules};
@@ -25,6 +25,9 @@ const FOLDER: &str = "/";
 
 /// How often a moment is chosen that the VM's devices let pass.
 const TRIES: u32 = 8;
+
+/// How long a VMM that answers no more may take to end.
+const ENDING: Duration = Duration::from_millis(500);
 
 /// Saves a running VM. The output is complete when this returns without an error, and otherwise
 /// absent.
@@ -202,14 +205,14 @@ impl Saving<'_> {
         Unnamed::new().map_err(|source| self.output.refused(source))
     }
 
-    /// Leaves the VM as it was.
+    /// Leaves the VM as it was. Says that it has ended if that is why.
     fn give_up(&self, error: CheckpointError) -> CheckpointError {
-        if self.vm.process.has_ended() {
-            return CheckpointError::Ended { pid: self.vm.pid() };
-        }
         let _ = self.vm.release_all();
         if self.is_running {
-            let _ = self.api.send_resume().and_then(crate::api::Pending::wait);
+            let _ = self.api.send_resume().and_then(Pending::wait);
+        }
+        if error.may_be_an_end() && self.vm.ends_within(ENDING) {
+            return CheckpointError::Ended { pid: self.vm.pid() };
         }
         error
     }

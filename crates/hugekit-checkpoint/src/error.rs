@@ -153,6 +153,14 @@ impl CheckpointError {
         }
     }
 
+    /// Whether a VMM that is ending may be the reason.
+    pub(crate) fn may_be_an_end(&self) -> bool {
+        matches!(
+            self,
+            Self::Api { .. } | Self::Memory { .. } | Self::Kernel { .. } | Self::Ended { .. }
+        )
+    }
+
     /// What its user can do about it.
     #[must_use]
     pub fn remedy(&self) -> Option<&'static str> {

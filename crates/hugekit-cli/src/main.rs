@@ -1,6 +1,7 @@
 //! The `hugekit` command: each subcommand is a folder with its arguments, its flow and its printing.
 
 mod broker;
+mod checkpoint;
 mod delta;
 mod demo;
 mod doctor;
@@ -55,6 +56,7 @@ enum Command {
     Broker(broker::BrokerCommand),
     Lease(lease::LeaseCommand),
     Pager(pager::PagerCommand),
+    Checkpoint(checkpoint::CheckpointCommand),
     Image(image::ImageCommand),
     Completions(shell::Completions),
     Man(shell::Man),
@@ -103,6 +105,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Broker(broker) => broker.run().map(ExitCode::from),
         Command::Lease(lease) => lease.run().map(|()| ExitCode::SUCCESS),
         Command::Pager(pager) => pager.run().map(|()| ExitCode::SUCCESS),
+        Command::Checkpoint(checkpoint) => checkpoint.run().map(|()| ExitCode::SUCCESS),
         Command::Image(image) => image.run().map(|()| ExitCode::SUCCESS),
         Command::Completions(completions) => {
             completions.run(Cli::command()).map(|()| ExitCode::SUCCESS)

@@ -6,7 +6,7 @@ use std::fs;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use hugekit_checkpoint::checkpoint;
+use hugekit_checkpoint::{CheckpointError, checkpoint};
 use hugekit_guests::{Pages, Request};
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
@@ -83,6 +83,19 @@ fn await_free(scene: &Scene) {
     }
 }
 
+/// A process that was killed claims the VM until the kernel has ended it.
+fn save_when_the_guard_has_ended(scene: &Scene) {
+    let until = Instant::now() + LONGEST_WAIT;
+    loop {
+        match checkpoint(&scene.settings()) {
+            Err(CheckpointError::InUse { .. }) if Instant::now() < until => {
+                sleep(Duration::from_millis(2));
+            }
+            saved => return drop(saved.unwrap()),
+        }
+    }
+}
+
 fn guard_killed() {
     let mut scene = Scene::start(Pages::Base);
     let mut child = child::start(&scene.settings());
@@ -100,7 +113,7 @@ fn guard_killed() {
     if scene.output().exists() {
         fs::remove_dir_all(scene.output()).unwrap();
     }
-    checkpoint(&scene.settings()).unwrap();
+    save_when_the_guard_has_ended(&scene);
     check_file(&scene.saved().memory, SEED);
     scene.check_runs_free();
 }
