@@ -44,6 +44,7 @@ impl Vm {
         let mut process = Process::running(pid).map_err(opened)?;
         process.claim().map_err(|source| match source.kind() {
             io::ErrorKind::WouldBlock => CheckpointError::InUse { pid },
+            io::ErrorKind::PermissionDenied => CheckpointError::Rights { pid, source },
             _ => opened(source),
         })?;
         let faults = find_userfaultfd(&process)?;

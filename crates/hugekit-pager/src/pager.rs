@@ -244,13 +244,13 @@ impl Pager {
 }
 
 /// A checkpoint claims a VM, too, until it has seen that a pager serves the VM, or until all memory
-/// is copied.
+/// is copied. A pager without the right to claim a VM serves it nevertheless.
 fn claim(process: &mut Process) -> Result<(), Refusal> {
     let until = Instant::now() + LONGEST_CLAIM;
     loop {
         match process.claim() {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            done => return done.map_err(Refusal::Process),
+            _ => return Ok(()),
         }
         if process.has_ended() || Instant::now() > until {
             return Err(Refusal::InUse);

@@ -32,7 +32,7 @@ pub struct Process {
     uid: u32,
     started: u64,
     descriptor: OwnedFd,
-    /// Its folder in `/proc`, locked.
+    /// Its memory in `/proc`, locked.
     claim: Option<File>,
 }
 
@@ -72,14 +72,14 @@ impl Process {
 
     /// Makes this process the only one that reads the VM's userfaultfd: two readers would lose each
     /// other's messages. The claim ends with this value, with this process, and with children that
-    /// it forks.
+    /// it forks. Only processes with the right to debug the VMM can open the file that is locked.
     ///
     /// # Errors
-    /// `WouldBlock` if another process claims it.
+    /// `WouldBlock` if another process claims it; `PermissionDenied` without that right.
     pub fn claim(&mut self) -> io::Result<()> {
-        let folder = File::open(format!("/proc/{}", self.pid))?;
-        flock(&folder, FlockOperation::NonBlockingLockExclusive)?;
-        self.claim = Some(folder);
+        let memory = File::open(format!("/proc/{}/mem", self.pid))?;
+        flock(&memory, FlockOperation::NonBlockingLockExclusive)?;
+        self.claim = Some(memory);
         Ok(())
     }
 
