@@ -176,6 +176,10 @@ impl CheckpointError {
                 "start the VM's pager again, without --stay and --no-prefetch, and wait until it \
                  prints \"left to the kernel\"",
             ),
+            Self::Layout { .. } => Some(
+                "take a stock snapshot: the regions of a VM with more than 3 GiB or with \
+                 hot-plugged memory cannot be told apart",
+            ),
             Self::Exists { .. } => Some("name a folder that does not exist"),
             Self::Rights { .. } => Some("run as the VMM's user, or with CAP_SYS_PTRACE"),
             Self::GaveBack | Self::Restless => Some("repeat the checkpoint"),
