@@ -16,6 +16,9 @@ const REMEDIES: [(&str, &str); 6] = [
     ("no faults can be served", "`cargo run --release -- doctor` says what permits them"),
 ];
 
+/// What stands before the name of a test or of a program that failed.
+const FAILED: [&str; 2] = ["FAILED ", "error: test failed, to rerun pass "];
+
 /// How many tests passed, failed and were skipped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Count {
@@ -26,6 +29,8 @@ pub(crate) struct Count {
     pub(crate) reasons: BTreeMap<String, usize>,
     /// The names of tests that failed.
     pub(crate) failures: Vec<String>,
+    /// Threads of programs that hang, as `xtask/bounded.sh` prints them.
+    pub(crate) silences: Vec<String>,
 }
 
 impl Count {
@@ -35,8 +40,10 @@ impl Count {
             self.add_numbers(result.split(['.', ';']).map(str::trim));
         } else if let Some(test) = line.strip_prefix("test ") {
             self.read_test(test);
-        } else if let Some(test) = line.strip_prefix("FAILED ") {
+        } else if let Some(test) = FAILED.iter().find_map(|words| line.strip_prefix(words)) {
             self.failures.push(test.to_owned());
+        } else if line.starts_with("stuck: ") {
+            self.silences.push(line.to_owned());
         } else if let Some((tests, reason)) = skipped_by_pytest(line) {
             *self.reasons.entry(reason).or_default() += tests;
         } else if let Some((numbers, _)) = line.rsplit_once(" in ") {
@@ -81,6 +88,7 @@ impl Count {
             *self.reasons.entry(reason.clone()).or_default() += tests;
         }
         self.failures.extend_from_slice(&other.failures);
+        self.silences.extend_from_slice(&other.silences);
     }
 
     pub(crate) fn skip(&mut self, reason: String) {
@@ -105,9 +113,13 @@ impl Count {
         );
     }
 
-    /// What failed, what was skipped, and what has it run.
-    pub(crate) fn print_details(&self) {
-        self.failures.iter().for_each(|test| println!("    FAILED {test}"));
+    pub(crate) fn print_failures(&self) {
+        self.silences.iter().for_each(|silence| println!("{silence}"));
+        self.failures.iter().for_each(|test| println!("FAILED {test}"));
+    }
+
+    /// And what has it run.
+    pub(crate) fn print_skipped(&self) {
         for (reason, tests) in &self.reasons {
             let remedy = REMEDIES.iter().find(|(part, _)| reason.contains(part));
             let remedy = remedy.map_or(String::new(), |(_, remedy)| format!("; {remedy}"));
@@ -154,12 +166,14 @@ mod tests {
             "7 passed in 0.5s",
             "test a::b                                             ... FAILED",
             "FAILED crates/x/tests/a.py::c - AssertionError",
+            "error: test failed, to rerun pass `-p x --test a`",
         ] {
             count.read(line);
         }
         assert_eq!((count.passed, count.failed, count.skipped), (300, 3, 6));
         assert_eq!((count.reasons["this CPU lacks X"], count.reasons["slow: it waits"]), (2, 1));
         assert_eq!(count.reasons["Python: no faults can be served here: EPERM"], 3);
-        assert_eq!(count.failures, ["a::b", "crates/x/tests/a.py::c - AssertionError"]);
+        let python = "crates/x/tests/a.py::c - AssertionError";
+        assert_eq!(count.failures, ["a::b", python, "`-p x --test a`"]);
     }
 }

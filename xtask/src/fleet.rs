@@ -87,7 +87,7 @@ impl Fleet {
             }
         }
         println!();
-        count.print_details();
+        count.print_skipped();
         count.print_as_tests();
         Ok(count.failed == 0)
     }
