@@ -211,7 +211,7 @@ impl Saving<'_> {
         if self.is_running {
             let _ = self.api.send_resume().and_then(Pending::wait);
         }
-        if error.may_be_an_end() && self.vm.ends_within(ENDING) {
+        if error.may_be_an_end() && self.vm.process.await_end(ENDING) {
             return CheckpointError::Ended { pid: self.vm.pid() };
         }
         error

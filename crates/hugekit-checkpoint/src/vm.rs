@@ -8,15 +8,12 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-use hugekit_pager::vmm::{MESSAGE_WORDS, Message, Process, Userfaultfd};
-use hugekit_sys::HUGE_PAGE_BYTES;
-use hugekit_sys::userfaultfd as calls;
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::time::Timespec;
-
 use crate::error::CheckpointError;
 use crate::mappings::{Region, guest_memory, parse};
 use crate::pages::Pages;
+use hugekit_pager::vmm::{MESSAGE_WORDS, Message, Process, Userfaultfd};
+use hugekit_sys::HUGE_PAGE_BYTES;
+use hugekit_sys::userfaultfd as calls;
 
 const HUGE: u64 = HUGE_PAGE_BYTES as u64;
 
@@ -59,14 +56,6 @@ impl Vm {
 
     pub(crate) fn pid(&self) -> i32 {
         self.process.pid()
-    }
-
-    /// Whether its process has ended, or ends soon.
-    pub(crate) fn ends_within(&self, most: Duration) -> bool {
-        let most = Timespec::try_from(most).ok();
-        let process = self.process.as_fd();
-        let mut waited = [PollFd::from_borrowed_fd(process, PollFlags::IN)];
-        poll(&mut waited, most.as_ref()).is_ok_and(|ready| ready > 0)
     }
 
     /// Bytes of its memory.

@@ -114,13 +114,23 @@ impl Firecracker {
         Ok(self.child.try_wait()?.is_none())
     }
 
-    /// Boots the guest with so many MiB.
+    /// Gives the guest a balloon, before it is booted.
+    pub fn add_balloon(&self) -> io::Result<()> {
+        self.put("/balloon", &json!({"amount_mib": 0, "deflate_on_oom": false}))
+    }
+
+    /// Boots the guest with so many MiB, and one virtual CPU.
     pub fn boot(&self, mebibytes: u64, pages: Pages) -> io::Result<()> {
+        self.boot_with(mebibytes, pages, 1)
+    }
+
+    /// As [`boot`](Self::boot), with more virtual CPUs, of which the guest uses one.
+    pub fn boot_with(&self, mebibytes: u64, pages: Pages, cpus: u32) -> io::Result<()> {
         let elf = guest::elf().ok_or_else(|| io::Error::other("the tiny guest is for x86-64"))?;
         let kernel = self.api.with_extension("elf");
         fs::write(&kernel, elf)?;
         let machine =
-            json!({"vcpu_count": 1, "mem_size_mib": mebibytes, "huge_pages": pages.name()});
+            json!({"vcpu_count": cpus, "mem_size_mib": mebibytes, "huge_pages": pages.name()});
         self.put("/machine-config", &machine)?;
         self.put("/boot-source", &json!({"kernel_image_path": kernel, "boot_args": ""}))?;
         self.put("/actions", &json!({"action_type": "InstanceStart"}))
@@ -142,10 +152,19 @@ impl Firecracker {
 
     /// Pauses the guest and saves all of it.
     pub fn save(&self, to: &Snapshot) -> io::Result<()> {
+        self.save_as("Full", to)
+    }
+
+    /// As [`save`](Self::save), with holes in the memory file where the guest has no memory.
+    pub fn save_with_holes(&self, to: &Snapshot) -> io::Result<()> {
+        self.save_as("Diff", to)
+    }
+
+    fn save_as(&self, kind: &str, to: &Snapshot) -> io::Result<()> {
         sleep(QUIET);
         self.pause()?;
         let request = json!({
-            "snapshot_type": "Full", "snapshot_path": to.state, "mem_file_path": to.memory,
+            "snapshot_type": kind, "snapshot_path": to.state, "mem_file_path": to.memory,
         });
         self.put("/snapshot/create", &request)
     }

@@ -1,9 +1,14 @@
 //! The guest: less than a page of assembly, position-independent, which Firecracker enters by the
 //! Linux 64-bit boot protocol.
 //!
-//! It maps the low 4 GiB by 2 MiB pages that ring 3 may use, goes to ring 3 by `iretq` with IOPL 3,
+//! It maps the low 5 GiB by 2 MiB pages that ring 3 may use, goes to ring 3 by `iretq` with IOPL 3,
 //! and polls the serial port. Ring 3, because KVM without hardware virtualization beneath it runs
 //! that at full speed.
+//!
+//! It drives a virtio balloon, which is the first device that Firecracker has at a memory address:
+//! virtio 1.0, no interrupts, and for each queue two descriptors that are always used together.
+//! Firecracker reports pages as used before it gives them back, and sets the interrupt status
+//! behind that, so both are polled. Two descriptors are 512 pages, and so may be a page of 2 MiB.
 #![allow(unsafe_code)]
 
 /// Where the guest is loaded. It uses memory up to [`END`].
@@ -24,10 +29,10 @@ mod blob {
         "    cli",
         "    cld",
         "    mov rsp, 0x190000",
-        // Page directories: 2,048 entries of 2 MiB, present, writable, user.
+        // Page directories: 2,560 entries of 2 MiB, present, writable, user.
         "    mov rdi, 0x182000",
         "    mov rax, 0x87",
-        "    mov rcx, 2048",
+        "    mov rcx, 2560",
         "2:  mov [rdi], rax",
         "    add rax, 0x200000",
         "    add rdi, 8",
@@ -36,7 +41,7 @@ mod blob {
         // The table above them, and the one above that.
         "    mov rdi, 0x181000",
         "    mov rax, 0x182007",
-        "    mov rcx, 4",
+        "    mov rcx, 5",
         "3:  mov [rdi], rax",
         "    add rax, 0x1000",
         "    add rdi, 8",
@@ -86,6 +91,10 @@ mod blob {
         "    je 50f",
         "    cmp bl, 'Z'",
         "    je 60f",
+        "    cmp bl, 'I'",
+        "    je 80f",
+        "    cmp bl, 'D'",
+        "    je 80f",
         "    jmp 70f",
         // Touch.
         "20: add rax, [rsi]",
@@ -150,6 +159,89 @@ mod blob {
         "    jbe 71b",
         "    add ebx, 39",
         "    jmp 71b",
+        // Inflate or deflate. The magic number and the kind of the device, or -1 is the answer.
+        "80: mov r8d, 0xc0001000",
+        "    mov eax, [r8]",
+        "    cmp eax, 0x74726976",
+        "    jne 88f",
+        "    mov eax, [r8 + 0x08]",
+        "    cmp eax, 5",
+        "    jne 88f",
+        // If its driver is not ready: reset, acknowledge, driver, version 1.0, features chosen.
+        "    mov eax, [r8 + 0x70]",
+        "    cmp eax, 15",
+        "    je 82f",
+        "    mov dword ptr [r8 + 0x70], 0",
+        "    mov dword ptr [r8 + 0x70], 1",
+        "    mov dword ptr [r8 + 0x70], 3",
+        "    mov dword ptr [r8 + 0x24], 0",
+        "    mov dword ptr [r8 + 0x20], 0",
+        "    mov dword ptr [r8 + 0x24], 1",
+        "    mov dword ptr [r8 + 0x20], 1",
+        "    mov dword ptr [r8 + 0x70], 11",
+        // Both queues: descriptors, and one page and two pages behind them what is available and
+        // what was used.
+        "    xor edx, edx",
+        "    mov edi, 0x1a0000",
+        "81: mov [r8 + 0x30], edx",
+        "    mov dword ptr [r8 + 0x38], 2",
+        "    mov [r8 + 0x80], edi",
+        "    mov dword ptr [r8 + 0x84], 0",
+        "    lea eax, [rdi + 0x1000]",
+        "    mov [r8 + 0x90], eax",
+        "    mov dword ptr [r8 + 0x94], 0",
+        "    lea eax, [rdi + 0x2000]",
+        "    mov [r8 + 0xa0], eax",
+        "    mov dword ptr [r8 + 0xa4], 0",
+        "    mov dword ptr [r8 + 0x44], 1",
+        "    mov dword ptr [rdi + 0x1004], 0x10000",
+        "    add edi, 0x4000",
+        "    inc edx",
+        "    cmp edx, 2",
+        "    jne 81b",
+        "    mov dword ptr [r8 + 0x70], 15",
+        // The queue.
+        "82: xor edx, edx",
+        "    mov edi, 0x1a0000",
+        "    cmp bl, 'I'",
+        "    je 83f",
+        "    inc edx",
+        "    mov edi, 0x1a4000",
+        // Numbers of at most 512 pages.
+        "83: xor r9d, r9d",
+        "    mov r10d, 0x1a8000",
+        "84: mov rax, rsi",
+        "    shr rax, 12",
+        "    mov [r10 + 4 * r9], eax",
+        "    add rsi, 4096",
+        "    inc r9d",
+        "    sub rcx, 4096",
+        "    jbe 85f",
+        "    cmp r9d, 512",
+        "    jne 84b",
+        // Half of them in each descriptor, both available.
+        "85: add r9d, r9d",
+        "    mov [rdi], r10",
+        "    mov [rdi + 8], r9",
+        "    add r10, r9",
+        "    mov [rdi + 16], r10",
+        "    mov [rdi + 24], r9",
+        "    mov dword ptr [r8 + 0x64], 1",
+        "    add word ptr [rdi + 0x1002], 2",
+        "    mov [r8 + 0x50], edx",
+        "    mov ax, [rdi + 0x1002]",
+        "86: pause",
+        "    cmp ax, [rdi + 0x2002]",
+        "    jne 86b",
+        "87: mov eax, [r8 + 0x60]",
+        "    test al, 1",
+        "    jz 87b",
+        "    test rcx, rcx",
+        "    jnz 83b",
+        "    xor eax, eax",
+        "    jmp 70b",
+        "88: mov rax, -1",
+        "    jmp 70b",
         ".balign 8",
         // Null, code and data of ring 0, data and code of ring 3; all marked accessed.
         "90: .quad 0, 0x00af9b000000ffff, 0x00cf93000000ffff, 0x00cff3000000ffff, 0x00affb000000ffff",

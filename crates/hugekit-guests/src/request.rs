@@ -10,6 +10,9 @@ pub enum Request {
     Reply,
     /// Reads one word of each page.
     Touch { start: u64, len: u64 },
+    /// Reads one word of each page by three threads at once: two ascending, and one descending. Only
+    /// the small VMM understands it.
+    TouchAtOnce { start: u64, len: u64 },
     /// Reads every word; answers [`sum_of_pattern`] if the range has the pattern.
     Sum { start: u64, len: u64 },
     /// Writes [`pattern_at`] to every word.
@@ -20,6 +23,11 @@ pub enum Request {
     NotZero { start: u64, len: u64 },
     /// Gives the range back, as a balloon does. Only the small VMM understands it.
     Remove { start: u64, len: u64 },
+    /// Gives the range to the balloon; answers 0, or -1 without one. Only the tiny guest understands
+    /// it, of multiples of 8 KiB; pages of 2 MiB are given back if both ends are multiples of that.
+    Inflate { start: u64, len: u64 },
+    /// Gets the range back from the balloon, as [`Inflate`](Self::Inflate).
+    Deflate { start: u64, len: u64 },
 }
 
 /// The word at this guest-physical address.
@@ -41,11 +49,14 @@ impl Request {
         let (letter, numbers) = match self {
             Self::Reply => (b'P', [0, 0, 0]),
             Self::Touch { start, len } => (b'T', [start, len, 0]),
+            Self::TouchAtOnce { start, len } => (b'B', [start, len, 0]),
             Self::Sum { start, len } => (b'S', [start, len, 0]),
             Self::Write { start, len, seed } => (b'W', [start, len, seed]),
             Self::Verify { start, len, seed } => (b'V', [start, len, seed]),
             Self::NotZero { start, len } => (b'Z', [start, len, 0]),
             Self::Remove { start, len } => (b'R', [start, len, 0]),
+            Self::Inflate { start, len } => (b'I', [start, len, 0]),
+            Self::Deflate { start, len } => (b'D', [start, len, 0]),
         };
         let mut bytes = [0; BYTES];
         bytes[0] = letter;
@@ -63,11 +74,14 @@ impl Request {
         Some(match bytes[0] {
             b'P' => Self::Reply,
             b'T' => Self::Touch { start, len },
+            b'B' => Self::TouchAtOnce { start, len },
             b'S' => Self::Sum { start, len },
             b'W' => Self::Write { start, len, seed },
             b'V' => Self::Verify { start, len, seed },
             b'Z' => Self::NotZero { start, len },
             b'R' => Self::Remove { start, len },
+            b'I' => Self::Inflate { start, len },
+            b'D' => Self::Deflate { start, len },
             _ => return None,
         })
     }
@@ -83,11 +97,14 @@ mod tests {
         for request in [
             Request::Reply,
             Request::Touch { start, len },
+            Request::TouchAtOnce { start, len },
             Request::Sum { start, len },
             Request::Write { start, len, seed },
             Request::Verify { start, len, seed },
             Request::NotZero { start, len },
             Request::Remove { start, len },
+            Request::Inflate { start, len },
+            Request::Deflate { start, len },
         ] {
             assert_eq!(Request::from_bytes(&request.to_bytes()), Some(request));
         }

@@ -8,15 +8,19 @@
 use std::ffi::OsString;
 use std::io::{self, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use hugekit_sys::userfaultfd;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::firecracker::Pages;
@@ -78,6 +82,27 @@ impl SmallVmm {
 
     pub fn is_running(&mut self) -> io::Result<bool> {
         Ok(self.child.try_wait()?.is_none())
+    }
+
+    /// Stops it, as SIGSTOP does.
+    pub fn freeze(&self) -> io::Result<()> {
+        Ok(kill_process(Pid::from_child(&self.child), Signal::STOP)?)
+    }
+
+    /// Lets it go on.
+    pub fn thaw(&self) -> io::Result<()> {
+        Ok(kill_process(Pid::from_child(&self.child), Signal::CONT)?)
+    }
+
+    /// Waits until it has ended; `None` if it has not within this time.
+    pub fn ending_within(&mut self, wait: Duration) -> io::Result<Option<ExitStatus>> {
+        let until = Instant::now() + wait;
+        loop {
+            match self.child.try_wait()? {
+                None if Instant::now() < until => sleep(Duration::from_millis(1)),
+                ended => return Ok(ended),
+            }
+        }
     }
 }
 
@@ -167,6 +192,9 @@ struct Memory {
     regions: Vec<Region>,
 }
 
+// SAFETY: `answer` has several threads at once only for `TouchAtOnce`, and all of them only read.
+unsafe impl Sync for Memory {}
+
 #[derive(Debug)]
 struct Region {
     /// In the guest's memory.
@@ -176,7 +204,7 @@ struct Region {
 }
 
 impl Region {
-    fn addresses(&self) -> std::ops::Range<usize> {
+    fn addresses(&self) -> Range<usize> {
         self.start.addr()..self.start.addr() + self.len
     }
 }
@@ -207,8 +235,16 @@ impl Memory {
         Ok(match request {
             Request::Reply => 0,
             Request::Touch { start, len } => {
-                self.words(start, len, PAGE).for_each(|(_, word)| {
-                    read(word);
+                self.touch(start..start + len);
+                0
+            }
+            Request::TouchAtOnce { start, len } => {
+                std::thread::scope(|scope| {
+                    for _ in 0..2 {
+                        scope.spawn(|| self.touch(start..start + len));
+                    }
+                    let pages = (1..=len / PAGE as u64).rev().map(|page| page * PAGE as u64);
+                    pages.for_each(|end| self.touch(start + end - PAGE as u64..start + end));
                 });
                 0
             }
@@ -231,7 +267,16 @@ impl Memory {
                 self.words(start, len, 8).filter(|&(_, word)| read(word) != 0).count() as u64
             }
             Request::Remove { start, len } => self.remove(start, len).map(|()| 0)?,
+            Request::Inflate { .. } | Request::Deflate { .. } => {
+                return Err(io::Error::other("the small VMM has no balloon"));
+            }
         })
+    }
+
+    fn touch(&self, addresses: Range<u64>) {
+        for (_, word) in self.words(addresses.start, addresses.end - addresses.start, PAGE) {
+            read(word);
+        }
     }
 
     fn remove(&self, start: u64, len: u64) -> io::Result<()> {
@@ -259,7 +304,7 @@ impl Memory {
 }
 
 fn read(word: *mut u64) -> u64 {
-    // SAFETY: `Memory::word` gives aligned words of mapped regions, which only this thread uses.
+    // SAFETY: `Memory::word` gives aligned words of mapped regions, which no other thread writes.
     unsafe { word.read_volatile() }
 }
 

@@ -114,6 +114,15 @@ pub enum Refusal {
     /// Its memory file is gone.
     #[error(transparent)]
     Source(#[from] SourceError),
+    /// It had connected to an earlier pager, and its message was lost with that one.
+    #[error(
+        "an earlier pager was killed before it had recorded this VM, whose {bytes} bytes of memory \
+         cannot be distinguished: restore it again"
+    )]
+    Lost {
+        /// Bytes of its memory.
+        bytes: u64,
+    },
     /// Too many are served already.
     #[error("{0} VMs are connected already")]
     TooMany(usize),
@@ -133,6 +142,24 @@ pub enum VmError {
         address: u64,
         /// How long it was tried.
         seconds: u64,
+    },
+    /// No page of hugetlbfs is free for a page of the VM.
+    #[error(
+        "no free 2 MiB page at {address:#x} after {seconds} s: the VM's memory needs {needed} and \
+         {free} are free; accesses to it fail. Reserve more before a restore: sysctl -w \
+         vm.nr_hugepages={more}"
+    )]
+    NoHugePages {
+        /// Of the page.
+        address: u64,
+        /// How long it was tried.
+        seconds: u64,
+        /// Pages of all of the VM's memory.
+        needed: u64,
+        /// Pages that are reserved and free.
+        free: u64,
+        /// Pages to reserve, for this VM beside all pages that are in use.
+        more: u64,
     },
     /// The kernel has refused to supply a page.
     #[error("the kernel refuses a page at {address:#x}")]

@@ -90,6 +90,12 @@ pub(crate) struct Piece {
     pub(crate) len: u64,
 }
 
+impl Piece {
+    pub(crate) fn offsets(&self) -> Range<u64> {
+        self.offset..self.offset + self.len
+    }
+}
+
 /// All regions of a VM, ascending by offset, none overlapping.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Layout {
@@ -132,8 +138,29 @@ impl Layout {
         Ok(self)
     }
 
+    /// Of regions that are not checked yet.
+    pub(crate) fn new(regions: Vec<Region>, page: u64) -> Self {
+        Self { regions, page }
+    }
+
     pub(crate) fn regions(&self) -> &[Region] {
         &self.regions
+    }
+
+    /// Regions, ascending by address.
+    pub(crate) fn by_address(&self) -> Vec<Region> {
+        let mut regions = self.regions.clone();
+        regions.sort_unstable_by_key(|region| region.start);
+        regions
+    }
+
+    /// Whether another VM's regions have the same sizes, offsets and pages, in the same order of
+    /// addresses.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        let parts = |layout: &Self| -> Vec<_> {
+            layout.by_address().iter().map(|region| (region.len, region.offset)).collect()
+        };
+        self.page == other.page && parts(self) == parts(other)
     }
 
     /// Bytes of a page: what a fault supplies at least.

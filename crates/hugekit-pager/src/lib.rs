@@ -19,13 +19,18 @@
 #![warn(missing_docs)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod adopt;
 mod bitmap;
 mod error;
 mod event;
 mod handshake;
 mod layout;
 mod listener;
+mod lost_layout;
+mod mappings;
+mod orphans;
 mod pager;
+mod pager_record;
 mod process;
 mod settings;
 mod source;

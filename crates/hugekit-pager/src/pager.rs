@@ -6,8 +6,8 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
@@ -19,10 +19,12 @@ use crate::error::{PagerError, Refusal};
 use crate::event::Event;
 use crate::handshake;
 use crate::layout::{Layout, base_page};
-use crate::listener::Listener;
+use crate::listener::{Listener, Lock};
+use crate::orphans::{self, Orphan};
+use crate::pager_record::{self, PagerRecord};
 use crate::process::Process;
 use crate::settings::{LONGEST_AROUND, Settings};
-use crate::source::Source;
+use crate::source::{Identity, Source};
 use crate::state::{self, Record, State};
 use crate::userfaultfd::Userfaultfd;
 use crate::vm::{Bell, Server, Vm};
@@ -36,17 +38,22 @@ const LONGEST_CLAIM: Duration = Duration::from_secs(60);
 /// A handler of page faults, for all VMs that are restored from one memory file.
 #[derive(Debug)]
 pub struct Pager {
-    settings: Settings,
-    source: Arc<Source>,
-    folder: PathBuf,
+    pub(crate) settings: Settings,
+    pub(crate) source: Arc<Source>,
+    pub(crate) folder: PathBuf,
     listener: Listener,
+    /// What the next pager must know of this one.
+    pub(crate) record: Mutex<PagerRecord>,
+    /// Earlier pagers at this socket, and VMs that they had not recorded.
+    pub(crate) earlier: Vec<Arc<PagerRecord>>,
+    pub(crate) orphans: Mutex<Vec<Orphan>>,
     /// Rung once, at the end.
-    stop: Bell,
+    pub(crate) stop: Bell,
     served: AtomicUsize,
 }
 
 /// What is told to the pager's user, from any thread.
-type Tell<'a> = &'a (dyn Fn(Event) + Sync);
+pub(crate) type Tell<'a> = &'a (dyn Fn(Event) + Sync);
 
 impl Pager {
     /// Listens. VMs are served by [`run`](Self::run).
@@ -59,12 +66,46 @@ impl Pager {
             return Err(PagerError::Around(around));
         }
         let folder = settings.state_folder();
-        make_private(&folder)
-            .map_err(|source| PagerError::State { folder: folder.clone(), source })?;
-        let listener = Listener::new(&settings.socket, !settings.users.is_empty())?;
+        let refused = |source| PagerError::State { folder: folder.clone(), source };
+        make_private(&folder).map_err(refused)?;
+        let lock = Lock::new(&settings.socket)?;
+        let earlier = pager_record::find(&folder, lock.socket()).map_err(refused)?;
+        let earlier: Vec<_> = earlier.into_iter().map(Arc::new).collect();
+        orphans::await_end(&earlier);
+        let is_served = |uid| is_served(&settings.users, uid);
+        let is_recorded = |process: &Process| state::is_recorded(&folder, process);
+        let orphans = orphans::find(&earlier, is_served, is_recorded);
+        let record = Self::record(&folder, &lock, &source, &earlier).map_err(refused)?;
+        let listener = Listener::new(lock, !settings.users.is_empty())?;
         let stop = Bell::new().map_err(io::Error::from)?;
-        let served = AtomicUsize::new(0);
-        Ok(Self { settings, source: Arc::new(source), folder, listener, stop, served })
+        Ok(Self {
+            settings,
+            source: Arc::new(source),
+            folder,
+            listener,
+            record: Mutex::new(record),
+            earlier,
+            orphans: Mutex::new(orphans),
+            stop,
+            served: AtomicUsize::new(0),
+        })
+    }
+
+    /// Leaves a record of this pager, before any VMM can connect.
+    fn record(
+        folder: &Path,
+        lock: &Lock,
+        source: &Source,
+        earlier: &[Arc<PagerRecord>],
+    ) -> io::Result<PagerRecord> {
+        let mut record = PagerRecord::of_this_process(lock.socket(), source.identity())?;
+        for pager in earlier.iter().filter(|pager| pager.source == *source.identity()) {
+            for layout in pager.layouts() {
+                record.learn(layout);
+            }
+        }
+        record.write(folder)?;
+        Ok(record)
     }
 
     /// Serves until `stop` is readable. VMs that are still served then wait for the next pager.
@@ -74,6 +115,7 @@ impl Pager {
     pub fn run(&self, stop: BorrowedFd<'_>, tell: Tell<'_>) -> Result<(), PagerError> {
         std::thread::scope(|scope| {
             self.take_over(scope, tell);
+            self.start_adopting(scope, tell);
             let done = self.accept_until(stop, scope, tell);
             self.stop.ring();
             done
@@ -136,7 +178,7 @@ impl Pager {
         }
     }
 
-    fn spawn<'scope>(
+    pub(crate) fn spawn<'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
         pid: Option<i32>,
@@ -176,15 +218,22 @@ impl Pager {
 
     fn admit(&self, connection: &UnixStream, mut process: Process) -> Result<Vm, Refusal> {
         self.check_user(&process)?;
-        claim(&mut process)?;
         let (message, descriptor) = handshake::receive(connection)?;
         let faults = Userfaultfd::new(descriptor)?;
         let layout = Layout::of_message(&message, self.source.len())?;
         Vm::register(&faults, &layout)?;
+        self.learn(&layout).map_err(Refusal::State)?;
+        claim(&mut process)?;
         let state = State::create(&self.folder, &process, &layout, self.source.identity())
             .map_err(Refusal::State)?;
         let source = Arc::clone(&self.source);
         Ok(Vm::new(process, faults, layout, source, state, self.settings.around))
+    }
+
+    /// Remembers the kind of a VM's layout, for VMs whose message is lost.
+    fn learn(&self, layout: &Layout) -> io::Result<()> {
+        let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        if record.learn(layout) { record.write(&self.folder) } else { Ok(()) }
     }
 
     /// A VM that an earlier pager has left; `None` if it needs none.
@@ -205,15 +254,12 @@ impl Pager {
             Err(error) => return Err(Refusal::State(error)),
         };
         claim(&mut process)?;
-        if state.is_leaving() {
-            return Vm::finish_leaving(&process, &record.layout, &state).map(|()| None);
-        }
-        let source = if record.source == *self.source.identity() {
-            Arc::clone(&self.source)
+        let (source, faults) = if state.is_leaving() {
+            // Nothing is read any more.
+            (Arc::clone(&self.source), Vm::find_left(&process, &record.layout)?)
         } else {
-            Arc::new(Source::reopen(&record.source)?)
+            (self.source_of(&record.source)?, Vm::find_userfaultfd(&process, &record.layout)?)
         };
-        let faults = Vm::find_userfaultfd(&process, &record.layout)?;
         let vm =
             Vm::new(process, faults, record.layout.clone(), source, state, self.settings.around);
         vm.replay();
@@ -221,15 +267,20 @@ impl Pager {
         Ok(Some(vm))
     }
 
-    fn check_user(&self, process: &Process) -> Result<(), Refusal> {
-        let (uid, own) = (process.uid(), rustix::process::geteuid().as_raw());
-        if uid == own || uid == 0 || self.settings.users.contains(&uid) {
-            return Ok(());
+    /// The memory that a VM of an earlier pager was restored from.
+    pub(crate) fn source_of(&self, identity: &Identity) -> Result<Arc<Source>, Refusal> {
+        if *identity == *self.source.identity() {
+            return Ok(Arc::clone(&self.source));
         }
-        Err(Refusal::User { uid })
+        Ok(Arc::new(Source::reopen(identity)?))
     }
 
-    fn serve(&self, vm: &Vm, tell: Tell<'_>) {
+    fn check_user(&self, process: &Process) -> Result<(), Refusal> {
+        let uid = process.uid();
+        if is_served(&self.settings.users, uid) { Ok(()) } else { Err(Refusal::User { uid }) }
+    }
+
+    pub(crate) fn serve(&self, vm: &Vm, tell: Tell<'_>) {
         match Server::new(vm, &self.stop, &self.settings, tell) {
             Ok(server) => {
                 if !server.run() {
@@ -243,9 +294,14 @@ impl Pager {
     }
 }
 
+/// Whether VMs of a user are served, besides those of `users`.
+fn is_served(users: &[u32], uid: u32) -> bool {
+    uid == rustix::process::geteuid().as_raw() || uid == 0 || users.contains(&uid)
+}
+
 /// A checkpoint claims a VM, too, until it has seen that a pager serves the VM, or until all memory
 /// is copied. A pager without the right to claim a VM serves it nevertheless.
-fn claim(process: &mut Process) -> Result<(), Refusal> {
+pub(crate) fn claim(process: &mut Process) -> Result<(), Refusal> {
     let until = Instant::now() + LONGEST_CLAIM;
     loop {
         match process.claim() {

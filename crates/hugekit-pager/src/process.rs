@@ -5,8 +5,10 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use hugekit_sys::{other_process, seqpacket};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -77,6 +79,9 @@ impl Process {
     /// # Errors
     /// `WouldBlock` if another process claims it; `PermissionDenied` without that right.
     pub fn claim(&mut self) -> io::Result<()> {
+        if self.claim.is_some() {
+            return Ok(());
+        }
         let memory = File::open(format!("/proc/{}/mem", self.pid))?;
         flock(&memory, FlockOperation::NonBlockingLockExclusive)?;
         self.claim = Some(memory);
@@ -116,9 +121,7 @@ impl Process {
     /// Whether it has ended.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let mut waited = [PollFd::new(&self.descriptor, PollFlags::IN)];
-        poll(&mut waited, Some(&now)).is_ok_and(|ready| ready > 0)
+        self.await_end(Duration::ZERO)
     }
 
     /// Copies of the userfaultfds that it has open. It takes the right to debug the process.
@@ -126,15 +129,42 @@ impl Process {
     /// # Errors
     /// That right is missing, or the process has ended.
     pub fn userfaultfds(&self) -> io::Result<Vec<OwnedFd>> {
-        let mut found = Vec::new();
-        for entry in fs::read_dir(format!("/proc/{}/fd", self.pid))?.flatten() {
-            let is_one = fs::read_link(entry.path()).is_ok_and(|link| is_userfaultfd(&link));
-            let number = entry.file_name().to_str().and_then(|name| name.parse().ok());
-            if let (true, Some(number)) = (is_one, number) {
-                found.push(pidfd_getfd(&self.descriptor, number, PidfdGetfdFlags::empty())?);
-            }
-        }
-        Ok(found)
+        let links = self.links()?;
+        let found = links.iter().filter(|(_, link)| is_userfaultfd(link));
+        found.map(|&(number, _)| self.copy(number)).collect()
+    }
+
+    /// The numbers of its open descriptors, and what they stand for.
+    pub(crate) fn links(&self) -> io::Result<Vec<(i32, PathBuf)>> {
+        let entries = fs::read_dir(format!("/proc/{}/fd", self.pid))?.flatten();
+        let link = |entry: fs::DirEntry| {
+            let number = entry.file_name().to_str()?.parse().ok()?;
+            Some((number, fs::read_link(entry.path()).ok()?))
+        };
+        Ok(entries.filter_map(link).collect())
+    }
+
+    /// Whether no page is mapped at an address; `false` if `/proc` does not tell.
+    pub(crate) fn lacks(&self, address: u64) -> bool {
+        const PRESENT: u64 = 1 << 63;
+        const SWAPPED: u64 = 1 << 62;
+        let page = rustix::param::page_size() as u64;
+        let mut entry = [0; 8];
+        let pagemap = fs::File::open(format!("/proc/{}/pagemap", self.pid));
+        let read = pagemap.and_then(|map| map.read_exact_at(&mut entry, address / page * 8));
+        read.is_ok() && u64::from_ne_bytes(entry) & (PRESENT | SWAPPED) == 0
+    }
+
+    /// A copy of one of its descriptors.
+    pub(crate) fn copy(&self, number: i32) -> io::Result<OwnedFd> {
+        Ok(pidfd_getfd(&self.descriptor, number, PidfdGetfdFlags::empty())?)
+    }
+
+    /// Waits until it has ended; whether it has.
+    pub fn await_end(&self, most: Duration) -> bool {
+        let most = Timespec::try_from(most).ok();
+        let mut waited = [PollFd::new(&self.descriptor, PollFlags::IN)];
+        poll(&mut waited, most.as_ref()).is_ok_and(|ready| ready > 0)
     }
 
     /// Ends the process, whose memory cannot be had.
@@ -175,7 +205,8 @@ fn gone() -> io::Error {
     io::ErrorKind::NotFound.into()
 }
 
-fn start_time(pid: i32) -> io::Result<u64> {
+/// In the kernel's ticks since it booted.
+pub(crate) fn start_time(pid: i32) -> io::Result<u64> {
     let stat = fs::read(format!("/proc/{pid}/stat"))?;
     let stat = String::from_utf8_lossy(&stat);
     // The name before may hold anything.
@@ -202,6 +233,18 @@ mod tests {
         assert_eq!((again.uid(), again.started()), (peer.uid(), peer.started()));
         let other = Process::find(peer.pid(), peer.started() + 1).unwrap_err();
         assert_eq!(other.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn page_that_was_not_touched_is_lacking() {
+        let (one, _other) = UnixStream::pair().unwrap();
+        let process = Process::peer(&one).unwrap();
+        let page = rustix::param::page_size();
+        let mut memory = memmap2::MmapMut::map_anon(2 * page).unwrap();
+        let _ = memory.advise(memmap2::Advice::NoHugePage);
+        memory[0] = 1;
+        let address = memory.as_ptr().addr() as u64;
+        assert!(!process.lacks(address) && process.lacks(address + page as u64));
     }
 
     #[test]

@@ -1,5 +1,9 @@
 //! The memory file that VMs are restored from: read by `pread(2)`, so that a file that is cut off
 //! meanwhile is an error and never a signal.
+//!
+//! Memory that is sealed, such as an image, cannot be cut off or written to. It is mapped, and
+//! copied from there to VMs.
+#![allow(unsafe_code)]
 
 use std::fs::{self, File};
 use std::io;
@@ -7,6 +11,8 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use hugekit_sys::memfd;
+use memmap2::Mmap;
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -89,6 +95,8 @@ pub struct Source {
     file: File,
     identity: Identity,
     len: u64,
+    /// All of it, if it is sealed.
+    mapped: Option<Mmap>,
 }
 
 impl Source {
@@ -116,8 +124,10 @@ impl Source {
             let others: io::Result<Vec<Part>> = made_of.iter().map(Part::of).collect();
             Ok((len, if made_of.is_empty() { vec![own] } else { others? }))
         };
-        match look() {
-            Ok((len, parts)) => Ok(Self { file, identity: Identity { name, parts }, len }),
+        match look().and_then(|found| Ok((found, map_if_sealed(&file)?))) {
+            Ok(((len, parts), mapped)) => {
+                Ok(Self { file, identity: Identity { name, parts }, len, mapped })
+            }
             Err(source) => Err(SourceError::Open { path: name, source }),
         }
     }
@@ -168,6 +178,14 @@ impl Source {
         })
     }
 
+    /// These bytes without a copy, if they are mapped and have no hole: to read a hole of a mapping
+    /// would give it memory.
+    pub(crate) fn mapped(&self, offsets: &Range<u64>) -> Option<&[u8]> {
+        let mapped = self.mapped.as_ref()?;
+        let is_data = self.next_data(offsets.clone()).as_ref() == Some(offsets);
+        is_data.then(|| &mapped[offsets.start as usize..offsets.end as usize])
+    }
+
     /// The first run of bytes within `range` that is not a hole. A file system that knows no holes
     /// has one run.
     pub(crate) fn next_data(&self, range: Range<u64>) -> Option<Range<u64>> {
@@ -182,6 +200,15 @@ impl Source {
         let end = seek(&self.file, SeekFrom::Hole(start)).unwrap_or(range.end);
         Some(start..end.min(range.end))
     }
+}
+
+fn map_if_sealed(file: &File) -> io::Result<Option<Mmap>> {
+    if !memfd::has_sealed_contents(file)? || file.metadata()?.len() == 0 {
+        return Ok(None);
+    }
+    // SAFETY: no process can change a byte or the length of the file any more: it has the seals for
+    // that, and seals are never lifted.
+    unsafe { Mmap::map(file) }.map(Some)
 }
 
 #[cfg(test)]
@@ -234,6 +261,36 @@ mod tests {
         assert!(data.contains(&(4 << 20)));
         assert_eq!(source.next_data(5 << 20..6 << 20).map(|data| data.start), None);
         assert_eq!(source.next_data(4 << 20..(4 << 20) + 10), Some(4 << 20..(4 << 20) + 10));
+    }
+
+    /// A file of memory with a page of data before a hole.
+    fn memory() -> File {
+        let flags = rustix::fs::MemfdFlags::ALLOW_SEALING;
+        let file = File::from(rustix::fs::memfd_create("hugekit-test", flags).unwrap());
+        file.set_len(4 << 20).unwrap();
+        file.write_all_at(&vec![7; 1 << 20], 0).unwrap();
+        file
+    }
+
+    #[test]
+    fn sealed_memory_is_mapped_and_its_holes_are_not_read() {
+        let file = memory();
+        memfd::seal_contents(&file).unwrap();
+        let source = Source::of_memory(file, "image".into(), &[]).unwrap();
+        assert_eq!(source.mapped(&(4096..8192)), Some(&[7; 4096][..]));
+        assert_eq!(source.mapped(&(0..4 << 20)), None);
+        assert_eq!(source.mapped(&(3 << 20..4 << 20)), None);
+        let mut bytes = [1; 4096];
+        source.read(3 << 20, &mut bytes).unwrap();
+        assert_eq!(bytes, [0; 4096]);
+    }
+
+    #[test]
+    fn memory_that_may_be_cut_off_is_not_mapped() {
+        let source = Source::of_memory(memory(), "image".into(), &[]).unwrap();
+        assert_eq!(source.mapped(&(4096..8192)), None);
+        let (_folder, path) = file(&[7; 8192]);
+        assert_eq!(Source::open(&path).unwrap().mapped(&(0..4096)), None);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! What a later pager must know of a VM: two files in the state folder.
 //!
 //! `PID-START.json` says which process it is, its layout and its memory file. `PID-START.pages` is
-//! mapped: whether the pager was leaving, the messages that were read last, and a bit for each page
-//! that the VM gave back. Messages are read into the mapping by the kernel itself, so a pager that
+//! mapped: whether the pager was leaving, the messages that were read last, a bit for each page that
+//! the VM gave back, and one for each page that has data. Messages are read into the mapping by the kernel itself, so a pager that
 //! is killed at any moment loses none: a remove event that was delivered is either in the mapping
 //! or a bit already. Bits are only set, so to process a message twice is harmless.
 //!
@@ -52,6 +52,7 @@ pub(crate) struct State {
     record: PathBuf,
     pages: PathBuf,
     map: MmapRaw,
+    /// Words of each kind of bits.
     words: usize,
     _locked: File,
 }
@@ -72,7 +73,7 @@ impl State {
             layout: layout.clone(),
             source: source.clone(),
         };
-        let path = folder.join(format!("{pid}-{started}.json"));
+        let path = record_path(folder, process);
         if path.exists() {
             return Err(io::Error::other("this process has connected already"));
         }
@@ -102,8 +103,8 @@ impl State {
             Errno::WOULDBLOCK => io::Error::from(io::ErrorKind::WouldBlock),
             other => other.into(),
         })?;
-        let words = BITS + words_of(layout.end() / base_page());
-        let bytes = (words * size_of::<u64>()) as u64;
+        let words = words_of(layout.end() / base_page());
+        let bytes = ((BITS + 2 * words) * size_of::<u64>()) as u64;
         // A write to the mapping must not find the file system full.
         fallocate(&file, FallocateFlags::empty(), 0, bytes)?;
         let map = MmapOptions::new().len(bytes as usize).map_raw(&file)?;
@@ -114,7 +115,7 @@ impl State {
         // SAFETY: the mapping has so many words, starts at a page, and lives as long as `self`. All
         // processes and threads access it by atomic words only, or by the kernel, for which any
         // bytes are valid words.
-        unsafe { std::slice::from_raw_parts(self.map.as_ptr().cast(), self.words) }
+        unsafe { std::slice::from_raw_parts(self.map.as_ptr().cast(), BITS + 2 * self.words) }
     }
 
     /// Room that messages are read into.
@@ -124,7 +125,12 @@ impl State {
 
     /// One bit for each base page by its offset: given back by the VM, and zero since.
     pub(crate) fn removed(&self) -> Bitmap<'_> {
-        Bitmap(&self.words()[BITS..])
+        Bitmap(&self.words()[BITS..][..self.words])
+    }
+
+    /// One bit for each base page by its offset: it has data and is there.
+    pub(crate) fn data(&self) -> Bitmap<'_> {
+        Bitmap(&self.words()[BITS + self.words..])
     }
 
     /// Whether the VM's memory was being left to the kernel: from then on it must not be registered
@@ -142,6 +148,15 @@ impl State {
         let _ = fs::remove_file(&self.record);
         let _ = fs::remove_file(&self.pages);
     }
+}
+
+/// Whether an earlier pager has recorded the VM of a process.
+pub(crate) fn is_recorded(folder: &Path, process: &Process) -> bool {
+    record_path(folder, process).exists()
+}
+
+fn record_path(folder: &Path, process: &Process) -> PathBuf {
+    folder.join(format!("{}-{}.json", process.pid(), process.started()))
 }
 
 /// What earlier pagers have left: records that can be read, with their paths.

@@ -157,18 +157,18 @@ impl<'a> Server<'a> {
     }
 
     fn supply(&mut self, read: Read) -> Result<(), Stop> {
-        let Read { piece, bytes, len, is_wanted } = read;
+        let Read { piece, found, room, is_wanted } = read;
         let (supply, since) = (if is_wanted { Supply::All } else { Supply::Data }, Instant::now());
-        let offsets = piece.offset..piece.offset + piece.len;
+        let offsets = piece.offsets();
         if !self.is_done(&offsets) {
-            match self.install(piece, len.map(|len| &bytes[..len]), supply) {
+            match self.install(piece, self.vm.bytes_of(piece, found, &room), supply) {
                 Err(Stop::Failed(why)) => self.fail(why),
                 done => done?,
             }
             self.set_done(&offsets);
         }
         if let Ahead::Reading { buffers, rested, .. } = &mut self.ahead {
-            let _ = buffers.send(bytes);
+            let _ = buffers.send(room);
             if !is_wanted {
                 // The VM has at least half of the time.
                 *rested = Instant::now() + since.elapsed();
@@ -194,10 +194,10 @@ impl<'a> Server<'a> {
             });
     }
 
-    /// All data is there.
-    fn complete(&mut self) -> Result<bool, Stop> {
+    /// All data is there, or the VM was being left by an earlier pager.
+    pub(super) fn complete(&mut self) -> Result<bool, Stop> {
         self.ahead = Ahead::Off;
-        let stays = self.settings.stay;
+        let stays = self.settings.stay && !self.vm.state.is_leaving();
         if !stays {
             self.leave()?;
         }

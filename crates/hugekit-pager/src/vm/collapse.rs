@@ -16,6 +16,9 @@ const HUGE: u64 = HUGE_PAGE_BYTES as u64;
 const ROUNDS: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// How long a process may take to end whose memory is gone.
+const ENDING: Duration = Duration::from_secs(1);
+
 impl Server<'_> {
     /// Collapses each aligned 2 MiB of which at least half is data and nothing was given back.
     /// Returns the bytes.
@@ -69,7 +72,8 @@ impl Vm {
         for region in self.layout.regions() {
             match self.faults.unregister(&region.addresses()) {
                 Ok(()) => {}
-                Err(_) if self.process.has_ended() => return Err(Stop::Ended),
+                // Its memory is gone, and soon it is.
+                Err(_) if self.process.await_end(ENDING) => return Err(Stop::Ended),
                 Err(errno) => {
                     let why =
                         super::VmError::Kernel { address: region.start, source: errno.into() };

@@ -80,9 +80,12 @@ impl<'a> Server<'a> {
     /// the VM still needs one.
     pub(crate) fn run(mut self) -> bool {
         std::thread::scope(|scope| {
-            self.start_ahead(scope);
+            let was_left = self.vm.state.is_leaving();
+            if !was_left {
+                self.start_ahead(scope);
+            }
             let needs_one = loop {
-                match self.step(scope) {
+                match if was_left { self.complete() } else { self.step(scope) } {
                     Ok(true) => {}
                     Ok(false) => break false,
                     Err(Stop::Asked) => break true,
@@ -179,8 +182,8 @@ impl<'a> Server<'a> {
         let mut buffer = std::mem::take(&mut self.buffer);
         let pieces: Vec<Piece> = self.vm.layout.pieces(offsets).collect();
         let done = pieces.into_iter().try_for_each(|piece| {
-            let bytes = self.vm.read(piece, &mut buffer).map_err(|why| Stop::Failed(why.into()))?;
-            self.install(piece, bytes, supply)
+            let found = self.vm.find(piece, &mut buffer).map_err(|why| Stop::Failed(why.into()))?;
+            self.install(piece, self.vm.bytes_of(piece, found, &buffer), supply)
         });
         self.buffer = buffer;
         done

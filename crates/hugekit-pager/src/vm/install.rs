@@ -31,6 +31,11 @@ enum Kind {
 /// How long memory for a page is waited for.
 const SHORTAGE: Duration = Duration::from_secs(10);
 
+/// The same of pages of hugetlbfs, which the kernel does not make by reclaim.
+const HUGETLB_SHORTAGE: Duration = Duration::from_secs(2);
+
+const HUGETLB_POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
+
 /// The pause before the kernel is asked again.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -104,6 +109,10 @@ impl Server<'_> {
     ) -> Result<u64, Stop> {
         let page = self.vm.layout.page();
         match errno {
+            // The kernel says so of hugetlbfs as well if no page is free.
+            Errno::EXIST if self.vm.layout.is_hugetlb() && self.vm.process.lacks(address) => {
+                self.wait_for_memory(address, short_since).map(|()| 0)
+            }
             // The page is there. Who waits for it began to before.
             Errno::EXIST => {
                 if supply == Supply::All {
@@ -136,8 +145,8 @@ impl Server<'_> {
 
     fn wait_for_memory(&mut self, address: u64, since: &mut Option<Instant>) -> Result<(), Stop> {
         let since = since.get_or_insert_with(Instant::now);
-        if since.elapsed() >= SHORTAGE {
-            return Err(Stop::Failed(VmError::NoMemory { address, seconds: SHORTAGE.as_secs() }));
+        if since.elapsed() >= self.vm.longest_shortage() {
+            return Err(Stop::Failed(self.vm.shortage(address)));
         }
         std::thread::sleep(PAUSE);
         self.vm.wait(self.stop, &self.bell, Some(Duration::ZERO))
@@ -145,6 +154,20 @@ impl Server<'_> {
 }
 
 impl Vm {
+    fn longest_shortage(&self) -> Duration {
+        if self.layout.is_hugetlb() { HUGETLB_SHORTAGE } else { SHORTAGE }
+    }
+
+    fn shortage(&self, address: u64) -> VmError {
+        let seconds = self.longest_shortage().as_secs();
+        if !self.layout.is_hugetlb() {
+            return VmError::NoMemory { address, seconds };
+        }
+        let (needed, free) = (self.layout.bytes() / self.layout.page(), pool("free_hugepages"));
+        let more = pool("nr_hugepages") - free.min(pool("nr_hugepages")) + needed;
+        VmError::NoHugePages { address, seconds, needed, free, more }
+    }
+
     /// What the page at `at` is, and where a run of such pages ends.
     fn run_at(&self, piece: Piece, bytes: Option<&[u8]>, at: u64) -> (Kind, u64) {
         let page = self.layout.page();
@@ -162,6 +185,12 @@ impl Vm {
         let is_removed = self.state.removed().has(offset / base_page());
         if is_removed || bytes.is_none_or(is_zero) { Kind::Zeroes } else { Kind::Data }
     }
+}
+
+/// A number of the pool of 2 MiB pages.
+fn pool(name: &str) -> u64 {
+    let text = std::fs::read_to_string(format!("{HUGETLB_POOL}/{name}"));
+    text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
 
 fn page_at(bytes: &[u8], at: u64, page: u64) -> &[u8] {

@@ -47,8 +47,6 @@ pub(crate) struct Vm {
     block: u64,
     /// Blocks all of whose data is there.
     done: Vec<AtomicU64>,
-    /// Base pages that have data and are there, by offset.
-    data: Vec<AtomicU64>,
 }
 
 impl Vm {
@@ -61,10 +59,9 @@ impl Vm {
         around: u64,
     ) -> Self {
         let block = around.max(layout.page());
-        let words = |bits| (0..words_of(bits)).map(|_| AtomicU64::new(0)).collect();
-        let done = words(layout.end().div_ceil(block));
-        let data = words(layout.end() / base_page());
-        Self { process, faults, layout, source, state, block, done, data }
+        let words = words_of(layout.end().div_ceil(block));
+        let done = (0..words).map(|_| AtomicU64::new(0)).collect();
+        Self { process, faults, layout, source, state, block, done }
     }
 
     /// Has this descriptor serve all regions, which it does already unless the VMM lied.
@@ -100,28 +97,19 @@ impl Vm {
         Ok(faults)
     }
 
-    /// Ends what a pager was doing that was killed while it left a VM. What was not there then is
-    /// zero since.
-    pub(crate) fn finish_leaving(
-        process: &Process,
-        layout: &Layout,
-        state: &State,
-    ) -> Result<(), Refusal> {
+    /// Of the descriptors that a process has, the one by which a pager was leaving these regions
+    /// when it was killed. They are not registered again: pages that were not there then are zero since.
+    pub(crate) fn find_left(process: &Process, layout: &Layout) -> Result<Userfaultfd, Refusal> {
+        let mut refusal = Refusal::Descriptors(0);
         for descriptor in process.userfaultfds().map_err(Refusal::Process)? {
             let faults = Userfaultfd::new(descriptor)?;
-            for region in layout.regions() {
-                let refused = |errno: rustix::io::Errno| Refusal::Process(errno.into());
-                faults.unregister(&region.addresses()).map_err(refused)?;
-            }
-            let unregistered = layout.regions()[0].addresses();
-            while faults.is_changing(&unregistered) && !process.has_ended() {
-                let read = faults.read(state.messages());
-                read.map_err(|errno| Refusal::Process(errno.into()))?;
-                std::thread::sleep(std::time::Duration::from_millis(1));
+            let mut regions = layout.regions().iter();
+            match regions.try_for_each(|region| faults.unregister(&region.addresses())) {
+                Ok(()) => return Ok(faults),
+                Err(errno) => refusal = Refusal::Process(errno.into()),
             }
         }
-        state.remove();
-        Ok(())
+        Err(refusal)
     }
 
     /// Has every thread that waits try again: the message of its fault may have been read and not
@@ -149,7 +137,7 @@ impl Vm {
     }
 
     fn data(&self) -> Bitmap<'_> {
-        Bitmap(&self.data)
+        self.state.data()
     }
 
     /// Offsets of a block.
@@ -157,15 +145,38 @@ impl Vm {
         block * self.block..((block + 1) * self.block).min(self.layout.end())
     }
 
-    /// The bytes of a piece in the memory file; `None` of a hole.
-    fn read<'b>(&self, piece: Piece, to: &'b mut [u8]) -> Result<Option<&'b [u8]>, SourceError> {
-        if self.source.next_data(piece.offset..piece.offset + piece.len).is_none() {
-            return self.source.check_length().map(|()| None);
+    /// Finds the bytes of a piece in the memory file, and reads them to `room` if they are not
+    /// mapped.
+    fn find(&self, piece: Piece, room: &mut [u8]) -> Result<Found, SourceError> {
+        let offsets = piece.offsets();
+        if self.source.next_data(offsets.clone()).is_none() {
+            return self.source.check_length().map(|()| Found::Hole);
         }
-        let to = &mut to[..piece.len as usize];
-        self.source.read(piece.offset, to)?;
-        Ok(Some(to))
+        if self.source.mapped(&offsets).is_some() {
+            return Ok(Found::Mapped);
+        }
+        self.source.read(piece.offset, &mut room[..piece.len as usize])?;
+        Ok(Found::Read)
     }
+
+    /// The bytes that were found; `None` of a hole.
+    fn bytes_of<'b>(&'b self, piece: Piece, found: Found, room: &'b [u8]) -> Option<&'b [u8]> {
+        match found {
+            Found::Hole => None,
+            Found::Mapped => self.source.mapped(&piece.offsets()),
+            Found::Read => Some(&room[..piece.len as usize]),
+        }
+    }
+}
+
+/// Where bytes of the memory file are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    /// All of them are zero.
+    Hole,
+    Mapped,
+    /// In the room for them.
+    Read,
 }
 
 /// Base pages of these offsets.

@@ -8,9 +8,9 @@ use std::sync::mpsc::{Receiver, Sender};
 
 use hugekit_sys::thread;
 
-use super::Vm;
 use super::demand::FAR;
 use super::wait::Bell;
+use super::{Found, Vm};
 use crate::layout::Piece;
 use crate::source::SourceError;
 use crate::working_set::WorkingSet;
@@ -30,9 +30,9 @@ pub(super) enum Chunk {
 /// Bytes that were read.
 pub(super) struct Read {
     pub(super) piece: Piece,
-    pub(super) bytes: Vec<u8>,
-    /// How many of `bytes` were read; `None` of a hole.
-    pub(super) len: Option<usize>,
+    pub(super) found: Found,
+    /// Room for the bytes.
+    pub(super) room: Vec<u8>,
     /// Whether they are of the working set.
     pub(super) is_wanted: bool,
 }
@@ -124,10 +124,9 @@ impl Reader<'_> {
         if blocks.all(|block| self.vm.done().has(block)) {
             return Ok(());
         }
-        let mut bytes = self.empty.recv().map_err(|_| Ending::Hung)?;
-        let read = self.vm.read(piece, &mut bytes).map_err(Ending::Source)?;
-        let len = read.map(<[u8]>::len);
-        let read = Read { piece, bytes, len, is_wanted };
+        let mut room = self.empty.recv().map_err(|_| Ending::Hung)?;
+        let found = self.vm.find(piece, &mut room).map_err(Ending::Source)?;
+        let read = Read { piece, found, room, is_wanted };
         self.filled.send(Chunk::Read(read)).map_err(|_| Ending::Hung)?;
         self.bell.ring();
         Ok(())

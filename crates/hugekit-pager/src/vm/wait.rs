@@ -26,6 +26,12 @@ impl Bell {
         let _ = io::read(&self.0, &mut [0; 8]);
     }
 
+    /// Waits; whether it was rung.
+    pub(crate) fn await_ring(&self, most: Duration) -> bool {
+        let most = Timespec::try_from(most).ok();
+        poll(&mut [PollFd::new(&self.0, PollFlags::IN)], most.as_ref()).is_ok_and(|rung| rung > 0)
+    }
+
     pub(crate) fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.0.as_fd()
     }

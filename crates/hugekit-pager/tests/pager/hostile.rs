@@ -8,14 +8,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 
 use hugekit_guests::small_vmm::send_handshake;
-use hugekit_guests::{Pages, Request, SmallVmm};
+use hugekit_guests::{Request, SmallVmm};
 use hugekit_sys::userfaultfd;
 use libtest_mimic::{Completion, Failed, Trial};
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
-use crate::memory_file::{MIB, MemoryFile};
-use crate::pager_process::{Options, PagerProcess};
+use crate::fixture::Fixture;
+use crate::memory_file::MIB;
+use crate::pager_process::Options;
 
 const LEN: u64 = 8 * MIB;
 
@@ -66,45 +66,39 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 fn check(attack: &Attack) {
-    let folder = TempDir::new().unwrap();
-    let memory = MemoryFile::create(folder.path(), LEN);
-    let pager = PagerProcess::start(folder.path(), &Options::new(&memory.path));
-    (attack.act)(UnixStream::connect(&pager.socket).unwrap());
-    let line = pager.await_line("refused");
+    let fixture = Fixture::new(LEN);
+    (attack.act)(UnixStream::connect(&fixture.pager.socket).unwrap());
+    let line = fixture.pager.await_line("refused");
     assert!(line.contains(attack.words), "{line}");
-    let mut vmm = SmallVmm::start(&pager.socket, &[LEN], Pages::Base).unwrap();
-    memory.check(&mut vmm.serial, None);
+    fixture.check(&mut fixture.vm(), None);
 }
 
 fn silent_vmms() {
-    let folder = TempDir::new().unwrap();
-    let memory = MemoryFile::create(folder.path(), LEN);
-    let pager = PagerProcess::start(folder.path(), &Options::new(&memory.path));
-    let silent: Vec<_> = (0..50).map(|_| UnixStream::connect(&pager.socket).unwrap()).collect();
-    let mut vmm = SmallVmm::start(&pager.socket, &[LEN], Pages::Base).unwrap();
-    vmm.serial.ask(Request::Reply).unwrap();
-    memory.check(&mut vmm.serial, None);
-    pager.await_line("no whole message came");
+    let fixture = Fixture::new(LEN);
+    let connect = |_| UnixStream::connect(&fixture.pager.socket).unwrap();
+    let silent: Vec<_> = (0..50).map(connect).collect();
+    let mut vm = fixture.vm();
+    vm.serial.ask(Request::Reply).unwrap();
+    fixture.check(&mut vm, None);
+    fixture.pager.await_line("no whole message came");
     drop(silent);
 }
 
 fn other_users() {
     const NAMED: u32 = 60_001;
     const OTHER: u32 = 60_002;
-    let folder = TempDir::new().unwrap();
-    std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
-    let memory = MemoryFile::create(folder.path(), LEN);
-    let options = Options { users: vec![NAMED], ..Options::new(&memory.path) };
-    let pager = PagerProcess::start(folder.path(), &options);
-    let start = |user| SmallVmm::start_as(user, folder.path(), &pager.socket, &[LEN]).unwrap();
+    let fixture = Fixture::with(LEN, |options| Options { users: vec![NAMED], ..options });
+    std::fs::set_permissions(fixture.folder(), Permissions::from_mode(0o755)).unwrap();
+    let (folder, socket) = (fixture.folder(), &fixture.pager.socket);
+    let start = |user| SmallVmm::start_as(user, folder, socket, &[LEN]).unwrap();
     let other = start(OTHER);
-    let line = pager.await_line("refused");
+    let line = fixture.pager.await_line("refused");
     assert!(
         line.contains(&format!("{}: refused: it belongs to user {OTHER}", other.pid())),
         "{line}"
     );
     drop(other);
-    memory.check(&mut start(NAMED).serial, None);
+    fixture.check(&mut start(NAMED), None);
 }
 
 fn region(start: u64, size: u64, offset: u64) -> Value {

@@ -1,15 +1,18 @@
-//! Pagers that are killed at random moments: the next one takes every VM over, with every byte.
+//! Pagers that are killed at random moments, from before a VMM connects until after its VM is
+//! complete: the next one takes every VM over, with every byte.
 //!
-//! `HUGEKIT_PAGER_KILLS` is how many of each kind, instead of the usual few.
+//! `HUGEKIT_PAGER_KILLS` is how many of each kind, instead of the usual few. A VMM that finds no
+//! pager, or loses it before it has sent its message, sees an error at once. Such a restore is
+//! repeated, and its kill is not counted.
 
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use hugekit_guests::{Pages, Request, SmallVmm};
+use hugekit_guests::{Request, SmallVmm};
 use libtest_mimic::{Failed, Trial};
-use tempfile::TempDir;
 
-use crate::memory_file::{MIB, MemoryFile};
+use crate::fixture::Fixture;
+use crate::memory_file::MIB;
 use crate::pager_process::{Options, PagerProcess};
 
 const USUAL: u32 = 20;
@@ -19,8 +22,17 @@ const OF_ONE: u32 = 4;
 
 const LEN: u64 = 32 * MIB;
 
+/// What a VM gives back.
+const REMOVED: (u64, u64) = (6 * MIB, 4 * MIB);
+
+const LONGEST_ANSWER: Duration = Duration::from_secs(30);
+
 pub(crate) fn kills() -> u32 {
-    std::env::var("HUGEKIT_PAGER_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(USUAL)
+    asked().unwrap_or(USUAL)
+}
+
+fn asked() -> Option<u32> {
+    std::env::var("HUGEKIT_PAGER_KILLS").ok()?.parse().ok()
 }
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -30,39 +42,111 @@ pub(crate) fn trials() -> Vec<Trial> {
     })]
 }
 
-/// Between the start of reading ahead and some time after the end of it.
-pub(crate) fn random_moment() -> Duration {
-    Duration::from_micros(fastrand::u64(0..40_000))
+/// When a pager is killed: half of the time about when it records the VM, which is `typical` after
+/// the start of a restore, and otherwise at any time until all data was read ahead.
+pub(crate) fn random_moment(typical: Duration) -> Duration {
+    let typical = typical.as_micros() as u64;
+    let micros = if fastrand::bool() {
+        fastrand::u64(typical / 2..typical * 3 / 2 + 1)
+    } else {
+        fastrand::u64(0..typical + 40_000)
+    };
+    Duration::from_micros(micros)
+}
+
+/// What happened to VMs.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    survived: u32,
+    /// Of these, VMs that the killed pager had not recorded.
+    lost: u32,
+    /// Restores that saw an error.
+    refused: u32,
+}
+
+impl Tally {
+    /// A pager was killed, and the VM has every byte.
+    pub(crate) fn survived(&mut self, pid: i32, pager: &PagerProcess) {
+        self.survived += 1;
+        self.lost += u32::from(!pager.log().contains(&format!("{pid}: serving")));
+    }
+
+    pub(crate) fn refused(&mut self) {
+        self.refused += 1;
+        let most = 50 * kills();
+        assert!(self.refused < most, "{most} restores saw an error");
+    }
+
+    pub(crate) fn is_enough(&self) -> bool {
+        self.survived >= kills()
+    }
+
+    /// Prints it if many kills were asked for.
+    pub(crate) fn print(&self, what: &str) {
+        if asked().is_some() {
+            eprintln!("{what}: {self:?}");
+        }
+    }
 }
 
 fn small_vmm_survives_every_kill() {
-    let folder = TempDir::new().unwrap();
-    let memory = MemoryFile::create(folder.path(), LEN);
-    let removed = (6 * MIB, 4 * MIB);
-    for round in 0..kills().div_ceil(OF_ONE) {
-        let all = Options::new(&memory.path);
-        let options = match round % 3 {
-            0 => all,
-            1 => Options { stay: true, ..all },
-            // Nothing is read ahead that could wake the VM, and at any moment a fault is being
-            // answered.
-            _ => Options { prefetch: false, around: 4096, ..all },
-        };
-        let mut pager = PagerProcess::start(folder.path(), &options);
-        let served = pager.log().len();
-        let mut vmm = SmallVmm::start(&pager.socket, &[LEN], Pages::Base).unwrap();
-        pager.await_line_behind(served, "serving");
-        for _ in 0..OF_ONE {
-            // It waits for its memory, gives some back, or both, when the pager is killed.
-            vmm.serial.send(Request::Remove { start: removed.0, len: removed.1 }).unwrap();
-            vmm.serial.send(Request::Touch { start: 0, len: LEN }).unwrap();
-            sleep(random_moment());
-            pager.kill();
-            pager = PagerProcess::start(folder.path(), &options);
-            for _ in 0..2 {
-                vmm.serial.answer_within(Duration::from_secs(30)).unwrap();
-            }
+    let mut tally = Tally::default();
+    for round in 0.. {
+        if tally.is_enough() {
+            break;
         }
-        memory.check(&mut vmm.serial, Some(removed));
+        survive(round, &mut tally);
     }
+    tally.print("small VMM");
+}
+
+/// One VM that lives through several kills.
+fn survive(round: u32, tally: &mut Tally) {
+    let mut fixture = Fixture::with(LEN, |all| match round % 3 {
+        0 => all,
+        1 => Options { stay: true, ..all },
+        // Nothing is read ahead that could wake the VM, and at any moment a fault is being
+        // answered.
+        _ => Options { prefetch: false, around: 4096, ..all },
+    });
+    let typical = time_to_serve(&fixture);
+    let mut vm = fixture.vm();
+    if kill_under(&mut fixture, &mut vm, random_moment(typical)).is_err() {
+        // By itself and not by a signal: it has seen an error.
+        let ending = vm.ending_within(LONGEST_ANSWER).unwrap();
+        assert_eq!(ending.and_then(|status| status.code()), Some(1), "the VM hangs or has crashed");
+        return tally.refused();
+    }
+    tally.survived(vm.pid(), &fixture.pager);
+    for _ in 1..OF_ONE {
+        kill_under(&mut fixture, &mut vm, random_moment(typical)).unwrap();
+        tally.survived(vm.pid(), &fixture.pager);
+    }
+    fixture.check(&mut vm, Some(REMOVED));
+}
+
+/// The VM waits for its memory, gives some back, or both, when the pager is killed.
+fn kill_under(fixture: &mut Fixture, vm: &mut SmallVmm, at: Duration) -> std::io::Result<()> {
+    let (start, len) = REMOVED;
+    let sent = vm
+        .serial
+        .send(Request::Remove { start, len })
+        .and_then(|()| vm.serial.send(Request::Touch { start: 0, len: LEN }));
+    sleep(at);
+    fixture.pager.kill();
+    fixture.start_next();
+    sent?;
+    for _ in 0..2 {
+        vm.serial.answer_within(LONGEST_ANSWER)?;
+    }
+    Ok(())
+}
+
+/// From the start of a VMM until its VM is recorded.
+fn time_to_serve(fixture: &Fixture) -> Duration {
+    let before = fixture.pager.log().len();
+    let since = Instant::now();
+    let _vm = fixture.vm();
+    fixture.pager.await_line_behind(before, "serving");
+    since.elapsed()
 }

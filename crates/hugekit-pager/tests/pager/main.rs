@@ -1,7 +1,9 @@
 //! A pager and VMs as processes: bytes after a restore, kills, hostile VMMs, memory given back.
 
+mod fixture;
 mod hostile;
 mod kills;
+mod lost;
 mod memory_file;
 mod pager_process;
 mod small;
@@ -15,9 +17,10 @@ fn main() {
     let mut arguments = Arguments::from_args();
     // Guests share the machine's memory and CPUs, and each one polls.
     arguments.test_threads = Some(1);
-    let trials: Vec<Trial> = [stock::trials(), small::trials(), hostile::trials(), kills::trials()]
-        .into_iter()
-        .flatten()
-        .collect();
+    let trials: Vec<Trial> =
+        [stock::trials(), small::trials(), lost::trials(), hostile::trials(), kills::trials()]
+            .into_iter()
+            .flatten()
+            .collect();
     libtest_mimic::run(&arguments, trials).exit();
 }

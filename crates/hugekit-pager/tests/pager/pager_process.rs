@@ -2,12 +2,16 @@
 
 use std::fs::{self, File};
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use hugekit_pager::{Pager, Settings, Source};
+use hugekit_pager::{Pager, Settings, Source, SourceError};
+use hugekit_sys::memfd;
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::process::{Pid, Signal, kill_process};
 
 const ARGUMENT: &str = "hugekit-test-pager";
 
@@ -22,6 +26,8 @@ pub(crate) struct Options {
     pub(crate) prefetch: bool,
     pub(crate) stay: bool,
     pub(crate) record_ms: u64,
+    /// Whether the pager copies the memory file to memory, which it seals.
+    pub(crate) sealed: bool,
     pub(crate) users: Vec<u32>,
 }
 
@@ -34,6 +40,7 @@ impl Options {
             prefetch: true,
             stay: false,
             record_ms: 0,
+            sealed: false,
             users: Vec::new(),
         }
     }
@@ -52,12 +59,12 @@ impl PagerProcess {
         let (socket, log) = (folder.join("pager.sock"), folder.join("pager.log"));
         let said = File::options().create(true).append(true).open(&log).unwrap();
         let before = fs::read_to_string(&log).unwrap().len();
-        let Options { memory, around, prefetch, stay, record_ms, users } = options;
+        let Options { memory, around, prefetch, stay, record_ms, sealed, users } = options;
         let child = Command::new(std::env::current_exe().unwrap())
             .arg(ARGUMENT)
             .args([&socket, memory])
             .args([around.to_string(), prefetch.to_string(), stay.to_string()])
-            .arg(record_ms.to_string())
+            .args([record_ms.to_string(), sealed.to_string()])
             .args(users.iter().map(u32::to_string))
             .stdin(Stdio::piped())
             .stderr(said)
@@ -66,6 +73,17 @@ impl PagerProcess {
         let pager = Self { child, socket, log };
         pager.await_line_behind(before, "listening");
         pager
+    }
+
+    /// Has it do nothing any more. Its socket is still there.
+    pub(crate) fn freeze(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::STOP).unwrap();
+        let stat = format!("/proc/{}/stat", self.child.id());
+        let until = Instant::now() + LONGEST_WAIT;
+        while !fs::read_to_string(&stat).unwrap().contains(") T ") {
+            assert!(Instant::now() < until, "the pager does not stop");
+            sleep(Duration::from_millis(1));
+        }
     }
 
     /// Kills it, as `kill -9` does.
@@ -118,11 +136,30 @@ pub(crate) fn run_if_asked() {
     settings.prefetch = arguments[4] == "true";
     settings.stay = arguments[5] == "true";
     settings.record = Duration::from_millis(arguments[6].parse().unwrap());
-    settings.users = arguments[7..].iter().map(|user| user.parse().unwrap()).collect();
-    let source = Source::open(Path::new(&arguments[2])).unwrap();
-    let pager = Pager::start(settings, source).unwrap();
+    settings.users = arguments[8..].iter().map(|user| user.parse().unwrap()).collect();
+    let memory = Path::new(&arguments[2]);
+    let source = if arguments[7] == "true" { sealed(memory) } else { Source::open(memory) };
+    let pager = Pager::start(settings, source.unwrap()).unwrap();
     eprintln!("listening");
     let stop = std::io::stdin();
     pager.run(stop.as_fd(), &|event| eprintln!("{event}")).unwrap();
     std::process::exit(0);
+}
+
+/// The file as an image has it: sealed memory with the same holes.
+fn sealed(path: &Path) -> Result<Source, SourceError> {
+    let from = File::open(path).unwrap();
+    let len = from.metadata().unwrap().len();
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let memory = File::from(memfd_create("hugekit-test-image", flags).unwrap());
+    memory.set_len(len).unwrap();
+    for offset in (0..len).step_by(4096) {
+        let mut page = [0; 4096];
+        from.read_exact_at(&mut page, offset).unwrap();
+        if page != [0; 4096] {
+            memory.write_all_at(&page, offset).unwrap();
+        }
+    }
+    memfd::seal_contents(&memory).unwrap();
+    Source::of_memory(memory, path.to_owned(), &[from])
 }

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hugekit_guests::{Firecracker, Pages, Request, Snapshot, lacking};
 use libtest_mimic::{Completion, Trial};
 use tempfile::TempDir;
 
-use crate::kills::{kills, random_moment};
+use crate::kills::{Tally, random_moment};
 use crate::pager_process::{Options, PagerProcess};
 
 const MIB: u64 = 1 << 20;
@@ -28,6 +28,7 @@ const CHECKS: &[Check] = &[
     ("restore_on_demand_shows_every_byte", restore_on_demand_shows_every_byte),
     ("restore_with_everything_read_ahead_leaves_huge_pages", restore_read_ahead),
     ("guest_survives_every_kill_of_the_pager", guest_survives_every_kill),
+    ("memory_in_the_balloon_reads_zero_and_all_other_stays", balloon_in_a_loop),
 ];
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -43,10 +44,17 @@ pub(crate) fn trials() -> Vec<Trial> {
         })
     };
     let pages = [Pages::Base, Pages::Hugetlb2M];
-    pages
-        .into_iter()
-        .flat_map(|pages| CHECKS.iter().map(move |check| trial(pages, check)))
-        .collect()
+    let of_pages = pages.into_iter().flat_map(|pages| CHECKS.iter().map(move |c| trial(pages, c)));
+    let large = Trial::ignorable_test("large::every_byte_of_two_regions_is_shown", || {
+        Ok(match lacking() {
+            Some(reason) => Completion::ignored_with(reason),
+            None => {
+                two_regions();
+                Completion::Completed
+            }
+        })
+    });
+    of_pages.chain([large]).collect()
 }
 
 fn lacking_pages(pages: Pages) -> Option<String> {
@@ -57,10 +65,11 @@ fn lacking_pages(pages: Pages) -> Option<String> {
     is_short.then(|| format!("{needed} huge pages are needed, {free} are free"))
 }
 
-/// A snapshot of a guest that has written its pattern.
+/// A snapshot of a guest that has written its pattern, and has a balloon.
 fn saved(folder: &Path, pages: Pages) -> Snapshot {
     let snapshot = Snapshot::in_folder(folder);
     let mut origin = Firecracker::start(folder, "origin").unwrap();
+    origin.add_balloon().unwrap();
     origin.boot(MEMORY, pages).unwrap();
     let write = Request::Write { start: START, len: LEN, seed: SEED };
     origin.serial.ask(write).unwrap();
@@ -120,13 +129,170 @@ fn guest_survives_every_kill(pages: Pages) {
     let snapshot = saved(folder.path(), pages);
     let options = Options::new(&snapshot.memory);
     let mut pager = PagerProcess::start(folder.path(), &options);
-    for _ in 0..kills() {
-        let mut clone = restored(folder.path(), "clone", &snapshot, &pager);
+    let socket = pager.socket.clone();
+    let typical = time_to_serve(folder.path(), &snapshot, &pager);
+    let mut tally = Tally::default();
+    while !tally.is_enough() {
+        let mut clone = Firecracker::start(folder.path(), "clone").unwrap();
+        let (next, loaded) = std::thread::scope(|scope| {
+            let kill = || {
+                sleep(random_moment(typical));
+                pager.kill();
+                PagerProcess::start(folder.path(), &options)
+            };
+            let killer = scope.spawn(kill);
+            let loaded = clone.load_by_handler(&snapshot, &socket, true);
+            (killer.join().unwrap(), loaded)
+        });
+        pager = next;
+        if let Err(error) = loaded {
+            assert!(error.to_string().contains(": 400:"), "the restore hangs or crashes: {error}");
+            tally.refused();
+            continue;
+        }
         clone.serial.send(Request::Touch { start: 0, len: MEMORY * MIB }).unwrap();
-        sleep(random_moment());
-        pager.kill();
-        pager = PagerProcess::start(folder.path(), &options);
         clone.serial.answer_within(Duration::from_secs(30)).unwrap();
         check_bytes(&mut clone);
+        tally.survived(clone.pid(), &pager);
     }
+    tally.print(&format!("Firecracker, {pages:?}"));
+}
+
+/// From the request to restore a VM until it is recorded.
+fn time_to_serve(folder: &Path, snapshot: &Snapshot, pager: &PagerProcess) -> Duration {
+    let clone = Firecracker::start(folder, "clone").unwrap();
+    let since = Instant::now();
+    std::thread::scope(|scope| {
+        let load = || clone.load_by_handler(snapshot, &pager.socket, true).unwrap();
+        scope.spawn(load);
+        pager.await_line("serving");
+        since.elapsed()
+    })
+}
+
+/// Memory that Firecracker splits around the addresses of devices.
+const LARGE: u64 = 3200;
+
+/// Where the guest sees the second region.
+const UPPER: u64 = 4 << 30;
+
+/// What the guest has written in each region.
+const PART: u64 = 16 * MIB;
+
+/// Two virtual CPUs, of which the guest uses one. Most of the memory is a hole of the file. The
+/// second restore's message is lost with a pager.
+fn two_regions() {
+    let folder = TempDir::new().unwrap();
+    let snapshot = saved_with_two_regions(folder.path());
+    let options = Options::new(&snapshot.memory);
+    let mut pager = PagerProcess::start(folder.path(), &options);
+    let mut clone = restored(folder.path(), "clone", &snapshot, &pager);
+    check_two_regions(&mut clone);
+    pager.await_line("complete");
+    drop(clone);
+    pager.freeze();
+    let mut clone = Firecracker::start(folder.path(), "clone").unwrap();
+    let (pid, socket) = (clone.pid(), pager.socket.clone());
+    std::thread::scope(|scope| {
+        let load = scope.spawn(|| clone.load_by_handler(&snapshot, &socket, true).unwrap());
+        await_message(pid, || load.is_finished());
+        pager.kill();
+        pager = PagerProcess::start(folder.path(), &options);
+    });
+    let line = pager.await_line("taken over");
+    assert!(line.starts_with(&format!("{pid}:")), "{line}");
+    check_two_regions(&mut clone);
+}
+
+fn saved_with_two_regions(folder: &Path) -> Snapshot {
+    let snapshot = Snapshot::in_folder(folder);
+    let mut origin = Firecracker::start(folder, "origin").unwrap();
+    origin.boot_with(LARGE, Pages::Base, 2).unwrap();
+    for start in [START, UPPER] {
+        origin.serial.ask(Request::Write { start, len: PART, seed: SEED }).unwrap();
+    }
+    origin.save_with_holes(&snapshot).unwrap();
+    snapshot
+}
+
+fn check_two_regions(clone: &mut Firecracker) {
+    for start in [START, UPPER] {
+        let verify = Request::Verify { start, len: PART, seed: SEED };
+        assert_eq!(clone.serial.ask(verify).unwrap(), 0, "words at {start:#x} differ");
+        let zero = Request::NotZero { start: start + PART, len: PART };
+        assert_eq!(clone.serial.ask(zero).unwrap(), 0, "words behind {start:#x} are not zero");
+    }
+}
+
+/// Waits until a VMM has sent its message to a pager that does nothing: a thread of it waits for
+/// its memory, or it is done.
+fn await_message(pid: i32, is_done: impl Fn() -> bool) {
+    let until = Instant::now() + Duration::from_secs(30);
+    while !is_done() && !waits_for_memory(pid) {
+        assert!(Instant::now() < until, "the VMM sends no message");
+        sleep(Duration::from_millis(1));
+    }
+}
+
+/// Whether a userfaultfd of a process has a fault that was not answered.
+fn waits_for_memory(pid: i32) -> bool {
+    let infos = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap().flatten();
+    let texts = infos.filter_map(|info| std::fs::read_to_string(info.path()).ok());
+    let total = |text: String| text.lines().find_map(|l| l.strip_prefix("total:\t")?.parse().ok());
+    texts.filter_map(total).any(|total: u64| total > 0)
+}
+
+/// Memory that a guest gives to its balloon: parts of its pattern.
+const GIVEN: u64 = 64 * MIB;
+
+/// What it gives at once.
+fn unit(pages: Pages) -> u64 {
+    if pages == Pages::Base { MIB / 2 } else { 2 * MIB }
+}
+
+/// Restores with a balloon; `HUGEKIT_PAGER_BALLOONS` is how many, instead of the usual few.
+fn restores_with_a_balloon() -> u32 {
+    let asked = std::env::var("HUGEKIT_PAGER_BALLOONS").ok();
+    asked.and_then(|asked| asked.parse().ok()).unwrap_or(6)
+}
+
+/// While memory is supplied on demand, read ahead, and collapsed.
+fn balloon_in_a_loop(pages: Pages) {
+    let folder = TempDir::new().unwrap();
+    let snapshot = saved(folder.path(), pages);
+    for round in 0..restores_with_a_balloon() {
+        let all = Options::new(&snapshot.memory);
+        let options = match round % 3 {
+            0 => all,
+            1 => Options { stay: true, ..all },
+            _ => Options { prefetch: false, ..all },
+        };
+        let pager = PagerProcess::start(folder.path(), &options);
+        let mut clone = restored(folder.path(), "clone", &snapshot, &pager);
+        inflate_and_deflate(&mut clone, unit(pages));
+    }
+}
+
+fn inflate_and_deflate(clone: &mut Firecracker, unit: u64) {
+    let mut is_given = vec![false; (GIVEN / unit) as usize];
+    let range = |index: usize| (START + index as u64 * unit, unit);
+    for _ in 0..2 * is_given.len() {
+        let index = fastrand::usize(0..is_given.len());
+        let (start, len) = range(index);
+        assert_eq!(clone.serial.ask(Request::Inflate { start, len }).unwrap(), 0, "no balloon");
+        is_given[index] = true;
+        let not_zero = clone.serial.ask(Request::NotZero { start, len }).unwrap();
+        assert_eq!(not_zero, 0, "words in the balloon at {start:#x} are not zero");
+        clone.serial.ask(Request::Deflate { start, len }).unwrap();
+    }
+    for (index, &is_given) in is_given.iter().enumerate() {
+        let (start, len) = range(index);
+        let request = match is_given {
+            true => Request::NotZero { start, len },
+            false => Request::Verify { start, len, seed: SEED },
+        };
+        assert_eq!(clone.serial.ask(request).unwrap(), 0, "at {start:#x}, {is_given}");
+    }
+    let (start, len) = (START + GIVEN, LEN - GIVEN);
+    assert_eq!(clone.serial.ask(Request::Verify { start, len, seed: SEED }).unwrap(), 0);
 }

@@ -1,0 +1,164 @@
+//! VMs whose message was lost with an earlier pager are served, or their wait ends.
+
+use std::io::ErrorKind;
+use std::sync::{Arc, PoisonError};
+use std::thread::Scope;
+use std::time::{Duration, Instant};
+
+use crate::error::Refusal;
+use crate::event::Event;
+use crate::layout::Layout;
+use crate::lost_layout;
+use crate::mappings::{self, Mapping};
+use crate::orphans::Orphan;
+use crate::pager::{Pager, Tell};
+use crate::pager_record::PagerRecord;
+use crate::source::Source;
+use crate::state::{self, State};
+use crate::userfaultfd::Userfaultfd;
+use crate::vm::Vm;
+
+/// VMMs that could not send all of their message see an error and close what they have. They are
+/// given this time before any VM is served.
+const GRACE: Duration = Duration::from_millis(100);
+
+/// How long a VMM may take until all of its memory is registered.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+const PAUSE: Duration = Duration::from_millis(20);
+
+impl Pager {
+    /// Starts a thread for VMs that earlier pagers have lost, if there are any. Records of these
+    /// pagers are needed no more when all of the VMs are recorded or have ended their wait.
+    pub(crate) fn start_adopting<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        tell: Tell<'scope>,
+    ) {
+        let mut orphans = self.orphans.lock().unwrap_or_else(PoisonError::into_inner);
+        let orphans = std::mem::take(&mut *orphans);
+        if orphans.is_empty() {
+            return self.forget_earlier();
+        }
+        let adopt = move || {
+            if self.adopt_all(orphans, scope, tell) {
+                self.forget_earlier();
+            }
+        };
+        self.spawn(scope, None, adopt, tell);
+    }
+
+    fn forget_earlier(&self) {
+        self.earlier.iter().for_each(|pager| pager.remove(&self.folder));
+    }
+
+    /// Whether none is left; otherwise the pager is to end.
+    fn adopt_all<'scope>(
+        &'scope self,
+        mut orphans: Vec<Orphan>,
+        scope: &'scope Scope<'scope, '_>,
+        tell: Tell<'scope>,
+    ) -> bool {
+        if self.stop.await_ring(GRACE) {
+            return false;
+        }
+        let until = Instant::now() + PATIENCE;
+        while !orphans.is_empty() {
+            let is_late = Instant::now() >= until;
+            let waiting = orphans.into_iter().filter(Orphan::still_waits);
+            orphans = waiting
+                .filter_map(|orphan| self.adopt_or_wait(orphan, is_late, scope, tell))
+                .collect();
+            if !orphans.is_empty() && self.stop.await_ring(PAUSE) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Gives the VM back if all of its memory may yet be registered.
+    fn adopt_or_wait<'scope>(
+        &'scope self,
+        mut orphan: Orphan,
+        is_late: bool,
+        scope: &'scope Scope<'scope, '_>,
+        tell: Tell<'scope>,
+    ) -> Option<Orphan> {
+        // A checkpoint registers the memory of a VM that is complete, and claims the VM before.
+        if orphan.process.claim().is_err_and(|error| error.kind() == ErrorKind::WouldBlock) {
+            return (!is_late).then_some(orphan);
+        }
+        let pid = orphan.process.pid();
+        let mappings = mappings::served(pid).unwrap_or_default();
+        let source = self.source_of(&orphan.pager.source);
+        let found = source.and_then(|source| {
+            let lost = Refusal::Lost { bytes: mappings.iter().map(Mapping::len).sum() };
+            let layout = self.layout_of(&orphan.pager, &mappings, &source).ok_or(lost)?;
+            Ok((source, layout))
+        });
+        let adopted = match found {
+            Err(Refusal::Lost { .. }) if !is_late => return Some(orphan),
+            Err(why) => Err((orphan, why)),
+            Ok((source, layout)) => self.adopt(orphan, source, layout),
+        };
+        match adopted {
+            Ok(vm) => {
+                tell(Event::TakenOver { pid });
+                self.spawn(scope, Some(pid), move || self.serve(&vm, tell), tell);
+            }
+            Err((orphan, why)) if !mappings.is_empty() => {
+                end_wait(&orphan, &mappings);
+                tell(Event::Refused { pid: Some(pid), why });
+            }
+            // It waits for nothing.
+            Err(_) => {}
+        }
+        None
+    }
+
+    fn adopt(
+        &self,
+        orphan: Orphan,
+        source: Arc<Source>,
+        layout: Layout,
+    ) -> Result<Vm, (Orphan, Refusal)> {
+        let find = || -> Result<_, Refusal> {
+            let faults = Vm::find_userfaultfd(&orphan.process, &layout)?;
+            let state = State::create(&self.folder, &orphan.process, &layout, source.identity());
+            Ok((faults, state.map_err(Refusal::State)?))
+        };
+        match find() {
+            Ok((faults, state)) => {
+                let around = self.settings.around;
+                Ok(Vm::new(orphan.process, faults, layout, source, state, around))
+            }
+            Err(why) => Err((orphan, why)),
+        }
+    }
+
+    /// From VMs of the same memory: those that the pager had met, and those that have a record.
+    fn layout_of(
+        &self,
+        pager: &PagerRecord,
+        mappings: &[Mapping],
+        source: &Source,
+    ) -> Option<Layout> {
+        let recorded = state::find(&self.folder).unwrap_or_default().into_iter();
+        let of_source = recorded.filter(|(_, record)| record.source == pager.source);
+        let mut known = pager.layouts().to_vec();
+        known.extend(of_source.map(|(_, record)| record.layout));
+        lost_layout::find(mappings, &known, source.len())
+    }
+}
+
+/// Has accesses to the VM's memory fail, so that no thread waits for it for ever.
+fn end_wait(orphan: &Orphan, mappings: &[Mapping]) {
+    let descriptors = orphan.process.userfaultfds().unwrap_or_default();
+    let served: Vec<_> =
+        descriptors.into_iter().filter_map(|found| Userfaultfd::new(found).ok()).collect();
+    let poisoned =
+        |mapping: &Mapping| served.iter().any(|faults| faults.poison(&mapping.addresses).is_ok());
+    if !mappings.iter().all(poisoned) {
+        orphan.process.kill();
+    }
+}
