@@ -27,7 +27,7 @@ use rustix::time::Timespec;
 
 use crate::api::{Api, RESUME};
 use crate::error::CheckpointError;
-use crate::output::Output;
+use crate::output::Plan;
 use crate::vm::Vm;
 
 /// How often a thread of the VM that gives memory back is looked for, a millisecond apart.
@@ -56,10 +56,10 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    pub(crate) fn start(vm: &Vm, api: &Api, output: &Output) -> Result<Self, CheckpointError> {
+    pub(crate) fn start(vm: &Vm, api: &Api, plan: &Plan) -> Result<Self, CheckpointError> {
         let start = || {
             let (reader, steps) = pipe_with(PipeFlags::CLOEXEC)?;
-            let (files, folder) = output.left_overs()?;
+            let (files, folder) = plan.left_overs()?;
             let address = SocketAddrUnix::new(api.socket().as_os_str().as_bytes())?;
             let parent = pidfd_open(getpid(), PidfdFlags::empty())?;
             let undo = Undo { vm, address, files, folder };
