@@ -77,7 +77,7 @@ pub enum CheckpointError {
         /// The VMM's process.
         pid: i32,
     },
-    /// The mappings of guest memory cannot be told.
+    /// Guest memory is not found among the mappings.
     #[error("{bytes} bytes of guest memory are not found among the mappings of VMM {pid}")]
     Layout {
         /// The VMM's process.
@@ -105,7 +105,7 @@ pub enum CheckpointError {
     /// The kernel has refused to protect memory or to release it.
     #[error("the kernel refuses to {action} memory of the VM")]
     Kernel {
-        /// What was tried.
+        /// The refused step.
         action: &'static str,
         /// The system's answer.
         source: io::Error,
@@ -138,7 +138,7 @@ pub enum CheckpointError {
 }
 
 impl CheckpointError {
-    /// What it means for a program.
+    /// Its meaning for a program.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

@@ -27,7 +27,7 @@ const PIECE: usize = 256 << 10;
 /// How long messages are not looked for while an answer is awaited.
 const LONGEST_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
-/// What was done so far.
+/// Counts and times so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Progress {
     pub(crate) copied: u64,

@@ -2,7 +2,7 @@
 //!
 //! Memory stays protected when the process that protected it ends, because the VMM holds the
 //! userfaultfd, too. The VM would then wait for ever at its next write. So a child is forked before
-//! the pause. It is told of each step through a pipe, whose bytes outlive their writer, and it acts
+//! the pause. It gets each step through a pipe, whose bytes outlive their writer, and it acts
 //! when its parent has ended without a word: it releases the memory, resumes the VM if the parent
 //! had paused it, and removes the files.
 //!

@@ -29,9 +29,22 @@ impl Mapping {
         self.has("um")
     }
 
-    /// A userfaultfd is told of writes there, which no pager asks for.
+    /// A userfaultfd serves writes there, which no pager asks for.
     pub(crate) fn is_protected(&self) -> bool {
         self.has("uw")
+    }
+
+    /// Whether another mapping goes on where this one ends. The kernel does not join mappings of
+    /// hugetlbfs again that a checkpoint has split.
+    fn goes_on_in(&self, next: &Self) -> bool {
+        let kind = |mapping: &Self| (mapping.is_private, mapping.is_hugetlb, mapping.is_anonymous);
+        let kept = |mapping: &Self| -> Vec<String> {
+            let is_kept = |flag: &&String| !["um", "uw"].contains(&flag.as_str());
+            mapping.flags.iter().filter(is_kept).cloned().collect()
+        };
+        self.addresses.end == next.addresses.start
+            && kind(self) == kind(next)
+            && kept(self) == kept(next)
     }
 
     fn may_be_guest_memory(&self) -> bool {
@@ -83,6 +96,7 @@ fn first_line(line: &str) -> Option<Mapping> {
 /// The regions of a VM of this many bytes, in the order of their offsets; `None` if they cannot be
 /// told.
 pub(crate) fn guest_memory(mappings: &[Mapping], bytes: u64) -> Option<Vec<Region>> {
+    let mappings = joined(mappings);
     let mut offset = 0;
     let region = |len| {
         let fits = |mapping: &&Mapping| {
@@ -96,6 +110,17 @@ pub(crate) fn guest_memory(mappings: &[Mapping], bytes: u64) -> Option<Vec<Regio
         Some(region)
     };
     sizes(bytes).into_iter().map(region).collect()
+}
+
+fn joined(mappings: &[Mapping]) -> Vec<Mapping> {
+    let mut joined: Vec<Mapping> = Vec::new();
+    for mapping in mappings {
+        match joined.last_mut() {
+            Some(last) if last.goes_on_in(mapping) => last.addresses.end = mapping.addresses.end,
+            _ => joined.push(mapping.clone()),
+        }
+    }
+    joined
 }
 
 /// Of the regions.
@@ -140,6 +165,18 @@ VmFlags: rd wr mr mw me nr ht \n\
         let one = parse(SMAPS)[0].clone();
         let other = Mapping { addresses: 0x1000_0000..0x1800_0000, ..one.clone() };
         assert_eq!(guest_memory(&[one, other], 128 << 20), None);
+    }
+
+    #[test]
+    fn mapping_that_was_split_is_one() {
+        let all = parse(SMAPS)[2].clone();
+        let (start, end) = (all.addresses.start, all.addresses.end);
+        let part = |addresses| Mapping { addresses, ..all.clone() };
+        let halves = [part(start..start + (2 << 20)), part(start + (2 << 20)..end)];
+        assert_eq!(guest_memory(&halves, 64 << 20), guest_memory(&[all.clone()], 64 << 20));
+        assert!(guest_memory(&halves, 64 << 20).is_some());
+        let apart = [part(start..start + (2 << 20)), part(start + (4 << 20)..end)];
+        assert_eq!(guest_memory(&apart, 64 << 20), None);
     }
 
     #[cfg(target_arch = "x86_64")]

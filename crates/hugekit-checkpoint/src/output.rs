@@ -48,7 +48,7 @@ impl Plan {
         Ok(Self { place: place.to_owned(), folder: folder.join(name) })
     }
 
-    /// What is to be removed if this process is killed: files, then their folder.
+    /// The names to remove if this process is killed: files, then their folder.
     pub(crate) fn left_overs(&self) -> io::Result<([CString; 2], CString)> {
         let name = |path: &Path| CString::new(path.as_os_str().as_bytes());
         let (state, memory) = (name(&self.folder.join(STATE))?, name(&self.folder.join(MEMORY))?);

@@ -1,4 +1,4 @@
-//! What is saved, and where.
+//! Options: the VM, and the folder for its state.
 
 use std::path::PathBuf;
 
