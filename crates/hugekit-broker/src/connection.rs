@@ -103,7 +103,7 @@ impl Connection {
 
 /// Sends one message, all of it or nothing.
 pub(crate) fn send(
-    socket: &OwnedFd,
+    socket: impl AsFd,
     message: &[u8],
     file: Option<BorrowedFd<'_>>,
 ) -> io::Result<()> {
@@ -114,7 +114,7 @@ pub(crate) fn send(
         assert!(carried.push(SendAncillaryMessage::ScmRights(&files)), "there is room for one");
     }
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    io::retry_on_intr(|| sendmsg(socket, &[IoSlice::new(message)], &mut carried, flags)).map(drop)
+    io::retry_on_intr(|| sendmsg(&socket, &[IoSlice::new(message)], &mut carried, flags)).map(drop)
 }
 
 #[cfg(test)]
@@ -168,7 +168,8 @@ pub(crate) mod tests {
         let (connection, client) = connection();
         let (file, other) = pair();
         let (name, most) = ("web".parse().unwrap(), 1);
-        let load = Load { name, most, is_for_all: false, state: None, ranges: vec![] };
+        let (is_for_all, tells_progress, state, ranges) = (false, false, None, vec![]);
+        let load = Load { name, most, is_for_all, tells_progress, state, ranges };
         let load = Request::Load(Box::new(load));
         send(&client, &load.to_message(), Some(file.as_fd())).unwrap();
         drop(file);

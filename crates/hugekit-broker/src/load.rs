@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use hugekit_delta::{DeltaError, StateId};
 use hugekit_image::{Image, ImageBuilder, ImageError};
@@ -11,10 +13,12 @@ use hugekit_lease::protocol::{
     Answer, ImageFacts, LONGEST_REQUEST, Load, NotLoaded, Refusal, Request,
 };
 use hugekit_sys::seqpacket;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Gid, Uid};
 use rustix::process::Signal;
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
+use crate::connection::send;
 use crate::fill::{join, prepare};
 
 /// What the process is told; its standard input is the client's connection.
@@ -78,10 +82,45 @@ fn fill(load: &Load, sources: Vec<OwnedFd>, memory: OwnedFd) -> Result<ImageFact
     let builder = sources.into_iter().map(File::from).fold(builder, ImageBuilder::source);
     let builder = load.ranges.iter().copied().fold(builder, ImageBuilder::range);
     let state = load.state.map(StateId::from_bytes).and_then(Result::ok);
-    let image = state.into_iter().fold(builder, ImageBuilder::state).load_into(memory);
+    let builder = state.into_iter().fold(builder, ImageBuilder::state);
+    let telling = Telling::default();
+    let tell = |done: usize, total: usize| telling.tell(done as u64, total as u64);
+    let image = match load.tells_progress {
+        true => builder.progress(&tell).load_into(memory),
+        false => builder.load_into(memory),
+    };
     let image = image.map_err(|error| Refusal::NotLoaded(told(&error)))?;
     let present = image.present().map_err(|error| Refusal::NotLoaded(told(&error)))?;
     Ok(ImageFacts { bytes: image.bytes() as u64, present, huge: image.huge_bytes() })
+}
+
+/// How often the client is told how far its load is.
+const TOLD_EVERY: Duration = Duration::from_millis(100);
+
+/// Tells the client, whose connection is standard input. It never waits for the client, and leaves room in the queue for
+/// the broker's answer.
+#[derive(Default)]
+struct Telling {
+    last: Mutex<Option<Instant>>,
+}
+
+impl Telling {
+    fn tell(&self, done: u64, total: u64) {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.is_some_and(|last| last.elapsed() < TOLD_EVERY) {
+            return;
+        }
+        *last = Some(Instant::now());
+        let client = std::io::stdin();
+        // The kernel says so while at most a quarter of the queue is taken.
+        let mut asked = [PollFd::new(&client, PollFlags::OUT)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let has_room = poll(&mut asked, Some(&now)).is_ok_and(|ready| ready > 0)
+            && asked[0].revents() == PollFlags::OUT;
+        if has_room {
+            let _ = send(&client, &Answer::Loading { done, total }.to_message(), None);
+        }
+    }
 }
 
 /// An error as the client is told.

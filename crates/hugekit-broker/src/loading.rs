@@ -76,7 +76,7 @@ impl Loading {
 
     /// Bytes that may still be populated.
     pub(crate) fn claimed(&self) -> u64 {
-        self.claim.bytes
+        if self.is_abandoned { 0 } else { self.claim.bytes }
     }
 
     /// Ready when its process has ended.
@@ -89,8 +89,18 @@ impl Loading {
         self.connection.as_fd()
     }
 
-    /// The connection, to be told something; the process ends with the rest.
-    pub(crate) fn into_connection(self) -> Connection {
+    /// Ends the process and gives the memory back at once. The process itself may go on for as long as a file system of
+    /// the client does not answer: not even SIGKILL ends a read(2) that a FUSE server has received.
+    fn abandon(&mut self) {
+        self.filler.kill();
+        self.is_abandoned = true;
+        // Refused if the file is sealed: the process is about to end then.
+        let _ = rustix::fs::ftruncate(&self.memory, 0);
+    }
+
+    /// The connection, to be told something. The memory is given back.
+    pub(crate) fn into_connection(mut self) -> Connection {
+        self.abandon();
         self.connection
     }
 
@@ -101,8 +111,7 @@ impl Loading {
     /// How its process ended, if it has: the bytes that are on huge pages, or why there is no image.
     pub(crate) fn outcome(&mut self) -> Option<Result<u64, Refusal>> {
         if !self.is_abandoned && self.is_hung_up() {
-            self.filler.kill();
-            self.is_abandoned = true;
+            self.abandon();
         }
         Some(match self.filler.loaded() {
             Ok(None) => return None,

@@ -9,10 +9,10 @@
  *            that overflow, and numbers outside an enumeration are HUGEKIT_STATUS_INVALID.
  * REQUIRES   The library cannot check the conditions below "Requires:". The caller must keep them; otherwise the
  *            behaviour is undefined.
- * OWNERSHIP  Handles are made by ..._new, ..._fork, ..._snapshot, ..._pin and ..._view. They belong to the caller, who
- *            frees them by ..._free, which accepts NULL. Texts belong to the library unless hugekit_string_free is
- *            named. Options, names and lists are read before a call returns and are not kept. A cancel flag and the
- *            context of a progress callback are used until the call returns.
+ * OWNERSHIP  Handles are made by ..._new, ..._fork, ..._snapshot, ..._pin, ..._view, ..._load, ..._get and ..._map.
+ *            They belong to the caller, who frees them by ..._free, which accepts NULL. Texts belong to the library
+ *            unless hugekit_string_free is named. Options, names and lists are read before a call returns and are not
+ *            kept. A cancel flag and the context of a progress callback are used until the call returns.
  * VERSIONS   Structures begin with their size, which the caller sets: hugekit_options o = {.size = sizeof o}
  *            (in C++, hugekit_options o{}; o.size = sizeof o). Zero means the default. A program may be older
  *            or newer than the library. An option that the library does not know is HUGEKIT_STATUS_UNSUPPORTED;
@@ -26,8 +26,9 @@
  *            transparent huge pages. Install your own handlers before; they get all signals that are not hugekit's.
  *            No thread that touches such memory may block these signals, and no code may call mprotect(2) on it.
  *            Debuggers stop at each of these signals by default; hugekit.gdb configures GDB.
- * FORK       Children of fork(2) do not inherit the memory. There functions return HUGEKIT_STATUS_FORKED, an access
- *            ends in SIGSEGV, and ..._free frees only the handle. New pools work.
+ * FORK       Children of fork(2) do not inherit the memory, except mappings of images. There functions return
+ *            HUGEKIT_STATUS_FORKED, an access ends in SIGSEGV, and ..._free frees only the handle. New pools, images
+ *            and mappings work.
  * MEMORY     If the heap has no room for a call, the call returns HUGEKIT_STATUS_NO_MEMORY and changes nothing, or it
  *            works on one thread. ..._free always works. Other threads that allocate at the same moment may use the
  *            room that a call has found; the process then ends as after a bug (PANICS).
@@ -340,6 +341,13 @@ typedef struct hugekit_changes hugekit_changes;
 // first write to each costs one fault. Consumed by `hugekit_changes_since` or
 // `hugekit_region_changes`.
 typedef struct hugekit_epoch hugekit_epoch;
+
+// Memory that no process can change any more, and that many processes map privately. Made by
+// `hugekit_image_load` and `hugekit_image_get`.
+typedef struct hugekit_image hugekit_image;
+
+// An image as the private memory of this process. Made by `hugekit_image_map`.
+typedef struct hugekit_mapping hugekit_mapping;
 
 // A range of a region that forks and snapshots copy at once. Made by `hugekit_region_pin`.
 typedef struct hugekit_pin hugekit_pin;
@@ -671,6 +679,43 @@ typedef struct hugekit_saved {
     // Zero.
     uint32_t reserved;
 } hugekit_saved;
+
+// Options of a load. Zero means the default everywhere: set `size` and the fields that you need.
+typedef struct hugekit_image_options {
+    // `sizeof(hugekit_image_options)`.
+    size_t size;
+    // The paths of deltas of the memory file, the oldest first, or NULL.
+    const char *const *deltas;
+    // The number of these paths.
+    size_t delta_count;
+    // The state of a raw memory file: a first delta that begins with another state is refused. All
+    // zeroes: the first delta may begin with any state of the same length.
+    struct hugekit_state state;
+    // The name of the image in `/proc/self/maps`: `/memfd:hugekit:NAME`. NULL: `"image"`.
+    const char *name;
+    // Threads that read a raw memory file. 0: as many as are useful. One thread applies deltas.
+    size_t threads;
+    // Called with the bytes of all sources that were read, or NULL.
+    hugekit_progress progress;
+    // Passed to `progress` unchanged.
+    void *context;
+    // The flag that stops the load early, or NULL.
+    const struct hugekit_cancel *cancel;
+    // Zero. Anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
+    uint32_t reserved;
+} hugekit_image_options;
+
+// The memory of an image, in bytes.
+typedef struct hugekit_image_facts {
+    // `sizeof(hugekit_image_facts)`, set by the caller.
+    size_t size;
+    // The length.
+    uint64_t bytes;
+    // Bytes that the kernel has put pages behind. The other bytes are zero.
+    uint64_t present;
+    // Bytes that were on huge pages when the image was loaded.
+    uint64_t huge;
+} hugekit_image_facts;
 
 // Options of a tender. Zero means the default everywhere, and the calling process: set `size` and
 // the fields that you need.
@@ -1510,6 +1555,85 @@ hugekit_status hugekit_delta_apply(void *memory,
                                    const struct hugekit_state *base,
                                    int descriptor,
                                    struct hugekit_state *state);
+
+// Loads an image from a file, and stores its handle in `*image`. `path` is a raw memory file, such
+// as Firecracker, Cloud Hypervisor and QEMU write, or a full delta. `options` may be NULL. Holes
+// and blocks of zeroes take no memory. Free the image with `hugekit_image_free`.
+//
+// Fails with `HUGEKIT_STATUS_INVALID` for a file that is not regular or empty, and for a delta
+// that is damaged or does not follow on the source before it; with `HUGEKIT_STATUS_CONFLICT` for a
+// file that was changed during the load; with `HUGEKIT_STATUS_NO_MEMORY` if memory is short; with
+// `HUGEKIT_STATUS_SYSTEM` or `HUGEKIT_STATUS_NOT_PERMITTED` if a file cannot be read. The error
+// names the file. Loaded memory returns to the kernel.
+//
+// Requires:
+// `path` is NULL or ends with a zero byte. `image` can be written. `options` is NULL or such a
+// structure: its texts are NULL or end with a zero byte, and its list is as long as `delta_count`.
+hugekit_status hugekit_image_load(const char *path,
+                                  const struct hugekit_image_options *options,
+                                  struct hugekit_image **image);
+
+// Gets an image that a broker holds, and stores its handle in `*image`. `socket` is the path of a
+// `hugekit broker`, which must run as root or as this process's user. `name` is the name of the
+// image. Free the image with `hugekit_image_free`.
+//
+// Fails with `HUGEKIT_STATUS_INVALID` if the broker has no image of this name; with
+// `HUGEKIT_STATUS_SYSTEM` if no broker listens.
+//
+// Requires:
+// `socket` and `name` are NULL or end with a zero byte. `image` can be written.
+hugekit_status hugekit_image_get(const char *socket, const char *name, struct hugekit_image **image);
+
+// Fills `facts`.
+//
+// Requires:
+// `image` is NULL or an image. `facts` can be written, and its size is set.
+hugekit_status hugekit_image_query(const struct hugekit_image *image, struct hugekit_image_facts *facts);
+
+// The descriptor of the image's file, opened for reading, for a program that maps the image
+// itself: a child that inherits the descriptor opens `/proc/self/fd/N`. It belongs to the image
+// and is closed on `exec`: duplicate it, or clear `FD_CLOEXEC` in the child. -1 for NULL.
+//
+// Requires:
+// NULL, or an image.
+int hugekit_image_file(const struct hugekit_image *image);
+
+// Maps the image privately at a multiple of 2 MiB, and stores the mapping's handle in `*mapping`.
+// The program may write to the memory; no other process sees its writes. The first read of each
+// 2 MiB on a huge page costs a page fault. A write copies the base page, and the 2 MiB around it
+// are then mapped by base pages. If memory is short at this moment, the kernel's OOM killer ends a
+// process. Mapping and image may be freed in any order. Children of `fork(2)` inherit the memory.
+//
+// Fails with `HUGEKIT_STATUS_SYSTEM` if addresses or mappings are short.
+//
+// Requires:
+// `image` is NULL or an image. `mapping` can be written.
+hugekit_status hugekit_image_map(const struct hugekit_image *image, struct hugekit_mapping **mapping);
+
+// Frees the image. Its memory returns to the kernel when no process has a descriptor or a mapping
+// of it. Does nothing for NULL.
+//
+// Requires:
+// NULL, or an image that no thread uses any more.
+void hugekit_image_free(struct hugekit_image *image);
+
+// The address of the first byte, a multiple of 2 MiB. NULL for NULL.
+//
+// Requires:
+// NULL, or a mapping.
+void *hugekit_mapping_address(const struct hugekit_mapping *mapping);
+
+// The length in bytes: that of the image. 0 for NULL.
+//
+// Requires:
+// NULL, or a mapping.
+size_t hugekit_mapping_len(const struct hugekit_mapping *mapping);
+
+// Unmaps the memory and frees the mapping. Does nothing for NULL.
+//
+// Requires:
+// NULL, or a mapping that no thread uses any more, neither by its handle nor by addresses in it.
+void hugekit_mapping_free(struct hugekit_mapping *mapping);
 
 // Makes a tender of one process, and stores its handle in `*tender`. The process is not changed
 // yet. `options` may be NULL. Free it with `hugekit_tender_free`.

@@ -10,6 +10,7 @@
 
 mod delta;
 mod epoch;
+mod image;
 mod machine;
 mod pool;
 mod region;

@@ -8,6 +8,7 @@ use std::fmt::Display;
 use std::io;
 use std::ops::Range;
 
+use engine::image::ImageError;
 use engine::region::ForkError;
 use engine::{
     ClearError, CopyError, ErrorKind, HeapShortage, PoolError, PopulateError, RegionError,
@@ -123,6 +124,16 @@ impl Refusal {
     }
 }
 
+impl Refusal {
+    /// With the name of the thing that it is about before its reason.
+    pub(crate) fn about(mut self, name: impl Display) -> Self {
+        if let Some(reason) = &mut self.reason {
+            reason.message = format!("{name}: {}", reason.message);
+        }
+        self
+    }
+}
+
 impl From<ClearError> for Refusal {
     fn from(error: ClearError) -> Self {
         Self::of(error.kind(), &error, |_| None, error.done())
@@ -144,6 +155,12 @@ impl From<JobError<PopulateError>> for Refusal {
 impl From<PoolError> for Refusal {
     fn from(error: PoolError) -> Self {
         Self::of(error.kind(), &error, PoolError::remedy, None)
+    }
+}
+
+impl From<ImageError> for Refusal {
+    fn from(error: ImageError) -> Self {
+        Self::of(error.kind(), &error, ImageError::remedy, None)
     }
 }
 

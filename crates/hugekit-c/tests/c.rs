@@ -18,7 +18,7 @@ use self::programs::{Linked, Places, Program, said};
 /// The exit status of a test program that cannot run here.
 const SKIPPED: i32 = 77;
 
-const PROGRAMS: [Program; 12] = [
+const PROGRAMS: [Program; 14] = [
     Program::c("work.c", true),
     Program::c("machine.c", true),
     Program::c("pool.c", true),
@@ -26,9 +26,11 @@ const PROGRAMS: [Program; 12] = [
     Program::c("snapshot.c", false),
     Program::c("epoch.c", false),
     Program::c("tend.c", false),
+    Program::c("image.c", false),
     Program::c("nothing_left.c", false),
     Program::c("misuse.c", false),
     Program { arguments: &["16", "2"], ..Program::c("../examples/prealloc.c", false) },
+    Program { arguments: &["/proc/self/exe", "3"], ..Program::c("../examples/clones.c", false) },
     Program { arguments: &["1000"], ..Program::c("../examples/overhead.c", false) },
     Program {
         source: "plus.cpp",
@@ -96,7 +98,7 @@ fn trials(places: &'static Places) -> Vec<Trial> {
             }),
         });
     }
-    trials.extend(["README.md", "docs/c.md"].map(|page| of_page(places, page)));
+    trials.extend(["README.md", "docs/c.md", "docs/restore.md"].map(|page| of_page(places, page)));
     trials.extend([128, 1024, 4096].map(|mib| readme_at(places, mib)));
     trials.push(go(places));
     trials

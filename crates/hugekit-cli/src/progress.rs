@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hugekit_lab::{Interrupted, Observer};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -14,6 +14,22 @@ use crate::time_left::TimeLeft;
 
 /// Exit code of a run that Ctrl-C ended: 128 + SIGINT, as shells have it.
 pub(crate) const INTERRUPTED: u8 = 130;
+
+/// Bytes of a transfer, with their rate and the time that is left: on standard error if that is a terminal, and else
+/// hidden.
+pub(crate) fn of_bytes(name: &str, total: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template(
+        "{spinner} {msg} {wide_bar} {binary_bytes} of {binary_total_bytes}, {binary_bytes_per_sec}, {eta} left",
+    );
+    let bar = ProgressBar::new(total).with_style(style.expect("the template is constant"));
+    bar.set_message(name.to_owned());
+    // It lives also while a file does not answer.
+    bar.enable_steady_tick(TICK);
+    bar
+}
+
+/// Between two pictures of a spinner.
+const TICK: Duration = Duration::from_millis(100);
 
 /// Steps of the bar.
 const STEPS: u64 = 1000;

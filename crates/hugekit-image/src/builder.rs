@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use hugekit_bulk::parallel::WorkSharing;
+use hugekit_bulk::parallel::{Progress, WorkSharing};
 use hugekit_bulk::{Cancel, Threads};
 #[cfg(feature = "delta")]
 use hugekit_delta::StateId;
@@ -14,9 +14,10 @@ use hugekit_sys::memfd::{self, FilePages};
 
 use crate::canvas::Canvas;
 #[cfg(feature = "delta")]
-use crate::deltas;
+use crate::deltas::{self, Base};
 use crate::error::ImageError;
 use crate::image::Image;
+use crate::meter::Meter;
 use crate::range;
 use crate::raw::Raw;
 
@@ -63,7 +64,8 @@ impl<'a> ImageBuilder<'a> {
         self
     }
 
-    /// The state of the raw memory file, which the first delta has to begin with.
+    /// The state of the raw memory file: a first delta that begins with another state is refused. By default the first
+    /// delta may begin with any state of the image's length, because a raw memory file does not name its own.
     #[cfg(feature = "delta")]
     pub fn state(mut self, state: StateId) -> Self {
         self.state = Some(state);
@@ -83,7 +85,15 @@ impl<'a> ImageBuilder<'a> {
         self
     }
 
-    /// Stops the load of a raw memory file early.
+    /// Called with the bytes of the sources that were read, and the bytes of all sources, after each chunk of a raw
+    /// memory file and each change of a delta. Calls do not overlap, and the bytes ascend.
+    #[doc(hidden)]
+    pub fn progress(mut self, progress: &'a Progress<'a>) -> Self {
+        self.sharing.progress = Some(progress);
+        self
+    }
+
+    /// Stops the load early.
     pub fn cancel(mut self, cancel: &'a Cancel) -> Self {
         self.sharing.cancel = Some(cancel);
         self
@@ -169,11 +179,13 @@ impl<'a> ImageBuilder<'a> {
         let (first, behind) = sources.split_first().ok_or(ImageError::Nothing)?;
         if deltas::is_delta(first)? {
             let canvas = Canvas::new(file, deltas::length(first)?, self.most)?;
-            deltas::apply(sources, None, &canvas)?;
+            deltas::apply(sources, Base::Empty, &canvas, &mut self.meter(&[], sources))?;
             return Ok(canvas);
         }
-        let canvas = self.fill_raw(first, file)?;
-        deltas::apply(behind, self.state, &canvas)?;
+        let ranges = self.ranges_of(first)?;
+        let mut meter = self.meter(&ranges, behind);
+        let canvas = self.fill_raw(first, &ranges, file, &mut meter)?;
+        deltas::apply(behind, self.state.map_or(Base::Unnamed, Base::State), &canvas, &mut meter)?;
         Ok(canvas)
     }
 
@@ -181,18 +193,32 @@ impl<'a> ImageBuilder<'a> {
     fn fill_from(&self, sources: &[Raw], file: OwnedFd) -> Result<Canvas, ImageError> {
         match sources {
             [] => Err(ImageError::Nothing),
-            [raw] => self.fill_raw(raw, file),
+            [raw] => {
+                let ranges = self.ranges_of(raw)?;
+                self.fill_raw(raw, &ranges, file, &mut self.meter(&ranges, &[]))
+            }
             _ => Err(ImageError::NoDeltas),
         }
     }
 
-    fn fill_raw(&self, raw: &Raw, file: OwnedFd) -> Result<Canvas, ImageError> {
-        let ranges = self.ranges_of(raw)?;
-        let canvas = Canvas::new(file, range::length(&ranges, raw.bytes())?, self.most)?;
-        for range in ranges {
-            raw.load(range, &canvas, &self.sharing)?;
+    fn fill_raw(
+        &self,
+        raw: &Raw,
+        ranges: &[ImageRange],
+        file: OwnedFd,
+        meter: &mut Meter<'_>,
+    ) -> Result<Canvas, ImageError> {
+        let canvas = Canvas::new(file, range::length(ranges, raw.bytes())?, self.most)?;
+        for &range in ranges {
+            raw.load(range, &canvas, self.sharing.threads, meter)?;
         }
         Ok(canvas)
+    }
+
+    fn meter(&self, ranges: &[ImageRange], deltas: &[Raw]) -> Meter<'a> {
+        let of_deltas: u64 = deltas.iter().map(Raw::bytes).sum();
+        let total = ranges.iter().map(|range| range.len).sum::<u64>().saturating_add(of_deltas);
+        Meter::new(self.sharing.progress, self.sharing.cancel, total)
     }
 
     fn ranges_of(&self, raw: &Raw) -> Result<Vec<ImageRange>, ImageError> {

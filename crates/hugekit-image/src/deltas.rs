@@ -3,10 +3,13 @@
 //! Each delta is read once and in order, because its checksums follow on each other. A damaged delta has already
 //! changed the memory when that is seen; it is no image's yet.
 
+use std::cell::Cell;
+
 use hugekit_delta::{Change, DeltaError, Reader, StateId};
 
 use crate::canvas::Canvas;
 use crate::error::ImageError;
+use crate::meter::Meter;
 use crate::raw::Raw;
 
 /// The bytes that each delta begins with.
@@ -17,47 +20,73 @@ pub(crate) fn is_delta(source: &Raw) -> Result<bool, ImageError> {
     source.begins_with(MAGIC)
 }
 
+/// The memory that a delta is applied to.
+#[derive(Clone, Copy)]
+pub(crate) enum Base {
+    /// There is none: only a full delta can follow.
+    Empty,
+    /// The raw memory file does not name its state. Any delta of its length can follow.
+    Unnamed,
+    State(StateId),
+}
+
+impl Base {
+    /// Checks that a delta may follow that begins with a state, or that is full.
+    fn check(self, expected: Option<StateId>) -> Result<(), DeltaError> {
+        match (self, expected) {
+            (_, None) | (Self::Unnamed, _) => Ok(()),
+            (Self::State(state), Some(expected)) if state == expected => Ok(()),
+            (Self::State(state), Some(expected)) => {
+                Err(DeltaError::OtherBase { expected, found: Some(state) })
+            }
+            (Self::Empty, Some(expected)) => Err(DeltaError::OtherBase { expected, found: None }),
+        }
+    }
+}
+
 /// Bytes of the states of a delta.
 pub(crate) fn length(delta: &Raw) -> Result<u64, ImageError> {
-    let reader = Reader::new(delta.stream()).map_err(refused(delta))?;
+    let read = Cell::new(0);
+    let reader = Reader::new(delta.stream(&read)).map_err(refused(delta))?;
     Ok(reader.header().length)
 }
 
-/// Brings memory that is in state `current`, if that is known, forward by deltas in their order.
+/// Brings memory forward by deltas in their order.
 pub(crate) fn apply(
     deltas: &[Raw],
-    mut current: Option<StateId>,
+    mut base: Base,
     canvas: &Canvas,
+    meter: &mut Meter<'_>,
 ) -> Result<(), ImageError> {
     for delta in deltas {
-        let applied = apply_one(delta, current, canvas);
-        current = Some(applied.map_err(|error| match error {
+        let applied = apply_one(delta, base, canvas, meter);
+        base = Base::State(applied.map_err(|error| match error {
             // What was changed meanwhile may look like damage.
             ImageError::Delta { .. } => delta.check().err().unwrap_or(error),
             other => other,
         })?);
+        meter.finish(delta.bytes());
     }
     Ok(())
 }
 
 fn apply_one(
     delta: &Raw,
-    current: Option<StateId>,
+    base: Base,
     canvas: &Canvas,
+    meter: &Meter<'_>,
 ) -> Result<StateId, ImageError> {
     let refused = refused(delta);
-    let mut reader = Reader::new(delta.stream()).map_err(&refused)?;
+    let read = Cell::new(0);
+    let mut reader = Reader::new(delta.stream(&read)).map_err(&refused)?;
     let (header, bytes) = (reader.header(), canvas.bytes());
     if header.length != bytes as u64 {
         let error = DeltaError::OtherLength { delta: header.length, state: bytes as u64 };
         return Err(refused(error));
     }
-    match header.base {
-        None => canvas.clear(0..bytes)?,
-        Some(expected) if current != Some(expected) => {
-            return Err(refused(DeltaError::OtherBase { expected, found: current }));
-        }
-        Some(_) => {}
+    base.check(header.base).map_err(&refused)?;
+    if header.base.is_none() {
+        canvas.clear(0..bytes)?;
     }
     while let Some(change) = reader.next().map_err(&refused)? {
         let at = change.offset() as usize;
@@ -65,6 +94,8 @@ fn apply_one(
             Change::Bytes { bytes, .. } => canvas.overwrite(at, bytes)?,
             Change::Zeroes { len, .. } => canvas.clear(at..at + len as usize)?,
         }
+        meter.check()?;
+        meter.tell(read.get());
     }
     reader.finish().map_err(refused)
 }

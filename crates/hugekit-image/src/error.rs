@@ -157,6 +157,18 @@ impl ImageError {
         }
     }
 
+    /// The source that it is about, if it is about one.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn source_number(&self) -> Option<usize> {
+        match *self {
+            Self::NoFile { nth } | Self::Changed { nth, .. } | Self::Read { nth, .. } => Some(nth),
+            #[cfg(feature = "delta")]
+            Self::Delta { nth, .. } => Some(nth),
+            _ => None,
+        }
+    }
+
     pub(crate) fn of(call: &'static str) -> impl Fn(rustix::io::Errno) -> Self {
         move |errno| Self::Kernel { call, source: errno.into() }
     }

@@ -10,6 +10,7 @@ mod deltas;
 mod error;
 mod image;
 mod mapping;
+mod meter;
 mod range;
 mod raw;
 
@@ -20,3 +21,4 @@ pub use hugekit_lease::protocol::ImageRange;
 pub use image::Image;
 pub use mapping::PrivateMapping;
 pub use range::Misfit;
+pub use raw::open;

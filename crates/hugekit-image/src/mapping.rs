@@ -26,6 +26,13 @@ impl PrivateMapping {
         let mapped = PrivateFile::new(image, bytes, HUGE_PAGE_BYTES);
         Ok(Self { mapped: mapped.map_err(ImageError::of("mmap"))?, bytes })
     }
+
+    /// Its bytes, for languages whose programs share memory between threads by rules of their own.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn as_raw(&self) -> *mut [u8] {
+        std::ptr::slice_from_raw_parts_mut(self.mapped.start().as_ptr(), self.bytes)
+    }
 }
 
 impl Deref for PrivateMapping {

@@ -1,21 +1,37 @@
 //! A raw memory file: read by read(2), because a file that shrinks while it is mapped ends its reader by SIGBUS.
 
+#[cfg(feature = "delta")]
+use std::cell::Cell;
 use std::fs::File;
 use std::io::ErrorKind;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
 
-use hugekit_bulk::parallel::{JobError, WorkSharing};
+use hugekit_bulk::Threads;
+use hugekit_bulk::parallel::{JobError, Progress, WorkSharing};
 use hugekit_bulk::profile::Profile;
 use hugekit_lease::protocol::ImageRange;
 use hugekit_sys::{HUGE_PAGE_BYTES, HeapShortage};
-use rustix::fs::{SeekFrom, seek};
+use rustix::fs::{OFlags, SeekFrom, seek};
 use rustix::io::Errno;
 
 use crate::canvas::{BLOCK, Canvas};
 use crate::error::ImageError;
+use crate::meter::Meter;
 
 /// What is read at once, to be compared with zero and copied while it is in the cache.
 const PIECE: usize = 256 << 10;
+
+/// Opens a file to load from. A FIFO that no process writes to is opened too, and is refused by the load: plain open(2)
+/// would wait for a writer.
+///
+/// # Errors
+/// As of open(2).
+pub fn open(path: &Path) -> std::io::Result<File> {
+    // A load reads only regular files, for which the flag means nothing.
+    let flags = OFlags::NONBLOCK.bits() as i32;
+    File::options().read(true).custom_flags(flags).open(path)
+}
 
 /// A regular file, as it was when it was given.
 #[derive(Debug)]
@@ -59,6 +75,22 @@ impl Raw {
 
     /// Reads a range into an image, on several threads. Holes and blocks of zeroes stay holes.
     pub(crate) fn load(
+        &self,
+        range: ImageRange,
+        canvas: &Canvas,
+        threads: Threads,
+        meter: &mut Meter<'_>,
+    ) -> Result<(), ImageError> {
+        let tell = |done: usize, _| meter.tell(done as u64);
+        let progress = meter.is_watched().then_some(&tell as &Progress<'_>);
+        let cancel = meter.cancel;
+        let sharing = WorkSharing { threads, progress, cancel, ..WorkSharing::default() };
+        self.share(range, canvas, &sharing)?;
+        meter.finish(range.len);
+        Ok(())
+    }
+
+    fn share(
         &self,
         range: ImageRange,
         canvas: &Canvas,
@@ -110,9 +142,12 @@ impl Raw {
         let (mut at, mut needed) = (range.from, 0);
         let end = range.from + range.len;
         while let Some(data) = self.data(at, end)? {
-            needed += granule;
-            let to = range.to + (data - range.from);
-            at = data + (granule - to % granule);
+            let hole = self.hole(data, end)?;
+            let in_image = |byte: u64| range.to + (byte - range.from);
+            let first = in_image(data) / granule * granule;
+            let behind = in_image(hole).next_multiple_of(granule);
+            needed += behind - first;
+            at = hole + (behind - in_image(hole));
         }
         Ok(needed)
     }
@@ -166,24 +201,25 @@ impl Raw {
         if is_same { Ok(()) } else { Err(self.changed()) }
     }
 
-    /// Its bytes in their order. The position that other descriptors of it share stays as it is.
+    /// Its bytes in their order, from the `read` ones on. The position that other descriptors of it share stays as it
+    /// is.
     #[cfg(feature = "delta")]
-    pub(crate) fn stream(&self) -> impl std::io::Read {
-        Bytes { file: &self.file, at: 0 }
+    pub(crate) fn stream<'a>(&'a self, read: &'a Cell<u64>) -> impl std::io::Read {
+        Bytes { file: &self.file, read }
     }
 }
 
 #[cfg(feature = "delta")]
 struct Bytes<'a> {
     file: &'a File,
-    at: u64,
+    read: &'a Cell<u64>,
 }
 
 #[cfg(feature = "delta")]
 impl std::io::Read for Bytes<'_> {
     fn read(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
-        let count = self.file.read_at(to, self.at)?;
-        self.at += count as u64;
+        let count = self.file.read_at(to, self.read.get())?;
+        self.read.set(self.read.get() + count as u64);
         Ok(count)
     }
 }

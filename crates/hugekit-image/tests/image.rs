@@ -48,6 +48,7 @@ fn holes_and_zeroes_take_no_memory() {
     let builder = Image::builder("test").source(source);
     let needed = builder.needed().unwrap();
     assert!(needed >= GRANULE as u64 && needed <= 4 * GRANULE as u64, "{needed}");
+    assert_eq!(needed % GRANULE as u64, 0);
     let image = builder.load().unwrap();
     assert!(image.present().unwrap() <= GRANULE as u64, "{}", image.present().unwrap());
     let mut mapped = image.map().unwrap();
@@ -98,6 +99,14 @@ fn file_that_is_cut_while_it_is_loaded_makes_no_image() {
 }
 
 #[test]
+fn file_that_grows_while_it_is_loaded_makes_no_image() {
+    let bytes = random(4 * GRANULE, 11);
+    let grown = [&bytes[..], &[7; 9]].concat();
+    let grow: Change = |file| file.write_all_at(&[7; 9], 4 * GRANULE as u64).unwrap();
+    change_while_it_is_loaded(grow, &[&bytes, &grown]);
+}
+
+#[test]
 fn file_that_is_written_while_it_is_loaded_makes_no_image() {
     let before = random(4 * GRANULE, 10);
     let mut after = before.clone();
@@ -122,6 +131,21 @@ fn ranges_lie_where_they_were_said_to() {
     expected[4 * GRANULE - 7..].copy_from_slice(&bytes[5..GRANULE + 5]);
     expected[3..12].copy_from_slice(&bytes[GRANULE..GRANULE + 9]);
     assert!(*image.map().unwrap() == expected[..]);
+}
+
+/// A range that begins within a granule of the image, and ends within one.
+#[test]
+fn needed_bytes_are_those_of_the_granules_that_a_range_meets() {
+    let needed = |from, len, to| {
+        let builder = Image::builder("test").source(file(&random(3 * GRANULE, 12)));
+        builder.range(ImageRange { from, len, to }).needed().unwrap()
+    };
+    let granule = GRANULE as u64;
+    assert_eq!(needed(0, 3 * granule, 0), 3 * granule);
+    assert_eq!(needed(0, 3 * granule, 5), 4 * granule);
+    assert_eq!(needed(7, 1, granule - 1), granule);
+    assert_eq!(needed(7, 2, granule - 1), 2 * granule);
+    assert_eq!(needed(0, granule, 1 << 40), granule);
 }
 
 #[test]

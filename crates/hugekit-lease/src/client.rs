@@ -156,6 +156,17 @@ pub(crate) fn exchange(
     files: &[BorrowedFd<'_>],
     wait: Duration,
 ) -> Result<(Answer, Option<OwnedFd>), LeaseError> {
+    exchange_telling(socket, request, files, wait, &mut |_, _| {})
+}
+
+/// As [`exchange`], telling how far the broker is before it answers.
+pub(crate) fn exchange_telling(
+    socket: &Path,
+    request: &Request,
+    files: &[BorrowedFd<'_>],
+    wait: Duration,
+    tell: &mut dyn FnMut(u64, u64),
+) -> Result<(Answer, Option<OwnedFd>), LeaseError> {
     headroom::check()?;
     let within = wait.saturating_add(ANSWERED_WITHIN);
     let connection = connect(socket, within)?;
@@ -171,8 +182,17 @@ pub(crate) fn exchange(
     let mut room = Vec::new();
     room.try_reserve_exact(LONGEST).map_err(|_| HeapShortage)?;
     room.resize(LONGEST, 0);
-    let message = receive(&connection, &mut room, within)?;
-    answer(message, &room)
+    let since = Instant::now();
+    loop {
+        let message = receive(&connection, &mut room, since, within)?;
+        match answer(message, &room)? {
+            (Answer::Loading { done, total }, None) if since.elapsed() < within => {
+                tell(done, total);
+            }
+            (Answer::Loading { .. }, None) => return Err(LeaseError::NoAnswer { within }),
+            other => return Ok(other),
+        }
+    }
 }
 
 /// Waits for no longer than that for room in the broker's queue.
@@ -199,9 +219,9 @@ fn connect(socket: &Path, within: Duration) -> Result<OwnedFd, LeaseError> {
 fn receive(
     connection: impl AsFd,
     room: &mut [u8],
+    since: Instant,
     within: Duration,
 ) -> Result<Message, LeaseError> {
-    let since = Instant::now();
     let mut was_reset = false;
     loop {
         let left = within.saturating_sub(since.elapsed());

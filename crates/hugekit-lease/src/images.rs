@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hugekit_sys::memfd;
 
-use super::client::exchange;
+use super::client::{exchange, exchange_telling};
 use super::error::LeaseError;
 use super::protocol::{Answer, ImageFacts, ImageName, ImageRow, Load, Request};
 
@@ -23,8 +23,23 @@ pub fn load(
     sources: &[BorrowedFd<'_>],
     wait: Duration,
 ) -> Result<ImageFacts, LeaseError> {
+    load_telling(socket, load, sources, wait, &mut |_, _| {})
+}
+
+/// As [`load`]. If the load asks for that, `tell` is called now and then with the bytes of the sources that were read,
+/// and the bytes of all sources.
+///
+/// # Errors
+/// As of [`load`].
+pub fn load_telling(
+    socket: &Path,
+    load: &Load,
+    sources: &[BorrowedFd<'_>],
+    wait: Duration,
+    tell: &mut dyn FnMut(u64, u64),
+) -> Result<ImageFacts, LeaseError> {
     let request = Request::Load(Box::new(load.clone()));
-    match exchange(socket, &request, sources, wait)? {
+    match exchange_telling(socket, &request, sources, wait, tell)? {
         (Answer::Loaded(facts), None) => Ok(facts),
         other => Err(refused(other)),
     }

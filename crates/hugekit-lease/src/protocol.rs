@@ -118,6 +118,13 @@ pub enum Answer {
     Refused(Refusal),
     /// What the broker has.
     Status(Box<Status>),
+    /// How far a load is, if its request asked for that. The answer follows.
+    Loading {
+        /// Bytes of the sources that were read.
+        done: u64,
+        /// Bytes of all sources.
+        total: u64,
+    },
     /// The image is loaded.
     Loaded(ImageFacts),
     /// A descriptor comes with the message: the image's file, sealed and opened for reading.
@@ -485,6 +492,7 @@ const LOAD: u16 = 3;
 const GET: u16 = 4;
 const DROP: u16 = 5;
 const IMAGES: u16 = 6;
+const LOADING: u16 = 7;
 
 impl Payer {
     fn code(self) -> u32 {
@@ -575,6 +583,7 @@ impl Answer {
                 head(code, &figures)
             }
             Self::Status(status) => status.to_message(),
+            Self::Loading { done, total } => head(LOADING, &[*done, *total]),
             Self::Loaded(facts) => head(LOAD, &[facts.bytes, facts.present, facts.huge]),
             Self::Image(facts) => head(GET, &[facts.bytes, facts.present, facts.huge]),
             Self::Dropped => head(DROP, &[]),
@@ -613,6 +622,7 @@ impl Answer {
                 let payer = payer.ok_or(Malformed::Meaning)?;
                 Ok(Self::Leased { bytes, page_size, payer, huge })
             }
+            (LOADING, [done, total, 0, 0]) => Ok(Self::Loading { done, total }),
             (LOAD, [bytes, present, huge, 0]) => {
                 Ok(Self::Loaded(ImageFacts { bytes, present, huge }))
             }
@@ -889,10 +899,12 @@ mod tests {
             name: name(),
             most: 1 << 30,
             is_for_all: true,
+            tells_progress: true,
             state: Some([7; 16]),
             ranges: vec![range; MOST_RANGES],
         };
-        let plain = Load { is_for_all: false, state: None, ranges: vec![], ..load.clone() };
+        let told = Load { is_for_all: false, state: None, ranges: vec![], ..load.clone() };
+        let plain = Load { tells_progress: false, ..told.clone() };
         vec![
             Request::Status,
             Request::Lease { bytes: 1 << 40, wait_ms: 12 },
@@ -900,6 +912,7 @@ mod tests {
             Request::Get(name()),
             Request::Drop(name()),
             Request::Load(Box::new(plain)),
+            Request::Load(Box::new(told)),
             Request::Load(Box::new(load)),
         ]
     }
@@ -941,6 +954,7 @@ mod tests {
         };
         let other = ImageRow { is_for_all: false, is_dropped: false, ..image };
         answers.extend([
+            Answer::Loading { done: 1, total: 1 << 40 },
             Answer::Loaded(facts),
             Answer::Image(facts),
             Answer::Dropped,

@@ -2,8 +2,9 @@
 
 use std::error::Error;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use hugekit::image::ImageError;
 use hugekit::pool::FaultError;
 use hugekit::region::ForkError;
 use hugekit::{
@@ -32,7 +33,15 @@ impl From<Raised> for PyErr {
 }
 
 fn raised(kind: ErrorKind, error: &(dyn Error + 'static), remedy: Option<String>) -> Raised {
-    let text = error_chain(error).to_string();
+    raised_with(kind, error_chain(error).to_string(), error, remedy)
+}
+
+fn raised_with(
+    kind: ErrorKind,
+    text: String,
+    error: &(dyn Error + 'static),
+    remedy: Option<String>,
+) -> Raised {
     let os = |number: i32, text: String| PyOSError::new_err((number, text));
     let exception = match kind {
         ErrorKind::Invalid => PyValueError::new_err(text),
@@ -93,6 +102,19 @@ impl From<SnapshotError> for Raised {
 impl From<TendError> for Raised {
     fn from(error: TendError) -> Self {
         raised(error.kind(), &error, error.remedy().map(str::to_owned))
+    }
+}
+
+/// The error of an image, with the path of the file that it is about.
+pub(crate) fn of_image(error: ImageError, paths: &[PathBuf]) -> PyErr {
+    let path = error.source_number().and_then(|nth| paths.get(nth));
+    match (error, path) {
+        (ImageError::Read { source, .. }, Some(path)) => at_path(source, path),
+        (error, Some(path)) => {
+            let text = format!("{}: {}", path.display(), error_chain(&error));
+            raised_with(error.kind(), text, &error, error.remedy()).into()
+        }
+        (error, None) => raised(error.kind(), &error, error.remedy()).into(),
     }
 }
 

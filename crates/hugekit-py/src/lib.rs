@@ -13,6 +13,7 @@ mod array;
 mod buffer;
 mod checkpoint;
 mod errors;
+mod image;
 mod numbers;
 mod pool;
 mod progress;
@@ -41,6 +42,8 @@ mod _hugekit {
     use crate::checkpoint::{ArrayChain, Moment};
     #[pymodule_export]
     use crate::errors::SnapshotLost;
+    #[pymodule_export]
+    use crate::image::Image;
     #[pymodule_export]
     use crate::pool::{Pool, default_pools, trim};
     #[pymodule_export]

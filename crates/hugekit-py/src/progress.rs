@@ -75,6 +75,17 @@ impl Teller {
         }
     }
 
+    /// As [`tell`](Self::tell). Without a callback it looks for Ctrl-C, which raises an exception too.
+    pub(crate) fn tell_or_look(&self, done: usize, total: usize) {
+        if !self.is_silent() {
+            return self.tell(done, total);
+        }
+        if let Err(error) = Python::attach(|py| py.check_signals()) {
+            self.told().raised = Some(error);
+            self.cancel.cancel();
+        }
+    }
+
     /// The outcome of the work, unless the callback raised an exception.
     pub(crate) fn result<T, E: Into<PyErr>>(&self, result: Result<T, E>) -> PyResult<T> {
         match self.told().raised.take() {

@@ -40,11 +40,13 @@ def slow_of(mib):
     return pytest.param(mib, marks=conftest.slow)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/python.md", "crates/hugekit-py/README.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md", "docs/restore.md", "crates/hugekit-py/README.md"])
 def test_programs_of_a_page(page, serves, tmp_path, monkeypatch):
     programs = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
     assert programs
     monkeypatch.chdir(tmp_path)
+    # What docs/restore.md loads.
+    pathlib.Path("memory.bin").write_bytes(bytes(range(256)) * (16 << 10))
     # An array that fills a process-wide pool which is there already leaves no room for its snapshot.
     hugekit.trim()
     for program in programs:
@@ -82,7 +84,8 @@ def stubs():
 
 def parameters(function):
     said = function.args
-    plain = [argument.arg for argument in said.posonlyargs + said.args + said.kwonlyargs]
+    several = [said.vararg] if said.vararg else []
+    plain = [argument.arg for argument in said.posonlyargs + said.args + several + said.kwonlyargs]
     return [name for name in plain if name not in ("self", "cls")]
 
 
@@ -118,7 +121,8 @@ def documented():
         for method in node.body if isinstance(node, ast.ClassDef) else []:
             if isinstance(method, ast.FunctionDef) and not method.name.startswith("_"):
                 name = method.name
-                yield f"{node.name}.{name}", method, inspect.getattr_static(thing, name)
+                member = inspect.getattr_static(thing, name)
+                yield f"{node.name}.{name}", method, getattr(member, "__func__", member)
 
 
 def test_the_stubs_have_the_documentation_of_the_module():

@@ -16,6 +16,8 @@ EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
         (["checkpoint.py", "--gigabytes", "0.03", "--rounds", "1", "--steps", "5", "--arrays", "3"], "byte for byte"),
         (["deltas.py", "--gigabytes", "0.03", "--rounds", "2", "--arrays", "2"], "holds the arrays as they were"),
         (["async_save.py", "--gigabytes", "0.03", "--rounds", "2", "--reserve", "8"], "byte for byte"),
+        (["clones.py", "--clones", "3"], "the image is as it was"),
+        (["clones.py", "/proc/self/exe", "--clones", "1"], "the image is as it was"),
         (["compare.py", "--mebibytes", "8", "--rounds", "2", "--backing", "base"], "one call for 64 bytes"),
     ],
 )

@@ -50,3 +50,9 @@ def takes_any_memory(array: F4, data: bytearray) -> None:
     hugekit.clear(data)
     hugekit.copy(array, array)
     assert_type(hugekit.doctor()["lines"][0]["name"], str)
+
+
+def loads_images(path: str) -> None:
+    image = hugekit.Image.load(path, path, threads=2)
+    assert_type(image.map(), memoryview)
+    assert_type(image.path, str)

@@ -10,6 +10,7 @@
 pub mod alias;
 pub mod backings;
 pub mod child;
+pub mod fuse;
 pub mod memory;
 pub mod permitted;
 pub mod rounds;

@@ -7,14 +7,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
-use hugekit_delta::StateId;
+use hugekit::HUGE_PAGE_BYTES;
+use hugekit_delta::{Reader, StateId};
 use hugekit_image::{Image, ImageBuilder};
 use hugekit_lab::size::Size;
 use hugekit_lease::protocol::{self, ImageFacts, ImageName, ImageRange, NotLoaded, Refusal};
 use hugekit_lease::{LeaseError, images};
 
 use super::{AskedBroker, explained};
-use crate::text::write_out;
+use crate::progress;
+use crate::text::{say, write_out};
 
 /// How long a load may take.
 const LONGEST: Duration = Duration::from_secs(3600);
@@ -34,7 +36,8 @@ pub(super) struct LoadImage {
     /// Deltas that follow, the oldest first
     #[arg(value_name = "DELTA")]
     deltas: Vec<PathBuf>,
-    /// The state of a raw memory file, which the first delta begins with
+    /// The state of a raw memory file: refuse a first delta that begins with another state. By default the first delta
+    /// may begin with any state of the same length
     #[arg(long, value_name = "STATE")]
     state: Option<StateId>,
     /// Load this part of a raw memory file only, to this byte of the image; may be repeated
@@ -63,18 +66,49 @@ fn range(text: &str) -> Result<ImageRange, String> {
 impl LoadImage {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let files: Vec<File> = self.paths().map(opened).collect::<anyhow::Result<_>>()?;
+        let most = self.needed(&files)?;
+        let since = Instant::now();
+        let facts = self.load(&files, most).map_err(|error| self.explained(error))?;
+        write_out(&self.line(facts, since.elapsed())).context("cannot write to standard output")?;
+        let notes = [self.note_of_state(&files), note_of_pages(facts)];
+        notes.into_iter().flatten().for_each(|note| say(&format!("note: {note}")));
+        Ok(())
+    }
+
+    fn load(&self, files: &[File], most: u64) -> Result<ImageFacts, LeaseError> {
+        let bar = progress::of_bytes(self.name.as_str(), 0);
         let load = protocol::Load {
             name: self.name,
-            most: self.needed(&files)?,
+            most,
             is_for_all: self.for_all,
+            tells_progress: !bar.is_hidden(),
             state: self.state.map(StateId::to_bytes),
             ranges: self.range.clone(),
         };
         let sources: Vec<_> = files.iter().map(AsFd::as_fd).collect();
-        let since = Instant::now();
-        let facts = images::load(&self.broker.socket(), &load, &sources, LONGEST);
-        let facts = facts.map_err(|error| self.explained(error))?;
-        write_out(&self.line(facts, since.elapsed())).context("cannot write to standard output")
+        let mut tell = |done, total| {
+            bar.set_length(total);
+            bar.set_position(done);
+        };
+        let facts =
+            images::load_telling(&self.broker.socket(), &load, &sources, LONGEST, &mut tell);
+        bar.finish_and_clear();
+        facts
+    }
+
+    /// A raw memory file does not name its state, so a delta of another memory file of that length is not noticed.
+    fn note_of_state(&self, files: &[File]) -> Option<String> {
+        let header = |file: &File| Reader::new(file).map(|reader| reader.header());
+        let (raw, delta) = (files.first()?, files.get(1)?);
+        if self.state.is_some() || header(raw).is_ok() {
+            return None;
+        }
+        let state = header(delta).ok()?.base?;
+        let paths: Vec<_> = self.paths().map(|path| path.display()).collect();
+        Some(format!(
+            "{} names no state; it was taken for {state}, because {} begins with that (--state verifies it)",
+            paths[0], paths[1]
+        ))
     }
 
     fn paths(&self) -> impl Iterator<Item = &PathBuf> {
@@ -84,7 +118,8 @@ impl LoadImage {
     fn needed(&self, files: &[File]) -> anyhow::Result<u64> {
         let sources = files.iter().map(File::try_clone).collect::<Result<Vec<_>, _>>()?;
         let builder = sources.into_iter().fold(Image::builder(""), ImageBuilder::source);
-        self.range.iter().copied().fold(builder, ImageBuilder::range).needed().map_err(explained)
+        let needed = self.range.iter().copied().fold(builder, ImageBuilder::range).needed();
+        needed.map_err(|error| self.about(error.source_number(), explained(error)))
     }
 
     fn line(&self, facts: ImageFacts, took: Duration) -> String {
@@ -99,16 +134,32 @@ impl LoadImage {
             LeaseError::Refused(Refusal::NotLoaded(why)) => NotLoaded::source(why),
             _ => None,
         };
-        let path = nth.and_then(|nth| self.paths().nth(usize::try_from(nth).ok()?));
-        let path = path.map(|path| path.display().to_string());
-        let error = crate::lease::explained(error);
-        match path {
-            Some(path) => crate::usage::with_remedy(error, |message| format!("{path}: {message}")),
+        let nth = nth.and_then(|nth| usize::try_from(nth).ok());
+        self.about(nth, crate::lease::explained(error))
+    }
+
+    fn about(&self, nth: Option<usize>, error: anyhow::Error) -> anyhow::Error {
+        match nth.and_then(|nth| self.paths().nth(nth)) {
+            Some(path) => {
+                let path = path.display();
+                crate::usage::with_remedy(error, |message| format!("{path}: {message}"))
+            }
             None => error,
         }
     }
 }
 
+/// A granule that holds the end of the image may be on base pages.
+fn note_of_pages(facts: ImageFacts) -> Option<String> {
+    let base = facts.present.saturating_sub(facts.huge);
+    let size = Size(usize::try_from(base).unwrap_or(usize::MAX));
+    (base >= HUGE_PAGE_BYTES as u64).then(|| {
+        format!(
+            "the kernel had no huge pages for {size}, which is on base pages; `hugekit doctor` names the reason"
+        )
+    })
+}
+
 fn opened(path: &PathBuf) -> anyhow::Result<File> {
-    File::open(path).with_context(|| path.display().to_string())
+    hugekit_image::open(path).with_context(|| path.display().to_string())
 }

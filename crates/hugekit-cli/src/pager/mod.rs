@@ -95,7 +95,8 @@ impl PagerCommand {
             return Ok(Source::open(file).map_err(PagerError::from)?);
         }
         let paths = [file].into_iter().chain(&self.deltas);
-        let opened = paths.map(|path| File::open(path).with_context(|| path.display().to_string()));
+        let opened =
+            paths.map(|path| hugekit_image::open(path).with_context(|| path.display().to_string()));
         let files: Vec<File> = opened.collect::<anyhow::Result<_>>()?;
         let sources = files.iter().map(File::try_clone).collect::<Result<Vec<_>, _>>()?;
         let builder = sources.into_iter().fold(Image::builder("pager"), ImageBuilder::source);

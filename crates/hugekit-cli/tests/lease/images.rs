@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use hugekit::pool::Backing;
@@ -38,43 +38,47 @@ pub(crate) const CHECKS: &[Check] = &[
     ("more_than_there_is_memory_for_is_refused", too_large),
     ("a_client_that_goes_while_its_image_is_loaded_leaves_nothing", goes),
     ("clients_of_one_image_share_no_position", positions),
+    ("a_client_that_asks_is_told_how_far_its_load_is", progress),
+    ("progress_that_a_client_does_not_read_leaves_room_for_its_answer", unread_progress),
+    ("the_command_shows_progress_on_a_terminal_only", progress_on_a_terminal),
 ];
 
-fn name(text: &str) -> ImageName {
+pub(crate) fn name(text: &str) -> ImageName {
     text.parse().unwrap()
 }
 
-fn load_of(text: &str) -> Load {
+pub(crate) fn load_of(text: &str) -> Load {
     let (name, most) = (name(text), 64 << 20);
-    Load { name, most, is_for_all: false, state: None, ranges: vec![] }
+    let (is_for_all, tells_progress, state, ranges) = (false, false, None, vec![]);
+    Load { name, most, is_for_all, tells_progress, state, ranges }
 }
 
 /// Bytes of which no two pages are alike, and an odd length.
-fn memory() -> Vec<u8> {
+pub(crate) fn memory() -> Vec<u8> {
     let numbers = (0..(5 << 20) / 8 + 3_u64)
         .flat_map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
     numbers.collect()
 }
 
-fn written(folder: &Path, name: &str, bytes: &[u8]) -> File {
+pub(crate) fn written(folder: &Path, name: &str, bytes: &[u8]) -> File {
     let path = folder.join(name);
     fs::write(&path, bytes).unwrap();
     File::open(path).unwrap()
 }
 
-fn load(daemon: &Daemon, load: &Load, sources: &[&File]) -> Result<(), LeaseError> {
+pub(crate) fn load(daemon: &Daemon, load: &Load, sources: &[&File]) -> Result<(), LeaseError> {
     let sources: Vec<_> = sources.iter().map(|file| file.as_fd()).collect();
     images::load(&daemon.socket(), load, &sources, PATIENCE).map(drop)
 }
 
-fn refused<T: std::fmt::Debug>(asked: Result<T, LeaseError>) -> Refusal {
+pub(crate) fn refused<T: std::fmt::Debug>(asked: Result<T, LeaseError>) -> Refusal {
     match asked {
         Err(LeaseError::Refused(refusal)) => refusal,
         other => panic!("{other:?}"),
     }
 }
 
-fn bytes_of(daemon: &Daemon, image: &str) -> Vec<u8> {
+pub(crate) fn bytes_of(daemon: &Daemon, image: &str) -> Vec<u8> {
     let (file, facts) = images::get(&daemon.socket(), name(image)).unwrap();
     let image = Image::check(file).unwrap();
     assert_eq!(image.bytes() as u64, facts.bytes);
@@ -82,7 +86,7 @@ fn bytes_of(daemon: &Daemon, image: &str) -> Vec<u8> {
 }
 
 /// `hugekit`, with arguments of which the first are those of the command.
-fn run(daemon: &Daemon, command: &[&str], more: &[&str]) -> Output {
+pub(crate) fn run(daemon: &Daemon, command: &[&str], more: &[&str]) -> Output {
     let mut hugekit = program();
     hugekit.args(command).arg("--socket").arg(daemon.socket()).args(more).output().unwrap()
 }
@@ -92,7 +96,7 @@ fn done(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-fn failed(output: &Output) -> String {
+pub(crate) fn failed(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
@@ -150,6 +154,23 @@ fn chains(_: Backing) {
     let from_raw = Load { state: Some(ids[0].to_bytes()), ..load_of("raw") };
     load(&daemon, &from_raw, &[&raw, &deltas[1], &deltas[2]]).unwrap();
     assert!(bytes_of(&daemon, "raw") == state);
+    // Without a name, it is what the first delta begins with.
+    load(&daemon, &load_of("unnamed"), &[&raw, &deltas[1], &deltas[2]]).unwrap();
+    assert!(bytes_of(&daemon, "unnamed") == state);
+    // The command does so, and prints for what it took the file.
+    let paths = ["memory.bin", "1.delta", "2.delta"].map(|name| folder.path().join(name));
+    let paths = paths.each_ref().map(|path| path.to_str().unwrap());
+    let output = run(&daemon, &["image", "load", "--name", "command"], &paths);
+    done(&output);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains(&format!("taken for {}", ids[0])), "{said}");
+    assert!(bytes_of(&daemon, "command") == state);
+    let verified = |nth: usize| {
+        let (name, id) = (format!("verified-{nth}"), ids[nth].to_string());
+        run(&daemon, &["image", "load", "--name", &name, "--state", &id], &paths)
+    };
+    assert!(!String::from_utf8_lossy(&verified(0).stderr).contains("taken for"));
+    assert!(failed(&verified(1)).contains("another state"));
     // What a full delta comes after does not matter.
     load(&daemon, &load_of("full"), &[&raw, &deltas[0]]).unwrap();
     assert!(bytes_of(&daemon, "full") == memory());
@@ -158,7 +179,7 @@ fn chains(_: Backing) {
 fn wrong_chains(_: Backing) {
     let daemon = Daemon::of_images(&[]);
     let folder = tempfile::tempdir().unwrap();
-    let (deltas, ..) = chain(folder.path());
+    let (deltas, _, ids) = chain(folder.path());
     let loaded = |sources: &[&File]| match refused(load(&daemon, &load_of("x"), sources)) {
         Refusal::NotLoaded(why) => why,
         other => panic!("{other}"),
@@ -166,7 +187,11 @@ fn wrong_chains(_: Backing) {
     let other = NotLoaded::OtherState { nth: 1 };
     assert_eq!(loaded(&[&deltas[0], &deltas[2]]), other);
     let raw = written(folder.path(), "memory.bin", &memory());
-    assert_eq!(loaded(&[&raw, &deltas[1]]), other);
+    // A raw memory file may be any state of its length, and what follows on the first delta only one.
+    assert_eq!(loaded(&[&raw, &deltas[2], &deltas[1]]), NotLoaded::OtherState { nth: 2 });
+    let state = Load { state: Some(ids[1].to_bytes()), ..load_of("x") };
+    let refusal = refused(load(&daemon, &state, &[&raw, &deltas[1]]));
+    assert_eq!(refusal, Refusal::NotLoaded(other));
     assert_eq!(loaded(&[&deltas[1]]), NotLoaded::OtherState { nth: 0 });
     assert_eq!(loaded(&[&deltas[0], &raw]), NotLoaded::Delta { nth: 1 });
     let mut damaged = fs::read(folder.path().join("1.delta")).unwrap();
@@ -397,7 +422,7 @@ fn wrong_sources(_: Backing) {
     assert_eq!(images::list(&daemon.socket()).unwrap(), []);
 }
 
-fn send(socket: &OwnedFd, load: &Load, files: &[BorrowedFd<'_>]) {
+pub(crate) fn send(socket: &OwnedFd, load: &Load, files: &[BorrowedFd<'_>]) {
     let message = Request::Load(Box::new(load.clone())).to_message();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
     let mut carried = SendAncillaryBuffer::new(&mut space);
@@ -456,4 +481,68 @@ fn positions(_: Backing) {
     std::io::Seek::seek(&mut one, std::io::SeekFrom::Start(4096)).unwrap();
     assert_eq!(std::io::Seek::stream_position(&mut other).unwrap(), 0);
     assert!(other.write_all(&[1]).is_err() && one.write_at(&[1], 0).is_err());
+}
+
+fn progress(_: Backing) {
+    let daemon = Daemon::of_images(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = memory();
+    let file = written(folder.path(), "file", &bytes);
+    let mut told = Vec::new();
+    let mut load = |load: &Load| {
+        let mut tell = |done, total| told.push((done, total));
+        let (socket, sources) = (daemon.socket(), [file.as_fd()]);
+        images::load_telling(&socket, load, &sources, PATIENCE, &mut tell).unwrap();
+        std::mem::take(&mut told)
+    };
+    assert_eq!(load(&load_of("silent")), []);
+    let told = load(&Load { tells_progress: true, ..load_of("told") });
+    assert!(!told.is_empty() && told.is_sorted(), "{told:?}");
+    let total = bytes.len() as u64;
+    assert!(told.iter().all(|&(done, of)| done > 0 && done <= total && of == total), "{told:?}");
+}
+
+/// Each message of a full queue would be lost, and the answer with them.
+fn unread_progress(_: Backing) {
+    let daemon = Daemon::of_images(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    let file = written(folder.path(), "file", &memory());
+    let client = connection(&daemon);
+    send(&client, &Load { tells_progress: true, ..load_of("web") }, &[file.as_fd()]);
+    let since = std::time::Instant::now();
+    while images::list(&daemon.socket()).unwrap().is_empty() {
+        assert!(since.elapsed() < PATIENCE);
+    }
+    assert!(matches!(hear(&client), Some(Answer::Loading { .. })));
+    loop {
+        match hear(&client) {
+            Some(Answer::Loading { .. }) => {}
+            Some(Answer::Loaded(_)) => break,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// `script` of util-linux has a terminal.
+fn progress_on_a_terminal(_: Backing) {
+    let daemon = Daemon::of_images(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("memory.bin");
+    fs::write(&path, memory()).unwrap();
+    let (socket, path) = (daemon.socket(), path.to_str().unwrap().to_owned());
+    let quiet = run(&daemon, &["image", "load", "--name", "quiet"], &[&path]);
+    done(&quiet);
+    assert!(!String::from_utf8_lossy(&quiet.stderr).contains(" left"), "{quiet:?}");
+    let hugekit = program().get_program().to_owned();
+    let line = format!(
+        "{} image load --name shown --socket {} {path}",
+        hugekit.to_str().unwrap(),
+        socket.display()
+    );
+    let mut script = Command::new("script");
+    let script = script.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
+    let Ok(shown) = script.env("TERM", "xterm").stdin(Stdio::null()).output() else { return };
+    let text = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(shown.status.success() && text.contains(" left"), "{shown:?}");
+    assert!(text.contains("shown: 5.0MiB"), "{text}");
 }

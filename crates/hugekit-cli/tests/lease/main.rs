@@ -12,6 +12,7 @@ mod group;
 mod images;
 mod leases;
 mod liars;
+mod loads;
 mod machines;
 mod payers;
 mod qemu;
@@ -51,6 +52,7 @@ fn main() {
             freezes::CHECKS_OF_ONE,
             machines::CHECKS_OF_ONE,
             images::CHECKS,
+            loads::CHECKS,
         ]
         .concat(),
     ));
@@ -59,6 +61,7 @@ fn main() {
     trials.extend(self::trials(Backing::Thp, &of_thp));
     trials.extend(needing(Group::lacking(""), Backing::Base, payers::CHECKS_OF_FROZEN));
     trials.extend(needing(Group::lacking("memory"), Backing::Base, payers::CHECKS_OF_MEMORY));
+    trials.extend(needing(Group::lacking("memory"), Backing::Base, loads::CHECKS_OF_MEMORY));
     trials.extend(self::trials(Backing::Hugetlb1G, machines::CHECKS_OF_GIGANTIC));
     let without_qemu = qemu::lacking();
     for backing in [Backing::Base, Backing::Hugetlb2M] {

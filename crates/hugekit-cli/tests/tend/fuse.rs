@@ -3,24 +3,15 @@
 //! A process that starts another program while it has the file open stays within the kernel, which closes it then. Its
 //! memory is out of reach for as long, also for root.
 
-use std::ffi::{CStr, CString};
-use std::fs::File;
-use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
+use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread;
+use std::sync::mpsc::{Receiver, channel};
 
-/// Requests that are answered, by the numbers of `linux/fuse.h`.
-const GETATTR: u32 = 3;
-const OPEN: u32 = 14;
-const FLUSH: u32 = 25;
-const INIT: u32 = 26;
-
-const REGULAR_FILE: u32 = 0o100_644;
+use hugekit_testing::fuse::{Call, Mounted, Reply};
 
 pub(crate) struct Silent {
+    file: Option<Mounted>,
     path: CString,
     /// Told when the file is closed.
     closed: Receiver<()>,
@@ -30,21 +21,16 @@ pub(crate) struct Silent {
 impl Silent {
     /// `None` if it may not be mounted here.
     pub(crate) fn at(path: &Path) -> Option<Self> {
-        File::create(path).unwrap();
-        let path = CString::new(path.as_os_str().as_bytes()).unwrap();
-        let device = File::options().read(true).write(true).open("/dev/fuse").ok()?;
-        let descriptor = device.as_raw_fd();
-        let options = format!("fd={descriptor},rootmode={REGULAR_FILE:o},user_id=0,group_id=0");
-        let options = CString::new(options).unwrap();
-        let flags = libc::MS_NOSUID | libc::MS_NODEV;
-        // SAFETY: every pointer is to a string that lives until the call returns.
-        let mounted = unsafe {
-            let kind = c"fuse".as_ptr();
-            libc::mount(kind, path.as_ptr(), kind, flags, options.as_ptr().cast())
-        };
         let (tell, closed) = channel();
-        thread::spawn(move || serve(device, &tell));
-        (mounted == 0).then_some(Self { path, closed, stuck: None })
+        let answer = move |call| {
+            if matches!(call, Call::Flush) {
+                let _ = tell.send(());
+            }
+            Reply::Never
+        };
+        let file = Some(Mounted::at(path, 0, answer)?);
+        let path = CString::new(path.as_os_str().as_bytes()).unwrap();
+        Some(Self { file, path, closed, stuck: None })
     }
 
     /// The number of a process that stays within `exec` until this value is dropped.
@@ -73,50 +59,13 @@ impl Silent {
 /// The server ends, and with it all that waits for it.
 impl Drop for Silent {
     fn drop(&mut self) {
-        let path: &CStr = &self.path;
-        // SAFETY: unmounts what this value has mounted, and ends a child of this process that was not waited for.
-        unsafe {
-            libc::umount2(path.as_ptr(), libc::MNT_FORCE);
-            libc::umount2(path.as_ptr(), libc::MNT_DETACH);
-            if let Some(child) = self.stuck {
+        drop(self.file.take());
+        if let Some(child) = self.stuck {
+            // SAFETY: ends a child of this process that was not waited for.
+            unsafe {
                 libc::kill(child, libc::SIGKILL);
                 libc::waitpid(child, std::ptr::null_mut(), 0);
             }
         }
     }
-}
-
-/// Until the file is unmounted.
-fn serve(mut device: File, closed: &Sender<()>) {
-    let mut request = vec![0; 1 << 16];
-    while let Ok(count) = device.read(&mut request) {
-        let word = |at: usize| u32::from_ne_bytes(request[at..at + 4].try_into().unwrap());
-        let answer = match (count, word(4)) {
-            (_, INIT) => words(&[7, 31, 0, 0, 0, 4096, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
-            (_, GETATTR) => attributes(),
-            (_, OPEN) => words(&[1, 0, 0, 0]),
-            (_, FLUSH) => {
-                let _ = closed.send(());
-                continue;
-            }
-            _ => continue,
-        };
-        let head = words(&[16 + answer.len() as u32, 0]);
-        let whole = [&head[..], &request[8..16], &answer].concat();
-        if device.write_all(&whole).is_err() {
-            return;
-        }
-    }
-}
-
-/// `struct fuse_attr_out` of a regular file, which is valid for ever.
-fn attributes() -> Vec<u8> {
-    let mut words32 = [0; 26];
-    (words32[0], words32[4]) = (u32::MAX, 1);
-    (words32[19], words32[20]) = (REGULAR_FILE, 1);
-    words(&words32)
-}
-
-fn words(words: &[u32]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }

@@ -91,7 +91,9 @@ pub struct Load {
     pub most: u64,
     /// Whether all users may have it.
     pub is_for_all: bool,
-    /// The state of the raw memory file, which the first delta begins with.
+    /// Whether the client is told how far the load is: [`Answer::Loading`](super::Answer::Loading).
+    pub tells_progress: bool,
+    /// The state of the raw memory file. Without it, the first delta may begin with any state of its length.
     pub state: Option<[u8; STATE]>,
     /// Parts of the raw memory file; all of it if there are none.
     pub ranges: Vec<ImageRange>,
@@ -244,7 +246,7 @@ impl NotLoaded {
                 "load it when the program that writes it is done, or load a copy"
             }
             Self::OtherState { .. } => {
-                "name all deltas in their order, and the state of a raw memory file by --state"
+                "name all deltas in their order, and of a raw memory file no other --state than its own"
             }
             Self::NoMemory => "free memory, or raise the limit of the charged control group",
             _ => return None,
@@ -313,10 +315,12 @@ pub(super) fn put_name(message: &mut Vec<u8>, name: ImageName) {
 
 const FOR_ALL: u64 = 1;
 const DROPPED: u64 = 2;
+const TELLS_PROGRESS: u64 = 2;
 
 impl Load {
     pub(super) fn flags(&self) -> u64 {
-        if self.is_for_all { FOR_ALL } else { 0 }
+        let for_all = if self.is_for_all { FOR_ALL } else { 0 };
+        for_all | if self.tells_progress { TELLS_PROGRESS } else { 0 }
     }
 
     pub(super) fn put_body(&self, message: &mut Vec<u8>) {
@@ -338,10 +342,11 @@ impl Load {
             let [from, len, to] = rest.numbers()?;
             ranges.push(ImageRange { from, len, to });
         }
-        if flags > FOR_ALL || ranges.len() > MOST_RANGES {
+        if flags > FOR_ALL | TELLS_PROGRESS || ranges.len() > MOST_RANGES {
             return Err(Malformed::Meaning);
         }
-        Ok(Self { name, most, is_for_all: flags == FOR_ALL, state, ranges })
+        let (is_for_all, tells_progress) = (flags & FOR_ALL != 0, flags & TELLS_PROGRESS != 0);
+        Ok(Self { name, most, is_for_all, tells_progress, state, ranges })
     }
 }
 

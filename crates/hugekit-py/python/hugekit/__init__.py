@@ -42,6 +42,7 @@ import numpy as _numpy
 
 from ._checkpoints import Checkpointer, Saved, Saving, load_checkpoint, restore
 from ._hugekit import (
+    Image,
     Pin,
     Pool,
     Region,
@@ -71,6 +72,7 @@ if not getattr(_sys, "_is_gil_enabled", lambda: True)():
 
 __all__ = [
     "Checkpointer",
+    "Image",
     "Pin",
     "Pool",
     "Region",

@@ -337,6 +337,101 @@ class Tender:
     def __enter__(self) -> Tender: ...
     def __exit__(self, *exception: object) -> None: ...
 
+class Image:
+    """Memory on huge pages that no process can change, and that many processes map privately: each
+    process has the same pages until it writes to them. Made by :meth:`load` and :meth:`of_broker`.
+
+    The memory returns to the kernel when no process has the image or a mapping of it. The kernel
+    does not drop it under pressure, as it drops page cache.
+
+    >>> with tempfile.NamedTemporaryFile() as file:
+    ...     file.truncate(3 << 20)
+    ...     file.write(b"what was saved")
+    ...     file.flush()
+    ...     image = hugekit.Image.load(file.name)
+    3145728
+    14
+    >>> one, other = image.map(), image.map()
+    >>> one[:4] = b"this"
+    >>> bytes(one[:8]), bytes(other[:8]), len(one) == image.nbytes
+    (b'this was', b'what was', True)
+    """
+    @staticmethod
+    def load(
+        path: _Path,
+        *deltas: _Path,
+        state: str | None = None,
+        name: str = "image",
+        threads: int | None = None,
+        progress: Progress | None = None,
+    ) -> Image:
+        """Load a memory file of a virtual machine, or any other file. Holes and blocks of zeroes take
+        no memory. Ctrl-C ends the load.
+
+        Args:
+            path: a raw memory file, such as Firecracker, Cloud Hypervisor and QEMU write, or a full
+                delta.
+            deltas: paths of the deltas that follow, the oldest first. No merged file is written.
+            state: the state of a raw memory file, as ``hugekit delta info`` prints it: a first delta
+                that begins with another state is refused. By default the first delta may begin with
+                any state of the same length.
+            name: the name in /proc/self/maps, as ``/memfd:hugekit:NAME``.
+            threads: the number of threads that read a raw memory file. By default as many as are
+                useful. One thread applies deltas.
+            progress: called with the bytes read of all files; see :func:`clear`.
+
+        Raises:
+            OSError: a file cannot be read, or was changed during the load (EBUSY).
+            ValueError: a file is empty or not regular, or a delta is damaged or does not follow on
+                the file before it.
+            MemoryError: memory is short.
+        """
+    @staticmethod
+    def of_broker(socket: _Path, name: str) -> Image:
+        """Get an image that a ``hugekit broker`` holds. The broker must run as root or as this
+        process's user.
+
+        Args:
+            socket: the path of the broker's socket.
+            name: the name of the image.
+
+        Raises:
+            OSError: no broker listens, or it has no image of this name.
+        """
+    def map(self) -> memoryview:
+        """Map the image privately. No other process, and no other mapping, sees what is written.
+
+        The first read of each 2 MiB on a huge page costs a page fault. A write copies the base page,
+        and the 2 MiB around it are then mapped by base pages. If memory is short at this moment, the
+        kernel's OOM killer ends a process. Children of a fork inherit the mapping, and each has its
+        own bytes.
+
+        Returns:
+            The bytes, writable. They are unmapped when the last view of them is deleted;
+                ``numpy.frombuffer(view, "u1")`` makes an array on them.
+
+        Raises:
+            OSError: addresses or mappings are short.
+        """
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the image."""
+    @property
+    def present_bytes(self) -> int:
+        """Bytes that the kernel has put pages behind. The other bytes are zero."""
+    @property
+    def huge_bytes(self) -> int:
+        """Bytes that were on huge pages when the image was loaded."""
+    @property
+    def path(self) -> str:
+        """A path by which other programs of this user open the image while this object exists, such as
+        a virtual machine monitor that restores from a memory file.
+        """
+    def fileno(self) -> int:
+        """Return the descriptor of the image, opened for reading. It belongs to this object. A child
+        that inherits it, by ``pass_fds`` of :mod:`subprocess`, may open ``/proc/self/fd/N``.
+        """
+
 class Pool:
     """Memory that is clean when it is allocated.
 
