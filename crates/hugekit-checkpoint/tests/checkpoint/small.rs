@@ -1,6 +1,7 @@
 //! A VMM without a guest, for what a guest here cannot be asked to do: give memory back. Needs no
 //! virtualization. The test itself answers to the requests of an API.
 
+use std::collections::VecDeque;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -41,7 +42,7 @@ enum At {
     Resume,
 }
 
-/// A complete VMM, whose API waits at one request until it is told to go on.
+/// A complete VMM, whose API waits at some requests until it may go on.
 struct Small {
     vmm: SmallVmm,
     folder: TempDir,
@@ -49,11 +50,13 @@ struct Small {
     api: Proxy,
     came: Receiver<()>,
     go_on: Sender<()>,
+    /// How often it waits.
+    stops: usize,
 }
 
 impl Small {
     /// Memory with the pattern in its first part, `data` bytes.
-    fn start(data: u64, at: At) -> Self {
+    fn start(data: u64, at: &[At]) -> Self {
         let folder = TempDir::new().unwrap();
         let (path, socket) = (folder.path().join("memory.bin"), folder.path().join("p.sock"));
         let words = (0..data).step_by(8).flat_map(|at| pattern_at(at, SEED).to_le_bytes());
@@ -65,31 +68,38 @@ impl Small {
         pager.await_complete();
         let (comes, came) = channel();
         let (go_on, gone_on) = channel();
-        let mut is_first = true;
+        let stops = at.len();
+        let mut at: VecDeque<At> = at.iter().copied().collect();
         let wait = move |now| {
-            if now == at && std::mem::replace(&mut is_first, false) {
+            if at.front() == Some(&now) {
+                at.pop_front();
                 comes.send(()).unwrap();
                 gone_on.recv_timeout(LONGEST_WAIT).unwrap();
             }
         };
         let api = Proxy::start(&folder.path().join("api"), answering(wait));
-        Self { vmm, folder, memory, api, came, go_on }
+        Self { vmm, folder, memory, api, came, go_on, stops }
     }
 
     fn output(&self) -> PathBuf {
         self.folder.path().join("saved")
     }
 
-    /// Saves it while `act` is done at the request.
-    fn save_while(&mut self, act: impl FnOnce(&mut SmallVmm)) -> Result<Report, CheckpointError> {
+    /// Saves it while `act` is done at each of the requests.
+    fn save_while(
+        &mut self,
+        mut act: impl FnMut(&mut SmallVmm),
+    ) -> Result<Report, CheckpointError> {
         let (pid, output) = (self.vmm.pid(), self.output());
         let mut settings = Settings::new(pid, self.api.socket.clone(), output);
         settings.check_api = false;
         std::thread::scope(|scope| {
             let saving = scope.spawn(|| checkpoint(&settings));
-            self.came.recv_timeout(LONGEST_WAIT).unwrap();
-            act(&mut self.vmm);
-            self.go_on.send(()).unwrap();
+            for _ in 0..self.stops {
+                self.came.recv_timeout(LONGEST_WAIT).unwrap();
+                act(&mut self.vmm);
+                self.go_on.send(()).unwrap();
+            }
             saving.join().unwrap()
         })
     }
@@ -131,7 +141,7 @@ fn with_body(body: &str) -> String {
 
 /// The thread that gives memory back waits until the memory is copied.
 fn given_back() {
-    let mut small = Small::start(MEMORY, At::Resume);
+    let mut small = Small::start(MEMORY, &[At::Resume]);
     let (start, len) = (4 * MIB, 6 * MIB);
     small
         .save_while(|vmm| {
@@ -147,7 +157,7 @@ fn given_back() {
 /// The VMM works on while the memory is copied.
 fn loop_of_all() {
     for _ in 0..4 {
-        let mut small = Small::start(MEMORY, At::Resume);
+        let mut small = Small::start(MEMORY, &[At::Resume]);
         let mut sent = 0;
         small
             .save_while(|vmm| {
@@ -171,7 +181,7 @@ fn loop_of_all() {
 
 /// Half of the memory was never touched.
 fn not_there() {
-    let mut small = Small::start(MEMORY / 2, At::Resume);
+    let mut small = Small::start(MEMORY / 2, &[At::Resume]);
     let report = small
         .save_while(|vmm| {
             let (start, len) = (MEMORY - 3 * MIB, 2 * MIB);
@@ -187,20 +197,21 @@ fn not_there() {
     small.check_free();
 }
 
-/// As devices do that have not finished yet when Firecracker begins to save.
+/// As devices do that have not finished yet when Firecracker begins to save. What is written to the
+/// same memory afterwards is not saved.
 fn written_before() {
-    let mut small = Small::start(MEMORY, At::Snapshot);
-    let (start, len, seed) = (8 * MIB, MIB, 1);
-    let report = small.save_while(|vmm| {
+    let mut small = Small::start(MEMORY, &[At::Snapshot, At::Resume]);
+    let (start, len, mut seed) = (8 * MIB, MIB, 0);
+    let saved = small.save_while(|vmm| {
+        seed += 1;
         vmm.serial.send(Request::Write { start, len, seed }).unwrap();
         vmm.serial.answer_within(LONGEST_WAIT).unwrap();
     });
-    report.unwrap();
-    let words = (start..start + len).step_by(8).flat_map(|at| pattern_at(at, seed).to_le_bytes());
-    let written: Vec<u8> = words.collect();
-    let (start, end) = (start as usize, (start + len) as usize);
-    assert!(small.saved()[start..end] == written, "the write is not saved");
-    small.memory[start..end].copy_from_slice(&written);
+    saved.unwrap();
+    let words = (start..start + len).step_by(8).flat_map(|at| pattern_at(at, 1).to_le_bytes());
+    let (first, end) = (start as usize, (start + len) as usize);
+    small.memory[first..end].copy_from_slice(&words.collect::<Vec<u8>>());
     assert!(small.saved() == small.memory, "saved bytes differ");
+    assert_eq!(small.vmm.serial.ask(Request::Verify { start, len, seed: 2 }).unwrap(), 0);
     small.check_free();
 }
