@@ -134,6 +134,8 @@ fn sizes(bytes: u64) -> Vec<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::slice;
+
     use super::*;
 
     const SMAPS: &str = "\
@@ -173,7 +175,7 @@ VmFlags: rd wr mr mw me nr ht \n\
         let (start, end) = (all.addresses.start, all.addresses.end);
         let part = |addresses| Mapping { addresses, ..all.clone() };
         let halves = [part(start..start + (2 << 20)), part(start + (2 << 20)..end)];
-        assert_eq!(guest_memory(&halves, 64 << 20), guest_memory(&[all.clone()], 64 << 20));
+        assert_eq!(guest_memory(&halves, 64 << 20), guest_memory(slice::from_ref(&all), 64 << 20));
         assert!(guest_memory(&halves, 64 << 20).is_some());
         let apart = [part(start..start + (2 << 20)), part(start + (4 << 20)..end)];
         assert_eq!(guest_memory(&apart, 64 << 20), None);

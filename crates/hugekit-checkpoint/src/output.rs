@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     fn create(place: &Path, bytes: u64) -> Result<Output, CheckpointError> {
-        Plan::new(place)?.create(bytes, &[0..4096])
+        Plan::new(place)?.create(bytes, std::slice::from_ref(&(0..4096)))
     }
 
     #[test]
