@@ -15,15 +15,13 @@ use super::save::Files;
 use super::store::Store;
 
 /// Loads the last state, if there is one. Returns the files that the next save can follow on.
-pub fn load(folder: &Folder, store: &mut Store, now: u64) -> Result<Option<Files>> {
+pub fn load(folder: &Folder, store: &mut Store) -> Result<Option<Files>> {
+    let deltas = deltas(&folder.path(""))?;
     if !folder.path(IMAGE).exists() {
-        ensure!(
-            deltas(&folder.path(""))?.is_empty(),
-            "{IMAGE} is missing, and its deltas are there"
-        );
+        ensure!(deltas.is_empty(), "{IMAGE} is missing, and its deltas are there");
         return Ok(None);
     }
-    let files = load_image(folder, store, now).context("nothing is changed or served")?;
+    let files = load_files(folder, deltas, store).context("nothing is changed or served")?;
     if folder.path(PARTIAL).exists() {
         eprintln!("{PARTIAL} is of a save that was interrupted, and not loaded");
     }
@@ -31,38 +29,27 @@ pub fn load(folder: &Folder, store: &mut Store, now: u64) -> Result<Option<Files
     Ok(files)
 }
 
-fn load_image(folder: &Folder, store: &mut Store, now: u64) -> Result<Option<Files>> {
+fn load_files(
+    folder: &Folder,
+    deltas: Vec<(StateId, u64)>,
+    store: &mut Store,
+) -> Result<Option<Files>> {
     let image = BufReader::new(File::open(folder.path(IMAGE))?);
     let saved = Reader::new(image).context(IMAGE)?.header().length;
-    let memory = store.bytes().len();
-    ensure!(saved <= memory as u64, "a store of {saved} bytes was saved: --memory is {memory}");
+    let memory = store.bytes().len() as u64;
+    ensure!(saved <= memory, "a store of {saved} bytes was saved: --memory is {memory}");
     let bytes = &mut store.image_mut()[..saved as usize];
-    let (image, image_bytes) = apply_file(folder, IMAGE, bytes, None)?;
-    let (count, delta_bytes) = apply_deltas(folder, image, bytes)?;
-    store.adopt(now)?;
-    if saved < memory as u64 {
-        // The next save begins with an image of the larger memory.
-        return Ok(None);
-    }
-    let names = iter::once(IMAGE.to_owned()).chain((1..=count).map(|n| delta(image, n)));
-    let files: Result<Vec<_>, _> = names.map(|name| File::open(folder.path(&name))).collect();
-    let chain = Chain::resume(files?)?;
-    Ok(Some(Files { chain, image: Some(image), image_bytes, deltas: count, delta_bytes }))
-}
-
-/// Returns how many deltas were applied, and their bytes.
-fn apply_deltas(folder: &Folder, image: StateId, memory: &mut [u8]) -> Result<(u64, u64)> {
-    let (own, old): (Vec<_>, Vec<_>) =
-        deltas(&folder.path(""))?.into_iter().partition(|(its, _)| *its == image);
+    let mut applied = vec![apply_file(folder, IMAGE, bytes, None)?];
+    let (image, _) = applied[0];
+    let (own, old): (Vec<_>, Vec<_>) = deltas.into_iter().partition(|(its, _)| *its == image);
     for (image, number) in old {
         eprintln!("{} is out of date, and not loaded", delta(image, number));
     }
-    let (mut state, mut applied, mut total) = (image, 0, 0);
     for &(_, number) in &own {
-        let (name, missing) = (delta(image, number), delta(image, applied + 1));
-        ensure!(number == applied + 1, "{missing} is missing, and {name} is there");
-        match apply_file(folder, &name, memory, Some(state)) {
-            Ok((next, bytes)) => (state, applied, total) = (next, number, total + bytes),
+        let (name, next) = (delta(image, number), applied.len() as u64);
+        ensure!(number == next, "{} is missing, and {name} is there", delta(image, next));
+        match apply_file(folder, &name, bytes, applied.last().map(|(state, _)| *state)) {
+            Ok(file) => applied.push(file),
             Err(error) if number == own.len() as u64 && is_torn(&error) => {
                 folder.rename(&name, &format!("{name}.damaged"))?;
                 eprintln!("{error:#}: not loaded, and renamed to {name}.damaged");
@@ -70,7 +57,15 @@ fn apply_deltas(folder: &Folder, image: StateId, memory: &mut [u8]) -> Result<(u
             Err(error) => return Err(error),
         }
     }
-    Ok((applied, total))
+    store.adopt()?;
+    if saved < memory {
+        // The next save begins with an image of the larger memory.
+        return Ok(None);
+    }
+    let deltas = (1..applied.len() as u64).map(|number| delta(image, number));
+    let names = iter::once(IMAGE.to_owned()).chain(deltas);
+    let files: Result<Vec<_>, _> = names.map(|name| File::open(folder.path(&name))).collect();
+    Ok(Some(Files { chain: Chain::resume(files?)?, saved: applied }))
 }
 
 /// Brings the memory from one state to the next. Returns that, and the length of the file.

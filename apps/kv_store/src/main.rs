@@ -78,10 +78,10 @@ fn main() -> Result<()> {
 fn open(options: &Options) -> Result<Arc<Server>> {
     let folder = Folder::open(&options.dir)?;
     let mut store = Store::new(options.memory.as_u64() as usize)?;
-    let now = milliseconds_since_1970();
+    store.now = milliseconds_since_1970();
     let policy = Policy { every: options.save_every, deltas: options.chain_deltas };
-    let saver = Saver::new(folder, policy, &mut store, now)?;
+    let saver = Saver::new(folder, policy, &mut store)?;
     let client_memory = options.client_memory.unwrap_or(options.memory).as_u64() as usize;
     let budget = Arc::new(Budget::new(client_memory));
-    Ok(Arc::new(Server::new(Database { store, saver, now, budget }, client_memory)))
+    Ok(Arc::new(Server::new(Database { store, saver, budget }, client_memory)))
 }

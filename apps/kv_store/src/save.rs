@@ -31,11 +31,17 @@ pub struct Policy {
 pub struct Files {
     /// Compares what is saved next with the files.
     pub chain: Chain,
-    /// `None` before the image is there.
-    pub image: Option<StateId>,
-    pub image_bytes: u64,
-    pub deltas: u64,
-    pub delta_bytes: u64,
+    /// The state and the length of the image, if there is one, and of each delta.
+    pub saved: Vec<(StateId, u64)>,
+}
+
+impl Files {
+    /// Whether a delta may follow, and not an image.
+    fn is_open(&self, most_deltas: u64) -> bool {
+        let deltas = self.saved.get(1..).unwrap_or_default();
+        let bytes = deltas.iter().map(|(_, bytes)| bytes).sum::<u64>();
+        (deltas.len() as u64) < most_deltas && bytes < self.saved[0].1
+    }
 }
 
 /// The result of a save, and the files unless they have to begin anew.
@@ -68,9 +74,9 @@ pub struct Saver {
 
 impl Saver {
     /// Loads the last state into the store, if there is one.
-    pub fn new(folder: Folder, policy: Policy, store: &mut Store, now: u64) -> Result<Self> {
-        let files = load::load(&folder, store, now)?;
-        let last = Last { saved_at: now / 1000, changes: store.changes, ..Last::default() };
+    pub fn new(folder: Folder, policy: Policy, store: &mut Store) -> Result<Self> {
+        let files = load::load(&folder, store)?;
+        let last = Last { saved_at: store.now / 1000, changes: store.changes, ..Last::default() };
         let (folder, began) = (Arc::new(folder), Instant::now());
         Ok(Self { folder, policy, files, running: None, began, last })
     }
@@ -80,16 +86,14 @@ impl Saver {
     }
 
     /// Takes a snapshot, and saves it in the background.
-    pub fn start(&mut self, store: &mut Store, now: u64) -> Result<()> {
+    pub fn start(&mut self, store: &mut Store) -> Result<()> {
         ensure!(!self.is_running(), "Background save already in progress");
         self.began = Instant::now();
-        let most = self.policy.deltas;
-        let is_open = |files: &Files| files.deltas < most && files.delta_bytes < files.image_bytes;
+        let open = self.files.take().filter(|files| files.is_open(self.policy.deltas));
         // Without files that a delta can follow on, the save is an image.
-        let files = self.files.take().filter(is_open).unwrap_or_else(|| {
+        let files = open.unwrap_or_else(|| {
             store.saved(None);
-            let chain = Chain::new(store.bytes().len() as u64);
-            Files { chain, image: None, image_bytes: 0, deltas: 0, delta_bytes: 0 }
+            Files { chain: Chain::new(store.bytes().len() as u64), saved: Vec::new() }
         });
         let next = Arc::new(AtomicUsize::new(0));
         let snapshot = store.snapshot(Arc::clone(&next)).context("no snapshot");
@@ -104,32 +108,32 @@ impl Saver {
         };
         match snapshot.and_then(spawn) {
             Ok(thread) => self.running = Some((thread, store.changes)),
-            Err(error) => self.end(store, (None, Err(error)), 0, now)?,
+            Err(error) => self.end(store, (None, Err(error)), 0)?,
         }
         Ok(())
     }
 
     /// Notices that a save has ended, and begins one that is due.
-    pub fn look(&mut self, store: &mut Store, now: u64) {
+    pub fn look(&mut self, store: &mut Store) {
         if self.running.as_ref().is_some_and(|(thread, _)| thread.is_finished()) {
             // The log has the error, here and below.
-            let _ = self.wait(store, now);
+            let _ = self.wait(store);
         }
         let every = self.policy.every;
         let is_due = every > 0 && self.began.elapsed() >= Duration::from_secs(every);
         if is_due && !self.is_running() && store.changes != self.last.changes {
-            let _ = self.start(store, now);
+            let _ = self.start(store);
         }
     }
 
     /// Waits for the end of a save, if one runs.
-    pub fn wait(&mut self, store: &mut Store, now: u64) -> Result<()> {
+    pub fn wait(&mut self, store: &mut Store) -> Result<()> {
         let Some((thread, changes)) = self.running.take() else { return Ok(()) };
         let panicked = |_| (None, Err(anyhow!("the thread panicked")));
-        self.end(store, thread.join().unwrap_or_else(panicked), changes, now)
+        self.end(store, thread.join().unwrap_or_else(panicked), changes)
     }
 
-    fn end(&mut self, store: &mut Store, written: Written, changes: u64, now: u64) -> Result<()> {
+    fn end(&mut self, store: &mut Store, written: Written, changes: u64) -> Result<()> {
         let (files, result) = written;
         (self.files, self.last.has_failed) = (files, result.is_err());
         let (saved, epoch) = result.inspect_err(|error| {
@@ -137,8 +141,8 @@ impl Saver {
             store.saved(None);
         })?;
         self.last.stats = epoch.stats();
-        (self.last.saved, self.last.saved_at, self.last.changes) =
-            (Some(saved), now / 1000, changes);
+        (self.last.saved, self.last.changes) = (Some(saved), changes);
+        self.last.saved_at = store.now / 1000;
         store.saved(Some(epoch));
         Ok(())
     }
@@ -147,7 +151,8 @@ impl Saver {
 /// Writes the next file. `next` has the offset of the bytes that follow.
 fn write(folder: &Folder, mut files: Files, changes: Changes, next: &AtomicUsize) -> Written {
     let before = files.chain.state();
-    let name = files.image.map_or(IMAGE.to_owned(), |image| delta(image, files.deltas + 1));
+    let image = files.saved.first().map(|(image, _)| *image);
+    let name = image.map_or(IMAGE.to_owned(), |image| delta(image, files.saved.len() as u64));
     let written = folder.save(&name, |file| {
         let mut saving = files.chain.save_changes(file)?;
         let epoch = changes.deliver(|offset, bytes| {
@@ -158,13 +163,7 @@ fn write(folder: &Folder, mut files: Files, changes: Changes, next: &AtomicUsize
         Ok((saving.finish()?, epoch))
     });
     match &written {
-        Ok((saved, _)) if saved.is_full => {
-            (files.image, files.image_bytes) = (Some(saved.state), saved.written);
-        }
-        Ok((saved, _)) => {
-            (files.deltas, files.delta_bytes) =
-                (files.deltas + 1, files.delta_bytes + saved.written);
-        }
+        Ok((saved, _)) => files.saved.push((saved.state, saved.written)),
         // The chain may be at a state that is not on the disk.
         Err(_) if before.is_none() || files.chain.state() != before => return (None, written),
         Err(_) => {}

@@ -30,9 +30,9 @@ impl Server {
     /// The database, as of now.
     pub fn lock(&self) -> MutexGuard<'_, Database> {
         let mut database = self.database.lock().unwrap_or_else(PoisonError::into_inner);
-        let Database { store, saver, now, .. } = &mut *database;
-        *now = milliseconds_since_1970();
-        saver.look(store, *now);
+        let Database { store, saver, .. } = &mut *database;
+        store.now = milliseconds_since_1970();
+        saver.look(store);
         database
     }
 
@@ -64,7 +64,7 @@ impl Server {
         let (mut session, mut reply) = (Session::default(), Reply::default());
         let hold = |bytes| self.budget.lock().hold(id, bytes);
         while !reply.closes {
-            let held = session.held() + reply.bytes.capacity();
+            let held = session.held + reply.bytes.capacity();
             match requests.next(|bytes| hold(held + bytes)) {
                 Ok(words) => self.lock().run(&mut session, words, &mut reply),
                 Err(error) if error.kind() == ErrorKind::InvalidData => {
@@ -73,12 +73,12 @@ impl Server {
                 }
                 Err(error) => return Err(error),
             }
-            hold(session.held() + reply.bytes.capacity())?;
+            hold(session.held + reply.bytes.capacity())?;
             if !requests.has_more() || reply.bytes.len() > TOGETHER || reply.closes {
                 stream.write_all(&reply.bytes)?;
                 reply.bytes.clear();
                 reply.bytes.shrink_to(TOGETHER);
-                hold(session.held() + reply.bytes.capacity())?;
+                hold(session.held + reply.bytes.capacity())?;
             }
         }
         Ok(())

@@ -30,10 +30,11 @@ const VERSION: u64 = 0x0102_0304_0000_0002;
 const BUCKETS: usize = 4096;
 const MEMORY_PER_BUCKET: usize = 512;
 
-/// All keys. `now` is the time in milliseconds since 1970: a key that has expired goes when it is
-/// looked at.
+/// All keys. A key that has expired goes when it is looked at.
 #[derive(Debug)]
 pub struct Store {
+    /// Milliseconds since 1970, when the request began.
+    pub now: u64,
     arena: Arena,
     heap: Heap,
     hasher: SipHasher13,
@@ -53,6 +54,7 @@ impl Store {
     pub fn new(memory: usize) -> Result<Self> {
         ensure!(memory >= 4 << 20, "--memory is {memory} bytes: 4 MiB is the least");
         let mut store = Self {
+            now: 0,
             arena: Arena::new(memory)?,
             heap: Heap::default(),
             hasher: SipHasher13::new(),
@@ -69,33 +71,32 @@ impl Store {
     /// Makes the store a new one: empty, with another hash.
     fn reset(&mut self) {
         let key = fastrand::u128(..).to_ne_bytes();
-        self.arena[..8].copy_from_slice(MAGIC);
+        self.arena.bytes[..8].copy_from_slice(MAGIC);
         self.set_word(8, VERSION);
-        self.arena[16..32].copy_from_slice(&key);
-        self.set_word(32, 1 << (self.arena.len() / MEMORY_PER_BUCKET).ilog2());
+        self.arena.bytes[16..32].copy_from_slice(&key);
+        self.set_word(32, 1 << (self.arena.bytes.len() / MEMORY_PER_BUCKET).ilog2());
         (self.buckets, self.hasher) = (self.word(32), SipHasher13::new_with_key(&key));
         self.clear();
     }
 
     /// Bytes of blocks with entries, and of the memory.
     pub fn memory(&self) -> (usize, usize) {
-        (self.heap.used, self.arena.len())
+        (self.heap.used, self.arena.bytes.len())
     }
 
-    pub fn get(&mut self, key: &[u8], now: u64) -> Option<Entry<'_>> {
-        let (_, at) = self.find(key, now)?;
+    pub fn get(&mut self, key: &[u8]) -> Option<Entry<'_>> {
+        let (_, at) = self.find(key)?;
         Some(self.entry(at))
     }
 
     /// Sets one key. Without room, it changes nothing and returns `None`.
     #[must_use]
-    pub fn set(&mut self, entry: &Entry<'_>, now: u64) -> Option<()> {
+    pub fn set(&mut self, entry: &Entry<'_>) -> Option<()> {
         let (order, unread) = (order_of(entry.size()), self.unread());
-        let old = self.find(entry.key, now).map(|(_, at)| at);
+        let old = self.find(entry.key).map(|(_, at)| at);
         let old = old.filter(|&at| order_of(self.entry(at).size()) == order);
         let is_free = |&at: &usize| at + (1 << order) <= unread.start || unread.end <= at;
-        if old.filter(is_free).is_none() && self.set_all(std::slice::from_ref(entry), now).is_some()
-        {
+        if old.filter(is_free).is_none() && self.set_all(std::slice::from_ref(entry)).is_some() {
             return Some(());
         }
         // Where the old entry is, at the price of a copy perhaps.
@@ -105,7 +106,7 @@ impl Store {
 
     /// Sets all of several keys. Without room, it changes nothing and returns `None`.
     #[must_use]
-    pub fn set_all(&mut self, entries: &[Entry<'_>], now: u64) -> Option<()> {
+    pub fn set_all(&mut self, entries: &[Entry<'_>]) -> Option<()> {
         let (unread, mut blocks) = (self.unread(), Vec::with_capacity(entries.len()));
         for entry in entries {
             let order = order_of(entry.size());
@@ -116,7 +117,7 @@ impl Store {
             blocks.push((at, order));
         }
         for (entry, (at, _)) in entries.iter().zip(blocks) {
-            if let Some((link, old)) = self.find(entry.key, now) {
+            if let Some((link, old)) = self.find(entry.key) {
                 self.unlink(link, old);
             }
             let bucket = self.bucket(entry.key);
@@ -129,13 +130,13 @@ impl Store {
     }
 
     fn write(&mut self, at: usize, entry: &Entry<'_>) {
-        entry.write(&mut self.arena[at..at + entry.size()]);
+        entry.write(&mut self.arena.bytes[at..at + entry.size()]);
         self.changes += 1;
     }
 
     /// Removes a key. Returns whether it was there.
-    pub fn remove(&mut self, key: &[u8], now: u64) -> bool {
-        let found = self.find(key, now);
+    pub fn remove(&mut self, key: &[u8]) -> bool {
+        let found = self.find(key);
         if let Some((link, at)) = found {
             self.unlink(link, at);
             self.changes += 1;
@@ -144,8 +145,8 @@ impl Store {
     }
 
     /// Lets a key expire then, or never. Returns whether it was there.
-    pub fn set_expiry(&mut self, key: &[u8], expires: Option<u64>, now: u64) -> bool {
-        let found = self.find(key, now);
+    pub fn set_expiry(&mut self, key: &[u8], expires: Option<u64>) -> bool {
+        let found = self.find(key);
         if let Some((_, at)) = found {
             self.set_word(at + 8, expires.unwrap_or(0));
             self.changes += 1;
@@ -179,16 +180,16 @@ impl Store {
     /// Removes all keys.
     pub fn clear(&mut self) {
         let heap = BUCKETS + 8 * self.buckets;
-        self.arena[BUCKETS..heap].fill(0);
+        self.arena.bytes[BUCKETS..heap].fill(0);
         self.changes += self.len as u64;
         (self.heap, self.len) = (Heap::default(), 0);
-        self.heap.fill(heap, self.arena.len());
+        self.heap.fill(heap, self.arena.bytes.len());
         self.heap.divide(self.unread().end);
     }
 
     /// All of the memory, as it is now.
     pub fn bytes(&self) -> &[u8] {
-        &self.arena
+        self.arena.bytes
     }
 
     /// The memory that was written since the last snapshot was saved, as it is now; all of it if that
@@ -211,39 +212,37 @@ impl Store {
     /// All of the memory, to be overwritten by an image; [`adopt`](Self::adopt) has to follow.
     pub fn image_mut(&mut self) -> &mut [u8] {
         self.epoch = None;
-        &mut self.arena
+        self.arena.bytes
     }
 
     /// Makes a store of bytes that came from a file. They are checked: every entry lies in its own
     /// block and in the bucket of its key, and no key is there twice. Expired keys go. An error
     /// leaves an empty store.
-    pub fn adopt(&mut self, now: u64) -> Result<()> {
+    pub fn adopt(&mut self) -> Result<()> {
         self.heap = Heap::default();
         self.adopt_entries().inspect_err(|_| self.reset())?;
-        let mut gone = Vec::new();
+        let (mut gone, now) = (Vec::new(), self.now);
         self.scan(0, usize::MAX, |entry| {
-            if entry.is_gone(now) {
-                gone.push(entry.key.to_vec());
-            }
+            gone.extend(entry.is_gone(now).then(|| entry.key.to_vec()));
         });
         for key in gone {
-            self.find(&key, now);
+            self.find(&key);
         }
         Ok(())
     }
 
     fn adopt_entries(&mut self) -> Result<()> {
-        let is_known = &self.arena[..8] == MAGIC && self.word(8) as u64 == VERSION;
+        let is_known = &self.arena.bytes[..8] == MAGIC && self.word(8) as u64 == VERSION;
         ensure!(is_known, "another program, version or machine wrote it");
-        self.hasher = SipHasher13::new_with_key(self.arena[16..32].try_into()?);
+        self.hasher = SipHasher13::new_with_key(self.arena.bytes[16..32].try_into()?);
         (self.buckets, self.len) = (self.word(32), 0);
-        let fits = self.buckets.is_power_of_two() && self.buckets <= self.arena.len() / 64;
+        let fits = self.buckets.is_power_of_two() && self.buckets <= self.arena.bytes.len() / 64;
         ensure!(fits, "an index of {} buckets does not fit", self.buckets);
         let mut blocks = Vec::new();
         for bucket in (BUCKETS..).step_by(8).take(self.buckets) {
             let (mut at, mut keys) = (self.word(bucket), HashSet::new());
             while at != 0 {
-                let entry = self.arena.get(at..).and_then(Entry::read);
+                let entry = self.arena.bytes.get(at..).and_then(Entry::read);
                 let entry = entry.filter(|entry| self.bucket(entry.key) == bucket);
                 // A key that is there twice also ends a chain that is a ring.
                 let entry = entry.filter(|entry| keys.insert(entry.key));
@@ -255,25 +254,25 @@ impl Store {
         blocks.sort_unstable();
         let mut free = BUCKETS + 8 * self.buckets;
         for &(at, order) in &blocks {
-            let end = at + (1 << order);
-            let is_apart = at >= free && at.is_multiple_of(1 << order) && end <= self.arena.len();
+            let (end, last) = (at + (1 << order), self.arena.bytes.len());
+            let is_apart = at >= free && at.is_multiple_of(1 << order) && end <= last;
             ensure!(is_apart, "the entry at byte {at} lies in no block of its own");
             self.heap.fill(free, at);
             self.heap.used += 1 << order;
             (self.len, free) = (self.len + 1, end);
         }
-        self.heap.fill(free, self.arena.len());
+        self.heap.fill(free, self.arena.bytes.len());
         Ok(())
     }
 
     /// Where the offset of a key's entry is written, and that offset.
-    fn find(&mut self, key: &[u8], now: u64) -> Option<(usize, usize)> {
+    fn find(&mut self, key: &[u8]) -> Option<(usize, usize)> {
         let mut link = self.bucket(key);
         let mut at = self.word(link);
         while at != 0 && self.entry(at).key != key {
             (link, at) = (at, self.word(at));
         }
-        if at != 0 && self.entry(at).is_gone(now) {
+        if at != 0 && self.entry(at).is_gone(self.now) {
             self.unlink(link, at);
             return None;
         }
@@ -288,7 +287,7 @@ impl Store {
     }
 
     fn entry(&self, at: usize) -> Entry<'_> {
-        Entry::read(&self.arena[at..]).expect("an entry of this store")
+        Entry::read(&self.arena.bytes[at..]).expect("an entry of this store")
     }
 
     /// Where the bucket of a key is.
@@ -303,10 +302,10 @@ impl Store {
     }
 
     fn word(&self, at: usize) -> usize {
-        u64::from_ne_bytes(self.arena[at..at + 8].try_into().expect("eight bytes")) as usize
+        u64::from_ne_bytes(self.arena.bytes[at..at + 8].try_into().expect("eight bytes")) as usize
     }
 
     fn set_word(&mut self, at: usize, word: u64) {
-        self.arena[at..at + 8].copy_from_slice(&word.to_ne_bytes());
+        self.arena.bytes[at..at + 8].copy_from_slice(&word.to_ne_bytes());
     }
 }

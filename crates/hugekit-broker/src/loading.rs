@@ -4,7 +4,7 @@
 //! process that loads receives it, with the descriptors, and reads with the rights of the client's user. So no file can
 //! keep the broker waiting, and no file is read that the user may not read.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use hugekit_image::Image;
 use hugekit_lease::protocol::{Answer, ImageName, Load, Refusal};
@@ -138,7 +138,7 @@ impl Loading {
     }
 }
 
-/// The file, which every holder may open for reading when the process has filled it.
+/// The file, which every holder may open again when the process has filled it.
 fn make(name: ImageName) -> std::io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     Ok(memfd_create(format!("hugekit:{name}"), flags)?)
@@ -147,9 +147,10 @@ fn make(name: ImageName) -> std::io::Result<OwnedFd> {
 /// Believes nothing of the process: the file is looked at.
 fn image(memory: OwnedFd) -> Result<Image, Refusal> {
     let kernel = |errno: rustix::io::Errno| refused(&errno.into());
-    rustix::fs::fchmod(memory.as_fd(), Mode::RUSR | Mode::RGRP | Mode::ROTH).map_err(kernel)?;
     let errno = |error| not_populated(&error);
     let image = Image::check(memory).map_err(errno)?;
+    // Cloud Hypervisor and older QEMU open a file for writing that they map privately. It is sealed.
+    rustix::fs::fchmod(&image, Mode::from_raw_mode(0o666)).map_err(kernel)?;
     // The descriptor that may write goes.
     Image::check(image.open_again().map_err(errno)?).map_err(errno)
 }

@@ -12,7 +12,8 @@ use std::{env, io, thread};
 
 use hugekit::{ClearOptions, Threads};
 use hugekit_bulk::parallel::{Job, Limit, Placement, Report};
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use hugekit_testing::trials::unless_lacking;
+use libtest_mimic::{Arguments, Failed, Trial};
 
 /// Set in the process that holds a job open.
 const HOLDER: &str = "HUGEKIT_TEST_HOLDS_A_JOB";
@@ -147,34 +148,21 @@ fn lacking() -> Option<&'static str> {
     locks.is_err().then_some("/dev/shm cannot be written")
 }
 
+type Check = (&'static str, fn() -> Result<(), Failed>);
+
+const CHECKS: &[Check] = hugekit_testing::checks![
+    job_beside_another_process_gets_what_is_left_and_all_once_it_is_killed,
+    job_within_a_job_gets_no_thread_that_the_other_has,
+    job_that_is_over_has_no_thread_although_a_child_lives_on,
+];
+
 fn main() {
     if env::var_os(HOLDER).is_some() {
         return hold();
     }
     let lacking = lacking();
-    let trial = |name, check: fn() -> Result<(), Failed>| {
-        let trial = Trial::test(name, check);
-        match lacking {
-            Some(reason) => {
-                Trial::ignorable_test(trial.name(), move || Ok(Completion::ignored_with(reason)))
-            }
-            None => trial,
-        }
-    };
-    let trials = vec![
-        trial(
-            "job_beside_another_process_gets_what_is_left_and_all_once_it_is_killed",
-            job_beside_another_process_gets_what_is_left_and_all_once_it_is_killed,
-        ),
-        trial(
-            "job_within_a_job_gets_no_thread_that_the_other_has",
-            job_within_a_job_gets_no_thread_that_the_other_has,
-        ),
-        trial(
-            "job_that_is_over_has_no_thread_although_a_child_lives_on",
-            job_that_is_over_has_no_thread_although_a_child_lives_on,
-        ),
-    ];
+    let trial = |&(name, check): &Check| unless_lacking(Trial::test(name, check), lacking);
+    let trials = CHECKS.iter().map(trial).collect();
     let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
     libtest_mimic::run(&arguments, trials).exit();
 }

@@ -7,7 +7,8 @@
 use hugekit_bulk::arch::{
     ClearRoutine, CopyRoutine, Kind, Unfenced, clear_routines, copy_routines,
 };
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use hugekit_testing::trials::unless_lacking;
+use libtest_mimic::{Arguments, Failed, Trial};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
@@ -174,12 +175,8 @@ fn trial(row: Row, name: &str, check: Check) -> Trial {
         }
         _ => trial,
     };
-    if row.is_available() {
-        trial
-    } else {
-        let reason = format!("this CPU lacks {}", row.needs());
-        Trial::ignorable_test(trial.name(), move || Ok(Completion::ignored_with(reason)))
-    }
+    let lacking = (!row.is_available()).then(|| format!("this CPU lacks {}", row.needs()));
+    unless_lacking(trial, lacking.as_deref())
 }
 
 fn main() {

@@ -16,6 +16,7 @@ mod pager;
 mod pages;
 mod progress;
 mod report;
+mod restore;
 mod settings;
 mod shell;
 mod socket;
@@ -58,6 +59,7 @@ enum Command {
     Pager(pager::PagerCommand),
     Checkpoint(checkpoint::CheckpointCommand),
     Image(image::ImageCommand),
+    Restore(restore::RestoreCommand),
     Completions(shell::Completions),
     Man(shell::Man),
 }
@@ -107,6 +109,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Pager(pager) => pager.run().map(|()| ExitCode::SUCCESS),
         Command::Checkpoint(checkpoint) => checkpoint.run().map(|()| ExitCode::SUCCESS),
         Command::Image(image) => image.run().map(|()| ExitCode::SUCCESS),
+        Command::Restore(restore) => restore.run().map(|()| ExitCode::SUCCESS),
         Command::Completions(completions) => {
             completions.run(Cli::command()).map(|()| ExitCode::SUCCESS)
         }

@@ -30,8 +30,9 @@ pub(crate) fn run(bytes: &[u8]) {
     lend_store(|mut store| {
         let folder = tempfile::tempdir().expect("a folder");
         let folder = Folder::open(folder.path()).expect("a lock in it");
-        let saver = Saver::new(folder, NEVER, &mut store, NOW).expect("an empty folder");
-        let database = Database { store, saver, now: NOW, budget: Arc::new(Budget::new(MOST)) };
+        store.now = NOW;
+        let saver = Saver::new(folder, NEVER, &mut store).expect("an empty folder");
+        let database = Database { store, saver, budget: Arc::new(Budget::new(MOST)) };
         let (model, session, reply) = (Model::new(), Session::default(), Reply::default());
         let mut asked = Asked { database, session, model, is_known: true, reply };
         asked.serve(bytes);

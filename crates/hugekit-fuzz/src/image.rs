@@ -29,7 +29,7 @@ pub(crate) fn run(bytes: &[u8]) {
             };
             image[at] = change[4];
         }
-        match store.adopt(0) {
+        match store.adopt() {
             Ok(()) => is_a_store(store),
             Err(_) => assert_eq!((store.len, store.memory().0), (0, 0)),
         }
@@ -43,7 +43,7 @@ fn fill(store: &mut Store) -> Vec<Vec<u8>> {
             let (key, value) = (format!("{len}:{number}").into_bytes(), vec![number as u8; len]);
             let entry = Entry { key: &key, value: &value, expires: None };
             // The largest may find no room.
-            if store.set(&entry, 0).is_some() {
+            if store.set(&entry).is_some() {
                 keys.push(key);
             }
         }
@@ -71,17 +71,15 @@ fn is_a_store(store: &mut Store) {
     assert_eq!(store.len, entries.len());
     for (key, (value, expires)) in &entries {
         let entry = Entry { key, value, expires: *expires };
-        assert_eq!(store.get(key, 0), Some(entry));
+        assert_eq!(store.get(key), Some(entry));
         let beside = [&key[..], b"'"].concat();
-        if !entries.contains_key(&beside)
-            && store.set(&Entry { key: &beside, ..entry }, 0).is_some()
-        {
-            assert!(store.remove(&beside, 0));
+        if !entries.contains_key(&beside) && store.set(&Entry { key: &beside, ..entry }).is_some() {
+            assert!(store.remove(&beside));
         }
-        let _ = store.set(&Entry { value: &[1; 300], ..entry }, 0);
+        let _ = store.set(&Entry { value: &[1; 300], ..entry });
     }
     for key in entries.keys() {
-        assert!(store.remove(key, 0));
+        assert!(store.remove(key));
     }
     assert_eq!((store.len, store.memory().0), (0, 0));
 }

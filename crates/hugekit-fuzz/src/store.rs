@@ -15,6 +15,7 @@ thread_local! {
 pub(crate) fn with_store<T>(run: impl FnOnce(&mut Store) -> T) -> T {
     STORE.with_borrow_mut(|place| {
         let store = place.get_or_insert_with(|| Store::new(MEMORY).expect("a few MiB"));
+        store.now = 0;
         store.clear();
         run(store)
     })

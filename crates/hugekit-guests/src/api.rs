@@ -1,4 +1,4 @@
-//! Firecracker's API: one HTTP/1.1 request over a Unix socket, and its answer.
+//! The API of a VMM: one HTTP/1.1 request over a Unix socket, and its answer.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -9,14 +9,15 @@ use serde_json::Value;
 
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// Longer answers are not Firecracker's.
+/// Longer answers are no VMM's.
 const LONGEST_ANSWER: u64 = 1 << 20;
 
-/// Sends a request. An answer other than 2xx is an error with the VMM's words.
+/// Sends a request, without a body if it is null. An answer other than 2xx is an error with the
+/// VMM's words.
 pub(crate) fn request(socket: &Path, method: &str, path: &str, body: &Value) -> io::Result<()> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(LONGEST_WAIT))?;
-    let body = body.to_string();
+    let body = if body.is_null() { String::new() } else { body.to_string() };
     let request = format!(
         "{method} {path} HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\n\
          Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",

@@ -36,6 +36,11 @@ pub fn lacking() -> Option<String> {
     if !program.is_file() {
         return Some(format!("{VARIABLE}: there is no file {}", program.display()));
     }
+    lacking_guest()
+}
+
+/// Why the tiny guest cannot be run here by any VMM, if so.
+pub(crate) fn lacking_guest() -> Option<String> {
     if guest::elf().is_none() {
         return Some("the tiny guest is for x86-64".to_owned());
     }

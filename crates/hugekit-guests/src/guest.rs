@@ -1,5 +1,6 @@
-//! The guest: less than a page of assembly, position-independent, which Firecracker enters by the
-//! Linux 64-bit boot protocol.
+//! The guest: less than a page of assembly, position-independent, which VMMs enter by a Linux boot
+//! protocol: Firecracker loads an ELF file and enters it in 64-bit mode, Cloud Hypervisor loads a
+//! bzImage and enters it in protected mode.
 //!
 //! It maps the low 5 GiB by 2 MiB pages that ring 3 may use, goes to ring 3 by `iretq` with IOPL 3,
 //! and polls the serial port. Ring 3, because KVM without hardware virtualization beneath it runs
@@ -21,9 +22,40 @@ pub(crate) const END: u64 = 0x20_0000;
 mod blob {
     core::arch::global_asm!(
         // The compiler may put the code that names these into another object file.
-        ".globl hugekit_guest_start, hugekit_guest_end",
-        ".hidden hugekit_guest_start, hugekit_guest_end",
+        ".globl hugekit_guest_protected, hugekit_guest_start, hugekit_guest_end",
+        ".hidden hugekit_guest_protected, hugekit_guest_start, hugekit_guest_end",
         ".pushsection .rodata.hugekit_guest, \"a\"",
+        ".balign 16",
+        // From protected mode without paging, at 1 MiB: to 64-bit mode, which follows 512 bytes on.
+        ".code32",
+        "hugekit_guest_protected:",
+        "    cli",
+        "    jmp 2f",
+        // Limit and address of the GDT, at 0x100008.
+        ".balign 8",
+        "    .word 55",
+        "    .long 0x100200 + (90f - hugekit_guest_start)",
+        "2:",
+        // The first 2 MiB, in the tables that all of the guest uses.
+        "    mov dword ptr [0x182000], 0x87",
+        "    mov dword ptr [0x181000], 0x182007",
+        "    mov dword ptr [0x180000], 0x181007",
+        "    mov eax, 0x180000",
+        "    mov cr3, eax",
+        "    mov eax, cr4",
+        "    or eax, 0x20",
+        "    mov cr4, eax",
+        "    mov ecx, 0xc0000080",
+        "    rdmsr",
+        "    or eax, 0x100",
+        "    wrmsr",
+        "    lgdt [0x100008]",
+        "    mov eax, cr0",
+        "    or eax, 0x80000000",
+        "    mov cr0, eax",
+        // A far jump to code segment 8, 0x100200.
+        "    .byte 0xea, 0x00, 0x02, 0x10, 0x00, 0x08, 0x00",
+        ".code64",
         ".balign 16",
         "hugekit_guest_start:",
         "    cli",
@@ -51,7 +83,17 @@ mod blob {
         "    mov rax, 0x181007",
         "    mov [rdi], rax",
         "    mov cr3, rdi",
-        "    lgdt [rip + 91f]",
+        // The descriptor of the GDT: its limit and its address, which depends on the VMM.
+        "    lea rax, [rip + 90f]",
+        "    push rax",
+        "    sub rsp, 2",
+        "    mov word ptr [rsp], 55",
+        "    lgdt [rsp]",
+        "    mov rsp, 0x190000",
+        // Ring 3 uses ports because the TSS permits it: without hardware beneath it, KVM leaves
+        // IOPL out.
+        "    mov eax, 0x28",
+        "    ltr ax",
         // To ring 3: SS, RSP, RFLAGS with IOPL 3, CS, RIP.
         "    push 0x1b",
         "    mov rax, 0x190000",
@@ -245,19 +287,29 @@ mod blob {
         ".balign 8",
         // Null, code and data of ring 0, data and code of ring 3; all marked accessed.
         "90: .quad 0, 0x00af9b000000ffff, 0x00cf93000000ffff, 0x00cff3000000ffff, 0x00affb000000ffff",
-        "91: .word 39",
-        "    .quad 0x100000 + (90b - hugekit_guest_start)",
+        // A TSS of zeroes, which permit all ports, at 0x188000.
+        "    .quad 0x0000891880000fff, 0",
         "hugekit_guest_end:",
         ".popsection",
     );
 
     unsafe extern "C" {
+        static hugekit_guest_protected: u8;
         static hugekit_guest_start: u8;
         static hugekit_guest_end: u8;
     }
 
+    /// From 64-bit mode on.
     pub(super) fn bytes() -> &'static [u8] {
         let (start, end) = (&raw const hugekit_guest_start, &raw const hugekit_guest_end);
+        // SAFETY: the assembly above defines both symbols around bytes of one read-only section,
+        // the second one behind the first.
+        unsafe { std::slice::from_raw_parts(start, end.addr() - start.addr()) }
+    }
+
+    /// From protected mode to 64-bit mode.
+    pub(super) fn of_protected_mode() -> &'static [u8] {
+        let (start, end) = (&raw const hugekit_guest_protected, &raw const hugekit_guest_start);
         // SAFETY: the assembly above defines both symbols around bytes of one read-only section,
         // the second one behind the first.
         unsafe { std::slice::from_raw_parts(start, end.addr() - start.addr()) }
@@ -297,8 +349,39 @@ pub(crate) fn elf() -> Option<Vec<u8>> {
     Some(file)
 }
 
+/// The guest as a bzImage that Cloud Hypervisor boots; `None` if there is no guest for this
+/// architecture.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn bzimage() -> Option<Vec<u8>> {
+    const SECTOR: usize = 512;
+    /// Behind the beginning of the part that is loaded.
+    const ENTRY_64: usize = 0x200;
+    // A boot sector and one sector of setup, in which the header is all that a VMM reads.
+    let mut file = vec![0; 2 * SECTOR + ENTRY_64];
+    let mut put = |at: usize, bytes: &[u8]| file[at..at + bytes.len()].copy_from_slice(bytes);
+    // One sector of setup follows the boot sector.
+    put(0x1f1, &[1]);
+    put(0x1fe, &[0x55, 0xaa]);
+    put(0x202, b"HdrS");
+    // Version 2.12 of the boot protocol, which has an entry for 64 bits.
+    put(0x206, &0x020c_u16.to_le_bytes());
+    // Loaded at 1 MiB.
+    put(0x211, &[1]);
+    put(0x214, &(START as u32).to_le_bytes());
+    // It has that entry.
+    put(0x236, &1_u16.to_le_bytes());
+    put(2 * SECTOR, blob::of_protected_mode());
+    file.extend(blob::bytes());
+    Some(file)
+}
+
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) fn elf() -> Option<Vec<u8>> {
+    None
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn bzimage() -> Option<Vec<u8>> {
     None
 }
 

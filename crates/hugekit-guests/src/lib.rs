@@ -1,4 +1,4 @@
-//! A tiny guest that answers questions about its memory, the stock VMM that runs it, and a small
+//! A tiny guest that answers questions about its memory, stock VMMs that run it, and a small
 //! VMM that speaks the same restore handshake and needs no virtualization.
 #![allow(
     missing_docs,
@@ -8,12 +8,15 @@
 )]
 
 mod api;
+pub mod cloud_hypervisor;
 mod firecracker;
 mod guest;
+mod nested_state;
 mod request;
 mod serial;
 pub mod small_vmm;
 
+pub use cloud_hypervisor::CloudHypervisor;
 pub use firecracker::{Firecracker, Pages, Snapshot, lacking, program};
 pub use request::{Request, pattern_at, sum_of_pattern};
 pub use serial::Serial;

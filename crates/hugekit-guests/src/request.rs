@@ -10,8 +10,8 @@ pub enum Request {
     Reply,
     /// Reads one word of each page.
     Touch { start: u64, len: u64 },
-    /// Reads one word of each page by three threads at once: two ascending, and one descending. Only
-    /// the small VMM understands it.
+    /// Reads one word of each page by three threads at once: two ascending, and one descending.
+    /// Only the small VMM understands it.
     TouchAtOnce { start: u64, len: u64 },
     /// Reads every word; answers [`sum_of_pattern`] if the range has the pattern.
     Sum { start: u64, len: u64 },
@@ -23,8 +23,9 @@ pub enum Request {
     NotZero { start: u64, len: u64 },
     /// Gives the range back, as a balloon does. Only the small VMM understands it.
     Remove { start: u64, len: u64 },
-    /// Gives the range to the balloon; answers 0, or -1 without one. Only the tiny guest understands
-    /// it, of multiples of 8 KiB; pages of 2 MiB are given back if both ends are multiples of that.
+    /// Gives the range to the balloon; answers 0, or -1 without one. Only the tiny guest
+    /// understands this, for multiples of 8 KiB. Pages of 2 MiB are given back if both ends are
+    /// multiples of that.
     Inflate { start: u64, len: u64 },
     /// Gets the range back from the balloon, as [`Inflate`](Self::Inflate).
     Deflate { start: u64, len: u64 },

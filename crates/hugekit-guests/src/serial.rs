@@ -1,9 +1,11 @@
-//! A guest's serial port, as pipes of its VMM: a request goes in, and its answer comes out between
-//! other output.
+//! A guest's serial port, as pipes or a socket of its VMM: a request goes in, and its answer comes
+//! out between other output.
 
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::AsFd;
-use std::process::{Child, ChildStdin, ChildStdout};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -16,11 +18,11 @@ const DIGITS: usize = 16;
 /// How long an answer is waited for, by default.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// Standard input and output of a VMM.
+/// Both directions.
 #[derive(Debug)]
 pub struct Serial {
-    to: ChildStdin,
-    from: ChildStdout,
+    to: File,
+    from: File,
     /// What was read and is not yet an answer.
     read: Vec<u8>,
 }
@@ -30,7 +32,13 @@ impl Serial {
     pub(crate) fn of(child: &mut Child) -> Self {
         let to = child.stdin.take().expect("standard input is a pipe");
         let from = child.stdout.take().expect("standard output is a pipe");
-        Self { to, from, read: Vec::new() }
+        Self { to: OwnedFd::from(to).into(), from: OwnedFd::from(from).into(), read: Vec::new() }
+    }
+
+    /// Of a VMM that listens for one connection.
+    pub(crate) fn of_socket(stream: UnixStream) -> io::Result<Self> {
+        let from = OwnedFd::from(stream.try_clone()?).into();
+        Ok(Self { to: OwnedFd::from(stream).into(), from, read: Vec::new() })
     }
 
     /// Asks, and waits for the answer.

@@ -127,9 +127,23 @@ impl<'a> ImageBuilder<'a> {
     pub fn load(self) -> Result<Image, ImageError> {
         headroom::check()?;
         let file = memfd::create(&memfd::name(&self.name), FilePages::Shmem);
-        let file = file.map_err(ImageError::of("memfd_create"))?;
-        memfd::make_readable(&file).map_err(ImageError::of("fchmod"))?;
-        self.load_into(file)
+        let image = self.load_into(file.map_err(ImageError::of("memfd_create"))?)?;
+        memfd::make_openable(&image).map_err(ImageError::of("fchmod"))?;
+        Ok(image)
+    }
+
+    /// Loads the image into a new file of memory that only this process has, and that stays writable. Returns the file,
+    /// and how many bytes of it are on huge pages.
+    ///
+    /// # Errors
+    /// As of [`load`](Self::load).
+    #[doc(hidden)]
+    pub fn load_unsealed(self) -> Result<(OwnedFd, u64), ImageError> {
+        headroom::check()?;
+        let file = memfd::create(&memfd::name(&self.name), FilePages::Shmem);
+        let canvas = self.fill(file.map_err(ImageError::of("memfd_create"))?)?;
+        let huge = canvas.huge();
+        Ok((canvas.into_file()?, huge))
     }
 
     /// Loads the image into an empty file that memfd_create(2) has made and that may be sealed. Its mode stays as it is.

@@ -26,7 +26,8 @@ impl Mapping {
 
 /// Ascending, apart from each other or with other pages.
 pub(crate) fn served(pid: i32) -> io::Result<Vec<Mapping>> {
-    fs::read_to_string(format!("/proc/{pid}/smaps")).map(|text| parse(&text))
+    // Names of files in there may be any bytes.
+    fs::read(format!("/proc/{pid}/smaps")).map(|text| parse(&String::from_utf8_lossy(&text)))
 }
 
 fn parse(smaps: &str) -> Vec<Mapping> {

@@ -1,10 +1,11 @@
 //! What a later pager must know of a VM: two files in the state folder.
 //!
 //! `PID-START.json` says which process it is, its layout and its memory file. `PID-START.pages` is
-//! mapped: whether the pager was leaving, the messages that were read last, a bit for each page that
-//! the VM gave back, and one for each page that has data. Messages are read into the mapping by the kernel itself, so a pager that
-//! is killed at any moment loses none: a remove event that was delivered is either in the mapping
-//! or a bit already. Bits are only set, so to process a message twice is harmless.
+//! mapped: whether the pager was leaving, the messages that were read last, a bit for each page
+//! that the VM gave back, and one for each page that has data. Messages are read into the mapping
+//! by the kernel itself, so a pager that is killed at any moment loses none: a remove event that
+//! was delivered is either in the mapping or a bit already. Bits are only set, so to process a
+//! message twice is harmless.
 //!
 //! The second file is locked as long as a pager serves the VM.
 #![allow(unsafe_code)]

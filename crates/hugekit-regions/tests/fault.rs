@@ -421,45 +421,24 @@ fn build_on_nonsense_terms_is_refused(backing: Backing) {
     assert_eq!((stats.in_use, stats.dirty), (0, FOLIOS));
 }
 
-const CHECKS: &[Check] = &[
-    ("fault_on_dirty_memory_reads_zero", fault_on_dirty_memory_reads_zero),
-    ("fault_on_one_granule_clears_it_alone", fault_on_one_granule_clears_it_alone),
-    ("fault_by_a_write_keeps_what_is_written", fault_by_a_write_keeps_what_is_written),
-    ("region_of_clean_memory_is_not_served", region_of_clean_memory_is_not_served),
-    (
-        "region_of_reserved_holes_populates_at_the_fault",
-        region_of_reserved_holes_populates_at_the_fault,
-    ),
-    ("release_of_served_memory_reads_zero_again", release_of_served_memory_reads_zero_again),
-    (
-        "truncate_or_retire_of_served_memory_gives_it_to_others",
-        truncate_or_retire_of_served_memory_gives_it_to_others,
-    ),
-    (
-        "prepare_write_of_served_memory_lets_system_calls_write",
-        prepare_write_of_served_memory_lets_system_calls_write,
-    ),
-    ("populate_of_served_memory_leaves_no_fault", populate_of_served_memory_leaves_no_fault),
-    (
-        "file_of_a_served_region_shows_no_earlier_owners_bytes",
-        file_of_a_served_region_shows_no_earlier_owners_bytes,
-    ),
-    (
-        "fault_by_many_threads_on_one_folio_is_served_once",
-        fault_by_many_threads_on_one_folio_is_served_once,
-    ),
-    (
-        "release_beside_faults_reads_zero_or_what_was_written",
-        release_beside_faults_reads_zero_or_what_was_written,
-    ),
-    ("regions_that_come_and_go_read_zero", regions_that_come_and_go_read_zero),
-    ("region_in_a_forked_child_is_refused", region_in_a_forked_child_is_refused),
-    ("exec_beside_faults_changes_nothing", exec_beside_faults_changes_nothing),
-    (
-        "proc_mem_of_a_served_region_shows_no_earlier_owners_bytes",
-        proc_mem_of_a_served_region_shows_no_earlier_owners_bytes,
-    ),
-    ("build_on_nonsense_terms_is_refused", build_on_nonsense_terms_is_refused),
+const CHECKS: &[Check] = hugekit_testing::checks![
+    fault_on_dirty_memory_reads_zero,
+    fault_on_one_granule_clears_it_alone,
+    fault_by_a_write_keeps_what_is_written,
+    region_of_clean_memory_is_not_served,
+    region_of_reserved_holes_populates_at_the_fault,
+    release_of_served_memory_reads_zero_again,
+    truncate_or_retire_of_served_memory_gives_it_to_others,
+    prepare_write_of_served_memory_lets_system_calls_write,
+    populate_of_served_memory_leaves_no_fault,
+    file_of_a_served_region_shows_no_earlier_owners_bytes,
+    fault_by_many_threads_on_one_folio_is_served_once,
+    release_beside_faults_reads_zero_or_what_was_written,
+    regions_that_come_and_go_read_zero,
+    region_in_a_forked_child_is_refused,
+    exec_beside_faults_changes_nothing,
+    proc_mem_of_a_served_region_shows_no_earlier_owners_bytes,
+    build_on_nonsense_terms_is_refused,
 ];
 
 /// Too long for a handler that is alone: cleared at allocation in place, by threads otherwise.
@@ -482,10 +461,8 @@ fn region_of_a_gigantic_page_is_cleared_by_threads_or_before(backing: Backing) {
 
 fn main() {
     let mut trials = trials(CHECKS);
-    let gigantic: &[Check] = &[(
-        "region_of_a_gigantic_page_is_cleared_by_threads_or_before",
-        region_of_a_gigantic_page_is_cleared_by_threads_or_before,
-    )];
+    let gigantic: &[Check] =
+        hugekit_testing::checks![region_of_a_gigantic_page_is_cleared_by_threads_or_before,];
     trials.extend(trials_on(Backing::Hugetlb1G, 1, gigantic));
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }

@@ -273,39 +273,21 @@ fn region_of_a_dropped_pool_lives_on(backing: Backing) {
     assert_eq!(pool.region(1).unwrap()[0], 0);
 }
 
-const CHECKS: &[Check] = &[
-    ("populate_of_a_region_leaves_no_fault", populate_of_a_region_leaves_no_fault),
-    ("populate_by_threads_is_shared_and_watched", populate_by_threads_is_shared_and_watched),
-    ("release_of_folios_reads_zero_and_keeps_them", release_of_folios_reads_zero_and_keeps_them),
-    (
-        "range_outside_a_region_is_refused_and_changes_nothing",
-        range_outside_a_region_is_refused_and_changes_nothing,
-    ),
-    (
-        "truncate_of_a_region_gives_the_rest_to_others",
-        truncate_of_a_region_gives_the_rest_to_others,
-    ),
-    ("retire_of_a_region_gives_back_holes", retire_of_a_region_gives_back_holes),
-    ("retire_beside_a_pipe_leaves_it_the_bytes", retire_beside_a_pipe_leaves_it_the_bytes),
-    (
-        "retire_when_dropped_beside_a_pipe_leaves_it_the_bytes",
-        retire_when_dropped_beside_a_pipe_leaves_it_the_bytes,
-    ),
-    ("file_of_a_region_shows_the_same_bytes", file_of_a_region_shows_the_same_bytes),
-    (
-        "read_at_and_write_at_of_any_range_are_those_of_a_slice",
-        read_at_and_write_at_of_any_range_are_those_of_a_slice,
-    ),
-    ("words_of_a_shared_region_are_its_bytes", words_of_a_shared_region_are_its_bytes),
-    (
-        "write_at_by_neighbours_overwrites_no_other_byte",
-        write_at_by_neighbours_overwrites_no_other_byte,
-    ),
-    (
-        "drop_of_the_last_handle_gives_the_region_back",
-        drop_of_the_last_handle_gives_the_region_back,
-    ),
-    ("region_of_a_dropped_pool_lives_on", region_of_a_dropped_pool_lives_on),
+const CHECKS: &[Check] = hugekit_testing::checks![
+    populate_of_a_region_leaves_no_fault,
+    populate_by_threads_is_shared_and_watched,
+    release_of_folios_reads_zero_and_keeps_them,
+    range_outside_a_region_is_refused_and_changes_nothing,
+    truncate_of_a_region_gives_the_rest_to_others,
+    retire_of_a_region_gives_back_holes,
+    retire_beside_a_pipe_leaves_it_the_bytes,
+    retire_when_dropped_beside_a_pipe_leaves_it_the_bytes,
+    file_of_a_region_shows_the_same_bytes,
+    read_at_and_write_at_of_any_range_are_those_of_a_slice,
+    words_of_a_shared_region_are_its_bytes,
+    write_at_by_neighbours_overwrites_no_other_byte,
+    drop_of_the_last_handle_gives_the_region_back,
+    region_of_a_dropped_pool_lives_on,
 ];
 
 fn region_of_a_gigantic_page_is_one_folio(backing: Backing) {
@@ -328,8 +310,7 @@ fn region_of_a_gigantic_page_is_one_folio(backing: Backing) {
 
 fn main() {
     let mut trials = trials(CHECKS);
-    let gigantic: &[Check] =
-        &[("region_of_a_gigantic_page_is_one_folio", region_of_a_gigantic_page_is_one_folio)];
+    let gigantic: &[Check] = hugekit_testing::checks![region_of_a_gigantic_page_is_one_folio];
     trials.extend(trials_on(Backing::Hugetlb1G, 1, gigantic));
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }

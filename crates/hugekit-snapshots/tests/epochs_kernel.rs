@@ -1,6 +1,7 @@
 //! Epochs of anonymous memory that the kernel writes to and swaps out: as `docs/snapshot.md` says.
 #![allow(unsafe_code)]
 
+use hugekit_testing::states;
 use hugekit_testing::swap;
 use hugekit_testing::uring;
 
@@ -68,12 +69,7 @@ impl Scene {
     }
 
     fn saved(&mut self, changes: Changes) -> Epoch {
-        let image = &mut self.image;
-        let put = |offset: usize, bytes: &[u8]| {
-            image[offset..offset + bytes.len()].copy_from_slice(bytes);
-            Ok(())
-        };
-        changes.deliver(put).unwrap()
+        states::saved(changes, &mut self.image)
     }
 }
 

@@ -107,6 +107,13 @@ pub fn make_readable(file: impl AsFd) -> io::Result<()> {
     rustix::fs::fchmod(file, Mode::RUSR | Mode::RGRP | Mode::ROTH)
 }
 
+/// Lets every holder of a descriptor open a file again whose contents are sealed, for writing, too: no write succeeds.
+/// Some programs open a file for writing that they only map privately.
+pub fn make_openable(file: impl AsFd) -> io::Result<()> {
+    pass(Call::Fchmod)?;
+    rustix::fs::fchmod(file, Mode::from_raw_mode(0o666))
+}
+
 /// What a file is, as far as it is memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
@@ -181,7 +188,7 @@ mod tests {
         size(&file, 8192).unwrap();
         assert!(!has_sealed_contents(&file).unwrap());
         seal_contents(&file).unwrap();
-        make_readable(&file).unwrap();
+        make_openable(&file).unwrap();
         assert!(has_sealed_contents(&file).unwrap());
         assert_eq!(rustix::io::pwrite(&file, &[7], 0), Err(io::Errno::PERM));
         for len in [0, 16384] {

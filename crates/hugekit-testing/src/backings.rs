@@ -1,7 +1,9 @@
 //! Tests that run on every backing, and count as skipped where the machine has none of it.
 use hugekit::Pool;
 use hugekit::pool::{Backing, PoolBuilder};
-use libtest_mimic::{Completion, Failed, Trial};
+use libtest_mimic::{Failed, Trial};
+
+pub use super::trials::unless_lacking;
 
 /// Folios of a test's pool.
 pub const FOLIOS: usize = 8;
@@ -59,15 +61,4 @@ pub fn trials_on(backing: Backing, folios: usize, checks: &[Check]) -> Vec<Trial
         unless_lacking(trial, lacking.as_deref())
     };
     checks.iter().map(trial).collect()
-}
-
-/// The test, skipped if the machine lacks what it needs.
-pub fn unless_lacking(trial: Trial, lacking: Option<&str>) -> Trial {
-    match lacking {
-        None => trial,
-        Some(reason) => {
-            let reason = reason.to_owned();
-            Trial::ignorable_test(trial.name(), move || Ok(Completion::ignored_with(reason)))
-        }
-    }
 }

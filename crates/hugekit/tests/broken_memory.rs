@@ -160,12 +160,12 @@ fn snapshot_of_broken_memory_is_an_error(backing: Backing) {
     assert!(snapshot.read_at(AT, &mut bytes).is_err());
 }
 
-const OF_POOLS: &[Check] = &[("break_in_the_pool_is_told_once", break_in_the_pool_is_told_once)];
+const OF_POOLS: &[Check] = hugekit_testing::checks![break_in_the_pool_is_told_once];
 
-const CHECKS: &[Check] = &[
-    ("break_of_shared_memory_is_told", break_of_shared_memory_is_told),
-    ("touch_of_broken_memory_ends_by_sigbus", touch_of_broken_memory_ends_by_sigbus),
-    ("snapshot_of_broken_memory_is_an_error", snapshot_of_broken_memory_is_an_error),
+const CHECKS: &[Check] = hugekit_testing::checks![
+    break_of_shared_memory_is_told,
+    touch_of_broken_memory_ends_by_sigbus,
+    snapshot_of_broken_memory_is_an_error,
 ];
 
 fn main() {

@@ -7,6 +7,8 @@ use std::sync::{Mutex, PoisonError};
 use hugekit::Pool;
 use hugekit::fault::FaultMode;
 use hugekit_machine::{Memory, Root};
+use hugekit_testing::checks;
+use hugekit_testing::trials::unless_lacking;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 /// Runs an example as its reader would.
@@ -152,46 +154,38 @@ fn no_guest_on_a_fork() -> Option<String> {
     region.fork_builder().fault_mode(threaded).build().err().map(|error| error.to_string())
 }
 
+type Check = (&'static str, fn() -> Result<(), Failed>);
+
+const WITH_A_GUEST: &[Check] = checks![
+    a_guest_verifies_all_of_a_region,
+    a_number_of_clones_that_is_none_is_refused,
+    a_size_that_is_none_is_refused,
+];
+
+const WITH_A_GUEST_ON_A_FORK: &[Check] =
+    checks![a_guest_saved_by_deltas_goes_on_exactly, clones_write_their_own_memory];
+
 fn main() {
     let guest = no_guest();
     let fork = guest.clone().or_else(no_guest_on_a_fork);
-    let trial = |trial: Trial, lacking: &Option<String>| match lacking {
-        Some(reason) => {
-            let reason = reason.clone();
-            Trial::ignorable_test(trial.name(), move || Ok(Completion::ignored_with(reason)))
-        }
-        None => trial,
+    let trials = |checks: &[Check], lacking: Option<&str>| -> Vec<Trial> {
+        let trials = checks.iter().map(|&(name, check)| Trial::test(name, check));
+        trials.map(|trial| unless_lacking(trial, lacking)).collect()
     };
-    let verifies =
-        Trial::test("a_guest_verifies_all_of_a_region", a_guest_verifies_all_of_a_region);
-    let sizes = Trial::test("a_size_that_is_none_is_refused", a_size_that_is_none_is_refused);
-    let clones = Trial::test("clones_write_their_own_memory", clones_write_their_own_memory);
-    let pauses = "a_guest_saved_by_deltas_goes_on_exactly";
-    let pauses = Trial::test(pauses, a_guest_saved_by_deltas_goes_on_exactly);
-    let numbers = Trial::test(
-        "a_number_of_clones_that_is_none_is_refused",
-        a_number_of_clones_that_is_none_is_refused,
-    );
-    let vmm = "memory_of_a_vmm_of_crates_is_a_region";
-    let vmm = Trial::test(vmm, memory_of_a_vmm_of_crates_is_a_region);
-    let readme = "the_readme_has_the_program_of_the_example";
-    let readme = Trial::test(readme, the_readme_has_the_program_of_the_example);
     let sized = SIZED.map(|one| {
         let is_guest = !["readme", "snapshot_stall"].contains(&one.0);
         sized(one, fork.as_ref().filter(|_| is_guest))
     });
-    let trials = [
-        vmm,
-        trial(verifies, &guest),
-        trial(sizes, &guest),
-        trial(clones, &fork),
-        trial(pauses, &fork),
-        trial(numbers, &guest),
+    let built = [
+        trials(checks![memory_of_a_vmm_of_crates_is_a_region], None),
+        trials(WITH_A_GUEST, guest.as_deref()),
+        trials(WITH_A_GUEST_ON_A_FORK, fork.as_deref()),
+        sized.into(),
     ];
-    let trials = trials.into_iter().chain(sized);
     let slow = |trial: Trial| {
         trial.with_kind("slow: cargo builds the example first").with_ignored_flag(true)
     };
-    let trials = trials.map(slow).chain([readme]).collect();
-    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+    let built = built.into_iter().flatten().map(slow);
+    let readme = trials(checks![the_readme_has_the_program_of_the_example], None);
+    libtest_mimic::run(&Arguments::from_args(), built.chain(readme).collect()).exit();
 }

@@ -209,18 +209,16 @@ fn scrubber_of_failed_memory_goes_on(backing: Backing) {
     assert_eq!(pool.stats().unwrap().in_use, 1);
 }
 
-const OF_POOLS: &[Check] = &[
-    ("failure_in_the_pool_is_told_once", failure_in_the_pool_is_told_once),
-    ("scrubber_of_failed_memory_goes_on", scrubber_of_failed_memory_goes_on),
-];
+const OF_POOLS: &[Check] =
+    hugekit_testing::checks![failure_in_the_pool_is_told_once, scrubber_of_failed_memory_goes_on,];
 
-const CHECKS: &[Check] = &[
-    ("write_beside_failed_memory_goes_on", write_beside_failed_memory_goes_on),
-    ("read_of_a_fork_that_failed_is_told", read_of_a_fork_that_failed_is_told),
-    ("read_of_a_fork_of_a_fork_that_failed_is_told", read_of_a_fork_of_a_fork_that_failed_is_told),
-    ("touch_of_failed_memory_ends_by_sigbus", touch_of_failed_memory_ends_by_sigbus),
-    ("snapshot_of_failed_memory_is_an_error", snapshot_of_failed_memory_is_an_error),
-    ("fork_of_pinned_memory_that_failed_is_refused", fork_of_pinned_memory_that_failed_is_refused),
+const CHECKS: &[Check] = hugekit_testing::checks![
+    write_beside_failed_memory_goes_on,
+    read_of_a_fork_that_failed_is_told,
+    read_of_a_fork_of_a_fork_that_failed_is_told,
+    touch_of_failed_memory_ends_by_sigbus,
+    snapshot_of_failed_memory_is_an_error,
+    fork_of_pinned_memory_that_failed_is_refused,
 ];
 
 fn main() {

@@ -23,7 +23,7 @@ use child::in_a_child;
 use hugekit::fault::FaultMode;
 use hugekit::pool::Backing;
 use hugekit::{HUGE_PAGE_BYTES as HUGE, Pool, Region, snapshot};
-use libtest_mimic::{Arguments, Completion, Trial};
+use libtest_mimic::{Arguments, Trial};
 use served::{at_fault, soiled};
 use settings::Setting;
 use swap::Swap;
@@ -417,27 +417,18 @@ fn swap_of_a_region_shows_nothing_stale(backing: Backing) {
     assert_eq!(fork.iter().filter(|&&byte| byte != 1).count(), 2);
 }
 
-const CHECKS: &[Check] = &[
-    ("collapse_by_this_process_shows_nothing_stale", collapse_by_this_process_shows_nothing_stale),
-    ("collapse_by_the_library_shows_nothing_stale", collapse_by_the_library_shows_nothing_stale),
-    (
-        "collapse_by_another_process_shows_nothing_stale",
-        collapse_by_another_process_shows_nothing_stale,
-    ),
-    ("collapse_after_a_release_shows_nothing_stale", collapse_after_a_release_shows_nothing_stale),
-    ("collapse_of_forks_shows_nothing_stale", collapse_of_forks_shows_nothing_stale),
-    (
-        "collapse_of_the_pools_own_mapping_shows_nothing_stale",
-        collapse_of_the_pools_own_mapping_shows_nothing_stale,
-    ),
-    ("advice_of_every_kind_shows_nothing_stale", advice_of_every_kind_shows_nothing_stale),
-    ("mlock_of_a_region_shows_nothing_stale", mlock_of_a_region_shows_nothing_stale),
-    ("mlockall_meanwhile_shows_nothing_stale", mlockall_meanwhile_shows_nothing_stale),
-    (
-        "read_of_all_memory_meanwhile_shows_nothing_stale",
-        read_of_all_memory_meanwhile_shows_nothing_stale,
-    ),
-    ("read_by_another_process_shows_nothing_stale", read_by_another_process_shows_nothing_stale),
+const CHECKS: &[Check] = hugekit_testing::checks![
+    collapse_by_this_process_shows_nothing_stale,
+    collapse_by_the_library_shows_nothing_stale,
+    collapse_by_another_process_shows_nothing_stale,
+    collapse_after_a_release_shows_nothing_stale,
+    collapse_of_forks_shows_nothing_stale,
+    collapse_of_the_pools_own_mapping_shows_nothing_stale,
+    advice_of_every_kind_shows_nothing_stale,
+    mlock_of_a_region_shows_nothing_stale,
+    mlockall_meanwhile_shows_nothing_stale,
+    read_of_all_memory_meanwhile_shows_nothing_stale,
+    read_by_another_process_shows_nothing_stale,
 ];
 
 /// What `io_uring` holds of a region that was retired stays what it was: the next owner is not heard in it. Of one
@@ -469,37 +460,28 @@ fn written_by(ring: Ring, address: usize) -> Vec<u8> {
 }
 
 /// What needs `io_uring`, which may be forbidden.
-const BY_RING: &[Check] = &[(
-    "io_uring_that_holds_pages_shows_nothing_of_the_next_owner",
-    io_uring_that_holds_pages_shows_nothing_of_the_next_owner,
-)];
+const BY_RING: &[Check] =
+    hugekit_testing::checks![io_uring_that_holds_pages_shows_nothing_of_the_next_owner,];
 
 fn by_ring(trial: Trial) -> Trial {
-    match Ring::new() {
-        Ok(_) => trial,
-        Err(error) => {
-            let reason = format!("no io_uring: {error}");
-            Trial::ignorable_test(trial.name(), move || Ok(Completion::ignored_with(reason)))
-        }
-    }
+    let lacking = Ring::new().err().map(|error| format!("no io_uring: {error}"));
+    unless_lacking(trial, lacking.as_deref())
 }
 
 /// What changes settings of the whole machine for a moment, one after the other.
-const BY_ROOT: &[Check] = &[
-    ("khugepaged_at_full_speed_shows_nothing_stale", khugepaged_at_full_speed_shows_nothing_stale),
-    ("ksm_at_full_speed_shows_nothing_stale", ksm_at_full_speed_shows_nothing_stale),
+const BY_ROOT: &[Check] = hugekit_testing::checks![
+    khugepaged_at_full_speed_shows_nothing_stale,
+    ksm_at_full_speed_shows_nothing_stale,
 ];
 
-const BY_SWAP: &[Check] =
-    &[("swap_of_a_region_shows_nothing_stale", swap_of_a_region_shows_nothing_stale)];
+const BY_SWAP: &[Check] = hugekit_testing::checks![swap_of_a_region_shows_nothing_stale];
 
 fn by_root(trial: Trial) -> Trial {
     let settings = [KHUGEPAGED, "/sys/kernel/mm/ksm"].map(Path::new);
     if rustix::process::geteuid().is_root() && settings.iter().all(|settings| settings.exists()) {
         return trial;
     }
-    let reason = "only root changes the settings of the kernel";
-    Trial::ignorable_test(trial.name(), move || Ok(Completion::ignored_with(reason)))
+    unless_lacking(trial, Some("only root changes the settings of the kernel"))
 }
 
 fn main() {

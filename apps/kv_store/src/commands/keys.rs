@@ -5,26 +5,23 @@ use std::os::unix::ffi::OsStrExt;
 
 use globset::{Glob, GlobMatcher};
 
-use super::{Call, Database, Outcome, SYNTAX, integer, is};
+use super::{Call, Outcome, SYNTAX, integer, is};
+use crate::store::Store;
 
 pub(super) fn run(call: &mut Call<'_>, name: &str, words: &[Vec<u8>]) -> Outcome {
-    let (store, now) = (&mut call.database.store, call.database.now);
+    let store = &mut call.database.store;
     let number = match (name, words) {
-        ("del" | "unlink", [_, ..]) => {
-            words.iter().filter(|key| store.remove(key, now)).count() as i64
-        }
-        ("exists", [_, ..]) => {
-            words.iter().filter(|key| store.get(key, now).is_some()).count() as i64
-        }
+        ("del" | "unlink", [_, ..]) => words.iter().filter(|key| store.remove(key)).count() as i64,
+        ("exists", [_, ..]) => words.iter().filter(|key| store.get(key).is_some()).count() as i64,
         ("dbsize", []) => store.len as i64,
-        ("expire", [key, time]) => expire(call.database, key, integer(time)?, 1000)?,
-        ("pexpire", [key, time]) => expire(call.database, key, integer(time)?, 1)?,
+        ("expire", [key, time]) => expire(store, key, integer(time)?, 1000)?,
+        ("pexpire", [key, time]) => expire(store, key, integer(time)?, 1)?,
         ("persist", [key]) => {
-            let expires = store.get(key, now).is_some_and(|entry| entry.expires.is_some());
-            (expires && store.set_expiry(key, None, now)).into()
+            let expires = store.get(key).is_some_and(|entry| entry.expires.is_some());
+            (expires && store.set_expiry(key, None)).into()
         }
-        ("ttl", [key]) => time_left(call.database, key, 1000),
-        ("pttl", [key]) => time_left(call.database, key, 1),
+        ("ttl", [key]) => time_left(store, key, 1000),
+        ("pttl", [key]) => time_left(store, key, 1),
         _ => return show(call, name, words),
     };
     call.reply.line(':', number);
@@ -32,16 +29,16 @@ pub(super) fn run(call: &mut Call<'_>, name: &str, words: &[Vec<u8>]) -> Outcome
 }
 
 fn show(call: &mut Call<'_>, name: &str, words: &[Vec<u8>]) -> Outcome {
-    let (store, now) = (&mut call.database.store, call.database.now);
+    let store = &mut call.database.store;
     match (name, words) {
-        ("type", [key]) if store.get(key, now).is_some() => call.reply.line('+', "string"),
+        ("type", [key]) if store.get(key).is_some() => call.reply.line('+', "string"),
         ("type", [_]) => call.reply.line('+', "none"),
         ("flushall" | "flushdb", []) => {
             store.clear();
             call.reply.ok();
         }
         ("keys", [pattern]) => {
-            let (keys, _) = find(call.database, 0, usize::MAX, &glob(pattern)?);
+            let (keys, _) = find(store, 0, usize::MAX, &glob(pattern)?);
             call.reply.bulks(&keys);
         }
         ("scan", [cursor, options @ ..]) => scan(call, cursor, options)?,
@@ -51,19 +48,19 @@ fn show(call: &mut Call<'_>, name: &str, words: &[Vec<u8>]) -> Outcome {
 }
 
 /// In units of this many milliseconds; -1 for a key that stays, -2 for one that is not there.
-fn time_left(database: &mut Database, key: &[u8], unit: u64) -> i64 {
-    let now = database.now;
+fn time_left(store: &mut Store, key: &[u8], unit: u64) -> i64 {
+    let now = store.now;
     let left = |at| ((at - now + unit / 2) / unit) as i64;
-    database.store.get(key, now).map_or(-2, |entry| entry.expires.map_or(-1, left))
+    store.get(key).map_or(-2, |entry| entry.expires.map_or(-1, left))
 }
 
 /// Returns 1 if the key was there.
-fn expire(database: &mut Database, key: &[u8], time: i64, unit: i64) -> Result<i64, String> {
-    let now = database.now;
+fn expire(store: &mut Store, key: &[u8], time: i64, unit: i64) -> Result<i64, String> {
+    let now = store.now;
     let at = time.checked_mul(unit).and_then(|time| time.checked_add(now as i64));
     Ok(match u64::try_from(at.ok_or("ERR invalid expire time")?) {
-        Ok(at) if at > now => database.store.set_expiry(key, Some(at), now).into(),
-        _ => database.store.remove(key, now).into(),
+        Ok(at) if at > now => store.set_expiry(key, Some(at)).into(),
+        _ => store.remove(key).into(),
     })
 }
 
@@ -82,7 +79,7 @@ fn scan(call: &mut Call<'_>, cursor: &[u8], options: &[Vec<u8>]) -> Result<(), S
     let count = usize::try_from(count).ok().filter(|&count| count > 0).ok_or(SYNTAX)?;
     let cursor = std::str::from_utf8(cursor).ok().and_then(|cursor| cursor.parse().ok());
     let cursor = cursor.ok_or("ERR invalid cursor")?;
-    let (mut keys, next) = find(call.database, cursor, count.min(100_000), &pattern);
+    let (mut keys, next) = find(&call.database.store, cursor, count.min(100_000), &pattern);
     keys.retain(|_| strings);
     call.reply.line('*', 2);
     call.reply.bulk(next.to_string().as_bytes());
@@ -92,14 +89,14 @@ fn scan(call: &mut Call<'_>, cursor: &[u8], options: &[Vec<u8>]) -> Result<(), S
 
 /// The keys that match, and the next cursor.
 fn find<'a>(
-    database: &'a Database,
+    store: &'a Store,
     cursor: usize,
     count: usize,
     pattern: &GlobMatcher,
 ) -> (Vec<&'a [u8]>, usize) {
     let mut keys = Vec::new();
-    let next = database.store.scan(cursor, count, |entry| {
-        if !entry.is_gone(database.now) && pattern.is_match(OsStr::from_bytes(entry.key)) {
+    let next = store.scan(cursor, count, |entry| {
+        if !entry.is_gone(store.now) && pattern.is_match(OsStr::from_bytes(entry.key)) {
             keys.push(entry.key);
         }
     });

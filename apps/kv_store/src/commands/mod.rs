@@ -1,9 +1,8 @@
 //! The commands. One runs at a time, under the lock of the database.
 
-mod connection;
 mod keys;
 mod saving;
-mod transaction;
+mod session;
 mod values;
 
 use std::sync::Arc;
@@ -14,25 +13,14 @@ use super::request::{Words, number};
 use super::save::Saver;
 use super::store::Store;
 
+pub use session::Session;
+
 /// What commands read and change.
 #[derive(Debug)]
 pub struct Database {
     pub store: Store,
     pub saver: Saver,
-    /// Milliseconds since 1970, when the command began.
-    pub now: u64,
     pub budget: Arc<Budget>,
-}
-
-/// What is known of one client: the requests since a MULTI.
-#[derive(Debug, Default)]
-pub struct Session(Option<transaction::Queue>);
-
-impl Session {
-    /// Bytes of memory that wait for EXEC.
-    pub fn held(&self) -> usize {
-        self.0.as_ref().map_or(0, |queue| queue.held)
-    }
 }
 
 /// A command of a client.
@@ -46,7 +34,7 @@ struct Call<'a> {
 type Outcome = Result<bool, String>;
 type Run = fn(&mut Call<'_>, &str, &[Vec<u8>]) -> Outcome;
 
-const GROUPS: [Run; 5] = [values::run, keys::run, transaction::run, connection::run, saving::run];
+const GROUPS: [Run; 4] = [values::run, keys::run, session::run, saving::run];
 const NAMES: &str = "bgsave client command config dbsize decr decrby del discard echo exec exists \
     expire flushall flushdb get hello incr incrby info keys lastsave mget mset multi persist pexpire \
     ping pttl quit save scan select set shutdown ttl type unlink";
@@ -59,11 +47,13 @@ impl Database {
         let room = self.budget.lock().left();
         reply.begin(room);
         let mut call = Call { database: self, session, reply };
-        let mut outcome =
-            transaction::queue(&mut call, &words).unwrap_or_else(|| carry_out(&mut call, &words));
+        let mut outcome = match session::queue(&mut call, &words) {
+            true => Ok(()),
+            false => carry_out(&mut call, &words),
+        };
         if reply.reclaim() {
-            outcome =
-                Err(format!("ERR no room beyond {room} bytes of the reply (--client-memory)"));
+            let error = format!("ERR no room beyond {room} bytes of the reply (--client-memory)");
+            outcome = Err(error);
         }
         outcome.unwrap_or_else(|error| reply.line('-', error));
     }

@@ -4,15 +4,15 @@ use super::keys::glob;
 use super::{Call, Database, Outcome, SYNTAX, is};
 
 pub(super) fn run(call: &mut Call<'_>, name: &str, words: &[Vec<u8>]) -> Outcome {
-    let Database { store, saver, now, .. } = call.database;
+    let Database { store, saver, .. } = call.database;
     match (name, words) {
         ("save", []) => {
-            let saved = saver.start(store, *now).and_then(|()| saver.wait(store, *now));
+            let saved = saver.start(store).and_then(|()| saver.wait(store));
             saved.map_err(|error| format!("ERR {error:#}"))?;
             call.reply.ok();
         }
         ("bgsave", words @ ([] | [_])) if words.iter().all(|word| is(word, "schedule")) => {
-            saver.start(store, *now).map_err(|error| format!("ERR {error:#}"))?;
+            saver.start(store).map_err(|error| format!("ERR {error:#}"))?;
             call.reply.line('+', "Background saving started");
         }
         ("lastsave", []) => call.reply.line(':', saver.last.saved_at),
@@ -78,12 +78,12 @@ fn figures(database: &Database) -> [(&'static str, String); 15] {
 impl Database {
     /// Ends the process, after a save. Returns only if the save fails.
     pub fn end(&mut self, saves: bool) -> anyhow::Result<()> {
-        let Self { store, saver, now, .. } = self;
+        let Self { store, saver, .. } = self;
         if saves {
             // The log has the error of a save that ran already.
-            let _ = saver.wait(store, *now);
-            saver.start(store, *now)?;
-            saver.wait(store, *now)?;
+            let _ = saver.wait(store);
+            saver.start(store)?;
+            saver.wait(store)?;
         }
         std::process::exit(0)
     }

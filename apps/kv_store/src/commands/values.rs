@@ -15,7 +15,7 @@ pub(super) fn run(call: &mut Call<'_>, name: &str, words: &[Vec<u8>]) -> Outcome
             let pairs = words.as_chunks::<2>().0.iter();
             let entries = pairs.map(|[key, value]| Entry { key, value, expires: None });
             let entries: Vec<_> = entries.collect();
-            call.database.store.set_all(&entries, call.database.now).ok_or(OOM)?;
+            call.database.store.set_all(&entries).ok_or(OOM)?;
             call.reply.ok();
         }
         ("incr", [key]) => add(call, key, 1)?,
@@ -31,7 +31,7 @@ pub(super) fn run(call: &mut Call<'_>, name: &str, words: &[Vec<u8>]) -> Outcome
 }
 
 fn get(call: &mut Call<'_>, key: &[u8]) {
-    match call.database.store.get(key, call.database.now) {
+    match call.database.store.get(key) {
         Some(entry) => call.reply.bulk(entry.value),
         None => call.reply.nil(),
     }
@@ -39,13 +39,14 @@ fn get(call: &mut Call<'_>, key: &[u8]) {
 
 /// SET key value [EX seconds | PX milliseconds] [NX | XX].
 fn set(call: &mut Call<'_>, key: &[u8], value: &[u8], words: &[Vec<u8>]) -> Result<(), String> {
-    let (now, mut words) = (call.database.now, words.iter());
+    let (store, mut words) = (&mut call.database.store, words.iter());
     let (mut expires, mut if_there) = (None, None);
     while let Some(word) = words.next() {
         if expires.is_none() && (is(word, "ex") || is(word, "px")) {
             let time = integer(words.next().ok_or(SYNTAX)?)?;
             let time = time.checked_mul(if is(word, "ex") { 1000 } else { 1 });
-            let end = time.filter(|&time| time > 0).and_then(|time| time.checked_add(now as i64));
+            let end =
+                time.filter(|&time| time > 0).and_then(|time| time.checked_add(store.now as i64));
             expires = Some(end.ok_or("ERR invalid expire time in 'set' command")? as u64);
         } else if if_there.is_none() && (is(word, "nx") || is(word, "xx")) {
             if_there = Some(is(word, "xx"));
@@ -53,26 +54,25 @@ fn set(call: &mut Call<'_>, key: &[u8], value: &[u8], words: &[Vec<u8>]) -> Resu
             return Err(SYNTAX.to_owned());
         }
     }
-    let store = &mut call.database.store;
-    if if_there.is_some_and(|there| there != store.get(key, now).is_some()) {
+    if if_there.is_some_and(|there| there != store.get(key).is_some()) {
         call.reply.nil();
         return Ok(());
     }
-    store.set(&Entry { key, value, expires }, now).ok_or(OOM)?;
+    store.set(&Entry { key, value, expires }).ok_or(OOM)?;
     call.reply.ok();
     Ok(())
 }
 
 /// Adds to a number. The key goes on expiring when it did.
 fn add(call: &mut Call<'_>, key: &[u8], more: i64) -> Result<(), String> {
-    let (store, now) = (&mut call.database.store, call.database.now);
-    let (before, expires) = match store.get(key, now) {
+    let store = &mut call.database.store;
+    let (before, expires) = match store.get(key) {
         Some(entry) => (integer(entry.value)?, entry.expires),
         None => (0, None),
     };
     let sum = before.checked_add(more).ok_or("ERR increment or decrement would overflow")?;
     let value = sum.to_string();
-    store.set(&Entry { key, value: value.as_bytes(), expires }, now).ok_or(OOM)?;
+    store.set(&Entry { key, value: value.as_bytes(), expires }).ok_or(OOM)?;
     call.reply.line(':', sum);
     Ok(())
 }

@@ -6,24 +6,23 @@
 //! after one that is missing was acknowledged. `HUGEKIT_KILLS` is the number of kills.
 
 use std::collections::BTreeMap;
-use std::net::TcpStream;
 use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use hugekit_testing::checks;
+use hugekit_testing::trials::Checks;
 use redis::Value;
-use tempfile::tempdir;
 
-use crate::server::{Client, Server};
-use crate::{Checks, checks};
+use crate::server::{Client, Killed, Server};
 
 const CLIENTS: usize = 3;
 /// Of each client.
 const KEYS: usize = 400;
 /// Images are frequent here, so that some are killed, too.
-const ARGUMENTS: [&str; 4] = ["--memory", "128MiB", "--chain-deltas", "3"];
+const OPTIONS: &str = "--memory 128MiB --chain-deltas 3";
 
-/// Keys with the numbers of their values. A number is written once.
+/// The keys of a client, with the numbers of their values. A number is written once.
 type State = BTreeMap<String, u64>;
 
 /// A request that sets a key, or deletes it.
@@ -54,7 +53,7 @@ fn number_of(key: &str, bytes: &[u8]) -> u64 {
 }
 
 /// Writes until the server is gone.
-fn write(mut connection: Client<TcpStream>, client: usize, first: u64) -> Log {
+fn write(mut connection: Client, client: usize, first: u64) -> Log {
     let (mut random, mut log) = (fastrand::Rng::with_seed(first), Vec::new());
     for number in first.. {
         let key = format!("{client}:{}", random.usize(..KEYS));
@@ -76,7 +75,7 @@ fn write(mut connection: Client<TcpStream>, client: usize, first: u64) -> Log {
 }
 
 /// Saves until the server is gone. Returns when the last completed save began.
-fn save(mut connection: Client<TcpStream>) -> Option<Instant> {
+fn save(mut connection: Client) -> Option<Instant> {
     let (mut began, mut completed) = (Instant::now(), None);
     loop {
         let Some(Value::BulkString(info)) = connection.try_ask(&["INFO"]) else { return completed };
@@ -94,7 +93,7 @@ fn save(mut connection: Client<TcpStream>) -> Option<Instant> {
 }
 
 /// Kills a server with clients. Returns the logs, and when the last completed save began.
-fn kill(mut server: Server, after: Duration, first: u64) -> (Vec<Log>, Option<Instant>) {
+fn kill(server: &mut Server, after: Duration, first: u64) -> (Vec<Log>, Option<Instant>) {
     let connections = [(); CLIENTS].map(|()| server.client()).into_iter().enumerate();
     let saver = server.client();
     thread::scope(|scope| {
@@ -102,48 +101,44 @@ fn kill(mut server: Server, after: Duration, first: u64) -> (Vec<Log>, Option<In
         let writers: Vec<_> = connections.map(write).collect();
         let saver = scope.spawn(move || save(saver));
         thread::sleep(after);
-        server.child.kill().unwrap();
+        server.process = None;
         let logs = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
         (logs, saver.join().unwrap())
     })
 }
 
-/// The state of a server, each byte of which is compared.
-fn found(client: &mut Client<TcpStream>) -> State {
-    let keys = (0..CLIENTS).flat_map(|client| (0..KEYS).map(move |key| format!("{client}:{key}")));
-    let mut number = |key: String| client.get(&key).map(|bytes| (number_of(&key, &bytes), key));
-    let state: State = keys.filter_map(&mut number).map(|(number, key)| (key, number)).collect();
-    assert_eq!(client.ask("DBSIZE"), Value::Int(state.len() as i64));
-    state
+/// The state of each client, each byte of which is compared.
+fn found(client: &mut Client) -> [State; CLIENTS] {
+    let states: [State; CLIENTS] = std::array::from_fn(|number| {
+        let keys = (0..KEYS).map(|key| format!("{number}:{key}"));
+        let there = keys.filter_map(|key| client.get(&key).map(|bytes| (key, bytes)));
+        there.map(|(key, bytes)| (key.clone(), number_of(&key, &bytes))).collect()
+    });
+    let count = states.iter().map(State::len).sum::<usize>();
+    assert_eq!(client.ask("DBSIZE"), Value::Int(count as i64));
+    states
 }
 
 /// After how many requests the keys of a client were as they are found: the fewest and the most.
-fn cuts(client: usize, before: &State, log: &[Sent], found: &State) -> [usize; 2] {
-    let own = |state: &State| -> State {
-        let prefix = format!("{client}:");
-        let own = state.iter().filter(|(key, _)| key.starts_with(&prefix));
-        own.map(|(key, &number)| (key.clone(), number)).collect()
-    };
-    let (mut state, found) = (own(before), own(found));
-    let mut matching = Vec::new();
+fn cuts(before: &State, log: &[Sent], found: &State) -> [usize; 2] {
+    let (mut state, mut matching) = (before.clone(), Vec::new());
     for cut in 0..=log.len() {
-        if state == found {
+        if state == *found {
             matching.push(cut);
         }
-        if let Some(Sent { key, number, .. }) = log.get(cut) {
-            match number {
-                Some(number) => state.insert(key.clone(), *number),
-                None => state.remove(key),
-            };
-        }
+        match log.get(cut) {
+            Some(Sent { key, number: Some(number), .. }) => state.insert(key.clone(), *number),
+            Some(Sent { key, number: None, .. }) => state.remove(key),
+            None => None,
+        };
     }
-    assert!(!matching.is_empty(), "the keys of client {client} were never as they are");
+    assert!(!matching.is_empty(), "the keys of a client were never as they are");
     [matching[0], matching[matching.len() - 1]]
 }
 
-fn is_one_moment(before: &State, logs: &[Log], saved: Option<Instant>, found: &State) {
-    let cuts: Vec<[usize; 2]> =
-        logs.iter().enumerate().map(|(client, log)| cuts(client, before, log, found)).collect();
+fn is_one_moment(before: &[State], logs: &[Log], saved: Option<Instant>, found: &[State]) {
+    let clients = before.iter().zip(logs).zip(found);
+    let cuts: Vec<_> = clients.map(|((before, log), found)| cuts(before, log, found)).collect();
     for (log, &[_, most]) in logs.iter().zip(&cuts) {
         let is_saved =
             |sent: &Sent| sent.acknowledged.zip(saved).is_some_and(|(at, saved)| at < saved);
@@ -158,27 +153,24 @@ fn is_one_moment(before: &State, logs: &[Log], saved: Option<Instant>, found: &S
 
 fn server_killed_at_any_moment_loses_at_most_the_last_delta() {
     let kills = std::env::var("HUGEKIT_KILLS").map_or(6, |kills| kills.parse().expect("a number"));
-    let (folder, mut random) = (tempdir().unwrap(), fastrand::Rng::new());
+    let (mut server, mut random) = (Server::start(OPTIONS), fastrand::Rng::new());
     eprintln!("seed {}", random.get_seed());
-    let (mut state, mut next, mut completed, mut longest) = (State::new(), 1, 0, 700_000);
+    let (mut states, mut next) = (<[State; CLIENTS]>::default(), 1);
+    let (mut completed, mut longest) = (0, 700_000);
     for kill_number in 1.. {
-        let server = Server::start(folder.path(), &ARGUMENTS);
         let after = Duration::from_micros(random.u64(1000..longest));
-        let (logs, saved) = kill(server, after, next);
+        let (logs, saved) = kill(&mut server, after, next);
         completed += usize::from(saved.is_some());
         if random.u8(..3) == 0 {
             // Killed while it loads, perhaps.
-            let mut command = Server::command(folder.path(), &ARGUMENTS);
-            let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+            let _child = Killed(server.command(OPTIONS).stderr(Stdio::null()).spawn().unwrap());
             thread::sleep(Duration::from_micros(random.u64(..60_000)));
-            child.kill().unwrap();
-            child.wait().unwrap();
         }
-        let server = Server::start(folder.path(), &ARGUMENTS);
+        server.restart(OPTIONS);
         let found = found(&mut server.client());
-        is_one_moment(&state, &logs, saved, &found);
+        is_one_moment(&states, &logs, saved, &found);
         next += logs.iter().map(Vec::len).max().unwrap_or(0) as u64;
-        state = found;
+        states = found;
         if kill_number >= kills {
             if completed > 0 {
                 break;

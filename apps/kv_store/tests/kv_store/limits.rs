@@ -2,15 +2,15 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::Shutdown;
+use std::net::{Shutdown, TcpStream};
 use std::thread;
 use std::time::Duration;
 
+use hugekit_testing::checks;
+use hugekit_testing::trials::Checks;
 use redis::Value;
-use tempfile::tempdir;
 
 use crate::server::{Model, Server};
-use crate::{Checks, checks};
 
 /// Whether it happens within ten seconds.
 fn happens(mut check: impl FnMut() -> bool) -> bool {
@@ -24,10 +24,10 @@ fn happens(mut check: impl FnMut() -> bool) -> bool {
 /// client is served.
 fn memory_held_by_many_clients_is_bounded() {
     const MOST: usize = 64 << 20;
-    let folder = tempdir().unwrap();
-    let server = Server::start(folder.path(), &["--memory", "64MiB"]);
+    let server = Server::start("--memory 64MiB");
+    let id = server.process.as_ref().unwrap().0.id();
     let resident = || -> usize {
-        let status = fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
+        let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
         line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
     };
@@ -38,17 +38,16 @@ fn memory_held_by_many_clients_is_bounded() {
     let queued = [b"MULTI\r\n".to_vec(), b"*1\r\n$3\r\nGET\r\n".repeat(400_000)].concat();
     let many = [b"*1000000\r\n".to_vec(), b"$0\r\n\r\n".repeat(999_999)].concat();
     let unfetched = b"MGET key key key key\r\n".to_vec();
-    let mut hogs = Vec::new();
-    for bytes in [unfinished, queued, many, unfetched]
-        .into_iter()
-        .flat_map(|bytes| [bytes.clone(), bytes.clone(), bytes])
-    {
-        let hog = server.client();
-        let mut writer = hog.stream.try_clone().unwrap();
-        // The server closes it in the middle, perhaps.
-        thread::spawn(move || drop(writer.write_all(&bytes)));
-        hogs.push(hog);
-    }
+    let hogs = [unfinished, queued, many, unfetched].into_iter().flat_map(|bytes| {
+        [(); 3].map(|()| {
+            let (hog, bytes) = (server.connect(), bytes.clone());
+            let mut writer = hog.try_clone().unwrap();
+            // The server closes it in the middle, perhaps.
+            thread::spawn(move || drop(writer.write_all(&bytes)));
+            hog
+        })
+    });
+    let hogs: Vec<TcpStream> = hogs.collect();
     let number = |name: &str| server.client().info(name).parse::<usize>().unwrap();
     assert!(happens(|| number("evicted_clients") >= 4), "{}", number("mem_clients_normal"));
     assert!(number("mem_clients_normal") <= MOST);
@@ -61,8 +60,7 @@ fn memory_held_by_many_clients_is_bounded() {
 /// A request beyond the limit is refused when its length comes, and a reply beyond it costs the
 /// client only that reply.
 fn request_beyond_the_limit_is_refused() {
-    let folder = tempdir().unwrap();
-    let server = Server::start(folder.path(), &["--memory", "64MiB", "--client-memory", "8MiB"]);
+    let server = Server::start("--memory 64MiB --client-memory 8MiB");
     let mut client = server.client();
     client.set("key", &vec![1; 3 << 20]);
     assert!(client.error("MGET key key key").contains("--client-memory"));
@@ -75,12 +73,11 @@ fn request_beyond_the_limit_is_refused() {
         (b"PING\r\n*1\r\n$1\r\nabc", "does not end with CRLF"),
         (&[b'x'; 70_000], "too long line"),
     ] {
-        let mut client = server.client();
-        client.stream.write_all(bytes).unwrap();
-        let _ = client.stream.shutdown(Shutdown::Write);
-        let mut rest = Vec::new();
+        let (mut stream, mut rest) = (server.connect(), Vec::new());
+        stream.write_all(bytes).unwrap();
+        let _ = stream.shutdown(Shutdown::Write);
         // A reset is an end, too.
-        let _ = client.stream.read_to_end(&mut rest);
+        let _ = stream.read_to_end(&mut rest);
         let rest = String::from_utf8_lossy(&rest);
         assert!(rest.contains("-ERR Protocol error: ") && rest.contains(error), "{rest}");
     }
@@ -89,8 +86,7 @@ fn request_beyond_the_limit_is_refused() {
 
 /// An entry that does not fit is refused and changes nothing; deleted entries make room.
 fn set_without_room_is_refused_and_loses_nothing() {
-    let folder = tempdir().unwrap();
-    let server = Server::start(folder.path(), &["--memory", "64MiB", "--client-memory", "512MiB"]);
+    let server = Server::start("--memory 64MiB --client-memory 512MiB");
     let (mut client, mut held) = (server.client(), Model::new());
     let mut random = fastrand::Rng::with_seed(9);
     let is_oom = |reply: &Value| format!("{reply:?}").contains("OOM");

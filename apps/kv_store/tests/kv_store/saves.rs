@@ -1,36 +1,214 @@
-//! Saves while clients write, and saves that stop in the middle.
+//! Saves while clients write, saves that stop in the middle, and files that are damaged or missing.
 
 use std::fs::{self, File};
 use std::io::Read;
-use std::net::TcpStream;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
+use hugekit_testing::checks;
+use hugekit_testing::trials::Checks;
 use redis::Value;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, Signal, kill_process};
-use tempfile::tempdir;
 
+use crate::colliding;
 use crate::server::{Client, Model, Server, model};
-use crate::{Checks, checks};
 
-fn number(client: &mut Client<TcpStream>, key: &str) -> Option<u64> {
+const USUAL: &str = "--memory 64MiB";
+
+/// A server that has saved an image and this many deltas, and the state at each save.
+fn saved(deltas: usize) -> (Server, Vec<Model>) {
+    let server = Server::start(USUAL);
+    let (mut client, mut random) = (server.client(), fastrand::Rng::with_seed(21));
+    let mut states = vec![model(&mut random, 3000)];
+    client.set_all(&states[0]);
+    assert_eq!(client.save(), "full");
+    for number in 0..deltas {
+        let changed = model(&mut random, 20);
+        client.set_all(&changed);
+        assert_eq!(client.save(), "delta");
+        let mut state = states[number].clone();
+        state.extend(changed);
+        states.push(state);
+    }
+    assert_eq!(server.deltas().len(), deltas);
+    (server, states)
+}
+
+/// XXH3 takes the blocks of these two versions for equal, and the client knows where a block begins.
+fn bgsave_after_a_client_chose_its_bytes_has_all_of_them() {
+    const KEYS: usize = 4096;
+    // A block has 24 bytes and a key of 8 before the value.
+    let of = |version: Vec<u8>| -> Model {
+        let blocks = version.chunks(4096).enumerate();
+        blocks.map(|(number, block)| (format!("{number:08}"), block[32..].to_vec())).collect()
+    };
+    let versions = colliding::versions(KEYS, 1024).map(of);
+    let mut server = Server::start(USUAL);
+    for (version, kind) in versions.iter().zip(["full", "delta"]) {
+        server.client().set_all(version);
+        assert_eq!(server.client().save(), kind);
+    }
+    assert!(fs::metadata(&server.deltas()[0]).unwrap().len() > (KEYS * 4096) as u64);
+    server.restart(USUAL);
+    server.client().holds(&versions[1]);
+}
+
+fn bgsave_after_another_writes_what_has_changed() {
+    let mut held = model(&mut fastrand::Rng::with_seed(20), 20_000);
+    let mut server = Server::start("--memory 64MiB --chain-deltas 3");
+    let mut client = server.client();
+    client.set_all(&held);
+    assert_eq!(client.save(), "full");
+    let full = fs::metadata(server.path("dump.hkv")).unwrap().len();
+    for round in 0..3_u8 {
+        let changed = (0..10).map(|key| (format!("key:{}", 777 * key), vec![round; 100]));
+        let changed: Model = changed.collect();
+        client.set_all(&changed);
+        held.extend(changed);
+        assert_eq!(client.save(), "delta");
+    }
+    for delta in server.deltas() {
+        let len = fs::metadata(&delta).unwrap().len();
+        // Of each entry a block, of its bucket another, and where a block was free a third.
+        assert!(len < 40 * 4096 && len < full / 20, "{len} of {full}");
+    }
+    server.restart(USUAL);
+    server.client().holds(&held);
+    server.client().ask("FLUSHALL");
+    assert_eq!(server.client().save(), "delta");
+    server.restart("--memory 64MiB --chain-deltas 4");
+    server.client().holds(&Model::new());
+    assert_eq!((server.client().save().as_str(), server.deltas().len()), ("full", 0));
+}
+
+fn start_with_a_damaged_delta_in_the_middle_is_refused() {
+    let mut server = saved(2).0;
+    server.process = None;
+    let files = server.deltas();
+    for file in [&server.path("dump.hkv"), &files[0]] {
+        let good = fs::read(file).unwrap();
+        for offset in (0..48).step_by(5).chain((48..good.len()).step_by(good.len() / 9)) {
+            let mut bad = good.clone();
+            bad[offset] ^= 1 << (offset % 8);
+            fs::write(file, &bad).unwrap();
+            let error = server.refused(USUAL);
+            assert!(error.contains(file.file_name().unwrap().to_str().unwrap()), "{error}");
+            assert!(offset < 48 || error.contains("damaged at byte "), "{error}");
+            assert!(fs::read(file).unwrap() == bad);
+        }
+        fs::remove_file(file).unwrap();
+        assert!(server.refused(USUAL).contains("missing"));
+        fs::write(file, &good).unwrap();
+    }
+    fs::rename(&files[0], &files[1]).unwrap();
+    fs::copy(&files[1], &files[0]).unwrap();
+    assert!(server.refused("--memory 32MiB").contains("--memory is"));
+    // The last delta is the first one: it does not begin with the state that is there.
+    assert!(server.refused(USUAL).contains("begins with state"));
+}
+
+fn start_with_a_damaged_last_delta_has_the_state_before() {
+    for damage in [|bytes: &mut Vec<u8>| bytes[100] ^= 1, |bytes: &mut Vec<u8>| bytes.truncate(99)]
+    {
+        let (mut server, mut states) = saved(2);
+        let (mut held, last) = (states.swap_remove(1), server.deltas().pop().unwrap());
+        let mut bytes = fs::read(&last).unwrap();
+        damage(&mut bytes);
+        fs::write(&last, &bytes).unwrap();
+        fs::write(server.path("dump.hkv.part"), "half a delta").unwrap();
+        server.restart(USUAL);
+        server.client().holds(&held);
+        let log = server.log();
+        assert!(log.contains("not loaded, and renamed") && log.contains("dump.hkv.part"), "{log}");
+        assert!(fs::read(format!("{}.damaged", last.display())).unwrap() == bytes);
+        // The chain goes on from there.
+        server.client().set("a", b"1");
+        held.insert("a".to_owned(), b"1".to_vec());
+        assert_eq!(server.client().save(), "delta");
+        server.restart(USUAL);
+        server.client().holds(&held);
+    }
+}
+
+/// Deltas of an image that was replaced stay if the server is killed before it removes them.
+fn start_with_more_memory_and_older_deltas_has_the_last_state() {
+    let (mut server, states) = saved(2);
+    let old = server.deltas().into_iter().map(|file| (fs::read(&file).unwrap(), file));
+    let old: Vec<_> = old.collect();
+    for save in ["SAVE", "BGSAVE"] {
+        server.restart("--memory 64MiB --chain-deltas 0");
+        server.client().ask(save);
+        assert_eq!(server.client().end_of_save(), "ok");
+        assert!(server.deltas().is_empty());
+        server.process = None;
+        old.iter().for_each(|(bytes, file)| fs::write(file, bytes).unwrap());
+        server.restart("--memory 128MiB");
+        server.client().holds(&states[2]);
+        assert!(server.log().contains("is out of date, and not loaded"), "{}", server.log());
+    }
+    assert_eq!(server.client().save(), "full");
+    server.restart("--memory 128MiB");
+    server.client().holds(&states[2]);
+}
+
+fn save_that_is_due_happens_by_itself() {
+    let mut server = Server::start("--memory 32MiB --save-every 1");
+    let mut client = server.client();
+    for (value, expected) in [(b"1", 0), (b"2", 1)] {
+        client.set("a", value);
+        while client.info("rdb_changes_since_last_save") != "0" {
+            thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(server.deltas().len(), expected);
+    }
+    server.restart(USUAL);
+    assert_eq!(server.client().get("a"), Some(b"2".to_vec()));
+}
+
+/// No room on the disk, and no file: what was saved stays, and the next delta follows on it.
+fn save_after_one_that_failed_goes_on_with_the_chain() {
+    let (mut server, mut states) = saved(1);
+    let (mut held, partial) = (states.swap_remove(1), server.path("dump.hkv.part"));
+    let full = || symlink("/dev/full", &partial).unwrap();
+    let directory = || fs::create_dir(&partial).unwrap();
+    let obstacles: [(&dyn Fn(), &str); 2] = [(&full, "No space left"), (&directory, "directory")];
+    for (number, (obstacle, reason)) in obstacles.into_iter().enumerate() {
+        for save in ["BGSAVE", "SAVE", "SHUTDOWN"] {
+            let (key, value) = (format!("{save}:{number}"), vec![number as u8; 20_000]);
+            server.client().set(&key, &value);
+            held.insert(key, value);
+            obstacle();
+            let reply = format!("{:?}", server.client().ask(save));
+            assert!(save == "BGSAVE" || reply.contains(reason), "{reply}");
+            assert_eq!(server.client().end_of_save(), "err");
+            assert!(server.log().contains(reason), "{}", server.log());
+            let _ = fs::remove_dir(&partial);
+        }
+        assert_eq!(server.client().save(), "delta");
+    }
+    assert_eq!(server.deltas().len(), 3);
+    server.restart(USUAL);
+    server.client().holds(&held);
+}
+
+fn number(client: &mut Client, key: &str) -> Option<u64> {
     client.get(key).map(|number| String::from_utf8(number).unwrap().parse().unwrap())
 }
 
 /// The save has what was set before BGSAVE, nothing that was set after it, and each MSET whole.
 fn bgsave_under_load_is_one_moment() {
-    let folder = tempdir().unwrap();
-    let server = Server::start(folder.path(), &["--memory", "128MiB"]);
+    let mut server = Server::start("--memory 128MiB");
     let (mut random, mut client) = (fastrand::Rng::with_seed(7), server.client());
     let saved = model(&mut random, 20_000);
     client.set_all(&saved);
     let stop = AtomicBool::new(false);
     let (before, after) = thread::scope(|scope| {
         scope.spawn(|| {
-            let mut client = server.client();
-            let mut number = 0;
+            let (mut client, mut number) = (server.client(), 0);
             while !stop.load(Ordering::Relaxed) {
                 number += 1;
                 client.ask(&format!("MSET n:1 {number} n:2 {number} n:3 {number} n:4 {number}"));
@@ -50,8 +228,7 @@ fn bgsave_under_load_is_one_moment() {
         stop.store(true, Ordering::Relaxed);
         (before.unwrap(), after.unwrap())
     });
-    drop(server);
-    let server = Server::start(folder.path(), &["--memory", "128MiB"]);
+    server.restart("--memory 128MiB");
     let mut client = server.client();
     let found = ["n:1", "n:2", "n:3", "n:4", "n:last"].map(|key| number(&mut client, key).unwrap());
     assert!(found[..4].iter().all(|&number| number == found[0]), "{found:?}");
@@ -62,19 +239,17 @@ fn bgsave_under_load_is_one_moment() {
 }
 
 /// Begins a save whose file is a pipe: the save stops in the middle until the pipe is read.
-fn stop_in_the_middle(folder: &Path, client: &mut Client<TcpStream>) -> File {
-    let pipe = folder.join("dump.hkv.part");
-    mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+fn stop_in_the_middle(pipe: &Path, client: &mut Client) -> File {
+    mknodat(CWD, pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
     assert!(matches!(client.ask("BGSAVE"), Value::SimpleString(_)));
-    File::open(&pipe).unwrap()
+    File::open(pipe).unwrap()
 }
 
 /// Entries of 25 to 4000 bytes, all written again and again, in memory for few more: writers have to
 /// write what the save has still to read.
 fn set_beside_a_save_that_stops_copies_what_was() {
-    let folder = tempdir().unwrap();
-    for (memory, rounds) in [("64MiB", 2), ("12MiB", 8)] {
-        let server = Server::start(folder.path(), &["--memory", memory]);
+    for (options, rounds) in [("--memory 64MiB", 2), ("--memory 12MiB", 8)] {
+        let mut server = Server::start(options);
         let (mut random, mut client) = (fastrand::Rng::with_seed(5), server.client());
         let sizes = [1, 500, 3000];
         let mut entries = || -> Model {
@@ -83,7 +258,7 @@ fn set_beside_a_save_that_stops_copies_what_was() {
         };
         let saved = entries();
         client.set_all(&saved);
-        let mut pipe = stop_in_the_middle(folder.path(), &mut client);
+        let mut pipe = stop_in_the_middle(&server.path("dump.hkv.part"), &mut client);
         assert!(client.error("BGSAVE").contains("already in progress"));
         assert!(client.error("SAVE").contains("already in progress"));
         let mut held = Model::new();
@@ -97,53 +272,59 @@ fn set_beside_a_save_that_stops_copies_what_was() {
         // A pipe cannot be synchronised with a disk.
         assert_eq!(client.end_of_save(), "err");
         client.holds(&held);
-        drop(server);
-        fs::write(folder.path().join("dump.hkv"), image).unwrap();
-        Server::start(folder.path(), &["--memory", memory]).client().holds(&saved);
-        fs::remove_file(folder.path().join("dump.hkv")).unwrap();
+        server.process = None;
+        fs::write(server.path("dump.hkv"), image).unwrap();
+        server.restart(options);
+        server.client().holds(&saved);
     }
 }
 
 fn save_of_keys_that_expire_leaves_them_out() {
-    let folder = tempdir().unwrap();
-    let server = Server::start(folder.path(), &["--memory", "16MiB"]);
+    let mut server = Server::start("--memory 16MiB");
     let mut client = server.client();
-    client.ask("SET later 1 EX 10000");
-    client.ask("SET soon 1 PX 20");
-    client.ask("SET unseen 1 PX 20");
+    for line in ["SET later 1 EX 10000", "SET soon 1 PX 20", "SET unseen 1 PX 20"] {
+        client.ask(line);
+    }
     while client.get("soon").is_some() {}
     assert_eq!((client.ask("TTL soon"), client.ask("INCR soon")), (Value::Int(-2), Value::Int(1)));
     // No client has looked at `unseen`.
     assert_eq!(client.ask("DBSIZE"), Value::Int(3));
     client.save();
-    drop(server);
-    let server = Server::start(folder.path(), &["--memory", "16MiB"]);
+    server.restart("--memory 16MiB");
     assert_eq!(server.client().ask("DBSIZE"), Value::Int(2));
     assert!(matches!(server.client().ask("TTL later"), Value::Int(9_000..=10_000)));
 }
 
 /// SHUTDOWN and SIGTERM save, SHUTDOWN NOSAVE does not.
 fn end_of_each_kind_saves_as_it_is_asked() {
-    let folder = tempdir().unwrap();
-    let start = || Server::start(folder.path(), &["--memory", "16MiB"]);
+    let mut server = Server::start(USUAL);
     for (end, value, found) in
         [("SHUTDOWN", "1", "1"), ("SHUTDOWN NOSAVE", "2", "1"), ("", "3", "3")]
     {
-        let mut server = start();
         server.client().set("a", value.as_bytes());
-        assert!(Server::refused(folder.path(), &[]).contains("in use by another server"));
+        assert!(server.refused(USUAL).contains("in use by another server"));
+        let mut client = server.client();
+        let process = &mut server.process.as_mut().unwrap().0;
         match end {
-            "" => kill_process(Pid::from_child(&server.child), Signal::TERM).unwrap(),
-            end => server.client().send(&end.split(' ').collect::<Vec<_>>()).unwrap(),
+            "" => kill_process(Pid::from_child(process), Signal::TERM).unwrap(),
+            end => assert_eq!(client.try_ask(&end.split(' ').collect::<Vec<_>>()), None),
         }
-        assert!(server.child.wait().unwrap().success());
-        assert_eq!(start().client().get("a"), Some(found.as_bytes().to_vec()));
+        assert!(process.wait().unwrap().success());
+        server.restart(USUAL);
+        assert_eq!(server.client().get("a"), Some(found.as_bytes().to_vec()));
     }
 }
 
 pub(crate) const CHECKS: Checks = checks![
+    bgsave_after_a_client_chose_its_bytes_has_all_of_them,
+    bgsave_after_another_writes_what_has_changed,
     bgsave_under_load_is_one_moment,
     end_of_each_kind_saves_as_it_is_asked,
+    save_after_one_that_failed_goes_on_with_the_chain,
     save_of_keys_that_expire_leaves_them_out,
+    save_that_is_due_happens_by_itself,
     set_beside_a_save_that_stops_copies_what_was,
+    start_with_a_damaged_delta_in_the_middle_is_refused,
+    start_with_a_damaged_last_delta_has_the_state_before,
+    start_with_more_memory_and_older_deltas_has_the_last_state,
 ];

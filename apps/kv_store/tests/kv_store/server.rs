@@ -1,94 +1,109 @@
-//! A server, its clients, and the keys that it should have.
+//! A server in a folder of its own, its clients, and the keys that it should have.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use redis::{Parser, Value};
+use kv_store::folder;
+use redis::{Cmd, Connection, ConnectionLike, InfoDict, IntoConnectionInfo, RedisResult, Value};
+use tempfile::{TempDir, tempdir};
 
 pub(crate) type Model = BTreeMap<String, Vec<u8>>;
 
-/// Killed when it is dropped.
+/// A process that is killed when it is dropped.
+pub(crate) struct Killed(pub(crate) Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 pub(crate) struct Server {
-    pub(crate) child: Child,
+    pub(crate) process: Option<Killed>,
     pub(crate) port: u16,
-    log: PathBuf,
+    folder: TempDir,
 }
 
 impl Server {
-    pub(crate) fn command(folder: &Path, arguments: &[&str]) -> Command {
+    /// A server with these options in a new folder.
+    pub(crate) fn start(options: &str) -> Self {
+        let mut server = Self { process: None, port: 0, folder: tempdir().unwrap() };
+        server.restart(options);
+        server
+    }
+
+    /// Kills the server, and starts it again in the same folder.
+    pub(crate) fn restart(&mut self, options: &str) {
+        self.process = None;
+        let log = File::options().create(true).append(true).open(self.path("log")).unwrap();
+        let mut child = self.command(options).stderr(log).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        self.process = Some(Killed(child));
+        let port = line.trim().rsplit(' ').next().and_then(|port| port.parse().ok());
+        self.port = port.unwrap_or_else(|| panic!("{}", self.log()));
+    }
+
+    pub(crate) fn command(&self, options: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kv_store"));
-        command.args(["--port", "0", "--dir"]).arg(folder).args(arguments);
+        command.args(["--port", "0", "--dir"]).arg(self.folder.path()).args(options.split(' '));
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         command
     }
 
-    pub(crate) fn start(folder: &Path, arguments: &[&str]) -> Self {
-        let log = folder.join("log");
-        let errors = File::options().create(true).append(true).open(&log).unwrap();
-        let mut child = Self::command(folder, arguments).stderr(errors).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let port = line.trim().rsplit(' ').next().and_then(|port| port.parse().ok());
-        let port = port.unwrap_or_else(|| panic!("{}", fs::read_to_string(&log).unwrap()));
-        Self { child, port, log }
-    }
-
-    /// Why the server does not start.
-    pub(crate) fn refused(folder: &Path, arguments: &[&str]) -> String {
-        let output = Self::command(folder, arguments).output().unwrap();
+    /// Why another server does not start in the folder.
+    pub(crate) fn refused(&self, options: &str) -> String {
+        let output = self.command(options).output().unwrap();
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && output.stdout.is_empty(), "{errors}");
         errors
     }
 
-    pub(crate) fn client(&self) -> Client<TcpStream> {
-        Client::new(TcpStream::connect(("127.0.0.1", self.port)).unwrap())
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
     }
 
     pub(crate) fn log(&self) -> String {
-        fs::read_to_string(&self.log).unwrap()
+        fs::read_to_string(self.path("log")).unwrap()
+    }
+
+    /// The deltas in the folder, in order.
+    pub(crate) fn deltas(&self) -> Vec<PathBuf> {
+        let deltas = folder::deltas(self.folder.path()).unwrap().into_iter();
+        deltas.map(|(image, number)| self.path(&folder::delta(image, number))).collect()
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::connect(format!("redis://127.0.0.1:{}", self.port)).unwrap()
+    }
+
+    /// A connection for bytes that are no requests.
+    pub(crate) fn connect(&self) -> TcpStream {
+        TcpStream::connect(("127.0.0.1", self.port)).unwrap()
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+pub(crate) struct Client(Connection);
 
-pub(crate) struct Client<S> {
-    pub(crate) stream: S,
-    parser: Parser,
-}
-
-impl<S: Read + Write> Client<S> {
-    pub(crate) fn new(stream: S) -> Self {
-        Self { stream, parser: Parser::new() }
-    }
-
-    pub(crate) fn send<T: AsRef<[u8]>>(&mut self, words: &[T]) -> io::Result<()> {
-        let mut command = redis::Cmd::new();
-        for word in words {
-            command.arg(word.as_ref());
-        }
-        self.stream.write_all(&command.get_packed_command())
-    }
-
-    pub(crate) fn reply(&mut self) -> Option<Value> {
-        self.parser.parse_value(&mut self.stream).ok()
+impl Client {
+    pub(crate) fn connect(to: impl IntoConnectionInfo) -> RedisResult<Self> {
+        redis::Client::open(to)?.get_connection().map(Self)
     }
 
     /// The reply to a request; `None` if the server is gone.
     pub(crate) fn try_ask<T: AsRef<[u8]>>(&mut self, words: &[T]) -> Option<Value> {
-        self.send(words).ok()?;
-        self.reply()
+        let mut command = Cmd::new();
+        for word in words {
+            command.arg(word.as_ref());
+        }
+        self.0.req_command(&command).ok()
     }
 
     /// The reply to a request that is one line.
@@ -109,17 +124,15 @@ impl<S: Read + Write> Client<S> {
     }
 
     pub(crate) fn set_all(&mut self, model: &Model) {
+        let mut requests = redis::pipe();
         for (key, value) in model {
-            self.send(&[b"SET", key.as_bytes(), value]).unwrap();
+            requests.cmd("SET").arg(key).arg(value).ignore();
         }
-        model.iter().for_each(|_| assert_eq!(self.reply(), Some(Value::Okay)));
+        requests.exec(&mut self.0).unwrap();
     }
 
     pub(crate) fn get(&mut self, key: &str) -> Option<Vec<u8>> {
-        match self.ask(&format!("GET {key}")) {
-            Value::BulkString(value) => Some(value),
-            _ => None,
-        }
+        redis::cmd("GET").arg(key).query(&mut self.0).ok()?
     }
 
     pub(crate) fn holds(&mut self, model: &Model) {
@@ -130,10 +143,8 @@ impl<S: Read + Write> Client<S> {
     }
 
     pub(crate) fn info(&mut self, name: &str) -> String {
-        let Value::BulkString(text) = self.ask("INFO") else { panic!("no INFO") };
-        let text = String::from_utf8(text).unwrap();
-        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        value.unwrap_or_else(|| panic!("no {name} in {text}")).to_owned()
+        let info: InfoDict = redis::cmd("INFO").query(&mut self.0).unwrap();
+        info.get(name).unwrap_or_else(|| panic!("no {name}"))
     }
 
     /// How the save in the background ended.
@@ -159,10 +170,4 @@ pub(crate) fn model(random: &mut fastrand::Rng, keys: usize) -> Model {
         vec![random.u8(..); random.usize(..1 << bits)]
     };
     (0..keys).map(|key| (format!("key:{key}"), value(random))).collect()
-}
-
-/// The deltas of a folder, in order.
-pub(crate) fn deltas(folder: &Path) -> Vec<PathBuf> {
-    let deltas = kv_store::folder::deltas(folder).unwrap().into_iter();
-    deltas.map(|(image, number)| folder.join(kv_store::folder::delta(image, number))).collect()
 }

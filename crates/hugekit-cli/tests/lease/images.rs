@@ -116,7 +116,10 @@ fn by_path(_: Backing) {
     assert!(lease("cat {}") == bytes);
     assert!(lease("cat $HUGEKIT_LEASE_PATH") == bytes);
     let link = String::from_utf8(lease("readlink {}; stat -Lc %a {}")).unwrap();
-    assert!(link.starts_with("/memfd:hugekit:web") && link.trim().ends_with("444"), "{link}");
+    assert!(link.starts_with("/memfd:hugekit:web") && link.trim().ends_with("666"), "{link}");
+    // A VMM may open it for writing, and nothing can be written.
+    let opened = "exec 9<>{} && echo opened; (echo x >&9) 2>/dev/null && echo written";
+    assert_eq!(lease(opened), b"opened\n");
     assert!(failed(&load("web")).contains("an image of that name already"));
     let unknown = run(&daemon, &["lease", "--image", "other"], &["--", "true"]);
     assert!(failed(&unknown).contains("no image of that name"));

@@ -17,6 +17,7 @@ mod machines;
 mod payers;
 mod qemu;
 mod refusals;
+mod template;
 
 use hugekit::Pool;
 use hugekit::pool::Backing;
@@ -64,6 +65,7 @@ fn main() {
     trials.extend(needing(Group::lacking("memory"), Backing::Base, loads::CHECKS_OF_MEMORY));
     trials.extend(self::trials(Backing::Hugetlb1G, machines::CHECKS_OF_GIGANTIC));
     let without_qemu = qemu::lacking();
+    trials.extend(needing(without_qemu.clone(), Backing::Base, template::CHECKS));
     for backing in [Backing::Base, Backing::Hugetlb2M] {
         trials.extend(needing(without_qemu.clone(), backing, qemu::CHECKS));
         let without_groups = Group::lacking(group::controller(backing));

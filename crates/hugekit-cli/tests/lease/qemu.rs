@@ -13,7 +13,7 @@ use super::{Check, UNIT};
 pub(crate) const CHECKS: &[Check] = &[("a_guest_of_qemu_runs_in_a_lease", guest)];
 
 /// The emulator that the fleet has unpacked, or the machine's own.
-fn emulator() -> Result<Emulator, String> {
+pub(crate) fn emulator() -> Result<Emulator, String> {
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
     Emulator::of_fleet("x86_64", &target)
 }

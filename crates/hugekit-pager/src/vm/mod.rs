@@ -98,7 +98,8 @@ impl Vm {
     }
 
     /// Of the descriptors that a process has, the one by which a pager was leaving these regions
-    /// when it was killed. They are not registered again: pages that were not there then are zero since.
+    /// when it was killed. They are not registered again: pages that were not there then are zero
+    /// since.
     pub(crate) fn find_left(process: &Process, layout: &Layout) -> Result<Userfaultfd, Refusal> {
         let mut refusal = Refusal::Descriptors(0);
         for descriptor in process.userfaultfds().map_err(Refusal::Process)? {

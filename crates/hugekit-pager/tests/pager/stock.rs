@@ -245,6 +245,9 @@ fn waits_for_memory(pid: i32) -> bool {
 /// Memory that a guest gives to its balloon: parts of its pattern.
 const GIVEN: u64 = 64 * MIB;
 
+/// How often a guest does so after one restore.
+const INFLATIONS: u32 = 64;
+
 /// What it gives at once.
 fn unit(pages: Pages) -> u64 {
     if pages == Pages::Base { MIB / 2 } else { 2 * MIB }
@@ -253,7 +256,7 @@ fn unit(pages: Pages) -> u64 {
 /// Restores with a balloon; `HUGEKIT_PAGER_BALLOONS` is how many, instead of the usual few.
 fn restores_with_a_balloon() -> u32 {
     let asked = std::env::var("HUGEKIT_PAGER_BALLOONS").ok();
-    asked.and_then(|asked| asked.parse().ok()).unwrap_or(6)
+    asked.and_then(|asked| asked.parse().ok()).unwrap_or(3)
 }
 
 /// While memory is supplied on demand, read ahead, and collapsed.
@@ -276,7 +279,7 @@ fn balloon_in_a_loop(pages: Pages) {
 fn inflate_and_deflate(clone: &mut Firecracker, unit: u64) {
     let mut is_given = vec![false; (GIVEN / unit) as usize];
     let range = |index: usize| (START + index as u64 * unit, unit);
-    for _ in 0..2 * is_given.len() {
+    for _ in 0..INFLATIONS {
         let index = fastrand::usize(0..is_given.len());
         let (start, len) = range(index);
         assert_eq!(clone.serial.ask(Request::Inflate { start, len }).unwrap(), 0, "no balloon");

@@ -8,6 +8,7 @@ use std::ptr;
 use super::apply::At;
 use super::group::{CowHandle, ForkGroup, Reads, Tables};
 use super::guard::{SlotGuards, TOGETHER};
+use super::in_kernel::InKernel;
 use super::mapping::CowMapping;
 use super::refused::Refused;
 use super::slot::{Action, Event, Fill};
@@ -41,6 +42,7 @@ fn by(threads: Threads) -> PopulateOptions<'static> {
 /// Several slots of one mapping, which this thread has.
 #[derive(Clone, Copy)]
 pub(super) struct Several<'a> {
+    group: &'a ForkGroup,
     tables: &'a Tables,
     mapping: &'a CowMapping,
     guards: &'a SlotGuards<'a>,
@@ -48,11 +50,12 @@ pub(super) struct Several<'a> {
 
 impl<'a> Several<'a> {
     pub(super) fn new(
+        group: &'a ForkGroup,
         tables: &'a Tables,
         mapping: &'a CowMapping,
         guards: &'a SlotGuards<'a>,
     ) -> Self {
-        Self { tables, mapping, guards }
+        Self { group, tables, mapping, guards }
     }
 
     pub(super) fn mapping(&self) -> &'a CowMapping {
@@ -60,13 +63,153 @@ impl<'a> Several<'a> {
     }
 
     fn at(&self, slot: usize) -> At<'a> {
-        let Self { tables, mapping, guards } = *self;
-        At { guard: guards.get(slot), mapping, frames: &tables.frames }
+        let Self { group, tables, mapping, guards } = *self;
+        At { group, guard: guards.get(slot), mapping, frames: &tables.frames }
+    }
+
+    fn in_kernel(&self) -> InKernel<'a> {
+        InKernel { group: self.group, mapping: self.mapping }
     }
 
     /// Whether writes pass as soon as nothing holds them back: no other region shows the slot.
     fn is_only_held_back(&self, slot: usize) -> bool {
         self.at(slot).plan(Event::Own) == [Action::Unprotect]
+    }
+
+    /// Lets writes to slots pass: what is only protected is opened by one call for each run.
+    pub(super) fn own_all(&self, slots: Range<usize>) -> Result<(), Refused> {
+        for slot in slots.clone() {
+            self.at(slot).serve_event(Event::Separate, None)?;
+        }
+        let is_protected = |slot| self.is_only_held_back(slot);
+        for (protected, run) in runs(slots, is_protected) {
+            if protected {
+                self.unprotect(run)?;
+                continue;
+            }
+            run.into_iter().try_for_each(|slot| self.at(slot).serve_event(Event::Own, None))?;
+        }
+        Ok(())
+    }
+
+    /// Lets writes to slots pass that no other region shows.
+    pub(super) fn open_unshared(&self, slots: Range<usize>) -> Result<(), Refused> {
+        let held_back = runs(slots, |slot| self.is_only_held_back(slot));
+        held_back
+            .filter(|(is_held_back, _)| *is_held_back)
+            .try_for_each(|(_, run)| self.unprotect(run))
+    }
+
+    fn protect_some(&self, slots: Range<usize>, but: &[usize]) {
+        let is_open = |slot| {
+            let plan = self.at(slot).plan(Event::Forked);
+            plan == [Action::Protect] && but.binary_search(&slot).is_err()
+        };
+        for (_, run) in runs(slots, is_open).filter(|(is_open, _)| *is_open) {
+            let is_served = self.group.check_served().is_ok();
+            if !is_served || self.in_kernel().protect(run.clone(), true).is_err() {
+                return;
+            }
+            for slot in run {
+                let at = self.at(slot);
+                at.guard.record_done(at.mapping, Action::Protect);
+            }
+        }
+    }
+
+    /// Lets writes to a run of slots pass that only this mapping shows.
+    fn unprotect(&self, run: Range<usize>) -> Result<(), Refused> {
+        let (in_kernel, mut rest) = (self.in_kernel(), run);
+        while !rest.is_empty() {
+            let next = rest.start + in_kernel.run_to_open(rest.clone());
+            let opened = in_kernel.open(&self.tables.frames, rest.start..next)?;
+            for slot in rest.start..next {
+                let at = self.at(slot);
+                at.guard.record_done(at.mapping, opened);
+                at.join_blocks();
+            }
+            rest.start = next;
+        }
+        Ok(())
+    }
+
+    /// Enters slots into the page tables from which nothing has to be copied.
+    fn enter(&self, slots: Range<usize>) -> Result<(), Refused> {
+        for slot in slots.clone() {
+            self.at(slot).serve_event(Event::Settle, None)?;
+        }
+        let is_in_place = |slot| self.at(slot).entry().slot.is_in_place();
+        for (_, run) in runs(slots, is_in_place).filter(|(in_place, _)| *in_place) {
+            let addresses = self.mapping.addresses_of(run);
+            let start = ptr::with_exposed_provenance_mut(addresses.start);
+            memory::populate_read(start, addresses.len()).map_err(Refused::Kernel)?;
+        }
+        Ok(())
+    }
+
+    /// Detaches slots: neither needs what the other mappings of the group show there. How many it shared.
+    pub(super) fn detach(&self, copied: bool) -> usize {
+        let mut run: Option<(&'a CowMapping, Range<usize>)> = None;
+        let unprotect = |(mapping, slots): (&'a CowMapping, Range<usize>)| {
+            // If the kernel refuses, the next write asks again.
+            let _ = Self { mapping, ..*self }.unprotect(slots);
+        };
+        let mut count = 0;
+        for guard in self.guards.iter() {
+            let at = self.at(guard.slot());
+            let plan = at.plan(Event::Detach { copied });
+            if plan.is_empty() {
+                continue;
+            }
+            count += 1;
+            let other = guard.sharers(self.mapping).next();
+            // What cannot be copied is lost, and known as that.
+            for &action in plan {
+                let _ = at.apply(action, None);
+            }
+            let freed = other.filter(|other| {
+                let is_watched = other.unwritten.get(guard.slot());
+                !is_watched && guard.plan(other, Event::Own) == [Action::Unprotect]
+            });
+            let Some(freed) = freed else { continue };
+            match &mut run {
+                Some((last, slots)) if last.id() == freed.id() && slots.end == guard.slot() => {
+                    slots.end += 1;
+                }
+                _ => {
+                    let next = (freed, guard.slot()..guard.slot() + 1);
+                    run.replace(next).into_iter().for_each(unprotect);
+                }
+            }
+        }
+        run.into_iter().for_each(unprotect);
+        count
+    }
+}
+
+impl At<'_> {
+    /// Sets a part of the slot to zero. No other region sees that.
+    fn release(&self, part: Range<usize>, at_once: bool) -> Result<(), Refused> {
+        let is_whole = part.len() == self.frames.len_of(self.guard.slot());
+        let may_wait = is_whole && !at_once && self.group.clears_at_fault();
+        if may_wait && self.entry().slot.is_exclusive() {
+            // What the kernel refuses is cleared at once.
+            let _ = self.serve_event(Event::TakeBack, None);
+        }
+        if self.entry().slot.is_unready() {
+            return Ok(()); // It reads as zeroes, whichever part of it.
+        }
+        if self.frames.is_broken(self.entry().frame) {
+            return Err(Refused::Broken);
+        }
+        let event = if is_whole { Event::Release } else { Event::Own };
+        let is_cleared = self.plan(event).contains(&Action::TakeReserved(Fill::Zeroes));
+        self.serve_event(event, None)?;
+        if !is_cleared {
+            self.frames.clear(self.entry().frame, part.clone(), None);
+        }
+        self.group.pool.count_cleared_at_release(part.len());
+        Ok(())
     }
 }
 
@@ -83,7 +226,7 @@ impl CowHandle {
     ) -> Result<Report, JobError<PopulateError>> {
         let (group, granule) = (&*self.group, self.group.granule_bytes);
         let see = |_: &Tables, at: At<'_>| match first(at) {
-            Some(event) => group.serve_event(at, event, None),
+            Some(event) => at.serve_event(event, None),
             None => Ok(()),
         };
         self.together(bytes, options, |some| {
@@ -133,7 +276,7 @@ impl CowHandle {
     ) -> Result<(), Refused> {
         without_signals(|blocked| {
             self.group.at_slots(self.start, slots.clone(), blocked, |tables, mapping, guards| {
-                act(Several { tables, mapping, guards })
+                act(Several { group: &self.group, tables, mapping, guards })
             })
         })
     }
@@ -142,10 +285,9 @@ impl CowHandle {
     /// to what was written since: those who write meanwhile wait for a few slots each, and not for all.
     /// What the kernel refuses is not protected, and the table says so.
     pub(super) fn protect_ahead(&self, bytes: usize, but: &[usize], threads: Threads) {
-        let group = &*self.group;
         let _ = self.together(0..bytes, &by(threads), |some| {
             let _ = self.at_once(some.clone(), |several| {
-                group.protect_some(several, some.clone(), but);
+                several.protect_some(some.clone(), but);
                 Ok(())
             });
             Ok(())
@@ -158,11 +300,10 @@ impl CowHandle {
         bytes: Range<usize>,
         threads: Threads,
     ) -> Result<Report, JobError<PopulateError>> {
-        let group = &*self.group;
         let separate = |_: At<'_>| Some(Event::Separate);
         self.each(bytes, &by(threads), separate, |several, slots| {
-            group.own_all(several, slots.clone())?;
-            group.enter(several, slots)
+            several.own_all(slots.clone())?;
+            several.enter(slots)
         })
     }
 
@@ -185,9 +326,9 @@ impl CowHandle {
         self.each(bytes, options, own_unreadable, |several, slots| {
             for slot in slots.clone() {
                 let at = several.at(slot);
-                own_unreadable(at).map_or(Ok(()), |event| group.serve_event(at, event, None))?;
+                own_unreadable(at).map_or(Ok(()), |event| at.serve_event(event, None))?;
             }
-            group.enter(several, slots)
+            several.enter(slots)
         })
     }
 
@@ -221,156 +362,10 @@ impl CowHandle {
             let slot = next / granule;
             let end = bytes.end.min((slot + 1) * granule);
             let part = next - slot * granule..end - slot * granule;
-            let release = |_: &Tables, at: At<'_>| group.release(at, part.clone(), at_once);
+            let release = |_: &Tables, at: At<'_>| at.release(part.clone(), at_once);
             without_signals(|blocked| group.at_slot(self.start + next, blocked, release))?;
             next = end;
         }
         Ok(())
-    }
-}
-
-impl ForkGroup {
-    /// Lets writes to slots pass: what is only protected is opened by one call for each run.
-    pub(super) fn own_all(&self, several: Several<'_>, slots: Range<usize>) -> Result<(), Refused> {
-        for slot in slots.clone() {
-            self.serve_event(several.at(slot), Event::Separate, None)?;
-        }
-        let is_protected = |slot| several.is_only_held_back(slot);
-        for (protected, run) in runs(slots, is_protected) {
-            if protected {
-                self.unprotect(several, run)?;
-                continue;
-            }
-            run.into_iter()
-                .try_for_each(|slot| self.serve_event(several.at(slot), Event::Own, None))?;
-        }
-        Ok(())
-    }
-
-    /// Lets writes to slots pass that no other region shows.
-    pub(super) fn open_unshared(
-        &self,
-        several: Several<'_>,
-        slots: Range<usize>,
-    ) -> Result<(), Refused> {
-        let held_back = runs(slots, |slot| several.is_only_held_back(slot));
-        held_back
-            .filter(|(is_held_back, _)| *is_held_back)
-            .try_for_each(|(_, run)| self.unprotect(several, run))
-    }
-
-    fn protect_some(&self, several: Several<'_>, slots: Range<usize>, but: &[usize]) {
-        let is_open = |slot| {
-            let plan = several.at(slot).plan(Event::Forked);
-            plan == [Action::Protect] && but.binary_search(&slot).is_err()
-        };
-        for (_, run) in runs(slots, is_open).filter(|(is_open, _)| *is_open) {
-            let is_served = self.check_served().is_ok();
-            if !is_served || self.protect(several.mapping, run.clone(), true).is_err() {
-                return;
-            }
-            for slot in run {
-                let at = several.at(slot);
-                at.guard.record_done(at.mapping, Action::Protect);
-            }
-        }
-    }
-
-    /// Lets writes to a run of slots pass that only this mapping shows.
-    fn unprotect(&self, several: Several<'_>, run: Range<usize>) -> Result<(), Refused> {
-        let (mapping, mut rest) = (several.mapping, run);
-        while !rest.is_empty() {
-            let next = rest.start + self.run_to_open(mapping, rest.clone());
-            let opened = self.open(mapping, &several.tables.frames, rest.start..next)?;
-            for slot in rest.start..next {
-                let at = several.at(slot);
-                at.guard.record_done(at.mapping, opened);
-                self.join_blocks(at);
-            }
-            rest.start = next;
-        }
-        Ok(())
-    }
-
-    /// Enters slots into the page tables from which nothing has to be copied.
-    fn enter(&self, several: Several<'_>, slots: Range<usize>) -> Result<(), Refused> {
-        for slot in slots.clone() {
-            self.serve_event(several.at(slot), Event::Settle, None)?;
-        }
-        let is_in_place = |slot| several.at(slot).entry().slot.is_in_place();
-        for (_, run) in runs(slots, is_in_place).filter(|(in_place, _)| *in_place) {
-            let addresses = several.mapping.addresses_of(run);
-            let start = ptr::with_exposed_provenance_mut(addresses.start);
-            memory::populate_read(start, addresses.len()).map_err(Refused::Kernel)?;
-        }
-        Ok(())
-    }
-
-    fn release(&self, at: At<'_>, part: Range<usize>, at_once: bool) -> Result<(), Refused> {
-        let is_whole = part.len() == at.frames.len_of(at.guard.slot());
-        let may_wait = is_whole && !at_once && self.clears_at_fault();
-        if may_wait && at.entry().slot.is_exclusive() {
-            // What the kernel refuses is cleared at once.
-            let _ = self.serve_event(at, Event::TakeBack, None);
-        }
-        if at.entry().slot.is_unready() {
-            return Ok(()); // It reads as zeroes, whichever part of it.
-        }
-        if at.frames.is_broken(at.entry().frame) {
-            return Err(Refused::Broken);
-        }
-        let event = if is_whole { Event::Release } else { Event::Own };
-        let is_cleared = at.plan(event).contains(&Action::TakeReserved(Fill::Zeroes));
-        self.serve_event(at, event, None)?;
-        if !is_cleared {
-            at.frames.clear(at.entry().frame, part.clone(), None);
-        }
-        self.pool.count_cleared_at_release(part.len());
-        Ok(())
-    }
-
-    /// Detaches slots: neither needs what the other mappings of the group show there. How many it shared.
-    pub(super) fn detach(
-        &self,
-        tables: &Tables,
-        mapping: &CowMapping,
-        guards: &SlotGuards<'_>,
-        copied: bool,
-    ) -> usize {
-        let mut run: Option<(&CowMapping, Range<usize>)> = None;
-        let unprotect = |(mapping, slots): (&CowMapping, Range<usize>)| {
-            // If the kernel refuses, the next write asks again.
-            let _ = self.unprotect(Several { tables, mapping, guards }, slots);
-        };
-        let mut count = 0;
-        for guard in guards.iter() {
-            let at = At { guard, mapping, frames: &tables.frames };
-            let plan = at.plan(Event::Detach { copied });
-            if plan.is_empty() {
-                continue;
-            }
-            count += 1;
-            let other = guard.sharers(mapping).next();
-            // What cannot be copied is lost, and known as that.
-            for &action in plan {
-                let _ = self.apply(at, action, None);
-            }
-            let freed = other.filter(|other| {
-                let is_watched = other.unwritten.get(guard.slot());
-                !is_watched && guard.plan(other, Event::Own) == [Action::Unprotect]
-            });
-            let Some(freed) = freed else { continue };
-            match &mut run {
-                Some((last, slots)) if last.id() == freed.id() && slots.end == guard.slot() => {
-                    slots.end += 1;
-                }
-                _ => {
-                    let next = (freed, guard.slot()..guard.slot() + 1);
-                    run.replace(next).into_iter().for_each(unprotect);
-                }
-            }
-        }
-        run.into_iter().for_each(unprotect);
-        count
     }
 }

@@ -1,38 +1,33 @@
 //! Bringing a region together whose frames are fragmented, so that a fork of it takes few mappings.
 
 use super::ForkError;
-use super::apply::At;
-use super::fork::Failed;
+use super::exclusive::Whole;
+use super::fork::{Failed, ForkMaker};
 use super::frames::{Broken, GivenUp, Holding, Near, Reservation, ReservedFrames};
-use super::group::{CowHandle, ForkGroup, Tables, give_up, show_reserve};
+use super::group::{Tables, give_up, show_reserve};
 use super::mapping::CowMapping;
 use super::refused::Refused;
-use super::sharers::Id;
 use super::slot::{Event, Pages, Slot};
 use hugekit_sys::thread::without_signals;
 
-impl CowHandle {
+impl ForkMaker<'_> {
     /// Brings the region together: into its own place if that is whole, or into a new one. What is not ready is made
     /// so, because a fork has it elsewhere. `error` is returned if neither can be.
-    pub(super) fn compact(
-        &self,
-        pinned: &[usize],
-        bytes: usize,
-        error: ForkError,
-    ) -> Result<(), ForkError> {
-        let group = &*self.group;
-        self.supply(0..bytes, group.pool.threads()).map_err(ForkError::NotReady)?;
+    pub(super) fn compact(&self, error: ForkError) -> Result<(), ForkError> {
+        let Self { parent, apart, bytes } = *self;
+        let group = &*parent.group;
+        parent.supply(0..bytes, group.pool.threads()).map_err(ForkError::NotReady)?;
         let completed = without_signals(|blocked| {
             let mut tables = group.gate.alone(blocked);
-            let mapping = tables.mappings.of_region(self.start);
+            let mapping = tables.mappings.of_region(parent.start);
             let (id, is_whole) = (mapping.id(), (0..mapping.slots()).all(has_place(mapping)));
-            is_whole.then(|| group.make_exclusive(&mut tables, id))
+            is_whole.then(|| Whole::new(group, &mut tables, id).make_exclusive())
         });
         match completed {
             Some(Ok(())) => return Ok(()),
             Some(Err(_)) => return Err(error),
             // A program that holds a page of it does not see it move.
-            None if !pinned.is_empty() => return Err(error),
+            None if !apart.pinned().is_empty() => return Err(error),
             None => {}
         }
         let pieces = group.pool.reserve(bytes, group.granule_bytes)?;
@@ -45,14 +40,37 @@ impl CowHandle {
         let mut unused = Vec::with_capacity(reservation.len());
         let mut given_up = GivenUp::new();
         let moved = group.with_room(reservation.len(), |tables| {
-            let id = tables.mappings.of_region(self.start).id();
-            let moved = group.migrate(tables, id, &mut reservation, &mut unused);
+            let moved = self.migrate(tables, &mut reservation, &mut unused);
             tables.frames.take_given_up(&mut given_up);
             moved
         });
         group.return_given_up(given_up)?;
         group.return_folios(group.pieces_of(&unused));
         moved.map(|_before| ()).map_err(|(_reserve, failed)| failed.into())
+    }
+
+    /// Moves a mapping to a new place, which is one piece: no thread writes it meanwhile, and from one moment to
+    /// the next it is there. What it had before, or the new place if it did not come to that.
+    fn migrate(
+        &self,
+        tables: &mut Tables,
+        reservation: &mut Reservation,
+        unused: &mut Vec<Holding>,
+    ) -> Result<ReservedFrames, (ReservedFrames, Failed)> {
+        let group = &*self.parent.group;
+        let (id, reserve) =
+            (tables.mappings.of_region(self.parent.start).id(), tables.frames.add(reservation));
+        if let Err(failed) = move_to(Whole::new(group, tables, id), &reserve) {
+            tables.frames.take_last(&reserve, unused);
+            return Err((reserve, failed));
+        }
+        let slots = tables.mappings.get(id).slots();
+        give_up(tables, id, 0..slots, false);
+        let before = std::mem::replace(&mut tables.mappings.get_mut(id).reserve, reserve);
+        show_reserve(tables.mappings.alone(), id, |_| Slot::Exclusive(Pages::InPlace));
+        group.count_vmas(tables.mappings.get(id), 0);
+        tables.check();
+        Ok(before)
     }
 }
 
@@ -64,47 +82,19 @@ fn has_place(mapping: &CowMapping) -> impl Fn(usize) -> bool {
     }
 }
 
-impl ForkGroup {
-    /// Moves a mapping to a new place, which is one piece: no thread writes it meanwhile, and from one moment to
-    /// the next it is there. What it had before, or the new place if it did not come to that.
-    fn migrate(
-        &self,
-        tables: &mut Tables,
-        id: Id,
-        reservation: &mut Reservation,
-        unused: &mut Vec<Holding>,
-    ) -> Result<ReservedFrames, (ReservedFrames, Failed)> {
-        let reserve = tables.frames.add(reservation);
-        if let Err(failed) = self.move_to(tables, id, &reserve) {
-            tables.frames.take_last(&reserve, unused);
-            return Err((reserve, failed));
+/// Copies what a region shows to a new place and maps that.
+fn move_to(region: Whole<'_>, reserve: &ReservedFrames) -> Result<(), Failed> {
+    let Whole { alone, frames, mapping, .. } = region;
+    region.hold_back(&[])?;
+    for slot in 0..mapping.slots() {
+        if mapping.entry(slot).slot.is_lost() {
+            return Err(Refused::Broken.into());
         }
-        let slots = tables.mappings.get(id).slots();
-        give_up(tables, id, 0..slots, false);
-        let before = std::mem::replace(&mut tables.mappings.get_mut(id).reserve, reserve);
-        show_reserve(tables.mappings.alone(), id, |_| Slot::Exclusive(Pages::InPlace));
-        self.count_vmas(tables.mappings.get(id), 0);
-        tables.check();
-        Ok(before)
-    }
-
-    /// Copies what a mapping shows to a new place and maps that.
-    fn move_to(&self, tables: &mut Tables, id: Id, reserve: &ReservedFrames) -> Result<(), Failed> {
-        let Tables { mappings, frames } = tables;
-        let alone = mappings.alone();
-        let mapping = alone.mappings().get(id);
-        self.protect_parent(alone, mapping, &[])?;
-        for slot in 0..mapping.slots() {
-            let at = At { guard: &alone.slot(slot), mapping, frames };
-            if mapping.entry(slot).slot.is_lost() {
-                return Err(Refused::Broken.into());
-            }
-            if mapping.entry(slot).slot.is_owner() {
-                self.serve_event(at, Event::Separate, None)?;
-            }
-            let copied = frames.copy(mapping.entry(slot).frame, reserve.frame(slot), Near::Neither);
-            copied.map_err(|Broken| Refused::Broken)?;
+        if mapping.entry(slot).slot.is_owner() {
+            region.at(&alone.slot(slot)).serve_event(Event::Separate, None)?;
         }
-        Ok(self.map_run(alone, frames, mapping, 0..mapping.slots(), reserve.frame(0))?)
+        let copied = frames.copy(mapping.entry(slot).frame, reserve.frame(slot), Near::Neither);
+        copied.map_err(|Broken| Refused::Broken)?;
     }
+    Ok(region.map_run(0..mapping.slots(), reserve.frame(0))?)
 }

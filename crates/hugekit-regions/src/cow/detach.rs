@@ -11,6 +11,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use rustix::io::Errno;
 
+use super::bulk::Several;
 use super::entry::Entry;
 use super::group::CowHandle;
 use super::guard::{SlotGuards, TOGETHER};
@@ -95,7 +96,11 @@ pub(crate) struct WriterCost {
     pub(crate) longest_nanos: u64,
 }
 
-impl CowHandle {
+/// A fork that is only read.
+#[derive(Debug)]
+pub(crate) struct PointInTime(pub(crate) CowHandle);
+
+impl PointInTime {
     /// Copies bytes of one slot, while others write what it shares: what was changed meanwhile is copied again.
     /// No lock is held that a fault could want, so that the copy may go anywhere.
     ///
@@ -110,14 +115,14 @@ impl CowHandle {
         to: *mut u8,
         reuse: Reuse,
     ) -> Result<(), Lost> {
-        let granule = self.group.granule_bytes;
+        let granule = self.0.group.granule_bytes;
         let (slot, offset) = (bytes.start / granule, bytes.start % granule);
         debug_assert!(offset + bytes.len() <= granule);
         let within = |alias: *mut u8| alias.wrapping_add(offset);
         // Nothing goes back to the pool meanwhile, which may have holes where it was.
-        let _reading = self.group.reading.read().unwrap_or_else(PoisonError::into_inner);
+        let _reading = self.0.group.reading.read().unwrap_or_else(PoisonError::into_inner);
         let look = || {
-            self.look(|tables, mapping| {
+            self.0.look(|tables, mapping| {
                 let Entry { frame, slot } = mapping.entry(slot);
                 if slot.is_lost() {
                     return Err(Lost);
@@ -148,10 +153,11 @@ impl CowHandle {
             let some = next..slots.end.min(next + TOGETHER);
             next = some.end;
             shared += without_signals(|blocked| {
-                let tables = self.group.gate.share(blocked);
-                let mapping = tables.mappings.of_region(self.start);
-                let guards = SlotGuards::claim(&self.group.slots, &tables.mappings, some, blocked);
-                self.group.detach(&tables, mapping, &guards, copied)
+                let tables = self.0.group.gate.share(blocked);
+                let mapping = tables.mappings.of_region(self.0.start);
+                let guards =
+                    SlotGuards::claim(&self.0.group.slots, &tables.mappings, some, blocked);
+                Several::new(&self.0.group, &tables, mapping, &guards).detach(copied)
             });
         }
         shared
@@ -160,14 +166,14 @@ impl CowHandle {
     /// Writers note from now on how long their writes to what the group shares take.
     pub(crate) fn observe(&self) {
         without_signals(|blocked| {
-            let mut tables = self.group.gate.alone(blocked);
-            let id = tables.mappings.of_region(self.start).id();
+            let mut tables = self.0.group.gate.alone(blocked);
+            let id = tables.mappings.of_region(self.0.start).id();
             tables.mappings.observe(id);
         });
     }
 
     pub(crate) fn cost(&self) -> WriterCost {
-        self.look(|_, mapping| WriterCost {
+        self.0.look(|_, mapping| WriterCost {
             received: mapping.counts().received.load(Ordering::Relaxed),
             copied_at_once: mapping.counts().copied_at_once.load(Ordering::Relaxed),
             longest_nanos: mapping.counts().longest_nanos.load(Ordering::Relaxed),

@@ -95,10 +95,10 @@ impl Watch {
     /// The slots of a range are not noted any more: they count as written, and their writes are held back by this no
     /// longer.
     pub(crate) fn end_of(&self, slots: Range<usize>) {
-        self.each(slots, |group, several, slots| {
+        self.each(slots, |several, slots| {
             slots.clone().for_each(|slot| several.mapping().unwritten.clear(slot));
             // Who writes there opens what the kernel does not open now.
-            let _ = group.open_unshared(several, slots);
+            let _ = several.open_unshared(slots);
             Ok(())
         });
     }
@@ -109,8 +109,8 @@ impl Watch {
     /// [`Lost`] if memory has failed that was to be copied, or the kernel refuses.
     pub(crate) fn own(&self, slots: Range<usize>) -> Result<(), Lost> {
         let mut owned = Ok(());
-        self.each(slots, |group, several, slots| {
-            let done = group.own_all(several, slots);
+        self.each(slots, |several, slots| {
+            let done = several.own_all(slots);
             owned = owned.and(done.as_ref().map_err(|_| Lost).copied());
             done
         });
@@ -121,7 +121,7 @@ impl Watch {
     fn each(
         &self,
         slots: Range<usize>,
-        mut act: impl FnMut(&ForkGroup, Several<'_>, Range<usize>) -> Result<(), Refused>,
+        mut act: impl FnMut(Several<'_>, Range<usize>) -> Result<(), Refused>,
     ) {
         let Some(group) = self.group.upgrade().filter(|group| group.pool.memory().is_ours()) else {
             return;
@@ -139,7 +139,7 @@ impl Watch {
                 }
                 let guards =
                     &SlotGuards::claim(&group.slots, &tables.mappings, some.clone(), blocked);
-                act(&group, Several::new(&tables, mapping, guards), some).ok()
+                act(Several::new(&group, &tables, mapping, guards), some).ok()
             });
             if done.is_none() {
                 return;

@@ -11,7 +11,8 @@ use super::apply::At;
 use super::entry::Entry;
 use super::frames::Frames;
 use super::group::{ForkGroup, Tables};
-use super::guard::Alone;
+use super::guard::{Alone, SlotGuard};
+use super::in_kernel::InKernel;
 use super::mapping::CowMapping;
 use super::refused::Refused;
 use super::sharers::Id;
@@ -21,19 +22,47 @@ use hugekit_sys::mapping::{forbid, replace_all};
 use hugekit_sys::thread::SignalsBlocked;
 use hugekit_sys::userfaultfd;
 
-impl ForkGroup {
-    /// Makes all of a mapping its region's own, by as few of the kernel's mappings as its frames allow.
-    pub(super) fn make_exclusive(&self, tables: &mut Tables, id: Id) -> Result<(), Refused> {
+/// All of one region, of the thread that has the gate alone.
+#[derive(Clone, Copy)]
+pub(super) struct Whole<'a> {
+    pub(super) group: &'a ForkGroup,
+    pub(super) alone: Alone<'a>,
+    pub(super) frames: &'a Frames,
+    pub(super) mapping: &'a CowMapping,
+}
+
+impl<'a> Whole<'a> {
+    pub(super) fn new(group: &'a ForkGroup, tables: &'a mut Tables, id: Id) -> Self {
         let Tables { mappings, frames } = tables;
         let alone = mappings.alone();
-        let mapping = alone.mappings().get(id);
+        Self { group, alone, frames, mapping: alone.mappings().get(id) }
+    }
+
+    /// That of the mapping that is the `index`th of those that are present.
+    fn nth(group: &'a ForkGroup, tables: &'a mut Tables, index: usize) -> Self {
+        let id = tables.mappings.nth(index);
+        Self::new(group, tables, id)
+    }
+
+    /// A slot of it, of which this is the guard.
+    pub(super) fn at<'b>(&'b self, guard: &'b SlotGuard<'b>) -> At<'b> {
+        At { group: self.group, guard, mapping: self.mapping, frames: self.frames }
+    }
+
+    pub(super) fn in_kernel(&self) -> InKernel<'a> {
+        InKernel { group: self.group, mapping: self.mapping }
+    }
+
+    /// Makes all of it its region's own, by as few of the kernel's mappings as its frames allow.
+    pub(super) fn make_exclusive(&self) -> Result<(), Refused> {
+        let Self { alone, mapping, .. } = *self;
         let slots = mapping.slots();
         for slot in 0..slots {
-            let at = At { guard: &alone.slot(slot), mapping, frames };
-            if at.entry().slot.is_unready() {
+            let guard = alone.slot(slot);
+            if guard.entry(mapping).slot.is_unready() {
                 continue; // In its place, and no other region's.
             }
-            match self.serve_event(at, Event::Separate, None) {
+            match self.at(&guard).serve_event(Event::Separate, None) {
                 // Lost, and mapped as that.
                 Err(Refused::Broken) => {}
                 separated => separated?,
@@ -45,94 +74,46 @@ impl ForkGroup {
             let run = mapping.table.run_of(slot..slots, |entry| is_mapped(entry.slot)).max(1);
             let entry = mapping.entry(slot);
             if is_mapped(entry.slot) {
-                self.map_run(alone, frames, mapping, slot..slot + run, entry.frame)?;
+                self.map_run(slot..slot + run, entry.frame)?;
                 for slot in slot..slot + run {
                     alone.slot(slot).record_done(mapping, Action::MapInPlace);
                 }
             }
             (slot, runs) = (slot + run, runs + 1);
         }
-        self.count_vmas(mapping, runs - 1);
+        self.group.count_vmas(mapping, runs - 1);
         Ok(())
     }
 
     /// Maps for good, as one run from a frame on, what no other region shows. The table is the caller's to change.
-    pub(super) fn map_run(
-        &self,
-        alone: Alone<'_>,
-        frames: &Frames,
-        mapping: &CowMapping,
-        slots: Range<usize>,
-        first: u64,
-    ) -> Result<(), Refused> {
-        let (memory, addresses) = (self.pool.memory(), mapping.addresses_of(slots.clone()));
-        let offset = frames.offset(first);
+    pub(super) fn map_run(&self, slots: Range<usize>, first: u64) -> Result<(), Refused> {
+        let (memory, addresses) =
+            (self.group.pool.memory(), self.mapping.addresses_of(slots.clone()));
+        let offset = self.frames.offset(first);
         // SAFETY: addresses of the region; its user expects what the frames hold, and no other thread has them.
         let mapped =
             unsafe { replace_all(memory.file(), offset, &addresses, memory.in_core_dumps()) };
         if let Err(errno) = mapped {
-            for slot in slots {
-                self.remove_displaced(At { guard: &alone.slot(slot), mapping, frames });
-            }
+            slots.for_each(|slot| self.at(&self.alone.slot(slot)).remove_displaced());
             return Err(Refused::Kernel(errno));
         }
-        mapping.counts().registered.store(false, Ordering::Relaxed);
-        self.wake(&addresses);
+        self.mapping.counts().registered.store(false, Ordering::Relaxed);
+        self.group.wake(&addresses);
         Ok(())
     }
 
-    /// The region costs so many of the kernel's mappings now.
-    pub(super) fn count_vmas(&self, mapping: &CowMapping, vmas: isize) {
-        let before = mapping.counts().vmas.swap(vmas, Ordering::Relaxed);
-        self.budget.refund(before - vmas);
-    }
-
-    /// Clears what is not ready, copies all that is shared, and closes what cannot be copied: accesses there end in a
-    /// signal.
-    pub(super) fn leave_to_kernel(&self, blocked: &SignalsBlocked) -> io::Result<()> {
-        let mut tables = self.gate.alone(blocked);
-        self.unserved.store(true, Ordering::SeqCst);
-        for index in 0..tables.mappings.present() {
-            let id = tables.mappings.nth(index);
-            self.supply_all(&mut tables, id);
-        }
-        // What others keep from being copied can be once these are.
-        for last in [false, true] {
-            for index in 0..tables.mappings.present() {
-                let id = tables.mappings.nth(index);
-                // Where nothing was ever shared, nothing is held back that has to be mapped anew.
-                if !self.is_shared() && self.leave_if_own(tables.mappings.alone(), id) {
-                    continue;
-                }
-                let is_left = self.make_exclusive(&mut tables, id).is_ok();
-                if !is_left && last && !self.leave_if_own(tables.mappings.alone(), id) {
-                    self.close(&mut tables, id);
-                }
-            }
-        }
-        let mut left = Ok(());
-        for mapping in tables.mappings.iter() {
-            let unregistered =
-                userfaultfd::unregister(self.descriptor.as_fd(), &mapping.addresses());
-            left = left.and(unregistered);
-        }
-        left
-    }
-
-    /// Makes all of a mapping ready that is not, for when the kernel alone serves its faults. It populates holes.
-    pub(super) fn supply_all(&self, tables: &mut Tables, id: Id) {
-        let Tables { mappings, frames } = tables;
-        let alone = mappings.alone();
-        let mapping = alone.mappings().get(id);
-        for slot in 0..mapping.slots() {
-            let at = At { guard: &alone.slot(slot), mapping, frames };
+    /// Makes all of it ready that is not, for when the kernel alone serves its faults. It populates holes.
+    pub(super) fn supply_all(&self) {
+        for slot in 0..self.mapping.slots() {
+            let guard = self.alone.slot(slot);
+            let at = self.at(&guard);
             match at.entry().slot {
                 Slot::Unready(Lack::Page) => {
-                    frames.note(at.entry().frame, Content::Dirty);
-                    at.guard.record_done(mapping, Action::Supply);
+                    self.frames.note(at.entry().frame, Content::Dirty);
+                    guard.record_done(self.mapping, Action::Supply);
                 }
                 // What has failed is lost, and known as that.
-                Slot::Unready(Lack::Clear) => drop(self.apply(at, Action::Supply, None)),
+                Slot::Unready(Lack::Clear) => drop(at.apply(Action::Supply, None)),
                 _ => {}
             }
         }
@@ -140,35 +121,62 @@ impl ForkGroup {
 
     /// When faults are served no more, of a region whose addresses map what it alone shows: the kernel serves it, and
     /// it is written freely. Whether it is such a region.
-    pub(super) fn leave_if_own(&self, alone: Alone<'_>, id: Id) -> bool {
-        let mapping = alone.mappings().get(id);
-        let is_own = |slot| {
-            let guard = alone.slot(slot);
+    pub(super) fn leave_if_own(&self) -> bool {
+        let (slots, mapping) = (0..self.mapping.slots(), self.mapping);
+        let is_own = slots.clone().all(|slot| {
+            let guard = self.alone.slot(slot);
             guard.entry(mapping).slot.maps_its_own() && !guard.is_shared(mapping)
-        };
-        let is_own = (0..mapping.slots()).all(is_own);
-        for slot in (0..mapping.slots()).filter(|_| is_own) {
-            let guard = alone.slot(slot);
+        });
+        for slot in slots.filter(|_| is_own) {
+            let guard = self.alone.slot(slot);
             let slot = Slot::Exclusive(Pages::InPlace);
             guard.set(mapping, Entry { slot, ..guard.entry(mapping) });
         }
         is_own
     }
 
-    /// Has every access to a region end in a signal, permanently. Where nothing can be mapped, the signal is SIGSEGV.
+    /// Has every access to it end in a signal, permanently. Where nothing can be mapped, the signal is SIGSEGV.
     /// What the region shares would be written otherwise, so the process ends if the kernel refuses that, too.
-    fn close(&self, tables: &mut Tables, id: Id) {
-        let alone = tables.mappings.alone();
-        let mapping = alone.mappings().get(id);
-        for slot in 0..mapping.slots() {
-            let guard = alone.slot(slot);
-            let entry = guard.entry(mapping);
-            guard.set(mapping, Entry { slot: entry.slot.lost(), ..entry });
+    fn close(&self) {
+        for slot in 0..self.mapping.slots() {
+            let guard = self.alone.slot(slot);
+            let entry = guard.entry(self.mapping);
+            guard.set(self.mapping, Entry { slot: entry.slot.lost(), ..entry });
         }
-        let addresses = mapping.addresses();
+        let addresses = self.mapping.addresses();
         // SAFETY: addresses of the region, of which the table says that their bytes are lost.
-        if !self.map_nothing(&addresses) && unsafe { forbid(&addresses) }.is_err() {
+        if !self.group.map_nothing(&addresses) && unsafe { forbid(&addresses) }.is_err() {
             std::process::abort();
         }
     }
+}
+
+/// Clears what is not ready, copies all that is shared, and closes what cannot be copied: accesses there end in a
+/// signal. From then on, the kernel alone serves the group's faults.
+pub(super) fn leave_to_kernel(group: &ForkGroup, blocked: &SignalsBlocked) -> io::Result<()> {
+    let mut tables = group.gate.alone(blocked);
+    group.unserved.store(true, Ordering::SeqCst);
+    for index in 0..tables.mappings.present() {
+        Whole::nth(group, &mut tables, index).supply_all();
+    }
+    // What others keep from being copied can be once these are.
+    for last in [false, true] {
+        for index in 0..tables.mappings.present() {
+            let region = Whole::nth(group, &mut tables, index);
+            // Where nothing was ever shared, nothing is held back that has to be mapped anew.
+            if !group.is_shared() && region.leave_if_own() {
+                continue;
+            }
+            let is_left = region.make_exclusive().is_ok();
+            if !is_left && last && !region.leave_if_own() {
+                region.close();
+            }
+        }
+    }
+    let mut left = Ok(());
+    for mapping in tables.mappings.iter() {
+        let unregistered = userfaultfd::unregister(group.descriptor.as_fd(), &mapping.addresses());
+        left = left.and(unregistered);
+    }
+    left
 }

@@ -5,30 +5,27 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rustix::io::{self, Errno};
+use rustix::io::Errno;
 
 use super::ForkError;
 use super::apart::Apart;
-use super::apply::{At, remove_pages};
+use super::apply::At;
 use super::entry::Entry;
 use super::epoch::Turn;
+use super::exclusive::Whole;
 use super::frames::{Broken, Frames, Holding, Near, ReservedFrames};
-use super::group::{CowHandle, ForkGroup, Tables, kernel, unmapped};
-use super::guard::{Alone, SlotGuard};
+use super::group::{CowHandle, Tables, kernel, unmapped};
+use super::guard::SlotGuard;
 use super::hold::Hold;
+use super::hold_back::between;
 use super::mapping::{CowMapping, MappingWords};
 use super::refused::Refused;
 use super::sharers::Id;
-use super::slot::{Action, Event, Pages, Slot};
+use super::slot::{Pages, Slot};
 use crate::pool::Reserved;
 use hugekit_bulk::populate::PopulateError;
 use hugekit_sys::mapping::Mapping;
-use hugekit_sys::memory;
-use hugekit_sys::pagemap::PageMap;
 use hugekit_sys::thread::without_signals;
-
-/// One fork may take one part in so many of the mappings that forks may cost.
-const MOST_OF_BUDGET: usize = 8;
 
 /// What a fork takes, and what is left of it when there is none: allocated and dropped outside of the gate.
 #[derive(Debug)]
@@ -37,13 +34,6 @@ struct Made {
     runs: Vec<(u64, usize)>,
     unused: Vec<Holding>,
     words: Option<MappingWords>,
-}
-
-/// A mapping and its fork.
-#[derive(Clone, Copy, Debug)]
-struct Family {
-    parent: Id,
-    child: Id,
 }
 
 /// Why there is no fork, as it is said in the gate, where nothing is allocated.
@@ -77,38 +67,46 @@ impl From<Failed> for ForkError {
     }
 }
 
-impl CowHandle {
+/// Makes a fork of a region.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ForkMaker<'a> {
+    pub(crate) parent: &'a CowHandle,
+    /// What the fork does not share.
+    pub(crate) apart: &'a Apart,
+    /// The length of both.
+    pub(crate) bytes: usize,
+}
+
+impl ForkMaker<'_> {
     /// Forks the region, whose child has this place.
     pub(crate) fn fork(
         &self,
         pieces: Vec<Reserved>,
-        apart: &Apart,
-        bytes: usize,
         mut turn: Option<&mut Turn<'_>>,
-    ) -> Result<Self, ForkError> {
-        let group = &self.group;
+    ) -> Result<CowHandle, ForkError> {
+        let (group, bytes) = (&self.parent.group, self.bytes);
         let slots = bytes.div_ceil(group.granule_bytes);
         turn.iter_mut().for_each(|turn| turn.make_room(slots));
-        if turn.as_ref().is_some_and(|turn| !turn.follows_on(self)) {
+        if turn.as_ref().is_some_and(|turn| !turn.follows_on(self.parent)) {
             group.return_folios(pieces);
             return Err(ForkError::OtherEpoch);
         }
-        if let Err(error) = self.begin_fork(apart.not_held_back(), bytes) {
+        if let Err(error) = self.begin_fork() {
             group.return_folios(pieces);
             return Err(error);
         }
-        let addresses = match self.try_fork(pieces, apart, bytes, turn.as_deref_mut()) {
+        let addresses = match self.try_fork(pieces, turn.as_deref_mut()) {
             Err(error @ ForkError::Mappings { .. }) => {
-                self.compact(apart.pinned(), bytes, error)?;
+                self.compact(error)?;
                 let pieces = group.pool.reserve(bytes, group.granule_bytes)?;
-                self.try_fork(pieces, apart, bytes, turn)
+                self.try_fork(pieces, turn)
             }
             other => other,
         }?;
         // No user knows the addresses yet.
         let child = |registration| {
             let (group, start) = (Arc::clone(group), addresses.start);
-            Self { group, start, registration, is_member: true }
+            CowHandle { group, start, registration, is_member: true }
         };
         match group.register(addresses.clone()) {
             Ok(registration) => Ok(child(registration)),
@@ -120,8 +118,9 @@ impl CowHandle {
     }
 
     /// What is done before the gate is taken for all of a fork. Reserved pages are protected as fast with it.
-    fn begin_fork(&self, not_held_back: &[usize], bytes: usize) -> Result<(), ForkError> {
-        let group = &self.group;
+    fn begin_fork(&self) -> Result<(), ForkError> {
+        let Self { parent, apart, bytes } = *self;
+        let group = &*parent.group;
         group.check_handlers()?;
         if group.hold() != Hold::Marks || group.pool.backing().is_reserved() {
             return Ok(());
@@ -129,21 +128,19 @@ impl CowHandle {
         without_signals(|blocked| {
             let mut tables = group.gate.alone(blocked);
             group.check_served()?;
-            let alone = tables.mappings.alone();
-            group.watch_parent(alone, alone.mappings().of_region(self.start))
+            let id = tables.mappings.of_region(parent.start).id();
+            Whole::new(group, &mut tables, id).watch()
         })?;
-        self.protect_ahead(bytes, not_held_back, group.pool.threads());
+        parent.protect_ahead(bytes, apart.not_held_back(), group.pool.threads());
         Ok(())
     }
 
     fn try_fork(
         &self,
         pieces: Vec<Reserved>,
-        apart: &Apart,
-        bytes: usize,
         turn: Option<&mut Turn<'_>>,
     ) -> Result<Range<usize>, ForkError> {
-        let group = &self.group;
+        let (group, bytes) = (&self.parent.group, self.bytes);
         let (room, words) = match group.room_for(&pieces, bytes, false) {
             Ok(made) => made,
             Err(errno) => {
@@ -159,7 +156,7 @@ impl CowHandle {
         };
         let forked = group.with_room(reservation.len(), |tables| {
             let reserve = tables.frames.add(&mut reservation);
-            self.fork_alone(tables, reserve, &mut made, apart, turn)
+            self.fork_alone(tables, reserve, &mut made, turn)
         });
         forked.map_err(|(_reserve, failed)| {
             group.return_folios(group.pieces_of(&made.unused));
@@ -173,12 +170,10 @@ impl CowHandle {
         tables: &mut Tables,
         reserve: ReservedFrames,
         made: &mut Made,
-        apart: &Apart,
         turn: Option<&mut Turn<'_>>,
     ) -> Result<Range<usize>, (ReservedFrames, Failed)> {
-        let group = &*self.group;
-        let parent = tables.mappings.of_region(self.start).id();
-        let (mapping, extra) = match group.prepare(tables, parent, &reserve, apart, made) {
+        let parent = tables.mappings.of_region(self.parent.start).id();
+        let (mapping, extra) = match self.prepare(tables, parent, &reserve, made) {
             Ok(mapped) => mapped,
             Err(failed) => {
                 tables.frames.take_last(&reserve, &mut made.unused);
@@ -187,19 +182,17 @@ impl CowHandle {
         };
         let words = made.words.take().expect("made for this child");
         let id = tables.mappings.next_id();
-        let child = CowMapping::new(id, mapping, words, reserve, group.granule_bytes);
+        let child = CowMapping::new(id, mapping, words, reserve, self.parent.group.granule_bytes);
         child.counts().vmas.store(extra, Ordering::Relaxed);
         let addresses = child.addresses();
         tables.mappings.insert(child);
-        let Tables { mappings, frames } = tables;
-        group.share_table(mappings.alone(), frames, Family { parent, child: id }, apart);
-        turn.into_iter().for_each(|turn| turn.begin_epoch(mappings.get(parent), apart.all()));
+        self.share_table(Whole::new(&self.parent.group, tables, parent), id);
+        let parent = tables.mappings.get(parent);
+        turn.into_iter().for_each(|turn| turn.begin_epoch(parent, self.apart.all()));
         tables.check();
         Ok(addresses)
     }
-}
 
-impl ForkGroup {
     /// Maps what a child will show, holds back its parent's writes and copies what is pinned: how many mappings
     /// more than one that takes.
     fn prepare(
@@ -207,20 +200,17 @@ impl ForkGroup {
         tables: &mut Tables,
         parent: Id,
         reserve: &ReservedFrames,
-        apart: &Apart,
         made: &mut Made,
     ) -> Result<(Mapping, isize), Failed> {
-        let Tables { mappings, frames } = tables;
-        let alone = mappings.alone();
-        let parent = alone.mappings().get(parent);
-        let (mapping, extra) = self.map_child(parent, frames, reserve, apart, &mut made.runs)?;
-        let protected = self.protect_parent(alone, parent, apart.not_held_back());
-        match protected.and_then(|()| copy_apart(parent, frames, reserve, apart)) {
+        let parent = Whole::new(&self.parent.group, tables, parent);
+        let (mapping, extra) = self.map_child(parent, reserve, &mut made.runs)?;
+        let held_back = parent.hold_back(self.apart.not_held_back());
+        match held_back.and_then(|()| self.copy_apart(parent, reserve)) {
             Ok(()) => Ok((mapping, extra)),
             Err(failed) => {
                 // SAFETY: just mapped, and no other thread knows of it.
                 let _ = unsafe { mapping.unmap() };
-                self.budget.refund(extra);
+                parent.group.budget.refund(extra);
                 Err(failed)
             }
         }
@@ -230,22 +220,21 @@ impl ForkGroup {
     /// to us; and how many mappings more than one that is.
     fn map_child(
         &self,
-        parent: &CowMapping,
-        frames: &Frames,
+        parent: Whole<'_>,
         reserve: &ReservedFrames,
-        apart: &Apart,
         runs: &mut Vec<(u64, usize)>,
     ) -> Result<(Mapping, isize), Failed> {
-        self.check_served()?;
+        let (Whole { group, mapping: parent, frames, .. }, apart) = (parent, self.apart);
+        group.check_served()?;
         let needed = add_runs(parent, frames, reserve, apart.all(), runs) - 1;
-        let pool = self.pool.memory();
-        let (left, most) = self.budget.left();
-        if needed >= self.most_runs() || !self.budget.spend(needed as isize) {
+        let pool = group.pool.memory();
+        let (left, most) = group.budget.left();
+        if needed >= group.most_runs() || !group.budget.spend(needed as isize) {
             return Err(ForkError::Mappings { needed, left, most }.into());
         }
-        let mapping = Mapping::of_pieces(pool.file(), runs, self.pool.page_size());
+        let mapping = Mapping::of_pieces(pool.file(), runs, group.pool.page_size());
         let mapping = mapping.map_err(|errno| {
-            self.budget.refund(needed as isize);
+            group.budget.refund(needed as isize);
             ForkError::NotMapped { mappings: runs.len(), source: errno.into() }
         })?;
         let addresses = mapping.addresses();
@@ -253,11 +242,11 @@ impl ForkGroup {
         let is_unready = (0..parent.slots()).any(|slot| parent.entry(slot).slot.is_unready())
             || apart.all().iter().any(is_left_out);
         let watched = match is_unready {
-            true => self.watch_unready(&addresses),
-            false => self.watch(&addresses, true),
+            true => group.watch_unready(&addresses),
+            false => group.watch(&addresses, true),
         };
         let watched = watched.map_err(|errno| kernel("UFFDIO_REGISTER", errno)).and_then(|()| {
-            self.unmap_what_came_early(&mapping).map_err(|errno| kernel("madvise", errno))?;
+            group.unmap_what_came_early(&mapping).map_err(|errno| kernel("madvise", errno))?;
             if pool.in_core_dumps() {
                 return Ok(());
             }
@@ -268,128 +257,18 @@ impl ForkGroup {
             Err(error) => {
                 // SAFETY: just mapped, and no other thread knows of it.
                 let _ = unsafe { mapping.unmap() };
-                self.budget.refund(needed as isize);
+                group.budget.refund(needed as isize);
                 Err(error.into())
             }
         }
     }
 
-    /// That there is still a thread, or a handler, that accesses would come to: what was held back else would be
-    /// waited for for ever. While the gate is shared at least.
-    pub(super) fn check_served(&self) -> Result<(), ForkError> {
-        if self.unserved.load(Ordering::SeqCst) {
-            return Err(kernel("userfaultfd", Errno::PERM));
-        }
-        Ok(())
-    }
-
-    /// As many runs of frames as one fork may map.
-    pub(super) fn most_runs(&self) -> usize {
-        let (_, most) = self.budget.left();
-        most / MOST_OF_BUDGET + 1
-    }
-
-    /// Before a mapping was registered, pages that let writes through may have come there: by the fault of a
-    /// region whose mapping lies beside it, because the process locks what it maps, or another thread all that is
-    /// mapped. (To unmap nothing from hugetlb costs half as much as the rest of a fork, because it interrupts the
-    /// other CPUs: so it is looked at first.)
-    pub(super) fn unmap_what_came_early(&self, mapping: &Mapping) -> io::Result<()> {
-        let addresses = mapping.addresses();
-        let pagemap = self.sharing().and_then(|sharing| sharing.pagemap.as_ref());
-        let pagemap = pagemap.filter(|_| self.pool.backing().is_reserved());
-        let came = pagemap.and_then(PageMap::scanned).map(|map| map.probe_present(&addresses));
-        if came == Some(Ok(false)) {
-            return Ok(());
-        }
-        // SAFETY: of a shared mapping that no thread uses yet.
-        unsafe { memory::unmap_pages(mapping.start().as_ptr(), mapping.len()) }
-    }
-
-    /// Holds back writes to what a child is about to share: one call for each run. If one fails, what was
-    /// protected stays so, and the table says it.
-    pub(super) fn protect_parent(
-        &self,
-        alone: Alone<'_>,
-        parent: &CowMapping,
-        not_held_back: &[usize],
-    ) -> Result<(), Failed> {
-        self.watch_parent(alone, parent)?;
-        for part in between(parent.slots(), not_held_back) {
-            let mut slot = part.start;
-            while slot < part.end {
-                let (run, event) = match self.hold() {
-                    Hold::Marks => (parent.table.run_as_exclusive(slot..part.end), Event::Forked),
-                    Hold::Rights => (parent.run_alike(slot..part.end), Event::Forked),
-                    Hold::Removal => (parent.run_alike(slot..part.end), Event::TakenOut),
-                };
-                let next = slot + run;
-                for &action in alone.slot(slot).plan(parent, event) {
-                    self.hold_back(parent, slot..next, action)?;
-                    (slot..next).for_each(|slot| alone.slot(slot).record_done(parent, action));
-                }
-                slot = next;
-            }
-        }
-        if self.hold() != Hold::Marks {
-            self.recount_vmas(parent);
-        }
-        Ok(())
-    }
-
-    /// Has a mapping registered as its writes are held back. By rights, nothing has to be: what a handler has entered
-    /// has been registered all the time.
-    fn watch_parent(&self, alone: Alone<'_>, parent: &CowMapping) -> Result<(), Failed> {
-        if self.hold() == Hold::Rights || parent.is_registered() {
-            return Ok(());
-        }
-        if self.hold() == Hold::Removal {
-            for slot in 0..parent.slots() {
-                let guard = alone.slot(slot);
-                let plan = guard.plan(parent, Event::Watched);
-                plan.iter().for_each(|&action| guard.record_done(parent, action));
-            }
-        }
-        self.watch(&parent.addresses(), self.hold() == Hold::Removal)
-            .map_err(|errno| kernel("UFFDIO_REGISTER", errno))?;
-        parent.counts().registered.store(true, Ordering::Relaxed);
-        Ok(())
-    }
-
-    fn hold_back(
-        &self,
-        parent: &CowMapping,
-        slots: Range<usize>,
-        action: Action,
-    ) -> Result<(), Failed> {
-        let (held, call) = match action {
-            Action::TakeOut => (remove_pages(&parent.addresses_of(slots)), "madvise"),
-            _ if self.is_by_rights(parent, slots.start) => {
-                (self.protect(parent, slots, true), "mprotect")
-            }
-            _ => (self.protect(parent, slots, true), "UFFDIO_WRITEPROTECT"),
-        };
-        held.map_err(|refused| match refused {
-            Refused::Kernel(errno) => kernel(call, errno).into(),
-            refused => refused.into(),
-        })
-    }
-
-    /// Of a region of which much has become one mapping.
-    fn recount_vmas(&self, mapping: &CowMapping) {
-        let (mut slot, mut runs) = (0, 0);
-        while slot < mapping.slots() {
-            slot += mapping.run_alike(slot..mapping.slots());
-            runs += 1;
-        }
-        self.count_vmas(mapping, runs - 1);
-    }
-
     /// Fills the table of a child of a mapping of which nothing can be written any more but what is not held back, and
     /// what is not ready. It shows frames of its own where it is apart: with zeroes where it inherits nothing or its
     /// parent is not ready, and else with copies. It shares all else. It begins with nothing in the page tables.
-    fn share_table(&self, alone: Alone<'_>, frames: &Frames, family: Family, apart: &Apart) {
-        let Family { parent, child } = family;
-        let (parent, child) = (alone.mappings().get(parent), alone.mappings().get(child));
+    fn share_table(&self, parent: Whole<'_>, child: Id) {
+        let Whole { group, alone, frames, mapping: parent } = parent;
+        let (child, apart) = (alone.mappings().get(child), self.apart);
         assert_eq!(parent.slots(), child.slots(), "tables of different lengths");
         for slot in between(parent.slots(), apart.all()).flatten() {
             let guard = &alone.slot(slot);
@@ -402,7 +281,7 @@ impl ForkGroup {
             guard.join(child, parent);
             guard.set(child, entry);
             if entry.slot.is_lost() {
-                self.lose(At { guard, mapping: child, frames }, entry);
+                At { group, guard, mapping: child, frames }.lose(entry);
             }
         }
         for &slot in apart.all() {
@@ -417,6 +296,23 @@ impl ForkGroup {
             child.counts().copied_at_once.fetch_add(1, Ordering::Relaxed);
         }
     }
+
+    /// Copies what a child does not share to its own place, but for the bytes that it does not inherit.
+    fn copy_apart(&self, parent: Whole<'_>, reserve: &ReservedFrames) -> Result<(), Failed> {
+        let (Whole { frames, mapping: parent, .. }, apart) = (parent, self.apart);
+        for &slot in apart.all() {
+            let (len, entry) = (frames.len_of(slot), parent.entry(slot));
+            if entry.slot.is_unready() || apart.is_left_out(slot, len) {
+                continue;
+            }
+            let copied = frames.copy(entry.frame, reserve.frame(slot), Near::Neither);
+            copied.map_err(|Broken| Refused::Broken)?;
+            apart
+                .left_out_of(slot, len)
+                .for_each(|bytes| frames.clear(reserve.frame(slot), bytes, None));
+        }
+        Ok(())
+    }
 }
 
 /// A child shows zeroes, in the frame that was reserved for it.
@@ -424,13 +320,6 @@ fn show_fresh(guard: &SlotGuard<'_>, child: &CowMapping, frames: &Frames) {
     let frame = child.reserved_frame(guard.slot());
     guard.stand_alone(child);
     guard.set(child, Entry { frame, slot: frames.fresh(frame) });
-}
-
-/// The runs of slots between some.
-fn between(slots: usize, some: &[usize]) -> impl Iterator<Item = Range<usize>> {
-    let starts = std::iter::once(0).chain(some.iter().map(|slot| slot + 1));
-    let ends = some.iter().copied().chain([slots]);
-    starts.zip(ends).map(|(start, end)| start..end).filter(|slots| !slots.is_empty())
 }
 
 /// Where in the file each run of what a child shows lies, and how long it is, as far as there is room; how many runs
@@ -469,25 +358,4 @@ fn add_runs(
         }
     }
     count
-}
-
-/// Copies what a child does not share to its own place, but for the bytes that it does not inherit.
-fn copy_apart(
-    parent: &CowMapping,
-    frames: &Frames,
-    reserve: &ReservedFrames,
-    apart: &Apart,
-) -> Result<(), Failed> {
-    for &slot in apart.all() {
-        let (len, entry) = (frames.len_of(slot), parent.entry(slot));
-        if entry.slot.is_unready() || apart.is_left_out(slot, len) {
-            continue;
-        }
-        let copied = frames.copy(entry.frame, reserve.frame(slot), Near::Neither);
-        copied.map_err(|Broken| Refused::Broken)?;
-        apart
-            .left_out_of(slot, len)
-            .for_each(|bytes| frames.clear(reserve.frame(slot), bytes, None));
-    }
-    Ok(())
 }

@@ -14,12 +14,14 @@ use rustix::io::{self, Errno};
 use super::ForkError;
 use super::budget::Budget;
 use super::entry::Entry;
+use super::exclusive::{Whole, leave_to_kernel};
 use super::frames::{Frames, GivenUp, Holding, Reservation, Run};
 use super::guard::Alone;
 use super::hold::{self, Hold};
 use super::mapping::{CowMapping, MappingWords};
 use super::mappings::Mappings;
 use super::patience::Patience;
+use super::refused::Refused;
 use super::room::Room;
 use super::sharers::Id;
 use super::slot::{Event, Pages, Slot};
@@ -31,8 +33,9 @@ use crate::pool::{Backing, Content, FaultError, Mapped, Pool, Reserved};
 use hugekit_bulk::learning;
 use hugekit_sys::error_chain;
 use hugekit_sys::headroom;
-use hugekit_sys::mapping::{Mapping, Spare};
+use hugekit_sys::mapping::{Mapping, Spare, replace_by_nothing};
 use hugekit_sys::memfd::{self, FilePages};
+use hugekit_sys::memory;
 use hugekit_sys::pagemap::PageMap;
 use hugekit_sys::private_pages::{self, PrivatePiece};
 use hugekit_sys::sync::{Claims, Gate};
@@ -41,6 +44,9 @@ use hugekit_sys::userfaultfd;
 
 /// Base pages that one fault makes ready together, and that forks share together by default.
 const BASE_GRANULE_BYTES: usize = 64 << 10;
+
+/// One fork may take one part in so many of the mappings that forks may cost.
+const MOST_OF_BUDGET: usize = 8;
 
 /// A region, its forks and theirs.
 #[derive(Debug)]
@@ -528,8 +534,9 @@ impl ForkGroup {
             if first.is_ready { Slot::Exclusive(Pages::InPlace) } else { frames.fresh(frame) }
         });
         if !is_served {
-            self.supply_all(tables, id);
-            self.leave_if_own(tables.mappings.alone(), id);
+            let whole = Whole::new(self, tables, id);
+            whole.supply_all();
+            whole.leave_if_own();
         }
         tables.check();
         Ok(())
@@ -549,6 +556,43 @@ impl ForkGroup {
             unmapped.map_err(|errno| refused("madvise", errno))?;
         }
         Ok(is_watched)
+    }
+
+    /// That there is still a thread, or a handler, that accesses would come to: what was held back else would be
+    /// waited for for ever. While the gate is shared at least.
+    pub(super) fn check_served(&self) -> Result<(), ForkError> {
+        if self.unserved.load(Ordering::SeqCst) {
+            return Err(kernel("userfaultfd", Errno::PERM));
+        }
+        Ok(())
+    }
+
+    /// As many runs of frames as one fork may map.
+    pub(super) fn most_runs(&self) -> usize {
+        let (_, most) = self.budget.left();
+        most / MOST_OF_BUDGET + 1
+    }
+
+    /// Before a mapping was registered, pages that let writes through may have come there: by the fault of a
+    /// region whose mapping lies beside it, because the process locks what it maps, or another thread all that is
+    /// mapped. (To unmap nothing from hugetlb costs half as much as the rest of a fork, because it interrupts the
+    /// other CPUs: so it is looked at first.)
+    pub(super) fn unmap_what_came_early(&self, mapping: &Mapping) -> io::Result<()> {
+        let addresses = mapping.addresses();
+        let pagemap = self.sharing().and_then(|sharing| sharing.pagemap.as_ref());
+        let pagemap = pagemap.filter(|_| self.pool.backing().is_reserved());
+        let came = pagemap.and_then(PageMap::scanned).map(|map| map.probe_present(&addresses));
+        if came == Some(Ok(false)) {
+            return Ok(());
+        }
+        // SAFETY: of a shared mapping that no thread uses yet.
+        unsafe { memory::unmap_pages(mapping.start().as_ptr(), mapping.len()) }
+    }
+
+    /// The region costs so many of the kernel's mappings now.
+    pub(super) fn count_vmas(&self, mapping: &CowMapping, vmas: isize) {
+        let before = mapping.counts().vmas.swap(vmas, Ordering::Relaxed);
+        self.budget.refund(before - vmas);
     }
 
     /// Gives back what no region shows any more. Not in the gate.
@@ -595,6 +639,38 @@ impl ForkGroup {
     pub(super) fn release_spare(&self) {
         if let Some(sharing) = self.sharing() {
             sharing.spare.release();
+        }
+    }
+
+    /// Enters into the page tables what the file has.
+    pub(super) fn enter_pages(
+        &self,
+        addresses: &Range<usize>,
+        protected: bool,
+    ) -> Result<(), Refused> {
+        fault::show(self.descriptor.as_fd(), addresses, self.pool.backing(), protected)
+            .map_err(Refused::Kernel)?;
+        self.wake(addresses);
+        Ok(())
+    }
+
+    /// Has the kernel answer accesses to addresses by SIGBUS; whether it does.
+    pub(super) fn map_nothing(&self, addresses: &Range<usize>) -> bool {
+        let map = |sharing: &Sharing| {
+            // SAFETY: addresses of a region, of which the table says that their bytes are lost.
+            unsafe { replace_by_nothing(&sharing.nothing, addresses) }.is_ok()
+        };
+        self.sharing().is_some_and(map)
+    }
+
+    /// Has those threads go on that wait for one of the addresses: a thread that finds something mapped, or maps it
+    /// anew, does not wake them.
+    pub(super) fn wake(&self, addresses: &Range<usize>) {
+        if !self.is_in_place() {
+            let woken = userfaultfd::wake(self.descriptor.as_fd(), addresses);
+            if woken.is_err() {
+                self.unwoken.store(true, Ordering::Relaxed);
+            }
         }
     }
 
@@ -705,7 +781,7 @@ impl CowHandle {
         self.is_member = false;
         let group = Arc::clone(&self.group);
         // If the kernel does not let go of it, no other group can watch it.
-        let _ = without_signals(|blocked| group.leave_to_kernel(blocked));
+        let _ = without_signals(|blocked| leave_to_kernel(&group, blocked));
         group.end();
         drop(self.registration.take());
         let removed = without_signals(|blocked| {

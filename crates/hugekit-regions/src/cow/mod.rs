@@ -23,6 +23,8 @@ mod frames;
 mod group;
 mod guard;
 mod hold;
+mod hold_back;
+mod in_kernel;
 mod mapping;
 mod mappings;
 mod patience;
@@ -36,8 +38,10 @@ mod tokens;
 
 pub(crate) use self::apart::Apart;
 pub use self::detach::Lost;
+pub(crate) use self::detach::PointInTime;
 pub(crate) use self::epoch::{Turn, Watch};
 pub use self::error::ForkError;
+pub(crate) use self::fork::ForkMaker;
 #[cfg(test)]
 pub(crate) use self::group::Opened;
 pub(crate) use self::group::{CowHandle, ForkGroup, Terms, usual_granule};

@@ -14,6 +14,7 @@ use rustix::io::{self, Errno};
 use rustix::param::page_size;
 
 use super::apply::At;
+use super::exclusive::{Whole, leave_to_kernel};
 use super::group::{ForkGroup, Tables};
 use super::guard::{SlotGuard, SlotGuards};
 use super::mapping::CowMapping;
@@ -80,7 +81,7 @@ impl Faults for ForkGroup {
     }
 
     fn give_up(&self, blocked: &SignalsBlocked) -> io::Result<()> {
-        self.leave_to_kernel(blocked)
+        leave_to_kernel(self, blocked)
     }
 
     fn break_(&self, address: usize, blocked: &SignalsBlocked) {
@@ -113,17 +114,17 @@ impl ForkGroup {
                 self.wake(&at.addresses());
                 Ok(())
             }
-            [enter @ Action::Enter { .. }] => self.apply(at, *enter, None),
+            [enter @ Action::Enter { .. }] => at.apply(*enter, None),
             // Without the frames of other plans, which a signal stack has no room for beside those of a clear. Nothing
             // that others share keeps this thread waiting.
             [Action::Supply, enter] => {
-                self.supply(at, Some(self.within(at, address)))?;
-                self.apply(at, *enter, None)
+                at.supply(Some(self.within(at, address)))?;
+                at.apply(*enter, None)
             }
             _ => {
                 let began = Instant::now();
                 let near = self.within(at, address);
-                let served = self.serve_event(at, event, Some(near));
+                let served = at.serve_event(event, Some(near));
                 let nanos = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
                 for mapping in tables.mappings.observed() {
                     mapping.counts().longest_nanos.fetch_max(nanos, Ordering::Relaxed);
@@ -145,8 +146,8 @@ impl ForkGroup {
         let Tables { mappings, frames } = &*tables;
         let Some(mapping) = mappings.at(address) else { return false };
         let guard = &SlotGuard::claim(&self.slots, mappings, mapping.slot_at(address), blocked);
-        let at = At { guard, mapping, frames };
-        at.entry().slot == Slot::Unready(Lack::Page) && self.let_kernel_populate(at).is_ok()
+        let at = At { group: self, guard, mapping, frames };
+        at.entry().slot == Slot::Unready(Lack::Page) && at.let_kernel_populate().is_ok()
     }
 
     /// Does something about the slot that has an address, and about all of its region if the kernel refuses that:
@@ -165,7 +166,7 @@ impl ForkGroup {
             let Some(mapping) = mappings.at(address) else { return Ok(()) };
             let slot = mapping.slot_at(address);
             let guard = &SlotGuard::claim(&self.slots, mappings, slot, blocked);
-            match act(&tables, At { guard, mapping, frames }) {
+            match act(&tables, At { group: self, guard, mapping, frames }) {
                 Err(refused) if refused.is_for_mappings() => {}
                 done => return done,
             }
@@ -173,7 +174,7 @@ impl ForkGroup {
         self.once_exclusive(address, blocked, |tables, mapping| {
             let (frames, slot) = (&tables.frames, mapping.slot_at(address));
             let guard = &SlotGuard::claim(&self.slots, &tables.mappings, slot, blocked);
-            act(tables, At { guard, mapping, frames })
+            act(tables, At { group: self, guard, mapping, frames })
         })
     }
 
@@ -212,10 +213,10 @@ impl ForkGroup {
     ) -> Result<(), Refused> {
         let mut tables = self.gate.alone(blocked);
         let Some(id) = tables.mappings.at(address).map(CowMapping::id) else { return Ok(()) };
-        if self.make_exclusive(&mut tables, id).is_err() {
+        if Whole::new(self, &mut tables, id).make_exclusive().is_err() {
             // The process has no mapping left at all, but for those kept for this.
             self.release_spare();
-            self.make_exclusive(&mut tables, id)?;
+            Whole::new(self, &mut tables, id).make_exclusive()?;
         }
         // No other thread has a slot now, because all share the gate for it.
         act(&tables, tables.mappings.get(id))

@@ -9,7 +9,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
-use crate::cow::{Apart, CowHandle, ForkError, ForkGroup, Terms, Turn};
+use crate::cow::{Apart, CowHandle, ForkError, ForkGroup, ForkMaker, Terms, Turn};
 use crate::fault::Serving;
 use crate::pool::{Content, FaultError, Mapped, Pool, Size};
 use hugekit_bulk::ClearError;
@@ -414,8 +414,9 @@ impl RegionMemory {
             }
             return Err(error);
         }
-        let Holds::Grouped(region) = &*holds else { unreachable!("it has just become one") };
-        region.fork(place, &self.apart(left_out, granule_bytes), self.mapped_len, turn)
+        let Holds::Grouped(parent) = &*holds else { unreachable!("it has just become one") };
+        let apart = &self.apart(left_out, granule_bytes);
+        ForkMaker { parent, apart, bytes: self.mapped_len }.fork(place, turn)
     }
 
     /// Has the region in a group that shares memory on these terms: its own, or one that it founds.

@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::{ForkBuilder, ForkError};
-use crate::cow::{CowHandle, Lost, Turn, Watch};
+use crate::cow::{Lost, PointInTime, Turn, Watch};
 use crate::fault::Serving;
 use hugekit_bulk::Reuse;
 
 /// What a region held at one point in time. Ranges are addresses of that region.
 #[derive(Debug)]
 pub struct ReadOnlyFork {
-    fork: CowHandle,
+    fork: PointInTime,
     addresses: Range<usize>,
     /// Granules that were preserved by others than writers.
     preserved: AtomicU64,
@@ -89,7 +89,7 @@ impl ForkBuilder<'_> {
         let mut turn = Turn::since(before.map(|before| &before.watch));
         let fork = self.read_only_at(Some(&mut turn))?;
         let granule_bytes = fork.granule_bytes();
-        let watch = turn.watch(&fork.fork);
+        let watch = turn.watch(&fork.fork.0);
         let slots = turn.written(len.div_ceil(granule_bytes));
         let bytes =
             |slots: Range<usize>| slots.start * granule_bytes..len.min(slots.end * granule_bytes);
@@ -100,7 +100,7 @@ impl ForkBuilder<'_> {
 
     fn read_only_at(&self, turn: Option<&mut Turn<'_>>) -> Result<ReadOnlyFork, ForkError> {
         let start = self.origin().start().as_ptr().expose_provenance();
-        let fork = self.handle(turn)?;
+        let fork = PointInTime(self.handle(turn)?);
         fork.observe();
         let addresses = start..start + self.origin().len();
         Ok(ReadOnlyFork { fork, addresses, preserved: AtomicU64::new(0) })
@@ -120,17 +120,17 @@ impl ReadOnlyFork {
 
     /// Bytes of a granule.
     pub fn granule_bytes(&self) -> usize {
-        self.fork.granule_bytes()
+        self.fork.0.granule_bytes()
     }
 
     /// How writes to the region are served.
     pub fn serving(&self) -> &Serving {
-        self.fork.group.serving()
+        self.fork.0.group.serving()
     }
 
     /// Whether this is the process that made it.
     pub fn is_ours(&self) -> bool {
-        self.fork.is_ours()
+        self.fork.0.is_ours()
     }
 
     /// Copies bytes of one granule: past the cache unless the copy is used soon.

@@ -170,15 +170,9 @@ fn fork_leaves_its_parent_on_huge_pages(backing: Backing) {
     }
 }
 
-pub(crate) const CHECKS: &[Check] = &[
-    ("fork_leaves_its_parent_on_huge_pages", fork_leaves_its_parent_on_huge_pages),
-    (
-        "prepare_write_in_any_state_lets_the_kernel_write",
-        prepare_write_in_any_state_lets_the_kernel_write,
-    ),
-    (
-        "fork_of_pinned_pages_leaves_them_to_the_parent",
-        fork_of_pinned_pages_leaves_them_to_the_parent,
-    ),
-    ("fork_under_mlockall_keeps_each_sides_bytes", fork_under_mlockall_keeps_each_sides_bytes),
+pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
+    fork_leaves_its_parent_on_huge_pages,
+    prepare_write_in_any_state_lets_the_kernel_write,
+    fork_of_pinned_pages_leaves_them_to_the_parent,
+    fork_under_mlockall_keeps_each_sides_bytes,
 ];

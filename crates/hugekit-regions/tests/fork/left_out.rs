@@ -7,6 +7,7 @@ use hugekit::pool::Backing;
 use hugekit::region::{ForkBuilder, ForkError};
 use hugekit::snapshot::Changes;
 use hugekit::{Pool, Region, Snapshot};
+use hugekit_testing::states::saved;
 
 use crate::backings::{Check, FOLIOS, builder, is_zero};
 use crate::fixture::{fault_modes, granules, is_painted, paint};
@@ -138,22 +139,15 @@ fn snapshot_can_leave_bytes_out(backing: Backing) {
 fn changes_deliver_zeroes_for_what_is_left_out(backing: Backing) {
     each(backing, 3, |region, without, granule| {
         drop(without(&region, &[]));
-        let mut mirror = vec![0xee; region.len()];
-        let mut save = |changes: Changes| {
-            let saved = changes.deliver(|at, bytes| {
-                mirror[at..at + bytes.len()].copy_from_slice(bytes);
-                Ok(())
-            });
-            (saved.unwrap(), mirror.clone())
-        };
+        let mut image = vec![0xee; region.len()];
         let hole = granule..granule + 100;
-        let (epoch, seen) = save(Changes::first(&region).unwrap());
-        assert!(is_painted(&seen, 1));
+        let epoch = saved(Changes::first(&region).unwrap(), &mut image);
+        assert!(is_painted(&image, 1));
         let fork = region.fork_builder().leave_out(hole.clone());
-        let (epoch, seen) = save(Changes::since(fork, epoch).unwrap());
-        assert!(has_hole(&seen, &hole));
-        let (_, seen) = save(Changes::since(&region, epoch).unwrap());
-        assert!(is_painted(&seen, 1));
+        let epoch = saved(Changes::since(fork, epoch).unwrap(), &mut image);
+        assert!(has_hole(&image, &hole));
+        drop(saved(Changes::since(&region, epoch).unwrap(), &mut image));
+        assert!(is_painted(&image, 1));
     });
 }
 
@@ -168,15 +162,12 @@ fn bytes_outside_of_the_region_cannot_be_left_out(backing: Backing) {
     });
 }
 
-pub(crate) const CHECKS: &[Check] = &[
-    ("fork_has_zeroes_where_bytes_are_left_out", fork_has_zeroes_where_bytes_are_left_out),
-    ("fork_leaves_out_parts_of_granules", fork_leaves_out_parts_of_granules),
-    ("forks_of_forks_inherit_what_the_fork_has", forks_of_forks_inherit_what_the_fork_has),
-    ("writes_to_what_is_left_out_copy_nothing", writes_to_what_is_left_out_copy_nothing),
-    ("snapshot_can_leave_bytes_out", snapshot_can_leave_bytes_out),
-    ("changes_deliver_zeroes_for_what_is_left_out", changes_deliver_zeroes_for_what_is_left_out),
-    (
-        "bytes_outside_of_the_region_cannot_be_left_out",
-        bytes_outside_of_the_region_cannot_be_left_out,
-    ),
+pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
+    fork_has_zeroes_where_bytes_are_left_out,
+    fork_leaves_out_parts_of_granules,
+    forks_of_forks_inherit_what_the_fork_has,
+    writes_to_what_is_left_out_copy_nothing,
+    snapshot_can_leave_bytes_out,
+    changes_deliver_zeroes_for_what_is_left_out,
+    bytes_outside_of_the_region_cannot_be_left_out,
 ];

@@ -58,14 +58,8 @@ fn retire_of_a_fork_gives_its_pages_to_the_kernel(backing: Backing) {
     });
 }
 
-pub(crate) const CHECKS: &[Check] = &[
-    (
-        "drop_of_forks_in_any_order_keeps_the_others_bytes",
-        drop_of_forks_in_any_order_keeps_the_others_bytes,
-    ),
-    ("write_by_the_last_sharer_copies_nothing", write_by_the_last_sharer_copies_nothing),
-    (
-        "retire_of_a_fork_gives_its_pages_to_the_kernel",
-        retire_of_a_fork_gives_its_pages_to_the_kernel,
-    ),
+pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
+    drop_of_forks_in_any_order_keeps_the_others_bytes,
+    write_by_the_last_sharer_copies_nothing,
+    retire_of_a_fork_gives_its_pages_to_the_kernel,
 ];

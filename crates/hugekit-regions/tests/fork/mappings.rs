@@ -151,15 +151,9 @@ fn write_without_a_mapping_left_goes_on(backing: Backing) {
     }
 }
 
-pub(crate) const CHECKS: &[Check] = &[
-    ("fork_beyond_max_vmas_becomes_one_mapping", fork_beyond_max_vmas_becomes_one_mapping),
-    (
-        "fork_of_a_scattered_region_brings_it_together",
-        fork_of_a_scattered_region_brings_it_together,
-    ),
-    (
-        "write_to_neighbouring_granules_leaves_one_mapping",
-        write_to_neighbouring_granules_leaves_one_mapping,
-    ),
-    ("write_without_a_mapping_left_goes_on", write_without_a_mapping_left_goes_on),
+pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
+    fork_beyond_max_vmas_becomes_one_mapping,
+    fork_of_a_scattered_region_brings_it_together,
+    write_to_neighbouring_granules_leaves_one_mapping,
+    write_without_a_mapping_left_goes_on,
 ];

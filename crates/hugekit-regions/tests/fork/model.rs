@@ -263,4 +263,4 @@ fn forks_under_any_operations_are_like_vectors(backing: Backing) {
 }
 
 pub(crate) const CHECKS: &[Check] =
-    &[("forks_under_any_operations_are_like_vectors", forks_under_any_operations_are_like_vectors)];
+    hugekit_testing::checks![forks_under_any_operations_are_like_vectors];

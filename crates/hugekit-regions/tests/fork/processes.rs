@@ -52,4 +52,4 @@ fn fork_group_in_a_child_process_is_refused(backing: Backing) {
 }
 
 pub(crate) const CHECKS: &[Check] =
-    &[("fork_group_in_a_child_process_is_refused", fork_group_in_a_child_process_is_refused)];
+    hugekit_testing::checks![fork_group_in_a_child_process_is_refused];

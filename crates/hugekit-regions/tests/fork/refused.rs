@@ -80,17 +80,10 @@ fn fork_of_a_gigantic_page_is_refused(backing: Backing) {
     assert_eq!(region[0], 7);
 }
 
-pub(crate) const CHECKS: &[Check] = &[
-    ("fork_on_bad_terms_is_a_typed_error", fork_on_bad_terms_is_a_typed_error),
-    (
-        "fork_and_file_of_one_region_exclude_each_other",
-        fork_and_file_of_one_region_exclude_each_other,
-    ),
-    (
-        "fork_beyond_the_pool_is_an_error_and_changes_nothing",
-        fork_beyond_the_pool_is_an_error_and_changes_nothing,
-    ),
+pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
+    fork_on_bad_terms_is_a_typed_error,
+    fork_and_file_of_one_region_exclude_each_other,
+    fork_beyond_the_pool_is_an_error_and_changes_nothing,
 ];
 
-pub(crate) const GIGANTIC: &[Check] =
-    &[("fork_of_a_gigantic_page_is_refused", fork_of_a_gigantic_page_is_refused)];
+pub(crate) const GIGANTIC: &[Check] = hugekit_testing::checks![fork_of_a_gigantic_page_is_refused];

@@ -94,13 +94,10 @@ fn release_of_shared_granules_reads_zero_on_one_side(backing: Backing) {
     });
 }
 
-pub(crate) const CHECKS: &[Check] = &[
-    ("fork_of_a_region_has_its_bytes", fork_of_a_region_has_its_bytes),
-    ("write_to_a_fork_leaves_its_parent_as_it_was", write_to_a_fork_leaves_its_parent_as_it_was),
-    ("write_to_a_parent_leaves_its_fork_as_it_was", write_to_a_parent_leaves_its_fork_as_it_was),
-    ("fork_of_a_fork_has_bytes_of_its_own", fork_of_a_fork_has_bytes_of_its_own),
-    (
-        "release_of_shared_granules_reads_zero_on_one_side",
-        release_of_shared_granules_reads_zero_on_one_side,
-    ),
+pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
+    fork_of_a_region_has_its_bytes,
+    write_to_a_fork_leaves_its_parent_as_it_was,
+    write_to_a_parent_leaves_its_fork_as_it_was,
+    fork_of_a_fork_has_bytes_of_its_own,
+    release_of_shared_granules_reads_zero_on_one_side,
 ];

@@ -5,6 +5,7 @@ use hugekit::fault::FaultMode;
 use hugekit::pool::{Backing, Clearing};
 use hugekit::snapshot::Changes;
 use hugekit::{Pool, Region, Snapshot};
+use hugekit_testing::states::saved;
 
 use crate::backings::{Check, builder, is_zero};
 use crate::fixture::fault_modes;
@@ -154,25 +155,17 @@ fn snapshot_of_unready_memory_reads_zero(backing: Backing) {
 fn changes_of_unready_memory_find_every_write(backing: Backing) {
     each(backing, 2, |_, mut region, granule| {
         region[granule] = 1;
-        let mut mirror = vec![0xee; region.len()];
-        let mut save = |changes: Changes| {
-            let saved = changes.deliver(|at, bytes| {
-                mirror[at..at + bytes.len()].copy_from_slice(bytes);
-                Ok(())
-            });
-            (saved.unwrap(), mirror.clone())
-        };
-        let (mut epoch, mut seen) = save(Changes::first(&region).unwrap());
-        assert!(seen == *region);
+        let mut image = vec![0xee; region.len()];
+        let mut epoch = saved(Changes::first(&region).unwrap(), &mut image);
+        assert!(image == *region);
         for round in 2..6_u8 {
             region[usize::from(round) * granule + 9] = round;
             region.release(granule..2 * granule).unwrap();
             if round % 2 == 0 {
                 region[granule + 5] = round;
             }
-            let changes = Changes::since(&region, epoch).unwrap();
-            (epoch, seen) = save(changes);
-            assert!(seen == *region, "{round}");
+            epoch = saved(Changes::since(&region, epoch).unwrap(), &mut image);
+            assert!(image == *region, "{round}");
         }
     });
 }
@@ -214,19 +207,13 @@ fn forks_of_unready_memory_are_like_vectors(backing: Backing) {
     }
 }
 
-pub(crate) const CHECKS: &[Check] = &[
-    ("first_fork_of_unready_memory_clears_nothing", first_fork_of_unready_memory_clears_nothing),
-    ("fork_of_unready_memory_outlives_its_parent", fork_of_unready_memory_outlives_its_parent),
-    (
-        "first_fork_of_scattered_memory_takes_few_mappings",
-        first_fork_of_scattered_memory_takes_few_mappings,
-    ),
-    ("first_fork_on_other_terms_clears_first", first_fork_on_other_terms_clears_first),
-    ("snapshot_of_unready_memory_reads_zero", snapshot_of_unready_memory_reads_zero),
-    ("changes_of_unready_memory_find_every_write", changes_of_unready_memory_find_every_write),
-    (
-        "release_of_forked_unready_memory_waits_for_the_touch",
-        release_of_forked_unready_memory_waits_for_the_touch,
-    ),
-    ("forks_of_unready_memory_are_like_vectors", forks_of_unready_memory_are_like_vectors),
+pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
+    first_fork_of_unready_memory_clears_nothing,
+    fork_of_unready_memory_outlives_its_parent,
+    first_fork_of_scattered_memory_takes_few_mappings,
+    first_fork_on_other_terms_clears_first,
+    snapshot_of_unready_memory_reads_zero,
+    changes_of_unready_memory_find_every_write,
+    release_of_forked_unready_memory_waits_for_the_touch,
+    forks_of_unready_memory_are_like_vectors,
 ];

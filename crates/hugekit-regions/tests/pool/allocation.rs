@@ -96,24 +96,12 @@ fn region_whose_progress_panics_loses_no_folio(backing: Backing) {
     assert!(is_zero(&pool.region(FOLIOS * page).unwrap()));
 }
 
-pub(crate) const CHECKS: &[Check] = &[
-    ("region_of_any_length_is_zeroed_and_writable", region_of_any_length_is_zeroed_and_writable),
-    (
-        "folios_used_and_scrubbed_go_from_hole_to_dirty_to_clean",
-        folios_used_and_scrubbed_go_from_hole_to_dirty_to_clean,
-    ),
-    (
-        "region_of_dirty_folios_is_cleared_at_allocation",
-        region_of_dirty_folios_is_cleared_at_allocation,
-    ),
-    ("region_beside_clean_folios_gets_those_first", region_beside_clean_folios_gets_those_first),
-    (
-        "build_of_an_uneven_capacity_rounds_it_up_and_reports_it",
-        build_of_an_uneven_capacity_rounds_it_up_and_reports_it,
-    ),
-    (
-        "build_that_populates_now_leaves_no_hole_and_is_watched",
-        build_that_populates_now_leaves_no_hole_and_is_watched,
-    ),
-    ("region_whose_progress_panics_loses_no_folio", region_whose_progress_panics_loses_no_folio),
+pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
+    region_of_any_length_is_zeroed_and_writable,
+    folios_used_and_scrubbed_go_from_hole_to_dirty_to_clean,
+    region_of_dirty_folios_is_cleared_at_allocation,
+    region_beside_clean_folios_gets_those_first,
+    build_of_an_uneven_capacity_rounds_it_up_and_reports_it,
+    build_that_populates_now_leaves_no_hole_and_is_watched,
+    region_whose_progress_panics_loses_no_folio,
 ];

@@ -50,13 +50,7 @@ fn build_with_huge_pages_taken_meanwhile_is_an_error() {
     assert_eq!(fallen.region(1).unwrap()[0], 0);
 }
 
-pub(crate) const CHECKS: &[(&str, fn())] = &[
-    (
-        "build_without_huge_pages_reports_the_fallback_or_refuses_it",
-        build_without_huge_pages_reports_the_fallback_or_refuses_it,
-    ),
-    (
-        "build_with_huge_pages_taken_meanwhile_is_an_error",
-        build_with_huge_pages_taken_meanwhile_is_an_error,
-    ),
+pub(crate) const CHECKS: &[(&str, fn())] = hugekit_testing::checks![
+    build_without_huge_pages_reports_the_fallback_or_refuses_it,
+    build_with_huge_pages_taken_meanwhile_is_an_error,
 ];

@@ -59,14 +59,8 @@ fn file_of_a_region_is_sealed_and_closed_on_exec(backing: Backing) {
     }
 }
 
-pub(crate) const CHECKS: &[Check] = &[
-    ("build_with_any_node_policy_has_it_in_force", build_with_any_node_policy_has_it_in_force),
-    (
-        "build_with_a_name_and_no_core_dumps_tells_the_kernel",
-        build_with_a_name_and_no_core_dumps_tells_the_kernel,
-    ),
-    (
-        "file_of_a_region_is_sealed_and_closed_on_exec",
-        file_of_a_region_is_sealed_and_closed_on_exec,
-    ),
+pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
+    build_with_any_node_policy_has_it_in_force,
+    build_with_a_name_and_no_core_dumps_tells_the_kernel,
+    file_of_a_region_is_sealed_and_closed_on_exec,
 ];

@@ -193,13 +193,7 @@ fn region_of_racing_threads_shows_only_its_own_bytes(backing: Backing) {
     assert_eq!((in_use, holes + clean + dirty), (0, FOLIOS));
 }
 
-pub(crate) const CHECKS: &[Check] = &[
-    (
-        "region_after_any_steps_shows_no_earlier_owners_bytes",
-        region_after_any_steps_shows_no_earlier_owners_bytes,
-    ),
-    (
-        "region_of_racing_threads_shows_only_its_own_bytes",
-        region_of_racing_threads_shows_only_its_own_bytes,
-    ),
+pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
+    region_after_any_steps_shows_no_earlier_owners_bytes,
+    region_of_racing_threads_shows_only_its_own_bytes,
 ];

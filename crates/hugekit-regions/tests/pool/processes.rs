@@ -97,15 +97,9 @@ fn pool_of_a_killed_process_leaves_nothing_behind(backing: Backing) {
     assert!(is_zero(&builder(backing, FOLIOS).build().unwrap().region(FOLIOS * page).unwrap()));
 }
 
-pub(crate) const CHECKS: &[Check] = &[
-    (
-        "pool_in_a_child_is_refused_and_breaks_nothing",
-        pool_in_a_child_is_refused_and_breaks_nothing,
-    ),
-    ("build_in_a_child_makes_a_pool_of_its_own", build_in_a_child_makes_a_pool_of_its_own),
-    ("region_in_a_child_born_meanwhile_is_refused", region_in_a_child_born_meanwhile_is_refused),
-    (
-        "pool_of_a_killed_process_leaves_nothing_behind",
-        pool_of_a_killed_process_leaves_nothing_behind,
-    ),
+pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
+    pool_in_a_child_is_refused_and_breaks_nothing,
+    build_in_a_child_makes_a_pool_of_its_own,
+    region_in_a_child_born_meanwhile_is_refused,
+    pool_of_a_killed_process_leaves_nothing_behind,
 ];

@@ -98,22 +98,10 @@ fn region_beyond_the_limit_of_addresses_is_an_error_and_loses_nothing(backing: B
     assert_eq!(code, 0);
 }
 
-pub(crate) const CHECKS: &[Check] = &[
-    ("region_of_a_full_pool_is_an_error_in_figures", region_of_a_full_pool_is_an_error_in_figures),
-    (
-        "region_on_nonsense_terms_is_refused_and_takes_nothing",
-        region_on_nonsense_terms_is_refused_and_takes_nothing,
-    ),
-    (
-        "build_beyond_the_machine_is_an_error_in_figures",
-        build_beyond_the_machine_is_an_error_in_figures,
-    ),
-    (
-        "build_beyond_the_limit_of_descriptors_is_an_error",
-        build_beyond_the_limit_of_descriptors_is_an_error,
-    ),
-    (
-        "region_beyond_the_limit_of_addresses_is_an_error_and_loses_nothing",
-        region_beyond_the_limit_of_addresses_is_an_error_and_loses_nothing,
-    ),
+pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
+    region_of_a_full_pool_is_an_error_in_figures,
+    region_on_nonsense_terms_is_refused_and_takes_nothing,
+    build_beyond_the_machine_is_an_error_in_figures,
+    build_beyond_the_limit_of_descriptors_is_an_error,
+    region_beyond_the_limit_of_addresses_is_an_error_and_loses_nothing,
 ];

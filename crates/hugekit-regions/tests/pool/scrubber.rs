@@ -58,15 +58,9 @@ fn scrubber_while_paused_cleans_nothing(backing: Backing) {
     }
 }
 
-pub(crate) const CHECKS: &[Check] = &[
-    (
-        "scrubber_of_dirty_folios_cleans_them_in_the_background",
-        scrubber_of_dirty_folios_cleans_them_in_the_background,
-    ),
-    (
-        "scrubber_while_regions_come_and_go_does_not_starve",
-        scrubber_while_regions_come_and_go_does_not_starve,
-    ),
-    ("scrubber_with_watermarks_keeps_between_them", scrubber_with_watermarks_keeps_between_them),
-    ("scrubber_while_paused_cleans_nothing", scrubber_while_paused_cleans_nothing),
+pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
+    scrubber_of_dirty_folios_cleans_them_in_the_background,
+    scrubber_while_regions_come_and_go_does_not_starve,
+    scrubber_with_watermarks_keeps_between_them,
+    scrubber_while_paused_cleans_nothing,
 ];

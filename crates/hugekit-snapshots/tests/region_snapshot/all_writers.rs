@@ -17,6 +17,7 @@ use hugekit::pool::Backing;
 use hugekit::region::ForkBuilder;
 use hugekit::snapshot::Changes;
 use hugekit::{ClearOptions, CopyOptions, SharedRegion};
+use hugekit_testing::states::saved;
 
 use crate::backings::{Check, FOLIOS, builder};
 use crate::fixture::{FAULT_MODES, granules};
@@ -163,11 +164,7 @@ fn follow(scene: &Scene, seed: u64) {
                 };
                 (changes, scene.bytes())
             };
-            let saved = changes.deliver(|offset, bytes| {
-                image[offset..offset + bytes.len()].copy_from_slice(bytes);
-                Ok(())
-            });
-            epoch = Some(saved.unwrap());
+            epoch = Some(saved(changes, &mut image));
             if image != expected {
                 stop.store(true, Ordering::Relaxed);
                 let at = (0..image.len()).find(|&at| image[at] != expected[at]);
@@ -195,7 +192,5 @@ fn epochs_under_every_kind_of_writer_are_of_one_moment(backing: Backing) {
     }
 }
 
-pub(crate) const CHECKS: &[Check] = &[(
-    "epochs_under_every_kind_of_writer_are_of_one_moment",
-    epochs_under_every_kind_of_writer_are_of_one_moment,
-)];
+pub(crate) const CHECKS: &[Check] =
+    hugekit_testing::checks![epochs_under_every_kind_of_writer_are_of_one_moment,];

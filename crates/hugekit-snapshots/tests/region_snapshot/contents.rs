@@ -125,9 +125,9 @@ fn view_of_a_list_rebases_its_pointers(backing: Backing) {
     });
 }
 
-pub(crate) const CHECKS: &[Check] = &[
-    ("snapshot_written_afterwards_holds_what_was", snapshot_written_afterwards_holds_what_was),
-    ("write_to_what_was_read_copies_nothing", write_to_what_was_read_copies_nothing),
-    ("snapshot_of_a_dropped_region_holds_what_was", snapshot_of_a_dropped_region_holds_what_was),
-    ("view_of_a_list_rebases_its_pointers", view_of_a_list_rebases_its_pointers),
+pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
+    snapshot_written_afterwards_holds_what_was,
+    write_to_what_was_read_copies_nothing,
+    snapshot_of_a_dropped_region_holds_what_was,
+    view_of_a_list_rebases_its_pointers,
 ];

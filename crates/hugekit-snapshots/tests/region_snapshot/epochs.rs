@@ -3,14 +3,14 @@
 use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 
 use hugekit::fault::FaultMode;
 use hugekit::pool::Backing;
 use hugekit::region::ForkError;
 use hugekit::snapshot::{Changes, Epoch};
 use hugekit::{Pool, Region, Snapshot, SnapshotError};
+use hugekit_testing::racing;
+use hugekit_testing::states::saved;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -68,15 +68,6 @@ fn each(backing: Backing, check: impl Fn(&Pool, Watched)) {
             assert_eq!(pool.stats().unwrap().in_use, 0, "{fault_mode:?} {granule}");
         }
     }
-}
-
-/// Puts what has changed into an image of the state before.
-fn saved(changes: Changes, image: &mut [u8]) -> Epoch {
-    let put = |offset: usize, bytes: &[u8]| {
-        image[offset..offset + bytes.len()].copy_from_slice(bytes);
-        Ok(())
-    };
-    changes.deliver(put).unwrap()
 }
 
 fn changed(changes: &Changes) -> Vec<Range<usize>> {
@@ -282,48 +273,17 @@ fn epochs_under_any_steps_follow_the_model(backing: Backing) {
     }
 }
 
-/// Each word of the region counts: what is saved lies between what it was before the call and after it, and no write
-/// is forgotten.
 fn epochs_under_writers_forget_no_write(backing: Backing) {
     for fault_mode in FAULT_MODES {
         for granule in granules(backing) {
             let pool = pool_of(backing, 4);
             let region = pool.region(len(backing)).unwrap().share();
-            let loaded = || -> Vec<u64> {
-                region.words().iter().map(|word| word.load(Ordering::SeqCst)).collect()
-            };
-            let stop = AtomicBool::new(false);
-            let write = |first: usize| {
-                let mut count = first;
-                while !stop.load(Ordering::Relaxed) {
-                    let word = count.wrapping_mul(0x9e37_79b9) % (region.len() / 8);
-                    region.words()[word].fetch_add(1, Ordering::Relaxed);
-                    count += 1;
-                }
-            };
-            thread::scope(|scope| {
-                scope.spawn(|| write(0));
-                scope.spawn(|| write(1 << 40));
-                let mut image = vec![0; region.len()];
-                let built = region.fork_builder().granule(granule).fault_mode(fault_mode);
-                let mut epoch = saved(Changes::first(built.clone()).unwrap(), &mut image);
-                for round in 0..40 {
-                    // Others come and go, and hold back the same writes.
-                    let fork = (round % 3 == 1).then(|| built.build().unwrap());
-                    let before = loaded();
-                    let changes = Changes::since(&region, epoch).unwrap();
-                    let after = loaded();
-                    epoch = saved(changes, &mut image);
-                    let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap());
-                    let words = image.chunks_exact(8).map(word);
-                    for ((word, least), most) in words.zip(&before).zip(&after) {
-                        assert!((*least..=*most).contains(&word), "round {round}");
-                    }
-                    drop(fork);
-                }
-                stop.store(true, Ordering::Relaxed);
-                drop(epoch);
-            });
+            let built = region.fork_builder().granule(granule).fault_mode(fault_mode);
+            let first = || Changes::first(built.clone()).unwrap();
+            let since = |epoch| Changes::since(&region, epoch).unwrap();
+            // Others come and go, and hold back the same writes.
+            let fork = |round| (round % 3 == 1).then(|| built.build().unwrap());
+            racing::epochs_forget_no_write(region.words(), first, since, fork);
         }
     }
 }
@@ -426,32 +386,14 @@ fn pinned_bytes_count_as_written(backing: Backing) {
     }
 }
 
-pub(crate) const CHECKS: &[Check] = &[
-    (
-        "epoch_has_the_granules_that_were_written_and_no_others",
-        epoch_has_the_granules_that_were_written_and_no_others,
-    ),
-    (
-        "[slow: a model checks many steps] epochs_under_any_steps_follow_the_model",
-        epochs_under_any_steps_follow_the_model,
-    ),
-    (
-        "[slow: threads must meet] epochs_under_writers_forget_no_write",
-        epochs_under_writers_forget_no_write,
-    ),
-    (
-        "granule_that_is_written_in_each_state_is_not_watched_and_is_looked_at_again",
-        granule_that_is_written_in_each_state_is_not_watched_and_is_looked_at_again,
-    ),
-    (
-        "epoch_of_another_region_or_another_state_is_refused",
-        epoch_of_another_region_or_another_state_is_refused,
-    ),
-    ("epoch_outlives_its_region", epoch_outlives_its_region),
-    ("epoch_is_not_in_a_forked_child", epoch_is_not_in_a_forked_child),
-    (
-        "changes_that_are_not_taken_leave_the_region_plain",
-        changes_that_are_not_taken_leave_the_region_plain,
-    ),
-    ("pinned_bytes_count_as_written", pinned_bytes_count_as_written),
+pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
+    epoch_has_the_granules_that_were_written_and_no_others,
+    "[slow: a model checks many steps] " epochs_under_any_steps_follow_the_model,
+    "[slow: threads must meet] " epochs_under_writers_forget_no_write,
+    granule_that_is_written_in_each_state_is_not_watched_and_is_looked_at_again,
+    epoch_of_another_region_or_another_state_is_refused,
+    epoch_outlives_its_region,
+    epoch_is_not_in_a_forked_child,
+    changes_that_are_not_taken_leave_the_region_plain,
+    pinned_bytes_count_as_written,
 ];

@@ -3,6 +3,7 @@
 use hugekit::fault::FaultMode;
 use hugekit::pool::Backing;
 use hugekit::{HUGE_PAGE_BYTES, Pool, Region, Snapshot};
+pub(crate) use hugekit_testing::states::copied;
 
 use crate::backings::{FOLIOS, builder};
 
@@ -48,10 +49,4 @@ pub(crate) fn each(
 
 pub(crate) fn is_painted(bytes: &[u8]) -> bool {
     bytes.iter().enumerate().all(|(at, &byte)| byte == painted(at))
-}
-
-pub(crate) fn copied(snapshot: Snapshot) -> Vec<u8> {
-    let mut copy = vec![0; snapshot.len()];
-    snapshot.copy_to(&mut copy).unwrap();
-    copy
 }

@@ -50,10 +50,7 @@ fn snapshot_of_pinned_pages_copies_them_at_once(backing: Backing) {
     });
 }
 
-pub(crate) const CHECKS: &[Check] = &[
-    (
-        "system_call_into_a_snapshots_memory_writes_where_it_may",
-        system_call_into_a_snapshots_memory_writes_where_it_may,
-    ),
-    ("snapshot_of_pinned_pages_copies_them_at_once", snapshot_of_pinned_pages_copies_them_at_once),
+pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
+    system_call_into_a_snapshots_memory_writes_where_it_may,
+    snapshot_of_pinned_pages_copies_them_at_once,
 ];

@@ -211,7 +211,6 @@ fn snapshots_under_any_steps_follow_the_model(backing: Backing) {
     }
 }
 
-pub(crate) const CHECKS: &[Check] = &[(
-    "[slow: a model checks many steps] snapshots_under_any_steps_follow_the_model",
-    snapshots_under_any_steps_follow_the_model,
-)];
+pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
+    "[slow: a model checks many steps] " snapshots_under_any_steps_follow_the_model,
+];

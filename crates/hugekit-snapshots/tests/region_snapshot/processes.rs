@@ -71,10 +71,7 @@ fn snapshots_by_the_thousand_leave_nothing_behind(backing: Backing) {
     }
 }
 
-pub(crate) const CHECKS: &[Check] = &[
-    ("snapshot_in_a_forked_child_is_refused", snapshot_in_a_forked_child_is_refused),
-    (
-        "snapshots_by_the_thousand_leave_nothing_behind",
-        snapshots_by_the_thousand_leave_nothing_behind,
-    ),
+pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
+    snapshot_in_a_forked_child_is_refused,
+    snapshots_by_the_thousand_leave_nothing_behind,
 ];

@@ -95,16 +95,10 @@ fn snapshot_of_a_gigantic_page_is_refused(backing: Backing) {
     assert!(matches!(refused, SnapshotError::Fork(ForkError::Gigantic)));
 }
 
-pub(crate) const CHECKS: &[Check] = &[
-    (
-        "write_that_fails_is_an_error_and_nothing_stays_protected",
-        write_that_fails_is_an_error_and_nothing_stays_protected,
-    ),
-    (
-        "snapshot_that_cannot_be_is_refused_and_changes_nothing",
-        snapshot_that_cannot_be_is_refused_and_changes_nothing,
-    ),
+pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
+    write_that_fails_is_an_error_and_nothing_stays_protected,
+    snapshot_that_cannot_be_is_refused_and_changes_nothing,
 ];
 
 pub(crate) const GIGANTIC: &[Check] =
-    &[("snapshot_of_a_gigantic_page_is_refused", snapshot_of_a_gigantic_page_is_refused)];
+    hugekit_testing::checks![snapshot_of_a_gigantic_page_is_refused];

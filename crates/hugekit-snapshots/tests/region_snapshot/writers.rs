@@ -5,63 +5,19 @@ use std::thread;
 
 use hugekit::Snapshot;
 use hugekit::pool::Backing;
+use hugekit_testing::racing;
 
 use crate::backings::{Check, FOLIOS, builder};
 use crate::fixture::{FAULT_MODES, copied, granules};
 
-/// Writers number both ends of each granule, the first one first: in a snapshot the second may be behind by one,
-/// never ahead, and neither is older than what was there before, or newer than afterwards.
 fn snapshot_under_racing_writers_keeps_their_order(backing: Backing) {
     for fault_mode in FAULT_MODES {
         for granule in granules(backing) {
             let pool = builder(backing, 3 * FOLIOS).scrub_threads(0).build().unwrap();
             let region = pool.region(FOLIOS * backing.page_size()).unwrap().share();
-            let slots = region.len() / granule;
-            let ends = |slot: usize| (slot * granule / 8, (slot + 1) * granule / 8 - 1);
-            let loaded = || -> Vec<u64> {
-                region.words().iter().map(|word| word.load(Ordering::SeqCst)).collect()
-            };
-            let stop = AtomicBool::new(false);
-            thread::scope(|scope| {
-                for writer in 0..2_usize {
-                    let (region, stop) = (&region, &stop);
-                    scope.spawn(move || {
-                        for number in 1.. {
-                            for slot in (writer..slots).step_by(2) {
-                                if stop.load(Ordering::Relaxed) {
-                                    return;
-                                }
-                                let (first, last) = ends(slot);
-                                region.words()[first].store(number, Ordering::SeqCst);
-                                region.words()[last].store(number, Ordering::SeqCst);
-                            }
-                        }
-                    });
-                }
-                for round in 0..20 {
-                    let before = loaded();
-                    let snapshot = region.fork_builder().granule(granule).fault_mode(fault_mode);
-                    let snapshot = Snapshot::of_region(snapshot).unwrap();
-                    let after = loaded();
-                    let mut copy = vec![0; region.len()];
-                    if round % 2 == 0 {
-                        snapshot.read_at(0, &mut copy).unwrap();
-                    } else {
-                        snapshot.copy_to(&mut copy).unwrap();
-                    }
-                    let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap());
-                    let copy: Vec<u64> = copy.chunks_exact(8).map(word).collect();
-                    for slot in 0..slots {
-                        let (first, last) = ends(slot);
-                        let seen = (copy[first], copy[last]);
-                        assert!(seen.1 <= seen.0 && seen.0 <= seen.1 + 1, "{slot}: {seen:?}");
-                        for at in [first, last] {
-                            assert!((before[at]..=after[at]).contains(&copy[at]), "{at}");
-                        }
-                    }
-                }
-                stop.store(true, Ordering::Relaxed);
-            });
+            let fork = region.fork_builder().granule(granule).fault_mode(fault_mode);
+            let take = || Snapshot::of_region(fork.clone()).unwrap();
+            racing::snapshots_keep_order(region.words(), granule, 20, take);
         }
     }
 }
@@ -122,13 +78,7 @@ fn snapshots_that_come_and_go_under_writers_hold_what_was(backing: Backing) {
     }
 }
 
-pub(crate) const CHECKS: &[Check] = &[
-    (
-        "[slow: threads must meet] snapshot_under_racing_writers_keeps_their_order",
-        snapshot_under_racing_writers_keeps_their_order,
-    ),
-    (
-        "[slow: threads must meet] snapshots_that_come_and_go_under_writers_hold_what_was",
-        snapshots_that_come_and_go_under_writers_hold_what_was,
-    ),
+pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
+    "[slow: threads must meet] " snapshot_under_racing_writers_keeps_their_order,
+    "[slow: threads must meet] " snapshots_that_come_and_go_under_writers_hold_what_was,
 ];

@@ -87,11 +87,8 @@ fn snapshot_of_part_of_a_page_leaves_its_neighbours_alone(fault_mode: FaultMode)
     }
 }
 
-pub(crate) const CHECKS: &[Check] = &[
-    ("snapshot_written_afterwards_holds_what_was", snapshot_written_afterwards_holds_what_was),
-    ("snapshot_of_untouched_memory_is_zeroes", snapshot_of_untouched_memory_is_zeroes),
-    (
-        "snapshot_of_part_of_a_page_leaves_its_neighbours_alone",
-        snapshot_of_part_of_a_page_leaves_its_neighbours_alone,
-    ),
+pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
+    snapshot_written_afterwards_holds_what_was,
+    snapshot_of_untouched_memory_is_zeroes,
+    snapshot_of_part_of_a_page_leaves_its_neighbours_alone,
 ];

@@ -2,13 +2,15 @@
 
 use std::ops::Range;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
 use hugekit::fault::FaultMode;
 use hugekit::snapshot::{Builder, Changes, Epoch, Granule, Reserve};
 use hugekit::{HUGE_PAGE_BYTES as HUGE, Snapshot, SnapshotError};
+use hugekit_testing::racing;
+use hugekit_testing::states::saved;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -29,15 +31,6 @@ fn first(fault_mode: FaultMode, memory: *const [u8], granule: Granule) -> Change
 fn since(fault_mode: FaultMode, epoch: Epoch) -> Changes {
     // SAFETY: no test blocks SIGBUS or has the kernel write there but where it says so.
     unsafe { builder(fault_mode).since(epoch) }.unwrap()
-}
-
-/// Puts what has changed into an image of the state before.
-fn saved(changes: Changes, image: &mut [u8]) -> Epoch {
-    let put = |offset: usize, bytes: &[u8]| {
-        image[offset..offset + bytes.len()].copy_from_slice(bytes);
-        Ok(())
-    };
-    changes.deliver(put).unwrap()
 }
 
 /// Beginnings and ends.
@@ -265,36 +258,10 @@ impl Model {
     }
 }
 
-/// Each word of the memory counts: what is saved lies between what it was before the call and after it, and no write
-/// is forgotten.
 fn epochs_under_writers_forget_no_write(fault_mode: FaultMode) {
     let memory = Memory::filled(4 * HUGE, true, 0);
-    let stop = AtomicBool::new(false);
-    let write = |first: usize| {
-        let mut count = first;
-        while !stop.load(Ordering::Relaxed) {
-            let word = count.wrapping_mul(0x9e37_79b9) % (memory.len() / 8);
-            memory.words()[word].fetch_add(1, Ordering::Relaxed);
-            count += 1;
-        }
-    };
-    thread::scope(|scope| {
-        scope.spawn(|| write(0));
-        scope.spawn(|| write(1 << 40));
-        let mut image = vec![0; memory.len()];
-        let mut epoch = saved(first(fault_mode, memory.range(), Granule::Small), &mut image);
-        for round in 0..40 {
-            let before = crate::fixture::loaded(&memory);
-            let changes = since(fault_mode, epoch);
-            let after = crate::fixture::loaded(&memory);
-            epoch = saved(changes, &mut image);
-            for ((word, least), most) in words(&image).zip(&before).zip(&after) {
-                assert!((*least..=*most).contains(&word), "round {round}");
-            }
-        }
-        stop.store(true, Ordering::Relaxed);
-        drop(epoch);
-    });
+    let first = || first(fault_mode, memory.range(), Granule::Small);
+    racing::epochs_forget_no_write(memory.words(), first, |epoch| since(fault_mode, epoch), |_| ());
 }
 
 fn epoch_of_memory_that_is_gone_is_an_error_and_of_what_took_its_place_all_of_it(
@@ -416,33 +383,15 @@ fn changes_whose_taker_fails_late_or_panics_end(fault_mode: FaultMode) {
     assert_is_plain(&memory);
 }
 
-pub(crate) const CHECKS: &[Check] = &[
-    ("reserve_goes_from_one_state_to_the_next", reserve_goes_from_one_state_to_the_next),
-    ("changes_whose_taker_fails_late_or_panics_end", changes_whose_taker_fails_late_or_panics_end),
-    (
-        "epoch_has_the_granules_that_were_written_and_no_others",
-        epoch_has_the_granules_that_were_written_and_no_others,
-    ),
-    (
-        "edge_that_is_read_ahead_leaves_the_granule_before_it_where_it_is",
-        edge_that_is_read_ahead_leaves_the_granule_before_it_where_it_is,
-    ),
-    ("epochs_under_any_steps_follow_the_model", epochs_under_any_steps_follow_the_model),
-    (
-        "[slow: threads must meet] epochs_under_writers_forget_no_write",
-        epochs_under_writers_forget_no_write,
-    ),
-    (
-        "epoch_of_memory_that_is_gone_is_an_error_and_of_what_took_its_place_all_of_it",
-        epoch_of_memory_that_is_gone_is_an_error_and_of_what_took_its_place_all_of_it,
-    ),
-    (
-        "granule_that_is_written_in_each_state_is_not_watched_and_is_looked_at_again",
-        granule_that_is_written_in_each_state_is_not_watched_and_is_looked_at_again,
-    ),
-    (
-        "changes_that_are_not_taken_leave_memory_plain",
-        changes_that_are_not_taken_leave_memory_plain,
-    ),
-    ("epoch_is_not_in_a_forked_child", epoch_is_not_in_a_forked_child),
+pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
+    reserve_goes_from_one_state_to_the_next,
+    changes_whose_taker_fails_late_or_panics_end,
+    epoch_has_the_granules_that_were_written_and_no_others,
+    edge_that_is_read_ahead_leaves_the_granule_before_it_where_it_is,
+    epochs_under_any_steps_follow_the_model,
+    "[slow: threads must meet] " epochs_under_writers_forget_no_write,
+    epoch_of_memory_that_is_gone_is_an_error_and_of_what_took_its_place_all_of_it,
+    granule_that_is_written_in_each_state_is_not_watched_and_is_looked_at_again,
+    changes_that_are_not_taken_leave_memory_plain,
+    epoch_is_not_in_a_forked_child,
 ];

@@ -3,11 +3,11 @@
 use std::fs::File;
 use std::io::Read;
 use std::sync::LazyLock;
-use std::sync::atomic::Ordering;
 
 use hugekit::fault::FaultMode;
 use hugekit::snapshot::{Granule, Reserve};
 use hugekit::{HUGE_PAGE_BYTES as HUGE, Snapshot, SnapshotError};
+pub(crate) use hugekit_testing::states::{copied, words};
 
 use crate::memory::Memory;
 
@@ -39,18 +39,8 @@ pub(crate) fn of_all(fault_mode: FaultMode, memory: &Memory) -> Snapshot {
     of(fault_mode, memory.range(), Granule::Auto).unwrap()
 }
 
-pub(crate) fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
-    bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap()))
-}
-
 pub(crate) fn loaded(memory: &Memory) -> Vec<u64> {
-    memory.words().iter().map(|word| word.load(Ordering::Relaxed)).collect()
-}
-
-pub(crate) fn copied(snapshot: Snapshot) -> Vec<u8> {
-    let mut copy = vec![0; snapshot.len()];
-    snapshot.copy_to(&mut copy).unwrap();
-    copy
+    hugekit_testing::states::loaded(memory.words())
 }
 
 /// No thread serves it any more: the kernel may have all of it written by a system call.

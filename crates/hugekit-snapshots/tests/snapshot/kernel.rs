@@ -53,13 +53,7 @@ fn copy_into_protected_memory_delivers_every_byte(fault_mode: FaultMode) {
     assert!(words(bytes).all(|word| word == 5));
 }
 
-pub(crate) const CHECKS: &[Check] = &[
-    (
-        "system_call_into_a_snapshots_memory_writes_where_it_may",
-        system_call_into_a_snapshots_memory_writes_where_it_may,
-    ),
-    (
-        "copy_into_protected_memory_delivers_every_byte",
-        copy_into_protected_memory_delivers_every_byte,
-    ),
+pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
+    system_call_into_a_snapshots_memory_writes_where_it_may,
+    copy_into_protected_memory_delivers_every_byte,
 ];

@@ -163,26 +163,11 @@ fn copies_without_addresses_are_an_error_with_a_remedy(fault_mode: FaultMode) {
     assert_eq!(code, 0);
 }
 
-pub(crate) const CHECKS: &[Check] = &[
-    (
-        "[slow: it copies up to 1 GiB] snapshot_of_memory_that_is_all_rewritten_holds_what_was",
-        snapshot_of_memory_that_is_all_rewritten_holds_what_was,
-    ),
-    (
-        "snapshots_of_several_ranges_that_are_all_rewritten_hold_what_was",
-        snapshots_of_several_ranges_that_are_all_rewritten_hold_what_was,
-    ),
-    (
-        "reserve_beyond_the_limit_is_held_all_the_same",
-        reserve_beyond_the_limit_is_held_all_the_same,
-    ),
-    ("lost_snapshot_names_a_limit_that_works", lost_snapshot_names_a_limit_that_works),
-    (
-        "epochs_of_memory_that_is_all_rewritten_are_saved",
-        epochs_of_memory_that_is_all_rewritten_are_saved,
-    ),
-    (
-        "copies_without_addresses_are_an_error_with_a_remedy",
-        copies_without_addresses_are_an_error_with_a_remedy,
-    ),
+pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
+    "[slow: it copies up to 1 GiB] " snapshot_of_memory_that_is_all_rewritten_holds_what_was,
+    snapshots_of_several_ranges_that_are_all_rewritten_hold_what_was,
+    reserve_beyond_the_limit_is_held_all_the_same,
+    lost_snapshot_names_a_limit_that_works,
+    epochs_of_memory_that_is_all_rewritten_are_saved,
+    copies_without_addresses_are_an_error_with_a_remedy,
 ];

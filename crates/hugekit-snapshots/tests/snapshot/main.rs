@@ -24,7 +24,7 @@ use fixture::{Check, FAULT_MODES, RESERVE, of};
 use hugekit::HUGE_PAGE_BYTES as HUGE;
 use hugekit::fault::FaultMode;
 use hugekit::snapshot::Granule;
-use libtest_mimic::{Arguments, Completion, Trial};
+use libtest_mimic::{Arguments, Trial};
 use memory::Memory;
 
 fn trials(fault_mode: FaultMode, checks: &[Check]) -> Vec<Trial> {
@@ -40,14 +40,7 @@ fn trials(fault_mode: FaultMode, checks: &[Check]) -> Vec<Trial> {
             check(fault_mode);
             Ok(())
         };
-        let trial = backings::marked(&label, name, run);
-        match &lacking {
-            None => trial,
-            Some(reason) => {
-                let reason = reason.clone();
-                Trial::ignorable_test(trial.name(), move || Ok(Completion::ignored_with(reason)))
-            }
-        }
+        backings::unless_lacking(backings::marked(&label, name, run), lacking.as_deref())
     };
     checks.iter().map(trial).collect()
 }

@@ -130,4 +130,4 @@ fn split(memory: &Memory, at: usize, len: usize) {
 }
 
 pub(crate) const CHECKS: &[Check] =
-    &[("snapshots_under_any_steps_follow_the_model", snapshots_under_any_steps_follow_the_model)];
+    hugekit_testing::checks![snapshots_under_any_steps_follow_the_model];

@@ -189,25 +189,10 @@ fn snapshot_of_merged_pages_is_whole_or_an_error(fault_mode: FaultMode) {
     memory.words()[5].store(9, Ordering::Relaxed);
 }
 
-pub(crate) const CHECKS: &[Check] = &[
-    (
-        "snapshot_after_what_owners_do_is_whole_or_an_error",
-        snapshot_after_what_owners_do_is_whole_or_an_error,
-    ),
-    (
-        "[slow: threads must meet] copy_beside_what_owners_do_is_whole_or_an_error",
-        copy_beside_what_owners_do_is_whole_or_an_error,
-    ),
-    (
-        "snapshot_of_discarded_memory_holds_what_was_retained",
-        snapshot_of_discarded_memory_holds_what_was_retained,
-    ),
-    (
-        "snapshot_beside_a_later_one_notices_a_discard",
-        snapshot_beside_a_later_one_notices_a_discard,
-    ),
-    (
-        "snapshot_of_merged_pages_is_whole_or_an_error",
-        snapshot_of_merged_pages_is_whole_or_an_error,
-    ),
+pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
+    snapshot_after_what_owners_do_is_whole_or_an_error,
+    "[slow: threads must meet] " copy_beside_what_owners_do_is_whole_or_an_error,
+    snapshot_of_discarded_memory_holds_what_was_retained,
+    snapshot_beside_a_later_one_notices_a_discard,
+    snapshot_of_merged_pages_is_whole_or_an_error,
 ];

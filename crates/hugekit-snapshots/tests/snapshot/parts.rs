@@ -158,8 +158,8 @@ fn of_several_neighbours_shares_one_snapshot(fault_mode: FaultMode) {
     assert!(unsafe { builder.take_many(&[]) }.unwrap().is_empty());
 }
 
-pub(crate) const CHECKS: &[Check] = &[
-    ("view_of_a_list_rebases_its_pointers", view_of_a_list_rebases_its_pointers),
-    ("split_into_pieces_reads_each_apart", split_into_pieces_reads_each_apart),
-    ("of_several_neighbours_shares_one_snapshot", of_several_neighbours_shares_one_snapshot),
+pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
+    view_of_a_list_rebases_its_pointers,
+    split_into_pieces_reads_each_apart,
+    of_several_neighbours_shares_one_snapshot,
 ];

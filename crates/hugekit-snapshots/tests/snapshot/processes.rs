@@ -64,10 +64,7 @@ fn snapshot_beside_forked_children_holds_what_was(fault_mode: FaultMode) {
     });
 }
 
-pub(crate) const CHECKS: &[Check] = &[
-    ("snapshot_in_a_forked_child_is_refused", snapshot_in_a_forked_child_is_refused),
-    (
-        "snapshot_beside_forked_children_holds_what_was",
-        snapshot_beside_forked_children_holds_what_was,
-    ),
+pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
+    snapshot_in_a_forked_child_is_refused,
+    snapshot_beside_forked_children_holds_what_was,
 ];

@@ -147,17 +147,8 @@ fn snapshot_beside_a_thread_that_blocks_sigbus_names_it(fault_mode: FaultMode) {
     assert_eq!(code, 0);
 }
 
-pub(crate) const CHECKS: &[Check] = &[
-    (
-        "snapshot_of_unsuitable_memory_is_refused_and_says_why",
-        snapshot_of_unsuitable_memory_is_refused_and_says_why,
-    ),
-    (
-        "snapshot_of_another_userfaultfds_memory_is_refused",
-        snapshot_of_another_userfaultfds_memory_is_refused,
-    ),
-    (
-        "snapshot_beside_a_thread_that_blocks_sigbus_names_it",
-        snapshot_beside_a_thread_that_blocks_sigbus_names_it,
-    ),
+pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
+    snapshot_of_unsuitable_memory_is_refused_and_says_why,
+    snapshot_of_another_userfaultfds_memory_is_refused,
+    snapshot_beside_a_thread_that_blocks_sigbus_names_it,
 ];

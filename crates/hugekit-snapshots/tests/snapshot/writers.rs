@@ -7,50 +7,16 @@ use std::thread;
 use hugekit::fault::FaultMode;
 use hugekit::snapshot::Granule;
 use hugekit::{HUGE_PAGE_BYTES as HUGE, Snapshot, SnapshotError};
+use hugekit_testing::racing;
 
-use crate::fixture::{Check, PAGE, SMALL, assert_is_plain, copied, loaded, of, words};
+use crate::fixture::{Check, PAGE, SMALL, assert_is_plain, of};
 use crate::memory::Memory;
 
-/// Writers number the words at both ends of each block, the first one first: in the snapshot the second may be
-/// behind by one, never ahead, and neither is older than what was there before, or newer than afterwards.
 fn snapshot_under_racing_writers_keeps_their_order(fault_mode: FaultMode) {
     for granule in [Granule::Huge, Granule::Small] {
         let memory = Memory::filled(8 * HUGE, true, 0);
-        let blocks = memory.len() / SMALL;
-        let ends = |block: usize| (block * SMALL / 8, (block + 1) * SMALL / 8 - 1);
-        let stop = AtomicBool::new(false);
-        thread::scope(|scope| {
-            for writer in 0..2_usize {
-                let (memory, stop) = (&memory, &stop);
-                scope.spawn(move || {
-                    for number in 1.. {
-                        for block in (writer..blocks).step_by(2) {
-                            if stop.load(Ordering::Relaxed) {
-                                return;
-                            }
-                            let (first, last) = ends(block);
-                            memory.words()[first].store(number, Ordering::SeqCst);
-                            memory.words()[last].store(number, Ordering::SeqCst);
-                        }
-                    }
-                });
-            }
-            for _ in 0..12 {
-                let before = loaded(&memory);
-                let snapshot = of(fault_mode, memory.range(), granule).unwrap();
-                let after = loaded(&memory);
-                let copy: Vec<u64> = words(&copied(snapshot)).collect();
-                for block in 0..blocks {
-                    let (first, last) = ends(block);
-                    let seen = (copy[first], copy[last]);
-                    assert!(seen.1 <= seen.0 && seen.0 <= seen.1 + 1, "{block}: {seen:?}");
-                    for at in [first, last] {
-                        assert!((before[at]..=after[at]).contains(&copy[at]), "{at}");
-                    }
-                }
-            }
-            stop.store(true, Ordering::Relaxed);
-        });
+        let take = || of(fault_mode, memory.range(), granule).unwrap();
+        racing::snapshots_keep_order(memory.words(), SMALL, 12, take);
     }
 }
 
@@ -124,17 +90,8 @@ fn snapshot_beyond_its_cow_limit_is_lost_and_writers_go_on(fault_mode: FaultMode
     assert_is_plain(&memory);
 }
 
-pub(crate) const CHECKS: &[Check] = &[
-    (
-        "[slow: threads must meet] snapshot_under_racing_writers_keeps_their_order",
-        snapshot_under_racing_writers_keeps_their_order,
-    ),
-    (
-        "[slow: threads must meet] snapshots_that_come_and_go_under_writers_hold_what_was",
-        snapshots_that_come_and_go_under_writers_hold_what_was,
-    ),
-    (
-        "snapshot_beyond_its_cow_limit_is_lost_and_writers_go_on",
-        snapshot_beyond_its_cow_limit_is_lost_and_writers_go_on,
-    ),
+pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
+    "[slow: threads must meet] " snapshot_under_racing_writers_keeps_their_order,
+    "[slow: threads must meet] " snapshots_that_come_and_go_under_writers_hold_what_was,
+    snapshot_beyond_its_cow_limit_is_lost_and_writers_go_on,
 ];

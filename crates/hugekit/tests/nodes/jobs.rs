@@ -193,15 +193,9 @@ fn populate_helps_on_the_node_that_the_pages_come_from(huge: bool) {
 
 pub(crate) type Check = (&'static str, fn(bool));
 
-pub(crate) const CHECKS: &[Check] = &[
-    ("chunks_run_on_the_node_that_holds_them", chunks_run_on_the_node_that_holds_them),
-    ("chunks_of_several_nodes_run_anywhere", chunks_of_several_nodes_run_anywhere),
-    (
-        "operations_help_on_the_node_that_holds_the_memory",
-        operations_help_on_the_node_that_holds_the_memory,
-    ),
-    (
-        "populate_helps_on_the_node_that_the_pages_come_from",
-        populate_helps_on_the_node_that_the_pages_come_from,
-    ),
+pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
+    chunks_run_on_the_node_that_holds_them,
+    chunks_of_several_nodes_run_anywhere,
+    operations_help_on_the_node_that_holds_the_memory,
+    populate_helps_on_the_node_that_the_pages_come_from,
 ];

@@ -213,15 +213,12 @@ fn jobs_follow_a_region_to_its_new_node(backing: Backing) {
     }
 }
 
-pub(crate) const OF_POOLS: &[Check] = &[
-    ("region_that_moves_is_cleared_and_written", region_that_moves_is_cleared_and_written),
-    ("region_that_moves_is_served", region_that_moves_is_served),
-    ("forks_that_move_keep_their_bytes", forks_that_move_keep_their_bytes),
-    (
-        "snapshot_of_a_region_that_moves_is_one_moment",
-        snapshot_of_a_region_that_moves_is_one_moment,
-    ),
-    ("jobs_follow_a_region_to_its_new_node", jobs_follow_a_region_to_its_new_node),
+pub(crate) const OF_POOLS: &[Check] = hugekit_testing::checks![
+    region_that_moves_is_cleared_and_written,
+    region_that_moves_is_served,
+    forks_that_move_keep_their_bytes,
+    snapshot_of_a_region_that_moves_is_one_moment,
+    jobs_follow_a_region_to_its_new_node,
 ];
 
 /// A point in time of a program's own memory.
@@ -265,7 +262,7 @@ fn jobs_follow_memory_that_a_policy_moves(huge: bool) {
     }
 }
 
-pub(crate) const OF_MEMORY: &[CheckOfMemory] = &[
-    ("snapshot_of_memory_that_moves_is_one_moment", snapshot_of_memory_that_moves_is_one_moment),
-    ("jobs_follow_memory_that_a_policy_moves", jobs_follow_memory_that_a_policy_moves),
+pub(crate) const OF_MEMORY: &[CheckOfMemory] = hugekit_testing::checks![
+    snapshot_of_memory_that_moves_is_one_moment,
+    jobs_follow_memory_that_a_policy_moves,
 ];

@@ -148,12 +148,9 @@ fn pool_bound_to_a_node_without_enough_is_refused(backing: Backing) {
     }
 }
 
-pub(crate) const CHECKS: &[Check] = &[
-    ("region_of_any_policy_is_where_it_says", region_of_any_policy_is_where_it_says),
-    ("pool_populated_by_threads_is_where_it_says", pool_populated_by_threads_is_where_it_says),
-    ("fork_of_a_bound_region_is_where_it_is", fork_of_a_bound_region_is_where_it_is),
-    (
-        "pool_bound_to_a_node_without_enough_is_refused",
-        pool_bound_to_a_node_without_enough_is_refused,
-    ),
+pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
+    region_of_any_policy_is_where_it_says,
+    pool_populated_by_threads_is_where_it_says,
+    fork_of_a_bound_region_is_where_it_is,
+    pool_bound_to_a_node_without_enough_is_refused,
 ];

@@ -19,7 +19,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
 
 use fixture::{Case, signal_stack};
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use hugekit_testing::trials::unless_lacking;
+use libtest_mimic::{Arguments, Failed, Trial};
 
 /// Names the case that this process is.
 const CASE: &str = "HUGEKIT_SIGNAL_CASE";
@@ -77,18 +78,11 @@ fn trial(&(name, _, signal): &Case, forbidden: Option<&str>) -> Trial {
     // SAFETY: no precondition.
     let is_root = unsafe { libc::geteuid() } == 0;
     if needs_root && !is_root {
-        let reason = "only root can become an unprivileged user";
-        return Trial::ignorable_test(name, move || Ok(Completion::ignored_with(reason)));
+        return unless_lacking(trial, Some("only root can become an unprivileged user"));
     }
     // Those of threads say so by their names.
     let for_threads = permitted::lacking_for_threads().filter(|_| name.contains("_threaded_"));
-    match forbidden.or(for_threads.as_deref()) {
-        Some(reason) => {
-            let reason = reason.to_owned();
-            Trial::ignorable_test(trial.name(), move || Ok(Completion::ignored_with(reason)))
-        }
-        None => trial,
-    }
+    unless_lacking(trial, forbidden.or(for_threads.as_deref()))
 }
 
 /// Some of the processes are meant to die, and none may wait for ever.

@@ -6,26 +6,27 @@ use std::sync::atomic::Ordering;
 
 use hugekit::fault::FaultMode;
 use hugekit::pool::Backing;
-use hugekit::snapshot::{Builder, Changes, Epoch, Reserve, View};
+use hugekit::snapshot::{Builder, Epoch, Reserve, View};
 use hugekit::{HUGE_PAGE_BYTES, Snapshot, SnapshotError};
+use hugekit_testing::states::try_save;
 
 use super::Run;
 use crate::case::Point;
 use crate::memory::Memory;
 
-pub(super) const EACH: &[(&str, Run)] = &[
-    ("memory_is_snapshotted", memory_is_snapshotted),
-    ("several_are_snapshotted", several_are_snapshotted),
-    ("snapshotted_memory_is_written", snapshotted_memory_is_written),
-    ("a_snapshot_is_read", a_snapshot_is_read),
-    ("a_snapshot_is_copied", a_snapshot_is_copied),
-    ("a_snapshot_is_viewed", a_snapshot_is_viewed),
-    ("a_snapshot_is_dropped", a_snapshot_is_dropped),
-    ("a_snapshot_is_copied_in_the_background", a_snapshot_is_copied_in_the_background),
-    ("a_reserve_is_made", a_reserve_is_made),
-    ("an_epoch_begins", an_epoch_begins),
-    ("watched_memory_is_written", watched_memory_is_written),
-    ("a_state_follows_an_epoch", a_state_follows_an_epoch),
+pub(super) const EACH: &[(&str, Run)] = hugekit_testing::checks![
+    memory_is_snapshotted,
+    several_are_snapshotted,
+    snapshotted_memory_is_written,
+    a_snapshot_is_read,
+    a_snapshot_is_copied,
+    a_snapshot_is_viewed,
+    a_snapshot_is_dropped,
+    a_snapshot_is_copied_in_the_background,
+    a_reserve_is_made,
+    an_epoch_begins,
+    watched_memory_is_written,
+    a_state_follows_an_epoch,
 ];
 
 const LEN: usize = 3 << 20;
@@ -180,18 +181,10 @@ fn a_reserve_is_made(point: &Point, _: Backing, fault_mode: FaultMode) {
     is_read_as_taken(point, snapshot);
 }
 
-/// Puts what has changed into an image of the state before.
-fn saved(changes: Changes, image: &mut [u8]) -> Result<Epoch, SnapshotError> {
-    changes.deliver(|offset, bytes| {
-        image[offset..offset + bytes.len()].copy_from_slice(bytes);
-        Ok(())
-    })
-}
-
 fn begun(fault_mode: FaultMode, memory: &Memory, image: &mut [u8]) -> Result<Epoch, SnapshotError> {
     // SAFETY: no thread blocks SIGBUS, or has the kernel write there.
     unsafe { builder(fault_mode).first_epoch(memory.range()) }
-        .and_then(|changes| saved(changes, image))
+        .and_then(|changes| try_save(changes, image))
 }
 
 /// The next state has what was written, whatever was refused before; or there is none.
@@ -203,8 +196,8 @@ fn is_gone_on_from(
     mut image: Vec<u8>,
 ) {
     // SAFETY: no thread blocks SIGBUS, or has the kernel write there.
-    let next =
-        unsafe { builder(fault_mode).since(epoch) }.and_then(|changes| saved(changes, &mut image));
+    let next = unsafe { builder(fault_mode).since(epoch) }
+        .and_then(|changes| try_save(changes, &mut image));
     if point.unless_lost(next, SnapshotError::kind).is_some() {
         let words = image.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap()));
         let now = memory.words().iter().map(|word| word.load(Ordering::Relaxed));

@@ -5,35 +5,36 @@ use hugekit::pool::Backing;
 use hugekit::region::ForkError;
 use hugekit::snapshot::{Changes, Epoch};
 use hugekit::{Pool, Region, RegionError, Snapshot, SnapshotError};
+use hugekit_testing::states::{saved, try_save};
 
 use super::{
     FOLIOS, Run, is_filled, is_painted, is_whole, is_zero, is_zero_or_painted, paint, soiled,
 };
 use crate::case::Point;
 
-pub(super) const EACH: &[(&str, Run)] = &[
-    ("a_region_is_forked", a_region_is_forked),
-    ("a_fork_is_forked", a_fork_is_forked),
-    ("forks_are_written", forks_are_written),
-    ("a_fork_is_made_ready", a_fork_is_made_ready),
-    ("a_fork_that_was_read_is_made_ready", a_fork_that_was_read_is_made_ready),
-    ("a_fork_is_prefaulted", a_fork_is_prefaulted),
-    ("a_fork_is_released", a_fork_is_released),
-    ("a_fork_is_truncated", a_fork_is_truncated),
-    ("forks_are_dropped", forks_are_dropped),
-    ("a_fork_is_retired", a_fork_is_retired),
-    ("a_range_is_pinned", a_range_is_pinned),
-    ("a_region_is_snapshotted", a_region_is_snapshotted),
-    ("a_snapshotted_region_is_written", a_snapshotted_region_is_written),
-    ("a_snapshot_of_a_region_is_read", a_snapshot_of_a_region_is_read),
-    ("a_watched_region_is_written", a_watched_region_is_written),
-    ("a_state_follows_an_epoch_of_a_region", a_state_follows_an_epoch_of_a_region),
+pub(super) const EACH: &[(&str, Run)] = hugekit_testing::checks![
+    a_region_is_forked,
+    a_fork_is_forked,
+    forks_are_written,
+    a_fork_is_made_ready,
+    a_fork_that_was_read_is_made_ready,
+    a_fork_is_prefaulted,
+    a_fork_is_released,
+    a_fork_is_truncated,
+    forks_are_dropped,
+    a_fork_is_retired,
+    a_range_is_pinned,
+    a_region_is_snapshotted,
+    a_snapshotted_region_is_written,
+    a_snapshot_of_a_region_is_read,
+    a_watched_region_is_written,
+    a_state_follows_an_epoch_of_a_region,
 ];
 
 /// What goes another way on transparent huge pages: in place, the rights of mappings hold writes back; where threads serve
 /// faults, what is shared is taken out of the page tables.
 pub(super) const ON_HUGE_PAGES: &[(&str, Run)] =
-    &[("a_region_is_forked", a_region_is_forked), ("forks_are_written", forks_are_written)];
+    hugekit_testing::checks![a_region_is_forked, forks_are_written,];
 
 /// A pool of three regions, and one of them, painted.
 fn pool(backing: Backing) -> (Pool, Region) {
@@ -253,23 +254,15 @@ fn a_snapshot_of_a_region_is_read(point: &Point, backing: Backing, fault_mode: F
     is_whole(point, &pool);
 }
 
-/// Puts what has changed into an image of the state before.
-fn saved(changes: Changes, image: &mut [u8]) -> Result<Epoch, SnapshotError> {
-    changes.deliver(|offset, bytes| {
-        image[offset..offset + bytes.len()].copy_from_slice(bytes);
-        Ok(())
-    })
-}
-
 fn begun(region: &Region, fault_mode: FaultMode) -> (Epoch, Vec<u8>) {
     let mut image = vec![0; region.len()];
     let changes = Changes::first(region.fork_builder().fault_mode(fault_mode)).unwrap();
-    (saved(changes, &mut image).unwrap(), image)
+    (saved(changes, &mut image), image)
 }
 
 /// The next state has what was written, whatever was refused before; or there is none.
 fn is_gone_on_from(point: &Point, region: &mut Region, epoch: Epoch, mut image: Vec<u8>) {
-    let next = Changes::since(&*region, epoch).and_then(|changes| saved(changes, &mut image));
+    let next = Changes::since(&*region, epoch).and_then(|changes| try_save(changes, &mut image));
     if point.unless_lost(next, SnapshotError::kind).is_some() {
         point.check(region[..] == image, "a write was forgotten");
     }

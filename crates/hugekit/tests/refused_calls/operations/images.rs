@@ -10,10 +10,10 @@ use hugekit::pool::Backing;
 use super::{FOLIOS, Run};
 use crate::case::{Point, have};
 
-pub(super) const EACH: &[(&str, Run)] = &[
-    ("an_image_is_loaded", an_image_is_loaded),
-    ("an_image_is_written_to_a_tmpfs", an_image_is_written_to_a_tmpfs),
-    ("an_image_is_mapped", an_image_is_mapped),
+pub(super) const EACH: &[(&str, Run)] = hugekit_testing::checks![
+    an_image_is_loaded,
+    an_image_is_written_to_a_tmpfs,
+    an_image_is_mapped,
 ];
 
 /// A file of memory in which each granule has a byte.

@@ -18,11 +18,11 @@ use rustix::net::{
 use super::{FOLIOS, Run, is_whole, is_zero};
 use crate::case::{Point, have};
 
-pub(super) const EACH: &[(&str, Run)] = &[
-    ("a_file_is_made", a_file_is_made),
-    ("a_file_is_made_in_a_folder", a_file_is_made_in_a_folder),
-    ("a_file_is_adopted", a_file_is_adopted),
-    ("a_lease_is_asked_for", a_lease_is_asked_for),
+pub(super) const EACH: &[(&str, Run)] = hugekit_testing::checks![
+    a_file_is_made,
+    a_file_is_made_in_a_folder,
+    a_file_is_adopted,
+    a_lease_is_asked_for,
 ];
 
 /// As long on base pages, so that it is one of shared memory in whole folios, whatever its pages.

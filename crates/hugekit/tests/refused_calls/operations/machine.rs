@@ -10,15 +10,12 @@ use hugekit_machine::Root;
 use super::Run;
 use crate::case::Point;
 
-pub(super) const EACH: &[(&str, Run)] = &[
-    ("the_machine_is_read", the_machine_is_read),
-    ("the_machine_is_examined", the_machine_is_examined),
-    ("the_profile_is_found", the_profile_is_found),
-];
+pub(super) const EACH: &[(&str, Run)] =
+    hugekit_testing::checks![the_machine_is_read, the_machine_is_examined, the_profile_is_found,];
 
 /// Whatever cannot be read is an error that names the file, and nothing else.
 /// Of these, those that promise to work when memory is short.
-pub(super) const SHORT: &[(&str, Run)] = &[("the_profile_is_found", the_profile_is_found)];
+pub(super) const SHORT: &[(&str, Run)] = hugekit_testing::checks![the_profile_is_found];
 
 fn the_machine_is_read(point: &Point, _: Backing, _: FaultMode) {
     let root = &Root::default();

@@ -6,26 +6,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use hugekit::fault::FaultMode;
 use hugekit::pool::{Backing, Clearing};
 use hugekit::region::RegionBuilder;
-use hugekit::{Pool, PoolError, RegionError};
+use hugekit::{Pool, PoolError, Region, RegionError};
 use hugekit_bulk::parallel::Threads;
 
 use super::{FOLIOS, Run, is_painted, is_whole, is_zero, paint, soiled};
 use crate::case::{Point, have};
 
-pub(super) const EACH: &[(&str, Run)] = &[
-    ("a_pool_is_built", a_pool_is_built),
-    ("a_pool_is_dropped", a_pool_is_dropped),
-    ("inherited_memory_is_made", inherited_memory_is_made),
-    ("inherited_memory_is_dropped", inherited_memory_is_dropped),
-    ("a_ladder_is_gone_down", a_ladder_is_gone_down),
-    ("dirty_folios_are_handed_out", dirty_folios_are_handed_out),
-    ("holes_are_handed_out", holes_are_handed_out),
-    ("a_pool_is_scrubbed", a_pool_is_scrubbed),
-    ("a_region_is_dropped", a_region_is_dropped),
-    ("a_region_is_prefaulted", a_region_is_prefaulted),
-    ("a_region_is_released", a_region_is_released),
-    ("a_region_is_truncated", a_region_is_truncated),
-    ("a_region_is_retired", a_region_is_retired),
+pub(super) const EACH: &[(&str, Run)] = hugekit_testing::checks![
+    a_pool_is_built,
+    a_pool_is_dropped,
+    inherited_memory_is_made,
+    inherited_memory_is_dropped,
+    a_ladder_is_gone_down,
+    dirty_folios_are_handed_out,
+    holes_are_handed_out,
+    a_pool_is_scrubbed,
+    a_region_is_dropped,
+    a_region_is_prefaulted,
+    a_region_is_released,
+    a_region_is_truncated,
+    a_region_is_retired,
 ];
 
 fn a_pool_is_built(point: &Point, backing: Backing, _: FaultMode) {
@@ -107,18 +107,26 @@ fn a_region_is_dropped(point: &Point, backing: Backing, _: FaultMode) {
 fn a_region_is_prefaulted(point: &Point, backing: Backing, _: FaultMode) {
     let pool = soiled(backing, 1);
     let region = pool.region(pool.capacity()).unwrap();
+    prefault(point, &pool, region);
+}
+
+pub(super) fn prefault(point: &Point, pool: &Pool, region: Region) {
     let done = point.refuse(|| {
         region.populate_with(0..region.len(), &PopulateOptions::new().threads(Threads::Exactly(2)))
     });
     point.unless_refused(done, RegionError::kind);
     point.check(is_zero(&region), "not clean");
     drop(region);
-    is_whole(point, &pool);
+    is_whole(point, pool);
 }
 
 fn a_region_is_released(point: &Point, backing: Backing, _: FaultMode) {
     let pool = soiled(backing, 1);
-    let mut region = pool.region(pool.capacity()).unwrap();
+    let region = pool.region(pool.capacity()).unwrap();
+    release(point, &pool, region);
+}
+
+pub(super) fn release(point: &Point, pool: &Pool, mut region: Region) {
     paint(&mut region);
     let len = region.len();
     let released = point.refuse(|| region.release(0..len));
@@ -127,7 +135,7 @@ fn a_region_is_released(point: &Point, backing: Backing, _: FaultMode) {
         None => point.check(is_painted(&region), "changed"),
     }
     drop(region);
-    is_whole(point, &pool);
+    is_whole(point, pool);
 }
 
 fn a_region_is_truncated(point: &Point, backing: Backing, _: FaultMode) {

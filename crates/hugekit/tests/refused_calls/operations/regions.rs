@@ -1,23 +1,22 @@
 //! Regions that are cleared when they are touched.
 
-use hugekit::PopulateOptions;
 use hugekit::fault::FaultMode;
 use hugekit::pool::{Backing, Clearing};
 use hugekit::{Pool, PoolError, Region, RegionError};
-use hugekit_bulk::parallel::Threads;
 
+use super::pools::{prefault, release};
 use super::{Run, is_painted, is_whole, is_zero, paint, soiled};
 use crate::case::Point;
 
-pub(super) const EACH: &[(&str, Run)] = &[
-    ("a_served_region_is_built", a_served_region_is_built),
-    ("a_served_region_is_touched", a_served_region_is_touched),
-    ("a_served_region_is_made_ready", a_served_region_is_made_ready),
-    ("a_served_region_is_prefaulted", a_served_region_is_prefaulted),
-    ("a_served_region_is_released", a_served_region_is_released),
-    ("a_served_region_is_truncated", a_served_region_is_truncated),
-    ("a_served_region_is_dropped", a_served_region_is_dropped),
-    ("a_served_region_is_retired", a_served_region_is_retired),
+pub(super) const EACH: &[(&str, Run)] = hugekit_testing::checks![
+    a_served_region_is_built,
+    a_served_region_is_touched,
+    a_served_region_is_made_ready,
+    a_served_region_is_prefaulted,
+    a_served_region_is_released,
+    a_served_region_is_truncated,
+    a_served_region_is_dropped,
+    a_served_region_is_retired,
 ];
 
 fn build(pool: &Pool, fault_mode: FaultMode) -> Result<Region, PoolError> {
@@ -63,27 +62,13 @@ fn a_served_region_is_made_ready(point: &Point, backing: Backing, fault_mode: Fa
 fn a_served_region_is_prefaulted(point: &Point, backing: Backing, fault_mode: FaultMode) {
     let pool = soiled(backing, 1);
     let region = build(&pool, fault_mode).unwrap();
-    let done = point.refuse(|| {
-        region.populate_with(0..region.len(), &PopulateOptions::new().threads(Threads::Exactly(2)))
-    });
-    point.unless_refused(done, RegionError::kind);
-    point.check(is_zero(&region), "not clean");
-    drop(region);
-    is_whole(point, &pool);
+    prefault(point, &pool, region);
 }
 
 fn a_served_region_is_released(point: &Point, backing: Backing, fault_mode: FaultMode) {
     let pool = soiled(backing, 1);
-    let mut region = build(&pool, fault_mode).unwrap();
-    paint(&mut region);
-    let len = region.len();
-    let released = point.refuse(|| region.release(0..len));
-    match point.unless_refused(released, RegionError::kind) {
-        Some(()) => point.check(is_zero(&region), "not zero"),
-        None => point.check(is_painted(&region), "changed"),
-    }
-    drop(region);
-    is_whole(point, &pool);
+    let region = build(&pool, fault_mode).unwrap();
+    release(point, &pool, region);
 }
 
 fn a_served_region_is_truncated(point: &Point, backing: Backing, fault_mode: FaultMode) {

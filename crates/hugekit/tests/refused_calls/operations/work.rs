@@ -12,11 +12,11 @@ use hugekit_bulk::parallel::{Job, JobError, Threads};
 use super::{Run, is_painted, is_zero, paint};
 use crate::case::Point;
 
-pub(super) const EACH: &[(&str, Run)] = &[
-    ("memory_is_cleared", memory_is_cleared),
-    ("memory_is_copied", memory_is_copied),
-    ("memory_is_populated", memory_is_populated),
-    ("job_beside_others_is_done", job_beside_others_is_done),
+pub(super) const EACH: &[(&str, Run)] = hugekit_testing::checks![
+    memory_is_cleared,
+    memory_is_copied,
+    memory_is_populated,
+    job_beside_others_is_done,
 ];
 
 const LEN: usize = 4 << 20;

@@ -1,21 +1,66 @@
-//! Random requests to this server and to the real one, side by side: the replies are the same.
+//! The programs of Redis and redis-py. `redis-cli` and redis-py are answered, and random requests get
+//! the same replies as from `redis-server`.
 //!
-//! [`INTENDED`] lists where they may differ, and how the test makes the replies alike. Requests that
+//! [`INTENDED`] lists where replies may differ, and how the test makes them alike. Requests that
 //! only one of the servers knows are not sent. `HUGEKIT_FUZZ_SECONDS` and `HUGEKIT_FUZZ_SEED` say for
 //! how long, and from which seed on.
 
-use std::net::TcpStream;
-use std::os::unix::net::UnixStream;
-use std::process::{Child, Stdio};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use hugekit_programs::Unpacked;
+use hugekit_testing::checks;
+use hugekit_testing::trials::Checks;
 use redis::Value;
-use tempfile::tempdir;
 
-use crate::programs;
-use crate::server::{Client, Server};
-use crate::{Checks, checks};
+use crate::server::{Client, Killed, Server};
+
+/// Where `cargo xtask test --install` puts the programs.
+fn installed() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/redis")
+}
+
+/// One of the programs of Redis.
+pub(crate) fn program(name: &str) -> Result<Command, String> {
+    let found = Unpacked::new(installed().join("root")).find(name);
+    found.ok_or_else(|| format!("no {name} (apt-get install redis-tools redis-server)"))
+}
+
+/// A Python that has redis-py.
+pub(crate) fn python() -> Result<Command, String> {
+    let has_it = |python: &PathBuf| {
+        let mut command = Command::new(python);
+        let asked = command.args(["-c", "import redis"]).stderr(Stdio::null()).status();
+        asked.is_ok_and(|status| status.success())
+    };
+    let found = [installed().join("python/bin/python"), "python3".into()].into_iter().find(has_it);
+    found.map(Command::new).ok_or_else(|| "no redis-py (pip install redis)".to_owned())
+}
+
+fn redis_cli_by_each_protocol_is_answered() {
+    let server = Server::start("--memory 16MiB");
+    for protocol in ["-2", "-3"] {
+        let mut command = program("redis-cli").unwrap();
+        command.args([protocol, "-p", &server.port.to_string()]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = b"SET a 2 EX 1000\nINCR a\nTTL a\nGET none\nNONSENSE\nSAVE\n";
+        child.stdin.take().unwrap().write_all(lines).unwrap();
+        let output = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
+        let error = "ERR unknown command 'nonsense'\n";
+        assert_eq!(output, format!("OK\n3\n1000\n\n{error}\nOK\n"));
+    }
+}
+
+fn redis_py_by_each_protocol_is_answered() {
+    let server = Server::start("--memory 64MiB");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/redis_py.py");
+    let output = python().unwrap().arg(script).arg(server.port.to_string()).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && output.stdout == b"answered\n", "{errors}");
+}
 
 /// Requests, with places for a key, a value, a number, a time and a pattern.
 const REQUESTS: &str = "get K;mget K K K;set K V;set K V ex T;set K V px T nx;set K V xx;set K V N;\
@@ -98,7 +143,7 @@ fn request(random: &mut fastrand::Rng, is_queuing: bool) -> Vec<String> {
 }
 
 /// Sends the requests of a seed to both servers.
-fn compare(seed: u64, ours: &mut Client<TcpStream>, theirs: &mut Client<UnixStream>) {
+fn compare(seed: u64, ours: &mut Client, theirs: &mut Client) {
     let (mut random, mut log) = (fastrand::Rng::with_seed(seed), Vec::new());
     let mut queue: Option<Vec<Vec<String>>> = None;
     for _ in 0..60 {
@@ -127,31 +172,23 @@ fn compare(seed: u64, ours: &mut Client<TcpStream>, theirs: &mut Client<UnixStre
     }
 }
 
-/// The real server, killed when it is dropped.
-struct Real(Child);
-
-impl Drop for Real {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 fn random_requests_are_answered_as_by_the_real_server() {
     let number = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().expect(name));
-    let (folder, began) = (tempdir().unwrap(), Instant::now());
-    let socket = folder.path().join("socket");
-    let mut command = programs::redis("redis-server").unwrap();
-    command.args(["--port", "0", "--save", "", "--databases", "1", "--dir"]).arg(folder.path());
-    command.arg("--unixsocket").arg(&socket).stdout(Stdio::null()).stderr(Stdio::null());
-    let _real = Real(command.spawn().unwrap());
-    let connect = || UnixStream::connect(&socket);
-    while connect().is_err() {
+    let (server, began) = (Server::start("--memory 64MiB"), Instant::now());
+    let socket = server.path("socket");
+    let mut command = program("redis-server").unwrap();
+    command.args(["--port", "0", "--save", "", "--databases", "1", "--unixsocket"]).arg(&socket);
+    command.current_dir(server.path("")).stdout(Stdio::null()).stderr(Stdio::null());
+    let _real = Killed(command.spawn().unwrap());
+    let mut theirs = loop {
+        let client = Client::connect(format!("unix://{}", socket.display()));
         assert!(began.elapsed() < Duration::from_secs(60), "{command:?}");
-        thread::sleep(Duration::from_millis(5));
-    }
-    let server = Server::start(folder.path(), &["--memory", "64MiB"]);
-    let (mut ours, mut theirs) = (server.client(), Client::new(connect().unwrap()));
+        match client {
+            Ok(client) => break client,
+            Err(_) => thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    let mut ours = server.client();
     let seconds = number("HUGEKIT_FUZZ_SECONDS").map(Duration::from_secs);
     let first = number("HUGEKIT_FUZZ_SEED").unwrap_or(1);
     for seed in first.. {
@@ -162,4 +199,6 @@ fn random_requests_are_answered_as_by_the_real_server() {
     }
 }
 
-pub(crate) const CHECKS: Checks = checks![random_requests_are_answered_as_by_the_real_server];
+pub(crate) const REDIS_CLI: Checks = checks![redis_cli_by_each_protocol_is_answered];
+pub(crate) const REDIS_PY: Checks = checks![redis_py_by_each_protocol_is_answered];
+pub(crate) const REDIS_SERVER: Checks = checks![random_requests_are_answered_as_by_the_real_server];

@@ -1,0 +1,89 @@
+//! `hugekit restore` as users start it: a stock Cloud Hypervisor runs a VM from an image of a broker.
+
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use hugekit_guests::cloud_hypervisor::{lacking, snapshot_for};
+use hugekit_guests::{CloudHypervisor, Request};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const MIB: u64 = 1 << 20;
+const MEMORY: u64 = 128 * MIB;
+const WRITTEN: Request = Request::Write { start: 16 * MIB, len: 96 * MIB, seed: 7 };
+const DIFFERENT: Request = Request::Verify { start: 16 * MIB, len: 96 * MIB, seed: 7 };
+
+fn hugekit(arguments: &[&str]) -> Command {
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin("hugekit"));
+    command.args(arguments);
+    command
+}
+
+/// A broker that only holds images, which is killed when this is dropped.
+struct Broker(Child);
+
+impl Broker {
+    fn start(socket: &Path) -> Self {
+        let mut command = hugekit(&["broker", "--socket"]);
+        let child = command.arg(socket).stderr(Stdio::null()).spawn().unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        while !socket.exists() {
+            assert!(Instant::now() < until, "the broker does not listen");
+            sleep(Duration::from_millis(5));
+        }
+        Self(child)
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn succeeded(command: &mut Command) -> Output {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+#[test]
+fn vm_runs_from_an_image_of_a_broker() {
+    if let Some(reason) = lacking() {
+        println!("skipped: {reason}");
+        return;
+    }
+    let folder = TempDir::new().unwrap();
+    let (socket, snapshot) = (folder.path().join("broker"), folder.path().join("snapshot"));
+    let mut origin = CloudHypervisor::start(folder.path(), "origin").unwrap();
+    origin.boot(&json!({"size": MEMORY})).unwrap().ask(WRITTEN).unwrap();
+    origin.save(&snapshot).unwrap();
+    drop(origin);
+    let _broker = Broker::start(&socket);
+    let mut load = hugekit(&["image", "load", "--name", "vm", "--socket"]);
+    succeeded(load.arg(&socket).arg(snapshot.join("memory-ranges")));
+    let own = snapshot_for(folder.path(), "clone", &snapshot).unwrap();
+    let mut clone = CloudHypervisor::start(folder.path(), "clone").unwrap();
+    let mut restore = hugekit(&["restore", "--image", "vm", "--resume", "--json"]);
+    restore.arg("--broker").arg(&socket).arg("--snapshot").arg(&own);
+    let output = succeeded(restore.arg("--cloud-hypervisor").arg(clone.api()));
+    let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&said["bytes"], &said["resumed"]), (&json!(MEMORY), &json!(true)), "{said}");
+    assert_eq!(clone.serial().unwrap().ask(DIFFERENT).unwrap(), 0, "words differ");
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", clone.pid())).unwrap();
+    assert!(maps.lines().any(|line| line.contains("hugekit:vm") && line.contains("rw-p")));
+}
+
+#[test]
+fn folder_that_is_no_snapshot_is_refused_with_its_path() {
+    let folder = TempDir::new().unwrap();
+    std::fs::write(folder.path().join("config.json"), "{").unwrap();
+    let mut restore = hugekit(&["restore", "--cloud-hypervisor", "none", "--snapshot"]);
+    let output = restore.arg(folder.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("config.json is no file of a snapshot"), "{said}");
+    assert!(!output.status.success());
+}

@@ -1,0 +1,183 @@
+//! A Cloud Hypervisor process: boot the tiny guest, take a snapshot of it, restore it.
+
+use std::fs;
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::serial::Serial;
+use crate::{api, guest, nested_state};
+
+const VARIABLE: &str = "HUGEKIT_CLOUD_HYPERVISOR";
+
+/// How long one may take until its API answers or its serial port listens.
+const START: Duration = Duration::from_secs(20);
+
+/// A snapshot taken just after serial output may be restored into a triple fault.
+const QUIET: Duration = Duration::from_millis(300);
+
+/// The program; `None` if the environment names none.
+#[must_use]
+pub fn program() -> Option<PathBuf> {
+    std::env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
+/// Why no guest can be run here, if so.
+#[must_use]
+pub fn lacking() -> Option<String> {
+    let Some(program) = program() else {
+        return Some(format!("{VARIABLE} names no Cloud Hypervisor"));
+    };
+    if !program.is_file() {
+        return Some(format!("{VARIABLE}: there is no file {}", program.display()));
+    }
+    crate::firecracker::lacking_guest()
+}
+
+/// A process, which is killed when this is dropped.
+#[derive(Debug)]
+pub struct CloudHypervisor {
+    child: Child,
+    api: PathBuf,
+    /// Where its guest's serial port listens.
+    serial: PathBuf,
+}
+
+impl CloudHypervisor {
+    /// Starts one without a VM, with its files in this folder.
+    pub fn start(folder: &Path, name: &str) -> io::Result<Self> {
+        let program = program().ok_or_else(|| io::Error::other("no Cloud Hypervisor is named"))?;
+        let (api, serial) = (api_of(folder, name), serial_of(folder, name));
+        for path in [&api, &serial] {
+            let _ = fs::remove_file(path);
+        }
+        let mut command = Command::new(program);
+        command.arg("--api-socket").arg(&api).stdin(Stdio::null()).stdout(Stdio::null());
+        nested_state::replace_if_lacking(&mut command)?;
+        let child =
+            command.stderr(fs::File::create(folder.join(format!("{name}.log")))?).spawn()?;
+        let mut started = Self { child, api, serial };
+        let api = started.api.clone();
+        started.connect(&api)?;
+        Ok(started)
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    /// The socket of its API.
+    #[must_use]
+    pub fn api(&self) -> &Path {
+        &self.api
+    }
+
+    /// Boots the guest with memory as the API describes it, such as `{"size": 134217728}`.
+    pub fn boot(&mut self, memory: &Value) -> io::Result<Serial> {
+        let image =
+            guest::bzimage().ok_or_else(|| io::Error::other("the tiny guest is for x86-64"))?;
+        let kernel = self.api.with_extension("bzimage");
+        fs::write(&kernel, image)?;
+        let machine = json!({
+            "cpus": {"boot_vcpus": 1, "max_vcpus": 1},
+            "memory": memory,
+            "payload": {"kernel": kernel},
+            "serial": {"mode": "Socket", "socket": self.serial},
+            "console": {"mode": "Off"},
+        });
+        self.put("vm.create", &machine)?;
+        self.put("vm.boot", &Value::Null)?;
+        self.serial()
+    }
+
+    /// The serial port of its guest.
+    pub fn serial(&mut self) -> io::Result<Serial> {
+        let path = self.serial.clone();
+        Serial::of_socket(self.connect(&path)?)
+    }
+
+    pub fn pause(&self) -> io::Result<()> {
+        self.put("vm.pause", &Value::Null)
+    }
+
+    pub fn resume(&self) -> io::Result<()> {
+        self.put("vm.resume", &Value::Null)
+    }
+
+    /// Pauses the guest and saves all of it in a folder, which is made.
+    pub fn save(&self, to: &Path) -> io::Result<()> {
+        fs::create_dir_all(to)?;
+        sleep(QUIET);
+        self.pause()?;
+        self.put("vm.snapshot", &json!({"destination_url": url(to)}))
+    }
+
+    /// Restores a snapshot by one of the VMM's own modes, `Copy` or `OnDemand`, and resumes it.
+    pub fn restore(&self, from: &Path, mode: &str) -> io::Result<()> {
+        let how = json!({
+            "source_url": url(from), "prefault": false, "memory_restore_mode": mode, "resume": true,
+        });
+        self.put("vm.restore", &how)
+    }
+
+    pub fn put(&self, path: &str, body: &Value) -> io::Result<()> {
+        api::request(&self.api, "PUT", &format!("/api/v1/{path}"), body)
+    }
+
+    fn connect(&mut self, path: &Path) -> io::Result<UnixStream> {
+        let until = Instant::now() + START;
+        while Instant::now() < until {
+            if let Ok(stream) = UnixStream::connect(path) {
+                return Ok(stream);
+            }
+            if let Some(status) = self.child.try_wait()? {
+                return Err(io::Error::other(format!("Cloud Hypervisor ended: {status}")));
+            }
+            sleep(Duration::from_millis(2));
+        }
+        Err(io::ErrorKind::TimedOut.into())
+    }
+}
+
+/// The snapshot in a folder, for a VM of that name: its serial port listens at another socket, and
+/// it has the same memory file. Returns the folder of it.
+pub fn snapshot_for(folder: &Path, name: &str, snapshot: &Path) -> io::Result<PathBuf> {
+    let own = folder.join(format!("{name}.snapshot"));
+    fs::create_dir_all(&own)?;
+    let mut config: Value = serde_json::from_slice(&fs::read(snapshot.join("config.json"))?)?;
+    config["serial"]["socket"] = json!(serial_of(folder, name));
+    fs::write(own.join("config.json"), config.to_string())?;
+    for file in ["state.json", "memory-ranges"] {
+        std::os::unix::fs::symlink(snapshot.join(file), own.join(file))?;
+    }
+    Ok(own)
+}
+
+fn api_of(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!("{name}.api"))
+}
+
+fn serial_of(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!("{name}.serial"))
+}
+
+fn url(folder: &Path) -> String {
+    format!("file://{}", folder.display())
+}
+
+impl Drop for CloudHypervisor {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        for path in [&self.api, &self.serial] {
+            let _ = fs::remove_file(path);
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! What the kernel does with the writes and the addresses of one mapping.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+
+use rustix::io::Errno;
+
+use super::frames::Frames;
+use super::group::ForkGroup;
+use super::hold::Hold;
+use super::mapping::CowMapping;
+use super::refused::Refused;
+use super::slot::Action;
+use crate::pool::Backing;
+use hugekit_sys::mapping::{replace, set_writable};
+use hugekit_sys::pagemap::PageMap;
+use hugekit_sys::userfaultfd;
+
+/// So often huge pages are protected that others map again at that moment.
+const TRIES: u32 = 1000;
+
+/// A mapping of a group, as the kernel has it. Who calls has the slots, or the gate alone.
+#[derive(Clone, Copy)]
+pub(super) struct InKernel<'a> {
+    pub(super) group: &'a ForkGroup,
+    pub(super) mapping: &'a CowMapping,
+}
+
+impl InKernel<'_> {
+    /// Lets writes through to slots of a run that [`run_to_open`](Self::run_to_open) has found. What was done.
+    pub(super) fn open(&self, frames: &Frames, slots: Range<usize>) -> Result<Action, Refused> {
+        // A call that fails may have let writes through to some of them.
+        slots.clone().for_each(|slot| self.mapping.unwritten.clear(slot));
+        if self.group.hold() == Hold::Removal {
+            let cost = self.mapping.cost_to_open(slots.clone());
+            let first = self.mapping.entry(slots.start).frame;
+            // By base pages, where that cannot be.
+            if self.map_slots(slots.clone(), frames.offset(first), cost).is_ok() {
+                return Ok(Action::MapInPlace);
+            }
+        }
+        self.protect(slots, false).map(|()| Action::Unprotect)
+    }
+
+    /// How many of these held-back slots one call opens.
+    pub(super) fn run_to_open(&self, slots: Range<usize>) -> usize {
+        match self.group.hold() {
+            Hold::Marks => slots.len(),
+            Hold::Rights | Hold::Removal => self.mapping.run_alike(slots),
+        }
+    }
+
+    /// Holds back writes to slots that are all in place, or none, or lets them through.
+    pub(super) fn protect(&self, slots: Range<usize>, on: bool) -> Result<(), Refused> {
+        if self.is_by_rights(slots.start) {
+            return self.set_rights(slots, !on);
+        }
+        let addresses = self.mapping.addresses_of(slots);
+        for _ in 0..TRIES {
+            userfaultfd::protect(self.group.descriptor.as_fd(), &addresses, on)
+                .map_err(Refused::Kernel)?;
+            if !on || self.are_marked(&addresses) {
+                return Ok(());
+            }
+        }
+        Err(Refused::Kernel(Errno::AGAIN))
+    }
+
+    /// Whether what holds writes of a slot back are the rights of its mapping.
+    pub(super) fn is_by_rights(&self, slot: usize) -> bool {
+        self.group.hold() == Hold::Rights && self.mapping.is_in_place(slot)
+    }
+
+    /// Whether marks are where they were asked for. Kernels whose page map has to be read, before 6.7, may leave a
+    /// huge page of shared memory out that another thread maps again while it is taken apart (seen with 6.1).
+    fn are_marked(&self, addresses: &Range<usize>) -> bool {
+        match self.group.sharing().and_then(|sharing| sharing.pagemap.as_ref()) {
+            Some(map @ PageMap::Read(_)) if self.group.pool.backing() == Backing::Thp => {
+                map.probe_protected(addresses) == Ok(true)
+            }
+            _ => true,
+        }
+    }
+
+    /// What it costs to hold back writes is counted afterwards, of the whole region.
+    fn set_rights(&self, slots: Range<usize>, writable: bool) -> Result<(), Refused> {
+        let addresses = self.mapping.addresses_of(slots.clone());
+        let cost = if writable { self.mapping.cost_to_open(slots) } else { 0 };
+        if !self.group.budget.spend(cost) {
+            return Err(Refused::Mappings);
+        }
+        // SAFETY: addresses of the region; its threads may write what it alone shows, and their other writes are
+        // served.
+        unsafe { set_writable(&addresses, writable) }.map_err(|errno| {
+            self.group.budget.refund(cost);
+            if errno == Errno::NOMEM { Refused::Mappings } else { Refused::Kernel(errno) }
+        })?;
+        self.mapping.counts().vmas.fetch_add(cost, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Maps slots anew, which show frames of the mapping's own that follow each other.
+    pub(super) fn map_slots(
+        &self,
+        slots: Range<usize>,
+        offset: u64,
+        cost: isize,
+    ) -> Result<(), Refused> {
+        if !self.group.budget.spend(cost) {
+            return Err(Refused::Mappings);
+        }
+        let (memory, addresses) = (self.group.pool.memory(), self.mapping.addresses_of(slots));
+        // SAFETY: addresses of the region; its user expects what the frame holds, and no other thread has it.
+        let replaced =
+            unsafe { replace(memory.file(), offset, &addresses, memory.in_core_dumps()) };
+        if let Err(errno) = replaced {
+            self.group.budget.refund(cost);
+            let is_mappings = errno == Errno::NOMEM;
+            return Err(if is_mappings { Refused::Mappings } else { Refused::Kernel(errno) });
+        }
+        self.mapping.counts().vmas.fetch_add(cost, Ordering::Relaxed);
+        self.mapping.counts().registered.store(false, Ordering::Relaxed);
+        self.group.wake(&addresses);
+        Ok(())
+    }
+}

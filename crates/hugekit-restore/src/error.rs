@@ -1,0 +1,115 @@
+//! Why a VM is not restored.
+
+use std::io;
+use std::path::PathBuf;
+
+use hugekit_image::ImageError;
+use hugekit_sys::ErrorKind;
+
+pub use crate::layout::UnfitMemory;
+
+/// Why a VM is not restored. Its VMM has no VM then, and may be asked again.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RestoreError {
+    /// A file of the snapshot cannot be read.
+    #[error("{path} cannot be read", path = path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file of the snapshot is longer than any that Cloud Hypervisor writes.
+    #[error("{path} has {bytes} bytes, and at most {most} are read", path = path.display())]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+        /// Its length.
+        bytes: u64,
+        /// The limit.
+        most: u64,
+    },
+    /// A file of the snapshot is not as Cloud Hypervisor writes it.
+    #[error("{path} is no file of a snapshot of Cloud Hypervisor", path = path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// The snapshot has memory that cannot be restored in this way.
+    #[error(transparent)]
+    Memory(#[from] UnfitMemory),
+    /// The memory cannot be made, or the image is not available.
+    #[error("the memory cannot be made ready")]
+    Image(#[from] ImageError),
+    /// The API does not answer.
+    #[error("the API of the VMM at {socket} does not answer", socket = socket.display())]
+    Api {
+        /// Its socket.
+        socket: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The VMM has refused to receive a VM.
+    #[error("the VMM answers {status} to {request}: {answer}")]
+    Refused {
+        /// The request.
+        request: &'static str,
+        /// The status of HTTP.
+        status: u16,
+        /// Its words.
+        answer: String,
+    },
+    /// The connection to the VMM broke while the VM was sent.
+    #[error("the VMM does not take the VM's {what}")]
+    Broken {
+        /// The part of the VM that was sent.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The VMM has refused a part of the VM.
+    #[error("the VMM refuses the VM's {what}: {answer}")]
+    Rejected {
+        /// The part of the VM that was sent.
+        what: &'static str,
+        /// The words of its API.
+        answer: String,
+    },
+}
+
+impl RestoreError {
+    /// The kind of the error, for a program.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::TooLong { .. } | Self::Format { .. } => ErrorKind::Invalid,
+            Self::Memory(UnfitMemory::Image { .. }) => ErrorKind::Invalid,
+            Self::Memory(_) => ErrorKind::Unsupported,
+            Self::Image(error) => error.kind(),
+            Self::Refused { .. } | Self::Rejected { .. } => ErrorKind::Conflict,
+            Self::Read { source, .. } | Self::Api { source, .. } | Self::Broken { source, .. } => {
+                source.kind().into()
+            }
+        }
+    }
+
+    /// What its user can do about it.
+    #[must_use]
+    pub fn remedy(&self) -> Option<String> {
+        Some(match self {
+            Self::Memory(error) => return error.remedy().map(str::to_owned),
+            Self::Image(error) => return error.remedy(),
+            Self::Api { socket, .. } => {
+                format!("start one: cloud-hypervisor --api-socket {}", socket.display())
+            }
+            Self::Refused { .. } => "use a VMM that has no VM".to_owned(),
+            Self::Rejected { .. } => {
+                "restore by the version of Cloud Hypervisor that made the snapshot".to_owned()
+            }
+            _ => return None,
+        })
+    }
+}

@@ -1,0 +1,16 @@
+#![doc = include_str!("../README.md")]
+#![warn(missing_docs)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+mod api;
+mod error;
+mod layout;
+mod memory;
+mod migration;
+mod protocol;
+mod snapshot;
+
+pub use error::{RestoreError, UnfitMemory};
+pub use memory::ReadyMemory;
+pub use migration::{Restore, Restored};
+pub use snapshot::Snapshot;
