@@ -29,7 +29,7 @@ pub struct Policy {
 /// The image and its deltas on the disk.
 #[derive(Debug)]
 pub struct Files {
-    /// Compares what is saved next with the files.
+    /// Compares the next state with the files.
     pub chain: Chain,
     /// The state and the length of the image, if there is one, and of each delta.
     pub saved: Vec<(StateId, u64)>,
@@ -47,7 +47,7 @@ impl Files {
 /// The result of a save, and the files unless they have to begin anew.
 type Written = (Option<Files>, Result<(Saved, Epoch)>);
 
-/// What is known of the last save.
+/// The last save.
 #[derive(Clone, Debug, Default)]
 pub struct Last {
     /// Seconds since 1970 of the last save that succeeded, or of the start.

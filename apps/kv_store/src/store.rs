@@ -43,7 +43,7 @@ pub struct Store {
     pub len: usize,
     /// Changes since the start.
     pub changes: u64,
-    /// Notes what was written since the last save by a snapshot.
+    /// Notes writes since the last save by a snapshot.
     epoch: Option<Epoch>,
     /// The memory that a save has still to read: the offset that it reads next, and the end.
     unread: Option<(Arc<AtomicUsize>, usize)>,

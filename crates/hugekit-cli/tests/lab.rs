@@ -1,6 +1,6 @@
 //! The lab's contract on the command line.
 
-use std::process::Output;
+use std::process::{Output, Stdio};
 use std::sync::Mutex;
 
 use assert_cmd::Command;
@@ -417,6 +417,95 @@ fn tend_forks_programs_that_are_tended_and_such_that_are_not() {
     }
     let notices = tend["notices"].to_string();
     assert!(notices.contains("redis-"), "left out, with what is missing: {notices}");
+}
+
+/// The least that restores a guest in every way.
+fn quick_restore(temporary: &tempfile::TempDir) -> std::process::Command {
+    let mut lab = std::process::Command::new(assert_cmd::cargo::cargo_bin("hugekit"));
+    lab.args(["lab", "restore", "--quick", "--memory", "256MiB", "--rounds", "2", "--json", "-"]);
+    lab.env("TMPDIR", temporary.path()).env("XDG_DATA_HOME", "/dev/null");
+    lab.stdout(Stdio::piped()).stderr(Stdio::null());
+    lab
+}
+
+#[test]
+fn restore_has_all_comparisons_or_says_what_it_lacks() {
+    let _reserved = RESERVED_PAGES.lock();
+    let temporary = tempfile::tempdir().unwrap();
+    let output = quick_restore(&temporary).output().unwrap();
+    let restore = &record(&output)["experiments"][0];
+    if let Some(reason) = hugekit_guests::lacking() {
+        assert_eq!(restore["skipped"]["reason"], reason);
+        return;
+    }
+    assert_eq!(restore["skipped"], Value::Null);
+    // Other processes may have the pages at that moment.
+    for failure in restore["failures"].as_array().into_iter().flatten() {
+        assert!(failure["case"].as_str().unwrap().contains("/hugetlb-"), "{failure}");
+    }
+    let (ratios, notices) = (strings(&restore["ratios"], "id"), restore["notices"].to_string());
+    let expected = [
+        ("tmpfs-vs-image/touch-64MiB", "tmpfs left out"),
+        ("image-vs-control-image/touch-64MiB", ""),
+        ("on-demand-4k-vs-pager/touch-64MiB", "handlers of page faults left out"),
+        ("on-demand-4k-vs-pager/first-reply", "handlers of page faults left out"),
+        ("pager-vs-pager-working-set/cpu-64MiB", "handlers of page faults left out"),
+        ("full-copy-vs-pager-ahead/load-and-touch-64MiB", "handlers of page faults left out"),
+    ];
+    for (ratio, unless) in expected {
+        let is_left_out = !unless.is_empty() && notices.contains(unless);
+        let id = format!("restore/{ratio}");
+        assert!(is_left_out || ratios.contains(&id.as_str()), "{id}: {ratios:?} {notices}");
+    }
+    let cases = strings(&restore["cases"], "id");
+    for state in ["-untouched", "", "-written-1%", "-written-10%", "-written-50%"] {
+        let id = format!("restore/image/pss-4-clones{state}");
+        assert!(cases.contains(&id.as_str()), "{id}: {cases:?}");
+    }
+    let left: Vec<_> = temporary.path().read_dir().unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+/// Children of a process that still run.
+fn running_children(of: u32) -> Vec<u32> {
+    let text = std::fs::read_to_string(format!("/proc/{of}/task/{of}/children"));
+    text.unwrap_or_default().split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+}
+
+/// Not even as a zombie that waits for its parent.
+fn is_running(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !is_so() {
+        assert!(std::time::Instant::now() < until, "{what}");
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn restore_that_is_ended_leaves_no_vmm() {
+    if let Some(reason) = hugekit_guests::lacking() {
+        println!("skipped: {reason}");
+        return;
+    }
+    use rustix::process::{Pid, Signal, kill_process};
+    for signal in [Signal::KILL, Signal::INT] {
+        let temporary = tempfile::tempdir().unwrap();
+        let mut lab = scopeguard::guard(quick_restore(&temporary).spawn().unwrap(), |mut lab| {
+            let _ = lab.kill();
+            let _ = lab.wait();
+        });
+        until("a VMM is started", || !running_children(lab.id()).is_empty());
+        let children = running_children(lab.id());
+        kill_process(Pid::from_child(&lab), signal).unwrap();
+        let status = lab.wait().unwrap();
+        assert!(!status.success(), "{status}");
+        until("the VMMs have ended", || children.iter().all(|&pid| !is_running(pid)));
+    }
 }
 
 #[test]

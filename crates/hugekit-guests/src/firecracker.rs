@@ -1,6 +1,6 @@
 //! A Firecracker process: boot the tiny guest, take a snapshot of it, restore it.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,17 +21,23 @@ const START: Duration = Duration::from_secs(20);
 /// A snapshot taken just after serial output is restored into a triple fault.
 const QUIET: Duration = Duration::from_millis(300);
 
-/// The program; `None` if the environment names none.
+/// The program that the environment names, or else the one on `PATH`; `None` if there is neither.
 #[must_use]
 pub fn program() -> Option<PathBuf> {
-    std::env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from)
+    let named = std::env::var_os(VARIABLE).filter(|path| !path.is_empty());
+    named.map(PathBuf::from).or_else(|| on_path(&std::env::var_os("PATH")?))
+}
+
+fn on_path(folders: &OsStr) -> Option<PathBuf> {
+    let programs = std::env::split_paths(folders).map(|folder| folder.join("firecracker"));
+    programs.into_iter().find(|program| program.is_file())
 }
 
 /// Why no guest can be run here, if so.
 #[must_use]
 pub fn lacking() -> Option<String> {
     let Some(program) = program() else {
-        return Some(format!("{VARIABLE} names no Firecracker"));
+        return Some(format!("{VARIABLE} names no Firecracker, and PATH has none"));
     };
     if !program.is_file() {
         return Some(format!("{VARIABLE}: there is no file {}", program.display()));
@@ -88,20 +94,27 @@ pub struct Firecracker {
 }
 
 impl Firecracker {
-    /// Starts one with its files in this folder, by a wrapper such as `strace` if one is given.
+    /// Starts one with its files in this folder.
     pub fn start(folder: &Path, name: &str) -> io::Result<Self> {
+        Self::start_prepared(folder, name, |_| ())
+    }
+
+    /// As [`start`](Self::start); `prepare` may add to the command.
+    pub fn start_prepared(
+        folder: &Path,
+        name: &str,
+        prepare: impl FnOnce(&mut Command),
+    ) -> io::Result<Self> {
         let program = program().ok_or_else(|| io::Error::other("no Firecracker is named"))?;
         let api = folder.join(format!("{name}.api"));
         let _ = fs::remove_file(&api);
         let arguments = ["--api-sock".into(), api.clone().into_os_string()];
         let quiet = ["--id", name, "--level", "Off"].map(OsString::from);
-        let mut child = Command::new(program)
-            .args(arguments)
-            .args(quiet)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()?;
+        let mut command = Command::new(program);
+        command.args(arguments).args(quiet);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        prepare(&mut command);
+        let mut child = command.spawn()?;
         let serial = Serial::of(&mut child);
         let mut firecracker = Self { child, api, serial };
         firecracker.await_api()?;
@@ -218,5 +231,27 @@ impl Drop for Firecracker {
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = fs::remove_file(&self.api);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_program_of_that_name_is_found_on_path() {
+        let folder = std::env::temp_dir().join(format!("hugekit-guests-{}", std::process::id()));
+        let (empty, full) = (folder.join("empty"), folder.join("full"));
+        for folder in [&empty, &full] {
+            fs::create_dir_all(folder).unwrap();
+        }
+        // A folder of that name is no program.
+        fs::create_dir_all(empty.join("firecracker")).unwrap();
+        let path = std::env::join_paths([&empty, &full]).unwrap();
+        assert_eq!(on_path(&path), None);
+        let program = full.join("firecracker");
+        fs::write(&program, "").unwrap();
+        assert_eq!(on_path(&path), Some(program));
+        fs::remove_dir_all(folder).unwrap();
     }
 }

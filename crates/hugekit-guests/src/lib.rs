@@ -18,6 +18,6 @@ pub mod small_vmm;
 
 pub use cloud_hypervisor::CloudHypervisor;
 pub use firecracker::{Firecracker, Pages, Snapshot, lacking, program};
-pub use request::{Request, pattern_at, sum_of_pattern};
+pub use request::{CLUSTER, Request, pattern_at, sum_of_pattern};
 pub use serial::Serial;
 pub use small_vmm::SmallVmm;

@@ -21,6 +21,9 @@ pub enum Request {
     Verify { start: u64, len: u64, seed: u64 },
     /// Counts the words that are not zero.
     NotZero { start: u64, len: u64 },
+    /// Writes a word to each page of [`CLUSTER`] bytes, and of as many bytes at each distance of
+    /// `every` bytes from there.
+    Dirty { start: u64, len: u64, every: u64 },
     /// Gives the range back, as a balloon does. Only the small VMM understands it.
     Remove { start: u64, len: u64 },
     /// Gives the range to the balloon; answers 0, or -1 without one. Only the tiny guest
@@ -30,6 +33,9 @@ pub enum Request {
     /// Gets the range back from the balloon, as [`Inflate`](Self::Inflate).
     Deflate { start: u64, len: u64 },
 }
+
+/// Bytes that [`Request::Dirty`] writes to in one place.
+pub const CLUSTER: u64 = 64 << 10;
 
 /// The word at this guest-physical address.
 #[must_use]
@@ -55,6 +61,7 @@ impl Request {
             Self::Write { start, len, seed } => (b'W', [start, len, seed]),
             Self::Verify { start, len, seed } => (b'V', [start, len, seed]),
             Self::NotZero { start, len } => (b'Z', [start, len, 0]),
+            Self::Dirty { start, len, every } => (b'C', [start, len, every]),
             Self::Remove { start, len } => (b'R', [start, len, 0]),
             Self::Inflate { start, len } => (b'I', [start, len, 0]),
             Self::Deflate { start, len } => (b'D', [start, len, 0]),
@@ -80,6 +87,7 @@ impl Request {
             b'W' => Self::Write { start, len, seed },
             b'V' => Self::Verify { start, len, seed },
             b'Z' => Self::NotZero { start, len },
+            b'C' => Self::Dirty { start, len, every: seed },
             b'R' => Self::Remove { start, len },
             b'I' => Self::Inflate { start, len },
             b'D' => Self::Deflate { start, len },
@@ -103,6 +111,7 @@ mod tests {
             Request::Write { start, len, seed },
             Request::Verify { start, len, seed },
             Request::NotZero { start, len },
+            Request::Dirty { start, len, every: seed },
             Request::Remove { start, len },
             Request::Inflate { start, len },
             Request::Deflate { start, len },

@@ -24,7 +24,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::firecracker::Pages;
-use crate::request::{BYTES, Request, pattern_at};
+use crate::request::{BYTES, CLUSTER, Request, pattern_at};
 use crate::serial::Serial;
 
 const ARGUMENT: &str = "hugekit-small-vmm";
@@ -266,6 +266,11 @@ impl Memory {
             Request::NotZero { start, len } => {
                 self.words(start, len, 8).filter(|&(_, word)| read(word) != 0).count() as u64
             }
+            Request::Dirty { start, len, every } => {
+                let clusters = (start..start + len).step_by(every as usize);
+                clusters.for_each(|cluster| self.dirty(cluster));
+                0
+            }
             Request::Remove { start, len } => self.remove(start, len).map(|()| 0)?,
             Request::Inflate { .. } | Request::Deflate { .. } => {
                 return Err(io::Error::other("the small VMM has no balloon"));
@@ -276,6 +281,13 @@ impl Memory {
     fn touch(&self, addresses: Range<u64>) {
         for (_, word) in self.words(addresses.start, addresses.end - addresses.start, PAGE) {
             read(word);
+        }
+    }
+
+    fn dirty(&self, cluster: u64) {
+        for (_, word) in self.words(cluster, CLUSTER, PAGE) {
+            // SAFETY: `words` gives aligned words of mapped regions, which only this thread uses.
+            unsafe { word.write_volatile(read(word).wrapping_add(1)) };
         }
     }
 

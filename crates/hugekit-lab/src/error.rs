@@ -88,6 +88,12 @@ pub enum LabError {
     /// The kernel does not note writes by itself.
     #[error("the kernel notes no writes (userfaultfd with WP_ASYNC, Linux 6.7)")]
     Notes(#[source] io::Error),
+    /// An image to restore from could not be loaded.
+    #[error(transparent)]
+    Image(#[from] hugekit::image::ImageError),
+    /// A pager to restore by did not start.
+    #[error(transparent)]
+    Pager(#[from] hugekit_pager::PagerError),
     /// The observer stopped the run.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),

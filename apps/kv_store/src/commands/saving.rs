@@ -1,4 +1,4 @@
-//! Saves, the end of the server, and what it says of both.
+//! Saves, the end of the server, and its figures and settings.
 
 use super::keys::glob;
 use super::{Call, Database, Outcome, SYNTAX, is};

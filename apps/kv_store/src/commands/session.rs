@@ -3,7 +3,7 @@
 use super::{Call, Outcome, carry_out, integer, is, is_known};
 use crate::request::{Words, number};
 
-/// What is known of one client.
+/// The state of one client.
 #[derive(Debug, Default)]
 pub struct Session {
     /// Requests since a MULTI.

@@ -19,7 +19,7 @@ pub(crate) struct Figure {
 
 impl Figure {
     /// The ratio or case with this ID; `None` if no run has it.
-    pub(crate) fn find(runs: &[Record], id: &str) -> Option<Self> {
+    pub(crate) fn find(runs: &[&Record], id: &str) -> Option<Self> {
         let experiments = || runs.iter().flat_map(|run| &run.experiments);
         let ratios: Vec<&Ratio> =
             experiments().flat_map(|one| &one.ratios).filter(|one| one.id == id).collect();
@@ -53,6 +53,9 @@ impl Figure {
         match self.unit {
             Some(Unit::Microseconds) if self.median() >= 1000.0 => (1e-3, " ms"),
             Some(Unit::Microseconds) => (1.0, " µs"),
+            Some(Unit::Mebibytes) => (1.0, " MiB"),
+            Some(Unit::Faults) => (1.0, " faults"),
+            Some(Unit::Percent) => (1.0, " %"),
             Some(unit) => (1.0, unit.name()),
             None => (1.0, ""),
         }

@@ -118,18 +118,32 @@ impl Page {
         Ok(markdown(&["machine", "CPU", "Linux, date", "runs"], &rows))
     }
 
-    /// Rows with the figures of each set, if a row has any, and earlier figures.
+    /// The runs of each machine: sets of one name may be of different experiments and commits.
+    fn by_machine(&self) -> Vec<(&str, Vec<&Record>)> {
+        let mut machines: Vec<(&str, Vec<&Record>)> = Vec::new();
+        for set in &self.set {
+            match machines.iter_mut().find(|(name, _)| *name == set.name) {
+                Some((_, runs)) => runs.extend(&set.runs),
+                None => machines.push((&set.name, set.runs.iter().collect())),
+            }
+        }
+        machines
+    }
+
+    /// Rows with the figures of each machine that has any, and earlier figures.
     fn table(&self, rows: &[Row]) -> Result<String> {
-        let is_kept = rows.iter().any(|row| !row.1.is_empty());
         let is_earlier = rows.iter().any(|row| !row.2.is_empty());
-        let sets = || self.set.iter().filter(|_| is_kept);
-        let names: Vec<String> = sets().map(|set| format!("{}, kept", set.name)).collect();
+        let has_some =
+            |runs: &[&Record]| rows.iter().any(|row| Figure::find(runs, &row.1).is_some());
+        let kept: Vec<_> =
+            self.by_machine().into_iter().filter(|(_, runs)| has_some(runs)).collect();
+        let names: Vec<String> = kept.iter().map(|(name, _)| format!("{name}, kept")).collect();
         let mut heads = vec!["before → hugekit"];
         heads.extend(names.iter().map(String::as_str));
         heads.extend(is_earlier.then_some("earlier"));
         let mut cells = Vec::new();
         for Row(what, id, earlier) in rows {
-            let found: Vec<_> = sets().map(|set| Figure::find(&set.runs, id)).collect();
+            let found: Vec<_> = kept.iter().map(|(_, runs)| Figure::find(runs, id)).collect();
             let is_found = found.iter().any(Option::is_some);
             ensure!(id.is_empty() || is_found, "row `{what}`: no kept record has {id}");
             ensure!(is_found || !earlier.is_empty(), "row `{what}` has no figure");
@@ -147,10 +161,11 @@ impl Page {
             self.set.iter().flat_map(|set| &set.runs).flat_map(|run| &run.experiments);
         let ids = experiments.flat_map(|one| &one.ratios).map(|ratio| ratio.id.as_str());
         let ids: BTreeSet<&str> = ids.filter(|id| self.is_ours(id) && !self.has(id)).collect();
-        let is_loss = |set: &Set, id: &str| {
-            Figure::find(&set.runs, id).is_some_and(|figure| figure.median() < LISTED)
+        let machines = self.by_machine();
+        let is_loss = |runs: &[&Record], id: &str| {
+            Figure::find(runs, id).is_some_and(|figure| figure.median() < LISTED)
         };
-        let lost = ids.into_iter().filter(|id| self.set.iter().any(|set| is_loss(set, id)));
+        let lost = ids.into_iter().filter(|id| machines.iter().any(|(_, runs)| is_loss(runs, id)));
         lost.map(|id| Row(format!("`{id}`"), id.to_owned(), String::new())).collect()
     }
 
@@ -195,6 +210,21 @@ mod tests {
         assert!(text.contains("] | B 3.0 |"), "{text}");
         let earlier = page("['long', '', 'B 3.0']").text().unwrap();
         assert!(earlier.contains("| long | B 3.0 |"), "{earlier}");
+    }
+
+    #[test]
+    fn sets_of_one_machine_have_one_column_and_other_machines_one_if_they_have_a_figure() {
+        let mut page = page(KEPT);
+        let set = |name: &str, runs: Vec<Record>| {
+            let (folder, commit, cpu) = (String::new(), "d".to_owned(), "y".to_owned());
+            Set { name: name.to_owned(), folder, commit, cpu, runs }
+        };
+        let runs = page.set[0].runs.clone();
+        page.set.push(set("A", Vec::new()));
+        page.set.push(set("B", Vec::new()));
+        assert!(page.results().unwrap().contains("| A, kept | earlier |"));
+        page.set[2].runs = runs;
+        assert!(page.results().unwrap().contains("| A, kept | B, kept | earlier |"));
     }
 
     #[test]

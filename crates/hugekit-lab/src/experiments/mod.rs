@@ -12,6 +12,7 @@ mod learn;
 mod lease;
 mod memory_sources;
 mod parallel;
+mod restore;
 mod routine_matrix;
 mod snapshot;
 mod stores;
@@ -54,4 +55,5 @@ pub const EXPERIMENTS: &[Definition] = &[
     epochs::DEFINITION,
     lease::DEFINITION,
     tend::DEFINITION,
+    restore::DEFINITION,
 ];

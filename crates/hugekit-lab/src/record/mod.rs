@@ -220,6 +220,12 @@ pub enum Unit {
     /// Memory in units of 2²⁰ bytes; less is better.
     #[serde(rename = "MiB")]
     Mebibytes,
+    /// Page faults of a process; less is better.
+    #[serde(rename = "faults")]
+    Faults,
+    /// A share in percent; more is better.
+    #[serde(rename = "%")]
+    Percent,
 }
 
 impl Unit {
@@ -232,6 +238,8 @@ impl Unit {
             Self::FaultsPerSecond => "faults/s",
             Self::StoresPerSecond => "stores/s",
             Self::Mebibytes => "MiB",
+            Self::Faults => "faults",
+            Self::Percent => "%",
         }
     }
 
@@ -239,10 +247,10 @@ impl Unit {
     #[must_use]
     pub fn speed_up(self, baseline: f64, subject: f64) -> f64 {
         match self {
-            Self::GibPerSecond | Self::FaultsPerSecond | Self::StoresPerSecond => {
+            Self::GibPerSecond | Self::FaultsPerSecond | Self::StoresPerSecond | Self::Percent => {
                 subject / baseline
             }
-            Self::Microseconds | Self::Mebibytes => baseline / subject,
+            Self::Microseconds | Self::Mebibytes | Self::Faults => baseline / subject,
         }
     }
 }

@@ -101,7 +101,7 @@ impl<'a> At<'a> {
         Ok(())
     }
 
-    /// Gives an unready frame what it lacks, near the offset `near` last.
+    /// Clears or populates an unready frame, near the offset `near` last.
     pub(super) fn supply(&self, near: Option<usize>) -> Result<(), Refused> {
         self.check_sound()?;
         let (Entry { frame, slot }, len) = (self.entry(), self.frames.len_of(self.guard.slot()));

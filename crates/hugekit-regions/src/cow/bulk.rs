@@ -76,7 +76,7 @@ impl<'a> Several<'a> {
         self.at(slot).plan(Event::Own) == [Action::Unprotect]
     }
 
-    /// Lets writes to slots pass: what is only protected is opened by one call for each run.
+    /// Lets writes to slots pass: one call opens each run of slots that are only protected.
     pub(super) fn own_all(&self, slots: Range<usize>) -> Result<(), Refused> {
         for slot in slots.clone() {
             self.at(slot).serve_event(Event::Separate, None)?;

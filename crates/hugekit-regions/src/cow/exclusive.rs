@@ -85,7 +85,7 @@ impl<'a> Whole<'a> {
         Ok(())
     }
 
-    /// Maps for good, as one run from a frame on, what no other region shows. The table is the caller's to change.
+    /// Maps slots permanently, as one run from a frame on. No other region shows them. The table is the caller's to change.
     pub(super) fn map_run(&self, slots: Range<usize>, first: u64) -> Result<(), Refused> {
         let (memory, addresses) =
             (self.group.pool.memory(), self.mapping.addresses_of(slots.clone()));
@@ -151,8 +151,8 @@ impl<'a> Whole<'a> {
     }
 }
 
-/// Clears what is not ready, copies all that is shared, and closes what cannot be copied: accesses there end in a
-/// signal. From then on, the kernel alone serves the group's faults.
+/// Clears slots that are not ready, copies shared slots, and closes slots that cannot be copied: accesses there end in
+/// a signal. From then on, the kernel alone serves the group's faults.
 pub(super) fn leave_to_kernel(group: &ForkGroup, blocked: &SignalsBlocked) -> io::Result<()> {
     let mut tables = group.gate.alone(blocked);
     group.unserved.store(true, Ordering::SeqCst);

@@ -117,7 +117,7 @@ impl ForkMaker<'_> {
         }
     }
 
-    /// What is done before the gate is taken for all of a fork. Reserved pages are protected as fast with it.
+    /// The first steps of a fork, before it has the gate alone. Reserved pages are protected as fast with it.
     fn begin_fork(&self) -> Result<(), ForkError> {
         let Self { parent, apart, bytes } = *self;
         let group = &*parent.group;

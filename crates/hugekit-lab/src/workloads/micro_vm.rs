@@ -1,0 +1,136 @@
+//! A guest in stock Firecracker: restored, asked, and watched by `/proc`.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use hugekit_guests::{Firecracker, Pages, Request, Snapshot};
+use procfs::process::Process;
+use rustix::process::Signal;
+
+use crate::size::MIB;
+use crate::workloads::forking::end_with_this_process;
+use crate::{LabError, Observer};
+
+/// How long any answer is waited for, on a machine that does other things too.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// How often the observer is asked meanwhile.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Page faults of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Faults {
+    pub(crate) minor: u64,
+    pub(crate) major: u64,
+}
+
+impl Faults {
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self { minor: self.minor - before.minor, major: self.major - before.major }
+    }
+}
+
+/// A Firecracker process. It ends with this value, and with this process.
+pub(crate) struct MicroVm<'a> {
+    vmm: Firecracker,
+    observer: &'a dyn Observer,
+}
+
+impl<'a> MicroVm<'a> {
+    /// One without a guest, with its socket in this folder.
+    pub(crate) fn start(
+        folder: &Path,
+        name: &str,
+        observer: &'a dyn Observer,
+    ) -> Result<Self, LabError> {
+        observer.check()?;
+        let prepare = |command: &mut _| end_with_this_process(command, Signal::KILL);
+        let vmm = Firecracker::start_prepared(folder, name, prepare).map_err(failed)?;
+        Ok(Self { vmm, observer })
+    }
+
+    /// Boots the guest with this many bytes.
+    pub(crate) fn boot(&self, bytes: usize, pages: Pages) -> Result<(), LabError> {
+        self.vmm.boot((bytes / MIB) as u64, pages).map_err(failed)
+    }
+
+    pub(crate) fn save(&self, to: &Snapshot) -> Result<(), LabError> {
+        self.vmm.save(to).map_err(failed)
+    }
+
+    pub(crate) fn load_by_file(&self, from: &Snapshot, file: &Path) -> Result<(), LabError> {
+        self.vmm.load_by_file(from, file, true).map_err(failed)
+    }
+
+    /// The guest goes on at once if it is to `resume`.
+    pub(crate) fn load_by_handler(
+        &self,
+        from: &Snapshot,
+        socket: &Path,
+        resume: bool,
+    ) -> Result<(), LabError> {
+        self.vmm.load_by_handler(from, socket, resume).map_err(failed)
+    }
+
+    /// Stops the guest, which otherwise uses all of a CPU while it waits for a request.
+    pub(crate) fn pause(&self) -> Result<(), LabError> {
+        self.vmm.pause().map_err(failed)
+    }
+
+    pub(crate) fn resume(&self) -> Result<(), LabError> {
+        self.vmm.resume().map_err(failed)
+    }
+
+    /// Asks the guest, and waits for its answer.
+    pub(crate) fn ask(&mut self, request: Request) -> Result<u64, LabError> {
+        self.vmm.serial.send(request).map_err(failed)?;
+        let until = Instant::now() + PATIENCE;
+        loop {
+            self.observer.check()?;
+            match self.vmm.serial.answer_within(LOOK) {
+                Err(error) if error.kind() == io::ErrorKind::TimedOut && Instant::now() < until => {
+                }
+                answer => return answer.map_err(failed),
+            }
+        }
+    }
+
+    /// Of the whole process, since it began.
+    pub(crate) fn faults(&self) -> Result<Faults, LabError> {
+        let stat = Process::new(self.vmm.pid()).and_then(|process| process.stat());
+        let stat = stat.map_err(|error| failed(io::Error::other(error)))?;
+        Ok(Faults { minor: stat.minflt, major: stat.majflt })
+    }
+
+    /// Bytes in the field of `/proc/PID/smaps_rollup` of this name; 0 if the kernel has none.
+    pub(crate) fn memory(&self, field: &str) -> Result<u64, LabError> {
+        let path = format!("/proc/{}/smaps_rollup", self.vmm.pid());
+        Ok(field_of(&fs::read_to_string(path).map_err(failed)?, field))
+    }
+}
+
+fn field_of(rollup: &str, field: &str) -> u64 {
+    let value = rollup.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    let kib = value.and_then(|value| value.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kib.map_or(0, |kib| kib << 10)
+}
+
+fn failed(source: io::Error) -> LabError {
+    LabError::Program { name: "Firecracker", source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn field_is_found_by_its_whole_name() {
+        let rollup = "55d0-7ff0 ---p 00000000 00:00 0  [rollup]\nRss:  4 kB\nPss_Anon:  8 kB\n\
+                      Pss:     1234 kB\n";
+        assert_eq!(field_of(rollup, "Pss"), 1234 << 10);
+        assert_eq!(field_of(rollup, "Pss_Anon"), 8 << 10);
+        assert_eq!(field_of(rollup, "ShmemPmdMapped"), 0);
+    }
+}
