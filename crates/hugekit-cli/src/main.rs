@@ -1,6 +1,7 @@
 //! The `hugekit` command: each subcommand is a folder with its arguments, its flow and its printing.
 
 mod broker;
+mod checkpoint;
 mod delta;
 mod demo;
 mod doctor;
@@ -56,6 +57,7 @@ enum Command {
     Broker(broker::BrokerCommand),
     Lease(lease::LeaseCommand),
     Pager(pager::PagerCommand),
+    Checkpoint(checkpoint::CheckpointCommand),
     Image(image::ImageCommand),
     Restore(restore::RestoreCommand),
     Completions(shell::Completions),
@@ -105,6 +107,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Broker(broker) => broker.run().map(ExitCode::from),
         Command::Lease(lease) => lease.run().map(|()| ExitCode::SUCCESS),
         Command::Pager(pager) => pager.run().map(|()| ExitCode::SUCCESS),
+        Command::Checkpoint(checkpoint) => checkpoint.run().map(|()| ExitCode::SUCCESS),
         Command::Image(image) => image.run().map(|()| ExitCode::SUCCESS),
         Command::Restore(restore) => restore.run().map(|()| ExitCode::SUCCESS),
         Command::Completions(completions) => {

@@ -109,7 +109,7 @@ impl Firecracker {
         let api = folder.join(format!("{name}.api"));
         let _ = fs::remove_file(&api);
         let arguments = ["--api-sock".into(), api.clone().into_os_string()];
-        let quiet = ["--id", name, "--level", "Error"].map(OsString::from);
+        let quiet = ["--id", name, "--level", "Off"].map(OsString::from);
         let mut command = Command::new(program);
         command.args(arguments).args(quiet);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());

@@ -18,7 +18,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use hugekit_sys::userfaultfd;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -332,5 +332,20 @@ fn map_region(len: usize, is_huge: bool) -> io::Result<*mut u8> {
     // SAFETY: a new mapping at an address of the kernel's choice replaces none.
     let start = unsafe { mmap_anonymous(std::ptr::null_mut(), len + HUGE_PAGE, access, how) }?;
     let start = start.cast::<u8>();
-    Ok(start.wrapping_add(start.addr().next_multiple_of(HUGE_PAGE) - start.addr()))
+    let before = start.addr().next_multiple_of(HUGE_PAGE) - start.addr();
+    let aligned = start.wrapping_add(before);
+    // SAFETY: both ranges are parts of the mapping that was just made, and no pointer to them is
+    // kept. They have whole pages, because `len` and the alignment do.
+    unsafe {
+        unmap(start, before)?;
+        unmap(aligned.wrapping_add(len), HUGE_PAGE - before)?;
+    }
+    Ok(aligned)
+}
+
+/// # Safety
+/// The addresses are mapped by this program, and not used any more.
+unsafe fn unmap(start: *mut u8, len: usize) -> io::Result<()> {
+    // SAFETY: by contract, nothing uses these addresses.
+    if len > 0 { Ok(unsafe { munmap(start.cast(), len) }?) } else { Ok(()) }
 }

@@ -1,5 +1,6 @@
 //! VMs whose message was lost with an earlier pager are served, or their wait ends.
 
+use std::io::ErrorKind;
 use std::sync::{Arc, PoisonError};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
@@ -78,11 +79,15 @@ impl Pager {
     /// Gives the VM back if all of its memory may yet be registered.
     fn adopt_or_wait<'scope>(
         &'scope self,
-        orphan: Orphan,
+        mut orphan: Orphan,
         is_late: bool,
         scope: &'scope Scope<'scope, '_>,
         tell: Tell<'scope>,
     ) -> Option<Orphan> {
+        // A checkpoint registers the memory of a VM that is complete, and claims the VM before.
+        if orphan.process.claim().is_err_and(|error| error.kind() == ErrorKind::WouldBlock) {
+            return (!is_late).then_some(orphan);
+        }
         let pid = orphan.process.pid();
         let mappings = mappings::served(pid).unwrap_or_default();
         let source = self.source_of(&orphan.pager.source);

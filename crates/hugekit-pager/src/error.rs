@@ -76,6 +76,9 @@ pub enum Refusal {
     /// The process cannot be held.
     #[error("its process cannot be told")]
     Process(#[source] io::Error),
+    /// A checkpoint or another pager uses the VM's userfaultfd.
+    #[error("a checkpoint or another pager uses its userfaultfd")]
+    InUse,
     /// Another user's.
     #[error("it belongs to user {uid}: run the pager with --user {uid} to serve it")]
     User {

@@ -47,6 +47,12 @@ pub use settings::{LONGEST_AROUND, Settings};
 pub use source::{Source, SourceError};
 pub use userfaultfd::UnfitDescriptor;
 
+/// A VMM as a process and its userfaultfd, for `hugekit-checkpoint`.
+pub mod vmm {
+    pub use crate::process::Process;
+    pub use crate::userfaultfd::{MESSAGE_WORDS, Message, Userfaultfd};
+}
+
 /// Runs the README's program as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -7,6 +7,9 @@ use std::ops::Range;
 /// `VmFlags` of memory whose first accesses a userfaultfd serves.
 const SERVED: &str = "um";
 
+/// Of memory that a checkpoint protects. It is complete, and needs no pager.
+const PROTECTED: &str = "uw";
+
 /// A run of addresses without a gap. The kernel may have merged several regions of a VMM into one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mapping {
@@ -32,7 +35,8 @@ fn parse(smaps: &str) -> Vec<Mapping> {
     let mut current = Mapping { addresses: 0..0, page: 0 };
     for line in smaps.lines() {
         if let Some(flags) = line.strip_prefix("VmFlags:") {
-            if flags.split_ascii_whitespace().any(|flag| flag == SERVED) {
+            let has = |wanted| flags.split_ascii_whitespace().any(|flag| flag == wanted);
+            if has(SERVED) && !has(PROTECTED) {
                 append(&mut found, current.clone());
             }
         } else if let Some(size) = line.strip_prefix("KernelPageSize:") {
@@ -71,7 +75,7 @@ VmFlags: rd wr mr mw me ac sd um \n\
 7f0000200000-7f0000300000 rw-p 00000000 00:00 0 \nKernelPageSize:        4 kB\n\
 VmFlags: rd wr mr mw me ac sd um hg \n\
 7f0000300000-7f0000400000 rw-p 00000000 00:00 0    [anon: um]\nKernelPageSize:        4 kB\n\
-VmFlags: rd wr mr mw me ac sd uw \n\
+VmFlags: rd wr mr mw me ac sd um uw \n\
 7f0000400000-7f0000800000 rw-p 00000000 00:11 7    /anon_hugepage (deleted)\n\
 KernelPageSize:     2048 kB\nVmFlags: rd wr mr mw me de ht um sd \n";
 

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Scope;
+use std::time::{Duration, Instant};
 
 use hugekit_sys::thread;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -30,6 +31,9 @@ use crate::vm::{Bell, Server, Vm};
 
 /// VMs, and connections that have yet to say what they are.
 const MOST: usize = 1024;
+
+/// How long a VM is waited for that another process claims.
+const LONGEST_CLAIM: Duration = Duration::from_secs(60);
 
 /// A handler of page faults, for all VMs that are restored from one memory file.
 #[derive(Debug)]
@@ -167,7 +171,7 @@ impl Pager {
         match self.listener.accept() {
             // One of the descriptors that are open now will be closed.
             Err(error) if error.raw_os_error().is_some_and(is_shortage) => {
-                std::thread::sleep(std::time::Duration::from_millis(10));
+                std::thread::sleep(Duration::from_millis(10));
                 Ok(None)
             }
             accepted => Ok(accepted?),
@@ -212,13 +216,14 @@ impl Pager {
         }
     }
 
-    fn admit(&self, connection: &UnixStream, process: Process) -> Result<Vm, Refusal> {
+    fn admit(&self, connection: &UnixStream, mut process: Process) -> Result<Vm, Refusal> {
         self.check_user(&process)?;
         let (message, descriptor) = handshake::receive(connection)?;
         let faults = Userfaultfd::new(descriptor)?;
         let layout = Layout::of_message(&message, self.source.len())?;
         Vm::register(&faults, &layout)?;
         self.learn(&layout).map_err(Refusal::State)?;
+        claim(&mut process)?;
         let state = State::create(&self.folder, &process, &layout, self.source.identity())
             .map_err(Refusal::State)?;
         let source = Arc::clone(&self.source);
@@ -233,7 +238,7 @@ impl Pager {
 
     /// A VM that an earlier pager has left; `None` if it needs none.
     fn open_left(&self, path: &Path, record: &Record) -> Result<Option<Vm>, Refusal> {
-        let process = match Process::find(record.pid, record.started) {
+        let mut process = match Process::find(record.pid, record.started) {
             Ok(process) => process,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 state::forget(path);
@@ -248,6 +253,7 @@ impl Pager {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
             Err(error) => return Err(Refusal::State(error)),
         };
+        claim(&mut process)?;
         let (source, faults) = if state.is_leaving() {
             // Nothing is read any more.
             (Arc::clone(&self.source), Vm::find_left(&process, &record.layout)?)
@@ -291,6 +297,22 @@ impl Pager {
 /// Whether VMs of a user are served, besides those of `users`.
 fn is_served(users: &[u32], uid: u32) -> bool {
     uid == rustix::process::geteuid().as_raw() || uid == 0 || users.contains(&uid)
+}
+
+/// A checkpoint claims a VM, too, until it has seen that a pager serves the VM, or until all memory
+/// is copied. A pager without the right to claim a VM serves it nevertheless.
+pub(crate) fn claim(process: &mut Process) -> Result<(), Refusal> {
+    let until = Instant::now() + LONGEST_CLAIM;
+    loop {
+        match process.claim() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            _ => return Ok(()),
+        }
+        if process.has_ended() || Instant::now() > until {
+            return Err(Refusal::InUse);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 fn is_shortage(error: i32) -> bool {

@@ -2,7 +2,7 @@
 //! number later.
 #![allow(unsafe_code)]
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use hugekit_sys::{other_process, seqpacket};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open, pidfd_send_signal,
@@ -26,12 +27,15 @@ const SO_PEERPIDFD: libc::c_int = 77;
 /// Where `/proc/PID/stat` has the start time, counted behind the name's parenthesis.
 const START_TIME: usize = 19;
 
+/// A process that other processes cannot be mistaken for.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub struct Process {
     pid: i32,
     uid: u32,
     started: u64,
     descriptor: OwnedFd,
+    /// Its memory in `/proc`, locked.
+    claim: Option<File>,
 }
 
 impl Process {
@@ -58,15 +62,34 @@ impl Process {
     }
 
     /// The one that has this number now.
-    pub(crate) fn running(pid: i32) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// `NotFound` if it has ended.
+    pub fn running(pid: i32) -> io::Result<Self> {
         let descriptor = pidfd_open(Pid::from_raw(pid).ok_or_else(gone)?, PidfdFlags::empty())
             .map_err(|errno| if errno == Errno::SRCH { gone() } else { errno.into() })?;
         let uid = fs::metadata(format!("/proc/{pid}"))?.uid();
         Self::of_descriptor(pid, uid, descriptor)
     }
 
+    /// Makes this process the only one that reads the VM's userfaultfd: two readers would lose each
+    /// other's messages. The claim ends with this value, with this process, and with children that
+    /// it forks. Only processes with the right to debug the VMM can open the file that is locked.
+    ///
+    /// # Errors
+    /// `WouldBlock` if another process claims it; `PermissionDenied` without that right.
+    pub fn claim(&mut self) -> io::Result<()> {
+        if self.claim.is_some() {
+            return Ok(());
+        }
+        let memory = File::open(format!("/proc/{}/mem", self.pid))?;
+        flock(&memory, FlockOperation::NonBlockingLockExclusive)?;
+        self.claim = Some(memory);
+        Ok(())
+    }
+
     fn of_descriptor(pid: i32, uid: u32, descriptor: OwnedFd) -> io::Result<Self> {
-        let process = Self { pid, uid, started: start_time(pid)?, descriptor };
+        let process = Self { pid, uid, started: start_time(pid)?, descriptor, claim: None };
         // If it lives now, the number was its own when the time was read.
         if process.has_ended() {
             return Err(gone());
@@ -74,7 +97,9 @@ impl Process {
         Ok(process)
     }
 
-    pub(crate) fn pid(&self) -> i32 {
+    /// Its number.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
         self.pid
     }
 
@@ -88,16 +113,22 @@ impl Process {
     }
 
     /// Readable when the process has ended.
-    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+    #[must_use]
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }
 
-    pub(crate) fn has_ended(&self) -> bool {
+    /// Whether it has ended.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
         self.await_end(Duration::ZERO)
     }
 
     /// Copies of the userfaultfds that it has open. It takes the right to debug the process.
-    pub(crate) fn userfaultfds(&self) -> io::Result<Vec<OwnedFd>> {
+    ///
+    /// # Errors
+    /// That right is missing, or the process has ended.
+    pub fn userfaultfds(&self) -> io::Result<Vec<OwnedFd>> {
         let links = self.links()?;
         let found = links.iter().filter(|(_, link)| is_userfaultfd(link));
         found.map(|&(number, _)| self.copy(number)).collect()
@@ -130,7 +161,7 @@ impl Process {
     }
 
     /// Waits until it has ended; whether it has.
-    pub(crate) fn await_end(&self, most: Duration) -> bool {
+    pub fn await_end(&self, most: Duration) -> bool {
         let most = Timespec::try_from(most).ok();
         let mut waited = [PollFd::new(&self.descriptor, PollFlags::IN)];
         poll(&mut waited, most.as_ref()).is_ok_and(|ready| ready > 0)
@@ -142,7 +173,10 @@ impl Process {
     }
 
     /// Puts aligned 2 MiB of its memory on a huge page, or leaves them as they are.
-    pub(crate) fn collapse(&self, start: u64) -> Result<(), Errno> {
+    ///
+    /// # Errors
+    /// No huge page is free, or the kernel cannot do it now or at all.
+    pub fn collapse(&self, start: u64) -> Result<(), Errno> {
         other_process::collapse(self.descriptor.as_fd(), start)
     }
 }

@@ -27,7 +27,7 @@ const NOT_UNDERSTOOD: u64 =
     FEATURE_EVENT_FORK | FEATURE_EVENT_REMAP | FEATURE_EVENT_UNMAP | FEATURE_SIGBUS;
 
 /// Words of a `struct uffd_msg`.
-pub(crate) const MESSAGE_WORDS: usize = 4;
+pub const MESSAGE_WORDS: usize = 4;
 
 /// `struct uffdio_copy`.
 #[repr(C)]
@@ -84,16 +84,22 @@ impl From<(usize, Errno)> for Partial {
 
 /// What the kernel tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Message {
+pub enum Message {
     /// A thread waits for this address.
     Fault(u64),
     /// These addresses were given back, and are zero from now on.
-    Removed { start: u64, end: u64 },
+    Removed {
+        /// The first one.
+        start: u64,
+        /// The one behind the last.
+        end: u64,
+    },
 }
 
 impl Message {
     /// `None` for a message of another kind, or for none.
-    pub(crate) fn of_words(words: &[AtomicU64]) -> Option<Self> {
+    #[must_use]
+    pub fn of_words(words: &[AtomicU64]) -> Option<Self> {
         let word = |index: usize| words[index].load(Ordering::Relaxed);
         match word(0) as u8 {
             EVENT_PAGEFAULT => Some(Self::Fault(word(2))),
@@ -105,12 +111,15 @@ impl Message {
 
 /// The descriptor. Every operation acts on the memory of the process that made it.
 #[derive(Debug)]
-pub(crate) struct Userfaultfd(OwnedFd);
+pub struct Userfaultfd(OwnedFd);
 
 impl Userfaultfd {
     /// Checks what a client sent. Reads of it do not wait from now on, in the VMM neither, which
     /// never reads.
-    pub(crate) fn new(descriptor: OwnedFd) -> Result<Self, UnfitDescriptor> {
+    ///
+    /// # Errors
+    /// It is something else, or one that is not understood.
+    pub fn new(descriptor: OwnedFd) -> Result<Self, UnfitDescriptor> {
         let number = descriptor.as_raw_fd();
         let unknown = |error: std::io::Error| UnfitDescriptor::Unknown(error.to_string());
         let link = fs::read_link(format!("/proc/self/fd/{number}")).map_err(unknown)?;
@@ -127,7 +136,9 @@ impl Userfaultfd {
         Ok(Self(descriptor))
     }
 
-    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+    /// The descriptor.
+    #[must_use]
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 
@@ -136,7 +147,10 @@ impl Userfaultfd {
     /// The kernel writes into `room` itself, so that in memory of a file the messages outlive this
     /// process, whenever it is killed: no instruction of it lies between the message's delivery and
     /// its record.
-    pub(crate) fn read(&self, room: &[AtomicU64]) -> io::Result<usize> {
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn read(&self, room: &[AtomicU64]) -> io::Result<usize> {
         let bytes = size_of_val(room);
         // SAFETY: the kernel writes at most `bytes` bytes to `room`, which has as many; any bytes
         // are valid words, which are atomic and so may change behind a shared reference.
@@ -182,7 +196,10 @@ impl Userfaultfd {
     }
 
     /// Leaves the addresses to the kernel.
-    pub(crate) fn unregister(&self, addresses: &Range<u64>) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn unregister(&self, addresses: &Range<u64>) -> io::Result<()> {
         calls::unregister(self.as_fd(), &in_words(addresses))
     }
 
@@ -194,7 +211,8 @@ impl Userfaultfd {
     /// Whether a thread of the VMM is in the middle of giving memory back, so that a message of
     /// that is, or was, to be read. The kernel says so before it looks at the addresses, which are
     /// not registered here.
-    pub(crate) fn is_changing(&self, unregistered: &Range<u64>) -> bool {
+    #[must_use]
+    pub fn is_changing(&self, unregistered: &Range<u64>) -> bool {
         self.zero(unregistered).is_err_and(|partial| partial.errno == Errno::AGAIN)
     }
 }

@@ -203,6 +203,11 @@ pub fn register_untouched(descriptor: BorrowedFd<'_>, addresses: &Range<usize>) 
     register_for(descriptor, addresses, REGISTER_MISSING)
 }
 
+/// As [`register_untouched`], and has the descriptor serve writes to what is protected there, too.
+pub fn register_for_writes(descriptor: BorrowedFd<'_>, addresses: &Range<usize>) -> io::Result<()> {
+    register_for(descriptor, addresses, REGISTER_MISSING | REGISTER_WP)
+}
+
 /// Has the descriptor serve writes to what is protected there, and with `lazily` every access to what is not
 /// mapped there, too. Addresses of mappings that touch; those that are registered for more stay so.
 ///

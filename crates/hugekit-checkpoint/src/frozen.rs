@@ -1,0 +1,177 @@
+//! A VM whose memory is protected, and the copy of it: granule by granule, those first that the VM
+//! wants to write.
+//!
+//! A granule is copied, and then left to the kernel. So protected memory only becomes less, and at
+//! the end nothing is protected. One thread serves the VM and copies. It reads no message that the
+//! VM gives memory back before all memory is copied, because the memory is gone when that message
+//! is read.
+
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use hugekit_pager::vmm::Message;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
+
+use crate::api::{Answer, Pending};
+use crate::error::CheckpointError;
+use crate::granules::{Granule, granules};
+use crate::output::Output;
+use crate::vm::Vm;
+
+/// Bytes that are read and written together: they stay in the cache meanwhile.
+const PIECE: usize = 256 << 10;
+
+/// How long messages are not looked for while an answer is awaited.
+const LONGEST_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+
+/// Counts and times so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Progress {
+    pub(crate) copied: u64,
+    pub(crate) faults: u64,
+    pub(crate) longest_fault: Duration,
+}
+
+/// Protected memory.
+#[derive(Debug)]
+pub(crate) struct Frozen<'a> {
+    vm: &'a Vm,
+    output: &'a Output,
+    granules: Vec<Granule>,
+    is_copied: Vec<bool>,
+    buffer: Vec<u8>,
+    /// Whether memory was released before the moment that is saved.
+    is_opened: bool,
+    pub(crate) progress: Progress,
+}
+
+impl<'a> Frozen<'a> {
+    /// Memory that is not protected yet: this allocates all that is needed.
+    pub(crate) fn new(vm: &'a Vm, output: &'a Output) -> Self {
+        let granules: Vec<Granule> = granules(&vm.regions).collect();
+        let is_copied = vec![false; granules.len()];
+        let (buffer, progress) = (vec![0; PIECE], Progress::default());
+        Self { vm, output, granules, is_copied, buffer, is_opened: false, progress }
+    }
+
+    /// Protects all memory.
+    pub(crate) fn protect(&mut self) -> Result<(), CheckpointError> {
+        self.is_opened = false;
+        self.vm.protect()
+    }
+
+    /// Whether the VM changed memory between the protection and the moment that is saved: then the
+    /// moment has to be chosen again.
+    pub(crate) fn is_opened(&self) -> bool {
+        self.is_opened
+    }
+
+    /// Serves the VM until an answer has come. Until `is_saved`, memory that is accessed is
+    /// released instead of copied: the access comes before the moment that is saved.
+    pub(crate) fn await_answer(
+        &mut self,
+        pending: &mut Pending,
+        is_saved: &dyn Fn() -> bool,
+    ) -> Result<Answer, CheckpointError> {
+        loop {
+            if let Some(answer) = pending.answer()? {
+                return Ok(answer);
+            }
+            self.serve(is_saved)?;
+            if self.vm.gives_memory_back() {
+                self.make_way(is_saved)?;
+            }
+            if self.vm.process.has_ended() {
+                return Err(CheckpointError::Ended { pid: self.vm.pid() });
+            }
+            wait(&[pending.as_fd(), self.vm.faults.as_fd(), self.vm.process.as_fd()]);
+        }
+    }
+
+    /// A thread of the VM, perhaps the one that is to answer, waits until its message is read that
+    /// it gives memory back.
+    fn make_way(&mut self, is_saved: &dyn Fn() -> bool) -> Result<(), CheckpointError> {
+        if is_saved() {
+            return self.copy_all();
+        }
+        self.is_opened = true;
+        self.vm.settle()
+    }
+
+    /// Copies all memory that is not copied yet, and releases it.
+    pub(crate) fn copy_all(&mut self) -> Result<(), CheckpointError> {
+        for index in 0..self.granules.len() {
+            self.serve(&|| true)?;
+            self.copy(index)?;
+        }
+        self.vm.release_all()
+    }
+
+    /// Answers all faults that wait.
+    fn serve(&mut self, is_saved: &dyn Fn() -> bool) -> Result<(), CheckpointError> {
+        while self.vm.waiting_faults()? > 0 {
+            let since = Instant::now();
+            match self.vm.read_message()? {
+                Some(Message::Fault(address)) => self.answer(address, is_saved)?,
+                // The fault was gone, and this message was behind it.
+                Some(Message::Removed { .. }) => return Err(CheckpointError::GaveBack),
+                None => return Ok(()),
+            }
+            self.progress.faults += 1;
+            self.progress.longest_fault = self.progress.longest_fault.max(since.elapsed());
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, address: u64, is_saved: &dyn Fn() -> bool) -> Result<(), CheckpointError> {
+        let holds = |granule: &Granule| granule.addresses.contains(&address);
+        let Some(index) = self.granules.iter().position(holds) else { return Ok(()) };
+        if is_saved() {
+            return self.copy(index);
+        }
+        self.is_opened = true;
+        self.vm.release(&self.granules[index].addresses)
+    }
+
+    /// Copies a granule's memory that is there; all other memory of it is zero.
+    fn copy(&mut self, index: usize) -> Result<(), CheckpointError> {
+        if std::mem::replace(&mut self.is_copied[index], true) {
+            return Ok(());
+        }
+        let Granule { addresses, offset } = self.granules[index].clone();
+        let runs = self.vm.pages.populated(&addresses);
+        let unreadable = |source| CheckpointError::Memory { address: addresses.start, source };
+        for run in runs.map_err(unreadable)? {
+            for start in (run.start..run.end).step_by(PIECE) {
+                let piece = start..(start + PIECE as u64).min(run.end);
+                self.copy_piece(&piece, offset + (start - addresses.start))?;
+            }
+        }
+        self.vm.release(&addresses)
+    }
+
+    fn copy_piece(&mut self, piece: &Range<u64>, offset: u64) -> Result<(), CheckpointError> {
+        let bytes = &mut self.buffer[..(piece.end - piece.start) as usize];
+        let read = self.vm.pages.read(piece.start, bytes);
+        read.map_err(|source| CheckpointError::Memory { address: piece.start, source })?;
+        // The file is zero already.
+        if is_zero(bytes) {
+            return Ok(());
+        }
+        self.progress.copied += bytes.len() as u64;
+        let written = self.output.memory().write_all_at(bytes, offset);
+        written.map_err(|source| self.output.refused(source))
+    }
+}
+
+fn wait(descriptors: &[BorrowedFd<'_>; 3]) {
+    let mut waited = descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    let _ = poll(&mut waited, Some(&LONGEST_WAIT));
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.chunks(512).all(|chunk| chunk.iter().fold(0, |any, byte| any | byte) == 0)
+}

@@ -1,0 +1,134 @@
+//! Pages of another process: which ones are there, by `/proc/PID/pagemap`, and their bytes.
+//!
+//! Memory that is not there must not be read while a userfaultfd serves it: the reader would wait
+//! for the thread that serves, which is the reader itself.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+
+use hugekit_sys::pagemap::scan::{IS_HUGE, PageRun, ScanRequest, scan};
+use rustix::param::page_size;
+
+/// Bits of an entry: present, and swapped. A page that was poisoned counts as swapped.
+const POPULATED: u64 = 1 << 63 | 1 << 62;
+
+/// Bytes of an entry.
+const ENTRY: usize = size_of::<u64>();
+
+/// A page table may change at the moment when its entries are read, which then come short.
+const TRIES: u32 = 1000;
+
+/// The page map and the memory of a process.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    pid: i32,
+    map: File,
+}
+
+impl Pages {
+    pub(crate) fn of_process(pid: i32) -> io::Result<Self> {
+        Ok(Self { pid, map: File::open(format!("/proc/{pid}/pagemap"))? })
+    }
+
+    /// Runs of pages that are there, ascending. The addresses lie in one aligned huge page, whose
+    /// entries are those of one page table.
+    pub(crate) fn populated(&self, addresses: &Range<u64>) -> io::Result<Vec<Range<u64>>> {
+        let page = page_size() as u64;
+        let mut runs: Vec<Range<u64>> = Vec::new();
+        let starts = (addresses.start..addresses.end).step_by(page_size());
+        for (entry, start) in self.entries(addresses)?.into_iter().zip(starts) {
+            if entry & POPULATED == 0 {
+                continue;
+            }
+            match runs.last_mut() {
+                Some(last) if last.end == start => last.end += page,
+                _ => runs.push(start..start + page),
+            }
+        }
+        Ok(runs)
+    }
+
+    fn entries(&self, addresses: &Range<u64>) -> io::Result<Vec<u64>> {
+        let first = addresses.start / page_size() as u64;
+        let count = (addresses.end - addresses.start) as usize / page_size();
+        let mut bytes = vec![0; count * ENTRY];
+        for _ in 0..TRIES {
+            if self.map.read_at(&mut bytes, first * ENTRY as u64)? == bytes.len() {
+                let entry = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("8 bytes"));
+                return Ok(bytes.chunks_exact(ENTRY).map(entry).collect());
+            }
+            std::thread::yield_now();
+        }
+        Err(io::ErrorKind::UnexpectedEof.into())
+    }
+
+    /// Whether all pages of an aligned huge page are there, and on base pages. A kernel that cannot
+    /// tell (before Linux 6.7) says that they are on base pages.
+    pub(crate) fn is_full_and_not_huge(&self, addresses: &Range<u64>) -> io::Result<bool> {
+        Ok(self.populated(addresses)? == [addresses.clone()] && !self.is_huge(addresses))
+    }
+
+    fn is_huge(&self, addresses: &Range<u64>) -> bool {
+        let range = addresses.clone();
+        let request =
+            ScanRequest { range, max_pages: 0, inverted: 0, all: IS_HUGE, any: 0, returned: 0 };
+        let found = scan(self.map.as_fd(), &request, &mut [PageRun::default()]);
+        found.is_ok_and(|found| found.runs > 0)
+    }
+
+    /// Reads all of these bytes, which are there.
+    pub(crate) fn read(&self, address: u64, to: &mut [u8]) -> io::Result<()> {
+        let mut done = 0;
+        while done < to.len() {
+            match self.read_some(address + done as u64, &mut to[done..])? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                count => done += count,
+            }
+        }
+        Ok(())
+    }
+
+    fn read_some(&self, address: u64, to: &mut [u8]) -> io::Result<usize> {
+        let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
+        let base = std::ptr::without_provenance_mut(address as usize);
+        let remote = libc::iovec { iov_base: base, iov_len: to.len() };
+        // SAFETY: the kernel writes at most `iov_len` bytes to `to`, which has as many and is
+        // borrowed until the call returns. The other process's memory is only read.
+        let read = unsafe {
+            libc::process_vm_readv(self.pid, &raw const local, 1, &raw const remote, 1, 0)
+        };
+        usize::try_from(read).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memmap2::MmapMut;
+
+    use super::*;
+
+    /// Of this process, with every second of its pages written.
+    #[test]
+    fn populated_pages_are_told_and_read() {
+        let (page, count) = (page_size(), 8);
+        let mut memory = MmapMut::map_anon(count * page).unwrap();
+        for index in (0..count).step_by(2) {
+            memory[index * page] = index as u8 + 1;
+        }
+        let pages = Pages::of_process(std::process::id() as i32).unwrap();
+        let start = memory.as_ptr().addr() as u64;
+        let found = pages.populated(&(start..start + (count * page) as u64)).unwrap();
+        let at = |index: usize| start + (index * page) as u64;
+        // A huge page would make one run of them.
+        let single: Vec<_> = (0..count).step_by(2).map(|index| at(index)..at(index + 1)).collect();
+        let whole = at(0)..at(count);
+        assert!(found == single || found == [whole], "{found:x?}");
+        let mut read = vec![0; page];
+        pages.read(at(2), &mut read).unwrap();
+        assert_eq!(read[0], 3);
+    }
+}

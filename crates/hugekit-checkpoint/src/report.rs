@@ -1,0 +1,70 @@
+//! What a checkpoint took.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// How the VM's memory was saved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Way {
+    /// Protected in the pause, and copied while the VM ran.
+    WriteProtected,
+    /// By Firecracker in the pause, because this version does not save its state alone.
+    StockSnapshot,
+}
+
+/// A checkpoint that is complete. Times are in milliseconds.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Report {
+    /// How the memory was saved.
+    pub way: Way,
+    /// Between the request to pause the VM and the answer that it runs again; 0 if it was paused
+    /// before.
+    pub paused_ms: f64,
+    /// Of the pause, the protection of the memory.
+    pub protect_ms: f64,
+    /// Before the pause, memory that was put on huge pages: time.
+    pub collapse_ms: f64,
+    /// Before the pause, memory that was put on huge pages: bytes.
+    pub collapsed_bytes: u64,
+    /// From the start until the output is complete and on its disk.
+    pub complete_ms: f64,
+    /// Bytes of the VM's memory.
+    pub memory_bytes: u64,
+    /// Bytes of it that were copied: all others are zero.
+    pub copied_bytes: u64,
+    /// Accesses of the running VM that waited for a copy.
+    pub faults: u64,
+    /// The longest time in which such an access was answered.
+    pub longest_fault_ms: f64,
+}
+
+pub(crate) fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { paused_ms, complete_ms, memory_bytes, copied_bytes, faults, .. } = self;
+        let (memory, copied) = (memory_bytes >> 20, copied_bytes >> 20);
+        write!(
+            f,
+            "paused for {paused_ms:.1} ms; complete after {complete_ms:.0} ms: {copied} of \
+             {memory} MiB copied, {faults} accesses waited"
+        )?;
+        if self.collapsed_bytes > 0 {
+            let (collapsed, time) = (self.collapsed_bytes >> 20, self.collapse_ms);
+            write!(f, "; {collapsed} MiB put on huge pages before, in {time:.0} ms")?;
+        }
+        match self.way {
+            Way::WriteProtected => Ok(()),
+            Way::StockSnapshot => f.write_str(
+                "; by a stock snapshot, because this Firecracker does not save its state alone",
+            ),
+        }
+    }
+}

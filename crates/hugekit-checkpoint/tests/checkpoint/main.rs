@@ -1,0 +1,24 @@
+//! Checkpoints of stock Firecracker: bytes, kills, and VMs that do something else meanwhile.
+
+mod child;
+mod hostile;
+mod kills;
+mod proxy;
+mod saved;
+mod scene;
+mod small;
+
+use libtest_mimic::{Arguments, Trial};
+
+fn main() {
+    hugekit_guests::small_vmm::run_if_asked();
+    child::run_if_asked();
+    let mut arguments = Arguments::from_args();
+    // Guests share the machine's memory and CPUs, and each one polls.
+    arguments.test_threads = Some(1);
+    let trials: Vec<Trial> = [saved::trials(), small::trials(), hostile::trials(), kills::trials()]
+        .into_iter()
+        .flatten()
+        .collect();
+    libtest_mimic::run(&arguments, trials).exit();
+}

@@ -1,0 +1,217 @@
+//! A VMM without a guest, for what a guest here cannot be asked to do: give memory back. Needs no
+//! virtualization. The test itself answers to the requests of an API.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use hugekit_checkpoint::{CheckpointError, Report, Settings, checkpoint};
+use hugekit_guests::{Pages, Request, SmallVmm, pattern_at};
+use libtest_mimic::{Failed, Trial};
+use tempfile::TempDir;
+
+use crate::proxy::{Act, Proxy};
+use crate::scene::{LONGEST_WAIT, MIB, PagerThread, SEED, registered};
+
+const MEMORY: u64 = 32 * MIB;
+
+type Check = (&'static str, fn());
+
+const CHECKS: &[Check] = &[
+    ("small::memory_given_back_in_the_copy_is_saved", given_back),
+    ("small::memory_written_and_given_back_in_a_loop_is_saved", loop_of_all),
+    ("small::pages_that_are_not_there_are_zero_and_never_waited_for", not_there),
+    ("small::write_before_the_saved_moment_belongs_to_it", written_before),
+];
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let trial = |&(name, check): &Check| {
+        Trial::test(name, move || {
+            check();
+            Ok::<(), Failed>(())
+        })
+    };
+    CHECKS.iter().map(trial).collect()
+}
+
+/// At which request of its API the VMM is to do something.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum At {
+    Snapshot,
+    Resume,
+}
+
+/// A complete VMM, whose API waits at some requests until it may go on.
+struct Small {
+    vmm: SmallVmm,
+    folder: TempDir,
+    memory: Vec<u8>,
+    api: Proxy,
+    came: Receiver<()>,
+    go_on: Sender<()>,
+    /// How often it waits.
+    stops: usize,
+}
+
+impl Small {
+    /// Memory with the pattern in its first part, `data` bytes.
+    fn start(data: u64, at: &[At]) -> Self {
+        let folder = TempDir::new().unwrap();
+        let (path, socket) = (folder.path().join("memory.bin"), folder.path().join("p.sock"));
+        let words = (0..data).step_by(8).flat_map(|at| pattern_at(at, SEED).to_le_bytes());
+        let mut memory: Vec<u8> = words.collect();
+        memory.resize(MEMORY as usize, 0);
+        fs::write(&path, &memory).unwrap();
+        let pager = PagerThread::start(socket.clone(), &path, true);
+        let vmm = SmallVmm::start(&socket, &[MEMORY], Pages::Base).unwrap();
+        pager.await_complete();
+        let (comes, came) = channel();
+        let (go_on, gone_on) = channel();
+        let stops = at.len();
+        let mut at: VecDeque<At> = at.iter().copied().collect();
+        let wait = move |now| {
+            if at.front() == Some(&now) {
+                at.pop_front();
+                comes.send(()).unwrap();
+                gone_on.recv_timeout(LONGEST_WAIT).unwrap();
+            }
+        };
+        let api = Proxy::start(&folder.path().join("api"), answering(wait));
+        Self { vmm, folder, memory, api, came, go_on, stops }
+    }
+
+    fn output(&self) -> PathBuf {
+        self.folder.path().join("saved")
+    }
+
+    /// Saves it while `act` is done at each of the requests.
+    fn save_while(
+        &mut self,
+        mut act: impl FnMut(&mut SmallVmm),
+    ) -> Result<Report, CheckpointError> {
+        let (pid, output) = (self.vmm.pid(), self.output());
+        let mut settings = Settings::new(pid, self.api.socket.clone(), output);
+        settings.check_api = false;
+        std::thread::scope(|scope| {
+            let saving = scope.spawn(|| checkpoint(&settings));
+            for _ in 0..self.stops {
+                self.came.recv_timeout(LONGEST_WAIT).unwrap();
+                act(&mut self.vmm);
+                self.go_on.send(()).unwrap();
+            }
+            saving.join().unwrap()
+        })
+    }
+
+    fn saved(&self) -> Vec<u8> {
+        fs::read(self.output().join("memory")).unwrap()
+    }
+
+    fn check_free(&self) {
+        assert_eq!(registered(self.vmm.pid()), 0, "mappings are registered still");
+    }
+}
+
+/// Waits at some requests. A state of zeroes has the right checksum.
+fn answering(mut wait: impl FnMut(At) + Send + 'static) -> Act {
+    Box::new(move |request, _| {
+        Some(if request.starts_with("GET / ") {
+            with_body("{\"state\": \"Running\"}")
+        } else if request.starts_with("GET /machine-config") {
+            with_body(&format!("{{\"mem_size_mib\": {}}}", MEMORY / MIB))
+        } else if request.starts_with("PUT /snapshot/create") {
+            wait(At::Snapshot);
+            let (_, body) = request.split_once("\r\n\r\n").unwrap();
+            let body: serde_json::Value = serde_json::from_str(body).unwrap();
+            fs::write(body["snapshot_path"].as_str().unwrap(), [0; 16]).unwrap();
+            "HTTP/1.1 400 \r\nContent-Length: 0\r\n\r\n".to_owned()
+        } else {
+            if request.contains("Resumed") {
+                wait(At::Resume);
+            }
+            "HTTP/1.1 204 \r\n\r\n".to_owned()
+        })
+    })
+}
+
+fn with_body(body: &str) -> String {
+    format!("HTTP/1.1 200 \r\nContent-Length: {}\r\n\r\n{body}", body.len())
+}
+
+/// The thread that gives memory back waits until the memory is copied.
+fn given_back() {
+    let mut small = Small::start(MEMORY, &[At::Resume]);
+    let (start, len) = (4 * MIB, 6 * MIB);
+    small
+        .save_while(|vmm| {
+            vmm.serial.send(Request::Remove { start, len }).unwrap();
+            vmm.serial.answer_within(LONGEST_WAIT).unwrap();
+        })
+        .unwrap();
+    assert!(small.saved() == small.memory, "saved bytes differ");
+    assert_eq!(small.vmm.serial.ask(Request::NotZero { start, len }).unwrap(), 0);
+    small.check_free();
+}
+
+/// The VMM works on while the memory is copied.
+fn loop_of_all() {
+    for _ in 0..4 {
+        let mut small = Small::start(MEMORY, &[At::Resume]);
+        let mut sent = 0;
+        small
+            .save_while(|vmm| {
+                for _ in 0..60 {
+                    let start = fastrand::u64(0..MEMORY / MIB - 1) * MIB;
+                    let len = fastrand::u64(1..=MIB / 4096) * 4096;
+                    let write = Request::Write { start, len, seed: fastrand::u64(..) };
+                    vmm.serial.send(write).unwrap();
+                    vmm.serial.send(Request::Remove { start, len }).unwrap();
+                    sent += 2;
+                }
+            })
+            .unwrap();
+        for _ in 0..sent {
+            small.vmm.serial.answer_within(LONGEST_WAIT).unwrap();
+        }
+        assert!(small.saved() == small.memory, "saved bytes differ");
+        small.check_free();
+    }
+}
+
+/// Half of the memory was never touched.
+fn not_there() {
+    let mut small = Small::start(MEMORY / 2, &[At::Resume]);
+    let report = small
+        .save_while(|vmm| {
+            let (start, len) = (MEMORY - 3 * MIB, 2 * MIB);
+            vmm.serial.send(Request::Touch { start, len }).unwrap();
+            vmm.serial.send(Request::Write { start, len, seed: 1 }).unwrap();
+            for _ in 0..2 {
+                vmm.serial.answer_within(LONGEST_WAIT).unwrap();
+            }
+        })
+        .unwrap();
+    assert!(small.saved() == small.memory, "saved bytes differ");
+    assert_eq!(report.copied_bytes, MEMORY / 2);
+    small.check_free();
+}
+
+/// As devices do that have not finished yet when Firecracker begins to save. What is written to the
+/// same memory afterwards is not saved.
+fn written_before() {
+    let mut small = Small::start(MEMORY, &[At::Snapshot, At::Resume]);
+    let (start, len, mut seed) = (8 * MIB, MIB, 0);
+    let saved = small.save_while(|vmm| {
+        seed += 1;
+        vmm.serial.send(Request::Write { start, len, seed }).unwrap();
+        vmm.serial.answer_within(LONGEST_WAIT).unwrap();
+    });
+    saved.unwrap();
+    let words = (start..start + len).step_by(8).flat_map(|at| pattern_at(at, 1).to_le_bytes());
+    let (first, end) = (start as usize, (start + len) as usize);
+    small.memory[first..end].copy_from_slice(&words.collect::<Vec<u8>>());
+    assert!(small.saved() == small.memory, "saved bytes differ");
+    assert_eq!(small.vmm.serial.ask(Request::Verify { start, len, seed: 2 }).unwrap(), 0);
+    small.check_free();
+}

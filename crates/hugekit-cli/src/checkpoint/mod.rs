@@ -1,0 +1,65 @@
+//! `hugekit checkpoint`: arguments, and the report.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use hugekit_checkpoint::{CheckpointError, Settings, checkpoint};
+
+use crate::file::Sink;
+use crate::text::write_out;
+use crate::usage::Remedied;
+
+/// Save a running Firecracker VM: paused for milliseconds, copied while it runs.
+///
+/// The VM must have been restored by `hugekit pager`, and the pager must have left the VM ("left to
+/// the kernel"). Its memory is protected in the pause, and copied while the VM runs. A write of the
+/// VM to memory that is not copied yet waits until 2 MiB are copied.
+///
+/// Makes the folder DIR with the files `vmstate` and `memory`, which Firecracker restores by `File`
+/// and by `Uffd`. The folder is complete or absent. If the command is killed, the VM runs on.
+#[derive(Debug, Args)]
+#[command(after_help = "Example: hugekit checkpoint --pid 4711 --api /tmp/vm1.sock --output saved")]
+pub(crate) struct CheckpointCommand {
+    /// The process of Firecracker
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pid: i32,
+    /// The socket of Firecracker's API
+    #[arg(long, value_name = "SOCKET")]
+    api: PathBuf,
+    /// The folder that is made
+    #[arg(short, long, value_name = "DIR")]
+    output: PathBuf,
+    /// Do not put memory on huge pages before the pause; the pause is longer on base pages
+    #[arg(long)]
+    no_collapse: bool,
+    /// The API's socket belongs to another process than PID, such as a proxy
+    #[arg(long)]
+    proxy: bool,
+    /// Write times and bytes as JSON; `-` prints them
+    #[arg(long, value_name = "FILE|-")]
+    json: Option<Sink>,
+}
+
+impl CheckpointCommand {
+    pub(crate) fn run(&self) -> anyhow::Result<()> {
+        let json = self.json.as_ref().map(Sink::open).transpose()?;
+        let report = checkpoint(&self.settings()).map_err(explained)?;
+        match json {
+            Some(sink) => sink.write_json(&report),
+            None => Ok(write_out(&format!("{report}\n"))?),
+        }
+    }
+
+    fn settings(&self) -> Settings {
+        Settings {
+            collapse: !self.no_collapse,
+            check_api: !self.proxy,
+            ..Settings::new(self.pid, self.api.clone(), self.output.clone())
+        }
+    }
+}
+
+fn explained(error: CheckpointError) -> anyhow::Error {
+    let remedy = error.remedy().map(str::to_owned);
+    Remedied::error(error, remedy)
+}
