@@ -38,7 +38,7 @@ pub(crate) fn is_zero(block: &[u8]) -> bool {
 #[derive(Debug)]
 pub(crate) struct Canvas {
     file: OwnedFd,
-    mapping: Mapping,
+    mapping: CanvasMapping,
     bytes: usize,
     granules: Vec<AtomicU8>,
     /// Bytes of granules that are no holes.
@@ -62,6 +62,7 @@ impl Canvas {
         let mapping = mapping.map_err(ImageError::of("mmap"))?;
         // Refused where the kernel has none: the pages are base pages then.
         let _ = mapping.want_huge_pages();
+        let mapping = CanvasMapping(mapping);
         let (granules, populated) = (Vec::new(), AtomicU64::new(0));
         let mut canvas = Self { file, mapping, bytes, granules, populated, most };
         canvas.count_granules()?;
@@ -81,7 +82,7 @@ impl Canvas {
     }
 
     pub(crate) fn start(&self) -> *mut u8 {
-        self.mapping.start().as_ptr()
+        self.mapping.0.start().as_ptr()
     }
 
     /// Bytes that are on huge pages.
@@ -227,19 +228,31 @@ impl Canvas {
         start..self.bytes.min(start + HUGE_PAGE_BYTES)
     }
 
-    /// The file, which is mapped no longer.
+    /// The file, which is mapped no longer: else it could not be sealed.
     pub(crate) fn into_file(self) -> Result<OwnedFd, ImageError> {
-        let file = self.file.try_clone();
-        drop(self);
-        file.map_err(|source| ImageError::Kernel { call: "dup", source })
+        let Self { file, mapping, .. } = self;
+        mapping.unmap().map_err(ImageError::of("munmap"))?;
+        Ok(file)
     }
 }
 
-impl Drop for Canvas {
+/// The mapping of a canvas, which ends with it.
+#[derive(Debug)]
+struct CanvasMapping(Mapping);
+
+impl CanvasMapping {
+    /// Refused, the addresses are lost.
+    fn unmap(self) -> rustix::io::Result<()> {
+        let mapping = std::mem::ManuallyDrop::new(self);
+        // SAFETY: mapped by `Canvas::new` in this process, whose threads are done with it.
+        unsafe { mapping.0.unmap() }
+    }
+}
+
+impl Drop for CanvasMapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new` in this process, whose threads are done with it. Refused, the addresses are lost and
-        // the file cannot be sealed.
-        if let Err(errno) = unsafe { self.mapping.unmap() } {
+        // SAFETY: as in `unmap`.
+        if let Err(errno) = unsafe { self.0.unmap() } {
             hugekit_sys::events::error!("an image cannot be unmapped: {errno}");
         }
     }
