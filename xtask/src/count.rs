@@ -16,8 +16,8 @@ const REMEDIES: [(&str, &str); 6] = [
     ("no faults can be served", "`cargo run --release -- doctor` says what permits them"),
 ];
 
-/// What stands before the name of a test or of a program that failed.
-const FAILED: [&str; 2] = ["FAILED ", "error: test failed, to rerun pass "];
+/// What stands before the name of a test or of a program that failed, or before a line of `xtask/bounded.sh`.
+const FAILED: [&str; 3] = ["FAILED ", "stuck: ", "error: test failed, to rerun pass "];
 
 /// How many tests passed, failed and were skipped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,10 +27,8 @@ pub(crate) struct Count {
     pub(crate) skipped: usize,
     /// Why tests were skipped, and how many for each reason.
     pub(crate) reasons: BTreeMap<String, usize>,
-    /// The names of tests that failed.
+    /// The names of tests that failed, and threads of programs that hang.
     pub(crate) failures: Vec<String>,
-    /// Threads of programs that hang, as `xtask/bounded.sh` prints them.
-    pub(crate) silences: Vec<String>,
 }
 
 impl Count {
@@ -42,8 +40,6 @@ impl Count {
             self.read_test(test);
         } else if let Some(test) = FAILED.iter().find_map(|words| line.strip_prefix(words)) {
             self.failures.push(test.to_owned());
-        } else if line.starts_with("stuck: ") {
-            self.silences.push(line.to_owned());
         } else if let Some((tests, reason)) = skipped_by_pytest(line) {
             *self.reasons.entry(reason).or_default() += tests;
         } else if let Some((numbers, _)) = line.rsplit_once(" in ") {
@@ -88,7 +84,6 @@ impl Count {
             *self.reasons.entry(reason.clone()).or_default() += tests;
         }
         self.failures.extend_from_slice(&other.failures);
-        self.silences.extend_from_slice(&other.silences);
     }
 
     pub(crate) fn skip(&mut self, reason: String) {
@@ -114,7 +109,6 @@ impl Count {
     }
 
     pub(crate) fn print_failures(&self) {
-        self.silences.iter().for_each(|silence| println!("{silence}"));
         self.failures.iter().for_each(|test| println!("FAILED {test}"));
     }
 
