@@ -198,6 +198,7 @@ fn confined(pager: &Command) -> Command {
     command.arg(pager.get_program());
     // All memory comes at last.
     command.args(pager.get_args().filter(|&argument| argument != "--no-prefetch"));
+    command.args(["--record", "1"]);
     command
 }
 
