@@ -24,6 +24,7 @@ mod bitmap;
 mod error;
 mod event;
 mod handshake;
+mod json_file;
 mod layout;
 mod listener;
 mod lost_layout;
