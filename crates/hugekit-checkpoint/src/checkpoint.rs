@@ -1,22 +1,27 @@
 //! One checkpoint from the beginning to the end.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{SeekFrom as Sought, seek};
+use hugekit_delta::Chain;
+use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
 use crate::api::{Api, Pending};
+use crate::delta::Delta;
 use crate::error::CheckpointError;
-use crate::frozen::{Frozen, Progress};
+use crate::frozen::{Frozen, PIECE, Progress};
 use crate::granules::{Granule, granules};
 use crate::guard::{Guard, Step};
-use crate::output::{Output, Plan};
+use crate::output::{Kind, Output, Plan};
+use crate::previous;
 use crate::report::{Report, Way, ms};
 use crate::settings::Settings;
+use crate::sink::{MemoryFile, Saved as Written, Sink};
 use crate::unnamed::Unnamed;
 use crate::vm::Vm;
 
@@ -42,12 +47,15 @@ pub fn checkpoint(settings: &Settings) -> Result<Report, CheckpointError> {
     }
     let is_running = is_running(&api)?;
     let vm = Vm::find(settings.pid, memory_bytes(&api)?)?;
+    let mut chain = previous::chain(&settings.previous, vm.bytes())?;
+    let plan = Plan::new(&settings.output, chain.as_ref().map_or(Kind::Full, |_| Kind::Delta))?;
     let (collapsed_bytes, collapse) = collapse(&vm, settings)?;
-    let plan = Plan::new(&settings.output)?;
     let guard = Guard::start(&vm, &api, &plan)?;
-    let output = plan.create(vm.bytes(), &used(&vm)?)?;
+    let used = if chain.is_none() { used(&vm)? } else { Vec::new() };
+    let output = plan.create(vm.bytes(), &used)?;
     let saving = Saving { vm: &vm, api: &api, output: &output, guard: &guard, is_running };
-    let saved = saving.save().map_err(|error| saving.give_up(error))?;
+    let saved = sink(chain.as_mut(), &output).and_then(|sink| saving.save(sink));
+    let saved = saved.map_err(|error| saving.give_up(error))?;
     output.finish(&saved.state)?;
     Ok(Report {
         way: saved.way,
@@ -57,7 +65,8 @@ pub fn checkpoint(settings: &Settings) -> Result<Report, CheckpointError> {
         collapsed_bytes,
         complete_ms: ms(started.elapsed()),
         memory_bytes: vm.bytes(),
-        copied_bytes: saved.progress.copied,
+        copied_bytes: saved.written.copied,
+        delta_bytes: saved.written.delta,
         faults: saved.progress.faults,
         longest_fault_ms: ms(saved.progress.longest_fault),
     })
@@ -81,6 +90,15 @@ fn collapse(vm: &Vm, settings: &Settings) -> Result<(u64, Duration), CheckpointE
     let since = Instant::now();
     let bytes = if settings.collapse { vm.collapse()? } else { 0 };
     Ok((bytes, if bytes > 0 { since.elapsed() } else { Duration::ZERO }))
+}
+
+fn sink<'a>(
+    chain: Option<&'a mut Chain>,
+    output: &'a Output,
+) -> Result<Box<dyn Sink + 'a>, CheckpointError> {
+    let Some(chain) = chain else { return Ok(Box::new(MemoryFile::new(output.memory()))) };
+    let delta = Delta::new(chain, output).map_err(|source| output.refused(source))?;
+    Ok(Box::new(delta))
 }
 
 /// Ranges of the memory file whose memory is there.
@@ -118,25 +136,26 @@ struct Saved {
     pause: Duration,
     protect: Duration,
     progress: Progress,
+    written: Written,
 }
 
 impl Saving<'_> {
     /// Pauses the VM, saves it, and has it run.
-    fn save(&self) -> Result<Saved, CheckpointError> {
+    fn save<'b>(&'b self, sink: Box<dyn Sink + 'b>) -> Result<Saved, CheckpointError> {
         let state = self.unnamed()?;
-        let mut frozen = Frozen::new(self.vm, self.output);
+        let mut frozen = Frozen::new(self.vm, self.output, sink);
         let since = Instant::now();
         if self.is_running {
             self.guard.tell(Step::Pausing);
             self.api.pause()?;
         }
         let Some((state, protect)) = self.freeze(&mut frozen, &state)? else {
-            return self.save_by_stock(&state, &mut frozen, since);
+            return self.save_by_stock(&state, frozen, since);
         };
         let pause = self.resume(&mut frozen, since)?;
         frozen.copy_all()?;
-        let (way, progress) = (Way::WriteProtected, frozen.progress);
-        Ok(Saved { way, state, pause, protect, progress })
+        let (way, progress, written) = (Way::WriteProtected, frozen.progress, frozen.finish()?);
+        Ok(Saved { way, state, pause, protect, progress, written })
     }
 
     /// Protects the memory at the moment at which Firecracker saves the state; `None` if this
@@ -183,23 +202,23 @@ impl Saving<'_> {
     fn save_by_stock(
         &self,
         state: &Unnamed,
-        frozen: &mut Frozen<'_>,
+        mut frozen: Frozen<'_>,
         since: Instant,
     ) -> Result<Saved, CheckpointError> {
         self.vm.release_all()?;
+        frozen.sink.restart().map_err(|source| self.output.refused(source))?;
         let memory = self.unnamed()?;
         let mut pending = self.api.send_snapshot(state.path(), memory.path())?;
         let answer = frozen.await_answer(&mut pending, &|| false)?;
         if !answer.is_success() {
             return Err(pending.refused(&answer));
         }
-        let pause = self.resume(frozen, since)?;
+        let pause = self.resume(&mut frozen, since)?;
         let state = state.whole_state()?;
-        let copied = copy_data(memory.file(), self.output.memory());
-        let copied = copied.map_err(|source| self.output.refused(source))?;
-        let progress = Progress { copied, ..Progress::default() };
-        let (way, protect) = (Way::StockSnapshot, Duration::ZERO);
-        Ok(Saved { way, state, pause, protect, progress })
+        let copied = copy_data(memory.file(), self.vm.bytes(), &mut *frozen.sink);
+        copied.map_err(|source| self.output.refused(source))?;
+        let (way, protect, progress) = (Way::StockSnapshot, Duration::ZERO, Progress::default());
+        Ok(Saved { way, state, pause, protect, progress, written: frozen.finish()? })
     }
 
     fn unnamed(&self) -> Result<Unnamed, CheckpointError> {
@@ -219,19 +238,23 @@ impl Saving<'_> {
     }
 }
 
-/// Copies a file without its holes to one that is all zeroes. Returns the bytes.
-fn copy_data(mut from: &File, mut to: &File) -> io::Result<u64> {
-    let (mut at, mut copied) = (0, 0);
+/// Gives the bytes of a file to a sink, without the file's holes.
+fn copy_data(from: &File, length: u64, to: &mut dyn Sink) -> io::Result<()> {
+    to.turn(&(0..length))?;
+    let mut buffer = vec![0; PIECE];
+    let mut at = 0;
     loop {
-        let data = match seek(from, Sought::Data(at)) {
-            Err(Errno::NXIO) => return Ok(copied),
+        let data = match seek(from, SeekFrom::Data(at)) {
+            Err(Errno::NXIO) => return Ok(()),
             found => found?,
         };
-        let hole = seek(from, Sought::Hole(data))?;
-        from.seek(SeekFrom::Start(data))?;
-        to.seek(SeekFrom::Start(data))?;
-        copied += io::copy(&mut Read::take(from, hole - data), &mut to)?;
-        to.flush()?;
-        at = hole;
+        let hole = seek(from, SeekFrom::Hole(data))?;
+        at = data;
+        while at < hole {
+            let bytes = &mut buffer[..PIECE.min((hole - at) as usize)];
+            from.read_exact_at(bytes, at)?;
+            to.put(at, bytes)?;
+            at += bytes.len() as u64;
+        }
     }
 }

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use hugekit_delta::DeltaError;
 use hugekit_pager::UnfitDescriptor;
 use hugekit_sys::ErrorKind;
 
@@ -85,6 +86,14 @@ pub enum CheckpointError {
         /// Bytes that the VM has.
         bytes: u64,
     },
+    /// An earlier checkpoint cannot be followed on.
+    #[error("cannot save a delta that follows on {path}", path = path.display())]
+    Previous {
+        /// The folder, or its delta.
+        path: PathBuf,
+        /// Why.
+        source: DeltaError,
+    },
     /// The output exists.
     #[error("{path} exists already", path = path.display())]
     Exists {
@@ -144,6 +153,7 @@ impl CheckpointError {
         match self {
             Self::State { .. }
             | Self::Exists { .. }
+            | Self::Previous { .. }
             | Self::NoUserfaultfd { .. }
             | Self::OtherVmm { .. } => ErrorKind::Invalid,
             Self::InUse { .. } | Self::Incomplete { .. } | Self::GaveBack | Self::Restless => {
@@ -179,6 +189,10 @@ impl CheckpointError {
             Self::Layout { .. } => Some(
                 "take a stock snapshot: the regions of a VM with more than 3 GiB or with \
                  hot-plugged memory cannot be told apart",
+            ),
+            Self::Previous { .. } => Some(
+                "name the folders of earlier checkpoints of this VM, the full one first, or save \
+                 all memory without --delta",
             ),
             Self::Exists { .. } => Some("name a folder that does not exist"),
             Self::Rights { .. } => Some("run as the VMM's user, or with CAP_SYS_PTRACE"),

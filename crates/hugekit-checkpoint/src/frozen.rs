@@ -8,7 +8,6 @@
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use hugekit_pager::vmm::Message;
@@ -19,10 +18,11 @@ use crate::api::{Answer, Pending};
 use crate::error::CheckpointError;
 use crate::granules::{Granule, granules};
 use crate::output::Output;
+use crate::sink::{Saved, Sink};
 use crate::vm::Vm;
 
 /// Bytes that are read and written together: they stay in the cache meanwhile.
-const PIECE: usize = 256 << 10;
+pub(crate) const PIECE: usize = 256 << 10;
 
 /// How long messages are not looked for while an answer is awaited.
 const LONGEST_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
@@ -30,7 +30,6 @@ const LONGEST_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 /// Counts and times so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Progress {
-    pub(crate) copied: u64,
     pub(crate) faults: u64,
     pub(crate) longest_fault: Duration,
 }
@@ -40,6 +39,7 @@ pub(crate) struct Progress {
 pub(crate) struct Frozen<'a> {
     vm: &'a Vm,
     output: &'a Output,
+    pub(crate) sink: Box<dyn Sink + 'a>,
     granules: Vec<Granule>,
     is_copied: Vec<bool>,
     buffer: Vec<u8>,
@@ -50,16 +50,18 @@ pub(crate) struct Frozen<'a> {
 
 impl<'a> Frozen<'a> {
     /// Memory that is not protected yet: this allocates all that is needed.
-    pub(crate) fn new(vm: &'a Vm, output: &'a Output) -> Self {
+    pub(crate) fn new(vm: &'a Vm, output: &'a Output, sink: Box<dyn Sink + 'a>) -> Self {
         let granules: Vec<Granule> = granules(&vm.regions).collect();
         let is_copied = vec![false; granules.len()];
         let (buffer, progress) = (vec![0; PIECE], Progress::default());
-        Self { vm, output, granules, is_copied, buffer, is_opened: false, progress }
+        Self { vm, output, sink, granules, is_copied, buffer, is_opened: false, progress }
     }
 
-    /// Protects all memory.
+    /// Protects all memory. What was copied before is of another moment.
     pub(crate) fn protect(&mut self) -> Result<(), CheckpointError> {
         self.is_opened = false;
+        self.is_copied.fill(false);
+        self.sink.restart().map_err(|source| self.output.refused(source))?;
         self.vm.protect()
     }
 
@@ -94,20 +96,28 @@ impl<'a> Frozen<'a> {
     /// A thread of the VM, perhaps the one that is to answer, waits until its message is read that
     /// it gives memory back.
     fn make_way(&mut self, is_saved: &dyn Fn() -> bool) -> Result<(), CheckpointError> {
-        if is_saved() {
-            return self.copy_all();
+        if !is_saved() {
+            self.is_opened = true;
+            return self.vm.settle();
         }
-        self.is_opened = true;
-        self.vm.settle()
+        (0..self.granules.len()).try_for_each(|index| self.copy(index))?;
+        self.vm.release_all()
     }
 
     /// Copies all memory that is not copied yet, and releases it.
     pub(crate) fn copy_all(&mut self) -> Result<(), CheckpointError> {
         for index in 0..self.granules.len() {
             self.serve(&|| true)?;
+            let turn = self.sink.turn(&self.granules[index].offsets());
+            turn.map_err(|source| self.output.refused(source))?;
             self.copy(index)?;
         }
         self.vm.release_all()
+    }
+
+    /// Has the sink complete what it writes, when all memory was copied.
+    pub(crate) fn finish(self) -> Result<Saved, CheckpointError> {
+        self.sink.finish().map_err(|source| self.output.refused(source))
     }
 
     /// Answers all faults that wait.
@@ -157,21 +167,11 @@ impl<'a> Frozen<'a> {
         let bytes = &mut self.buffer[..(piece.end - piece.start) as usize];
         let read = self.vm.pages.read(piece.start, bytes);
         read.map_err(|source| CheckpointError::Memory { address: piece.start, source })?;
-        // The file is zero already.
-        if is_zero(bytes) {
-            return Ok(());
-        }
-        self.progress.copied += bytes.len() as u64;
-        let written = self.output.memory().write_all_at(bytes, offset);
-        written.map_err(|source| self.output.refused(source))
+        self.sink.put(offset, bytes).map_err(|source| self.output.refused(source))
     }
 }
 
 fn wait(descriptors: &[BorrowedFd<'_>; 3]) {
     let mut waited = descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
     let _ = poll(&mut waited, Some(&LONGEST_WAIT));
-}
-
-fn is_zero(bytes: &[u8]) -> bool {
-    bytes.chunks(512).all(|chunk| chunk.iter().fold(0, |any, byte| any | byte) == 0)
 }

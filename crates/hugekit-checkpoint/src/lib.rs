@@ -13,6 +13,7 @@
 
 mod api;
 mod checkpoint;
+mod delta;
 mod error;
 mod frozen;
 mod granules;
@@ -20,13 +21,16 @@ mod guard;
 mod mappings;
 mod output;
 mod pages;
+mod previous;
 mod report;
 mod settings;
+mod sink;
 mod unnamed;
 mod vm;
 
 pub use checkpoint::checkpoint;
 pub use error::CheckpointError;
+pub use previous::state_of;
 pub use report::{Report, Way};
 pub use settings::Settings;
 

@@ -8,11 +8,14 @@ const ARGUMENT: &str = "hugekit-test-checkpoint";
 
 pub(crate) fn run_if_asked() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [first, pid, api, output] = &arguments[..] else { return };
+    let [first, pid, api, output, previous @ ..] = &arguments[..] else { return };
     if first != ARGUMENT {
         return;
     }
-    let settings = Settings::new(pid.parse().unwrap(), api.into(), output.into());
+    let settings = Settings {
+        previous: previous.iter().map(Into::into).collect(),
+        ..Settings::new(pid.parse().unwrap(), api.into(), output.into())
+    };
     let code = match checkpoint(&settings) {
         Ok(report) => {
             println!("{report}");
@@ -31,6 +34,7 @@ pub(crate) fn start(settings: &Settings) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args([ARGUMENT, &settings.pid.to_string()])
         .args([&settings.api, &settings.output])
+        .args(&settings.previous)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
