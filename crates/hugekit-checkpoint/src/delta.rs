@@ -31,7 +31,7 @@ pub(crate) struct Delta<'a> {
 }
 
 impl<'a> Delta<'a> {
-    /// Allocates most of what is needed: the VM may be paused afterwards.
+    /// Opens the file for early bytes, and has the chain allocate its memory.
     pub(crate) fn new(chain: &'a mut Chain, output: &'a Output) -> io::Result<Self> {
         let (length, early) = (chain.length(), output.unnamed()?);
         let saving = chain.save_changes(output.memory()).map_err(refused)?;

@@ -57,7 +57,7 @@ impl<'a> Frozen<'a> {
         Self { vm, output, sink, granules, is_copied, buffer, is_opened: false, progress }
     }
 
-    /// Protects all memory. What was copied before is of another moment.
+    /// Protects all memory. Earlier copies are of another moment, and are dropped.
     pub(crate) fn protect(&mut self) -> Result<(), CheckpointError> {
         self.is_opened = false;
         self.is_copied.fill(false);
@@ -115,7 +115,7 @@ impl<'a> Frozen<'a> {
         self.vm.release_all()
     }
 
-    /// Has the sink complete what it writes, when all memory was copied.
+    /// Has the sink complete its file, when all memory was copied.
     pub(crate) fn finish(self) -> Result<Saved, CheckpointError> {
         self.sink.finish().map_err(|source| self.output.refused(source))
     }

@@ -19,7 +19,7 @@ use crate::error::CheckpointError;
 
 pub(crate) const STATE: &str = "vmstate";
 
-/// What is saved of the memory.
+/// Whether all memory is saved, or the changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Full,

@@ -22,7 +22,7 @@ pub(crate) trait Sink: std::fmt::Debug {
     fn finish(self: Box<Self>) -> io::Result<Saved>;
 }
 
-/// What a sink has written.
+/// Counts of a sink that is complete.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Saved {
     /// Bytes of the VM's memory, without those that were known.

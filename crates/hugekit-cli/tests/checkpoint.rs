@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::slice;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -100,7 +101,7 @@ fn saved_and_restored() {
     sleep(QUIET);
     origin.save(&first).unwrap();
     drop(origin);
-    let mut vmm = restore(folder, "vm", &first.state, &[first.memory.clone()]);
+    let mut vmm = restore(folder, "vm", &first.state, slice::from_ref(&first.memory));
     sleep(QUIET);
     let report = saved(&save(folder, vmm.pid(), "vm.api", "full", &[]));
     assert_eq!(report["memory_bytes"], MEMORY << 20);
