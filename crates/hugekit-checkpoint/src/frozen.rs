@@ -8,7 +8,6 @@
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use hugekit_pager::vmm::Message;
@@ -18,7 +17,7 @@ use rustix::time::Timespec;
 use crate::api::{Answer, Pending};
 use crate::error::CheckpointError;
 use crate::granules::{Granule, granules};
-use crate::output::Output;
+use crate::sink::Sink;
 use crate::vm::Vm;
 
 /// Bytes that are read and written together: they stay in the cache meanwhile.
@@ -39,7 +38,7 @@ pub(crate) struct Progress {
 #[derive(Debug)]
 pub(crate) struct Frozen<'a> {
     vm: &'a Vm,
-    output: &'a Output,
+    sink: &'a dyn Sink,
     granules: Vec<Granule>,
     is_copied: Vec<bool>,
     buffer: Vec<u8>,
@@ -50,11 +49,11 @@ pub(crate) struct Frozen<'a> {
 
 impl<'a> Frozen<'a> {
     /// Memory that is not protected yet: this allocates all that is needed.
-    pub(crate) fn new(vm: &'a Vm, output: &'a Output) -> Self {
+    pub(crate) fn new(vm: &'a Vm, sink: &'a dyn Sink) -> Self {
         let granules: Vec<Granule> = granules(&vm.regions).collect();
         let is_copied = vec![false; granules.len()];
         let (buffer, progress) = (vec![0; PIECE], Progress::default());
-        Self { vm, output, granules, is_copied, buffer, is_opened: false, progress }
+        Self { vm, sink, granules, is_copied, buffer, is_opened: false, progress }
     }
 
     /// Protects all memory.
@@ -105,6 +104,9 @@ impl<'a> Frozen<'a> {
     pub(crate) fn copy_all(&mut self) -> Result<(), CheckpointError> {
         for index in 0..self.granules.len() {
             self.serve(&|| true)?;
+            while let Some(wanted) = self.sink.wanted() {
+                self.copy(wanted)?;
+            }
             self.copy(index)?;
         }
         self.vm.release_all()
@@ -150,6 +152,7 @@ impl<'a> Frozen<'a> {
                 self.copy_piece(&piece, offset + (start - addresses.start))?;
             }
         }
+        self.sink.end(index);
         self.vm.release(&addresses)
     }
 
@@ -157,13 +160,12 @@ impl<'a> Frozen<'a> {
         let bytes = &mut self.buffer[..(piece.end - piece.start) as usize];
         let read = self.vm.pages.read(piece.start, bytes);
         read.map_err(|source| CheckpointError::Memory { address: piece.start, source })?;
-        // The file is zero already.
+        // The sink is zero already.
         if is_zero(bytes) {
             return Ok(());
         }
         self.progress.copied += bytes.len() as u64;
-        let written = self.output.memory().write_all_at(bytes, offset);
-        written.map_err(|source| self.output.refused(source))
+        self.sink.put(offset, bytes).map_err(|source| self.sink.refused(source))
     }
 }
 
