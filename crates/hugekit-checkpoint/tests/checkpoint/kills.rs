@@ -35,7 +35,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-fn kill(pid: i32) {
+pub(crate) fn kill(pid: i32) {
     let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
 }
 

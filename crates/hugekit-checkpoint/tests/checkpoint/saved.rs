@@ -16,7 +16,7 @@ use crate::scene::{
 
 /// A snapshot at the moment of serial output cannot be restored on machines without hardware
 /// virtualization.
-const QUIET: Duration = Duration::from_millis(300);
+pub(crate) const QUIET: Duration = Duration::from_millis(300);
 
 type Check = (&'static str, fn(Pages));
 
