@@ -1,6 +1,7 @@
 //! Children of a running guest: their bytes, the guest's, and those of a twin.
 
 use std::fs;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::mpsc::channel;
 use std::thread::sleep;
@@ -8,7 +9,7 @@ use std::thread::sleep;
 use hugekit_checkpoint::{
     CheckpointError, ForkError, ForkReport, ForkSettings, Way, checkpoint, fork,
 };
-use hugekit_guests::{Firecracker, Pages, Request, Serial, Snapshot};
+use hugekit_guests::{Firecracker, Pages, Request, Serial, Snapshot, sum_of_pattern};
 use libtest_mimic::Trial;
 
 use crate::family::{ForkedGuest, child_of, fork_vm, fork_with};
@@ -126,50 +127,57 @@ fn again(_: Pages) {
     scene.check_runs_free();
 }
 
-/// The guest is in the middle of a write when it is forked, and all go on with the same requests.
+/// Firecracker has its devices VMClock and VMGenID there, which show a guest each restore.
+const RESTORES: Range<usize> = 0xd_e000..0xe_0000;
+
+/// The guest is in the middle of a write when it is forked. It and its children then do the same as
+/// a guest that was never paused.
 fn twin(_: Pages) {
     let (folder, snapshot) = origin(Pages::Base);
-    let start = |name: &str| {
-        let pager =
-            PagerThread::start(folder.path().join(format!("{name}.p")), &snapshot.memory, true);
-        let vmm = Firecracker::start(folder.path(), name).unwrap();
-        vmm.load_by_handler(&snapshot, &pager.socket, true).unwrap();
-        pager.await_complete();
-        vmm
-    };
-    let (mut twin, mut vmm) = (start("twin"), start("clone"));
-    for serial in [&mut twin.serial, &mut vmm.serial] {
-        (1..=WRITES).for_each(|seed| send_write(serial, seed));
-    }
-    let api = folder.path().join("clone.api");
+    let folder = folder.path();
+    let mut twin = restored(folder, "twin", &snapshot);
+    let mut vmm = restored(folder, "clone", &snapshot);
+    let write = Request::Write { start: START, len: LEN, seed: 5 };
+    twin.serial.send(write).unwrap();
+    vmm.serial.send(write).unwrap();
+    let api = folder.join("clone.api");
     let (mut children, _) = fork_vm(vmm.pid(), &api, &["a", "b"]).unwrap();
-    // How many answers a child still owes depends on the moment.
-    let last = Request::Sum { start: START, len: LEN };
-    let sum = hugekit_guests::sum_of_pattern(START, LEN, WRITES);
     let serials = children.iter_mut().map(|child| &mut child.serial);
     for serial in serials.chain([&mut twin.serial, &mut vmm.serial]) {
-        serial.send(last).unwrap();
-        while serial.answer_within(LONGEST_WAIT).unwrap() != sum {}
+        go_on(serial);
     }
     sleep(QUIET);
     let files = |name: &str| Snapshot {
-        state: folder.path().join(format!("{name}.state")),
-        memory: folder.path().join(format!("{name}.memory")),
+        state: folder.join(format!("{name}.state")),
+        memory: folder.join(format!("{name}.memory")),
     };
     twin.save(&files("twin")).unwrap();
     vmm.save(&files("clone")).unwrap();
     children.iter().zip(["a", "b"]).for_each(|(child, name)| child.save(&files(name)));
     let right = fs::read(files("twin").memory).unwrap();
     for name in ["clone", "a", "b"] {
-        assert!(fs::read(files(name).memory).unwrap() == right, "{name} differs from its twin");
+        let found = fs::read(files(name).memory).unwrap();
+        let differs = |at: &usize| found[*at] != right[*at] && !RESTORES.contains(at);
+        let places: Vec<usize> = (0..right.len()).filter(differs).take(64).collect();
+        assert!(places.is_empty(), "{name} differs from its twin at {places:x?}");
     }
 }
 
-/// So many fit into the guest's serial port together with one more request.
-const WRITES: u64 = 40;
+fn restored(folder: &Path, name: &str, snapshot: &Snapshot) -> Firecracker {
+    let pager = PagerThread::start(folder.join(format!("{name}.p")), &snapshot.memory, true);
+    let vmm = Firecracker::start(folder, name).unwrap();
+    vmm.load_by_handler(snapshot, &pager.socket, true).unwrap();
+    pager.await_complete();
+    vmm
+}
 
-fn send_write(serial: &mut Serial, seed: u64) {
-    serial.send(Request::Write { start: START, len: LEN, seed }).unwrap();
+/// The end of the write is answered by all that were in the middle of it.
+fn go_on(serial: &mut Serial) {
+    let half = LEN / 2;
+    serial.send(Request::Write { start: START + half, len: half, seed: 6 }).unwrap();
+    serial.send(Request::Sum { start: START, len: half }).unwrap();
+    let sum = sum_of_pattern(START, half, 5);
+    while serial.answer_within(LONGEST_WAIT).unwrap() != sum {}
 }
 
 fn paused_before(_: Pages) {

@@ -18,7 +18,7 @@ use crate::scene::{
 
 const USUAL: u32 = 12;
 
-fn kills() -> u32 {
+pub(crate) fn kills() -> u32 {
     std::env::var("HUGEKIT_CHECKPOINT_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(USUAL)
 }
 

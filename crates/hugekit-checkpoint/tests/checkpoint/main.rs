@@ -2,6 +2,7 @@
 
 mod child;
 mod family;
+mod fork_kills;
 mod forks;
 mod hostile;
 mod kills;
@@ -24,6 +25,7 @@ fn main() {
         hostile::trials(),
         kills::trials(),
         forks::trials(),
+        fork_kills::trials(),
     ];
     let trials: Vec<Trial> = trials.into_iter().flatten().collect();
     libtest_mimic::run(&arguments, trials).exit();
