@@ -4,20 +4,29 @@
 //! has its blocks in order, but memory that the VM wants to write is copied early. Its bytes are
 //! kept in a file without a name until it is their turn.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-use hugekit_delta::{Chain, DeltaError, SavingChanges};
+use hugekit_delta::{Chain, DeltaError, Saved, SavingChanges};
 
+use crate::error::CheckpointError;
 use crate::output::Output;
-use crate::sink::{Saved, Sink};
+use crate::sink::Sink;
 
 /// A delta that is being written.
 #[derive(Debug)]
 pub(crate) struct Delta<'a> {
+    output: &'a Output,
+    /// One thread copies.
+    writer: RefCell<Writer<'a>>,
+}
+
+#[derive(Debug)]
+struct Writer<'a> {
     saving: SavingChanges<'a, &'a File>,
     /// Bytes of each state.
     length: u64,
@@ -36,18 +45,19 @@ impl<'a> Delta<'a> {
         let (length, early) = (chain.length(), output.unnamed()?);
         let saving = chain.save_changes(output.memory()).map_err(refused)?;
         let (kept, buffer) = (BTreeMap::new(), Vec::new());
-        Ok(Self { saving, length, next: 0, turn: 0..0, early, kept, buffer })
+        let writer = Writer { saving, length, next: 0, turn: 0..0, early, kept, buffer };
+        Ok(Self { output, writer: RefCell::new(writer) })
     }
 
-    /// Memory up to there that was not given is zero.
-    fn clear_up_to(&mut self, offset: u64) -> io::Result<()> {
-        self.saving.clear(self.next, offset - self.next)?;
-        self.next = offset;
-        Ok(())
+    /// All bytes that are not zero were put.
+    pub(crate) fn finish(self) -> io::Result<Saved> {
+        let mut writer = self.writer.into_inner();
+        writer.clear_up_to(writer.length)?;
+        writer.saving.finish().map_err(refused)
     }
 }
 
-impl Sink for Delta<'_> {
+impl Writer<'_> {
     fn put(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         if !self.turn.contains(&offset) {
             self.kept.insert(offset, bytes.len());
@@ -56,6 +66,13 @@ impl Sink for Delta<'_> {
         self.clear_up_to(offset)?;
         self.next += bytes.len() as u64;
         self.saving.put(offset, bytes)
+    }
+
+    /// Memory up to there that was not given is zero.
+    fn clear_up_to(&mut self, offset: u64) -> io::Result<()> {
+        self.saving.clear(self.next, offset - self.next)?;
+        self.next = offset;
+        Ok(())
     }
 
     fn turn(&mut self, offsets: &Range<u64>) -> io::Result<()> {
@@ -70,16 +87,24 @@ impl Sink for Delta<'_> {
         self.buffer = buffer;
         Ok(())
     }
+}
 
-    fn restart(&mut self) -> io::Result<()> {
-        self.kept.clear();
+impl Sink for Delta<'_> {
+    fn restart(&self) -> io::Result<()> {
+        self.writer.borrow_mut().kept.clear();
         Ok(())
     }
 
-    fn finish(mut self: Box<Self>) -> io::Result<Saved> {
-        self.clear_up_to(self.length)?;
-        let saved = self.saving.finish().map_err(refused)?;
-        Ok(Saved { copied: saved.changed, delta: Some(saved.written) })
+    fn turn(&self, offsets: &Range<u64>) -> io::Result<()> {
+        self.writer.borrow_mut().turn(offsets)
+    }
+
+    fn put(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.writer.borrow_mut().put(offset, bytes)
+    }
+
+    fn refused(&self, source: io::Error) -> CheckpointError {
+        self.output.refused(source)
     }
 }
 
@@ -109,7 +134,7 @@ mod tests {
         let first = StateId::from_bytes([7; 16]).unwrap();
         let mut chain = Chain::resume_raw(&File::open(raw).unwrap(), first, []).unwrap();
         let output = Plan::new(&place, Kind::Delta).unwrap().create(0, &[]).unwrap();
-        let mut sink = Box::new(Delta::new(&mut chain, &output).unwrap());
+        let sink = Delta::new(&mut chain, &output).unwrap();
         let mut before = state.clone();
         state[50 * BLOCK..53 * BLOCK].fill(4);
         // The last blocks are not there: they are zero.
@@ -126,10 +151,10 @@ mod tests {
         sink.put(0, &state[..32 * BLOCK]).unwrap();
         sink.turn(&turn(32..64)).unwrap();
         let saved = sink.finish().unwrap();
-        assert_eq!(saved.copied, (7 * BLOCK) as u64);
+        assert_eq!(saved.changed, (7 * BLOCK) as u64);
         output.finish(b"state").unwrap();
         let path = place.join("memory.delta");
-        assert_eq!(saved.delta, Some(fs::metadata(&path).unwrap().len()));
+        assert_eq!(saved.written, fs::metadata(&path).unwrap().len());
         apply(&mut before, Some(first), &mut File::open(path).unwrap()).unwrap();
         assert!(before == state);
     }

@@ -127,6 +127,9 @@ pub enum CheckpointError {
         /// The system's answer.
         source: io::Error,
     },
+    /// There is no room for the memory of the children.
+    #[error("the memory of the VM cannot be kept for its children")]
+    Preserve(#[source] io::Error),
     /// Devices of the paused VM wrote to its memory at each try.
     #[error("devices of the paused VM did not stop to write to its memory")]
     Restless,

@@ -17,12 +17,11 @@ use rustix::time::Timespec;
 use crate::api::{Answer, Pending};
 use crate::error::CheckpointError;
 use crate::granules::{Granule, granules};
-use crate::output::Output;
-use crate::sink::{Saved, Sink};
+use crate::sink::Sink;
 use crate::vm::Vm;
 
 /// Bytes that are read and written together: they stay in the cache meanwhile.
-pub(crate) const PIECE: usize = 256 << 10;
+const PIECE: usize = 256 << 10;
 
 /// How long messages are not looked for while an answer is awaited.
 const LONGEST_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
@@ -30,6 +29,7 @@ const LONGEST_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 /// Counts and times so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Progress {
+    pub(crate) copied: u64,
     pub(crate) faults: u64,
     pub(crate) longest_fault: Duration,
 }
@@ -38,8 +38,7 @@ pub(crate) struct Progress {
 #[derive(Debug)]
 pub(crate) struct Frozen<'a> {
     vm: &'a Vm,
-    output: &'a Output,
-    pub(crate) sink: Box<dyn Sink + 'a>,
+    sink: &'a dyn Sink,
     granules: Vec<Granule>,
     is_copied: Vec<bool>,
     buffer: Vec<u8>,
@@ -50,19 +49,28 @@ pub(crate) struct Frozen<'a> {
 
 impl<'a> Frozen<'a> {
     /// Memory that is not protected yet: this allocates all that is needed.
-    pub(crate) fn new(vm: &'a Vm, output: &'a Output, sink: Box<dyn Sink + 'a>) -> Self {
+    pub(crate) fn new(vm: &'a Vm, sink: &'a dyn Sink) -> Self {
         let granules: Vec<Granule> = granules(&vm.regions).collect();
         let is_copied = vec![false; granules.len()];
         let (buffer, progress) = (vec![0; PIECE], Progress::default());
-        Self { vm, output, sink, granules, is_copied, buffer, is_opened: false, progress }
+        Self { vm, sink, granules, is_copied, buffer, is_opened: false, progress }
     }
 
     /// Protects all memory. Earlier copies are of another moment, and are dropped.
     pub(crate) fn protect(&mut self) -> Result<(), CheckpointError> {
         self.is_opened = false;
-        self.is_copied.fill(false);
-        self.sink.restart().map_err(|source| self.output.refused(source))?;
+        self.restart()?;
         self.vm.protect()
+    }
+
+    /// Drops all copies.
+    pub(crate) fn restart(&mut self) -> Result<(), CheckpointError> {
+        if !self.is_copied.contains(&true) {
+            return Ok(());
+        }
+        self.is_copied.fill(false);
+        self.progress.copied = 0;
+        self.sink.restart().map_err(|source| self.sink.refused(source))
     }
 
     /// Whether the VM changed memory between the protection and the moment that is saved: then the
@@ -108,16 +116,14 @@ impl<'a> Frozen<'a> {
     pub(crate) fn copy_all(&mut self) -> Result<(), CheckpointError> {
         for index in 0..self.granules.len() {
             self.serve(&|| true)?;
+            while let Some(wanted) = self.sink.wanted() {
+                self.copy(wanted)?;
+            }
             let turn = self.sink.turn(&self.granules[index].offsets());
-            turn.map_err(|source| self.output.refused(source))?;
+            turn.map_err(|source| self.sink.refused(source))?;
             self.copy(index)?;
         }
         self.vm.release_all()
-    }
-
-    /// Has the sink complete its file, when all memory was copied.
-    pub(crate) fn finish(self) -> Result<Saved, CheckpointError> {
-        self.sink.finish().map_err(|source| self.output.refused(source))
     }
 
     /// Answers all faults that wait.
@@ -160,6 +166,7 @@ impl<'a> Frozen<'a> {
                 self.copy_piece(&piece, offset + (start - addresses.start))?;
             }
         }
+        self.sink.end(index);
         self.vm.release(&addresses)
     }
 
@@ -167,11 +174,20 @@ impl<'a> Frozen<'a> {
         let bytes = &mut self.buffer[..(piece.end - piece.start) as usize];
         let read = self.vm.pages.read(piece.start, bytes);
         read.map_err(|source| CheckpointError::Memory { address: piece.start, source })?;
-        self.sink.put(offset, bytes).map_err(|source| self.output.refused(source))
+        // The sink is zero already.
+        if is_zero(bytes) {
+            return Ok(());
+        }
+        self.progress.copied += bytes.len() as u64;
+        self.sink.put(offset, bytes).map_err(|source| self.sink.refused(source))
     }
 }
 
 fn wait(descriptors: &[BorrowedFd<'_>; 3]) {
     let mut waited = descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
     let _ = poll(&mut waited, Some(&LONGEST_WAIT));
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.chunks(512).all(|chunk| chunk.iter().fold(0, |any, byte| any | byte) == 0)
 }

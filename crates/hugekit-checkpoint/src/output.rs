@@ -3,12 +3,10 @@
 //! Both files are written into a folder of another name beside it, synced, and moved to their place
 //! together by one rename(2).
 
-use std::ffi::CString;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
 use std::ops::Range;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -16,6 +14,8 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
 use crate::error::CheckpointError;
+use crate::guard::LeftOvers;
+use crate::sink::Sink;
 
 pub(crate) const STATE: &str = "vmstate";
 
@@ -64,11 +64,9 @@ impl Plan {
         Ok(Self { place: place.to_owned(), folder: folder.join(name), kind })
     }
 
-    /// The names to remove if this process is killed: files, then their folder.
-    pub(crate) fn left_overs(&self) -> io::Result<([CString; 2], CString)> {
-        let name = |path: &Path| CString::new(path.as_os_str().as_bytes());
-        let (state, memory) = (name(&self.folder.join(STATE))?, name(&self.memory())?);
-        Ok(([state, memory], name(&self.folder)?))
+    /// The names to remove if this process is killed.
+    pub(crate) fn left_overs(&self) -> io::Result<LeftOvers> {
+        LeftOvers::new(&[self.folder.join(STATE), self.memory()], &self.folder)
     }
 
     fn memory(&self) -> PathBuf {
@@ -96,11 +94,12 @@ impl Plan {
             output.memory.set_len(bytes)?;
             used.iter().try_for_each(|range| reserve(&output.memory, range))
         };
-        reserve().map_err(|source| output.refused(source)).map(|()| output)
+        reserve().map_err(|source| output.plan.refused(source)).map(|()| output)
     }
 }
 
 impl Output {
+    /// The file with the memory or the delta.
     pub(crate) fn memory(&self) -> &File {
         &self.memory
     }
@@ -108,10 +107,6 @@ impl Output {
     /// A file without a name on the same file system.
     pub(crate) fn unnamed(&self) -> io::Result<File> {
         tempfile::tempfile_in(&self.plan.folder)
-    }
-
-    pub(crate) fn refused(&self, source: io::Error) -> CheckpointError {
-        self.plan.refused(source)
     }
 
     /// Writes the state, and moves both files to their place when they are on their disk.
@@ -130,8 +125,24 @@ impl Output {
             io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::NotADirectory => {
                 CheckpointError::Exists { path: place.clone() }
             }
-            _ => self.refused(source),
+            _ => self.plan.refused(source),
         })
+    }
+}
+
+impl Sink for Output {
+    fn restart(&self) -> io::Result<()> {
+        let length = self.memory.metadata()?.len();
+        self.memory.set_len(0)?;
+        self.memory.set_len(length)
+    }
+
+    fn put(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.memory.write_all_at(bytes, offset)
+    }
+
+    fn refused(&self, source: io::Error) -> CheckpointError {
+        self.plan.refused(source)
     }
 }
 

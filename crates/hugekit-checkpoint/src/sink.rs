@@ -1,77 +1,37 @@
-//! Where saved bytes go: a memory file, or a delta ([`delta`](crate::delta)).
+//! Where the memory of a VM is copied to: a file, a delta, or memory that children are restored from.
 
-use std::fs::File;
+use std::fmt::Debug;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 
-/// Takes the bytes of a VM's memory. Bytes that it is not given are zero.
-pub(crate) trait Sink: std::fmt::Debug {
-    /// These bytes are at `offset`. In their turn, they follow on those before; other bytes come
-    /// early.
-    fn put(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+use crate::error::CheckpointError;
 
-    /// It is the turn of these offsets, which follow on those before. Either all of their bytes were
-    /// put early, or none.
-    fn turn(&mut self, offsets: &Range<u64>) -> io::Result<()>;
+/// Bytes that are zero until they are put. One thread copies.
+pub(crate) trait Sink: Debug {
+    /// Bytes that were put so far are of a moment that is not saved: all bytes are zero again.
+    fn restart(&self) -> io::Result<()>;
 
-    /// All bytes so far came early, and are of a moment that is not saved.
-    fn restart(&mut self) -> io::Result<()>;
-
-    /// All bytes were given.
-    fn finish(self: Box<Self>) -> io::Result<Saved>;
-}
-
-/// Counts of a sink that is complete.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Saved {
-    /// Bytes of the VM's memory, without those that were known.
-    pub(crate) copied: u64,
-    /// Bytes of the delta, if it is one.
-    pub(crate) delta: Option<u64>,
-}
-
-/// A file of all bytes, which is zero at the beginning.
-#[derive(Debug)]
-pub(crate) struct MemoryFile<'a> {
-    file: &'a File,
-    copied: u64,
-}
-
-impl<'a> MemoryFile<'a> {
-    pub(crate) fn new(file: &'a File) -> Self {
-        Self { file, copied: 0 }
-    }
-}
-
-impl Sink for MemoryFile<'_> {
-    fn put(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        if is_zero(bytes) {
-            return Ok(());
-        }
-        self.copied += bytes.len() as u64;
-        self.file.write_all_at(bytes, offset)
-    }
-
-    fn turn(&mut self, _: &Range<u64>) -> io::Result<()> {
+    /// The state of the devices is saved, and the VM runs again. Memory may have been put before.
+    fn begin(&self, _state: &[u8]) -> io::Result<()> {
         Ok(())
     }
 
-    /// The file is zero again.
-    fn restart(&mut self) -> io::Result<()> {
-        if std::mem::take(&mut self.copied) == 0 {
-            return Ok(());
-        }
-        let length = self.file.metadata()?.len();
-        self.file.set_len(0)?;
-        self.file.set_len(length)
+    /// It is the turn of these offsets, which follow on those before. Their bytes were put already,
+    /// or are put next.
+    fn turn(&self, _offsets: &Range<u64>) -> io::Result<()> {
+        Ok(())
     }
 
-    fn finish(self: Box<Self>) -> io::Result<Saved> {
-        Ok(Saved { copied: self.copied, delta: None })
-    }
-}
+    /// Puts bytes at an offset of the VM's memory. Bytes of later turns may come early.
+    fn put(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
-fn is_zero(bytes: &[u8]) -> bool {
-    bytes.chunks(512).all(|chunk| chunk.iter().fold(0, |any, byte| any | byte) == 0)
+    /// All bytes of a granule were put.
+    fn end(&self, _granule: usize) {}
+
+    /// A granule that a reader waits for.
+    fn wanted(&self) -> Option<usize> {
+        None
+    }
+
+    fn refused(&self, source: io::Error) -> CheckpointError;
 }

@@ -1,4 +1,4 @@
-//! `hugekit checkpoint` as users start it, after `hugekit pager`.
+//! `hugekit checkpoint` and `hugekit fork` as users start them, after `hugekit pager`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,8 +7,10 @@ use std::slice;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use hugekit_guests::{Firecracker, Pages, Request, Snapshot, lacking};
+use hugekit_guests::{Firecracker, Pages, Request, Serial, Snapshot, lacking, program};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use rustix::fs::{CWD, Mode, mkfifoat};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -27,6 +29,15 @@ fn main() {
                 Some(reason) => Completion::ignored_with(reason),
                 None => {
                     saved_and_restored();
+                    Completion::Completed
+                }
+            })
+        }),
+        Trial::ignorable_test("vm_is_forked_and_its_child_is_forked_again", || {
+            Ok(match lacking() {
+                Some(reason) => Completion::ignored_with(reason),
+                None => {
+                    forked();
                     Completion::Completed
                 }
             })
@@ -91,9 +102,8 @@ fn save(folder: &Path, pid: i32, name: &str, to: &str, previous: &[&str]) -> Out
     command.output().unwrap()
 }
 
-fn saved_and_restored() {
-    let folder = TempDir::new().unwrap();
-    let folder = folder.path();
+/// A guest that has written its words, and that needs no pager any more.
+fn guest(folder: &Path) -> Firecracker {
     let first = Snapshot::in_folder(folder);
     let mut origin = Firecracker::start(folder, "origin").unwrap();
     origin.boot(MEMORY, Pages::Base).unwrap();
@@ -101,8 +111,70 @@ fn saved_and_restored() {
     sleep(QUIET);
     origin.save(&first).unwrap();
     drop(origin);
-    let mut vmm = restore(folder, "vm", &first.state, slice::from_ref(&first.memory));
+    let vmm = restore(folder, "vm", &first.state, slice::from_ref(&first.memory));
     sleep(QUIET);
+    vmm
+}
+
+/// A child of `hugekit fork`, whose serial port is two named pipes.
+struct ForkedGuest {
+    pid: i32,
+    serial: Serial,
+}
+
+impl ForkedGuest {
+    fn pipes(folder: &Path, name: &str) -> Serial {
+        let [to, from] = ["in", "out"].map(|end| {
+            let path = folder.join(format!("{name}.{end}"));
+            mkfifoat(CWD, &path, Mode::RUSR | Mode::WUSR).unwrap();
+            fs::OpenOptions::new().read(true).write(true).open(path).unwrap()
+        });
+        Serial::of_files(to, from)
+    }
+}
+
+impl Drop for ForkedGuest {
+    fn drop(&mut self) {
+        let _ = kill_process(Pid::from_raw(self.pid).unwrap(), Signal::KILL);
+    }
+}
+
+/// Forks a VM whose API is at `vm` in the folder.
+fn fork(folder: &Path, pid: i32, vm: &str, count: usize) -> Vec<ForkedGuest> {
+    let names = (1..=count).map(|number| format!("{vm}.{number}"));
+    let serials: Vec<Serial> = names.map(|name| ForkedGuest::pipes(folder, &name)).collect();
+    let mut command = hugekit(&["fork", "--json", "-", "--pid", &pid.to_string(), "--api"]);
+    command.arg(folder.join(vm)).args(["--children", &count.to_string(), "--"]);
+    let script = "exec \"$0\" --api-sock \"$1\" --id child --level Off < \"$1.in\" > \"$1.out\"";
+    command.args(["sh", "-c", script]).arg(program().unwrap()).arg("{api}");
+    let forked = command.output().unwrap();
+    assert!(forked.status.success(), "{}", String::from_utf8_lossy(&forked.stderr));
+    let report: Value = serde_json::from_slice(&forked.stdout).unwrap();
+    assert_eq!(report["way"], "write-protected");
+    let pids = report["children"].as_array().unwrap().iter().map(|child| &child["pid"]);
+    let pids: Vec<i32> = pids.map(|pid| pid.as_i64().unwrap() as i32).collect();
+    assert_eq!(pids.len(), count);
+    pids.into_iter().zip(serials).map(|(pid, serial)| ForkedGuest { pid, serial }).collect()
+}
+
+fn forked() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let mut vmm = guest(folder);
+    let mut children = fork(folder, vmm.pid(), "vm.api", 2);
+    assert_eq!(vmm.serial.ask(VERIFY).unwrap(), 0);
+    for child in &mut children {
+        assert_eq!(child.serial.ask(VERIFY).unwrap(), 0);
+    }
+    sleep(QUIET);
+    let mut grandchildren = fork(folder, children[1].pid, "vm.api.2", 1);
+    assert_eq!(grandchildren[0].serial.ask(VERIFY).unwrap(), 0);
+}
+
+fn saved_and_restored() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let mut vmm = guest(folder);
     let report = saved(&save(folder, vmm.pid(), "vm.api", "full", &[]));
     assert_eq!(report["memory_bytes"], MEMORY << 20);
     assert!(report["paused_ms"].as_f64().unwrap() > 0.0 && report["delta_bytes"].is_null());

@@ -19,7 +19,7 @@ use crate::scene::{
 
 const USUAL: u32 = 12;
 
-fn kills() -> u32 {
+pub(crate) fn kills() -> u32 {
     std::env::var("HUGEKIT_CHECKPOINT_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(USUAL)
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-fn kill(pid: i32) {
+pub(crate) fn kill(pid: i32) {
     let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
 }
 
