@@ -290,6 +290,22 @@ mod tests {
     }
 
     #[test]
+    fn copies_of_a_moment_that_is_not_saved_are_dropped() {
+        let memory = preserved();
+        memory.put(0, &[1; 4096]).unwrap();
+        memory.put(LEN, &[2; 4096]).unwrap();
+        (0..2).for_each(|index| memory.end(index));
+        memory.restart().unwrap();
+        memory.put(0, &[3; 8]).unwrap();
+        (0..4).for_each(|index| memory.end(index));
+        let bytes = memory.data(&(0..LEN)).unwrap();
+        assert_eq!((bytes[7], bytes[8]), (3, 0));
+        assert_eq!(memory.next_data(LEN..4 * LEN), None);
+        memory.begin(b"state").unwrap();
+        assert!(memory.restart().is_err());
+    }
+
+    #[test]
     fn readers_of_a_copy_that_has_failed_end() {
         let memory = preserved();
         thread::scope(|scope| {
