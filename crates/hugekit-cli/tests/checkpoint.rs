@@ -145,7 +145,8 @@ fn fork(folder: &Path, pid: i32, vm: &str, count: usize) -> Vec<ForkedGuest> {
     let serials: Vec<Serial> = names.map(|name| ForkedGuest::pipes(folder, &name)).collect();
     let mut command = hugekit(&["fork", "--json", "-", "--pid", &pid.to_string(), "--api"]);
     command.arg(folder.join(vm)).args(["--children", &count.to_string(), "--"]);
-    let script = "exec \"$0\" --api-sock \"$1\" --id child --level Off < \"$1.in\" > \"$1.out\"";
+    let script =
+        "exec \"$0\" --api-sock \"$1\" --id child --level Off < \"$1.in\" > \"$1.out\" 2>&1";
     command.args(["sh", "-c", script]).arg(program().unwrap()).arg("{api}");
     let forked = command.output().unwrap();
     assert!(forked.status.success(), "{}", String::from_utf8_lossy(&forked.stderr));
