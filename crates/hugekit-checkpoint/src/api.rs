@@ -86,6 +86,12 @@ impl Api {
         if answer.is_success() { Ok(()) } else { Err(refused("pause".to_owned(), &answer)) }
     }
 
+    /// Restores a VM.
+    pub(crate) fn load(&self, request: &Value) -> Result<(), CheckpointError> {
+        let answer = self.send("PUT", "/snapshot/load", Some(request))?.wait()?;
+        if answer.is_success() { Ok(()) } else { Err(refused("load".to_owned(), &answer)) }
+    }
+
     pub(crate) fn send_resume(&self) -> Result<Pending, CheckpointError> {
         self.send_text("resume", RESUME)
     }

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use hugekit_delta::DeltaError;
 use hugekit_pager::UnfitDescriptor;
 use hugekit_sys::ErrorKind;
 
@@ -85,6 +86,14 @@ pub enum CheckpointError {
         /// Bytes that the VM has.
         bytes: u64,
     },
+    /// An earlier checkpoint cannot be followed on.
+    #[error("cannot save a delta that follows on {path}", path = path.display())]
+    Previous {
+        /// The folder, or its delta.
+        path: PathBuf,
+        /// Why.
+        source: DeltaError,
+    },
     /// The output exists.
     #[error("{path} exists already", path = path.display())]
     Exists {
@@ -118,6 +127,9 @@ pub enum CheckpointError {
         /// The system's answer.
         source: io::Error,
     },
+    /// There is no room for the memory of the children.
+    #[error("the memory of the VM cannot be kept for its children")]
+    Preserve(#[source] io::Error),
     /// Devices of the paused VM wrote to its memory at each try.
     #[error("devices of the paused VM did not stop to write to its memory")]
     Restless,
@@ -144,6 +156,7 @@ impl CheckpointError {
         match self {
             Self::State { .. }
             | Self::Exists { .. }
+            | Self::Previous { .. }
             | Self::NoUserfaultfd { .. }
             | Self::OtherVmm { .. } => ErrorKind::Invalid,
             Self::InUse { .. } | Self::Incomplete { .. } | Self::GaveBack | Self::Restless => {
@@ -179,6 +192,10 @@ impl CheckpointError {
             Self::Layout { .. } => Some(
                 "take a stock snapshot: the regions of a VM with more than 3 GiB or with \
                  hot-plugged memory cannot be told apart",
+            ),
+            Self::Previous { .. } => Some(
+                "name the folders of earlier checkpoints of this VM, the full one first, or save \
+                 all memory without --delta",
             ),
             Self::Exists { .. } => Some("name a folder that does not exist"),
             Self::Rights { .. } => Some("run as the VMM's user, or with CAP_SYS_PTRACE"),

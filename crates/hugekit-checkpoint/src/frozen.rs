@@ -8,7 +8,6 @@
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use hugekit_pager::vmm::Message;
@@ -18,7 +17,7 @@ use rustix::time::Timespec;
 use crate::api::{Answer, Pending};
 use crate::error::CheckpointError;
 use crate::granules::{Granule, granules};
-use crate::output::Output;
+use crate::sink::Sink;
 use crate::vm::Vm;
 
 /// Bytes that are read and written together: they stay in the cache meanwhile.
@@ -39,7 +38,7 @@ pub(crate) struct Progress {
 #[derive(Debug)]
 pub(crate) struct Frozen<'a> {
     vm: &'a Vm,
-    output: &'a Output,
+    sink: &'a dyn Sink,
     granules: Vec<Granule>,
     is_copied: Vec<bool>,
     buffer: Vec<u8>,
@@ -50,17 +49,28 @@ pub(crate) struct Frozen<'a> {
 
 impl<'a> Frozen<'a> {
     /// Memory that is not protected yet: this allocates all that is needed.
-    pub(crate) fn new(vm: &'a Vm, output: &'a Output) -> Self {
+    pub(crate) fn new(vm: &'a Vm, sink: &'a dyn Sink) -> Self {
         let granules: Vec<Granule> = granules(&vm.regions).collect();
         let is_copied = vec![false; granules.len()];
         let (buffer, progress) = (vec![0; PIECE], Progress::default());
-        Self { vm, output, granules, is_copied, buffer, is_opened: false, progress }
+        Self { vm, sink, granules, is_copied, buffer, is_opened: false, progress }
     }
 
-    /// Protects all memory.
+    /// Protects all memory. Earlier copies are of another moment, and are dropped.
     pub(crate) fn protect(&mut self) -> Result<(), CheckpointError> {
         self.is_opened = false;
+        self.restart()?;
         self.vm.protect()
+    }
+
+    /// Drops all copies.
+    pub(crate) fn restart(&mut self) -> Result<(), CheckpointError> {
+        if !self.is_copied.contains(&true) {
+            return Ok(());
+        }
+        self.is_copied.fill(false);
+        self.progress.copied = 0;
+        self.sink.restart().map_err(|source| self.sink.refused(source))
     }
 
     /// Whether the VM changed memory between the protection and the moment that is saved: then the
@@ -94,17 +104,23 @@ impl<'a> Frozen<'a> {
     /// A thread of the VM, perhaps the one that is to answer, waits until its message is read that
     /// it gives memory back.
     fn make_way(&mut self, is_saved: &dyn Fn() -> bool) -> Result<(), CheckpointError> {
-        if is_saved() {
-            return self.copy_all();
+        if !is_saved() {
+            self.is_opened = true;
+            return self.vm.settle();
         }
-        self.is_opened = true;
-        self.vm.settle()
+        (0..self.granules.len()).try_for_each(|index| self.copy(index))?;
+        self.vm.release_all()
     }
 
     /// Copies all memory that is not copied yet, and releases it.
     pub(crate) fn copy_all(&mut self) -> Result<(), CheckpointError> {
         for index in 0..self.granules.len() {
             self.serve(&|| true)?;
+            while let Some(wanted) = self.sink.wanted() {
+                self.copy(wanted)?;
+            }
+            let turn = self.sink.turn(&self.granules[index].offsets());
+            turn.map_err(|source| self.sink.refused(source))?;
             self.copy(index)?;
         }
         self.vm.release_all()
@@ -150,6 +166,7 @@ impl<'a> Frozen<'a> {
                 self.copy_piece(&piece, offset + (start - addresses.start))?;
             }
         }
+        self.sink.end(index);
         self.vm.release(&addresses)
     }
 
@@ -157,13 +174,12 @@ impl<'a> Frozen<'a> {
         let bytes = &mut self.buffer[..(piece.end - piece.start) as usize];
         let read = self.vm.pages.read(piece.start, bytes);
         read.map_err(|source| CheckpointError::Memory { address: piece.start, source })?;
-        // The file is zero already.
+        // The sink is zero already.
         if is_zero(bytes) {
             return Ok(());
         }
         self.progress.copied += bytes.len() as u64;
-        let written = self.output.memory().write_all_at(bytes, offset);
-        written.map_err(|source| self.output.refused(source))
+        self.sink.put(offset, bytes).map_err(|source| self.sink.refused(source))
     }
 }
 

@@ -14,6 +14,9 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::AtomicU64;
 
 use hugekit_pager::vmm::MESSAGE_WORDS;
@@ -22,12 +25,14 @@ use rustix::fs::{AtFlags, CWD, unlinkat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, PidfdFlags, WaitOptions, getpid, pidfd_open, waitpid};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, kill_process_group, pidfd_open,
+    pidfd_send_signal, waitpid,
+};
 use rustix::time::Timespec;
 
 use crate::api::{Api, RESUME};
 use crate::error::CheckpointError;
-use crate::output::Plan;
 use crate::vm::Vm;
 
 /// How often a thread of the VM that gives memory back is looked for, a millisecond apart.
@@ -35,6 +40,12 @@ const SETTLE_TRIES: u32 = 10_000;
 
 /// How long the answer to a resume is waited for.
 const ANSWER: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+
+/// How many children a fork starts at most.
+pub const MOST_STARTED: usize = 64;
+
+/// Bytes of the step that names a process.
+const STARTED_BYTES: usize = 5;
 
 /// What the parent has done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,8 +55,27 @@ pub(crate) enum Step {
     Pausing = b'P',
     /// The VM runs again.
     Resumed = b'R',
-    /// The memory is released and the output is at its place or removed.
+    /// A process was started that must not outlive this one. Its number follows, as four bytes.
+    Started = b'S',
+    /// The memory is released and the output is at its place or removed. Processes that were
+    /// started may stay.
     Done = b'D',
+}
+
+/// The names of files that are removed if this process is killed.
+#[derive(Debug)]
+pub(crate) struct LeftOvers {
+    files: Vec<CString>,
+    folder: CString,
+}
+
+impl LeftOvers {
+    /// Files, and then the folder.
+    pub(crate) fn new(files: &[PathBuf], folder: &Path) -> io::Result<Self> {
+        let name = |path: &Path| Ok(CString::new(path.as_os_str().as_bytes())?);
+        let files: io::Result<Vec<CString>> = files.iter().map(|file| name(file)).collect();
+        Ok(Self { files: files?, folder: name(folder)? })
+    }
 }
 
 /// A guard that runs. When this is dropped the guard ends, and undoes nothing.
@@ -56,13 +86,18 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    pub(crate) fn start(vm: &Vm, api: &Api, plan: &Plan) -> Result<Self, CheckpointError> {
+    /// The names are those to remove if this process is killed.
+    pub(crate) fn start(
+        vm: &Vm,
+        api: &Api,
+        left_overs: io::Result<LeftOvers>,
+    ) -> Result<Self, CheckpointError> {
         let start = || {
             let (reader, steps) = pipe_with(PipeFlags::CLOEXEC)?;
-            let (files, folder) = plan.left_overs()?;
+            let left_overs = left_overs?;
             let address = SocketAddrUnix::new(api.socket().as_os_str().as_bytes())?;
             let parent = pidfd_open(getpid(), PidfdFlags::empty())?;
-            let undo = Undo { vm, address, files, folder };
+            let undo = Undo { vm, address, left_overs };
             fork(move || undo.watch(&parent, &reader)).map(|child| Self { child, steps })
         };
         start().map_err(CheckpointError::Guard)
@@ -71,6 +106,23 @@ impl Guard {
     /// Tells the guard of a step before it is made, or after it is complete.
     pub(crate) fn tell(&self, step: Step) {
         let _ = rustix::io::write(&self.steps, &[step as u8]);
+    }
+
+    /// Has the program that a command starts end together with this process, until the step
+    /// [`Done`](Step::Done).
+    pub(crate) fn watch_over(&self, command: &mut Command) -> io::Result<()> {
+        let (steps, parent) = (self.steps.try_clone()?, getpid());
+        let tell = move || {
+            let [a, b, c, d] = getpid().as_raw_nonzero().get().to_le_bytes();
+            let told = rustix::io::write(&steps, &[Step::Started as u8, a, b, c, d])?;
+            // A parent that has ended before may have no guard any more.
+            let is_guarded = told == STARTED_BYTES && getppid() == Some(parent);
+            if is_guarded { Ok(()) } else { Err(Errno::CHILD.into()) }
+        };
+        // SAFETY: the closure runs between fork and exec, and makes three system calls. It neither
+        // allocates nor takes a lock.
+        unsafe { command.pre_exec(tell) };
+        Ok(())
     }
 }
 
@@ -101,14 +153,13 @@ fn fork(child: impl FnOnce()) -> io::Result<Pid> {
 struct Undo<'a> {
     vm: &'a Vm,
     address: SocketAddrUnix,
-    files: [CString; 2],
-    folder: CString,
+    left_overs: LeftOvers,
 }
 
 impl Undo<'_> {
     fn watch(&self, parent: &OwnedFd, steps: &OwnedFd) {
         ignore_signals();
-        let mut is_paused = false;
+        let (mut is_paused, mut started) = (false, [const { None }; MOST_STARTED]);
         loop {
             let mut waited = [parent.as_fd(), steps.as_fd()]
                 .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
@@ -120,8 +171,12 @@ impl Undo<'_> {
             let count = if has_step { rustix::io::read(steps, &mut step).unwrap_or(0) } else { 0 };
             match (count, step[0]) {
                 (1, step) if step == Step::Done as u8 => return,
+                (1, step) if step == Step::Started as u8 => note_started(steps, &mut started),
                 (1, step) => is_paused = step == Step::Pausing as u8,
-                _ if has_ended => return self.undo(is_paused),
+                _ if has_ended => {
+                    started.iter().flatten().for_each(end_group);
+                    return self.undo(is_paused);
+                }
                 _ => {}
             }
         }
@@ -135,10 +190,10 @@ impl Undo<'_> {
         if is_paused {
             let _ = self.resume();
         }
-        for file in &self.files {
+        for file in &self.left_overs.files {
             let _ = unlinkat(CWD, file, AtFlags::empty());
         }
-        let _ = unlinkat(CWD, &self.folder, AtFlags::REMOVEDIR);
+        let _ = unlinkat(CWD, &self.left_overs.folder, AtFlags::REMOVEDIR);
     }
 
     fn settle(&self) {
@@ -159,6 +214,28 @@ impl Undo<'_> {
         connect(&stream, &self.address)?;
         rustix::io::write(&stream, RESUME.as_bytes())?;
         poll(&mut [PollFd::new(&stream, PollFlags::IN)], Some(&ANSWER)).map(|_| ())
+    }
+}
+
+/// The number of a process follows its step in one write.
+fn note_started(steps: &OwnedFd, started: &mut [Option<(Pid, OwnedFd)>; MOST_STARTED]) {
+    let mut number = [0; 4];
+    let _ = rustix::io::read(steps, &mut number);
+    let Some(pid) = Pid::from_raw(i32::from_le_bytes(number)) else { return };
+    let descriptor = pidfd_open(pid, PidfdFlags::empty());
+    if let (Some(free), Ok(descriptor)) =
+        (started.iter_mut().find(|room| room.is_none()), descriptor)
+    {
+        *free = Some((pid, descriptor));
+    }
+}
+
+/// Ends a process and its group, and waits until the process has ended. The group has the number of
+/// the process, which is no other's while the process is there.
+fn end_group((pid, descriptor): &(Pid, OwnedFd)) {
+    if pidfd_send_signal(descriptor, Signal::KILL).is_ok() {
+        let _ = kill_process_group(*pid, Signal::KILL);
+        let _ = poll(&mut [PollFd::new(descriptor, PollFlags::IN)], Some(&ANSWER));
     }
 }
 

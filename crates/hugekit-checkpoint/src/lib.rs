@@ -13,20 +13,38 @@
 
 mod api;
 mod checkpoint;
+mod children;
+mod delta;
 mod error;
+mod fork;
+mod fork_error;
+mod fork_report;
+mod fork_settings;
 mod frozen;
 mod granules;
 mod guard;
 mod mappings;
+mod nursery;
 mod output;
 mod pages;
+mod preserved;
+mod previous;
 mod report;
+mod room;
 mod settings;
+mod shortage;
+mod sink;
 mod unnamed;
 mod vm;
 
 pub use checkpoint::checkpoint;
 pub use error::CheckpointError;
+pub use fork::{Forked, fork};
+pub use fork_error::ForkError;
+pub use fork_report::{ChildReport, ForkReport};
+pub use fork_settings::{ChildSettings, ForkSettings};
+pub use guard::MOST_STARTED as MOST_CHILDREN;
+pub use previous::state_of;
 pub use report::{Report, Way};
 pub use settings::Settings;
 

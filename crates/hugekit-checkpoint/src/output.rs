@@ -3,12 +3,10 @@
 //! Both files are written into a folder of another name beside it, synced, and moved to their place
 //! together by one rename(2).
 
-use std::ffi::CString;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
 use std::ops::Range;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -16,9 +14,26 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
 use crate::error::CheckpointError;
+use crate::guard::LeftOvers;
+use crate::sink::Sink;
 
-const STATE: &str = "vmstate";
-const MEMORY: &str = "memory";
+pub(crate) const STATE: &str = "vmstate";
+
+/// Whether all memory is saved, or the changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Full,
+    Delta,
+}
+
+impl Kind {
+    pub(crate) fn file_name(self) -> &'static str {
+        match self {
+            Self::Full => "memory",
+            Self::Delta => "memory.delta",
+        }
+    }
+}
 
 /// The name of a folder that is to be made, known before it is made: a guard removes it if this
 /// process is killed.
@@ -26,6 +41,7 @@ const MEMORY: &str = "memory";
 pub(crate) struct Plan {
     place: PathBuf,
     folder: PathBuf,
+    kind: Kind,
 }
 
 /// A folder that is not at its place yet. It is removed when this is dropped.
@@ -37,7 +53,7 @@ pub(crate) struct Output {
 
 impl Plan {
     /// Checks that the place is free.
-    pub(crate) fn new(place: &Path) -> Result<Self, CheckpointError> {
+    pub(crate) fn new(place: &Path, kind: Kind) -> Result<Self, CheckpointError> {
         check_free(place)?;
         let refused = |source| CheckpointError::Output { path: place.to_owned(), source };
         let folder = fs::canonicalize(beside(place)).map_err(refused)?;
@@ -45,49 +61,57 @@ impl Plan {
         let thread = rustix::thread::gettid().as_raw_nonzero();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let name = format!(".checkpoint-{thread}-{}", now.as_nanos());
-        Ok(Self { place: place.to_owned(), folder: folder.join(name) })
+        Ok(Self { place: place.to_owned(), folder: folder.join(name), kind })
     }
 
-    /// The names to remove if this process is killed: files, then their folder.
-    pub(crate) fn left_overs(&self) -> io::Result<([CString; 2], CString)> {
-        let name = |path: &Path| CString::new(path.as_os_str().as_bytes());
-        let (state, memory) = (name(&self.folder.join(STATE))?, name(&self.folder.join(MEMORY))?);
-        Ok(([state, memory], name(&self.folder)?))
+    /// The names to remove if this process is killed.
+    pub(crate) fn left_overs(&self) -> io::Result<LeftOvers> {
+        LeftOvers::new(&[self.folder.join(STATE), self.memory()], &self.folder)
+    }
+
+    fn memory(&self) -> PathBuf {
+        self.folder.join(self.kind.file_name())
     }
 
     fn refused(&self, source: io::Error) -> CheckpointError {
         CheckpointError::Output { path: self.place.clone(), source }
     }
 
-    /// Makes the files, and has the file system reserve room for `used`, ranges of the memory file.
+    /// Makes the files. A full memory file has `bytes`, and the file system reserves room for `used`,
+    /// ranges of it.
     pub(crate) fn create(self, bytes: u64, used: &[Range<u64>]) -> Result<Output, CheckpointError> {
         DirBuilder::new().mode(0o700).create(&self.folder).map_err(|e| self.refused(e))?;
-        let memory = File::create_new(self.folder.join(MEMORY));
+        let memory = File::create_new(self.memory());
         let memory = memory.map_err(|source| {
             let _ = fs::remove_dir(&self.folder);
             self.refused(source)
         })?;
         let output = Output { plan: self, memory };
         let reserve = || {
+            if output.plan.kind == Kind::Delta {
+                return Ok(());
+            }
             output.memory.set_len(bytes)?;
             used.iter().try_for_each(|range| reserve(&output.memory, range))
         };
-        reserve().map_err(|source| output.refused(source)).map(|()| output)
+        reserve().map_err(|source| output.plan.refused(source)).map(|()| output)
     }
 }
 
 impl Output {
+    /// The file with the memory or the delta.
     pub(crate) fn memory(&self) -> &File {
         &self.memory
     }
 
-    pub(crate) fn refused(&self, source: io::Error) -> CheckpointError {
-        self.plan.refused(source)
+    /// A file without a name on the same file system.
+    pub(crate) fn unnamed(&self) -> io::Result<File> {
+        tempfile::tempfile_in(&self.plan.folder)
     }
 
     /// Writes the state, and moves both files to their place when they are on their disk.
     pub(crate) fn finish(&self, state: &[u8]) -> Result<(), CheckpointError> {
-        let Plan { place, folder } = &self.plan;
+        let Plan { place, folder, .. } = &self.plan;
         let finish = || {
             let mut file = File::create_new(folder.join(STATE))?;
             file.write_all(state)?;
@@ -101,16 +125,32 @@ impl Output {
             io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::NotADirectory => {
                 CheckpointError::Exists { path: place.clone() }
             }
-            _ => self.refused(source),
+            _ => self.plan.refused(source),
         })
+    }
+}
+
+impl Sink for Output {
+    fn restart(&self) -> io::Result<()> {
+        let length = self.memory.metadata()?.len();
+        self.memory.set_len(0)?;
+        self.memory.set_len(length)
+    }
+
+    fn put(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.memory.write_all_at(bytes, offset)
+    }
+
+    fn refused(&self, source: io::Error) -> CheckpointError {
+        self.plan.refused(source)
     }
 }
 
 impl Drop for Output {
     fn drop(&mut self) {
         let folder = &self.plan.folder;
-        for name in [STATE, MEMORY] {
-            let _ = fs::remove_file(folder.join(name));
+        for path in [folder.join(STATE), self.plan.memory()] {
+            let _ = fs::remove_file(path);
         }
         let _ = fs::remove_dir(folder);
     }
@@ -142,7 +182,7 @@ mod tests {
     use super::*;
 
     fn create(place: &Path, bytes: u64) -> Result<Output, CheckpointError> {
-        Plan::new(place)?.create(bytes, std::slice::from_ref(&(0..4096)))
+        Plan::new(place, Kind::Full)?.create(bytes, std::slice::from_ref(&(0..4096)))
     }
 
     #[test]
@@ -157,7 +197,7 @@ mod tests {
         output.finish(b"state").unwrap();
         drop(output);
         assert_eq!(fs::read(place.join(STATE)).unwrap(), b"state");
-        assert_eq!(fs::read(place.join(MEMORY)).unwrap(), [0; 8192]);
+        assert_eq!(fs::read(place.join("memory")).unwrap(), [0; 8192]);
         assert_eq!(names(), 1);
     }
 

@@ -35,8 +35,10 @@ pub struct Report {
     pub complete_ms: f64,
     /// Bytes of the VM's memory.
     pub memory_bytes: u64,
-    /// Bytes of it that were copied: all others are zero.
+    /// Bytes of it that were copied: all others are zero, or in a delta, as they were.
     pub copied_bytes: u64,
+    /// Bytes of the delta, if it is one.
+    pub delta_bytes: Option<u64>,
     /// Accesses of the running VM that waited for a copy.
     pub faults: u64,
     /// The longest time in which such an access was answered.

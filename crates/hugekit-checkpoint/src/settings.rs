@@ -11,6 +11,9 @@ pub struct Settings {
     pub api: PathBuf,
     /// The folder that is made. It must not exist, or be empty.
     pub output: PathBuf,
+    /// Checkpoints of the same VM, the oldest first: a full one, and the deltas since. The output is
+    /// then a delta. None by default.
+    pub previous: Vec<PathBuf>,
     /// Whether memory on base pages is put on huge pages before the pause. This copies it once
     /// more.
     pub collapse: bool,
@@ -22,6 +25,6 @@ impl Settings {
     /// With the defaults of the command.
     #[must_use]
     pub fn new(pid: i32, api: PathBuf, output: PathBuf) -> Self {
-        Self { pid, api, output, collapse: true, check_api: true }
+        Self { pid, api, output, previous: Vec::new(), collapse: true, check_api: true }
     }
 }

@@ -44,6 +44,11 @@ impl Unnamed {
         self.file.set_len(0)
     }
 
+    /// Writes to the empty file.
+    pub(crate) fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(bytes, 0)
+    }
+
     /// All bytes, if they are the state of a VM as a whole: the last eight are the checksum of the others.
     pub(crate) fn whole_state(&self) -> Result<Vec<u8>, CheckpointError> {
         let len = self.file.metadata().map_or(0, |found| found.len());

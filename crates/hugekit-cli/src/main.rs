@@ -6,6 +6,7 @@ mod delta;
 mod demo;
 mod doctor;
 mod file;
+mod fork;
 mod image;
 mod lab;
 mod lease;
@@ -58,6 +59,7 @@ enum Command {
     Lease(lease::LeaseCommand),
     Pager(pager::PagerCommand),
     Checkpoint(checkpoint::CheckpointCommand),
+    Fork(fork::ForkCommand),
     Image(image::ImageCommand),
     Restore(restore::RestoreCommand),
     Completions(shell::Completions),
@@ -108,6 +110,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Lease(lease) => lease.run().map(|()| ExitCode::SUCCESS),
         Command::Pager(pager) => pager.run().map(|()| ExitCode::SUCCESS),
         Command::Checkpoint(checkpoint) => checkpoint.run().map(|()| ExitCode::SUCCESS),
+        Command::Fork(fork) => fork.run().map(|()| ExitCode::SUCCESS),
         Command::Image(image) => image.run().map(|()| ExitCode::SUCCESS),
         Command::Restore(restore) => restore.run().map(|()| ExitCode::SUCCESS),
         Command::Completions(completions) => {

@@ -1,19 +1,25 @@
-//! `hugekit checkpoint` as users start it, after `hugekit pager`.
+//! `hugekit checkpoint` and `hugekit fork` as users start them, after `hugekit pager`.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::slice;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use hugekit_guests::{Firecracker, Pages, Request, Snapshot, lacking};
+use hugekit_guests::{Firecracker, Pages, Request, Serial, Snapshot, lacking, program};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use rustix::fs::{CWD, Mode, mkfifoat};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
 const MEMORY: u64 = 64;
 const WRITE: Request = Request::Write { start: 16 << 20, len: 32 << 20, seed: 7 };
 const VERIFY: Request = Request::Verify { start: 16 << 20, len: 32 << 20, seed: 7 };
+/// A snapshot at the moment of serial output cannot be restored on machines without hardware
+/// virtualization.
+const QUIET: Duration = Duration::from_millis(300);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 fn main() {
@@ -23,6 +29,15 @@ fn main() {
                 Some(reason) => Completion::ignored_with(reason),
                 None => {
                     saved_and_restored();
+                    Completion::Completed
+                }
+            })
+        }),
+        Trial::ignorable_test("vm_is_forked_and_its_child_is_forked_again", || {
+            Ok(match lacking() {
+                Some(reason) => Completion::ignored_with(reason),
+                None => {
+                    forked();
                     Completion::Completed
                 }
             })
@@ -51,10 +66,11 @@ fn hugekit(arguments: &[&str]) -> Command {
     command
 }
 
-fn pager(folder: &Path, memory: &Path) -> Started {
+/// A pager of a memory file and its deltas.
+fn pager(folder: &Path, memory: &[PathBuf]) -> Started {
     let log = fs::File::create(folder.join("log")).unwrap();
     let mut command = hugekit(&["pager", "--record", "0", "--socket"]);
-    command.arg(folder.join("p.sock")).arg("--file").arg(memory).stderr(log);
+    command.arg(folder.join("p.sock")).arg("--file").args(memory).stderr(log);
     let pager = Started(command.spawn().unwrap());
     await_words(folder, "listening at");
     pager
@@ -68,49 +84,155 @@ fn await_words(folder: &Path, words: &str) {
     }
 }
 
-fn restore(folder: &Path, name: &str, from: &Snapshot) -> Firecracker {
-    let _pager = pager(folder, &from.memory);
+fn restore(folder: &Path, name: &str, state: &Path, memory: &[PathBuf]) -> Firecracker {
+    let _pager = pager(folder, memory);
     let vmm = Firecracker::start(folder, name).unwrap();
-    vmm.load_by_handler(from, &folder.join("p.sock"), true).unwrap();
+    let from = Snapshot { state: state.to_owned(), memory: memory[0].clone() };
+    vmm.load_by_handler(&from, &folder.join("p.sock"), true).unwrap();
     await_words(folder, "left to the kernel");
     vmm
 }
 
-fn save(folder: &Path, pid: i32, name: &str) -> Output {
+fn save(folder: &Path, pid: i32, name: &str, to: &str, previous: &[&str]) -> Output {
     let mut command = hugekit(&["checkpoint", "--json", "-", "--pid", &pid.to_string(), "--api"]);
-    command.arg(folder.join(name)).arg("--output").arg(folder.join("saved"));
+    command.arg(folder.join(name)).arg("--output").arg(folder.join(to));
+    if !previous.is_empty() {
+        command.arg("--delta").args(previous.iter().map(|name| folder.join(name)));
+    }
     command.output().unwrap()
+}
+
+/// A guest that has written its words, and that needs no pager any more.
+fn guest(folder: &Path) -> Firecracker {
+    let first = Snapshot::in_folder(folder);
+    let mut origin = Firecracker::start(folder, "origin").unwrap();
+    origin.boot(MEMORY, Pages::Base).unwrap();
+    origin.serial.ask(WRITE).unwrap();
+    sleep(QUIET);
+    origin.save(&first).unwrap();
+    drop(origin);
+    let vmm = restore(folder, "vm", &first.state, slice::from_ref(&first.memory));
+    sleep(QUIET);
+    vmm
+}
+
+/// A child of `hugekit fork`, whose serial port is two named pipes.
+struct ForkedGuest {
+    pid: i32,
+    serial: Serial,
+}
+
+impl ForkedGuest {
+    fn pipes(folder: &Path, name: &str) -> Serial {
+        let [to, from] = ["in", "out"].map(|end| {
+            let path = folder.join(format!("{name}.{end}"));
+            mkfifoat(CWD, &path, Mode::RUSR | Mode::WUSR).unwrap();
+            fs::OpenOptions::new().read(true).write(true).open(path).unwrap()
+        });
+        Serial::of_files(to, from)
+    }
+}
+
+impl Drop for ForkedGuest {
+    fn drop(&mut self) {
+        let _ = kill_process(Pid::from_raw(self.pid).unwrap(), Signal::KILL);
+    }
+}
+
+/// Forks a VM whose API is at `vm` in the folder.
+fn fork(folder: &Path, pid: i32, vm: &str, count: usize) -> Vec<ForkedGuest> {
+    let names = (1..=count).map(|number| format!("{vm}.{number}"));
+    let serials: Vec<Serial> = names.map(|name| ForkedGuest::pipes(folder, &name)).collect();
+    let mut command = hugekit(&["fork", "--json", "-", "--pid", &pid.to_string(), "--api"]);
+    command.arg(folder.join(vm)).args(["--children", &count.to_string(), "--"]);
+    let script =
+        "exec \"$0\" --api-sock \"$1\" --id child --level Off < \"$1.in\" > \"$1.out\" 2>&1";
+    command.args(["sh", "-c", script]).arg(program().unwrap()).arg("{api}");
+    let forked = command.output().unwrap();
+    assert!(forked.status.success(), "{}", String::from_utf8_lossy(&forked.stderr));
+    let report: Value = serde_json::from_slice(&forked.stdout).unwrap();
+    assert_eq!(report["way"], "write-protected");
+    let pids = report["children"].as_array().unwrap().iter().map(|child| &child["pid"]);
+    let pids: Vec<i32> = pids.map(|pid| pid.as_i64().unwrap() as i32).collect();
+    assert_eq!(pids.len(), count);
+    pids.into_iter().zip(serials).map(|(pid, serial)| ForkedGuest { pid, serial }).collect()
+}
+
+fn forked() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let mut vmm = guest(folder);
+    let mut children = fork(folder, vmm.pid(), "vm.api", 2);
+    assert_eq!(vmm.serial.ask(VERIFY).unwrap(), 0);
+    for child in &mut children {
+        assert_eq!(child.serial.ask(VERIFY).unwrap(), 0);
+    }
+    sleep(QUIET);
+    let mut grandchildren = fork(folder, children[1].pid, "vm.api.2", 1);
+    assert_eq!(grandchildren[0].serial.ask(VERIFY).unwrap(), 0);
 }
 
 fn saved_and_restored() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
-    let first = Snapshot::in_folder(folder);
-    let mut origin = Firecracker::start(folder, "origin").unwrap();
-    origin.boot(MEMORY, Pages::Base).unwrap();
-    origin.serial.ask(WRITE).unwrap();
-    origin.save(&first).unwrap();
-    drop(origin);
-    let mut vmm = restore(folder, "vm", &first);
-    let saved = save(folder, vmm.pid(), "vm.api");
-    assert!(saved.status.success(), "{}", String::from_utf8_lossy(&saved.stderr));
-    let report: Value = serde_json::from_slice(&saved.stdout).unwrap();
-    assert_eq!(report["way"], "write-protected");
+    let mut vmm = guest(folder);
+    let report = saved(&save(folder, vmm.pid(), "vm.api", "full", &[]));
     assert_eq!(report["memory_bytes"], MEMORY << 20);
-    assert!(report["paused_ms"].as_f64().unwrap() > 0.0);
+    assert!(report["paused_ms"].as_f64().unwrap() > 0.0 && report["delta_bytes"].is_null());
     assert_eq!(vmm.serial.ask(VERIFY).unwrap(), 0);
-    let place = folder.join("saved");
-    let second = Snapshot { state: place.join("vmstate"), memory: place.join("memory") };
-    let mut child = restore(folder, "child", &second);
+    let place = |name: &str, file: &str| folder.join(name).join(file);
+    let memory = place("full", "memory");
+    let mut child = restore(folder, "child", &place("full", "vmstate"), &[memory]);
     assert_eq!(child.serial.ask(VERIFY).unwrap(), 0);
-    let again = save(folder, vmm.pid(), "vm.api");
+    let again = save(folder, vmm.pid(), "vm.api", "full", &[]);
     let said = String::from_utf8_lossy(&again.stderr);
     assert!(said.contains("exists already") && said.contains("remedy:"), "{said}");
+    deltas(folder, &mut vmm);
+}
+
+/// The VM has a full checkpoint.
+fn deltas(folder: &Path, vmm: &mut Firecracker) {
+    let changed = |seed| Request::Write { start: 16 << 20, len: 1 << 20, seed };
+    let place = |name: &str, file: &str| folder.join(name).join(file);
+    vmm.serial.ask(changed(8)).unwrap();
+    sleep(QUIET);
+    let report = saved(&save(folder, vmm.pid(), "vm.api", "first", &["full"]));
+    assert!((1 << 20..8 << 20).contains(&report["delta_bytes"].as_u64().unwrap()), "{report}");
+    vmm.serial.ask(changed(9)).unwrap();
+    sleep(QUIET);
+    saved(&save(folder, vmm.pid(), "vm.api", "second", &["full", "first"]));
+    saved(&save(folder, vmm.pid(), "vm.api", "other", &[]));
+    let chain = |full| {
+        let deltas = ["first", "second"].map(|name| place(name, "memory.delta"));
+        [place(full, "memory")].into_iter().chain(deltas).collect::<Vec<PathBuf>>()
+    };
+    let mut child = restore(folder, "later", &place("second", "vmstate"), &chain("full"));
+    for (start, len, seed) in [(16, 1, 9), (17, 31, 7)] {
+        let verify = Request::Verify { start: start << 20, len: len << 20, seed };
+        assert_eq!(child.serial.ask(verify).unwrap(), 0);
+    }
+    let pager = hugekit(&["pager", "--socket", "q.sock", "--file"])
+        .args(chain("other"))
+        .current_dir(folder)
+        .output()
+        .unwrap();
+    for refused in [pager, save(folder, vmm.pid(), "vm.api", "third", &["other", "first"])] {
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(said.contains("the delta begins with state"), "{said}");
+    }
+    assert!(!folder.join("third").exists());
+}
+
+fn saved(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["way"], "write-protected");
+    report
 }
 
 fn no_api() {
     let folder = TempDir::new().unwrap();
-    let saved = save(folder.path(), std::process::id() as i32, "none.api");
+    let saved = save(folder.path(), std::process::id() as i32, "none.api", "saved", &[]);
     let said = String::from_utf8_lossy(&saved.stderr);
     assert!(!saved.status.success() && said.contains("did not answer"), "{said}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);

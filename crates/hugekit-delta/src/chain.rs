@@ -15,6 +15,9 @@ use crate::writer::Writer;
 /// Bytes that are read together where a chain is resumed, and compared together.
 const TOGETHER: usize = 1 << 20;
 
+/// Zeroes that are compared together.
+static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+
 /// The states of some memory, saved one after the other.
 ///
 /// What has changed is found by comparing with the bytes that were saved: the files stay open for reading, 64 at most, and
@@ -61,6 +64,25 @@ impl Chain {
             chain = Some(Self::followed_by(chain, &delta)?);
         }
         chain.ok_or(DeltaError::Nothing)
+    }
+
+    /// As [`resume`](Self::resume), of a chain whose first state is a raw file: the bytes of that state, which the file does
+    /// not name. Holes of the file are zeroes.
+    ///
+    /// # Errors
+    /// As of [`resume`](Self::resume); or the raw file cannot be read.
+    pub fn resume_raw(
+        raw: &File,
+        state: StateId,
+        deltas: impl IntoIterator<Item = File>,
+    ) -> Result<Self, DeltaError> {
+        let mut chain = Self::new(raw.metadata()?.len());
+        chain.known.follow_raw(raw)?;
+        chain.state = Some(state);
+        for delta in deltas {
+            chain = Self::followed_by(Some(chain), &delta)?;
+        }
+        Ok(chain)
     }
 
     fn followed_by(before: Option<Self>, mut delta: &File) -> Result<Self, DeltaError> {
@@ -320,6 +342,28 @@ impl<W: Write, K: Known> SavingChanges<'_, W, K> {
         }
         blocks.finish(&mut |offset, bytes| changes.add_blocks(&mut chain.known, offset, bytes))?;
         changes.finish(chain)
+    }
+}
+
+impl<W: Write> SavingChanges<'_, W> {
+    /// So many bytes at `offset` are zero in the state. Those that were zero in the last state cost almost nothing.
+    ///
+    /// # Errors
+    /// As of [`put`](Self::put).
+    pub fn clear(&mut self, offset: u64, len: u64) -> io::Result<()> {
+        let end = offset.saturating_add(len);
+        let mut at = offset;
+        while at < end {
+            let part = at..end.min((at / ZEROES.len() as u64 + 1) * ZEROES.len() as u64);
+            let len = part.end - part.start;
+            at = part.end;
+            if self.chain.known.is_zero(&part) {
+                self.given += len;
+            } else {
+                self.put(part.start, &ZEROES[..len as usize])?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -5,6 +5,10 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
+use std::ops::Range;
+
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
 
 use crate::blocks::{BLOCK, block_at, blocks_of, is_zero, whole_blocks};
 use crate::error::DeltaError;
@@ -107,6 +111,33 @@ impl Places {
         let state = reader.finish()?;
         self.keep(Some(file), start, written);
         Ok(state)
+    }
+
+    /// All bytes of this file are of the last state.
+    pub(crate) fn follow_raw(&mut self, file: &File) -> io::Result<()> {
+        self.blocks.reserve()?;
+        let mut at = 0;
+        while at < self.length {
+            let data = match seek(file, SeekFrom::Data(at)) {
+                Err(Errno::NXIO) => break,
+                // The file system tells no holes.
+                Err(Errno::INVAL | Errno::NOTSUP | Errno::NOSYS) => at,
+                found => found?.max(at),
+            };
+            let hole = seek(file, SeekFrom::Hole(data)).unwrap_or(self.length);
+            // A hole may begin at once if the file is changed: one byte is progress.
+            let hole = hole.max(data + 1).min(self.length);
+            self.wrote(data, hole - data, data);
+            at = hole;
+        }
+        self.keep(Some(file), 0, self.length);
+        Ok(())
+    }
+
+    /// Whether all blocks of which there are bytes in this range are known to be zero.
+    pub(crate) fn is_zero(&self, range: &Range<u64>) -> bool {
+        let mut touched = block_at(range.start)..blocks_of(range.end);
+        touched.all(|index| self.blocks.get(index) == Block::Zero)
     }
 
     /// What was written, from `start` on in this file, is of the last state.

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use hugekit_delta::{BLOCK, Chain, DeltaError, Saved, apply};
+use hugekit_delta::{BLOCK, Chain, DeltaError, Saved, StateId, apply};
 use tempfile::TempDir;
 
 const BLOCKS: usize = 40;
@@ -231,5 +231,62 @@ fn save_that_fails_or_is_dropped_leaves_what_is_known() {
         );
         scene.state.iter_mut().for_each(|byte| *byte ^= 2);
         assert_eq!(scene.changed_blocks(6), 2);
+    }
+}
+
+/// A raw file with a hole, of which a chain of two deltas follows, each by another chain.
+#[test]
+fn raw_file_is_followed_by_deltas_of_what_has_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let raw = File::create_new(path("raw")).unwrap();
+    raw.set_len((64 * BLOCK) as u64).unwrap();
+    let mut state = vec![0; 64 * BLOCK];
+    for block in (0..8).chain(40..44) {
+        state[block * BLOCK..][..BLOCK].fill(block as u8 + 1);
+        raw.write_all_at(&state[block * BLOCK..][..BLOCK], (block * BLOCK) as u64).unwrap();
+    }
+    let first = StateId::from_bytes([7; 16]).unwrap();
+    let (mut restored, mut current) = (state.clone(), first);
+    let mut deltas: Vec<PathBuf> = Vec::new();
+    for (changed, cleared) in [(3, 5..7), (20, 41..60)] {
+        let before = deltas.iter().map(|path| File::open(path).unwrap());
+        let mut chain =
+            Chain::resume_raw(&File::open(path("raw")).unwrap(), first, before).unwrap();
+        assert_eq!(chain.state(), Some(current));
+        state[changed * BLOCK + 9] = 99;
+        state[cleared.start * BLOCK..cleared.end * BLOCK].fill(0);
+        let file = path(&changed.to_string());
+        let (out, start) = (File::create(&file).unwrap(), cleared.start * BLOCK);
+        let mut saving = chain.save_changes(&out).unwrap();
+        saving.put(0, &state[..start]).unwrap();
+        saving.clear(start as u64, (cleared.len() * BLOCK) as u64).unwrap();
+        saving.put((cleared.end * BLOCK) as u64, &state[cleared.end * BLOCK..]).unwrap();
+        let saved = saving.finish().unwrap();
+        let were_data = cleared.filter(|&block| restored[block * BLOCK] != 0).count();
+        assert_eq!(saved.changed, ((1 + were_data) * BLOCK) as u64);
+        current = apply(&mut restored, Some(current), &mut File::open(&file).unwrap()).unwrap();
+        assert!(restored == state);
+        deltas.push(file);
+    }
+}
+
+#[test]
+fn delta_of_another_state_than_that_of_the_raw_file_is_refused() {
+    let scene = Scene::new();
+    let raw = tempfile::tempfile().unwrap();
+    raw.write_all_at(&scene.state, 0).unwrap();
+    let ids = [1, 2].map(|byte| StateId::from_bytes([byte; 16]).unwrap());
+    let delta = File::create_new(scene.path(1)).unwrap();
+    let mut chain = Chain::resume_raw(&raw, ids[0], []).unwrap();
+    chain.save_changes(&delta).unwrap().finish().unwrap();
+    for (state, is_right) in ids.into_iter().zip([true, false]) {
+        let delta = File::open(scene.path(1)).unwrap();
+        let resumed = Chain::resume_raw(&raw, state, [delta]);
+        match resumed {
+            Ok(_) => assert!(is_right),
+            Err(DeltaError::OtherBase { found, .. }) => assert!(!is_right && found == Some(state)),
+            Err(other) => panic!("{other}"),
+        }
     }
 }

@@ -35,6 +35,12 @@ impl Serial {
         Self { to: OwnedFd::from(to).into(), from: OwnedFd::from(from).into(), read: Vec::new() }
     }
 
+    /// Of a VMM whose standard input and output are these, such as named pipes.
+    #[must_use]
+    pub fn of_files(to: File, from: File) -> Self {
+        Self { to, from, read: Vec::new() }
+    }
+
     /// Of a VMM that listens for one connection.
     pub(crate) fn of_socket(stream: UnixStream) -> io::Result<Self> {
         let from = OwnedFd::from(stream.try_clone()?).into();

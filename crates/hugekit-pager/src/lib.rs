@@ -20,9 +20,11 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod adopt;
+mod arriving;
 mod bitmap;
 mod error;
 mod event;
+mod handler;
 mod handshake;
 mod json_file;
 mod layout;
@@ -48,8 +50,11 @@ pub use settings::{LONGEST_AROUND, Settings};
 pub use source::{Source, SourceError};
 pub use userfaultfd::UnfitDescriptor;
 
-/// A VMM as a process and its userfaultfd, for `hugekit-checkpoint`.
+/// A VMM as a process and its userfaultfd, and VMs that are restored from one that runs, for
+/// `hugekit-checkpoint`.
 pub mod vmm {
+    pub use crate::arriving::Arriving;
+    pub use crate::handler::Handler;
     pub use crate::process::Process;
     pub use crate::userfaultfd::{MESSAGE_WORDS, Message, Userfaultfd};
 }

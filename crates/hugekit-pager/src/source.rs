@@ -10,12 +10,15 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use hugekit_sys::memfd;
 use memmap2::Mmap;
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+
+use crate::arriving::Arriving;
 
 /// Why bytes of a memory file cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -92,11 +95,16 @@ pub(crate) struct Identity {
 /// The memory that VMs are restored from, open.
 #[derive(Debug)]
 pub struct Source {
-    file: File,
+    bytes: Bytes,
     identity: Identity,
     len: u64,
-    /// All of it, if it is sealed.
-    mapped: Option<Mmap>,
+}
+
+#[derive(Debug)]
+enum Bytes {
+    /// A file, and all of it mapped if it is sealed.
+    File(File, Option<Mmap>),
+    Arriving(Arc<dyn Arriving>),
 }
 
 impl Source {
@@ -126,10 +134,23 @@ impl Source {
         };
         match look().and_then(|found| Ok((found, map_if_sealed(&file)?))) {
             Ok(((len, parts), mapped)) => {
-                Ok(Self { file, identity: Identity { name, parts }, len, mapped })
+                let bytes = Bytes::File(file, mapped);
+                Ok(Self { bytes, identity: Identity { name, parts }, len })
             }
             Err(source) => Err(SourceError::Open { path: name, source }),
         }
+    }
+
+    /// Memory that another thread of this process still copies. No later pager has it.
+    pub(crate) fn arriving(memory: Arc<dyn Arriving>) -> Self {
+        let (name, parts) = ("memory of a running VM".into(), Vec::new());
+        let len = memory.bytes();
+        Self { bytes: Bytes::Arriving(memory), identity: Identity { name, parts }, len }
+    }
+
+    /// Whether a later restore can be from the same memory.
+    pub(crate) fn is_kept(&self) -> bool {
+        matches!(self.bytes, Bytes::File(..))
     }
 
     /// Opens the file that a VM was restored from, if it is unchanged.
@@ -158,7 +179,8 @@ impl Source {
 
     /// Checks that a hole is one, and not what is left behind the end of a file that was cut off.
     pub(crate) fn check_length(&self) -> Result<(), SourceError> {
-        let now = self.file.metadata().map(|found| found.len());
+        let Bytes::File(file, _) = &self.bytes else { return Ok(()) };
+        let now = file.metadata().map(|found| found.len());
         match now {
             Ok(len) if len >= self.len() => Ok(()),
             Ok(_) => Err(SourceError::Cut { path: self.path().to_owned(), end: self.len() }),
@@ -170,7 +192,13 @@ impl Source {
 
     /// Reads all of these bytes.
     pub(crate) fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), SourceError> {
-        self.file.read_exact_at(to, offset).map_err(|source| match source.kind() {
+        let read = match &self.bytes {
+            Bytes::File(file, _) => file.read_exact_at(to, offset),
+            Bytes::Arriving(memory) => memory
+                .data(&(offset..offset + to.len() as u64))
+                .map(|data| to.copy_from_slice(data)),
+        };
+        read.map_err(|source| match source.kind() {
             io::ErrorKind::UnexpectedEof => {
                 SourceError::Cut { path: self.path().to_owned(), end: offset + to.len() as u64 }
             }
@@ -181,7 +209,10 @@ impl Source {
     /// These bytes without a copy, if they are mapped and have no hole: to read a hole of a mapping
     /// would give it memory.
     pub(crate) fn mapped(&self, offsets: &Range<u64>) -> Option<&[u8]> {
-        let mapped = self.mapped.as_ref()?;
+        let mapped = match &self.bytes {
+            Bytes::File(_, mapped) => mapped.as_ref()?,
+            Bytes::Arriving(memory) => return memory.data(offsets).ok(),
+        };
         let is_data = self.next_data(offsets.clone()).as_ref() == Some(offsets);
         is_data.then(|| &mapped[offsets.start as usize..offsets.end as usize])
     }
@@ -189,7 +220,11 @@ impl Source {
     /// The first run of bytes within `range` that is not a hole. A file system that knows no holes
     /// has one run.
     pub(crate) fn next_data(&self, range: Range<u64>) -> Option<Range<u64>> {
-        let start = match seek(&self.file, SeekFrom::Data(range.start)) {
+        let file = match &self.bytes {
+            Bytes::File(file, _) => file,
+            Bytes::Arriving(memory) => return memory.next_data(range),
+        };
+        let start = match seek(file, SeekFrom::Data(range.start)) {
             Ok(start) => start,
             Err(Errno::NXIO) => return None,
             Err(_) => range.start,
@@ -197,7 +232,7 @@ impl Source {
         if start >= range.end {
             return None;
         }
-        let end = seek(&self.file, SeekFrom::Hole(start)).unwrap_or(range.end);
+        let end = seek(file, SeekFrom::Hole(start)).unwrap_or(range.end);
         Some(start..end.min(range.end))
     }
 }

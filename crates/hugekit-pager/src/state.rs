@@ -48,14 +48,19 @@ pub(crate) struct Record {
     pub(crate) source: Identity,
 }
 
-/// Both files of a VM that this pager serves.
+/// Both files of a VM that this pager serves, or memory if no later pager can take the VM over.
 #[derive(Debug)]
 pub(crate) struct State {
-    record: PathBuf,
-    pages: PathBuf,
+    files: Option<Files>,
     map: MmapRaw,
     /// Words of each kind of bits.
     words: usize,
+}
+
+#[derive(Debug)]
+struct Files {
+    record: PathBuf,
+    pages: PathBuf,
     _locked: File,
 }
 
@@ -84,6 +89,19 @@ impl State {
         Ok(state)
     }
 
+    /// Of a VM that no later pager can take over.
+    pub(crate) fn unrecorded(layout: &Layout) -> io::Result<Self> {
+        let (words, bytes) = Self::size(layout);
+        let map = MmapOptions::new().len(bytes).map_anon()?.into();
+        Ok(Self { files: None, map, words })
+    }
+
+    /// Words of each kind of bits, and bytes of the mapping.
+    fn size(layout: &Layout) -> (usize, usize) {
+        let words = words_of(layout.end() / base_page());
+        (words, (BITS + 2 * words) * size_of::<u64>())
+    }
+
     /// Of a VM that an earlier pager has served. `WouldBlock` if that one still does.
     pub(crate) fn take_over(path: &Path, layout: &Layout) -> io::Result<Self> {
         Self::open(path, layout)
@@ -103,12 +121,12 @@ impl State {
             Errno::WOULDBLOCK => io::Error::from(io::ErrorKind::WouldBlock),
             other => other.into(),
         })?;
-        let words = words_of(layout.end() / base_page());
-        let bytes = ((BITS + 2 * words) * size_of::<u64>()) as u64;
+        let (words, bytes) = Self::size(layout);
         // A write to the mapping must not find the file system full.
-        fallocate(&file, FallocateFlags::empty(), 0, bytes)?;
-        let map = MmapOptions::new().len(bytes as usize).map_raw(&file)?;
-        Ok(Self { record: record.to_owned(), pages, map, words, _locked: file })
+        fallocate(&file, FallocateFlags::empty(), 0, bytes as u64)?;
+        let map = MmapOptions::new().len(bytes).map_raw(&file)?;
+        let files = Files { record: record.to_owned(), pages, _locked: file };
+        Ok(Self { files: Some(files), map, words })
     }
 
     fn words(&self) -> &[AtomicU64] {
@@ -145,8 +163,10 @@ impl State {
 
     /// The VM needs no pager any more.
     pub(crate) fn remove(&self) {
-        let _ = fs::remove_file(&self.record);
-        let _ = fs::remove_file(&self.pages);
+        if let Some(Files { record, pages, .. }) = &self.files {
+            let _ = fs::remove_file(record);
+            let _ = fs::remove_file(pages);
+        }
     }
 }
 

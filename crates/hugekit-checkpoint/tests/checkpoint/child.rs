@@ -1,18 +1,29 @@
-//! A checkpoint as a process, which can be killed: this program again.
+//! A checkpoint or a fork as a process, which can be killed: this program again.
 
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use hugekit_checkpoint::{Settings, checkpoint};
 
+use crate::family::fork_vm;
+
 const ARGUMENT: &str = "hugekit-test-checkpoint";
+const FORK: &str = "hugekit-test-fork";
+
+/// Children of a fork as a process.
+pub(crate) const CHILDREN: [&str; 2] = ["a", "b"];
 
 pub(crate) fn run_if_asked() {
+    run_fork_if_asked();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [first, pid, api, output] = &arguments[..] else { return };
+    let [first, pid, api, output, previous @ ..] = &arguments[..] else { return };
     if first != ARGUMENT {
         return;
     }
-    let settings = Settings::new(pid.parse().unwrap(), api.into(), output.into());
+    let settings = Settings {
+        previous: previous.iter().map(Into::into).collect(),
+        ..Settings::new(pid.parse().unwrap(), api.into(), output.into())
+    };
     let code = match checkpoint(&settings) {
         Ok(report) => {
             println!("{report}");
@@ -31,6 +42,37 @@ pub(crate) fn start(settings: &Settings) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args([ARGUMENT, &settings.pid.to_string()])
         .args([&settings.api, &settings.output])
+        .args(&settings.previous)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+fn run_fork_if_asked() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [first, pid, api] = &arguments[..] else { return };
+    if first != FORK {
+        return;
+    }
+    let api = Path::new(api);
+    // The children end when their guests are dropped, so this ends without that.
+    let code = match fork_vm(pid.parse().unwrap(), api, &CHILDREN) {
+        Ok(_guests) => std::process::exit(0),
+        Err(error) => {
+            println!("{error:?}");
+            1
+        }
+    };
+    std::process::exit(code);
+}
+
+/// Starts a fork, whose temporary files are in the VM's folder.
+pub(crate) fn start_fork(pid: i32, api: &Path) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args([FORK, &pid.to_string()])
+        .arg(api)
+        .env("TMPDIR", api.parent().unwrap())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()

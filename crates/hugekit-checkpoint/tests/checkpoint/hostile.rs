@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::child;
 use crate::proxy::{Proxy, request};
-use crate::scene::{LONGEST_WAIT, PagerThread, SEED, Scene, check_file, origin, trial};
+use crate::scene::{LEN, LONGEST_WAIT, PagerThread, SEED, START, Scene, check_file, origin, trial};
 
 type Check = (&'static str, fn());
 
@@ -25,7 +25,8 @@ const CHECKS: &[Check] = &[
     ("hostile::vm_that_a_pager_serves_is_refused", served),
     ("hostile::api_of_another_vmm_is_refused", other_api),
     ("hostile::second_checkpoint_at_once_is_refused_or_follows", two_at_once),
-    ("hostile::full_disk_leaves_nothing", full_disk),
+    ("hostile::full_disk_leaves_nothing", || full_disk(false)),
+    ("hostile::disk_that_becomes_full_in_a_delta_leaves_nothing", || full_disk(true)),
 ];
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -161,19 +162,27 @@ fn two_at_once() {
     scene.check_runs_free();
 }
 
-/// On a file system that is too small.
-fn full_disk() {
+/// On a file system that is too small. Room for a delta is not reserved: the VM runs already.
+fn full_disk(is_delta: bool) {
     let mut scene = Scene::start(Pages::Base);
+    let mut previous = Vec::new();
+    if is_delta {
+        checkpoint(&scene.settings()).unwrap();
+        previous.push(scene.output());
+        let write = Request::Write { start: START, len: LEN, seed: 5 };
+        scene.vmm.serial.ask(write).unwrap();
+    }
     let small = scene.folder.path().join("small");
     fs::create_dir(&small).unwrap();
     let Some(_mounted) = Mounted::tmpfs(&small) else {
         eprintln!("skipped: only root mounts a file system");
         return;
     };
-    let settings = Settings { output: small.join("saved"), ..scene.settings() };
+    let settings = Settings { output: small.join("saved"), previous, ..scene.settings() };
     let refused = checkpoint(&settings).unwrap_err();
     assert!(matches!(refused, CheckpointError::Output { .. }), "{refused}");
     assert_eq!(fs::read_dir(&small).unwrap().count(), 0);
+    let _ = fs::remove_dir_all(scene.output());
     scene.vmm.serial.send(Request::Reply).unwrap();
     scene.vmm.serial.answer_within(LONGEST_WAIT).unwrap();
     scene.check_runs_free();

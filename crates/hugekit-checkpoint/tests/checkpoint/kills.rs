@@ -2,12 +2,13 @@
 //!
 //! `HUGEKIT_CHECKPOINT_KILLS` is how many of each kind, instead of the usual few.
 
-use std::fs;
+use std::fs::{self, File};
+use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use hugekit_checkpoint::{CheckpointError, checkpoint};
-use hugekit_guests::{Pages, Request};
+use hugekit_checkpoint::{CheckpointError, Settings, checkpoint, state_of};
+use hugekit_guests::{Pages, Request, pattern_at};
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -18,7 +19,7 @@ use crate::scene::{
 
 const USUAL: u32 = 12;
 
-fn kills() -> u32 {
+pub(crate) fn kills() -> u32 {
     std::env::var("HUGEKIT_CHECKPOINT_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(USUAL)
 }
 
@@ -30,12 +31,14 @@ pub(crate) fn trials() -> Vec<Trial> {
             trial(&format!("{name}_{pages:?}").to_lowercase(), pages, move || killed(pages))
         })
         .collect();
+    let name = "kills::delta_that_is_killed_is_whole_or_absent";
+    trials.push(trial(name, Pages::Base, deltas_killed));
     let name = "kills::next_checkpoint_releases_memory_if_the_guard_was_killed_too";
     trials.push(trial(name, Pages::Base, guard_killed));
     trials
 }
 
-fn kill(pid: i32) {
+pub(crate) fn kill(pid: i32) {
     let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
 }
 
@@ -64,6 +67,48 @@ fn killed(pages: Pages) {
     assert!(child::start(&scene.settings()).wait().unwrap().success());
     check_file(&scene.saved().memory, SEED);
     eprintln!("{pages:?}: {whole} of {} were whole, in {longest:?}", kills());
+}
+
+/// While the guest writes other words. The delta that is whole leads to the words of its moment.
+fn deltas_killed() {
+    let mut scene = Scene::start(Pages::Base);
+    let full = scene.folder.path().join("full");
+    checkpoint(&Settings { output: full.clone(), ..scene.settings() }).unwrap();
+    let settings = Settings { previous: vec![full.clone()], ..scene.settings() };
+    let longest = usual_time(&mut scene);
+    let mut whole = 0;
+    for seed in 0..u64::from(kills()) {
+        let mut child = child::start(&settings);
+        sleep(longest.mul_f64(fastrand::f64()));
+        let write = Request::Write { start: START, len: LEN, seed };
+        scene.vmm.serial.send(write).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        scene.vmm.serial.answer_within(LONGEST_WAIT).unwrap();
+        await_free(&scene);
+        if scene.output().exists() {
+            check_words(&full, &scene.output(), [SEED, seed]);
+            fs::remove_dir_all(scene.output()).unwrap();
+            whole += 1;
+        }
+        scene.check_absent();
+        scene.check_runs_free();
+    }
+    eprintln!("{whole} of {} were whole, in {longest:?}", kills());
+}
+
+/// Each word has the pattern of one of these: the guest may be writing at the moment that is saved.
+fn check_words(full: &Path, delta: &Path, seeds: [u64; 2]) {
+    let memory = full.join("memory");
+    let (mut bytes, state) = (fs::read(&memory).unwrap(), state_of(&memory));
+    let mut file = File::open(delta.join("memory.delta")).unwrap();
+    hugekit_delta::apply(&mut bytes, state, &mut file).unwrap();
+    assert!(delta.join("vmstate").exists());
+    let words = bytes[START as usize..(START + LEN) as usize].chunks_exact(8);
+    for (word, at) in words.zip((START..).step_by(8)) {
+        let word = u64::from_le_bytes(word.try_into().unwrap());
+        assert!(seeds.iter().any(|&seed| pattern_at(at, seed) == word), "{at:#x}: {word:#x}");
+    }
 }
 
 /// Twice that of one that is not killed: the guest does not write meanwhile.

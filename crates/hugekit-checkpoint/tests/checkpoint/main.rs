@@ -1,6 +1,10 @@
 //! Checkpoints of stock Firecracker: bytes, kills, and VMs that do something else meanwhile.
 
 mod child;
+mod deltas;
+mod family;
+mod fork_kills;
+mod forks;
 mod hostile;
 mod kills;
 mod proxy;
@@ -16,9 +20,15 @@ fn main() {
     let mut arguments = Arguments::from_args();
     // Guests share the machine's memory and CPUs, and each one polls.
     arguments.test_threads = Some(1);
-    let trials: Vec<Trial> = [saved::trials(), small::trials(), hostile::trials(), kills::trials()]
-        .into_iter()
-        .flatten()
-        .collect();
+    let trials = [
+        saved::trials(),
+        deltas::trials(),
+        small::trials(),
+        hostile::trials(),
+        kills::trials(),
+        forks::trials(),
+        fork_kills::trials(),
+    ];
+    let trials: Vec<Trial> = trials.into_iter().flatten().collect();
     libtest_mimic::run(&arguments, trials).exit();
 }

@@ -12,6 +12,22 @@ use std::time::Duration;
 /// What is done with a request: an answer instead of the VMM's, or `None` to forward it.
 pub(crate) type Act = Box<dyn FnMut(&str, &dyn Fn(&str) -> String) -> Option<String> + Send>;
 
+/// Also takes a stock snapshot in the same pause, after each request for a snapshot.
+pub(crate) fn also_saving_to(stock: &Path) -> Act {
+    let body = serde_json::json!({
+        "snapshot_type": "Full", "snapshot_path": stock.with_extension("state"),
+        "mem_file_path": stock,
+    });
+    let take = request("PUT", "/snapshot/create", &body.to_string());
+    Box::new(move |request, forward| {
+        let answer = forward(request);
+        if request.starts_with("PUT /snapshot/create") {
+            assert!(forward(&take).contains("204"));
+        }
+        Some(answer)
+    })
+}
+
 /// Forwards one request after the other until it is dropped.
 pub(crate) struct Proxy {
     pub(crate) socket: PathBuf,

@@ -9,14 +9,10 @@ use hugekit_checkpoint::{Report, Settings, Way, checkpoint};
 use hugekit_guests::{Firecracker, Pages, Request};
 use libtest_mimic::Trial;
 
-use crate::proxy::{Proxy, request};
+use crate::proxy::{Proxy, also_saving_to};
 use crate::scene::{
-    LEN, LONGEST_WAIT, PagerThread, SEED, START, Scene, check_file, check_pattern, trial,
+    LEN, LONGEST_WAIT, PagerThread, QUIET, SEED, START, Scene, check_file, check_pattern, trial,
 };
-
-/// A snapshot at the moment of serial output cannot be restored on machines without hardware
-/// virtualization.
-const QUIET: Duration = Duration::from_millis(300);
 
 type Check = (&'static str, fn(Pages));
 
@@ -42,21 +38,7 @@ fn same_as_stock(pages: Pages) {
     const WRITES: u64 = 200;
     let mut scene = Scene::start(pages);
     let stock = scene.folder.path().join("stock");
-    let body = serde_json::json!({
-        "snapshot_type": "Full", "snapshot_path": scene.folder.path().join("stock.state"),
-        "mem_file_path": stock,
-    });
-    let take = request("PUT", "/snapshot/create", &body.to_string());
-    let proxy = Proxy::start(
-        &scene.api(),
-        Box::new(move |request, forward| {
-            let answer = forward(request);
-            if request.starts_with("PUT /snapshot/create") {
-                assert!(forward(&take).contains("204"));
-            }
-            Some(answer)
-        }),
-    );
+    let proxy = Proxy::start(&scene.api(), also_saving_to(&stock));
     for seed in 1..=WRITES {
         scene.vmm.serial.send(Request::Write { start: START, len: LEN, seed }).unwrap();
     }

@@ -24,6 +24,10 @@ pub(crate) const SEED: u64 = 0x5eed_0000_1234_5678;
 
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
+/// A snapshot at the moment of serial output cannot be restored on machines without hardware
+/// virtualization.
+pub(crate) const QUIET: Duration = Duration::from_millis(300);
+
 /// A pager of this process, which ends when this is dropped.
 pub(crate) struct PagerThread {
     pub(crate) socket: PathBuf,
@@ -34,12 +38,16 @@ pub(crate) struct PagerThread {
 
 impl PagerThread {
     pub(crate) fn start(socket: PathBuf, memory: &Path, prefetch: bool) -> Self {
+        Self::start_from(socket, Source::open(memory).unwrap(), prefetch)
+    }
+
+    pub(crate) fn start_from(socket: PathBuf, source: Source, prefetch: bool) -> Self {
         let settings = hugekit_pager::Settings {
             prefetch,
             record: Duration::ZERO,
             ..hugekit_pager::Settings::new(socket.clone())
         };
-        let pager = Pager::start(settings, Source::open(memory).unwrap()).unwrap();
+        let pager = Pager::start(settings, source).unwrap();
         let (came, stop) = std::os::unix::net::UnixStream::pair().unwrap();
         let (sender, events) = mpsc::channel();
         let thread = std::thread::spawn(move || {

@@ -2,11 +2,12 @@
 //! virtualization. The test itself answers to the requests of an API.
 
 use std::collections::VecDeque;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Seek;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use hugekit_checkpoint::{CheckpointError, Report, Settings, checkpoint};
+use hugekit_checkpoint::{CheckpointError, Report, Settings, checkpoint, state_of};
 use hugekit_guests::{Pages, Request, SmallVmm, pattern_at};
 use libtest_mimic::{Failed, Trial};
 use tempfile::TempDir;
@@ -23,6 +24,8 @@ const CHECKS: &[Check] = &[
     ("small::memory_written_and_given_back_in_a_loop_is_saved", loop_of_all),
     ("small::pages_that_are_not_there_are_zero_and_never_waited_for", not_there),
     ("small::write_before_the_saved_moment_belongs_to_it", written_before),
+    ("small::moment_that_is_not_saved_leaves_no_bytes", other_moment),
+    ("small::memory_given_back_is_zero_in_a_delta", given_back_before_a_delta),
 ];
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -39,6 +42,8 @@ pub(crate) fn trials() -> Vec<Trial> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum At {
     Snapshot,
+    /// When the state is written.
+    Answer,
     Resume,
 }
 
@@ -85,16 +90,23 @@ impl Small {
         self.folder.path().join("saved")
     }
 
+    fn settings(&self) -> Settings {
+        let settings = Settings::new(self.vmm.pid(), self.api.socket.clone(), self.output());
+        Settings { check_api: false, ..settings }
+    }
+
     /// Saves it while `act` is done at each of the requests.
-    fn save_while(
+    fn save_while(&mut self, act: impl FnMut(&mut SmallVmm)) -> Result<Report, CheckpointError> {
+        self.save_as_while(&self.settings(), act)
+    }
+
+    fn save_as_while(
         &mut self,
+        settings: &Settings,
         mut act: impl FnMut(&mut SmallVmm),
     ) -> Result<Report, CheckpointError> {
-        let (pid, output) = (self.vmm.pid(), self.output());
-        let mut settings = Settings::new(pid, self.api.socket.clone(), output);
-        settings.check_api = false;
         std::thread::scope(|scope| {
-            let saving = scope.spawn(|| checkpoint(&settings));
+            let saving = scope.spawn(|| checkpoint(settings));
             for _ in 0..self.stops {
                 self.came.recv_timeout(LONGEST_WAIT).unwrap();
                 act(&mut self.vmm);
@@ -125,6 +137,7 @@ fn answering(mut wait: impl FnMut(At) + Send + 'static) -> Act {
             let (_, body) = request.split_once("\r\n\r\n").unwrap();
             let body: serde_json::Value = serde_json::from_str(body).unwrap();
             fs::write(body["snapshot_path"].as_str().unwrap(), [0; 16]).unwrap();
+            wait(At::Answer);
             "HTTP/1.1 400 \r\nContent-Length: 0\r\n\r\n".to_owned()
         } else {
             if request.contains("Resumed") {
@@ -213,5 +226,51 @@ fn written_before() {
     small.memory[first..end].copy_from_slice(&words.collect::<Vec<u8>>());
     assert!(small.saved() == small.memory, "saved bytes differ");
     assert_eq!(small.vmm.serial.ask(Request::Verify { start, len, seed: 2 }).unwrap(), 0);
+    small.check_free();
+}
+
+/// A device writes before the first moment, so that moment is not saved. After it, memory is given
+/// back, for which all memory is copied: that copy has bytes that are zero in the second moment.
+fn other_moment() {
+    let mut small = Small::start(MEMORY, &[At::Snapshot, At::Answer]);
+    let (word, start, len) = (2 * MIB, 8 * MIB, 4 * MIB);
+    let write = Request::Write { start: word, len: 8, seed: 1 };
+    let mut requests = [write, Request::Remove { start, len }].into_iter();
+    let saved = small.save_while(|vmm| {
+        vmm.serial.send(requests.next().unwrap()).unwrap();
+        vmm.serial.answer_within(LONGEST_WAIT).unwrap();
+    });
+    saved.unwrap();
+    small.memory[word as usize..][..8].copy_from_slice(&pattern_at(word, 1).to_le_bytes());
+    small.memory[start as usize..][..len as usize].fill(0);
+    assert!(small.saved() == small.memory, "saved bytes differ");
+    small.check_free();
+}
+
+/// Memory that is given back in the first copy or before the second pause is zero in the delta.
+fn given_back_before_a_delta() {
+    let mut small = Small::start(MEMORY, &[At::Resume]);
+    let full = Settings { output: small.folder.path().join("full"), ..small.settings() };
+    let mut removed = [(16 * MIB, MIB), (4 * MIB, 3 * MIB)].into_iter();
+    let mut remove = |vmm: &mut SmallVmm| {
+        let (start, len) = removed.next().unwrap();
+        vmm.serial.send(Request::Remove { start, len }).unwrap();
+        vmm.serial.answer_within(LONGEST_WAIT).unwrap();
+    };
+    small.save_as_while(&full, &mut remove).unwrap();
+    (small.stops, small.memory) = (0, fs::read(full.output.join("memory")).unwrap());
+    remove(&mut small.vmm);
+    let delta = Settings { previous: vec![full.output.clone()], ..small.settings() };
+    small.save_as_while(&delta, |_| {}).unwrap();
+    let state = state_of(&full.output.join("memory"));
+    let mut file = File::open(small.output().join("memory.delta")).unwrap();
+    let contents = hugekit_delta::inspect(&file).unwrap();
+    assert_eq!((contents.bytes, contents.zeroes), (0, 4 * MIB));
+    file.rewind().unwrap();
+    hugekit_delta::apply(&mut small.memory, state, &mut file).unwrap();
+    for (start, len) in [(16 * MIB, MIB), (4 * MIB, 3 * MIB)] {
+        assert!(small.memory[start as usize..][..len as usize].iter().all(|&byte| byte == 0));
+        assert!(small.memory[(start + len) as usize] != 0);
+    }
     small.check_free();
 }

@@ -17,6 +17,10 @@ use crate::usage::Remedied;
 ///
 /// Makes the folder DIR with the files `vmstate` and `memory`, which Firecracker restores by `File`
 /// and by `Uffd`. The folder is complete or absent. If the command is killed, the VM runs on.
+///
+/// With --delta, DIR has `memory.delta` instead of `memory`: the blocks of 4 KiB that differ from
+/// the last of the named checkpoints. `hugekit pager` and `hugekit image load` restore `memory` with
+/// the deltas after it.
 #[derive(Debug, Args)]
 #[command(after_help = "Example: hugekit checkpoint --pid 4711 --api /tmp/vm1.sock --output saved")]
 pub(crate) struct CheckpointCommand {
@@ -29,6 +33,9 @@ pub(crate) struct CheckpointCommand {
     /// The folder that is made
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
+    /// Save only changes since these checkpoints: the folder with `memory`, then each delta since
+    #[arg(long, value_name = "PREVIOUS", num_args = 1..)]
+    delta: Vec<PathBuf>,
     /// Do not put memory on huge pages before the pause; the pause is longer on base pages
     #[arg(long)]
     no_collapse: bool,
@@ -52,6 +59,7 @@ impl CheckpointCommand {
 
     fn settings(&self) -> Settings {
         Settings {
+            previous: self.delta.clone(),
             collapse: !self.no_collapse,
             check_api: !self.proxy,
             ..Settings::new(self.pid, self.api.clone(), self.output.clone())

@@ -37,7 +37,8 @@ pub(super) struct LoadImage {
     #[arg(value_name = "DELTA")]
     deltas: Vec<PathBuf>,
     /// The state of a raw memory file: refuse a first delta that begins with another state. By default the first delta
-    /// may begin with any state of the same length
+    /// may begin with any state of the same length, but of FILE `memory` with a `vmstate` beside it, such as `hugekit
+    /// checkpoint` writes, the state is known
     #[arg(long, value_name = "STATE")]
     state: Option<StateId>,
     /// Load this part of a raw memory file only, to this byte of the image; may be repeated
@@ -83,7 +84,7 @@ impl LoadImage {
             most,
             is_for_all: self.for_all,
             tells_progress: !bar.is_hidden(),
-            state: self.state.map(StateId::to_bytes),
+            state: self.state().map(StateId::to_bytes),
             ranges: self.range.clone(),
         };
         let sources: Vec<_> = files.iter().map(AsFd::as_fd).collect();
@@ -101,7 +102,7 @@ impl LoadImage {
     fn note_of_state(&self, files: &[File]) -> Option<String> {
         let header = |file: &File| Reader::new(file).map(|reader| reader.header());
         let (raw, delta) = (files.first()?, files.get(1)?);
-        if self.state.is_some() || header(raw).is_ok() {
+        if self.state().is_some() || header(raw).is_ok() {
             return None;
         }
         let state = header(delta).ok()?.base?;
@@ -110,6 +111,11 @@ impl LoadImage {
             "{} names no state; it was taken for {state}, because {} begins with that (--state verifies it)",
             paths[0], paths[1]
         ))
+    }
+
+    fn state(&self) -> Option<StateId> {
+        let beside = || self.deltas.first().and_then(|_| hugekit_checkpoint::state_of(&self.file));
+        self.state.or_else(beside)
     }
 
     fn paths(&self) -> impl Iterator<Item = &PathBuf> {

@@ -42,7 +42,8 @@ pub(crate) struct PagerCommand {
     /// Deltas of the memory file, the oldest first: the pager keeps the result in memory
     #[arg(value_name = "DELTA", requires = "file")]
     deltas: Vec<PathBuf>,
-    /// The state of a raw memory file that the first delta begins with
+    /// The state of a raw memory file that the first delta begins with [default: that of the
+    /// `vmstate` beside it, if FILE is the `memory` of a checkpoint]
     #[arg(long, value_name = "STATE", requires = "deltas")]
     state: Option<StateId>,
     /// An image of a broker instead of a memory file (`hugekit image load`)
@@ -100,7 +101,8 @@ impl PagerCommand {
         let files: Vec<File> = opened.collect::<anyhow::Result<_>>()?;
         let sources = files.iter().map(File::try_clone).collect::<Result<Vec<_>, _>>()?;
         let builder = sources.into_iter().fold(Image::builder("pager"), ImageBuilder::source);
-        let builder = self.state.into_iter().fold(builder, ImageBuilder::state);
+        let state = self.state.or_else(|| hugekit_checkpoint::state_of(file));
+        let builder = state.into_iter().fold(builder, ImageBuilder::state);
         let image = builder.load().map_err(image::explained)?;
         let name = file.canonicalize()?;
         let source = Source::of_memory(image.into_file().into(), name, &files);

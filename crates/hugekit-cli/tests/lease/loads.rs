@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use hugekit::pool::Backing;
+use hugekit_delta::Chain;
 use hugekit_lease::images;
 use hugekit_lease::protocol::{Answer, Load, NotLoaded, Refusal};
 use hugekit_testing::fuse::{Call, Mounted, Reply};
@@ -27,6 +28,7 @@ pub(crate) const CHECKS: &[Check] = &[
     ("the_memory_of_a_load_whose_client_is_killed_is_free_again", killed),
     ("a_name_is_taken_as_soon_as_its_load_begins", one_name),
     ("a_file_that_no_program_writes_to_or_that_is_no_file_is_refused", no_files),
+    ("a_checkpoint_refuses_deltas_of_another_one", other_checkpoint),
     ("a_file_that_is_longer_than_memory_is_refused", huge_files),
     ("a_full_tmpfs_gets_no_part_of_an_image", full_tmpfs),
 ];
@@ -250,6 +252,32 @@ fn no_files(_: Backing) {
             assert!(said.contains(path) && said.contains("no regular file"), "{said}");
         }
     }
+}
+
+/// The state file beside the memory names the state.
+fn other_checkpoint(_: Backing) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    fs::write(path("memory"), memory()).unwrap();
+    fs::write(path("vmstate"), "a state").unwrap();
+    let state = hugekit_checkpoint::state_of(&path("memory")).unwrap();
+    let raw = File::open(path("memory")).unwrap();
+    let mut chain = Chain::resume_raw(&raw, state, []).unwrap();
+    let delta = File::create_new(path("delta")).unwrap();
+    let mut saving = chain.save_changes(&delta).unwrap();
+    saving.put(4096, &[99; 4096]).unwrap();
+    saving.finish().unwrap();
+    let daemon = Daemon::of_images(&[]);
+    let paths = ["memory", "delta"].map(path);
+    let paths = paths.each_ref().map(|path| path.to_str().unwrap());
+    let loaded = run(&daemon, &["image", "load", "--name", "right"], &paths);
+    assert!(loaded.status.success());
+    let mut expected = memory();
+    expected[4096..8192].fill(99);
+    assert!(bytes_of(&daemon, "right") == expected);
+    fs::write(path("vmstate"), "another state").unwrap();
+    let said = failed(&run(&daemon, &["image", "load", "--name", "wrong"], &paths));
+    assert!(said.contains("delta of another state"), "{said}");
 }
 
 /// Where a sparse file may be that long.

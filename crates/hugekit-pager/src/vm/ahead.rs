@@ -57,6 +57,9 @@ impl<'a> Server<'a> {
         if !self.settings.prefetch {
             return;
         }
+        if !self.vm.source.is_kept() {
+            return self.start_reading(scope, WorkingSet::default());
+        }
         match WorkingSet::read(&self.working_set_path(), self.vm.source.len()) {
             Ok(Some(set)) => self.start_reading(scope, set),
             Ok(None) => self.ahead = Ahead::Recording { until: self.since + self.settings.record },

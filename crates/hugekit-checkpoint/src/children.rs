@@ -1,0 +1,131 @@
+//! The processes of children: started before the pause, so that it need not wait for them.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Child as Program, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use hugekit_sys::seqpacket;
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::api::Api;
+use crate::fork_error::ForkError;
+use crate::fork_settings::ChildSettings;
+use crate::guard::Guard;
+
+/// How long the API of a child may take to come.
+const LONGEST_START: Duration = Duration::from_secs(20);
+
+/// The pause before a child's API is looked for again.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// A child without a VM.
+#[derive(Debug)]
+pub(crate) struct Child<'a> {
+    /// From 1 on.
+    pub(crate) number: usize,
+    pub(crate) settings: &'a ChildSettings,
+    pub(crate) api: Api,
+    /// The VMM, which a program may have started.
+    pub(crate) vmm: i32,
+    program: Program,
+}
+
+/// All children. They end when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Children<'a>(Vec<Child<'a>>);
+
+impl<'a> Children<'a> {
+    /// Starts the programs. The guard ends them if this process is killed.
+    pub(crate) fn start(all: &'a [ChildSettings], guard: &Guard) -> Result<Self, ForkError> {
+        let mut children = Self(Vec::new());
+        for (settings, number) in all.iter().zip(1..) {
+            if fs::symlink_metadata(&settings.api).is_ok() {
+                return Err(ForkError::Exists { number, api: settings.api.clone() });
+            }
+            let program = start(settings, guard).map_err(|source| ForkError::Start {
+                number,
+                program: settings.command.first().cloned().unwrap_or_default(),
+                source,
+            })?;
+            let api = Api::new(&settings.api);
+            children.0.push(Child { number, settings, api, vmm: 0, program });
+        }
+        Ok(children)
+    }
+
+    /// Waits until each child can be restored.
+    pub(crate) fn await_apis(&mut self) -> Result<(), ForkError> {
+        let until = Instant::now() + LONGEST_START;
+        self.0.iter_mut().try_for_each(|child| child.await_api(until))
+    }
+
+    pub(crate) fn all(&self) -> &[Child<'a>] {
+        &self.0
+    }
+
+    /// The number of a VMM's child.
+    pub(crate) fn number_of(&self, vmm: i32) -> Option<usize> {
+        self.0.iter().find(|child| child.vmm == vmm).map(|child| child.number)
+    }
+
+    /// Ends all children.
+    pub(crate) fn kill(&self) {
+        for child in &self.0 {
+            // Each has a group of its own, whose number is no other's until the program is waited
+            // for.
+            if let Some(group) = Pid::from_raw(child.program.id() as i32) {
+                let _ = kill_process_group(group, Signal::KILL);
+            }
+        }
+    }
+
+    /// Leaves the children alone.
+    pub(crate) fn keep(mut self) -> Vec<Program> {
+        std::mem::take(&mut self.0).into_iter().map(|child| child.program).collect()
+    }
+}
+
+impl Drop for Children<'_> {
+    fn drop(&mut self) {
+        self.kill();
+        for child in &mut self.0 {
+            let _ = child.program.wait();
+            let _ = fs::remove_file(&child.settings.api);
+        }
+    }
+}
+
+impl Child<'_> {
+    fn await_api(&mut self, until: Instant) -> Result<(), ForkError> {
+        let number = self.number;
+        loop {
+            if let Ok(stream) = UnixStream::connect(&self.settings.api) {
+                self.vmm = seqpacket::peer(&stream).map_err(io::Error::from)?.pid;
+                return Ok(());
+            }
+            if let Some(status) = self.program.try_wait()? {
+                return Err(ForkError::Ended { number, status });
+            }
+            if Instant::now() > until {
+                let (api, seconds) = (self.settings.api.clone(), LONGEST_START.as_secs());
+                return Err(ForkError::Silent { number, api, seconds });
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// The program has neither the input nor the output of this process, which others may wait for, but
+/// its errors. A signal of the terminal does not reach it.
+fn start(settings: &ChildSettings, guard: &Guard) -> io::Result<Program> {
+    let (program, arguments) = settings.command.split_first().ok_or(io::ErrorKind::NotFound)?;
+    let mut command = Command::new(program);
+    let errors: OwnedFd = io::stderr().as_fd().try_clone_to_owned()?;
+    command.args(arguments).process_group(0).stdin(Stdio::null()).stdout(errors);
+    guard.watch_over(&mut command)?;
+    command.spawn()
+}
