@@ -50,7 +50,8 @@ pub fn fork(settings: &ForkSettings) -> Result<Forked, ForkError> {
     let collapsed = collapse(&vm, settings.collapse)?;
     let nursery = Nursery::new(&vm, &room, settings.resume)?;
     children.await_apis()?;
-    let saving = Saving { vm: &vm, api: &api, sink: &*nursery.preserved, guard: &guard, is_running };
+    let saving =
+        Saving { vm: &vm, api: &api, sink: &*nursery.preserved, guard: &guard, is_running };
     let save = || saving.save().map_err(|error| saving.give_up(error));
     let (saved, grown) = nursery.raise(&children, save)?;
     let children_report = children_of(&children, &grown, started);

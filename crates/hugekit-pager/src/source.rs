@@ -194,9 +194,9 @@ impl Source {
     pub(crate) fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), SourceError> {
         let read = match &self.bytes {
             Bytes::File(file, _) => file.read_exact_at(to, offset),
-            Bytes::Arriving(memory) => {
-                memory.data(&(offset..offset + to.len() as u64)).map(|data| to.copy_from_slice(data))
-            }
+            Bytes::Arriving(memory) => memory
+                .data(&(offset..offset + to.len() as u64))
+                .map(|data| to.copy_from_slice(data)),
         };
         read.map_err(|source| match source.kind() {
             io::ErrorKind::UnexpectedEof => {

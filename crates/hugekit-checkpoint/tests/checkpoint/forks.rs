@@ -16,8 +16,7 @@ use crate::family::{ForkedGuest, child_of, fork_vm, fork_with};
 use crate::proxy::Proxy;
 use crate::saved::QUIET;
 use crate::scene::{
-    LEN, LONGEST_WAIT, PagerThread, SEED, START, Scene, check_file, check_pattern, origin,
-    trial,
+    LEN, LONGEST_WAIT, PagerThread, SEED, START, Scene, check_file, check_pattern, origin, trial,
 };
 
 type Check = (&'static str, Pages, fn(Pages));
@@ -127,7 +126,7 @@ fn again(_: Pages) {
     scene.check_runs_free();
 }
 
-/// Firecracker has its devices VMClock and VMGenID there, which show a guest each restore.
+/// Firecracker has its devices `VMClock` and `VMGenID` there, which show a guest each restore.
 const RESTORES: Range<usize> = 0xd_e000..0xe_0000;
 
 /// The guest is in the middle of a write when it is forked. It and its children then do the same as
