@@ -45,7 +45,8 @@ impl Faults {
         let _settings = self.setup.then(Settings::for_tests).transpose()?;
         check_that_products_have_no_injection()?;
         let mut cargo = run::cargo(&["test", "--package", "hugekit", "--no-fail-fast"]);
-        cargo.args(["--test", "refused_calls", "--test", "held", "--", "--include-ignored"]);
+        cargo.args(["--test", "refused_calls", "--test", "held", "--test", "targets"]);
+        cargo.args(["--", "--include-ignored"]);
         cargo.args(&self.filter).env("RUSTFLAGS", HOOKS);
         cargo.env("CARGO_TARGET_DIR", run::target_dir("faults"));
         run::passes(cargo.env("HUGEKIT_FAULTS", if self.all { "all" } else { "some" }))

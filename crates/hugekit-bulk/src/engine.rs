@@ -16,7 +16,7 @@ use crate::parallel::{Cancel, JobError, Progress, Report, Threads, WorkSharing};
 use crate::profile::{
     CLEAR_PLAIN_BELOW, COPY_PLAIN_BELOW, CacheState, Choice, PlainBelow, Profile,
 };
-use crate::sweep::{Order, Reach, near_window};
+use crate::sweep::{GIGANTIC_OVER_BYTES, Order, Reach, near_window};
 use hugekit_sys::ErrorKind;
 
 /// Who uses the memory next.
@@ -63,6 +63,15 @@ pub enum HintError {
         name: &'static str,
         /// What the CPU lacks.
         needs: &'static str,
+    },
+    /// An order of extents was asked for that cannot be kept: several threads share the memory, or it is a gigantic page.
+    #[error(
+        "{len} bytes have no order of extents: one thread keeps one, up to {GIGANTIC_OVER_BYTES} \
+         bytes, without progress and cancellation"
+    )]
+    OrderUnavailable {
+        /// The length of the memory in bytes.
+        len: usize,
     },
 }
 
@@ -205,7 +214,8 @@ impl<'a, F: Method> Operation<'a, F> {
         self
     }
 
-    /// Sets the order of the extents. By default [`Order::for_folio`].
+    /// Sets the order of the extents, for those who compare orders. By default [`Order::for_folio`].
+    #[doc(hidden)]
     pub fn order(mut self, order: Order) -> Self {
         self.asks = true;
         self.order = Some(order);
@@ -303,6 +313,7 @@ impl<'a, F: Method> Operation<'a, F> {
         let profile = self.profile_in_force();
         let plan = self.plan(len, profile);
         if !self.sharing.is_alone(len, profile) {
+            self.check_unordered(len)?;
             return self.share_far_then_near(start, len, profile, &plan, process);
         }
         match plan.near {
@@ -380,12 +391,19 @@ impl<'a, F: Method> Operation<'a, F> {
         if let Some(target) = self.target.filter(|&target| target >= len) {
             return Err(HintError::TargetOutside { target, len });
         }
+        if len > GIGANTIC_OVER_BYTES && self.order != Some(Order::Sequential) {
+            self.check_unordered(len)?;
+        }
         match self.routine {
             Some(routine) if !routine.is_available() => {
                 Err(HintError::RoutineUnavailable { name: routine.name(), needs: routine.needs() })
             }
             _ => Ok(()),
         }
+    }
+
+    fn check_unordered(&self, len: usize) -> Result<(), HintError> {
+        self.order.map_or(Ok(()), |_| Err(HintError::OrderUnavailable { len }))
     }
 
     fn plan<'p>(&'p self, len: usize, profile: &'p Profile) -> RoutinePlan<'p, F> {
@@ -505,7 +523,7 @@ impl HintError {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::TargetOutside { .. } => ErrorKind::Invalid,
+            Self::TargetOutside { .. } | Self::OrderUnavailable { .. } => ErrorKind::Invalid,
             Self::RoutineUnavailable { .. } => ErrorKind::Unsupported,
         }
     }

@@ -82,6 +82,8 @@ impl Order {
     /// If `target` is not below `len`.
     #[must_use]
     pub fn extents(self, len: usize, target: Option<usize>, near_bytes: usize) -> Sweep {
+        #[cfg(hugekit_faults)]
+        last_target::note(target);
         let window = target.map_or(0..0, |target| near_window(len, target, near_bytes));
         let state = match self {
             Self::Converging => {
@@ -99,6 +101,23 @@ impl Order {
             ])),
         };
         Sweep(state)
+    }
+}
+
+/// The target of the folio that was processed last, which tests compare with the address that they touched.
+#[cfg(hugekit_faults)]
+pub mod last_target {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    static LAST: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+    pub(super) fn note(target: Option<usize>) {
+        LAST.store(target.unwrap_or(usize::MAX), Ordering::SeqCst);
+    }
+
+    /// Takes it. `None` if there was no folio since, or it had no target.
+    pub fn take() -> Option<usize> {
+        Some(LAST.swap(usize::MAX, Ordering::SeqCst)).filter(|&target| target != usize::MAX)
     }
 }
 

@@ -59,7 +59,7 @@ pub(crate) enum OpenSink<'a> {
 
 impl<'a> OpenSink<'a> {
     fn file(path: &'a Path) -> io::Result<Self> {
-        if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
+        if is_special(path) {
             return Ok(Self::Special { file: File::options().write(true).open(path)?, path });
         }
         Ok(Self::Regular { file: beside(path)?, path })
@@ -84,12 +84,20 @@ pub(crate) fn cannot_write(path: &Path) -> String {
     format!("cannot write {}", path.display())
 }
 
+fn is_special(path: &Path) -> bool {
+    path.metadata().is_ok_and(|metadata| !metadata.is_file())
+}
+
 fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A file beside this place, to take it when it is complete.
+/// A file beside this place, to take it when it is complete. A device, a pipe or a folder there is refused: root would
+/// replace `/dev/null` for every program of the machine.
 pub(crate) fn beside(path: &Path) -> io::Result<NamedTempFile> {
+    if is_special(path) {
+        return Err(io::Error::other("something other than a file has this name"));
+    }
     // The user's mask decides, as for any other file; results are there to be shown.
     tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(folder_of(path))
 }

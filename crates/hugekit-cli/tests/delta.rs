@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -105,6 +106,20 @@ fn delta_out_of_order_or_damaged_is_refused_and_what_was_there_stays() {
     deltas.command(&["apply", "0", "-o", "image", "--base", "1"]).assert().code(2);
     assert_eq!(fs::read(deltas.path("image")).unwrap(), b"kept");
     assert_eq!(deltas.names(), ["0", "1", "2", "damaged", "image"], "nothing is left over");
+}
+
+/// Root could replace `/dev/null` so, for every program of the machine.
+#[test]
+fn output_that_is_no_file_is_refused_and_stays() {
+    let deltas = Deltas::new();
+    let pipe = deltas.path("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
+    for verb in ["apply", "merge"] {
+        let refused = deltas.command(&[verb, "0", "1", "-o", "pipe"]).assert().code(1);
+        refused.stderr(contains("something other than a file has this name"));
+    }
+    assert!(pipe.metadata().unwrap().file_type().is_fifo());
+    assert_eq!(deltas.names(), ["0", "1", "2", "pipe"], "nothing is left over");
 }
 
 /// A delta says how long its states are, and may say anything: a file that cannot be so long is an error, and one that can

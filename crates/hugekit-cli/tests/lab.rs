@@ -458,8 +458,9 @@ fn restore_has_all_comparisons_or_says_what_it_lacks() {
         assert!(is_left_out || ratios.contains(&id.as_str()), "{id}: {ratios:?} {notices}");
     }
     let cases = strings(&restore["cases"], "id");
-    for state in ["-untouched", "", "-written-1%", "-written-10%", "-written-50%"] {
-        let id = format!("restore/image/pss-4-clones{state}");
+    let states = ["2-clones-untouched", "2-clones", "4-clones", "4-clones-written-1%"];
+    for state in states.into_iter().chain(["4-clones-written-10%", "4-clones-written-50%"]) {
+        let id = format!("restore/image/pss-{state}");
         assert!(cases.contains(&id.as_str()), "{id}: {cases:?}");
     }
     let left: Vec<_> = temporary.path().read_dir().unwrap().collect();

@@ -27,6 +27,7 @@ fn main() {
     };
     let trials = vec![
         trial("pager_that_is_stopped_is_followed_by_the_next", stopped_and_followed),
+        trial("pager_with_its_units_capabilities_takes_over", with_capabilities_of_unit),
         trial("pager_of_deltas_shows_the_last_state", deltas),
         trial("pager_of_an_image_of_a_broker_shows_it", image_of_a_broker),
         trial("pager_without_its_memory_file_says_so", without_a_file),
@@ -166,6 +167,39 @@ fn stopped_and_followed() {
     drop(vmm);
     pager.await_words("ended");
     pager.stop();
+}
+
+/// With the capabilities alone that systemd leaves it, where this test may drop the others.
+fn with_capabilities_of_unit() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let folder = folder_with_memory();
+    let first = Pager::start(folder.path());
+    let socket = folder.path().join("pager.sock");
+    let mut vmm = SmallVmm::start(&socket, &[LEN], Pages::Base).unwrap();
+    let verify = |start, len| Request::Verify { start, len, seed: SEED };
+    assert_eq!(vmm.serial.ask(verify(0, LEN / 2)).unwrap(), 0);
+    drop(first);
+    let pager = Pager::spawn(folder.path(), &mut confined(&command(folder.path())));
+    pager.await_words("taken over");
+    assert_eq!(vmm.serial.ask(verify(LEN / 2, LEN / 2)).unwrap(), 0);
+    pager.await_words("complete after");
+    pager.stop();
+}
+
+fn confined(pager: &Command) -> Command {
+    let unit = include_str!("../systemd/hugekit-pager@.service");
+    let set = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
+    let names = set.split(' ').map(|name| name.trim_start_matches("CAP_").to_lowercase());
+    let kept: String = names.map(|name| format!(",+{name}")).collect();
+    let mut command = Command::new("setpriv");
+    command.args(["--no-new-privs", "--bounding-set", &format!("-all{kept}"), "--"]);
+    command.arg(pager.get_program());
+    // All memory comes at last.
+    command.args(pager.get_args().filter(|&argument| argument != "--no-prefetch"));
+    command.args(["--record", "1"]);
+    command
 }
 
 fn without_a_file() {

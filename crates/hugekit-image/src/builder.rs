@@ -85,9 +85,9 @@ impl<'a> ImageBuilder<'a> {
         self
     }
 
-    /// Called with the bytes of the sources that were read, and the bytes of all sources, after each chunk of a raw
-    /// memory file and each change of a delta. Calls do not overlap, and the bytes ascend.
-    #[doc(hidden)]
+    /// Sets a callback that is called after each chunk of a raw memory file and each change of a delta, with the bytes of
+    /// the sources that were read and the bytes of all sources. Calls do not overlap, and the bytes ascend. By default
+    /// none.
     pub fn progress(mut self, progress: &'a Progress<'a>) -> Self {
         self.sharing.progress = Some(progress);
         self

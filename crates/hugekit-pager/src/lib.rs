@@ -26,6 +26,7 @@ mod error;
 mod event;
 mod handler;
 mod handshake;
+mod json_file;
 mod layout;
 mod listener;
 mod lost_layout;

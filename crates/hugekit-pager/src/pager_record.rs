@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
+use crate::json_file;
 use crate::layout::Layout;
 use crate::process::start_time;
 use crate::source::Identity;
@@ -68,10 +69,7 @@ impl PagerRecord {
 
     /// Writes it whole or not at all.
     pub(crate) fn write(&self, folder: &Path) -> io::Result<()> {
-        let mut file = tempfile::NamedTempFile::new_in(folder)?;
-        serde_json::to_writer(&mut file, self)?;
-        file.persist(folder.join(self.name()))?;
-        Ok(())
+        json_file::write(&folder.join(self.name()), self)
     }
 
     pub(crate) fn remove(&self, folder: &Path) {

@@ -22,6 +22,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::bitmap::{Bitmap, words_of};
+use crate::json_file;
 use crate::layout::{Layout, base_page};
 use crate::process::Process;
 use crate::source::Identity;
@@ -84,9 +85,7 @@ impl State {
             return Err(io::Error::other("this process has connected already"));
         }
         let state = Self::open(&path, layout)?;
-        let mut file = tempfile::NamedTempFile::new_in(folder)?;
-        serde_json::to_writer(&mut file, &record)?;
-        file.persist(&path)?;
+        json_file::write(&path, &record)?;
         Ok(state)
     }
 

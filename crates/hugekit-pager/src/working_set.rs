@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::json_file;
+
 const VERSION: u32 = 1;
 
 /// Longer files are not ours.
@@ -90,11 +92,7 @@ impl WorkingSet {
     pub(crate) fn write(&self, path: &Path) -> io::Result<()> {
         let ranges = self.ranges.iter().map(|range| (range.start, range.end)).collect();
         let written = Written { version: VERSION, length: self.length, ranges };
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let mut file = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;
-        serde_json::to_writer(&mut file, &written)?;
-        file.persist(path)?;
-        Ok(())
+        json_file::write(path, &written)
     }
 }
 

@@ -17,7 +17,11 @@ pub(crate) struct Replacing {
 }
 
 impl Replacing {
+    /// A device or a pipe is refused: root would replace `/dev/null` for every program.
     pub(crate) fn new(path: PathBuf) -> io::Result<Self> {
+        if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
+            return Err(io::Error::other("something other than a file has this name"));
+        }
         let mut partial = path.clone().into_os_string();
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         partial.push(format!(".{}.{number}.partial", std::process::id()));

@@ -388,6 +388,14 @@ def test_files_in_another_order_are_refused(chain):
     chain.is_refused([first.with_name("fifo")], "it is not a file")
 
 
+def test_output_that_is_no_file_is_refused_and_stays(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="something other than a file"):
+        hugekit.Checkpointer([np.zeros(1000)]).save(pipe)
+    assert pipe.is_fifo() and os.listdir(tmp_path) == ["pipe"]
+
+
 def test_a_chain_may_be_longer_than_files_can_be_open(tmp_path):
     resource = pytest.importorskip("resource")
     array, paths = np.zeros(1000), []

@@ -2,7 +2,7 @@
 
 use hugekit::{Method, Operation, Reuse};
 use hugekit_bulk::arch::Routine;
-use hugekit_bulk::sweep::Order;
+use hugekit_bulk::sweep::{GIGANTIC_OVER_BYTES, Order};
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -53,7 +53,7 @@ impl Hints {
         if let Some(target) = self.target.filter(|_| len > 0) {
             operation = operation.target(target.index(len));
         }
-        if let Some(order) = self.order {
+        if let Some(order) = self.order.filter(|_| len <= GIGANTIC_OVER_BYTES) {
             operation = operation.order(order);
         }
         if let Some(bytes) = self.near_bytes {

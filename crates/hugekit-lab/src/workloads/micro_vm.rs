@@ -3,11 +3,13 @@
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use hugekit_guests::{Firecracker, Pages, Request, Snapshot};
 use procfs::process::Process;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::size::MIB;
 use crate::workloads::forking::end_with_this_process;
@@ -57,11 +59,11 @@ impl<'a> MicroVm<'a> {
     }
 
     pub(crate) fn save(&self, to: &Snapshot) -> Result<(), LabError> {
-        self.vmm.save(to).map_err(failed)
+        self.watched(|vmm| vmm.save(to))
     }
 
     pub(crate) fn load_by_file(&self, from: &Snapshot, file: &Path) -> Result<(), LabError> {
-        self.vmm.load_by_file(from, file, true).map_err(failed)
+        self.watched(|vmm| vmm.load_by_file(from, file, true))
     }
 
     /// The guest goes on at once if it is to `resume`.
@@ -71,7 +73,34 @@ impl<'a> MicroVm<'a> {
         socket: &Path,
         resume: bool,
     ) -> Result<(), LabError> {
-        self.vmm.load_by_handler(from, socket, resume).map_err(failed)
+        self.watched(|vmm| vmm.load_by_handler(from, socket, resume))
+    }
+
+    /// Sends a request that may take seconds. If the observer wants to stop, the VMM ends, and so
+    /// does the request.
+    fn watched(
+        &self,
+        request: impl FnOnce(&Firecracker) -> io::Result<()> + Send,
+    ) -> Result<(), LabError> {
+        let (tell, told) = channel();
+        thread::scope(|scope| {
+            let vmm = &self.vmm;
+            scope.spawn(move || tell.send(request(vmm)));
+            loop {
+                match told.recv_timeout(LOOK) {
+                    Ok(done) => return done.map_err(failed),
+                    Err(RecvTimeoutError::Timeout) => {
+                        self.observer.check().inspect_err(|_| self.kill())?;
+                    }
+                    Err(error) => return Err(failed(io::Error::other(error))),
+                }
+            }
+        })
+    }
+
+    /// Ends the process, which is waited for when this is dropped.
+    pub(crate) fn kill(&self) {
+        let _ = Pid::from_raw(self.vmm.pid()).map(|pid| kill_process(pid, Signal::KILL));
     }
 
     /// Stops the guest, which otherwise uses all of a CPU while it waits for a request.

@@ -1,8 +1,8 @@
 //! What is read ahead, supplied while no thread waits; and the end of serving.
 //!
-//! First the working set that an earlier restore has recorded, then all other data. If no set was
-//! recorded, the VM's touches are recorded for a while first, because they could not be told from
-//! what was read ahead.
+//! Nothing is read ahead while the VMM restores the VM. After that, the working set that an earlier
+//! restore has recorded comes first, and then all other data. If no set was recorded, the VM's
+//! touches are recorded for a while first, because they could not be told from what was read ahead.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,8 +19,16 @@ use super::{Stop, VmError};
 use crate::event::{Completed, Event};
 use crate::working_set::WorkingSet;
 
+/// For this time after the connection, or this many faults, no memory is copied that no thread
+/// waits for. The VMM restores its devices then: KVM waits in `synchronize_srcu`, which takes longer
+/// while another CPU copies.
+pub(super) const FIRST: Duration = Duration::from_millis(100);
+const FIRST_FAULTS: u64 = 16;
+
 /// How far reading ahead is.
 pub(super) enum Ahead {
+    /// Not begun: the VM has just connected.
+    Waiting { until: Instant },
     /// Not wanted, failed, or over.
     Off,
     /// The VM's touches are recorded until then.
@@ -35,10 +43,17 @@ pub(super) enum Ahead {
 }
 
 impl<'a> Server<'a> {
-    pub(super) fn start_ahead<'scope>(&mut self, scope: &'scope Scope<'scope, '_>)
+    /// Whether the VM has just connected. Only faults are answered then.
+    pub(super) fn is_starting(&self) -> bool {
+        let Ahead::Waiting { until } = self.ahead else { return false };
+        self.answered < FIRST_FAULTS && Instant::now() < until
+    }
+
+    fn start_ahead<'scope>(&mut self, scope: &'scope Scope<'scope, '_>)
     where
         'a: 'scope,
     {
+        self.ahead = Ahead::Off;
         if !self.settings.prefetch {
             return;
         }
@@ -88,7 +103,7 @@ impl<'a> Server<'a> {
     pub(super) fn time_ahead(&self) -> Option<Duration> {
         let until = |then: Instant| Some(then.saturating_duration_since(Instant::now()));
         match &self.ahead {
-            Ahead::Recording { until: then } => until(*then),
+            Ahead::Waiting { until: then } | Ahead::Recording { until: then } => until(*then),
             Ahead::Reading { held: Some(_), rested, .. } => until(*rested),
             _ => None,
         }
@@ -105,6 +120,12 @@ impl<'a> Server<'a> {
         match &mut self.ahead {
             Ahead::Off => {
                 self.bell.hush();
+                Ok(true)
+            }
+            Ahead::Waiting { .. } => {
+                if !self.is_starting() {
+                    self.start_ahead(scope);
+                }
                 Ok(true)
             }
             Ahead::Recording { until } => {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
-use super::ahead::Ahead;
+use super::ahead::{Ahead, FIRST};
 use super::install::Supply;
 use super::wait::Bell;
 use super::{Stop, Vm, VmError};
@@ -57,13 +57,14 @@ impl<'a> Server<'a> {
         settings: &'a Settings,
         tell: &'a (dyn Fn(Event) + Sync),
     ) -> rustix::io::Result<Self> {
+        let since = Instant::now();
         Ok(Self {
             vm,
             stop,
             bell: Arc::new(Bell::new()?),
             settings,
             tell,
-            since: Instant::now(),
+            since,
             faults: VecDeque::new(),
             far: VecDeque::new(),
             buffer: vec![0; vm.block.max(FAR) as usize],
@@ -71,7 +72,7 @@ impl<'a> Server<'a> {
             touched: BTreeSet::new(),
             answered: 0,
             copied: 0,
-            ahead: Ahead::Off,
+            ahead: Ahead::Waiting { until: since + FIRST },
             has_failed: false,
         })
     }
@@ -81,9 +82,6 @@ impl<'a> Server<'a> {
     pub(crate) fn run(mut self) -> bool {
         std::thread::scope(|scope| {
             let was_left = self.vm.state.is_leaving();
-            if !was_left {
-                self.start_ahead(scope);
-            }
             let needs_one = loop {
                 match if was_left { self.complete() } else { self.step(scope) } {
                     Ok(true) => {}
@@ -110,13 +108,14 @@ impl<'a> Server<'a> {
     where
         'a: 'scope,
     {
-        let is_busy = !self.faults.is_empty() || !self.far.is_empty();
+        let is_far_due = !self.far.is_empty() && !self.is_starting();
+        let is_busy = !self.faults.is_empty() || is_far_due;
         let time = if is_busy { Some(Duration::ZERO) } else { self.time_ahead() };
         self.vm.wait(self.stop, &self.bell, time)?;
         self.read_messages()?;
         if let Some(address) = self.faults.pop_front() {
             self.serve(address).map(|()| true)
-        } else if let Some(offsets) = self.far.pop_front() {
+        } else if is_far_due && let Some(offsets) = self.far.pop_front() {
             self.bring_ahead(offsets, Supply::All).map(|()| true)
         } else {
             self.go_ahead(scope)

@@ -1,7 +1,8 @@
 //! Many guests that are restored from one snapshot: the memory that all of them hold.
 //!
-//! A page that several of them map counts once (Σ Pss of the VMMs). The guests first only answer,
-//! then read what the original had written, and then write to some of it and read it again.
+//! A page that several of them map counts once (Σ Pss of the VMMs). Half of the guests start first.
+//! They only answer, and then read what the original had written. The other half does the same.
+//! Then all write to some of the memory and read it again.
 
 use hugekit_guests::{CLUSTER, Request};
 
@@ -14,8 +15,11 @@ use crate::size::{MIB, Size};
 use crate::workloads::micro_vm::MicroVm;
 use crate::{LabError, Observer};
 
-const COUNTS: [usize; 2] = [8, 16];
-const QUICK_COUNTS: [usize; 2] = [2, 4];
+/// Clones after the first step and in the end.
+type Counts = [usize; 2];
+
+const COUNTS: Counts = [8, 16];
+const QUICK_COUNTS: Counts = [2, 4];
 
 /// Percent of the pages that are written, ascending; each has the pages of the one before.
 const WRITTEN: [u64; 3] = [1, 10, 50];
@@ -26,11 +30,9 @@ const ROUNDS: usize = 1;
 /// In which order the ways come.
 const SEED: u64 = 2018;
 
-/// This many clones that are restored in one way, and the MiB that they held in each state, round
-/// by round.
+/// Clones that are restored in one way, and the MiB that they held in each state, round by round.
 struct Group {
     way: Way,
-    count: usize,
     held: Vec<Vec<f64>>,
     has_failed: bool,
 }
@@ -46,14 +48,13 @@ pub(super) fn measure(origin: &Origin, bench: &Bench<'_>) -> Result<Part, LabErr
     for round in 0..rounds {
         random.shuffle(&mut groups);
         for index in 0..groups.len() {
-            groups[index].turn(origin, observer, &mut part)?;
+            groups[index].turn(counts, origin, observer, &mut part)?;
             let done = round * groups.len() + index + 1;
             observer.progress(done as f64 / (rounds * groups.len()) as f64);
         }
     }
-    groups
-        .sort_by(|one, other| (one.count, &one.way.method).cmp(&(other.count, &other.way.method)));
-    groups.iter().for_each(|group| group.add_cases(&mut part));
+    groups.sort_by(|one, other| one.way.method.cmp(&other.way.method));
+    groups.iter().for_each(|group| group.add_cases(counts, &mut part));
     compare(origin, counts, &mut part);
     part.notices.push(format!(
         "clones wrote one word of each page in clusters of {}, at equal distances, of what the \
@@ -64,14 +65,12 @@ pub(super) fn measure(origin: &Origin, bench: &Bench<'_>) -> Result<Part, LabErr
 }
 
 /// Those that fit; a notice for each other one.
-fn groups(origin: &Origin, counts: [usize; 2], available: usize, part: &mut Part) -> Vec<Group> {
+fn groups(origin: &Origin, counts: Counts, available: usize, part: &mut Part) -> Vec<Group> {
     let mut groups = Vec::new();
-    for count in counts {
-        for way in Way::of_clones(origin) {
-            match lack(&way, count, origin, available) {
-                Some(reason) => part.notices.push(reason),
-                None => groups.push(Group { way, count, held: Vec::new(), has_failed: false }),
-            }
+    for way in Way::of_clones(origin) {
+        match lack(&way, counts, origin, available) {
+            Some(reason) => part.notices.push(reason),
+            None => groups.push(Group { way, held: Vec::new(), has_failed: false }),
         }
     }
     groups
@@ -81,6 +80,7 @@ impl Group {
     /// Measures once, unless it failed before; the others go on.
     fn turn(
         &mut self,
+        counts: Counts,
         origin: &Origin,
         observer: &dyn Observer,
         part: &mut Part,
@@ -88,44 +88,46 @@ impl Group {
         if self.has_failed {
             return Ok(());
         }
-        let clones = Clones::start(&self.way, self.count, origin, observer);
-        match clones.and_then(|mut clones| clones.all(origin)) {
+        let clones = Clones::new(&self.way, origin, observer);
+        match clones.and_then(|mut clones| clones.all(counts)) {
             Ok(held) => self.held.push(held),
             Err(error @ LabError::Interrupted(_)) => return Err(error),
             Err(error) => {
                 self.has_failed = true;
-                let case = format!("restore/{}/pss-{}-clones", self.way.method, self.count);
+                let case = format!("restore/{}/pss-clones", self.way.method);
                 part.failures.push(Failure::of(&case, &error));
             }
         }
         Ok(())
     }
 
-    fn add_cases(&self, part: &mut Part) {
-        for (index, state) in states().enumerate() {
+    fn add_cases(&self, counts: Counts, part: &mut Part) {
+        for (index, state) in states(counts).iter().enumerate() {
             let held = self.held.iter().map(|states| states[index]).collect();
-            let name = format!("{}/pss-{}-clones{state}", self.way.method, self.count);
-            part.add_case(&name, Unit::Mebibytes, held);
+            part.add_case(&format!("{}/{state}", self.way.method), Unit::Mebibytes, held);
         }
     }
 }
 
-/// Why this many clones do not fit, if so: each may get a copy of all written pages.
-fn lack(way: &Way, count: usize, origin: &Origin, available: usize) -> Option<String> {
-    let (needed, method) = (count * origin.len(), &way.method);
+/// Why these clones do not fit, if so: each may get a copy of all written pages.
+fn lack(way: &Way, counts: Counts, origin: &Origin, available: usize) -> Option<String> {
+    let (needed, method) = (counts[1] * origin.len(), &way.method);
     (needed > available / 4 * 3).then(|| {
         format!(
-            "{method}/pss-{count}-clones left out: {} of available memory are needed, {} are there",
+            "{method}/pss-{}-clones left out: {} of available memory are needed, {} are there",
+            counts[1],
             Size(needed / 3 * 4 / MIB * MIB),
             Size(available / MIB * MIB)
         )
     })
 }
 
-/// The states of the guests in their order, as the ends of IDs.
-fn states() -> impl Iterator<Item = String> {
-    let first = ["-untouched", ""].map(str::to_owned);
-    first.into_iter().chain(WRITTEN.map(|percent| format!("-written-{percent}%")))
+/// The states of the guests in their order, as in IDs.
+fn states([few, all]: Counts) -> Vec<String> {
+    let of = |count: usize, state: &str| format!("pss-{count}-clones{state}");
+    let read = [of(few, "-untouched"), of(few, ""), of(all, "")];
+    let written = WRITTEN.map(|percent| of(all, &format!("-written-{percent}%")));
+    read.into_iter().chain(written).collect()
 }
 
 /// Clones that are paused, except while one is asked: a guest that waits for a request uses all of a
@@ -133,53 +135,58 @@ fn states() -> impl Iterator<Item = String> {
 struct Clones<'a> {
     vms: Vec<MicroVm<'a>>,
     /// Ends after the guests.
-    _server: Server,
+    server: Server,
+    way: &'a Way,
+    origin: &'a Origin,
+    observer: &'a dyn Observer,
 }
 
 impl<'a> Clones<'a> {
-    /// Restores this many, and waits until each has answered.
-    fn start(
-        way: &Way,
-        count: usize,
-        origin: &Origin,
-        observer: &'a dyn Observer,
-    ) -> Result<Self, LabError> {
-        let server = way.serve(origin)?;
-        let mut vms = Vec::new();
-        for number in 0..count {
+    fn new(way: &'a Way, origin: &'a Origin, observer: &'a dyn Observer) -> Result<Self, LabError> {
+        Ok(Self { vms: Vec::new(), server: way.serve(origin)?, way, origin, observer })
+    }
+
+    /// Restores more, until there are this many, and waits until each has answered.
+    fn restore(&mut self, count: usize) -> Result<(), LabError> {
+        let before = self.vms.len();
+        for number in before..count {
             let name = format!("clone-{number}");
-            let mut vm = MicroVm::start(origin.folders.sockets.path(), &name, observer)?;
-            way.restore(&vm, &server, observer)?;
+            let folder = self.origin.folders.sockets.path();
+            let mut vm = MicroVm::start(folder, &name, self.observer)?;
+            self.way.restore(&vm, &self.server, self.observer)?;
             vm.ask(Request::Reply)?;
             vm.pause()?;
-            vms.push(vm);
+            self.vms.push(vm);
         }
-        if let Server::Pager(pager) = &server {
-            for _ in &vms {
-                pager.until_complete(observer)?;
-            }
+        if let Server::Pager(pager) = &self.server {
+            (before..count).try_for_each(|_| pager.until_complete(self.observer))?;
         }
-        Ok(Self { vms, _server: server })
+        Ok(())
     }
 
     /// MiB that all hold in each of the states.
-    fn all(&mut self, origin: &Origin) -> Result<Vec<f64>, LabError> {
+    fn all(&mut self, [few, all]: Counts) -> Result<Vec<f64>, LabError> {
+        self.restore(few)?;
         let mut held = vec![self.held()?];
-        self.ask(origin.touch())?;
+        self.ask(0, self.origin.touch())?;
         held.push(self.held()?);
+        self.restore(all)?;
+        self.ask(few, self.origin.touch())?;
+        held.push(self.held()?);
+        let (start, len) = (self.origin.start(), self.origin.len() as u64);
         for percent in WRITTEN {
             let every = CLUSTER * 100 / percent;
-            self.ask(Request::Dirty { start: origin.start(), len: origin.len() as u64, every })?;
+            self.ask(0, Request::Dirty { start, len, every })?;
             // A write takes a huge mapping away, and Pss counts only what is mapped.
-            self.ask(origin.touch())?;
+            self.ask(0, self.origin.touch())?;
             held.push(self.held()?);
         }
         Ok(held)
     }
 
-    /// Asks one after the other.
-    fn ask(&mut self, request: Request) -> Result<(), LabError> {
-        self.vms.iter_mut().try_for_each(|vm| {
+    /// Asks one after the other, without those before `first`.
+    fn ask(&mut self, first: usize, request: Request) -> Result<(), LabError> {
+        self.vms[first..].iter_mut().try_for_each(|vm| {
             vm.resume()?;
             vm.ask(request)?;
             vm.pause()
@@ -192,14 +199,18 @@ impl<'a> Clones<'a> {
     }
 }
 
-fn compare(origin: &Origin, counts: [usize; 2], part: &mut Part) {
-    let disk = origin.folders.disk.as_ref().map_or("disk", |(_, system)| system);
-    for count in counts {
-        for state in states() {
-            let what = format!("pss-{count}-clones{state}");
-            part.compare(("image", disk), &what, None);
-        }
-        part.compare((disk, "pager"), &format!("pss-{count}-clones"), None);
+impl Drop for Clones<'_> {
+    fn drop(&mut self) {
+        // All of them release their memory at once.
+        self.vms.iter().for_each(MicroVm::kill);
+    }
+}
+
+fn compare(origin: &Origin, counts: Counts, part: &mut Part) {
+    let disk = origin.folders.disk_name();
+    for state in states(counts) {
+        part.compare(("image", disk), &state, None);
+        part.compare((disk, "pager"), &state, None);
     }
 }
 
@@ -218,6 +229,8 @@ mod tests {
 
     #[test]
     fn each_state_has_a_name() {
-        assert_eq!(states().count(), 2 + WRITTEN.len());
+        let (named, counts) = (states(COUNTS), COUNTS.len());
+        assert_eq!(named.len(), 1 + counts + WRITTEN.len());
+        assert_eq!(named[counts], "pss-16-clones");
     }
 }

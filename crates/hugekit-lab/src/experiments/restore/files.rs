@@ -41,6 +41,11 @@ impl Folders {
         })
     }
 
+    /// The file system of the disk, as in IDs.
+    pub(super) fn disk_name(&self) -> &str {
+        self.disk.as_ref().map_or("disk", |(_, system)| system)
+    }
+
     /// A folder for the files that every way needs.
     pub(super) fn any(&self) -> &Path {
         let disk = self.disk.as_ref().map(|(folder, _)| folder);

@@ -1,5 +1,5 @@
 //! Guests in stock Firecracker that are restored from a snapshot: by mapping a memory file, and by
-//! handlers of page faults (`one.rs`); and many clones of one snapshot (`clones.rs`).
+//! handlers of page faults (`reply.rs`, `one.rs`); and many clones of one snapshot (`clones.rs`).
 //!
 //! Every way restores the same guest, which has written half of its memory. The guest then reads
 //! one word of each page that it had written, twice, and in the end all of their bytes are checked.
@@ -9,6 +9,7 @@ mod files;
 mod one;
 mod origin;
 mod paging;
+mod reply;
 mod ways;
 
 use hugekit_machine::Root;
@@ -75,17 +76,22 @@ fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
         let lack = format!("hugetlb-… left out: {pages} of {wanted} pages of 2MiB are free");
         experiment.notices.push(format!("{lack}; `--setup` (root) reserves them{remedy}"));
     }
+    experiment
+        .add("reply", reply::measure(&origin, bench.rounds_of(3.0, 40, Some(MIN_REPLIES))))?;
     experiment.add("one", one::measure(&origin, rounds(bench)))?;
     experiment.add("clones", clones::measure(&origin, bench))?;
     Ok(experiment)
 }
 
-/// A round of one guest takes up to half a minute, if each page costs a fault.
+/// Rounds of first replies, which differ more than anything else.
+const MIN_REPLIES: usize = 10;
+
+/// A round of one guest takes up to half a minute, because one of the ways costs a fault for each
+/// page. All of the experiment is to end within six minutes on two CPUs.
 fn rounds<'a>(bench: &Bench<'a>) -> crate::measure::part::Rounds<'a> {
-    if bench.options().quick {
-        bench.long_rounds(0.5, 4)
-    } else {
-        bench.rounds_of(20.0, 8, Some(6))
+    match bench.options().quick {
+        true => bench.long_rounds(0.5, 4),
+        false => bench.rounds_of(6.0, 8, Some(4)),
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use hugekit_guests::Request;
 
 use super::origin::Origin;
+use super::reply::FIRST_REPLY;
 use super::ways::{Way, workload};
 use crate::LabError;
 use crate::Observer;
@@ -13,7 +14,7 @@ use crate::measure::part::{Part, Rounds};
 use crate::record::Unit;
 use crate::workloads::micro_vm::{Faults, MicroVm};
 
-const LOADED_EARLIER: &str = "the image was loaded and put on huge pages before, once for all restores; a notice has \
+pub(super) const LOADED_EARLIER: &str = "the image was loaded and put on huge pages before, once for all restores; a notice has \
      the time";
 
 const COPIED_EARLIER: &str =
@@ -97,7 +98,9 @@ fn add_cases(way: &Way, seen: &[Seen], origin: &Origin, part: &mut Part) {
         part.add_case(&format!("{method}/{what}"), unit, seen.iter().map(figure).collect());
     };
     let of = |what: &str| workload(what, origin.len());
-    add("first-reply", Unit::Microseconds, &|seen| micros(seen.first_reply));
+    if !way.replies_soon() {
+        add(FIRST_REPLY, Unit::Microseconds, &|seen| micros(seen.first_reply));
+    }
     let both = |seen: &Seen| micros(seen.first_reply + seen.touch);
     add(&of("load-and-touch"), Unit::Microseconds, &both);
     add(&of("warm-touch"), Unit::Microseconds, &|seen| micros(seen.again));
@@ -127,22 +130,19 @@ type Moved = Option<&'static str>;
 fn compare(origin: &Origin, part: &mut Part) {
     let of = |what: &str| workload(what, origin.len());
     let (touch, both, cpu) = (of("touch"), of("load-and-touch"), of("cpu"));
-    let disk = origin.folders.disk.as_ref().map_or("disk", |(_, system)| system);
-    let compared: [(&str, &str, &str, Moved); 18] = [
+    let disk = origin.folders.disk_name();
+    let compared: [(&str, &str, &str, Moved); 15] = [
         ("on-demand-4k", "pager", &touch, None),
-        ("on-demand-4k", "pager", "first-reply", None),
         ("on-demand-4k", "pager", &both, None),
         ("on-demand-4k", "pager-working-set", &touch, None),
         ("on-demand-4k", "pager-ahead", &touch, Some(COPIED_EARLIER)),
         ("on-demand-4k", "pager-ahead", &both, None),
-        ("on-demand-4k", "pager-ahead", "first-reply", None),
         ("full-copy", "pager", &both, None),
         ("full-copy", "pager-ahead", &both, None),
         ("on-demand-4k", "hugetlb-on-demand", &touch, None),
         ("on-demand-4k", "hugetlb-ahead", &touch, Some(COPIED_EARLIER)),
         (disk, "image", &touch, Some(LOADED_EARLIER)),
         ("tmpfs", "image", &touch, Some(LOADED_EARLIER)),
-        (disk, "image", "first-reply", Some(LOADED_EARLIER)),
         ("pager", "pager-working-set", &touch, None),
         ("pager", "pager-working-set", &cpu, None),
         ("image", "control-image", &touch, None),
@@ -151,5 +151,4 @@ fn compare(origin: &Origin, part: &mut Part) {
     for (baseline, subject, what, moved) in compared {
         part.compare((baseline, subject), what, moved);
     }
-    part.compare(("pager", "control-pager"), "first-reply", None);
 }

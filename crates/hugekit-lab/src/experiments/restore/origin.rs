@@ -1,10 +1,12 @@
 //! The origin of all restored guests: snapshots of one guest, its memory as files, and an image.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use hugekit::image::Image;
@@ -24,6 +26,9 @@ const SEED: u64 = 0x5eed_0000_1234_5678;
 /// How many seconds the touches of the guest are recorded for a working set: the first that are
 /// enough.
 const RECORD_SECONDS: [u64; 4] = [1, 2, 4, 8];
+
+/// How often the observer is asked while an image is loaded.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Snapshots of a guest that has written half of its memory.
 #[derive(Debug)]
@@ -60,10 +65,10 @@ impl Origin {
         if has_pages {
             boot_and_save(&folders, bytes, Pages::Hugetlb2M, &huge, observer)?;
         }
-        let copy = |folder: &TempDir| copy_into(folder.path(), &snapshot.memory);
-        let tmpfs = folders.tmpfs.as_ref().map(copy).transpose().map_err(LabError::Saved)?;
+        let copy = |folder: &TempDir| copy_into(folder.path(), &snapshot.memory, observer);
+        let tmpfs = folders.tmpfs.as_ref().map(copy).transpose()?;
         let start = Instant::now();
-        let image = Image::load(&snapshot.memory)?;
+        let image = load_image(&snapshot.memory, observer)?;
         let loading = start.elapsed();
         let huge = has_pages.then_some(huge);
         let working_set = why_no_handler().map_or(Ok(0), Err);
@@ -170,10 +175,34 @@ fn path_of(file: &impl AsFd) -> PathBuf {
     format!("/proc/{}/fd/{}", std::process::id(), file.as_fd().as_raw_fd()).into()
 }
 
-fn copy_into(folder: &Path, from: &Path) -> io::Result<File> {
-    let mut copy = tempfile::tempfile_in(folder)?;
-    io::copy(&mut File::open(from)?, &mut copy)?;
-    Ok(copy)
+/// Bytes that are copied between two looks at the observer.
+const PORTION: u64 = 64 << 20;
+
+fn copy_into(folder: &Path, from: &Path, observer: &dyn Observer) -> Result<File, LabError> {
+    let mut copy = tempfile::tempfile_in(folder).map_err(LabError::Saved)?;
+    let mut from = File::open(from).map_err(LabError::Saved)?;
+    loop {
+        observer.check()?;
+        let copied = io::copy(&mut from.by_ref().take(PORTION), &mut copy);
+        if copied.map_err(LabError::Saved)? == 0 {
+            return Ok(copy);
+        }
+    }
+}
+
+/// If the observer wants to stop, the thread that loads ends with the process.
+fn load_image(memory: &Path, observer: &dyn Observer) -> Result<Image, LabError> {
+    let (tell, told) = channel();
+    let memory = memory.to_owned();
+    let load = move || tell.send(Image::load(&memory));
+    thread::Builder::new().name("load".to_owned()).spawn(load).map_err(LabError::Thread)?;
+    loop {
+        match told.recv_timeout(LOOK) {
+            Ok(image) => return Ok(image?),
+            Err(RecvTimeoutError::Timeout) => observer.check()?,
+            Err(error) => return Err(LabError::Thread(io::Error::other(error))),
+        }
+    }
 }
 
 /// Boots the guest, has it write half of its memory, and saves it.

@@ -128,6 +128,11 @@ impl Way {
         }
     }
 
+    /// Whether the guest is resumed before all memory is copied.
+    pub(super) fn replies_soon(&self) -> bool {
+        !matches!(self.backend, Backend::Handler(Strategy::FullCopy) | Backend::Pager(Use::Ahead))
+    }
+
     /// Starts the server of one guest, or of several if it is a pager.
     pub(super) fn serve(&self, origin: &Origin) -> Result<Server, LabError> {
         let memory = &self.snapshot.memory;
