@@ -62,7 +62,7 @@ pub(crate) enum Step {
     Done = b'D',
 }
 
-/// The names of what is removed if this process is killed.
+/// The names of files that are removed if this process is killed.
 #[derive(Debug)]
 pub(crate) struct LeftOvers {
     files: Vec<CString>,
