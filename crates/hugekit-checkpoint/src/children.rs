@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child as Program, Command, Stdio};
@@ -119,13 +118,13 @@ impl Child<'_> {
     }
 }
 
-/// The program has neither the input nor the output of this process, which others may wait for, but
-/// its errors. A signal of the terminal does not reach it.
+/// The program has none of this process's standard streams: it would keep open a pipe whose reader
+/// waits for the end of this process. A signal of the terminal does not reach it.
 fn start(settings: &ChildSettings, guard: &Guard) -> io::Result<Program> {
     let (program, arguments) = settings.command.split_first().ok_or(io::ErrorKind::NotFound)?;
     let mut command = Command::new(program);
-    let errors: OwnedFd = io::stderr().as_fd().try_clone_to_owned()?;
-    command.args(arguments).process_group(0).stdin(Stdio::null()).stdout(errors);
+    command.args(arguments).process_group(0);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     guard.watch_over(&mut command)?;
     command.spawn()
 }

@@ -22,7 +22,7 @@ pub struct Forked {
     /// The programs that were started, in the order of the settings. They run on when this is
     /// dropped.
     pub programs: Vec<std::process::Child>,
-    /// Times and counts.
+    /// Times and bytes.
     pub report: ForkReport,
 }
 

@@ -34,7 +34,8 @@ impl ForkSettings {
 /// Options of one child.
 #[derive(Clone, Debug)]
 pub struct ChildSettings {
-    /// The program that starts Firecracker, and its arguments.
+    /// The program that starts Firecracker, and its arguments. Its standard streams are
+    /// `/dev/null`.
     pub command: Vec<OsString>,
     /// The socket of the child's API, which must not exist.
     pub api: PathBuf,

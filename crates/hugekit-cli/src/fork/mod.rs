@@ -19,7 +19,8 @@ const API: &str = "{api}";
 /// Start children from a running Firecracker VM: paused for milliseconds, without a file.
 ///
 /// COMMAND is started once for each child. In its arguments, `{}` is the number of the child, from 1
-/// on, and `{api}` is the socket of its API. The VM is paused, its memory is protected, and it runs
+/// on, and `{api}` is the socket of its API. Its input and output are empty, unless COMMAND is a
+/// shell that redirects them. The VM is paused, its memory is protected, and it runs
 /// again. The children then start from the moment of the pause, while the memory is copied to them.
 ///
 /// Returns when the children have all of their memory. They run on without this command, and can be

@@ -193,7 +193,8 @@ impl<'a> Server<'a> {
         }
         if let Ahead::Reading { buffers, rested, .. } = &mut self.ahead {
             let _ = buffers.send(room);
-            if !is_wanted {
+            // Memory of a running VM is held until its children have it.
+            if !is_wanted && self.vm.source.is_kept() {
                 // The VM has at least half of the time.
                 *rested = Instant::now() + since.elapsed();
             }

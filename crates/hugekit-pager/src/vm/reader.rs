@@ -61,8 +61,11 @@ pub(super) fn run(
     filled: &Sender<Chunk>,
     bell: &Bell,
 ) {
-    // Where it is refused, it reads at the VM's priority.
-    let _ = thread::yield_to_all_threads();
+    // Memory of a running VM is there already, and the process that has it waits for the end.
+    if vm.source.is_kept() {
+        // Where it is refused, it reads at the VM's priority.
+        let _ = thread::yield_to_all_threads();
+    }
     let reader = Reader { vm, empty, filled, bell };
     let last = match reader.read_all(set) {
         Ok(()) => Chunk::End,
