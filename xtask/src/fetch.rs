@@ -114,7 +114,7 @@ impl Package {
         }
     }
 
-    /// Unpacks the packages if they are missing and may be fetched; the error says what is missing.
+    /// Unpacks the packages if they are missing and may be fetched; the error names those that are missing.
     pub(crate) fn have(&self, is_there: impl Fn() -> bool) -> Result<()> {
         if !is_there() {
             ensure!(may_install(), self.lack());

@@ -75,7 +75,7 @@ pub(crate) fn passes(command: &mut Command) -> Result<bool> {
     Ok(command.status().with_context(|| format!("cannot start {command:?}"))?.success())
 }
 
-/// The output of a command that must succeed; the error has what it printed.
+/// The output of a command that must succeed; the error has its output.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot start {command:?}"))?;
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -118,7 +118,7 @@ impl Child<'_> {
     }
 }
 
-/// The program has none of this process's standard streams: it would keep open a pipe whose reader
+/// The program gets no standard stream of this process: it would keep open a pipe whose reader
 /// waits for the end of this process. A signal of the terminal does not reach it.
 fn start(settings: &ChildSettings, guard: &Guard) -> io::Result<Program> {
     let (program, arguments) = settings.command.split_first().ok_or(io::ErrorKind::NotFound)?;

@@ -137,7 +137,7 @@ impl Firecracker {
         self.put("/balloon", &json!({"amount_mib": 0, "deflate_on_oom": false}))
     }
 
-    /// Boots the guest with so many MiB, and one virtual CPU.
+    /// Boots the guest with this many MiB, and one virtual CPU.
     pub fn boot(&self, mebibytes: u64, pages: Pages) -> io::Result<()> {
         self.boot_with(mebibytes, pages, 1)
     }

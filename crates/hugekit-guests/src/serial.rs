@@ -23,7 +23,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 pub struct Serial {
     to: File,
     from: File,
-    /// What was read and is not yet an answer.
+    /// Bytes that were read and are not yet an answer.
     read: Vec<u8>,
 }
 

@@ -19,7 +19,7 @@ use crate::canvas::{BLOCK, Canvas};
 use crate::error::ImageError;
 use crate::meter::Meter;
 
-/// What is read at once, to be compared with zero and copied while it is in the cache.
+/// Bytes that are read at once, to be compared with zero and copied while it is in the cache.
 const PIECE: usize = 256 << 10;
 
 /// Opens a file to load from. A FIFO that no process writes to is opened too, and is refused by the load: plain open(2)

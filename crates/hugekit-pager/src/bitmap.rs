@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Words that so many bits take.
+/// Words that hold this many bits.
 pub(crate) fn words_of(bits: u64) -> usize {
     bits.div_ceil(64) as usize
 }

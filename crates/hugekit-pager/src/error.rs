@@ -13,7 +13,7 @@ use crate::userfaultfd::UnfitDescriptor;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PagerError {
-    /// The memory file cannot be had.
+    /// The memory file is not available.
     #[error(transparent)]
     Source(#[from] SourceError),
     /// The socket cannot be listened at.

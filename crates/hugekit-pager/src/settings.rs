@@ -1,4 +1,4 @@
-//! What a pager is told.
+//! The settings of a pager.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::arriving::Arriving;
 
-/// Why bytes of a memory file cannot be had.
+/// Why bytes of a memory file are not available.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     /// It cannot be opened or looked at.
@@ -48,7 +48,7 @@ pub enum SourceError {
     Cut {
         /// The file.
         path: PathBuf,
-        /// The end of what was read.
+        /// The end of the bytes that were read.
         end: u64,
     },
     /// It cannot be read.

@@ -186,7 +186,7 @@ pub(crate) fn find(folder: &Path) -> io::Result<Vec<(PathBuf, Record)>> {
     Ok(paths.filter_map(|path| read(&path).map(|record| (path, record))).collect())
 }
 
-/// Removes what is left of a VM that has ended.
+/// Removes the files of a VM that has ended.
 pub(crate) fn forget(record: &Path) {
     let _ = fs::remove_file(record);
     let _ = fs::remove_file(record.with_extension("pages"));
