@@ -42,6 +42,12 @@ pub(crate) fn len() -> impl Strategy<Value = usize> {
 }
 
 impl Hints {
+    /// For threads, which keep no order.
+    #[allow(dead_code, reason = "not every test has threads")]
+    pub(crate) fn without_order(self) -> Self {
+        Self { order: None, ..self }
+    }
+
     /// An operation on `len` bytes that has been told all this.
     pub(crate) fn operation<F: Method>(
         &self,
