@@ -90,7 +90,8 @@ fn restore(folder: &Path, name: &str, state: &Path, memory: &[PathBuf]) -> Firec
     let vmm = Firecracker::start(folder, name).unwrap();
     let from = Snapshot { state: state.to_owned(), memory: memory[0].clone() };
     vmm.load_by_handler(&from, &folder.join("p.sock"), true).unwrap();
-    await_words(folder, "left to the kernel");
+    // Not of an earlier VM, which this pager may have taken over.
+    await_words(folder, &format!("{}: complete", vmm.pid()));
     vmm
 }
 
