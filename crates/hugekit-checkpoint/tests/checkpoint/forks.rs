@@ -3,7 +3,6 @@
 use std::fs;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::mpsc::channel;
 use std::thread::sleep;
 
 use hugekit_checkpoint::{
@@ -13,7 +12,7 @@ use hugekit_guests::{Firecracker, Pages, Request, Serial, Snapshot, sum_of_patte
 use libtest_mimic::Trial;
 
 use crate::family::{ForkedGuest, child_of, fork_vm, fork_with};
-use crate::proxy::Proxy;
+use crate::proxy::{Proxy, holding_resume};
 use crate::scene::QUIET;
 use crate::scene::{
     LEN, LONGEST_WAIT, PagerThread, SEED, START, Scene, check_file, check_pattern, origin, trial,
@@ -74,19 +73,8 @@ fn check_moment(pages: Pages, names: &[&str]) {
 
 /// The answer that the VM runs again is held back until the guest has written everything.
 fn fork_before_writes(scene: &mut Scene, names: &[&str]) -> (Vec<ForkedGuest>, ForkReport) {
-    let (runs, does_run) = channel();
-    let (wrote, has_written) = channel();
-    let proxy = Proxy::start(
-        &scene.api(),
-        Box::new(move |request, forward| {
-            let answer = forward(request);
-            if request.contains("Resumed") {
-                runs.send(()).unwrap();
-                has_written.recv_timeout(LONGEST_WAIT).unwrap();
-            }
-            Some(answer)
-        }),
-    );
+    let (hold, does_run, wrote) = holding_resume();
+    let proxy = Proxy::start(&scene.api(), hold);
     let (settings, folder) = (through(scene, &proxy), scene.folder.path().to_owned());
     std::thread::scope(|scope| {
         let forking = scope.spawn(move || fork_with(settings, &folder, names).unwrap());

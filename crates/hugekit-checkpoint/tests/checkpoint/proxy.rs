@@ -6,8 +6,11 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+use crate::scene::LONGEST_WAIT;
 
 /// What is done with a request: an answer instead of the VMM's, or `None` to forward it.
 pub(crate) type Act = Box<dyn FnMut(&str, &dyn Fn(&str) -> String) -> Option<String> + Send>;
@@ -26,6 +29,22 @@ pub(crate) fn also_saving_to(stock: &Path) -> Act {
         }
         Some(answer)
     })
+}
+
+/// Holds back the answer that the VM runs again. Also returns the end that hears that it runs, and
+/// the end that lets the answer pass.
+pub(crate) fn holding_resume() -> (Act, Receiver<()>, Sender<()>) {
+    let (runs, does_run) = channel();
+    let (go_on, goes_on) = channel();
+    let hold: Act = Box::new(move |request, forward| {
+        let answer = forward(request);
+        if request.contains("Resumed") {
+            runs.send(()).unwrap();
+            goes_on.recv_timeout(LONGEST_WAIT).unwrap();
+        }
+        Some(answer)
+    });
+    (hold, does_run, go_on)
 }
 
 /// Forwards one request after the other until it is dropped.

@@ -1,7 +1,6 @@
 //! Saved bytes, restored bytes, and the VM that runs on.
 
 use std::fs;
-use std::sync::mpsc::channel;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use hugekit_checkpoint::{Report, Settings, Way, checkpoint};
 use hugekit_guests::{Firecracker, Pages, Request};
 use libtest_mimic::Trial;
 
-use crate::proxy::{Proxy, also_saving_to};
+use crate::proxy::{Proxy, also_saving_to, holding_resume};
 use crate::scene::{
     LEN, LONGEST_WAIT, PagerThread, QUIET, SEED, START, Scene, check_file, check_pattern, trial,
 };
@@ -78,19 +77,8 @@ fn restores(pages: Pages) {
 
 /// The answer that the VM runs again is held back until the guest has written everything.
 fn save_before_writes(scene: &mut Scene) -> Report {
-    let (runs, does_run) = channel();
-    let (wrote, has_written) = channel();
-    let proxy = Proxy::start(
-        &scene.api(),
-        Box::new(move |request, forward| {
-            let answer = forward(request);
-            if request.contains("Resumed") {
-                runs.send(()).unwrap();
-                has_written.recv_timeout(LONGEST_WAIT).unwrap();
-            }
-            Some(answer)
-        }),
-    );
+    let (hold, does_run, wrote) = holding_resume();
+    let proxy = Proxy::start(&scene.api(), hold);
     let settings = Settings { api: proxy.socket.clone(), check_api: false, ..scene.settings() };
     std::thread::scope(|scope| {
         let saving = scope.spawn(|| checkpoint(&settings).unwrap());
