@@ -16,8 +16,10 @@ const REMEDIES: [(&str, &str); 6] = [
     ("no faults can be served", "`cargo run --release -- doctor` says what permits them"),
 ];
 
-/// What stands before the name of a test or of a program that failed, or before a line of `xtask/bounded.sh`.
-const FAILED: [&str; 3] = ["FAILED ", "stuck: ", "error: test failed, to rerun pass "];
+/// What stands before the name of a test or program that failed, before why, or before a line of `xtask/bounded.sh`.
+/// A failed test's own line may be torn by what it prints, so that "FAILED" is missing there.
+const FAILED: [&str; 5] =
+    ["FAILED ", "---- ", "test panicked: ", "stuck: ", "error: test failed, to rerun pass "];
 
 /// How many tests passed, failed and were skipped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,10 +38,11 @@ impl Count {
     pub(crate) fn read(&mut self, line: &str) {
         if let Some(result) = line.strip_prefix("test result: ") {
             self.add_numbers(result.split(['.', ';']).map(str::trim));
+        } else if let Some(test) = FAILED.iter().find_map(|words| line.strip_prefix(words)) {
+            self.failures
+                .push(test.trim_end_matches(" ----").trim_end_matches(" stdout").to_owned());
         } else if let Some(test) = line.strip_prefix("test ") {
             self.read_test(test);
-        } else if let Some(test) = FAILED.iter().find_map(|words| line.strip_prefix(words)) {
-            self.failures.push(test.to_owned());
         } else if let Some((tests, reason)) = skipped_by_pytest(line) {
             *self.reasons.entry(reason).or_default() += tests;
         } else if let Some((numbers, _)) = line.rsplit_once(" in ") {
@@ -47,20 +50,16 @@ impl Count {
         }
     }
 
-    /// `NAME ... FAILED`, `NAME ... ignored, REASON`, `NAME ... ignored (REASON)`, or `[slow: REASON] NAME ... ignored`.
+    /// `NAME ... ignored, REASON`, `NAME ... ignored (REASON)`, or `[slow: REASON] NAME ... ignored`.
     fn read_test(&mut self, test: &str) {
         let Some((name, outcome)) = test.split_once("... ") else { return };
-        if outcome == "FAILED" {
-            self.failures.push(name.trim().to_owned());
-        } else if let Some(rest) = outcome.strip_prefix("ignored") {
-            let kind = name.strip_prefix('[').and_then(|name| name.split_once(']'));
-            let said = rest.trim_start_matches([',', ' ']);
-            let said =
-                said.strip_prefix('(').and_then(|said| said.strip_suffix(')')).unwrap_or(said);
-            let reason =
-                if said.is_empty() { kind.map_or("no reason", |(kind, _)| kind) } else { said };
-            *self.reasons.entry(reason.to_owned()).or_default() += 1;
-        }
+        let Some(said) = outcome.strip_prefix("ignored") else { return };
+        let kind = name.strip_prefix('[').and_then(|name| name.split_once(']'));
+        let said = said.trim_start_matches([',', ' ']);
+        let said = said.strip_prefix('(').and_then(|said| said.strip_suffix(')')).unwrap_or(said);
+        let reason =
+            if said.is_empty() { kind.map_or("no reason", |(kind, _)| kind) } else { said };
+        *self.reasons.entry(reason.to_owned()).or_default() += 1;
     }
 
     /// Each as `3 passed`.
@@ -101,7 +100,7 @@ impl Count {
         for (reason, tests) in &self.reasons {
             (0..*tests).for_each(|_| println!("test skipped ... ignored, {reason}"));
         }
-        self.failures.iter().for_each(|what| println!("test {what} ... FAILED"));
+        self.print_failures();
         println!(
             "test result: {}",
             self.to_string().replace(", ", "; ").replace("skipped", "ignored")
@@ -158,7 +157,11 @@ mod tests {
             "SKIPPED [3] crates/x/tests/a.py:5: no faults can be served here: EPERM",
             "==== 2 failed, 250 passed, 3 skipped in 20.15s ====",
             "7 passed in 0.5s",
-            "test a::b                                             ... FAILED",
+            "test a::b                                             ... ",
+            "thread 'main' panicked at a.rs:1:2:",
+            "---- a::b ----",
+            "test panicked: 1 is not 2",
+            "---- c::d stdout ----",
             "FAILED crates/x/tests/a.py::c - AssertionError",
             "error: test failed, to rerun pass `-p x --test a`",
         ] {
@@ -168,6 +171,6 @@ mod tests {
         assert_eq!((count.reasons["this CPU lacks X"], count.reasons["slow: it waits"]), (2, 1));
         assert_eq!(count.reasons["Python: no faults can be served here: EPERM"], 3);
         let python = "crates/x/tests/a.py::c - AssertionError";
-        assert_eq!(count.failures, ["a::b", python, "`-p x --test a`"]);
+        assert_eq!(count.failures, ["a::b", "1 is not 2", "c::d", python, "`-p x --test a`"]);
     }
 }
