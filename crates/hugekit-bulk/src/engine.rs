@@ -9,7 +9,8 @@ use std::convert::Infallible;
 use std::ops::Range;
 
 use crate::arch::{
-    ClearFn, CopyFn, Routine, Unfenced, clear_routines, copy_once_routine, copy_routines,
+    ClearFn, CopyFn, CopyRoutine, Routine, Unfenced, clear_routines, copy_once_routine,
+    copy_routines,
 };
 use crate::learning::{self, Candidates, ChosenBy, Knowledge, Learner, Used};
 use crate::parallel::{Cancel, JobError, Progress, Report, Threads, WorkSharing};
@@ -503,6 +504,18 @@ struct NearWindow<F: 'static> {
     target: usize,
     bytes: usize,
     routine: &'static Routine<F>,
+}
+
+/// The routine for an extent of `len` bytes that are copied piece by piece: by a profile, or by what was learned so far.
+/// Async-signal-safe.
+#[must_use]
+#[doc(hidden)]
+pub fn copy_routine_for(len: usize, reach: Reach) -> &'static CopyRoutine {
+    let profile = Profile::current();
+    match reach {
+        Reach::Far => Far::by(profile, CacheState::Cold).routine_for(len),
+        Reach::Near => profile.copy.warm.cached_for(len),
+    }
 }
 
 impl<F> NearWindow<F> {

@@ -14,6 +14,8 @@ pub mod sweep;
 
 pub use clear::{ClearError, ClearOptions, clear};
 pub use copy::{CopyError, CopyOptions, copy};
+#[doc(hidden)]
+pub use engine::copy_routine_for;
 pub use engine::{HintError, Method, Operation, Reuse};
 pub use parallel::{Cancel, Threads};
 pub use populate::{PopulateError, PopulateOptions};

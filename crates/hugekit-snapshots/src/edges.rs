@@ -22,6 +22,7 @@ use rustix::io::Errno;
 use rustix::param::page_size;
 
 use super::write_protector::WriteProtector;
+use hugekit_bulk::sweep::Reach;
 use hugekit_regions::fault::no_fault;
 use hugekit_sys::private_pages::PrivateBytes;
 use hugekit_sys::userfaultfd;
@@ -132,7 +133,7 @@ impl Edges {
     fn copy(&self) -> Result<(), EdgeTrouble> {
         let parts = [self.range.start..self.inner.start, self.inner.end..self.range.end];
         for part in parts.iter().filter(|part| !part.is_empty()) {
-            let whole = std::iter::once((0..part.len(), false));
+            let whole = std::iter::once((0..part.len(), Reach::Near));
             // SAFETY: as many bytes as are kept of this edge; they are read when the snapshot is there.
             unsafe { no_fault::copy(self.at(part.start), part.start, whole) }
                 .map_err(|_| EdgeTrouble::Changed(part.start))?;

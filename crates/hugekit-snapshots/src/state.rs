@@ -16,7 +16,7 @@ use super::reserve::Reserve;
 use super::write_protector::WriteProtector;
 use hugekit_bulk::learning;
 use hugekit_bulk::profile::Profile;
-use hugekit_bulk::sweep::{Order, Reach};
+use hugekit_bulk::sweep::Order;
 use hugekit_bulk::{CopyOptions, Reuse};
 use hugekit_regions::fault::no_fault;
 use hugekit_sys::private_pages::Private;
@@ -276,7 +276,7 @@ impl SnapshotState {
         to: *mut u8,
         reuse: Reuse,
     ) -> Option<Result<(), ReadTrouble>> {
-        let whole = std::iter::once((0..part.len(), reuse == Reuse::None));
+        let whole = std::iter::once((0..part.len(), no_fault::reach_of(reuse)));
         // SAFETY: the one piece is as long as the part, for which `to` can be written, and no other thread uses it:
         // the contract of this function.
         let read = unsafe { no_fault::copy(to, part.start, whole) };
@@ -430,7 +430,7 @@ unsafe fn copy_from_owner(
     let near_bytes = Profile::current().near_bytes;
     let order = Order::for_folio(granule.len(), target);
     let extents = order.extents(granule.len(), target, near_bytes);
-    let pieces = extents.map(|extent| (extent.bytes, extent.reach == Reach::Far));
+    let pieces = extents.map(|extent| (extent.bytes, extent.reach));
     // SAFETY: the extents lie within the granule, for whose length `to` can be written, and no other thread uses it:
     // the contract of this function.
     unsafe { no_fault::copy(to, granule.start, pieces) }

@@ -50,9 +50,10 @@ unsafe fn copy_or_clear(
 /// # Safety
 /// Both have as many bytes, those of `to` may be written and no other thread uses them, and they do not overlap.
 unsafe fn copy_out(to: *mut u8, from: *mut u8, len: usize, reuse: Reuse) -> Result<(), Lost> {
-    let (start, streams) = (from.expose_provenance(), reuse == Reuse::None);
+    let start = from.expose_provenance();
     // SAFETY: `to` may be written, no other thread uses it, and the two do not overlap.
-    match unsafe { no_fault::copy(to, start, std::iter::once((0..len, streams))) } {
+    match unsafe { no_fault::copy(to, start, std::iter::once((0..len, no_fault::reach_of(reuse)))) }
+    {
         Ok(()) => Ok(()),
         // SAFETY: `to` may be written, no other thread uses it, and the two do not overlap.
         Err(Errno::FAULT) => unsafe { copy_out_by_pages(to, start, len) },

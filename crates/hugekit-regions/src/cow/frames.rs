@@ -261,14 +261,15 @@ impl Frames {
     pub(super) fn copy(&self, from: u64, to: u64, near: Near) -> Result<(), Broken> {
         let len = self.len_of(self.slot(to));
         self.note(to, Content::Dirty);
-        let (target, streams) = match near {
-            Near::Copy(target) => (Some(target), false),
-            Near::Original(target) => (Some(target), true),
-            Near::Neither => (None, true),
+        let (target, keeps_copy) = match near {
+            Near::Copy(target) => (Some(target), true),
+            Near::Original(target) => (Some(target), false),
+            Near::Neither => (None, false),
         };
         let order = Order::for_folio(len, target);
         let extents = order.extents(len, target, Profile::current().near_bytes);
-        let pieces = extents.map(|extent| (extent.bytes, streams || extent.reach == Reach::Far));
+        let pieces = extents
+            .map(|extent| (extent.bytes, if keeps_copy { extent.reach } else { Reach::Far }));
         // SAFETY: both lie within the alias mapping, which exists as long as the pool; no thread writes the
         // original, because it is shared or its only region is protected or gives it up, and of the copy
         // no user has seen anything.

@@ -10,6 +10,8 @@ use rustix::io;
 
 use super::in_place;
 use hugekit_bulk::arch::abandonable;
+use hugekit_bulk::sweep::Reach;
+use hugekit_bulk::{Reuse, copy_routine_for};
 use hugekit_sys::peek;
 
 /// Shorter copies are the kernel's: to look at the handlers takes three system calls.
@@ -26,7 +28,8 @@ pub fn prepare() {
 }
 
 /// Copies pieces of the memory at `source` to the same offsets of `destination`, in the order in which they
-/// come; past the cache those that are marked so. Async-signal-safe.
+/// come. Each by the routine that is the choice for its length, far from where a thread goes on or near it.
+/// Async-signal-safe.
 ///
 /// # Errors
 /// `EFAULT` if some of it cannot be read, or not be written; what was written is lost then.
@@ -39,16 +42,17 @@ pub fn prepare() {
 pub unsafe fn copy(
     destination: *mut u8,
     source: usize,
-    pieces: impl Iterator<Item = (Range<usize>, bool)> + Clone,
+    pieces: impl Iterator<Item = (Range<usize>, Reach)> + Clone,
 ) -> io::Result<()> {
     let is_long = pieces.clone().map(|(piece, _)| piece.len()).sum::<usize>() >= LEAST;
     if is_long && in_place::abandons_copies() {
-        let copied = pieces.clone().all(|(piece, streams)| {
+        let copied = pieces.clone().all(|(piece, reach)| {
+            let routine = copy_routine_for(piece.len(), reach);
             let from = std::ptr::with_exposed_provenance(source + piece.start);
             // SAFETY: the piece of `destination` may be written, and no other thread uses it; faults at the source are
-            // abandoned.
+            // abandoned. A profile, and what is learned, names only routines that are available.
             unsafe {
-                abandonable::copy(destination.wrapping_add(piece.start), from, piece.len(), streams)
+                abandonable::copy(destination.wrapping_add(piece.start), from, piece.len(), routine)
             }
         });
         if copied {
@@ -57,4 +61,9 @@ pub unsafe fn copy(
     }
     // SAFETY: all pieces of `destination` may be written, and no other thread uses them.
     unsafe { peek::copy(destination, source, pieces.map(|(piece, _)| piece)) }
+}
+
+/// Bytes that no thread uses soon are far from where one goes on.
+pub fn reach_of(reuse: Reuse) -> Reach {
+    if reuse == Reuse::None { Reach::Far } else { Reach::Near }
 }

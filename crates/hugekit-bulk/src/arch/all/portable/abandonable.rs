@@ -2,6 +2,8 @@
 
 use std::ffi::c_void;
 
+use crate::arch::CopyRoutine;
+
 /// Whether copies can be abandoned: not on this architecture.
 pub fn prepare() -> bool {
     false
@@ -9,7 +11,7 @@ pub fn prepare() -> bool {
 
 /// # Safety
 /// None: it copies nothing.
-pub unsafe fn copy(_dst: *mut u8, _src: *const u8, _len: usize, _streams: bool) -> bool {
+pub unsafe fn copy(_dst: *mut u8, _src: *const u8, _len: usize, _routine: &CopyRoutine) -> bool {
     false
 }
 
