@@ -2,12 +2,12 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child as Program, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use hugekit_sys::seqpacket;
+use hugekit_vmm_api::connect;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::api::Api;
@@ -102,7 +102,7 @@ impl Child<'_> {
     fn await_api(&mut self, until: Instant) -> Result<(), ForkError> {
         let number = self.number;
         loop {
-            if let Ok(stream) = UnixStream::connect(&self.settings.api) {
+            if let Ok(stream) = connect(&self.settings.api) {
                 self.vmm = seqpacket::peer(&stream).map_err(io::Error::from)?.pid;
                 return Ok(());
             }

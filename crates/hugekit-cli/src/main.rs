@@ -18,6 +18,7 @@ mod pages;
 mod progress;
 mod report;
 mod restore;
+mod running_vm;
 mod settings;
 mod shell;
 mod socket;
