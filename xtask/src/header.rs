@@ -7,8 +7,10 @@ use anyhow::{Context, Result, ensure};
 
 use crate::run::crate_folder;
 
-const SOURCES: [&str; 10] =
-    ["status", "work", "machine", "pool", "region", "snapshot", "epoch", "delta", "image", "tend"];
+const SOURCES: [&str; 11] = [
+    "status", "work", "machine", "pool", "region", "snapshot", "epoch", "delta", "image", "tend",
+    "vm",
+];
 const HEADER: &str = "include/hugekit.h";
 
 /// Writes the header.

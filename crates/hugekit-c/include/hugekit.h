@@ -767,6 +767,75 @@ typedef struct hugekit_tend_report {
     uint64_t last_fork_ns;
 } hugekit_tend_report;
 
+// Options of a checkpoint and of a fork. Zero means the default everywhere: set `size` and the
+// fields that you need.
+typedef struct hugekit_vm_options {
+    // `sizeof(hugekit_vm_options)`.
+    size_t size;
+    // The paths of earlier checkpoints of the VM, a full one first and then each delta since, or
+    // NULL. The output is then a delta. Not for a fork.
+    const char *const *previous;
+    // The number of these paths.
+    size_t previous_count;
+    // If not 0, memory on base pages is not put on huge pages before the pause. The pause is then
+    // longer.
+    uint32_t no_collapse;
+    // If not 0, the socket of the API may belong to another process, such as a proxy.
+    uint32_t proxy;
+    // If not 0, children stay paused. Not for a checkpoint.
+    uint32_t paused;
+    // Zero. Anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
+    uint32_t reserved;
+} hugekit_vm_options;
+
+// What a checkpoint or a fork has cost. Times are in nanoseconds.
+typedef struct hugekit_vm_report {
+    // `sizeof(hugekit_vm_report)`, set by the caller.
+    size_t size;
+    // How long the VM was paused; 0 if it was paused before.
+    uint64_t paused_ns;
+    // Before the pause, how long memory was put on huge pages.
+    uint64_t collapse_ns;
+    // Bytes of this memory.
+    uint64_t collapsed_bytes;
+    // From the call until all children were restored; 0 for a checkpoint.
+    uint64_t restored_ns;
+    // From the call until the output, or the children's memory, was complete.
+    uint64_t complete_ns;
+    // Bytes of the VM's memory.
+    uint64_t memory_bytes;
+    // Bytes of it that were copied.
+    uint64_t copied_bytes;
+    // Bytes of the delta; 0 if the output is none.
+    uint64_t delta_bytes;
+    // Accesses of the running VM that waited for a copy.
+    uint64_t faults;
+    // The longest time in which such an access was answered.
+    uint64_t longest_fault_ns;
+    // 1 if Firecracker saved the memory in the pause, because this version does not save its state
+    // alone.
+    uint32_t stock_snapshot;
+    // Zero.
+    uint32_t reserved;
+} hugekit_vm_report;
+
+// A child to start, and its processes.
+typedef struct hugekit_vm_child {
+    // The program that starts Firecracker, its arguments, and NULL, as for `execvp(3)`. Its
+    // standard streams are `/dev/null`.
+    const char *const *command;
+    // The socket of the child's API, which must not exist. The command must name it, too.
+    const char *api;
+    // Other fields of the request that restores the child, as a JSON object such as
+    // `{"network_overrides": […]}`, or NULL.
+    const char *load;
+    // Set by `hugekit_vm_fork`: the process of the program, a child of the calling process. Wait
+    // for its end by `waitpid(2)`.
+    int32_t program;
+    // Set by `hugekit_vm_fork`: the process of Firecracker.
+    int32_t vmm;
+} hugekit_vm_child;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -1680,6 +1749,47 @@ hugekit_status hugekit_tender_query(const struct hugekit_tender *tender, struct 
 // Requires:
 // NULL, or a tender that no thread uses any more.
 void hugekit_tender_free(struct hugekit_tender *tender);
+
+// Saves a running VM of stock Firecracker to the folder `output`, which it makes: `vmstate` and
+// `memory`, or `memory.delta` if the options name earlier checkpoints. The VM is paused for some
+// milliseconds, and its memory is copied while it runs. `pid` is the process of Firecracker, `api`
+// the socket of its API. The VM must have been restored by `hugekit pager`, which has left it.
+// `options` and `report` may be NULL.
+//
+// Fails with `HUGEKIT_STATUS_INVALID` if the output exists, or the VM has no userfaultfd; with
+// `HUGEKIT_STATUS_CONFLICT` if a pager or another checkpoint uses it; with `HUGEKIT_STATUS_SYSTEM`
+// otherwise. The output is then absent, and the VM runs on.
+//
+// Requires:
+// `api` and `output` are NULL or end with a zero byte. `options` is NULL or such a structure: its
+// texts end with a zero byte, and its list is as long as `previous_count`. `report` is NULL or its
+// size is set.
+hugekit_status hugekit_vm_checkpoint(int32_t pid,
+                                     const char *api,
+                                     const char *output,
+                                     const struct hugekit_vm_options *options,
+                                     struct hugekit_vm_report *report);
+
+// Starts children from a running VM of stock Firecracker, without a file: the VM is paused for
+// some milliseconds, and the children run from that moment. Returns when the children have all of
+// their memory, and stores their processes in `children`. They run on without this process, and
+// can be saved and forked as the VM can, which must be as for `hugekit_vm_checkpoint`. `options`
+// and `report` may be NULL.
+//
+// Fails with `HUGEKIT_STATUS_INVALID` if the number of children is not 1 to 64, or the socket of
+// one exists; otherwise as `hugekit_vm_checkpoint`. All children have then ended, and the VM runs
+// on.
+//
+// Requires:
+// `api` is NULL or ends with a zero byte. `children` is NULL, or `count` structures that can be
+// written, whose texts are NULL or end with a zero byte and whose `command` is NULL or ends with
+// NULL. `options` is NULL or its size is set. `report` is NULL or its size is set.
+hugekit_status hugekit_vm_fork(int32_t pid,
+                               const char *api,
+                               struct hugekit_vm_child *children,
+                               size_t count,
+                               const struct hugekit_vm_options *options,
+                               struct hugekit_vm_report *report);
 
 #ifdef __cplusplus
 }  // extern "C"

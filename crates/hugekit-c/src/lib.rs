@@ -18,4 +18,5 @@ mod snapshot;
 mod status;
 mod tend;
 mod versioned;
+mod vm;
 mod work;

@@ -15,6 +15,7 @@ use engine::{
     SnapshotError, error_chain, system_error,
 };
 use hugekit_bulk::parallel::{Done, JobError};
+use hugekit_checkpoint::{CheckpointError, ForkError as VmForkError};
 use hugekit_delta::DeltaError;
 use hugekit_tend::TendError;
 
@@ -184,6 +185,18 @@ impl From<SnapshotError> for Refusal {
 
 impl From<TendError> for Refusal {
     fn from(error: TendError) -> Self {
+        Self::of(error.kind(), &error, |error| error.remedy().map(str::to_owned), None)
+    }
+}
+
+impl From<CheckpointError> for Refusal {
+    fn from(error: CheckpointError) -> Self {
+        Self::of(error.kind(), &error, |error| error.remedy().map(str::to_owned), None)
+    }
+}
+
+impl From<VmForkError> for Refusal {
+    fn from(error: VmForkError) -> Self {
         Self::of(error.kind(), &error, |error| error.remedy().map(str::to_owned), None)
     }
 }

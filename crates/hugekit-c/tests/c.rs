@@ -101,7 +101,17 @@ fn trials(places: &'static Places) -> Vec<Trial> {
     trials.extend(["README.md", "docs/c.md", "docs/restore.md"].map(|page| of_page(places, page)));
     trials.extend([128, 1024, 4096].map(|mib| readme_at(places, mib)));
     trials.push(go(places));
+    trials.push(vm(places));
     trials
+}
+
+/// With a guest of stock Firecracker.
+fn vm(places: &'static Places) -> Trial {
+    Trial::ignorable_test("vm.c", move || {
+        let path = places.compile(Program::c("vm.c", false), Linked::Shared)?;
+        let guest = ["run", "--quiet", "-p", "hugekit-checkpoint", "--example", "guest", "--"];
+        run(Command::new(env!("CARGO")).args(guest).arg(path))
+    })
 }
 
 /// The programs of a page compile; one without `main` is the body of one.

@@ -9,30 +9,27 @@ use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use hugekit_checkpoint::{ChildSettings, ForkReport, ForkSettings, fork};
-use hugekit_guests::{Firecracker, Pages, Request, Serial, Snapshot, program};
-use hugekit_pager::{Event, Pager, Source};
+use hugekit_guests::{Firecracker, Request, Serial, Snapshot, program};
 use rustix::fs::{CWD, Mode, mkfifoat};
 use serde_json::Map;
+
+mod restored;
+use restored::{LONGEST_WAIT, QUIET, guest};
 
 const MEMORY: u64 = 1024;
 const WRITE: Request = Request::Write { start: 16 << 20, len: 512 << 20, seed: 7 };
 const VERIFY: Request = Request::Verify { start: 16 << 20, len: 512 << 20, seed: 7 };
 const CHILDREN: usize = 4;
-const LONGEST_WAIT: Duration = Duration::from_secs(120);
-
-/// A snapshot at the moment of serial output cannot be restored on machines without hardware
-/// virtualization.
-const QUIET: Duration = Duration::from_millis(300);
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let rounds: usize = arguments.next().map_or(5, |rounds| rounds.parse().expect("a number"));
     let stock = arguments.next().map_or(std::env::temp_dir(), PathBuf::from);
     let folder = tempfile::tempdir().expect("a folder");
-    let guest = guest(folder.path());
+    let guest = guest(folder.path(), MEMORY, WRITE);
     for round in 0..rounds {
         let names: Vec<String> = (0..CHILDREN).map(|n| format!("{round}-{n}")).collect();
         std::thread::sleep(QUIET);
@@ -45,34 +42,6 @@ fn main() {
              stock: {stock:.0} ms, paused {stock_paused:.0} ms"
         );
     }
-}
-
-/// A guest that a pager has left.
-fn guest(folder: &Path) -> Firecracker {
-    let snapshot = Snapshot::in_folder(folder);
-    let mut origin = Firecracker::start(folder, "origin").expect("Firecracker starts");
-    origin.boot(MEMORY, Pages::Base).expect("it boots");
-    origin.serial.ask_within(WRITE, LONGEST_WAIT).expect("it writes");
-    origin.save(&snapshot).expect("it is saved");
-    drop(origin);
-    let socket = folder.join("pager");
-    let settings = hugekit_pager::Settings {
-        record: Duration::ZERO,
-        ..hugekit_pager::Settings::new(socket.clone())
-    };
-    let source = Source::open(&snapshot.memory).expect("the memory is there");
-    let pager = Pager::start(settings, source).expect("a pager starts");
-    let (stop, stopper) = std::os::unix::net::UnixStream::pair().expect("a pair");
-    let (sender, events) = std::sync::mpsc::channel();
-    let thread = std::thread::spawn(move || {
-        pager.run(std::os::fd::AsFd::as_fd(&stop), &|event| drop(sender.send(event)))
-    });
-    let vmm = Firecracker::start(folder, "guest").expect("Firecracker starts");
-    vmm.load_by_handler(&snapshot, &socket, true).expect("it is restored");
-    while !matches!(events.recv().expect("an event"), Event::Complete(_)) {}
-    drop(stopper);
-    thread.join().expect("no panic").expect("the pager ends");
-    vmm
 }
 
 fn by_fork(guest: &Firecracker, folder: &Path, names: &[String]) -> (f64, ForkReport) {

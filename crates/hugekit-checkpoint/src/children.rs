@@ -2,18 +2,19 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child as Program, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use hugekit_sys::seqpacket;
+use hugekit_vmm_api::connect;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::api::Api;
 use crate::fork_error::ForkError;
 use crate::fork_settings::ChildSettings;
 use crate::guard::Guard;
+use crate::lineage::{ORIGIN, Origin};
 
 /// How long the API of a child may take to come.
 const LONGEST_START: Duration = Duration::from_secs(20);
@@ -39,17 +40,24 @@ pub(crate) struct Children<'a>(Vec<Child<'a>>);
 
 impl<'a> Children<'a> {
     /// Starts the programs. The guard ends them if this process is killed.
-    pub(crate) fn start(all: &'a [ChildSettings], guard: &Guard) -> Result<Self, ForkError> {
+    pub(crate) fn start(
+        all: &'a [ChildSettings],
+        parent: i32,
+        guard: &Guard,
+    ) -> Result<Self, ForkError> {
         let mut children = Self(Vec::new());
         for (settings, number) in all.iter().zip(1..) {
             if fs::symlink_metadata(&settings.api).is_ok() {
                 return Err(ForkError::Exists { number, api: settings.api.clone() });
             }
-            let program = start(settings, guard).map_err(|source| ForkError::Start {
-                number,
-                program: settings.command.first().cloned().unwrap_or_default(),
-                source,
-            })?;
+            let program =
+                start(settings, &Origin::text(parent, number)?, guard).map_err(|source| {
+                    ForkError::Start {
+                        number,
+                        program: settings.command.first().cloned().unwrap_or_default(),
+                        source,
+                    }
+                })?;
             let api = Api::new(&settings.api);
             children.0.push(Child { number, settings, api, vmm: 0, program });
         }
@@ -102,7 +110,7 @@ impl Child<'_> {
     fn await_api(&mut self, until: Instant) -> Result<(), ForkError> {
         let number = self.number;
         loop {
-            if let Ok(stream) = UnixStream::connect(&self.settings.api) {
+            if let Ok(stream) = connect(&self.settings.api) {
                 self.vmm = seqpacket::peer(&stream).map_err(io::Error::from)?.pid;
                 return Ok(());
             }
@@ -120,10 +128,10 @@ impl Child<'_> {
 
 /// The program gets no standard stream of this process: it would keep open a pipe whose reader
 /// waits for the end of this process. A signal of the terminal does not reach it.
-fn start(settings: &ChildSettings, guard: &Guard) -> io::Result<Program> {
+fn start(settings: &ChildSettings, origin: &str, guard: &Guard) -> io::Result<Program> {
     let (program, arguments) = settings.command.split_first().ok_or(io::ErrorKind::NotFound)?;
     let mut command = Command::new(program);
-    command.args(arguments).process_group(0);
+    command.args(arguments).env(ORIGIN, origin).process_group(0);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     guard.watch_over(&mut command)?;
     command.spawn()

@@ -46,7 +46,7 @@ pub fn fork(settings: &ForkSettings) -> Result<Forked, ForkError> {
     shortage::check(&vm, count)?;
     let room = Room::plan();
     let guard = Guard::start(&vm, &api, room.left_overs(&settings.children))?;
-    let mut children = Children::start(&settings.children, &guard)?;
+    let mut children = Children::start(&settings.children, vm.pid(), &guard)?;
     let collapsed = collapse(&vm, settings.collapse)?;
     let nursery = Nursery::new(&vm, &room, settings.resume)?;
     children.await_apis()?;

@@ -11,10 +11,11 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use hugekit_pager::vmm::Message;
+use hugekit_vmm_api::Answer;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
-use crate::api::{Answer, Pending};
+use crate::api::Pending;
 use crate::error::CheckpointError;
 use crate::granules::{Granule, granules};
 use crate::sink::Sink;

@@ -18,11 +18,13 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use hugekit_pager::vmm::MESSAGE_WORDS;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{AtFlags, CWD, unlinkat};
 use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
@@ -37,6 +39,9 @@ use crate::vm::Vm;
 
 /// How often a thread of the VM that gives memory back is looked for, a millisecond apart.
 const SETTLE_TRIES: u32 = 10_000;
+
+/// How long a VMM may take to accept the connection for a resume.
+const LONGEST_CONNECT: Duration = Duration::from_secs(10);
 
 /// How long the answer to a resume is waited for.
 const ANSWER: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
@@ -211,6 +216,7 @@ impl Undo<'_> {
     /// A VM that runs does not mind.
     fn resume(&self) -> rustix::io::Result<()> {
         let stream = socket(AddressFamily::UNIX, SocketType::STREAM, None)?;
+        set_socket_timeout(&stream, Timeout::Send, Some(LONGEST_CONNECT))?;
         connect(&stream, &self.address)?;
         rustix::io::write(&stream, RESUME.as_bytes())?;
         poll(&mut [PollFd::new(&stream, PollFlags::IN)], Some(&ANSWER)).map(|_| ())

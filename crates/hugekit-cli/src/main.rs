@@ -18,9 +18,11 @@ mod pages;
 mod progress;
 mod report;
 mod restore;
+mod running_vm;
 mod settings;
 mod shell;
 mod socket;
+mod status;
 mod tend;
 mod text;
 mod time_left;
@@ -60,6 +62,7 @@ enum Command {
     Pager(pager::PagerCommand),
     Checkpoint(checkpoint::CheckpointCommand),
     Fork(fork::ForkCommand),
+    Status(status::StatusCommand),
     Image(image::ImageCommand),
     Restore(restore::RestoreCommand),
     Completions(shell::Completions),
@@ -111,6 +114,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Pager(pager) => pager.run().map(|()| ExitCode::SUCCESS),
         Command::Checkpoint(checkpoint) => checkpoint.run().map(|()| ExitCode::SUCCESS),
         Command::Fork(fork) => fork.run().map(|()| ExitCode::SUCCESS),
+        Command::Status(status) => status.run().map(|()| ExitCode::SUCCESS),
         Command::Image(image) => image.run().map(|()| ExitCode::SUCCESS),
         Command::Restore(restore) => restore.run().map(|()| ExitCode::SUCCESS),
         Command::Completions(completions) => {

@@ -172,6 +172,39 @@ fn forked() {
     sleep(QUIET);
     let mut grandchildren = fork(folder, children[1].pid, "vm.api.2", 1);
     assert_eq!(grandchildren[0].serial.ask(VERIFY).unwrap(), 0);
+    check_status(&vmm, &children, &grandchildren[0]);
+    let parent = vmm.pid();
+    drop(vmm);
+    assert!(tree(parent)["memory"].is_null() && tree(parent)["children"][1]["memory"].is_object());
+}
+
+/// What `hugekit status` prints of the VM and those below it.
+fn tree(pid: i32) -> Value {
+    let status = hugekit(&["status", "--json"]).output().unwrap();
+    assert!(status.status.success(), "{}", String::from_utf8_lossy(&status.stderr));
+    let vms: Vec<Value> = serde_json::from_slice(&status.stdout).unwrap();
+    vms.into_iter().find(|vm| vm["pid"] == pid).expect("the VM is in the status")
+}
+
+fn check_status(vmm: &Firecracker, children: &[ForkedGuest], grandchild: &ForkedGuest) {
+    let parent = tree(vmm.pid());
+    assert!(parent["number"].is_null());
+    let second = &parent["children"][1];
+    for (vm, pid, number) in [
+        (&parent["children"][0], children[0].pid, 1),
+        (second, children[1].pid, 2),
+        (&second["children"][0], grandchild.pid, 1),
+    ] {
+        assert!(vm["pid"] == pid && vm["number"] == number, "{parent}");
+        let memory = |field: &str| vm["memory"][field].as_u64().unwrap();
+        // All that the guest has written, and the file of the VMM.
+        assert!(memory("private_bytes") >= 32 << 20 && memory("shared_bytes") > 0, "{parent}");
+    }
+    assert_eq!(second["children"].as_array().unwrap().len(), 1);
+    let status = hugekit(&["status"]).output().unwrap();
+    let said = String::from_utf8_lossy(&status.stdout);
+    let line = said.lines().find(|line| line.contains(&format!(" {} ", grandchild.pid)));
+    assert!(line.is_some_and(|line| line.contains("    child 1")), "{said}");
 }
 
 fn saved_and_restored() {

@@ -128,7 +128,12 @@ impl CloudHypervisor {
     }
 
     pub fn put(&self, path: &str, body: &Value) -> io::Result<()> {
-        api::request(&self.api, "PUT", &format!("/api/v1/{path}"), body)
+        api::request(
+            &self.api,
+            "PUT",
+            &format!("/api/v1/{path}"),
+            Some(body).filter(|body| !body.is_null()),
+        )
     }
 
     fn connect(&mut self, path: &Path) -> io::Result<UnixStream> {

@@ -204,11 +204,11 @@ impl Firecracker {
     }
 
     pub fn put(&self, path: &str, body: &Value) -> io::Result<()> {
-        api::request(&self.api, "PUT", path, body)
+        api::request(&self.api, "PUT", path, Some(body))
     }
 
     pub fn patch(&self, path: &str, body: &Value) -> io::Result<()> {
-        api::request(&self.api, "PATCH", path, body)
+        api::request(&self.api, "PATCH", path, Some(body))
     }
 
     fn await_api(&mut self) -> io::Result<()> {

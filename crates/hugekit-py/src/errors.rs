@@ -11,6 +11,7 @@ use hugekit::{
     ClearError, CopyError, ErrorKind, PoolError, RegionError, SnapshotError, error_chain,
     system_error,
 };
+use hugekit_checkpoint::{CheckpointError, ForkError as VmForkError};
 use hugekit_delta::DeltaError;
 use hugekit_tend::TendError;
 use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
@@ -101,6 +102,18 @@ impl From<SnapshotError> for Raised {
 
 impl From<TendError> for Raised {
     fn from(error: TendError) -> Self {
+        raised(error.kind(), &error, error.remedy().map(str::to_owned))
+    }
+}
+
+impl From<CheckpointError> for Raised {
+    fn from(error: CheckpointError) -> Self {
+        raised(error.kind(), &error, error.remedy().map(str::to_owned))
+    }
+}
+
+impl From<VmForkError> for Raised {
+    fn from(error: VmForkError) -> Self {
         raised(error.kind(), &error, error.remedy().map(str::to_owned))
     }
 }

@@ -25,6 +25,7 @@ mod snapshot;
 mod tend;
 mod tensor;
 mod view;
+mod vm;
 mod work;
 
 use pyo3::prelude::*;
@@ -58,6 +59,8 @@ mod _hugekit {
     use crate::tend::Tender;
     #[pymodule_export]
     use crate::view::View;
+    #[pymodule_export]
+    use crate::vm::{checkpoint_vm, fork_vm};
     #[pymodule_export]
     use crate::work::{clear, copy, set_learning};
 

@@ -179,7 +179,10 @@ fn look_for_signals() -> PyResult<()> {
     })
 }
 
-fn as_python<'py>(py: Python<'py>, data: &impl Serialize) -> PyResult<Bound<'py, PyAny>> {
+pub(crate) fn as_python<'py>(
+    py: Python<'py>,
+    data: &impl Serialize,
+) -> PyResult<Bound<'py, PyAny>> {
     let json =
         serde_json::to_string(data).map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
     py.import("json")?.call_method1("loads", (json,))

@@ -2,13 +2,13 @@
 #![warn(missing_docs)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-mod api;
 mod error;
 mod layout;
 mod memory;
 mod migration;
 mod protocol;
 mod snapshot;
+mod start;
 
 pub use error::{RestoreError, UnfitMemory};
 pub use memory::ReadyMemory;

@@ -8,13 +8,14 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use hugekit_vmm_api::Answer;
 use serde_json::json;
 
-use crate::api::{self, Answer, Call};
 use crate::error::RestoreError;
 use crate::memory::ReadyMemory;
 use crate::protocol::{Command, Failure, Receiver};
 use crate::snapshot::Snapshot;
+use crate::start::await_listener;
 
 const RECEIVE: &str = "vm.receive-migration";
 
@@ -55,12 +56,16 @@ impl<'a> Restore<'a> {
         let receiver = ReceiverSocket::new(socket).map_err(of_api)?;
         let since = Instant::now();
         let url = format!("unix:{}", receiver.path.display());
-        let call = Call::put(socket, RECEIVE, &json!({"receiver_url": url})).map_err(of_api)?;
-        let sent = match api::connect(&receiver.path, || call.is_answered()) {
+        let path = format!("/api/v1/{RECEIVE}");
+        let body = json!({"receiver_url": url});
+        let call = || hugekit_vmm_api::send(socket, "PUT", &path, Some(&body));
+        let call = await_listener(call, || false).map_err(of_api)?;
+        let connect = || UnixStream::connect(&receiver.path);
+        let sent = match await_listener(connect, || call.is_answered()) {
             Ok(stream) => self.walk(stream, memory),
             Err(error) => Err((Command::Start, error.into())),
         };
-        let answer = call.answer();
+        let answer = call.wait();
         match sent {
             Ok(()) => is_success(answer.map_err(of_api)?)?,
             Err((command, failure)) => return Err(explained(command, failure, answer)),
@@ -96,7 +101,7 @@ fn is_success(answer: Answer) -> Result<(), RestoreError> {
 }
 
 fn refused(answer: Answer) -> RestoreError {
-    RestoreError::Refused { request: RECEIVE, status: answer.status, answer: answer.words }
+    RestoreError::Refused { request: RECEIVE, status: answer.status, answer: answer.body }
 }
 
 /// What went wrong, in the words of the VMM's API if it has any.
@@ -104,7 +109,7 @@ fn explained(command: Command, failure: Failure, answer: io::Result<Answer>) -> 
     let what = command.subject();
     match (failure, answer) {
         (_, Ok(answer)) if command == Command::Start => refused(answer),
-        (_, Ok(answer)) => RestoreError::Rejected { what, answer: answer.words },
+        (_, Ok(answer)) => RestoreError::Rejected { what, answer: answer.body },
         (Failure::Broken(source), Err(_)) => RestoreError::Broken { what, source },
         (Failure::Rejected, Err(source)) => RestoreError::Broken { what, source },
     }

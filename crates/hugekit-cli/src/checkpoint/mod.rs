@@ -6,6 +6,7 @@ use clap::Args;
 use hugekit_checkpoint::{CheckpointError, Settings, checkpoint};
 
 use crate::file::Sink;
+use crate::running_vm::RunningVm;
 use crate::text::write_out;
 use crate::usage::Remedied;
 
@@ -24,24 +25,14 @@ use crate::usage::Remedied;
 #[derive(Debug, Args)]
 #[command(after_help = "Example: hugekit checkpoint --pid 4711 --api /tmp/vm1.sock --output saved")]
 pub(crate) struct CheckpointCommand {
-    /// The process of Firecracker
-    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
-    pid: i32,
-    /// The socket of Firecracker's API
-    #[arg(long, value_name = "SOCKET")]
-    api: PathBuf,
+    #[command(flatten)]
+    vm: RunningVm,
     /// The folder that is made
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
     /// Save only changes since these checkpoints: the folder with `memory`, then each delta since
     #[arg(long, value_name = "PREVIOUS", num_args = 1..)]
     delta: Vec<PathBuf>,
-    /// Do not put memory on huge pages before the pause; the pause is longer on base pages
-    #[arg(long)]
-    no_collapse: bool,
-    /// The API's socket belongs to another process than PID, such as a proxy
-    #[arg(long)]
-    proxy: bool,
     /// Write times and bytes as JSON; `-` prints them
     #[arg(long, value_name = "FILE|-")]
     json: Option<Sink>,
@@ -60,9 +51,9 @@ impl CheckpointCommand {
     fn settings(&self) -> Settings {
         Settings {
             previous: self.delta.clone(),
-            collapse: !self.no_collapse,
-            check_api: !self.proxy,
-            ..Settings::new(self.pid, self.api.clone(), self.output.clone())
+            collapse: !self.vm.no_collapse,
+            check_api: !self.vm.proxy,
+            ..Settings::new(self.vm.pid, self.vm.api.clone(), self.output.clone())
         }
     }
 }

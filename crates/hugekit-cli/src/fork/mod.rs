@@ -9,6 +9,7 @@ use hugekit_checkpoint::{ChildSettings, ForkError, ForkSettings, MOST_CHILDREN, 
 use serde_json::{Map, Value};
 
 use crate::file::Sink;
+use crate::running_vm::RunningVm;
 use crate::text::write_out;
 use crate::usage::{Remedied, UsageError};
 
@@ -31,12 +32,8 @@ const API: &str = "{api}";
 #[command(after_help = "Example: hugekit fork --pid 4711 --api /tmp/vm1.sock --children 4 -- \
                         firecracker --api-sock {api}")]
 pub(crate) struct ForkCommand {
-    /// The process of Firecracker
-    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
-    pid: i32,
-    /// The socket of Firecracker's API
-    #[arg(long, value_name = "SOCKET")]
-    api: PathBuf,
+    #[command(flatten)]
+    vm: RunningVm,
     /// How many children
     #[arg(
         long,
@@ -55,12 +52,6 @@ pub(crate) struct ForkCommand {
     /// Leave the children paused
     #[arg(long)]
     paused: bool,
-    /// Do not put memory on huge pages before the pause; the pause is longer on base pages
-    #[arg(long)]
-    no_collapse: bool,
-    /// The API's socket belongs to another process than PID, such as a proxy
-    #[arg(long)]
-    proxy: bool,
     /// Write times, bytes and children as JSON; `-` prints them
     #[arg(long, value_name = "FILE|-")]
     json: Option<Sink>,
@@ -84,9 +75,9 @@ impl ForkCommand {
         let children: Result<Vec<_>, _> = children.collect();
         Ok(ForkSettings {
             resume: !self.paused,
-            collapse: !self.no_collapse,
-            check_api: !self.proxy,
-            ..ForkSettings::new(self.pid, self.api.clone(), children?)
+            collapse: !self.vm.no_collapse,
+            check_api: !self.vm.proxy,
+            ..ForkSettings::new(self.vm.pid, self.vm.api.clone(), children?)
         })
     }
 
@@ -106,7 +97,7 @@ impl ForkCommand {
 
     fn child_api(&self, number: &str) -> Result<PathBuf, UsageError> {
         let Some(pattern) = &self.child_api else {
-            let mut path = self.api.clone().into_os_string();
+            let mut path = self.vm.api.clone().into_os_string();
             path.push(format!(".{number}"));
             return Ok(path.into());
         };

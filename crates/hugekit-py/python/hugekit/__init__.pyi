@@ -1109,6 +1109,83 @@ def fork(array: npt.NDArray[_D]) -> npt.NDArray[_D]:
     >>> float(template[0]), float(clone[0])
     (0.0, 1.0)
     """
+def checkpoint_vm(
+    pid: int,
+    api: _Path,
+    output: _Path,
+    *,
+    previous: Sequence[_Path] = [],
+    collapse: bool = True,
+    proxy: bool = False,
+) -> dict[str, Any]:
+    """Save a running VM of stock Firecracker. The VM is paused for some milliseconds, and its memory
+    is copied while it runs. The VM must have been restored by ``hugekit pager``, which has left it.
+
+    Args:
+        pid: the process of Firecracker.
+        api: the path of its API's socket.
+        output: the folder to make, with the files ``vmstate`` and ``memory``. It is complete or
+            absent. Ctrl-C has an effect when it is complete.
+        previous: folders of earlier checkpoints of the VM, a full one first and then each delta
+            since. ``output`` then has the file ``memory.delta`` instead of ``memory``.
+        collapse: put memory on huge pages before the pause, which is longer on base pages.
+        proxy: the API's socket belongs to another process than ``pid``.
+
+    Returns:
+        The output of ``hugekit checkpoint --json -``, such as ``paused_ms``, ``complete_ms`` and
+            ``copied_bytes``.
+
+    Raises:
+        ValueError: the output exists, or the VM has no userfaultfd.
+        OSError: a pager or another checkpoint uses the VM (EBUSY), Firecracker does not answer, or
+            the output cannot be written. The VM runs on.
+
+    >>> try:
+    ...     report = hugekit.checkpoint_vm(1, "no.sock", "saved")
+    ... except OSError as error:
+    ...     print(error.strerror)
+    Firecracker did not answer to "connect": No such file or directory (os error 2)
+    """
+def fork_vm(
+    pid: int,
+    api: _Path,
+    children: Sequence[Mapping[str, Any]],
+    *,
+    resume: bool = True,
+    collapse: bool = True,
+    proxy: bool = False,
+) -> dict[str, Any]:
+    """Start children from a running VM of stock Firecracker, without a file. The VM is paused for some
+    milliseconds, and the children run from that moment. The VM must be as for
+    :func:`checkpoint_vm`. Children that are complete run on without this process, and can be saved
+    and forked.
+
+    Args:
+        pid: the process of Firecracker.
+        api: the path of its API's socket.
+        children: from 1 to 64 dicts with the ``command`` that starts Firecracker, as a list, and
+            the path of the child's ``api``, which the command must name, too. The dict ``load`` adds
+            fields to the request that restores the child, such as ``network_overrides``. Standard
+            streams of the command are ``/dev/null``.
+        resume: let the children run.
+        collapse, proxy: as for :func:`checkpoint_vm`.
+
+    Returns:
+        The output of ``hugekit fork --json -``, and for each of ``children`` the process of its
+            command, ``program``. It is a child of this process: wait for its end by
+            :func:`os.waitpid`.
+
+    Raises:
+        ValueError: the number of children is wrong, or the socket of one exists.
+        OSError: as for :func:`checkpoint_vm`, or a child cannot be started or restored. All children
+            have ended then, and the VM runs on.
+
+    >>> try:
+    ...     hugekit.fork_vm(1, "no.sock", [])
+    ... except ValueError as error:
+    ...     print(error)
+    0 children: from 1 to 64 can be forked at once
+    """
 def region_of(array: Array) -> tuple[Region, int]:
     """Return the region of an array, and the array's offset in it, in bytes.
 

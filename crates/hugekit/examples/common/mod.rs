@@ -6,4 +6,6 @@
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod anonymous;
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod computing;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod guest;

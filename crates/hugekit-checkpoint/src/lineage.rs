@@ -1,0 +1,182 @@
+//! Which VMs were forked from which: each child has the parent's process in its environment. So no
+//! file has to be written, and the record ends with the child.
+
+use std::ffi::OsStr;
+use std::io;
+
+use procfs::process::{FDTarget, Process, all_processes};
+use serde::Serialize;
+
+/// A variable in the environment of a child: its [`Origin`] as text.
+pub(crate) const ORIGIN: &str = "HUGEKIT_FORK";
+
+/// A VM that was forked, or is a child, with its children.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct ForkedVm {
+    /// Its VMM's process.
+    pub pid: i32,
+    /// The number that it has as a child, from 1 on.
+    pub number: Option<usize>,
+    /// `None` if it has ended.
+    pub memory: Option<VmMemory>,
+    /// In the order of their numbers.
+    pub children: Vec<ForkedVm>,
+}
+
+/// Memory of a VMM's process, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct VmMemory {
+    /// That no other process has.
+    pub private_bytes: u64,
+    /// That other processes have, too.
+    pub shared_bytes: u64,
+}
+
+/// The forked VMs of this machine that have children which run, or that are such children. Children
+/// of other users are seen by root only.
+///
+/// # Errors
+/// `/proc` cannot be read.
+pub fn forked_vms() -> io::Result<Vec<ForkedVm>> {
+    let processes = all_processes().map_err(io::Error::other)?;
+    let children: Vec<Child> = processes.flatten().filter_map(|process| child(&process)).collect();
+    Ok(trees(&children, &memory))
+}
+
+/// A process, which another one with its number later is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Identity {
+    pid: i32,
+    /// In clock ticks since the machine's start.
+    started: u64,
+}
+
+impl Identity {
+    fn of(process: &Process) -> Option<Self> {
+        Some(Self { pid: process.pid, started: process.stat().ok()?.starttime })
+    }
+}
+
+/// Whose child a VM is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Origin {
+    parent: Identity,
+    number: usize,
+}
+
+impl Origin {
+    /// The text for the environment of a child.
+    pub(crate) fn text(parent: i32, number: usize) -> io::Result<String> {
+        let parent = Process::new(parent).map_err(io::Error::other)?;
+        let started = parent.stat().map_err(io::Error::other)?.starttime;
+        Ok(format!("{}:{started}:{number}", parent.pid))
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split(':');
+        let mut next = || parts.next()?.parse::<u64>().ok();
+        let (pid, started, number) = (next()?, next()?, next()?);
+        let parent = Identity { pid: pid.try_into().ok()?, started };
+        Some(Self { parent, number: number.try_into().ok()? })
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Child {
+    vm: Identity,
+    origin: Origin,
+}
+
+/// A program that started the VMM has the variable, too, but no userfaultfd.
+fn child(process: &Process) -> Option<Child> {
+    let environment = process.environ().ok()?;
+    let origin = Origin::parse(environment.get(OsStr::new(ORIGIN))?.to_str()?)?;
+    let mut files = process.fd().ok()?.flatten();
+    files.find(|file| is_userfaultfd(&file.target))?;
+    Some(Child { vm: Identity::of(process)?, origin })
+}
+
+fn is_userfaultfd(target: &FDTarget) -> bool {
+    matches!(target, FDTarget::AnonInode(kind) if kind == "[userfaultfd]")
+}
+
+/// Each VM has one origin, so the VMs below one that is no child make a tree.
+fn trees(all: &[Child], memory: &dyn Fn(Identity) -> Option<VmMemory>) -> Vec<ForkedVm> {
+    let is_child = |vm: &Identity| all.iter().any(|child| child.vm == *vm);
+    let parents = all.iter().map(|child| child.origin.parent);
+    let mut roots: Vec<Identity> = parents.filter(|parent| !is_child(parent)).collect();
+    roots.sort_unstable();
+    roots.dedup();
+    roots.into_iter().map(|root| tree(root, None, all, memory)).collect()
+}
+
+fn tree(
+    vm: Identity,
+    number: Option<usize>,
+    all: &[Child],
+    memory: &dyn Fn(Identity) -> Option<VmMemory>,
+) -> ForkedVm {
+    let mut own: Vec<&Child> = all.iter().filter(|child| child.origin.parent == vm).collect();
+    own.sort_by_key(|child| (child.origin.number, child.vm));
+    let children =
+        own.into_iter().map(|child| tree(child.vm, Some(child.origin.number), all, memory));
+    ForkedVm { pid: vm.pid, number, memory: memory(vm), children: children.collect() }
+}
+
+fn memory(vm: Identity) -> Option<VmMemory> {
+    let process = Process::new(vm.pid).ok()?;
+    if Identity::of(&process)? != vm {
+        return None;
+    }
+    let rollup = process.smaps_rollup().ok()?.memory_map_rollup;
+    let fields = rollup.iter().flat_map(|mapping| &mapping.extension.map);
+    let sum = |prefix: &str| {
+        fields.clone().filter(|(name, _)| name.starts_with(prefix)).map(|(_, bytes)| bytes).sum()
+    };
+    Some(VmMemory { private_bytes: sum("Private_"), shared_bytes: sum("Shared_") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vm(pid: i32) -> Identity {
+        Identity { pid, started: 5 }
+    }
+
+    #[test]
+    fn origin_survives_its_text() {
+        let own = std::process::id() as i32;
+        let origin = Origin::parse(&Origin::text(own, 3).unwrap()).unwrap();
+        assert_eq!((origin.parent.pid, origin.number), (own, 3));
+        assert_eq!(Some(origin.parent), Process::myself().ok().and_then(|own| Identity::of(&own)));
+        assert!(Origin::text(i32::MAX, 1).is_err());
+        for nonsense in ["", "1:2", "1:2:x", "-1:2:3", "4294967296:2:3"] {
+            assert_eq!(Origin::parse(nonsense), None, "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn children_are_below_their_parents_in_their_order() {
+        let child = |pid, parent, number| Child { vm: vm(pid), origin: Origin { parent, number } };
+        let later = Identity { pid: 1, started: 9 };
+        let all = [child(4, vm(2), 1), child(3, vm(1), 2), child(2, vm(1), 1), child(5, later, 1)];
+        let bytes = VmMemory { private_bytes: 7, shared_bytes: 8 };
+        let found = trees(&all, &|vm| (vm.started == 5).then_some(bytes));
+        let node = |pid, number, memory, children| ForkedVm { pid, number, memory, children };
+        let grandchild = node(4, Some(1), Some(bytes), vec![]);
+        let children = vec![
+            node(2, Some(1), Some(bytes), vec![grandchild]),
+            node(3, Some(2), Some(bytes), vec![]),
+        ];
+        let other = node(1, None, None, vec![node(5, Some(1), Some(bytes), vec![])]);
+        assert_eq!(found, [node(1, None, Some(bytes), children), other]);
+    }
+
+    #[test]
+    fn process_that_made_itself_its_own_child_is_left_out() {
+        let origin = Origin { parent: vm(1), number: 1 };
+        assert!(trees(&[Child { vm: vm(1), origin }], &|_| None).is_empty());
+    }
+}

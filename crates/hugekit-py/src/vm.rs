@@ -1,0 +1,134 @@
+//! Running microVMs: saved, and forked.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use hugekit_checkpoint::{ChildSettings, ForkSettings, Settings};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::errors::Raised;
+use crate::tend::as_python;
+
+/// Save a running VM of stock Firecracker. The VM is paused for some milliseconds, and its memory
+/// is copied while it runs. The VM must have been restored by ``hugekit pager``, which has left it.
+///
+/// Args:
+///     pid: the process of Firecracker.
+///     api: the path of its API's socket.
+///     output: the folder to make, with the files ``vmstate`` and ``memory``. It is complete or
+///         absent. Ctrl-C has an effect when it is complete.
+///     previous: folders of earlier checkpoints of the VM, a full one first and then each delta
+///         since. ``output`` then has the file ``memory.delta`` instead of ``memory``.
+///     collapse: put memory on huge pages before the pause, which is longer on base pages.
+///     proxy: the API's socket belongs to another process than ``pid``.
+///
+/// Returns:
+///     The output of ``hugekit checkpoint --json -``, such as ``paused_ms``, ``complete_ms`` and
+///         ``copied_bytes``.
+///
+/// Raises:
+///     ValueError: the output exists, or the VM has no userfaultfd.
+///     OSError: a pager or another checkpoint uses the VM (EBUSY), Firecracker does not answer, or
+///         the output cannot be written. The VM runs on.
+///
+/// >>> try:
+/// ...     report = hugekit.checkpoint_vm(1, "no.sock", "saved")
+/// ... except OSError as error:
+/// ...     print(error.strerror)
+/// Firecracker did not answer to "connect": No such file or directory (os error 2)
+#[pyfunction]
+#[pyo3(signature = (pid, api, output, *, previous=Vec::new(), collapse=true, proxy=false))]
+pub(crate) fn checkpoint_vm(
+    py: Python<'_>,
+    pid: i32,
+    api: PathBuf,
+    output: PathBuf,
+    previous: Vec<PathBuf>,
+    collapse: bool,
+    proxy: bool,
+) -> PyResult<Bound<'_, PyAny>> {
+    let settings =
+        Settings { previous, collapse, check_api: !proxy, ..Settings::new(pid, api, output) };
+    let saved = py.detach(|| hugekit_checkpoint::checkpoint(&settings));
+    as_python(py, &saved.map_err(Raised::from)?)
+}
+
+/// A child to start.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct Child<'py> {
+    command: Vec<OsString>,
+    api: PathBuf,
+    #[pyo3(default)]
+    load: Option<Bound<'py, PyAny>>,
+}
+
+impl Child<'_> {
+    fn settings(self, py: Python<'_>) -> PyResult<ChildSettings> {
+        let Self { command, api, load } = self;
+        let Some(load) = load else {
+            return Ok(ChildSettings { command, api, load: serde_json::Map::new() });
+        };
+        let json: String = py.import("json")?.call_method1("dumps", (load,))?.extract()?;
+        let load = serde_json::from_str(&json)
+            .map_err(|error| PyValueError::new_err(format!("load is not an object: {error}")))?;
+        Ok(ChildSettings { command, api, load })
+    }
+}
+
+/// Start children from a running VM of stock Firecracker, without a file. The VM is paused for some
+/// milliseconds, and the children run from that moment. The VM must be as for
+/// :func:`checkpoint_vm`. Children that are complete run on without this process, and can be saved
+/// and forked.
+///
+/// Args:
+///     pid: the process of Firecracker.
+///     api: the path of its API's socket.
+///     children: from 1 to 64 dicts with the ``command`` that starts Firecracker, as a list, and
+///         the path of the child's ``api``, which the command must name, too. The dict ``load`` adds
+///         fields to the request that restores the child, such as ``network_overrides``. Standard
+///         streams of the command are ``/dev/null``.
+///     resume: let the children run.
+///     collapse, proxy: as for :func:`checkpoint_vm`.
+///
+/// Returns:
+///     The output of ``hugekit fork --json -``, and for each of ``children`` the process of its
+///         command, ``program``. It is a child of this process: wait for its end by
+///         :func:`os.waitpid`.
+///
+/// Raises:
+///     ValueError: the number of children is wrong, or the socket of one exists.
+///     OSError: as for :func:`checkpoint_vm`, or a child cannot be started or restored. All children
+///         have ended then, and the VM runs on.
+///
+/// >>> try:
+/// ...     hugekit.fork_vm(1, "no.sock", [])
+/// ... except ValueError as error:
+/// ...     print(error)
+/// 0 children: from 1 to 64 can be forked at once
+#[pyfunction]
+#[pyo3(signature = (pid, api, children, *, resume=true, collapse=true, proxy=false))]
+pub(crate) fn fork_vm<'py>(
+    py: Python<'py>,
+    pid: i32,
+    api: PathBuf,
+    children: Vec<Child<'py>>,
+    resume: bool,
+    collapse: bool,
+    proxy: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    let children = children.into_iter().map(|child| child.settings(py));
+    let settings = ForkSettings {
+        resume,
+        collapse,
+        check_api: !proxy,
+        ..ForkSettings::new(pid, api, children.collect::<PyResult<_>>()?)
+    };
+    let forked = py.detach(|| hugekit_checkpoint::fork(&settings)).map_err(Raised::from)?;
+    let report = as_python(py, &forked.report)?;
+    for (program, child) in forked.programs.iter().zip(report.get_item("children")?.try_iter()?) {
+        child?.set_item("program", program.id())?;
+    }
+    Ok(report)
+}
