@@ -84,11 +84,15 @@ impl Pager {
         scope: &'scope Scope<'scope, '_>,
         tell: Tell<'scope>,
     ) -> Option<Orphan> {
+        let pid = orphan.process.pid();
+        // A VM that is complete may be saved: it is left unclaimed.
+        if mappings::served(pid).is_ok_and(|served| served.is_empty()) {
+            return (!is_late).then_some(orphan);
+        }
         // A checkpoint registers the memory of a VM that is complete, and claims the VM before.
         if orphan.process.claim().is_err_and(|error| error.kind() == ErrorKind::WouldBlock) {
             return (!is_late).then_some(orphan);
         }
-        let pid = orphan.process.pid();
         let mappings = mappings::served(pid).unwrap_or_default();
         let source = self.source_of(&orphan.pager.source);
         let found = source.and_then(|source| {
@@ -104,7 +108,7 @@ impl Pager {
         match adopted {
             Ok(vm) => {
                 tell(Event::TakenOver { pid });
-                self.spawn(scope, Some(pid), move || self.serve(&vm, tell), tell);
+                self.spawn(scope, Some(pid), move || self.serve(vm, tell), tell);
             }
             Err((orphan, why)) if !mappings.is_empty() => {
                 end_wait(&orphan, &mappings);

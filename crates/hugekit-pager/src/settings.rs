@@ -21,6 +21,9 @@ pub struct Settings {
     /// How long the touches of a VM are recorded if there is no such file. Everything else is read
     /// afterwards.
     pub record: Duration,
+    /// For how long after it has connected a VM gets only what it waits for, unless it has waited
+    /// 16 times before.
+    pub startup: Duration,
     /// Whether the pager goes on serving a VM when all of its memory is there.
     pub stay: bool,
     /// Users, besides this one and root, whose VMs are served.
@@ -41,6 +44,7 @@ impl Settings {
             prefetch: true,
             working_set: None,
             record: Duration::from_secs(10),
+            startup: Duration::from_millis(100),
             stay: false,
             users: Vec::new(),
         }

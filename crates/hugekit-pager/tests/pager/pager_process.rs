@@ -15,8 +15,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 const ARGUMENT: &str = "hugekit-test-pager";
 
-/// How long a test waits for what a pager is to do.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// How long a test waits for what a pager or a VM is to do.
+pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// How a pager is started.
 #[derive(Clone, Debug)]
@@ -26,6 +26,7 @@ pub(crate) struct Options {
     pub(crate) prefetch: bool,
     pub(crate) stay: bool,
     pub(crate) record_ms: u64,
+    pub(crate) startup_ms: u64,
     /// Whether the pager copies the memory file to memory, which it seals.
     pub(crate) sealed: bool,
     pub(crate) users: Vec<u32>,
@@ -40,6 +41,7 @@ impl Options {
             prefetch: true,
             stay: false,
             record_ms: 0,
+            startup_ms: 100,
             sealed: false,
             users: Vec::new(),
         }
@@ -59,12 +61,13 @@ impl PagerProcess {
         let (socket, log) = (folder.join("pager.sock"), folder.join("pager.log"));
         let said = File::options().create(true).append(true).open(&log).unwrap();
         let before = fs::read_to_string(&log).unwrap().len();
-        let Options { memory, around, prefetch, stay, record_ms, sealed, users } = options;
+        let Options { memory, around, prefetch, stay, record_ms, startup_ms, sealed, users } =
+            options;
         let child = Command::new(std::env::current_exe().unwrap())
             .arg(ARGUMENT)
             .args([&socket, memory])
             .args([around.to_string(), prefetch.to_string(), stay.to_string()])
-            .args([record_ms.to_string(), sealed.to_string()])
+            .args([record_ms.to_string(), startup_ms.to_string(), sealed.to_string()])
             .args(users.iter().map(u32::to_string))
             .stdin(Stdio::piped())
             .stderr(said)
@@ -101,7 +104,9 @@ impl PagerProcess {
         let until = Instant::now() + LONGEST_WAIT;
         loop {
             let log = self.log();
-            if let Some(line) = log[start..].lines().find(|line| line.contains(words)) {
+            // The last line may not be whole yet.
+            let mut whole = log[start..].split_inclusive('\n').filter_map(|l| l.strip_suffix('\n'));
+            if let Some(line) = whole.find(|line| line.contains(words)) {
                 return line.to_owned();
             }
             assert!(Instant::now() < until, "no line with {words:?} in the log:\n{log}");
@@ -136,9 +141,10 @@ pub(crate) fn run_if_asked() {
     settings.prefetch = arguments[4] == "true";
     settings.stay = arguments[5] == "true";
     settings.record = Duration::from_millis(arguments[6].parse().unwrap());
-    settings.users = arguments[8..].iter().map(|user| user.parse().unwrap()).collect();
+    settings.startup = Duration::from_millis(arguments[7].parse().unwrap());
+    settings.users = arguments[9..].iter().map(|user| user.parse().unwrap()).collect();
     let memory = Path::new(&arguments[2]);
-    let source = if arguments[7] == "true" { sealed(memory) } else { Source::open(memory) };
+    let source = if arguments[8] == "true" { sealed(memory) } else { Source::open(memory) };
     let pager = Pager::start(settings, source.unwrap()).unwrap();
     eprintln!("listening");
     let stop = std::io::stdin();

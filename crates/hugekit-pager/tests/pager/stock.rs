@@ -9,7 +9,7 @@ use libtest_mimic::{Completion, Trial};
 use tempfile::TempDir;
 
 use crate::kills::{Tally, random_moment};
-use crate::pager_process::{Options, PagerProcess};
+use crate::pager_process::{LONGEST_WAIT, Options, PagerProcess};
 
 const MIB: u64 = 1 << 20;
 
@@ -151,7 +151,7 @@ fn guest_survives_every_kill(pages: Pages) {
             continue;
         }
         clone.serial.send(Request::Touch { start: 0, len: MEMORY * MIB }).unwrap();
-        clone.serial.answer_within(Duration::from_secs(30)).unwrap();
+        clone.serial.answer_within(LONGEST_WAIT).unwrap();
         check_bytes(&mut clone);
         tally.survived(clone.pid(), &pager);
     }
@@ -227,7 +227,7 @@ fn check_two_regions(clone: &mut Firecracker) {
 /// Waits until a VMM has sent its message to a pager that does nothing: a thread of it waits for
 /// its memory, or it is done.
 fn await_message(pid: i32, is_done: impl Fn() -> bool) {
-    let until = Instant::now() + Duration::from_secs(30);
+    let until = Instant::now() + LONGEST_WAIT;
     while !is_done() && !waits_for_memory(pid) {
         assert!(Instant::now() < until, "the VMM sends no message");
         sleep(Duration::from_millis(1));
