@@ -9,10 +9,10 @@ use crate::error::Refusal;
 use crate::event::Event;
 use crate::layout::Layout;
 use crate::lost_layout;
-use crate::mappings::{self, Mapping};
 use crate::orphans::Orphan;
 use crate::pager::{Pager, Tell};
 use crate::pager_record::PagerRecord;
+use crate::served::Served;
 use crate::source::Source;
 use crate::state::{self, State};
 use crate::userfaultfd::Userfaultfd;
@@ -86,17 +86,17 @@ impl Pager {
     ) -> Option<Orphan> {
         let pid = orphan.process.pid();
         // A VM that is complete may be saved: it is left unclaimed.
-        if mappings::served(pid).is_ok_and(|served| served.is_empty()) {
+        if Served::of_process(pid).is_ok_and(|served| served.is_empty()) {
             return (!is_late).then_some(orphan);
         }
         // A checkpoint registers the memory of a VM that is complete, and claims the VM before.
         if orphan.process.claim().is_err_and(|error| error.kind() == ErrorKind::WouldBlock) {
             return (!is_late).then_some(orphan);
         }
-        let mappings = mappings::served(pid).unwrap_or_default();
+        let mappings = Served::of_process(pid).unwrap_or_default();
         let source = self.source_of(&orphan.pager.source);
         let found = source.and_then(|source| {
-            let lost = Refusal::Lost { bytes: mappings.iter().map(Mapping::len).sum() };
+            let lost = Refusal::Lost { bytes: mappings.iter().map(Served::len).sum() };
             let layout = self.layout_of(&orphan.pager, &mappings, &source).ok_or(lost)?;
             Ok((source, layout))
         });
@@ -144,7 +144,7 @@ impl Pager {
     fn layout_of(
         &self,
         pager: &PagerRecord,
-        mappings: &[Mapping],
+        mappings: &[Served],
         source: &Source,
     ) -> Option<Layout> {
         let recorded = state::find(&self.folder).unwrap_or_default().into_iter();
@@ -156,12 +156,12 @@ impl Pager {
 }
 
 /// Has accesses to the VM's memory fail, so that no thread waits for it for ever.
-fn end_wait(orphan: &Orphan, mappings: &[Mapping]) {
+fn end_wait(orphan: &Orphan, mappings: &[Served]) {
     let descriptors = orphan.process.userfaultfds().unwrap_or_default();
     let served: Vec<_> =
         descriptors.into_iter().filter_map(|found| Userfaultfd::new(found).ok()).collect();
     let poisoned =
-        |mapping: &Mapping| served.iter().any(|faults| faults.poison(&mapping.addresses).is_ok());
+        |mapping: &Served| served.iter().any(|faults| faults.poison(&mapping.addresses).is_ok());
     if !mappings.iter().all(poisoned) {
         orphan.process.kill();
     }
