@@ -27,6 +27,7 @@ type Check = (&'static str, fn(Pages));
 const CHECKS: &[Check] = &[
     ("restore_on_demand_shows_every_byte", restore_on_demand_shows_every_byte),
     ("restore_with_everything_read_ahead_leaves_huge_pages", restore_read_ahead),
+    ("every_byte_is_shown_to_two_virtual_cpus_at_once", two_cpus),
     ("guest_survives_every_kill_of_the_pager", guest_survives_every_kill),
     ("memory_in_the_balloon_reads_zero_and_all_other_stays", balloon_in_a_loop),
 ];
@@ -67,10 +68,18 @@ fn lacking_pages(pages: Pages) -> Option<String> {
 
 /// A snapshot of a guest that has written its pattern, and has a balloon.
 fn saved(folder: &Path, pages: Pages) -> Snapshot {
+    save(folder, pages, 1)
+}
+
+fn save(folder: &Path, pages: Pages, cpus: u32) -> Snapshot {
     let snapshot = Snapshot::in_folder(folder);
     let mut origin = Firecracker::start(folder, "origin").unwrap();
     origin.add_balloon().unwrap();
-    origin.boot(MEMORY, pages).unwrap();
+    origin.boot_with(MEMORY, pages, cpus).unwrap();
+    if cpus > 1 {
+        // The second one is started now, and runs when the guest is saved.
+        origin.serial.ask(Request::TouchAtOnce { start: START, len: 4096 }).unwrap();
+    }
     let write = Request::Write { start: START, len: LEN, seed: SEED };
     origin.serial.ask(write).unwrap();
     origin.save(&snapshot).unwrap();
@@ -115,6 +124,20 @@ fn restore_read_ahead(pages: Pages) {
     if pages == Pages::Base && hugekit_sys::mapping::can_collapse() {
         let huge = huge_bytes(clone.pid());
         assert!(huge >= LEN / 2, "{huge} bytes are on huge pages");
+    }
+}
+
+/// They wait for pages that follow each other, and for pages whose block is being supplied.
+fn two_cpus(pages: Pages) {
+    let folder = TempDir::new().unwrap();
+    let snapshot = save(folder.path(), pages, 2);
+    for around in [4096, 2 * MIB] {
+        let options = Options { prefetch: false, around, ..Options::new(&snapshot.memory) };
+        let pager = PagerProcess::start(folder.path(), &options);
+        let mut clone = restored(folder.path(), "clone", &snapshot, &pager);
+        let touch = Request::TouchAtOnce { start: 2 * MIB, len: (MEMORY - 2) * MIB };
+        clone.serial.ask(touch).unwrap();
+        check_bytes(&mut clone);
     }
 }
 
@@ -179,8 +202,7 @@ const UPPER: u64 = 4 << 30;
 /// What the guest has written in each region.
 const PART: u64 = 16 * MIB;
 
-/// Two virtual CPUs, of which the guest uses one. Most of the memory is a hole of the file. The
-/// second restore's message is lost with a pager.
+/// Most of the memory is a hole of the file. The second restore's message is lost with a pager.
 fn two_regions() {
     let folder = TempDir::new().unwrap();
     let snapshot = saved_with_two_regions(folder.path());
@@ -207,7 +229,7 @@ fn two_regions() {
 fn saved_with_two_regions(folder: &Path) -> Snapshot {
     let snapshot = Snapshot::in_folder(folder);
     let mut origin = Firecracker::start(folder, "origin").unwrap();
-    origin.boot_with(LARGE, Pages::Base, 2).unwrap();
+    origin.boot(LARGE, Pages::Base).unwrap();
     for start in [START, UPPER] {
         origin.serial.ask(Request::Write { start, len: PART, seed: SEED }).unwrap();
     }
