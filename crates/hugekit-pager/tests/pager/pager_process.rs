@@ -1,6 +1,7 @@
 //! A pager as a process, which can be killed: this program again.
 
 use std::fs::{self, File};
+use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -89,6 +90,19 @@ impl PagerProcess {
         }
     }
 
+    /// Waits until all of its threads sleep.
+    pub(crate) fn await_idle(&self) {
+        let tasks = format!("/proc/{}/task", self.child.id());
+        let is_idle = |task: io::Result<fs::DirEntry>| {
+            fs::read_to_string(task.unwrap().path().join("stat")).unwrap().contains(") S ")
+        };
+        let until = Instant::now() + LONGEST_WAIT;
+        while !fs::read_dir(&tasks).unwrap().all(is_idle) {
+            assert!(Instant::now() < until, "the pager does not sleep");
+            sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Kills it, as `kill -9` does.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
@@ -147,7 +161,7 @@ pub(crate) fn run_if_asked() {
     let source = if arguments[8] == "true" { sealed(memory) } else { Source::open(memory) };
     let pager = Pager::start(settings, source.unwrap()).unwrap();
     eprintln!("listening");
-    let stop = std::io::stdin();
+    let stop = io::stdin();
     pager.run(stop.as_fd(), &|event| eprintln!("{event}")).unwrap();
     std::process::exit(0);
 }

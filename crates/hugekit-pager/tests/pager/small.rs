@@ -395,6 +395,7 @@ fn first_faults() {
         vm.serial.ask(Request::Touch { start: block * MIB, len: 4096 }).unwrap();
     };
     (0..15).for_each(&mut touch);
+    fixture.pager.await_idle();
     assert_eq!(served_kib(vm.pid()), 15 * 64);
     vm.serial.ask(Request::Touch { start: 15 * MIB, len: 4096 }).unwrap();
     await_served(&vm, 16 * 1024);
