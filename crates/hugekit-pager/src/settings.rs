@@ -26,6 +26,9 @@ pub struct Settings {
     pub startup: Duration,
     /// Whether the pager goes on serving a VM when all of its memory is there.
     pub stay: bool,
+    /// For how long a VM waits whose message was lost with an earlier pager and whose regions cannot
+    /// be distinguished. Another VM of the same memory file that connects meanwhile shows them.
+    pub patience: Duration,
     /// Users, besides this one and root, whose VMs are served.
     pub users: Vec<u32>,
 }
@@ -46,6 +49,7 @@ impl Settings {
             record: Duration::from_secs(10),
             startup: Duration::from_millis(100),
             stay: false,
+            patience: Duration::from_secs(60),
             users: Vec::new(),
         }
     }

@@ -28,6 +28,7 @@ const CHECKS: &[Check] = &[
     ("vm_that_waits_meanwhile_is_served", waiting_one_is_served),
     ("vm_lost_by_a_pager_before_the_last_is_served", is_served_after_two_kills),
     ("regions_are_distinguished_by_an_earlier_vm", regions_by_an_earlier_vm),
+    ("regions_are_distinguished_by_a_later_vm", regions_by_a_later_vm),
     ("regions_that_cannot_be_distinguished_end_the_vm", ambiguous_regions_end_the_vm),
     ("vm_that_is_complete_is_not_claimed", complete_vm),
     ("vm_of_another_pager_is_left_to_it", vm_of_another_pager),
@@ -103,8 +104,22 @@ fn regions_by_an_earlier_vm() {
     fixture.check(&mut vm, None);
 }
 
-fn ambiguous_regions_end_the_vm() {
+fn regions_by_a_later_vm() {
     let mut fixture = Fixture::on_demand(LEN);
+    let mut vm = lose(&mut fixture, &REGIONS);
+    vm.serial.send(Request::Touch { start: 0, len: 4096 }).unwrap();
+    fixture.start_next();
+    let line = fixture.pager.await_line("cannot be distinguished yet");
+    assert!(line.starts_with(&format!("{}: waits", vm.pid())), "{line}");
+    let mut later = fixture.vm_of(&REGIONS);
+    fixture.check(&mut later, None);
+    vm.serial.answer_within(LONGEST_WAIT).unwrap();
+    fixture.check(&mut vm, None);
+}
+
+fn ambiguous_regions_end_the_vm() {
+    let at_once = |all| Options { prefetch: false, patience_ms: 0, ..all };
+    let mut fixture = Fixture::with(LEN, at_once);
     let mut vm = lose(&mut fixture, &REGIONS);
     vm.serial.send(Request::Touch { start: 0, len: 4096 }).unwrap();
     fixture.start_next();

@@ -28,6 +28,7 @@ pub(crate) struct Options {
     pub(crate) stay: bool,
     pub(crate) record_ms: u64,
     pub(crate) startup_ms: u64,
+    pub(crate) patience_ms: u64,
     /// Whether the pager copies the memory file to memory, which it seals.
     pub(crate) sealed: bool,
     pub(crate) users: Vec<u32>,
@@ -43,6 +44,7 @@ impl Options {
             stay: false,
             record_ms: 0,
             startup_ms: 100,
+            patience_ms: 600_000,
             sealed: false,
             users: Vec::new(),
         }
@@ -62,14 +64,13 @@ impl PagerProcess {
         let (socket, log) = (folder.join("pager.sock"), folder.join("pager.log"));
         let said = File::options().create(true).append(true).open(&log).unwrap();
         let before = fs::read_to_string(&log).unwrap().len();
-        let Options { memory, around, prefetch, stay, record_ms, startup_ms, sealed, users } =
-            options;
+        let Options { memory, around, record_ms, startup_ms, patience_ms, .. } = options;
         let child = Command::new(std::env::current_exe().unwrap())
             .arg(ARGUMENT)
             .args([&socket, memory])
-            .args([around.to_string(), prefetch.to_string(), stay.to_string()])
-            .args([record_ms.to_string(), startup_ms.to_string(), sealed.to_string()])
-            .args(users.iter().map(u32::to_string))
+            .args([around, record_ms, startup_ms, patience_ms].map(u64::to_string))
+            .args([options.prefetch, options.stay, options.sealed].map(|is| is.to_string()))
+            .args(options.users.iter().map(u32::to_string))
             .stdin(Stdio::piped())
             .stderr(said)
             .spawn()
@@ -151,14 +152,15 @@ pub(crate) fn run_if_asked() {
         return;
     }
     let mut settings = Settings::new(PathBuf::from(&arguments[1]));
-    settings.around = arguments[3].parse().unwrap();
-    settings.prefetch = arguments[4] == "true";
-    settings.stay = arguments[5] == "true";
-    settings.record = Duration::from_millis(arguments[6].parse().unwrap());
-    settings.startup = Duration::from_millis(arguments[7].parse().unwrap());
-    settings.users = arguments[9..].iter().map(|user| user.parse().unwrap()).collect();
+    let number = |index: usize| arguments[index].parse().unwrap();
+    let time = |index| Duration::from_millis(number(index));
+    let is = |index: usize| arguments[index] == "true";
+    settings.around = number(3);
+    (settings.record, settings.startup, settings.patience) = (time(4), time(5), time(6));
+    (settings.prefetch, settings.stay) = (is(7), is(8));
+    settings.users = arguments[10..].iter().map(|user| user.parse().unwrap()).collect();
     let memory = Path::new(&arguments[2]);
-    let source = if arguments[8] == "true" { sealed(memory) } else { Source::open(memory) };
+    let source = if is(9) { sealed(memory) } else { Source::open(memory) };
     let pager = Pager::start(settings, source.unwrap()).unwrap();
     eprintln!("listening");
     let stop = io::stdin();
