@@ -21,8 +21,8 @@ pub struct Settings {
     /// How long the touches of a VM are recorded if there is no such file. Everything else is read
     /// afterwards.
     pub record: Duration,
-    /// For how long after it has connected a VM gets only what it waits for, unless it has waited
-    /// 16 times before.
+    /// For this time after its connection, a VM gets only memory that it waits for. The time is over
+    /// earlier if the VM has had 16 faults.
     pub startup: Duration,
     /// Whether the pager goes on serving a VM when all of its memory is there.
     pub stay: bool,

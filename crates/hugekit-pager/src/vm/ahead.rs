@@ -19,9 +19,9 @@ use super::{Stop, VmError};
 use crate::event::{Completed, Event};
 use crate::working_set::WorkingSet;
 
-/// For so many faults, or `Settings::startup`, no memory is copied that no thread waits for. The VMM
-/// restores its devices then: KVM waits in `synchronize_srcu`, which takes longer while another CPU
-/// copies.
+/// During the first faults, or until `Settings::startup` is over, no memory is copied that no thread
+/// waits for. The VMM restores its devices then: KVM waits in `synchronize_srcu`, which takes longer
+/// while another CPU copies.
 const FIRST_FAULTS: u64 = 16;
 
 /// How far reading ahead is.

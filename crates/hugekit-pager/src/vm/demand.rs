@@ -36,7 +36,7 @@ pub(crate) fn serve(
     let server = Server::new(&vm, stop, settings, tell);
     let last = server.map_err(|errno| Refusal::Process(errno.into()))?.run();
     if let Some(event) = last {
-        // Who is told finds neither a record of the VM nor a claim.
+        // The receiver may save the VM at once: neither a record nor a claim is left.
         vm.state.remove();
         drop(vm);
         tell(event);
