@@ -4,7 +4,7 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use hugekit_guests::{Firecracker, Pages, Request, Snapshot, lacking};
+use hugekit_guests::{Firecracker, HugePages, Pages, Request, Snapshot, lacking};
 use libtest_mimic::{Completion, Trial};
 use tempfile::TempDir;
 
@@ -35,13 +35,14 @@ const CHECKS: &[Check] = &[
 pub(crate) fn trials() -> Vec<Trial> {
     let trial = |pages: Pages, &(name, check): &Check| {
         Trial::ignorable_test(format!("{pages:?}::{name}").to_lowercase(), move || {
-            match lacking().or_else(|| lacking_pages(pages)) {
-                Some(reason) => Ok(Completion::ignored_with(reason)),
-                None => {
+            let reserve = || HugePages::reserve(pages, MEMORY / 2);
+            Ok(match lacking().map_or_else(reserve, Err) {
+                Err(reason) => Completion::ignored_with(reason),
+                Ok(_reserved) => {
                     check(pages);
-                    Ok(Completion::Completed)
+                    Completion::Completed
                 }
-            }
+            })
         })
     };
     let pages = [Pages::Base, Pages::Hugetlb2M];
@@ -56,14 +57,6 @@ pub(crate) fn trials() -> Vec<Trial> {
         })
     });
     of_pages.chain([large]).collect()
-}
-
-fn lacking_pages(pages: Pages) -> Option<String> {
-    let free = std::fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
-    let free: u64 = free.ok().and_then(|free| free.trim().parse().ok()).unwrap_or(0);
-    let needed = MEMORY / 2;
-    let is_short = pages == Pages::Hugetlb2M && free < needed;
-    is_short.then(|| format!("{needed} huge pages are needed, {free} are free"))
 }
 
 /// A snapshot of a guest that has written its pattern, and has a balloon.
