@@ -3,9 +3,8 @@
 
 use std::ops::Range;
 
+use hugekit_pager::vmm::Region;
 use hugekit_sys::HUGE_PAGE_BYTES;
-
-use crate::mappings::Region;
 
 pub(crate) const HUGE: u64 = HUGE_PAGE_BYTES as u64;
 
@@ -41,7 +40,7 @@ mod tests {
     #[test]
     fn granules_end_where_huge_pages_do() {
         let cut = |start, len| {
-            let region = Region { start, len, offset: 7 * HUGE, is_hugetlb: false };
+            let region = Region { start, len, offset: 7 * HUGE };
             granules(&[region]).map(|granule| (granule.addresses, granule.offset)).collect()
         };
         let all: Vec<_> = cut(0, 2 * HUGE);

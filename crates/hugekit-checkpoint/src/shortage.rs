@@ -17,14 +17,13 @@ const FREE_HUGE_PAGES: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hu
 pub(crate) fn check(vm: &Vm, children: usize) -> Result<(), ForkError> {
     let count = children as u64;
     let used = used(vm)?.iter().map(|range| range.end - range.start).sum::<u64>();
-    let is_hugetlb = vm.regions.iter().any(|region| region.is_hugetlb);
-    if is_hugetlb {
+    if vm.is_hugetlb {
         let free = fs::read_to_string(FREE_HUGE_PAGES).ok();
         let free = free.and_then(|free| free.trim().parse::<u64>().ok());
         check_huge_pages(children, count * vm.bytes().div_ceil(HUGE), free.unwrap_or(u64::MAX))?;
     }
     // The copy that they are restored from, and their own.
-    let needed = if is_hugetlb { used } else { used * (count + 1) };
+    let needed = if vm.is_hugetlb { used } else { used * (count + 1) };
     let available = Memory::read(&Root::default()).map_or(u64::MAX, |memory| memory.available);
     check_bytes(children, needed, available)
 }

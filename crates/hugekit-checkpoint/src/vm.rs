@@ -1,6 +1,6 @@
 //! A VM that runs, from outside: its process, its userfaultfd, and the mappings of its memory.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
@@ -9,9 +9,9 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use crate::error::CheckpointError;
-use crate::mappings::{Region, guest_memory, parse};
+use crate::mappings::guest_memory;
 use crate::pages::Pages;
-use hugekit_pager::vmm::{MESSAGE_WORDS, Message, Process, Userfaultfd};
+use hugekit_pager::vmm::{MESSAGE_WORDS, Mapping, Message, Process, Region, Userfaultfd};
 use hugekit_sys::HUGE_PAGE_BYTES;
 use hugekit_sys::userfaultfd as calls;
 
@@ -32,6 +32,7 @@ pub(crate) struct Vm {
     counts: File,
     pub(crate) pages: Pages,
     pub(crate) regions: Vec<Region>,
+    pub(crate) is_hugetlb: bool,
 }
 
 impl Vm {
@@ -48,9 +49,10 @@ impl Vm {
         let counts = File::open(format!("/proc/self/fdinfo/{}", faults.as_fd().as_raw_fd()));
         let counts = counts.map_err(opened)?;
         let pages = Pages::of_process(pid).map_err(opened)?;
-        let mut vm = Self { process, faults, counts, pages, regions: Vec::new() };
+        let (regions, is_hugetlb) = (Vec::new(), false);
+        let mut vm = Self { process, faults, counts, pages, regions, is_hugetlb };
         vm.release_left()?;
-        vm.regions = vm.find_regions(bytes)?;
+        vm.find_regions(bytes)?;
         Ok(vm)
     }
 
@@ -63,32 +65,35 @@ impl Vm {
         self.regions.iter().map(|region| region.len).sum()
     }
 
-    fn smaps(&self) -> Result<String, CheckpointError> {
+    fn mappings(&self) -> Result<Vec<Mapping>, CheckpointError> {
         let pid = self.pid();
-        fs::read_to_string(format!("/proc/{pid}/smaps"))
-            .map_err(|source| CheckpointError::Process { pid, source })
+        Mapping::of_process(pid).map_err(|source| CheckpointError::Process { pid, source })
     }
 
     /// Releases memory that an earlier checkpoint has protected, and that was killed together with
     /// its guard. No other process protects memory of a VM that this one has claimed.
     fn release_left(&self) -> Result<(), CheckpointError> {
-        let mappings = parse(&self.smaps()?);
+        let mappings = self.mappings()?;
         let left = mappings.iter().filter(|mapping| mapping.is_protected());
         let left: Vec<Range<u64>> = left.map(|mapping| mapping.addresses.clone()).collect();
         left.iter().try_for_each(|addresses| self.release(addresses))?;
         if left.is_empty() { Ok(()) } else { self.settle() }
     }
 
-    fn find_regions(&self, bytes: u64) -> Result<Vec<Region>, CheckpointError> {
-        let (pid, mappings) = (self.pid(), parse(&self.smaps()?));
+    fn find_regions(&mut self, bytes: u64) -> Result<(), CheckpointError> {
+        let (pid, mappings) = (self.pid(), self.mappings()?);
         let regions = guest_memory(&mappings, bytes);
         let regions = regions.ok_or(CheckpointError::Layout { pid, bytes })?;
-        let is_guest = |start| regions.iter().any(|region| region.addresses().contains(&start));
-        let mut served = mappings.iter().filter(|mapping| mapping.is_served());
-        if served.any(|mapping| is_guest(mapping.addresses.start)) {
+        let is_guest = |mapping: &&Mapping| {
+            regions.iter().any(|region| region.addresses().contains(&mapping.addresses.start))
+        };
+        let of_guest: Vec<&Mapping> = mappings.iter().filter(is_guest).collect();
+        if of_guest.iter().any(|mapping| mapping.is_served()) {
             return Err(CheckpointError::Incomplete { pid });
         }
-        Ok(regions)
+        self.is_hugetlb = of_guest.iter().any(|mapping| mapping.is_hugetlb());
+        self.regions = regions;
+        Ok(())
     }
 
     /// Has the userfaultfd serve first accesses and writes in all memory, which all wait from now
@@ -159,7 +164,10 @@ impl Vm {
     /// memory than the VM has. Returns the bytes that were not on one before.
     pub(crate) fn collapse(&self) -> Result<u64, CheckpointError> {
         let mut collapsed = 0;
-        for region in self.regions.iter().filter(|region| !region.is_hugetlb) {
+        if self.is_hugetlb {
+            return Ok(collapsed);
+        }
+        for region in &self.regions {
             let Range { start, end } = region.addresses();
             let starts = (start.next_multiple_of(HUGE)..end).step_by(HUGE_PAGE_BYTES);
             for start in starts.filter(|start| start + HUGE <= end) {

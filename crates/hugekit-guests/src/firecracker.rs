@@ -142,7 +142,8 @@ impl Firecracker {
         self.boot_with(mebibytes, pages, 1)
     }
 
-    /// As [`boot`](Self::boot), with more virtual CPUs, of which the guest uses one.
+    /// As [`boot`](Self::boot), with more virtual CPUs. The guest uses the second one if it is asked
+    /// to touch memory [at once](crate::Request::TouchAtOnce).
     pub fn boot_with(&self, mebibytes: u64, pages: Pages, cpus: u32) -> io::Result<()> {
         let elf = guest::elf().ok_or_else(|| io::Error::other("the tiny guest is for x86-64"))?;
         let kernel = self.api.with_extension("elf");

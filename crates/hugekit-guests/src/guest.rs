@@ -10,6 +10,10 @@
 //! virtio 1.0, no interrupts, and for each queue two descriptors that are always used together.
 //! Firecracker reports pages as used before it gives them back, and sets the interrupt status
 //! behind that, so both are polled. Two descriptors are 512 pages, and so may be a page of 2 MiB.
+//!
+//! It starts a second virtual CPU when that is first needed, by INIT and SIPI of the local APIC. That
+//! CPU goes from real mode straight to 64-bit mode and to ring 3, and polls a word of memory:
+//! 0 before it is started, 1 when it waits, and 2 when it is to touch a range.
 #![allow(unsafe_code)]
 
 /// Where the guest is loaded. It uses memory up to [`END`].
@@ -139,6 +143,8 @@ mod blob {
         "    je 80f",
         "    cmp bl, 'D'",
         "    je 80f",
+        "    cmp bl, 'B'",
+        "    je 91f",
         "    jmp 70f",
         // Touch.
         "20: add rax, [rsi]",
@@ -297,6 +303,87 @@ mod blob {
         "    jmp 70b",
         "88: mov rax, -1",
         "    jmp 70b",
+        // Touch at once. The second CPU's word, and the range behind it.
+        "91: mov r8d, 0x192000",
+        "    cmp dword ptr [r8], 0",
+        "    jne 93f",
+        // Its first instructions, at 64 KiB, with the addresses that depend on the VMM.
+        "    lea rdx, [rip + 95f]",
+        "    xor r9d, r9d",
+        "92: mov al, [rdx + r9]",
+        "    mov [r9 + 0x10000], al",
+        "    inc r9d",
+        "    cmp r9d, 128",
+        "    jne 92b",
+        "    lea rax, [rip + 90f]",
+        "    mov [0x10004], eax",
+        "    lea rax, [rip + 98f]",
+        "    mov [0x10008], eax",
+        // To all CPUs but this one: INIT, and SIPI with the number of the page.
+        "    mov r9d, 0xfee00300",
+        "    mov dword ptr [r9], 0xc4500",
+        "    mov dword ptr [r9], 0xc4610",
+        "93: pause",
+        "    cmp dword ptr [r8], 1",
+        "    jne 93b",
+        "    mov [r8 + 8], rsi",
+        "    mov [r8 + 16], rcx",
+        "    mov dword ptr [r8], 2",
+        // This CPU ascends, and the other one descends.
+        "94: add rax, [rsi]",
+        "    add rsi, 4096",
+        "    sub rcx, 4096",
+        "    ja 94b",
+        "94: pause",
+        "    cmp dword ptr [r8], 1",
+        "    jne 94b",
+        "    xor eax, eax",
+        "    jmp 70b",
+        // The second CPU, in real mode at 0x1000:0.
+        ".code16",
+        "95: jmp 96f",
+        // Limit and address of the GDT; then 98f, and the code segment of ring 0.
+        "    .word 55",
+        "    .long 0",
+        "    .long 0",
+        "    .word 8",
+        "96: cli",
+        "    mov eax, cr4",
+        "    or eax, 0x20",
+        "    mov cr4, eax",
+        "    mov eax, 0x180000",
+        "    mov cr3, eax",
+        "    mov ecx, 0xc0000080",
+        "    rdmsr",
+        "    or eax, 0x100",
+        "    wrmsr",
+        "    mov eax, 0x80000001",
+        // lgdt cs:[2]
+        "    .byte 0x2e, 0x0f, 0x01, 0x16, 0x02, 0x00",
+        "    mov cr0, eax",
+        // jmp far cs:[8], of 32 bits
+        "    .byte 0x2e, 0x66, 0xff, 0x2e, 0x08, 0x00",
+        ".code64",
+        "98: mov rsp, 0x194000",
+        "    push 0x1b",
+        "    mov rax, 0x194000",
+        "    push rax",
+        "    push 0x3002",
+        "    push 0x23",
+        "    lea rax, [rip + 99f]",
+        "    push rax",
+        "    iretq",
+        "99: mov r8d, 0x192000",
+        "2:  mov dword ptr [r8], 1",
+        "3:  pause",
+        "    cmp dword ptr [r8], 2",
+        "    jne 3b",
+        "    mov rsi, [r8 + 8]",
+        "    mov rcx, [r8 + 16]",
+        "4:  add rax, [rsi + rcx - 4096]",
+        "    sub rcx, 4096",
+        "    ja 4b",
+        "    jmp 2b",
         ".balign 8",
         // Null, code and data of ring 0, data and code of ring 3; all marked accessed.
         "90: .quad 0, 0x00af9b000000ffff, 0x00cf93000000ffff, 0x00cff3000000ffff, 0x00affb000000ffff",

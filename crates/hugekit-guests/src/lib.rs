@@ -11,6 +11,7 @@ mod api;
 pub mod cloud_hypervisor;
 mod firecracker;
 mod guest;
+mod huge_pages;
 mod nested_state;
 mod request;
 mod serial;
@@ -18,6 +19,7 @@ pub mod small_vmm;
 
 pub use cloud_hypervisor::CloudHypervisor;
 pub use firecracker::{Firecracker, Pages, Snapshot, lacking, program};
+pub use huge_pages::HugePages;
 pub use request::{CLUSTER, Request, pattern_at, sum_of_pattern};
 pub use serial::Serial;
 pub use small_vmm::SmallVmm;

@@ -10,8 +10,8 @@ pub enum Request {
     Reply,
     /// Reads one word of each page.
     Touch { start: u64, len: u64 },
-    /// Reads one word of each page by three threads at once: two ascending, and one descending.
-    /// Only the small VMM understands it.
+    /// Reads one word of each page at once by the first two virtual CPUs, of which one ascends and
+    /// one descends. The small VMM has two threads that ascend, and one that descends.
     TouchAtOnce { start: u64, len: u64 },
     /// Reads every word; answers [`sum_of_pattern`] if the range has the pattern.
     Sum { start: u64, len: u64 },

@@ -9,10 +9,10 @@ use crate::error::Refusal;
 use crate::event::Event;
 use crate::layout::Layout;
 use crate::lost_layout;
-use crate::mappings::{self, Mapping};
 use crate::orphans::Orphan;
 use crate::pager::{Pager, Tell};
 use crate::pager_record::PagerRecord;
+use crate::served::Served;
 use crate::source::Source;
 use crate::state::{self, State};
 use crate::userfaultfd::Userfaultfd;
@@ -23,7 +23,7 @@ use crate::vm::Vm;
 const GRACE: Duration = Duration::from_millis(100);
 
 /// How long a VMM may take until all of its memory is registered.
-const PATIENCE: Duration = Duration::from_secs(2);
+const REGISTERING: Duration = Duration::from_secs(2);
 
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -62,12 +62,12 @@ impl Pager {
         if self.stop.await_ring(GRACE) {
             return false;
         }
-        let until = Instant::now() + PATIENCE;
+        let since = Instant::now();
         while !orphans.is_empty() {
-            let is_late = Instant::now() >= until;
+            let waited = since.elapsed();
             let waiting = orphans.into_iter().filter(Orphan::still_waits);
             orphans = waiting
-                .filter_map(|orphan| self.adopt_or_wait(orphan, is_late, scope, tell))
+                .filter_map(|orphan| self.adopt_or_wait(orphan, waited, scope, tell))
                 .collect();
             if !orphans.is_empty() && self.stop.await_ring(PAUSE) {
                 return false;
@@ -76,35 +76,45 @@ impl Pager {
         true
     }
 
-    /// Gives the VM back if all of its memory may yet be registered.
+    /// Gives the VM back if all of its memory may yet be registered, or another VM may yet show which
+    /// regions it has.
     fn adopt_or_wait<'scope>(
         &'scope self,
         mut orphan: Orphan,
-        is_late: bool,
+        waited: Duration,
         scope: &'scope Scope<'scope, '_>,
         tell: Tell<'scope>,
     ) -> Option<Orphan> {
+        let (pid, is_late) = (orphan.process.pid(), waited >= REGISTERING);
+        // A VM that is complete may be saved: it is left unclaimed.
+        if Served::of_process(pid).is_ok_and(|served| served.is_empty()) {
+            return (!is_late).then_some(orphan);
+        }
         // A checkpoint registers the memory of a VM that is complete, and claims the VM before.
         if orphan.process.claim().is_err_and(|error| error.kind() == ErrorKind::WouldBlock) {
             return (!is_late).then_some(orphan);
         }
-        let pid = orphan.process.pid();
-        let mappings = mappings::served(pid).unwrap_or_default();
+        let mappings = Served::of_process(pid).unwrap_or_default();
         let source = self.source_of(&orphan.pager.source);
         let found = source.and_then(|source| {
-            let lost = Refusal::Lost { bytes: mappings.iter().map(Mapping::len).sum() };
+            let lost = Refusal::Lost { bytes: mappings.iter().map(Served::len).sum() };
             let layout = self.layout_of(&orphan.pager, &mappings, &source).ok_or(lost)?;
             Ok((source, layout))
         });
         let adopted = match found {
-            Err(Refusal::Lost { .. }) if !is_late => return Some(orphan),
+            Err(Refusal::Lost { .. }) if waited < self.settings.patience => {
+                if is_late && !std::mem::replace(&mut orphan.is_told, true) {
+                    tell(Event::Waits { pid });
+                }
+                return Some(orphan);
+            }
             Err(why) => Err((orphan, why)),
             Ok((source, layout)) => self.adopt(orphan, source, layout),
         };
         match adopted {
             Ok(vm) => {
                 tell(Event::TakenOver { pid });
-                self.spawn(scope, Some(pid), move || self.serve(&vm, tell), tell);
+                self.spawn(scope, Some(pid), move || self.serve(vm, tell), tell);
             }
             Err((orphan, why)) if !mappings.is_empty() => {
                 end_wait(&orphan, &mappings);
@@ -136,28 +146,31 @@ impl Pager {
         }
     }
 
-    /// From VMs of the same memory: those that the pager had met, and those that have a record.
+    /// From VMs of the same memory: those that the pager had met, or that this one has met, and those
+    /// that have a record.
     fn layout_of(
         &self,
         pager: &PagerRecord,
-        mappings: &[Mapping],
+        mappings: &[Served],
         source: &Source,
     ) -> Option<Layout> {
         let recorded = state::find(&self.folder).unwrap_or_default().into_iter();
         let of_source = recorded.filter(|(_, record)| record.source == pager.source);
         let mut known = pager.layouts().to_vec();
         known.extend(of_source.map(|(_, record)| record.layout));
+        let own = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        known.extend(own.layouts().iter().filter(|_| own.source == pager.source).cloned());
         lost_layout::find(mappings, &known, source.len())
     }
 }
 
 /// Has accesses to the VM's memory fail, so that no thread waits for it for ever.
-fn end_wait(orphan: &Orphan, mappings: &[Mapping]) {
+fn end_wait(orphan: &Orphan, mappings: &[Served]) {
     let descriptors = orphan.process.userfaultfds().unwrap_or_default();
     let served: Vec<_> =
         descriptors.into_iter().filter_map(|found| Userfaultfd::new(found).ok()).collect();
     let poisoned =
-        |mapping: &Mapping| served.iter().any(|faults| faults.poison(&mapping.addresses).is_ok());
+        |mapping: &Served| served.iter().any(|faults| faults.poison(&mapping.addresses).is_ok());
     if !mappings.iter().all(poisoned) {
         orphan.process.kill();
     }

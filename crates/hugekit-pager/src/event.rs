@@ -23,6 +23,11 @@ pub enum Event {
         /// Its VMM's process.
         pid: i32,
     },
+    /// An earlier pager has lost it, and its regions cannot be distinguished yet.
+    Waits {
+        /// Its VMM's process.
+        pid: i32,
+    },
     /// It is not served.
     Refused {
         /// Its VMM's process; `None` if that is not known.
@@ -79,6 +84,11 @@ impl fmt::Display for Event {
                 write!(f, "{pid}: serving {} MiB", bytes >> 20)
             }
             Self::TakenOver { pid } => write!(f, "{pid}: taken over from an earlier pager"),
+            Self::Waits { pid } => write!(
+                f,
+                "{pid}: waits: an earlier pager was killed before it had recorded this VM, whose \
+                 regions cannot be distinguished yet: restore another VM from the same memory file"
+            ),
             Self::Refused { pid: Some(pid), why } => {
                 write!(f, "{pid}: refused: {}", error_chain(why))
             }

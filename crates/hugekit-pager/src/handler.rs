@@ -19,7 +19,7 @@ use crate::settings::Settings;
 use crate::source::Source;
 use crate::state::State;
 use crate::userfaultfd::Userfaultfd;
-use crate::vm::{Bell, Server, Vm};
+use crate::vm::{self, Bell, Vm};
 
 /// Serves VMs from one memory.
 #[derive(Debug)]
@@ -48,11 +48,8 @@ impl Handler {
             Err(error) => return tell(Event::Refused { pid: None, why: Refusal::Process(error) }),
         };
         let pid = process.pid();
-        let served = self.admit(connection, process).and_then(|vm| {
-            let server = Server::new(&vm, &self.stop, &self.settings, tell);
-            server.map_err(|errno| Refusal::Process(errno.into()))?.run();
-            Ok(())
-        });
+        let served = self.admit(connection, process);
+        let served = served.and_then(|vm| vm::serve(vm, &self.stop, &self.settings, tell));
         if let Err(why) = served {
             tell(Event::Refused { pid: Some(pid), why });
         }

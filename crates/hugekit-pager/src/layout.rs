@@ -66,14 +66,19 @@ pub enum UnfitLayout {
 
 /// A part of the VMM's address space that shows a part of the memory file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Region {
-    pub(crate) start: u64,
-    pub(crate) len: u64,
-    pub(crate) offset: u64,
+pub struct Region {
+    /// Its first address.
+    pub start: u64,
+    /// Its bytes.
+    pub len: u64,
+    /// Its place in the memory file.
+    pub offset: u64,
 }
 
 impl Region {
-    pub(crate) fn addresses(&self) -> Range<u64> {
+    /// All of its addresses.
+    #[must_use]
+    pub fn addresses(&self) -> Range<u64> {
         self.start..self.start + self.len
     }
 

@@ -30,12 +30,13 @@ mod json_file;
 mod layout;
 mod listener;
 mod lost_layout;
-mod mappings;
 mod orphans;
 mod pager;
 mod pager_record;
 mod process;
+mod served;
 mod settings;
+mod smaps;
 mod source;
 mod state;
 mod userfaultfd;
@@ -55,7 +56,9 @@ pub use userfaultfd::UnfitDescriptor;
 pub mod vmm {
     pub use crate::arriving::Arriving;
     pub use crate::handler::Handler;
+    pub use crate::layout::Region;
     pub use crate::process::Process;
+    pub use crate::smaps::Mapping;
     pub use crate::userfaultfd::{MESSAGE_WORDS, Message, Userfaultfd};
 }
 

@@ -6,14 +6,14 @@
 //! layout: to guess would show wrong bytes.
 
 use crate::layout::{Layout, Region};
-use crate::mappings::Mapping;
+use crate::served::Served;
 
 /// Memory up to this size is one region if nothing else is known: Firecracker leaves out the
 /// addresses of 32-bit devices behind it.
 const ONE_REGION: u64 = 3 << 30;
 
 /// Of a memory file of `source` bytes. `known` are layouts of other VMs.
-pub(crate) fn find(mappings: &[Mapping], known: &[Layout], source: u64) -> Option<Layout> {
+pub(crate) fn find(mappings: &[Served], known: &[Layout], source: u64) -> Option<Layout> {
     let page = mappings.first()?.page;
     if mappings.iter().any(|mapping| mapping.page != page) {
         return None;
@@ -34,18 +34,18 @@ pub(crate) fn find(mappings: &[Mapping], known: &[Layout], source: u64) -> Optio
     Layout::new(regions, page).checked(source).ok()
 }
 
-fn only_region(mappings: &[Mapping], source: u64) -> Option<Vec<Region>> {
-    let [Mapping { addresses, .. }] = mappings else { return None };
+fn only_region(mappings: &[Served], source: u64) -> Option<Vec<Region>> {
+    let [Served { addresses, .. }] = mappings else { return None };
     let len = addresses.end - addresses.start;
     let is_whole = len == source && len <= ONE_REGION;
     is_whole.then(|| vec![Region { start: addresses.start, len, offset: 0 }])
 }
 
 /// The other VM's regions in the order of its addresses, if each mapping ends where a region does.
-fn in_order(mappings: &[Mapping], other: &Layout) -> Option<Vec<Region>> {
+fn in_order(mappings: &[Served], other: &Layout) -> Option<Vec<Region>> {
     let mut regions = other.by_address().into_iter();
     let mut found = Vec::new();
-    for Mapping { addresses, .. } in mappings {
+    for Served { addresses, .. } in mappings {
         let mut start = addresses.start;
         while start < addresses.end {
             let Region { len, offset, .. } = regions.next()?;
@@ -60,7 +60,7 @@ fn in_order(mappings: &[Mapping], other: &Layout) -> Option<Vec<Region>> {
 }
 
 /// Regions that are mapped in another order, if each one has a mapping and a size of its own.
-fn by_size(mappings: &[Mapping], other: &Layout) -> Option<Vec<Region>> {
+fn by_size(mappings: &[Served], other: &Layout) -> Option<Vec<Region>> {
     if mappings.len() != other.regions().len() {
         return None;
     }
@@ -85,8 +85,8 @@ mod tests {
 
     const SOURCE: u64 = 64 << 20;
 
-    fn mapping(start: u64, len: u64) -> Mapping {
-        Mapping { addresses: start..start + len, page: base_page() }
+    fn mapping(start: u64, len: u64) -> Served {
+        Served { addresses: start..start + len, page: base_page() }
     }
 
     fn region(start: u64, len: u64, offset: u64) -> Region {
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(find(&[mapping(5 << 30, SOURCE / 2)], &[two()], SOURCE), None);
         let more = [mapping(5 << 30, SOURCE), mapping(9 << 30, SOURCE)];
         assert_eq!(find(&more, &[two()], SOURCE), None);
-        let huge = [Mapping { page: 2 << 20, ..mapping(5 << 30, SOURCE) }];
+        let huge = [Served { page: 2 << 20, ..mapping(5 << 30, SOURCE) }];
         assert_eq!(find(&huge, &[two()], SOURCE), None);
         let mixed = [mapping(5 << 30, SOURCE / 2), huge[0].clone()];
         assert_eq!(find(&mixed, &[], SOURCE), None);

@@ -29,6 +29,8 @@ const ENDING: Duration = Duration::from_secs(5);
 pub(crate) struct Orphan {
     pub(crate) process: Process,
     pub(crate) pager: Arc<PagerRecord>,
+    /// Whether it was told that the VM waits.
+    pub(crate) is_told: bool,
     /// The number of its connection, and what that stands for.
     connection: (i32, PathBuf),
 }
@@ -83,7 +85,7 @@ fn orphan(process: Process, pagers: &[Arc<PagerRecord>]) -> Option<Orphan> {
         let pager = peer_among(&process.copy(connection.0).ok()?, pagers)?;
         Some((connection, pager))
     })?;
-    Some(Orphan { process, pager, connection })
+    Some(Orphan { process, pager, is_told: false, connection })
 }
 
 /// The pager that listened at the other end. Connections keep its address when it has ended.

@@ -27,7 +27,7 @@ use crate::settings::{LONGEST_AROUND, Settings};
 use crate::source::{Identity, Source};
 use crate::state::{self, Record, State};
 use crate::userfaultfd::Userfaultfd;
-use crate::vm::{Bell, Server, Vm};
+use crate::vm::{self, Bell, Vm};
 
 /// VMs, and connections that have yet to say what they are.
 const MOST: usize = 1024;
@@ -134,7 +134,7 @@ impl Pager {
             let serve = move || match self.open_left(&path, &record) {
                 Ok(Some(vm)) => {
                     tell(Event::TakenOver { pid });
-                    self.serve(&vm, tell);
+                    self.serve(vm, tell);
                 }
                 Ok(None) => {}
                 Err(why) => tell(Event::Refused { pid: Some(pid), why }),
@@ -210,7 +210,7 @@ impl Pager {
         match self.admit(connection, process) {
             Ok(vm) => {
                 tell(Event::Connected { pid, bytes: vm.bytes() });
-                self.serve(&vm, tell);
+                self.serve(vm, tell);
             }
             Err(why) => tell(Event::Refused { pid: Some(pid), why }),
         }
@@ -280,16 +280,10 @@ impl Pager {
         if is_served(&self.settings.users, uid) { Ok(()) } else { Err(Refusal::User { uid }) }
     }
 
-    pub(crate) fn serve(&self, vm: &Vm, tell: Tell<'_>) {
-        match Server::new(vm, &self.stop, &self.settings, tell) {
-            Ok(server) => {
-                if !server.run() {
-                    vm.state().remove();
-                }
-            }
-            Err(errno) => {
-                tell(Event::Refused { pid: Some(vm.pid()), why: Refusal::Process(errno.into()) });
-            }
+    pub(crate) fn serve(&self, vm: Vm, tell: Tell<'_>) {
+        let pid = Some(vm.pid());
+        if let Err(why) = vm::serve(vm, &self.stop, &self.settings, tell) {
+            tell(Event::Refused { pid, why });
         }
     }
 }

@@ -21,8 +21,14 @@ pub struct Settings {
     /// How long the touches of a VM are recorded if there is no such file. Everything else is read
     /// afterwards.
     pub record: Duration,
+    /// For this time after its connection, a VM gets only memory that it waits for. The time is over
+    /// earlier if the VM has had 16 faults.
+    pub startup: Duration,
     /// Whether the pager goes on serving a VM when all of its memory is there.
     pub stay: bool,
+    /// For how long a VM waits whose message was lost with an earlier pager and whose regions cannot
+    /// be distinguished. Another VM of the same memory file that connects meanwhile shows them.
+    pub patience: Duration,
     /// Users, besides this one and root, whose VMs are served.
     pub users: Vec<u32>,
 }
@@ -41,7 +47,9 @@ impl Settings {
             prefetch: true,
             working_set: None,
             record: Duration::from_secs(10),
+            startup: Duration::from_millis(100),
             stay: false,
+            patience: Duration::from_secs(60),
             users: Vec::new(),
         }
     }

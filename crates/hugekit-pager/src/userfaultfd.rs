@@ -12,7 +12,6 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{self, Errno};
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 
-const UFFDIO_COPY: Opcode = opcode::read_write::<Copy>(0xAA, 0x03);
 const UFFDIO_POISON: Opcode = opcode::read_write::<Poison>(0xAA, 0x08);
 
 const EVENT_PAGEFAULT: u8 = 0x12;
@@ -28,17 +27,6 @@ const NOT_UNDERSTOOD: u64 =
 
 /// Words of a `struct uffd_msg`.
 pub const MESSAGE_WORDS: usize = 4;
-
-/// `struct uffdio_copy`.
-#[repr(C)]
-struct Copy {
-    to: u64,
-    from: u64,
-    len: u64,
-    mode: u64,
-    /// Bytes copied, or a negative error number.
-    copied: i64,
-}
 
 /// `struct uffdio_poison`.
 #[repr(C)]
@@ -167,13 +155,7 @@ impl Userfaultfd {
 
     /// Copies bytes to pages that are not there, and wakes who waits for them.
     pub(crate) fn copy(&self, to: u64, from: &[u8]) -> Result<(), Partial> {
-        let (address, len) = (from.as_ptr().addr() as u64, from.len() as u64);
-        let mut request = Copy { to, from: address, len, mode: 0, copied: 0 };
-        // SAFETY: reads and writes one `struct uffdio_copy`, and reads `from`. Only pages that are
-        // not there are written, in the process that registered them for being supplied by the
-        // holder of this descriptor.
-        let done = unsafe { ioctl(&self.0, Updater::<UFFDIO_COPY, _>::new(&mut request)) };
-        done.map_err(|errno| Partial { done: u64::try_from(request.copied).unwrap_or(0), errno })
+        Ok(calls::copy(self.as_fd(), to as usize, from)?)
     }
 
     /// Maps pages of zeroes that are not there, and wakes who waits for them. Not for hugetlb.
@@ -245,8 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn opcodes_are_the_kernels() {
-        assert_eq!(UFFDIO_COPY, 0xC028_AA03);
+    fn opcode_is_the_kernels() {
         assert_eq!(UFFDIO_POISON, 0xC020_AA08);
     }
 

@@ -23,6 +23,7 @@ const UFFDIO_API: Opcode = opcode::read_write::<UffdioApi>(0xAA, 0x3F);
 const UFFDIO_REGISTER: Opcode = opcode::read_write::<UffdioRegister>(0xAA, 0x00);
 const UFFDIO_UNREGISTER: Opcode = opcode::read::<UffdioRange>(0xAA, 0x01);
 const UFFDIO_WAKE: Opcode = opcode::read::<UffdioRange>(0xAA, 0x02);
+const UFFDIO_COPY: Opcode = opcode::read_write::<UffdioCopy>(0xAA, 0x03);
 const UFFDIO_ZEROPAGE: Opcode = opcode::read_write::<UffdioZeropage>(0xAA, 0x04);
 const UFFDIO_WRITEPROTECT: Opcode = opcode::read_write::<UffdioWriteprotect>(0xAA, 0x06);
 const UFFDIO_CONTINUE: Opcode = opcode::read_write::<UffdioContinue>(0xAA, 0x07);
@@ -88,6 +89,17 @@ struct UffdioContinue {
     mode: u64,
     /// Bytes mapped, or a negative error number.
     mapped: i64,
+}
+
+/// `struct uffdio_copy`.
+#[repr(C)]
+struct UffdioCopy {
+    to: u64,
+    from: u64,
+    len: u64,
+    mode: u64,
+    /// Bytes copied, or a negative error number.
+    copied: i64,
 }
 
 /// `struct uffdio_zeropage`.
@@ -400,6 +412,21 @@ pub fn map_zeroes(
     done.map_err(|errno| (usize::try_from(request.mapped).unwrap_or(0), errno))
 }
 
+/// Copies bytes to pages that are not there, and wakes who waits for them. `hugekit-pager` and `hugekit-lab` call it,
+/// with descriptors of other processes, so tests do not refuse it.
+///
+/// # Errors
+/// `EEXIST` if the next page is there, `EAGAIN` while the process's mappings change, and `ESRCH` if it has ended. With
+/// an error, the bytes before it are copied: their number is the first part of the pair.
+pub fn copy(descriptor: BorrowedFd<'_>, to: usize, from: &[u8]) -> Result<(), (usize, io::Errno)> {
+    let (to, from, len) = (to as u64, from.as_ptr().addr() as u64, from.len() as u64);
+    let mut request = UffdioCopy { to, from, len, mode: 0, copied: 0 };
+    // SAFETY: reads and writes one `struct uffdio_copy`, and reads `from`. Only pages that are not there are written,
+    // in memory that was registered to be supplied by the holder of the descriptor.
+    let done = unsafe { ioctl(descriptor, Updater::<UFFDIO_COPY, _>::new(&mut request)) };
+    done.map_err(|errno| (usize::try_from(request.copied).unwrap_or(0), errno))
+}
+
 /// A fault that a thread waits for.
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
@@ -447,6 +474,7 @@ mod tests {
     #[test]
     fn opcodes_of_each_call_are_the_kernels() {
         assert_eq!(USERFAULTFD_IOC_NEW, 0xAA00);
+        assert_eq!(UFFDIO_COPY, 0xC028_AA03);
         assert_eq!(UFFDIO_API, 0xC018_AA3F);
         assert_eq!(UFFDIO_REGISTER, 0xC020_AA00);
         assert_eq!(UFFDIO_UNREGISTER, 0x8010_AA01);

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use hugekit_checkpoint::Settings;
-use hugekit_guests::{Firecracker, Pages, Request, Snapshot, lacking, pattern_at};
+use hugekit_guests::{Firecracker, HugePages, Pages, Request, Snapshot, lacking, pattern_at};
 use hugekit_pager::{Event, Pager, Source};
 use libtest_mimic::{Completion, Failed, Trial};
 use tempfile::TempDir;
@@ -168,18 +168,14 @@ pub(crate) fn partial_folders(folder: &Path) -> usize {
 
 /// A trial for a kind of pages, ignored if this machine cannot run its guest.
 pub(crate) fn trial(name: &str, pages: Pages, check: impl FnOnce() + Send + 'static) -> Trial {
-    Trial::ignorable_test(name, move || match lacking().or_else(|| lacking_pages(pages)) {
-        Some(reason) => Ok::<_, Failed>(Completion::ignored_with(reason)),
-        None => {
-            check();
-            Ok(Completion::Completed)
-        }
+    Trial::ignorable_test(name, move || {
+        let reserve = || HugePages::reserve(pages, MEMORY / 2);
+        Ok::<_, Failed>(match lacking().map_or_else(reserve, Err) {
+            Err(reason) => Completion::ignored_with(reason),
+            Ok(_reserved) => {
+                check();
+                Completion::Completed
+            }
+        })
     })
-}
-
-fn lacking_pages(pages: Pages) -> Option<String> {
-    let free = fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
-    let free: u64 = free.ok().and_then(|free| free.trim().parse().ok()).unwrap_or(0);
-    let is_short = pages == Pages::Hugetlb2M && free < MEMORY / 2;
-    is_short.then(|| format!("{} huge pages are needed, {free} are free", MEMORY / 2))
 }

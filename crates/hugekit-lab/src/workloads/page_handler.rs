@@ -14,12 +14,10 @@ use hugekit_sys::{seqpacket, userfaultfd};
 use memmap2::Mmap;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use serde::Deserialize;
 
 use crate::LabError;
 
-const UFFDIO_COPY: Opcode = opcode::read_write::<Copy>(0xAA, 0x03);
 const EVENT_PAGEFAULT: u8 = 0x12;
 
 /// Bytes of a `struct uffd_msg`, and where the address of a fault is in it.
@@ -28,17 +26,6 @@ const ADDRESS: usize = 16;
 
 /// Longer handshakes are not Firecracker's.
 const HANDSHAKE: usize = 64 << 10;
-
-/// `struct uffdio_copy`.
-#[repr(C)]
-struct Copy {
-    to: u64,
-    from: u64,
-    len: u64,
-    mode: u64,
-    /// Bytes copied, or a negative error number.
-    copied: i64,
-}
 
 /// The memory that a fault brings in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,19 +173,18 @@ impl Server {
 
     /// Copies bytes of a region, and wakes who waits for them. Pages that are there stay.
     fn copy(&self, faults: &OwnedFd, region: &Region, at: u64, len: u64) -> io::Result<()> {
-        let page = rustix::param::page_size() as u64;
+        let page = rustix::param::page_size();
         let from = (region.offset + at) as usize;
         let bytes = self.memory.get(from..from + len as usize);
         let bytes = bytes.ok_or(io::ErrorKind::UnexpectedEof)?;
-        let (mut done, to) = (0, region.base_host_virt_addr + at);
-        while done < len {
-            match copy(faults, to + done, &bytes[done as usize..]) {
+        let (mut done, to) = (0, (region.base_host_virt_addr + at) as usize);
+        while done < bytes.len() {
+            match userfaultfd::copy(faults.as_fd(), to + done, &bytes[done..]) {
                 Ok(()) => return Ok(()),
                 Err((count, Errno::AGAIN)) => done += count,
                 Err((count, Errno::EXIST)) => {
                     done += count;
-                    let present = (to + done) as usize..(to + done + page) as usize;
-                    userfaultfd::wake(faults.as_fd(), &present)?;
+                    userfaultfd::wake(faults.as_fd(), &(to + done..to + done + page))?;
                     done += page;
                 }
                 // The VMM has ended.
@@ -208,16 +194,6 @@ impl Server {
         }
         Ok(())
     }
-}
-
-/// One copy by the kernel; the bytes that were copied before an error.
-fn copy(faults: &OwnedFd, to: u64, from: &[u8]) -> Result<(), (u64, Errno)> {
-    let (address, len) = (from.as_ptr().addr() as u64, from.len() as u64);
-    let mut request = Copy { to, from: address, len, mode: 0, copied: 0 };
-    // SAFETY: reads and writes one `struct uffdio_copy`, and reads `from`. Only pages that are not
-    // there are written, in the process that registered them for the holder of this descriptor.
-    let done = unsafe { ioctl(faults, Updater::<UFFDIO_COPY, _>::new(&mut request)) };
-    done.map_err(|errno| (u64::try_from(request.copied).unwrap_or(0), errno))
 }
 
 fn failed(source: io::Error) -> LabError {

@@ -19,10 +19,9 @@ use super::{Stop, VmError};
 use crate::event::{Completed, Event};
 use crate::working_set::WorkingSet;
 
-/// For this time after the connection, or this many faults, no memory is copied that no thread
+/// During the first faults, or until `Settings::startup` is over, no memory is copied that no thread
 /// waits for. The VMM restores its devices then: KVM waits in `synchronize_srcu`, which takes longer
 /// while another CPU copies.
-pub(super) const FIRST: Duration = Duration::from_millis(100);
 const FIRST_FAULTS: u64 = 16;
 
 /// How far reading ahead is.
@@ -109,41 +108,31 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Does one thing ahead. Whether the VM still needs a pager.
-    pub(super) fn go_ahead<'scope>(
-        &mut self,
-        scope: &'scope Scope<'scope, '_>,
-    ) -> Result<bool, Stop>
+    /// Does one thing ahead.
+    pub(super) fn go_ahead<'scope>(&mut self, scope: &'scope Scope<'scope, '_>) -> Result<(), Stop>
     where
         'a: 'scope,
     {
         match &mut self.ahead {
-            Ahead::Off => {
-                self.bell.hush();
-                Ok(true)
-            }
+            Ahead::Off => self.bell.hush(),
             Ahead::Waiting { .. } => {
                 if !self.is_starting() {
                     self.start_ahead(scope);
                 }
-                Ok(true)
             }
             Ahead::Recording { until } => {
                 if *until <= Instant::now() {
                     let set = self.record();
                     self.start_reading(scope, set);
                 }
-                Ok(true)
             }
             Ahead::Reading { held, rested, .. } => match held.take() {
-                Some(read) if *rested > Instant::now() => {
-                    *held = Some(read);
-                    Ok(true)
-                }
-                Some(read) => self.supply(read).map(|()| true),
-                None => self.next_chunk(),
+                Some(read) if *rested > Instant::now() => *held = Some(read),
+                Some(read) => return self.supply(read),
+                None => return self.next_chunk(),
             },
         }
+        Ok(())
     }
 
     /// Writes what the VM has touched.
@@ -158,26 +147,23 @@ impl<'a> Server<'a> {
         set
     }
 
-    fn next_chunk(&mut self) -> Result<bool, Stop> {
-        let Ahead::Reading { chunks, held, rested, .. } = &mut self.ahead else { return Ok(true) };
+    fn next_chunk(&mut self) -> Result<(), Stop> {
+        let Ahead::Reading { chunks, held, rested, .. } = &mut self.ahead else { return Ok(()) };
         self.bell.hush();
         match chunks.try_recv() {
             Ok(Chunk::Read(read)) => {
                 // There may be more.
                 self.bell.ring();
-                if !read.is_wanted && *rested > Instant::now() {
-                    *held = Some(read);
-                    return Ok(true);
+                if read.is_wanted || *rested <= Instant::now() {
+                    return self.supply(read);
                 }
-                self.supply(read).map(|()| true)
+                *held = Some(read);
             }
-            Ok(Chunk::Failed(why)) => {
-                self.fail(why.into());
-                Ok(true)
-            }
-            Ok(Chunk::End) => self.complete(),
-            Err(_) => Ok(true),
+            Ok(Chunk::Failed(why)) => self.fail(why.into()),
+            Ok(Chunk::End) => return self.complete(),
+            Err(_) => {}
         }
+        Ok(())
     }
 
     fn supply(&mut self, read: Read) -> Result<(), Stop> {
@@ -220,22 +206,25 @@ impl<'a> Server<'a> {
     }
 
     /// All data is there, or the VM was being left by an earlier pager.
-    pub(super) fn complete(&mut self) -> Result<bool, Stop> {
+    pub(super) fn complete(&mut self) -> Result<(), Stop> {
         self.ahead = Ahead::Off;
         let stays = self.settings.stay && !self.vm.state.is_leaving();
         if !stays {
             self.leave()?;
         }
-        let collapsed = self.collapse()?;
-        self.tell(Event::Complete(Completed {
+        let completed = Completed {
             pid: self.vm.pid(),
+            collapsed: self.collapse()?,
             after: self.since.elapsed(),
             faults: self.answered,
             copied: self.copied,
-            collapsed,
             stays,
-        }));
-        Ok(stays)
+        };
+        if !stays {
+            return Err(Stop::Left(completed));
+        }
+        self.tell(Event::Complete(completed));
+        Ok(())
     }
 
     /// Leaves the memory to the kernel: what is not there is zero.

@@ -11,10 +11,11 @@ use std::sync::Arc;
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
-use super::ahead::{Ahead, FIRST};
+use super::ahead::Ahead;
 use super::install::Supply;
 use super::wait::Bell;
 use super::{Stop, Vm, VmError};
+use crate::error::Refusal;
 use crate::event::Event;
 use crate::layout::Piece;
 use crate::settings::Settings;
@@ -25,8 +26,26 @@ const NEAR: u64 = 64 << 10;
 /// Bytes of the rest that are supplied together.
 pub(super) const FAR: u64 = 256 << 10;
 
+/// Serves a VM until it has ended or needs no pager any more, or the pager is to end.
+pub(crate) fn serve(
+    vm: Vm,
+    stop: &Bell,
+    settings: &Settings,
+    tell: &(dyn Fn(Event) + Sync),
+) -> Result<(), Refusal> {
+    let server = Server::new(&vm, stop, settings, tell);
+    let last = server.map_err(|errno| Refusal::Process(errno.into()))?.run();
+    if let Some(event) = last {
+        // The receiver may save the VM at once: neither a record nor a claim is left.
+        vm.state.remove();
+        drop(vm);
+        tell(event);
+    }
+    Ok(())
+}
+
 /// The thread's own data.
-pub(crate) struct Server<'a> {
+pub(super) struct Server<'a> {
     pub(super) vm: &'a Vm,
     pub(super) stop: &'a Bell,
     /// Rung by the thread that reads ahead.
@@ -51,7 +70,7 @@ pub(crate) struct Server<'a> {
 }
 
 impl<'a> Server<'a> {
-    pub(crate) fn new(
+    fn new(
         vm: &'a Vm,
         stop: &'a Bell,
         settings: &'a Settings,
@@ -72,24 +91,22 @@ impl<'a> Server<'a> {
             touched: BTreeSet::new(),
             answered: 0,
             copied: 0,
-            ahead: Ahead::Waiting { until: since + FIRST },
+            ahead: Ahead::Waiting { until: since + settings.startup },
             has_failed: false,
         })
     }
 
-    /// Serves until the VM has ended or needs no pager any more, or the pager is to end. Whether
-    /// the VM still needs one.
-    pub(crate) fn run(mut self) -> bool {
+    /// Why the VM needs no pager any more; `None` if the next pager is to serve it.
+    fn run(mut self) -> Option<Event> {
         std::thread::scope(|scope| {
             let was_left = self.vm.state.is_leaving();
-            let needs_one = loop {
+            let last = loop {
                 match if was_left { self.complete() } else { self.step(scope) } {
-                    Ok(true) => {}
-                    Ok(false) => break false,
-                    Err(Stop::Asked) => break true,
+                    Ok(()) => {}
+                    Err(Stop::Asked) => break None,
+                    Err(Stop::Left(completed)) => break Some(Event::Complete(completed)),
                     Err(Stop::Ended) => {
-                        self.tell(Event::Ended { pid: self.vm.pid(), faults: self.answered });
-                        break false;
+                        break Some(Event::Ended { pid: self.vm.pid(), faults: self.answered });
                     }
                     Err(Stop::Failed(why)) => {
                         self.fail(why);
@@ -99,12 +116,12 @@ impl<'a> Server<'a> {
             };
             // The thread that reads ahead ends when it can send no more.
             self.ahead = Ahead::Off;
-            needs_one
+            last
         })
     }
 
-    /// Does one thing. Whether the VM still needs a pager.
-    fn step<'scope>(&mut self, scope: &'scope Scope<'scope, '_>) -> Result<bool, Stop>
+    /// Does one thing.
+    fn step<'scope>(&mut self, scope: &'scope Scope<'scope, '_>) -> Result<(), Stop>
     where
         'a: 'scope,
     {
@@ -114,9 +131,9 @@ impl<'a> Server<'a> {
         self.vm.wait(self.stop, &self.bell, time)?;
         self.read_messages()?;
         if let Some(address) = self.faults.pop_front() {
-            self.serve(address).map(|()| true)
+            self.serve(address)
         } else if is_far_due && let Some(offsets) = self.far.pop_front() {
-            self.bring_ahead(offsets, Supply::All).map(|()| true)
+            self.bring_ahead(offsets, Supply::All)
         } else {
             self.go_ahead(scope)
         }

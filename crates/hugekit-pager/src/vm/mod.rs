@@ -15,13 +15,14 @@ use std::sync::atomic::AtomicU64;
 
 use crate::bitmap::{Bitmap, words_of};
 use crate::error::{Refusal, VmError};
+use crate::event::Completed;
 use crate::layout::{Layout, Piece, base_page};
 use crate::process::Process;
 use crate::source::{Source, SourceError};
 use crate::state::State;
 use crate::userfaultfd::Userfaultfd;
 
-pub(crate) use demand::Server;
+pub(crate) use demand::serve;
 pub(crate) use wait::Bell;
 
 /// Why a VM is served no longer.
@@ -31,6 +32,8 @@ pub(crate) enum Stop {
     Ended,
     /// The pager is to end.
     Asked,
+    /// All of its memory is there, and left to the kernel.
+    Left(Completed),
     /// A page cannot be supplied.
     Failed(VmError),
 }
@@ -127,10 +130,6 @@ impl Vm {
 
     pub(crate) fn bytes(&self) -> u64 {
         self.layout.bytes()
-    }
-
-    pub(crate) fn state(&self) -> &State {
-        &self.state
     }
 
     fn done(&self) -> Bitmap<'_> {

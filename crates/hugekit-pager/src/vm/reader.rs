@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender};
 
-use hugekit_sys::thread;
+use rustix::process::setpriority_process;
 
 use super::demand::FAR;
 use super::wait::Bell;
@@ -17,6 +17,10 @@ use crate::working_set::WorkingSet;
 
 /// Bytes that may be read and not yet supplied.
 const WINDOW: u64 = 8 << 20;
+
+/// Of the thread. With `SCHED_IDLE` it got so little time beside busy threads that 128 MiB were not
+/// read in a minute.
+const NICE: i32 = 10;
 
 /// What the thread sends.
 pub(super) enum Chunk {
@@ -63,8 +67,8 @@ pub(super) fn run(
 ) {
     // Memory of a running VM is there already, and the process that has it waits for the end.
     if vm.source.is_kept() {
-        // Where it is refused, it reads at the VM's priority.
-        let _ = thread::yield_to_all_threads();
+        // Of this thread. If the kernel refuses, it reads at the VM's priority.
+        let _ = setpriority_process(None, NICE);
     }
     let reader = Reader { vm, empty, filled, bell };
     let last = match reader.read_all(set) {

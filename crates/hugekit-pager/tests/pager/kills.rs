@@ -13,7 +13,7 @@ use libtest_mimic::{Failed, Trial};
 
 use crate::fixture::Fixture;
 use crate::memory_file::MIB;
-use crate::pager_process::{Options, PagerProcess};
+use crate::pager_process::{LONGEST_WAIT, Options, PagerProcess};
 
 const USUAL: u32 = 20;
 
@@ -24,8 +24,6 @@ const LEN: u64 = 32 * MIB;
 
 /// What a VM gives back.
 const REMOVED: (u64, u64) = (6 * MIB, 4 * MIB);
-
-const LONGEST_ANSWER: Duration = Duration::from_secs(30);
 
 pub(crate) fn kills() -> u32 {
     asked().unwrap_or(USUAL)
@@ -113,7 +111,7 @@ fn survive(round: u32, tally: &mut Tally) {
     let mut vm = fixture.vm();
     if kill_under(&mut fixture, &mut vm, random_moment(typical)).is_err() {
         // By itself and not by a signal: it has seen an error.
-        let ending = vm.ending_within(LONGEST_ANSWER).unwrap();
+        let ending = vm.ending_within(LONGEST_WAIT).unwrap();
         assert_eq!(ending.and_then(|status| status.code()), Some(1), "the VM hangs or has crashed");
         return tally.refused();
     }
@@ -137,7 +135,7 @@ fn kill_under(fixture: &mut Fixture, vm: &mut SmallVmm, at: Duration) -> std::io
     fixture.start_next();
     sent?;
     for _ in 0..2 {
-        vm.serial.answer_within(LONGEST_ANSWER)?;
+        vm.serial.answer_within(LONGEST_WAIT)?;
     }
     Ok(())
 }

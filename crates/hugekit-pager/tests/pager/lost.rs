@@ -4,14 +4,17 @@
 //! so the VMM goes on, and the pager is killed before it has seen either.
 
 use std::fs::{self, File};
-use std::time::Duration;
+use std::path::PathBuf;
+use std::time::Instant;
 
 use hugekit_guests::{Pages, Request, SmallVmm};
 use libtest_mimic::{Failed, Trial};
+use rustix::fs::{FlockOperation, flock};
 
 use crate::fixture::Fixture;
 use crate::memory_file::{MIB, MemoryFile};
-use crate::pager_process::{Options, PagerProcess};
+use crate::pager_process::{LONGEST_WAIT, Options, PagerProcess};
+use crate::small::state_files;
 
 const LEN: u64 = 16 * MIB;
 
@@ -25,7 +28,9 @@ const CHECKS: &[Check] = &[
     ("vm_that_waits_meanwhile_is_served", waiting_one_is_served),
     ("vm_lost_by_a_pager_before_the_last_is_served", is_served_after_two_kills),
     ("regions_are_distinguished_by_an_earlier_vm", regions_by_an_earlier_vm),
+    ("regions_are_distinguished_by_a_later_vm", regions_by_a_later_vm),
     ("regions_that_cannot_be_distinguished_end_the_vm", ambiguous_regions_end_the_vm),
+    ("vm_that_is_complete_is_not_claimed", complete_vm),
     ("vm_of_another_pager_is_left_to_it", vm_of_another_pager),
     ("vm_of_another_file_shows_that_file", vm_of_another_file),
     ("vm_of_a_file_that_was_replaced_ends", vm_of_a_replaced_file),
@@ -58,9 +63,7 @@ fn is_served() {
     let line = fixture.pager.await_line("taken over");
     assert!(line.starts_with(&format!("{}:", vm.pid())), "{line}");
     fixture.check(&mut vm, None);
-    let pagers = fs::read_dir(fixture.folder().join("pager.sock.state")).unwrap();
-    let is_pager = |path: &std::path::Path| path.extension().is_some_and(|e| e == "pager");
-    assert_eq!(pagers.filter(|entry| is_pager(&entry.as_ref().unwrap().path())).count(), 1);
+    await_records_of_one_pager(&fixture, || ());
 }
 
 fn waiting_one_is_served() {
@@ -73,7 +76,7 @@ fn waiting_one_is_served() {
     fixture.pager.kill();
     fixture.start_next();
     for _ in 0..2 {
-        vm.serial.answer_within(Duration::from_secs(30)).unwrap();
+        vm.serial.answer_within(LONGEST_WAIT).unwrap();
     }
     fixture.check(&mut vm, Some((4 * MIB, MIB)));
 }
@@ -101,17 +104,56 @@ fn regions_by_an_earlier_vm() {
     fixture.check(&mut vm, None);
 }
 
-fn ambiguous_regions_end_the_vm() {
+fn regions_by_a_later_vm() {
     let mut fixture = Fixture::on_demand(LEN);
     let mut vm = lose(&mut fixture, &REGIONS);
     vm.serial.send(Request::Touch { start: 0, len: 4096 }).unwrap();
     fixture.start_next();
-    assert!(vm.serial.answer_within(Duration::from_secs(30)).is_err(), "the VM goes on");
+    let line = fixture.pager.await_line("cannot be distinguished yet");
+    assert!(line.starts_with(&format!("{}: waits", vm.pid())), "{line}");
+    let mut later = fixture.vm_of(&REGIONS);
+    fixture.check(&mut later, None);
+    vm.serial.answer_within(LONGEST_WAIT).unwrap();
+    fixture.check(&mut vm, None);
+}
+
+fn ambiguous_regions_end_the_vm() {
+    let at_once = |all| Options { prefetch: false, patience_ms: 0, ..all };
+    let mut fixture = Fixture::with(LEN, at_once);
+    let mut vm = lose(&mut fixture, &REGIONS);
+    vm.serial.send(Request::Touch { start: 0, len: 4096 }).unwrap();
+    fixture.start_next();
+    assert!(vm.serial.answer_within(LONGEST_WAIT).is_err(), "the VM goes on");
     let line = fixture.pager.await_line("cannot be distinguished");
     assert!(line.starts_with(&format!("{}: refused", vm.pid())), "{line}");
     // The pager goes on.
     let mut other = fixture.vm_of(&REGIONS);
     fixture.check(&mut other, None);
+}
+
+/// The next pager looks whether the VM was lost, and a checkpoint can save it meanwhile.
+fn complete_vm() {
+    let mut fixture = Fixture::new(LEN);
+    let mut vm = fixture.vm();
+    fixture.pager.await_line("left to the kernel");
+    fixture.pager.kill();
+    fixture.start_next();
+    let memory = File::open(format!("/proc/{}/mem", vm.pid())).unwrap();
+    await_records_of_one_pager(&fixture, || {
+        flock(&memory, FlockOperation::NonBlockingLockExclusive).unwrap();
+        flock(&memory, FlockOperation::Unlock).unwrap();
+    });
+    fixture.check(&mut vm, None);
+}
+
+/// Waits until the pager needs no records of earlier ones, and does something meanwhile.
+fn await_records_of_one_pager(fixture: &Fixture, meanwhile: impl Fn()) {
+    let until = Instant::now() + LONGEST_WAIT;
+    let is_pager = |path: &PathBuf| path.extension().is_some_and(|e| e == "pager");
+    while state_files(fixture.folder()).iter().filter(|path| is_pager(path)).count() > 1 {
+        assert!(Instant::now() < until, "the records are left");
+        meanwhile();
+    }
 }
 
 fn vm_of_another_pager() {

@@ -1,6 +1,7 @@
 //! A pager as a process, which can be killed: this program again.
 
 use std::fs::{self, File};
+use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -15,8 +16,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 const ARGUMENT: &str = "hugekit-test-pager";
 
-/// How long a test waits for what a pager is to do.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// How long a test waits for what a pager or a VM is to do.
+pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// How a pager is started.
 #[derive(Clone, Debug)]
@@ -26,6 +27,8 @@ pub(crate) struct Options {
     pub(crate) prefetch: bool,
     pub(crate) stay: bool,
     pub(crate) record_ms: u64,
+    pub(crate) startup_ms: u64,
+    pub(crate) patience_ms: u64,
     /// Whether the pager copies the memory file to memory, which it seals.
     pub(crate) sealed: bool,
     pub(crate) users: Vec<u32>,
@@ -40,6 +43,8 @@ impl Options {
             prefetch: true,
             stay: false,
             record_ms: 0,
+            startup_ms: 100,
+            patience_ms: 600_000,
             sealed: false,
             users: Vec::new(),
         }
@@ -59,13 +64,13 @@ impl PagerProcess {
         let (socket, log) = (folder.join("pager.sock"), folder.join("pager.log"));
         let said = File::options().create(true).append(true).open(&log).unwrap();
         let before = fs::read_to_string(&log).unwrap().len();
-        let Options { memory, around, prefetch, stay, record_ms, sealed, users } = options;
+        let Options { memory, around, record_ms, startup_ms, patience_ms, .. } = options;
         let child = Command::new(std::env::current_exe().unwrap())
             .arg(ARGUMENT)
             .args([&socket, memory])
-            .args([around.to_string(), prefetch.to_string(), stay.to_string()])
-            .args([record_ms.to_string(), sealed.to_string()])
-            .args(users.iter().map(u32::to_string))
+            .args([around, record_ms, startup_ms, patience_ms].map(u64::to_string))
+            .args([options.prefetch, options.stay, options.sealed].map(|is| is.to_string()))
+            .args(options.users.iter().map(u32::to_string))
             .stdin(Stdio::piped())
             .stderr(said)
             .spawn()
@@ -86,6 +91,19 @@ impl PagerProcess {
         }
     }
 
+    /// Waits until all of its threads sleep.
+    pub(crate) fn await_idle(&self) {
+        let tasks = format!("/proc/{}/task", self.child.id());
+        let is_idle = |task: io::Result<fs::DirEntry>| {
+            fs::read_to_string(task.unwrap().path().join("stat")).unwrap().contains(") S ")
+        };
+        let until = Instant::now() + LONGEST_WAIT;
+        while !fs::read_dir(&tasks).unwrap().all(is_idle) {
+            assert!(Instant::now() < until, "the pager does not sleep");
+            sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Kills it, as `kill -9` does.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
@@ -101,7 +119,9 @@ impl PagerProcess {
         let until = Instant::now() + LONGEST_WAIT;
         loop {
             let log = self.log();
-            if let Some(line) = log[start..].lines().find(|line| line.contains(words)) {
+            // The last line may not be whole yet.
+            let mut whole = log[start..].split_inclusive('\n').filter_map(|l| l.strip_suffix('\n'));
+            if let Some(line) = whole.find(|line| line.contains(words)) {
                 return line.to_owned();
             }
             assert!(Instant::now() < until, "no line with {words:?} in the log:\n{log}");
@@ -132,16 +152,18 @@ pub(crate) fn run_if_asked() {
         return;
     }
     let mut settings = Settings::new(PathBuf::from(&arguments[1]));
-    settings.around = arguments[3].parse().unwrap();
-    settings.prefetch = arguments[4] == "true";
-    settings.stay = arguments[5] == "true";
-    settings.record = Duration::from_millis(arguments[6].parse().unwrap());
-    settings.users = arguments[8..].iter().map(|user| user.parse().unwrap()).collect();
+    let number = |index: usize| arguments[index].parse().unwrap();
+    let time = |index| Duration::from_millis(number(index));
+    let is = |index: usize| arguments[index] == "true";
+    settings.around = number(3);
+    (settings.record, settings.startup, settings.patience) = (time(4), time(5), time(6));
+    (settings.prefetch, settings.stay) = (is(7), is(8));
+    settings.users = arguments[10..].iter().map(|user| user.parse().unwrap()).collect();
     let memory = Path::new(&arguments[2]);
-    let source = if arguments[7] == "true" { sealed(memory) } else { Source::open(memory) };
+    let source = if is(9) { sealed(memory) } else { Source::open(memory) };
     let pager = Pager::start(settings, source.unwrap()).unwrap();
     eprintln!("listening");
-    let stop = std::io::stdin();
+    let stop = io::stdin();
     pager.run(stop.as_fd(), &|event| eprintln!("{event}")).unwrap();
     std::process::exit(0);
 }

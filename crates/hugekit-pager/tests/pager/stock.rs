@@ -4,12 +4,12 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use hugekit_guests::{Firecracker, Pages, Request, Snapshot, lacking};
+use hugekit_guests::{Firecracker, HugePages, Pages, Request, Snapshot, lacking};
 use libtest_mimic::{Completion, Trial};
 use tempfile::TempDir;
 
 use crate::kills::{Tally, random_moment};
-use crate::pager_process::{Options, PagerProcess};
+use crate::pager_process::{LONGEST_WAIT, Options, PagerProcess};
 
 const MIB: u64 = 1 << 20;
 
@@ -27,6 +27,7 @@ type Check = (&'static str, fn(Pages));
 const CHECKS: &[Check] = &[
     ("restore_on_demand_shows_every_byte", restore_on_demand_shows_every_byte),
     ("restore_with_everything_read_ahead_leaves_huge_pages", restore_read_ahead),
+    ("every_byte_is_shown_to_two_virtual_cpus_at_once", two_cpus),
     ("guest_survives_every_kill_of_the_pager", guest_survives_every_kill),
     ("memory_in_the_balloon_reads_zero_and_all_other_stays", balloon_in_a_loop),
 ];
@@ -34,13 +35,14 @@ const CHECKS: &[Check] = &[
 pub(crate) fn trials() -> Vec<Trial> {
     let trial = |pages: Pages, &(name, check): &Check| {
         Trial::ignorable_test(format!("{pages:?}::{name}").to_lowercase(), move || {
-            match lacking().or_else(|| lacking_pages(pages)) {
-                Some(reason) => Ok(Completion::ignored_with(reason)),
-                None => {
+            let reserve = || HugePages::reserve(pages, MEMORY / 2);
+            Ok(match lacking().map_or_else(reserve, Err) {
+                Err(reason) => Completion::ignored_with(reason),
+                Ok(_reserved) => {
                     check(pages);
-                    Ok(Completion::Completed)
+                    Completion::Completed
                 }
-            }
+            })
         })
     };
     let pages = [Pages::Base, Pages::Hugetlb2M];
@@ -57,20 +59,20 @@ pub(crate) fn trials() -> Vec<Trial> {
     of_pages.chain([large]).collect()
 }
 
-fn lacking_pages(pages: Pages) -> Option<String> {
-    let free = std::fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
-    let free: u64 = free.ok().and_then(|free| free.trim().parse().ok()).unwrap_or(0);
-    let needed = MEMORY / 2;
-    let is_short = pages == Pages::Hugetlb2M && free < needed;
-    is_short.then(|| format!("{needed} huge pages are needed, {free} are free"))
-}
-
 /// A snapshot of a guest that has written its pattern, and has a balloon.
 fn saved(folder: &Path, pages: Pages) -> Snapshot {
+    save(folder, pages, 1)
+}
+
+fn save(folder: &Path, pages: Pages, cpus: u32) -> Snapshot {
     let snapshot = Snapshot::in_folder(folder);
     let mut origin = Firecracker::start(folder, "origin").unwrap();
     origin.add_balloon().unwrap();
-    origin.boot(MEMORY, pages).unwrap();
+    origin.boot_with(MEMORY, pages, cpus).unwrap();
+    if cpus > 1 {
+        // The second one is started now, and runs when the guest is saved.
+        origin.serial.ask(Request::TouchAtOnce { start: START, len: 4096 }).unwrap();
+    }
     let write = Request::Write { start: START, len: LEN, seed: SEED };
     origin.serial.ask(write).unwrap();
     origin.save(&snapshot).unwrap();
@@ -118,6 +120,20 @@ fn restore_read_ahead(pages: Pages) {
     }
 }
 
+/// They wait for pages that follow each other, and for pages whose block is being supplied.
+fn two_cpus(pages: Pages) {
+    let folder = TempDir::new().unwrap();
+    let snapshot = save(folder.path(), pages, 2);
+    for around in [4096, 2 * MIB] {
+        let options = Options { prefetch: false, around, ..Options::new(&snapshot.memory) };
+        let pager = PagerProcess::start(folder.path(), &options);
+        let mut clone = restored(folder.path(), "clone", &snapshot, &pager);
+        let touch = Request::TouchAtOnce { start: 2 * MIB, len: (MEMORY - 2) * MIB };
+        clone.serial.ask(touch).unwrap();
+        check_bytes(&mut clone);
+    }
+}
+
 fn huge_bytes(pid: i32) -> u64 {
     let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
     let line = rollup.lines().find_map(|line| line.strip_prefix("AnonHugePages:")).unwrap();
@@ -151,7 +167,7 @@ fn guest_survives_every_kill(pages: Pages) {
             continue;
         }
         clone.serial.send(Request::Touch { start: 0, len: MEMORY * MIB }).unwrap();
-        clone.serial.answer_within(Duration::from_secs(30)).unwrap();
+        clone.serial.answer_within(LONGEST_WAIT).unwrap();
         check_bytes(&mut clone);
         tally.survived(clone.pid(), &pager);
     }
@@ -179,8 +195,7 @@ const UPPER: u64 = 4 << 30;
 /// What the guest has written in each region.
 const PART: u64 = 16 * MIB;
 
-/// Two virtual CPUs, of which the guest uses one. Most of the memory is a hole of the file. The
-/// second restore's message is lost with a pager.
+/// Most of the memory is a hole of the file. The second restore's message is lost with a pager.
 fn two_regions() {
     let folder = TempDir::new().unwrap();
     let snapshot = saved_with_two_regions(folder.path());
@@ -207,7 +222,7 @@ fn two_regions() {
 fn saved_with_two_regions(folder: &Path) -> Snapshot {
     let snapshot = Snapshot::in_folder(folder);
     let mut origin = Firecracker::start(folder, "origin").unwrap();
-    origin.boot_with(LARGE, Pages::Base, 2).unwrap();
+    origin.boot(LARGE, Pages::Base).unwrap();
     for start in [START, UPPER] {
         origin.serial.ask(Request::Write { start, len: PART, seed: SEED }).unwrap();
     }
@@ -227,7 +242,7 @@ fn check_two_regions(clone: &mut Firecracker) {
 /// Waits until a VMM has sent its message to a pager that does nothing: a thread of it waits for
 /// its memory, or it is done.
 fn await_message(pid: i32, is_done: impl Fn() -> bool) {
-    let until = Instant::now() + Duration::from_secs(30);
+    let until = Instant::now() + LONGEST_WAIT;
     while !is_done() && !waits_for_memory(pid) {
         assert!(Instant::now() < until, "the VMM sends no message");
         sleep(Duration::from_millis(1));
