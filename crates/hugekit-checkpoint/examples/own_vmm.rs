@@ -144,7 +144,9 @@ mod family {
             thread::sleep(Duration::from_millis(1));
         }
         let socket = folder.join(format!("{name}.pager"));
-        let settings = hugekit_pager::Settings::new(socket.clone());
+        let record = Duration::ZERO;
+        let settings =
+            hugekit_pager::Settings { record, ..hugekit_pager::Settings::new(socket.clone()) };
         let pager = Pager::start(settings, Source::open(memory)?)?;
         let (stop, stopper) = UnixStream::pair()?;
         let (sender, events) = mpsc::channel();

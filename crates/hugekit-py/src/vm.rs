@@ -38,6 +38,7 @@ use crate::tend::as_python;
 /// ...     print(error.strerror)
 /// Firecracker did not answer to "connect": No such file or directory (os error 2)
 #[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "keywords of Python")]
 #[pyo3(signature = (pid, api, output, *, previous=Vec::new(), collapse=true, proxy=false))]
 pub(crate) fn checkpoint_vm(
     py: Python<'_>,
@@ -108,6 +109,7 @@ impl Child<'_> {
 /// ...     print(error)
 /// 0 children: from 1 to 64 can be forked at once
 #[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "keywords of Python")]
 #[pyo3(signature = (pid, api, children, *, resume=true, collapse=true, proxy=false))]
 pub(crate) fn fork_vm<'py>(
     py: Python<'py>,

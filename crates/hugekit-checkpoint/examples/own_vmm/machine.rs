@@ -18,10 +18,10 @@ use crate::common::guest::{Guest, GuestMemory, Program, Report};
 use crate::memory::Memory;
 
 /// Of a guest's memory.
-pub(crate) const BYTES: usize = 64 << 20;
+pub(crate) const BYTES: usize = 32 << 20;
 
 /// How long a guest computes.
-const STEPS: u32 = 1 << 27;
+const STEPS: u32 = 1 << 25;
 
 /// Set in the last number of a guest that has ended.
 const HAS_ENDED: u64 = 1 << 32;
