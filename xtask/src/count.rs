@@ -17,7 +17,7 @@ const REMEDIES: [(&str, &str); 6] = [
 ];
 
 /// What stands before the name of a test or program that failed, before why, or before a line of `xtask/bounded.sh`.
-/// A failed test's own line may be torn by what it prints, so that "FAILED" is missing there.
+/// The output of a failed test may tear that test's own line, so that "FAILED" is missing there.
 const FAILED: [&str; 5] =
     ["FAILED ", "---- ", "test panicked: ", "stuck: ", "error: test failed, to rerun pass "];
 

@@ -506,7 +506,7 @@ struct NearWindow<F: 'static> {
     routine: &'static Routine<F>,
 }
 
-/// The routine for an extent of `len` bytes that are copied piece by piece: by a profile, or by what was learned so far.
+/// The routine for an extent of `len` bytes that are copied piece by piece, by profile or learning.
 /// Async-signal-safe.
 #[must_use]
 #[doc(hidden)]

@@ -29,7 +29,7 @@ const ENDING: Duration = Duration::from_secs(5);
 pub(crate) struct Orphan {
     pub(crate) process: Process,
     pub(crate) pager: Arc<PagerRecord>,
-    /// Whether it was told that the VM waits.
+    /// Whether the log says that the VM waits.
     pub(crate) is_told: bool,
     /// The number of its connection, and what that stands for.
     connection: (i32, PathBuf),
