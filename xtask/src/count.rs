@@ -101,10 +101,8 @@ impl Count {
             (0..*tests).for_each(|_| println!("test skipped ... ignored, {reason}"));
         }
         self.print_failures();
-        println!(
-            "test result: {}",
-            self.to_string().replace(", ", "; ").replace("skipped", "ignored")
-        );
+        let counts = self.to_string().replace(", ", "; ").replace("skipped", "ignored");
+        println!("test result: {counts}");
     }
 
     pub(crate) fn print_failures(&self) {
@@ -158,7 +156,6 @@ mod tests {
             "==== 2 failed, 250 passed, 3 skipped in 20.15s ====",
             "7 passed in 0.5s",
             "test a::b                                             ... ",
-            "thread 'main' panicked at a.rs:1:2:",
             "---- a::b ----",
             "test panicked: 1 is not 2",
             "---- c::d stdout ----",
