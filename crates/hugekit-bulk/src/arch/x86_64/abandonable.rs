@@ -372,7 +372,7 @@ mod tests {
     #[test]
     fn version_of_each_streaming_routine_is_its_own() {
         let streaming = copy_routines().iter().filter(|routine| routine.kind() == Kind::Streaming);
-        let names: Vec<_> = streaming.map(|routine| routine.name()).collect();
+        let names: Vec<_> = streaming.map(CopyRoutine::name).collect();
         let versions = VERSIONS.iter().filter(|(_, version)| *version != AVX_CACHED);
         assert_eq!(names, versions.map(|(name, _)| *name).collect::<Vec<_>>());
     }
