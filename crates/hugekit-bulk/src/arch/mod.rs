@@ -28,7 +28,11 @@ use all::portable as imp;
 #[path = "x86_64/mod.rs"]
 mod imp;
 
-pub use imp::{abandonable, is_write, runs_on_valgrind};
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub mod abandonable;
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+pub use imp::abandonable;
+pub use imp::{is_write, runs_on_valgrind};
 
 /// Whether a routine leaves what it wrote in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

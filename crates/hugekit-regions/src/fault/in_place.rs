@@ -312,8 +312,9 @@ unsafe fn on_fault(
             None => Access::Unknown,
         };
         let is_copy = abandonable::is_interrupted(context);
-        // What a copy reads and faults at has been replaced, whatever serves the addresses.
-        let is_source = is_copy && access == Access::Read && is_fault;
+        // What a copy reads and faults at has been replaced, whatever serves the addresses. An access of which nothing
+        // is known may be such a read.
+        let is_source = is_copy && access != Access::Write && is_fault;
         // They are, unless a handler that was installed over ours has called it, with the mask of its own choice.
         let serve = || without_signals(|blocked| serve(process, access, blocked));
         if is_source || !serve() {

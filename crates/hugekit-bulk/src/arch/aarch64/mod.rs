@@ -1,14 +1,15 @@
 //! aarch64: `dc zva` and non-temporal pairs.
 
+pub(super) mod copy_instructions;
 mod stnp;
+mod syndrome;
 mod valgrind;
 mod zva;
 
+pub use self::syndrome::is_write;
 pub use self::valgrind::runs_on_valgrind;
 use super::all::{MEMCPY, MEMSET, always};
 use super::{ClearRoutine, CopyRoutine, Kind};
-
-pub use super::all::portable::{abandonable, is_write};
 
 pub(super) const CLEAR_ROUTINES: &[ClearRoutine] = &[
     MEMSET,

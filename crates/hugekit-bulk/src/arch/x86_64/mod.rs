@@ -1,7 +1,7 @@
 //! x86-64: string instructions, vector stores, and the instructions that write a whole line.
 
-pub mod abandonable;
 mod avx512;
+pub(super) mod copy_instructions;
 mod line;
 mod movnti;
 mod string;
