@@ -17,6 +17,7 @@
 #![allow(unsafe_code)]
 
 /// Where the guest is loaded. It uses memory up to [`END`].
+#[cfg(target_arch = "x86_64")]
 const START: u64 = 0x10_0000;
 
 /// The first byte that the guest's own code, tables and stack do not use.
