@@ -17,7 +17,7 @@ use crate::parallel::{Cancel, JobError, Progress, Report, Threads, WorkSharing};
 use crate::profile::{
     CLEAR_PLAIN_BELOW, COPY_PLAIN_BELOW, CacheState, Choice, PlainBelow, Profile,
 };
-use crate::sweep::{GIGANTIC_OVER_BYTES, Order, Reach, near_window};
+use crate::sweep::{Order, Reach, near_window};
 use hugekit_sys::ErrorKind;
 
 /// Who uses the memory next.
@@ -64,15 +64,6 @@ pub enum HintError {
         name: &'static str,
         /// What the CPU lacks.
         needs: &'static str,
-    },
-    /// An order of extents was asked for that cannot be kept: several threads share the memory, or it is a gigantic page.
-    #[error(
-        "{len} bytes have no order of extents: one thread keeps one, up to {GIGANTIC_OVER_BYTES} \
-         bytes, without progress and cancellation"
-    )]
-    OrderUnavailable {
-        /// The length of the memory in bytes.
-        len: usize,
     },
 }
 
@@ -165,7 +156,6 @@ pub struct Operation<'a, F: 'static> {
     target: Option<usize>,
     reuse: Reuse,
     source_reuse: Reuse,
-    order: Option<Order>,
     routine: Option<&'static Routine<F>>,
     near_bytes: Option<usize>,
     profile: Option<&'a Profile>,
@@ -185,7 +175,6 @@ impl<F> Default for Operation<'_, F> {
             target: None,
             reuse: Reuse::default(),
             source_reuse: Reuse::default(),
-            order: None,
             routine: None,
             near_bytes: None,
             profile: None,
@@ -212,14 +201,6 @@ impl<'a, F: Method> Operation<'a, F> {
     pub fn reuse(mut self, reuse: Reuse) -> Self {
         self.asks |= reuse.is_soon();
         self.reuse = reuse;
-        self
-    }
-
-    /// Sets the order of the extents, for those who compare orders. By default [`Order::for_folio`].
-    #[doc(hidden)]
-    pub fn order(mut self, order: Order) -> Self {
-        self.asks = true;
-        self.order = Some(order);
         self
     }
 
@@ -314,12 +295,11 @@ impl<'a, F: Method> Operation<'a, F> {
         let profile = self.profile_in_force();
         let plan = self.plan(len, profile);
         if !self.sharing.is_alone(len, profile) {
-            self.check_unordered(len)?;
             return self.share_far_then_near(start, len, profile, &plan, process);
         }
-        match plan.near {
-            None if self.order.is_none() => plan.far.run(0..len, &process).publish(),
-            _ => self.sweep(len, &plan, process),
+        match &plan.near {
+            None => plan.far.run(0..len, &process).publish(),
+            Some(near) => near.sweep(len, &plan.far, process),
         }
         Ok(Report { used: Some(plan.far.used(len)), ..Report::alone(len) })
     }
@@ -329,29 +309,6 @@ impl<'a, F: Method> Operation<'a, F> {
     #[inline(always)]
     fn is_plain(&self, len: usize) -> bool {
         !self.asks && len < F::plain_below().cold()
-    }
-
-    /// Extent by extent, in order. Out of line, so that what is done in one go inlines into its caller.
-    #[inline(never)]
-    fn sweep(
-        &self,
-        len: usize,
-        plan: &RoutinePlan<'_, F>,
-        process: impl Fn(&'static Routine<F>, Range<usize>) -> Unfenced,
-    ) {
-        let (target, near_bytes, near) = match plan.near {
-            Some(NearWindow { target, bytes, routine }) => (Some(target), bytes, Some(routine)),
-            None => (None, 0, None),
-        };
-        let order = self.order.unwrap_or_else(|| Order::for_folio(len, target));
-        let mut unfenced = Unfenced::nothing();
-        for extent in order.extents(len, target, near_bytes) {
-            unfenced = unfenced.and(match near.filter(|_| extent.reach == Reach::Near) {
-                Some(routine) => process(routine, extent.bytes),
-                None => plan.far.run(extent.bytes, &process),
-            });
-        }
-        unfenced.publish();
     }
 
     /// Threads share the far extents in chunks and in no order; the near window is the calling
@@ -392,19 +349,12 @@ impl<'a, F: Method> Operation<'a, F> {
         if let Some(target) = self.target.filter(|&target| target >= len) {
             return Err(HintError::TargetOutside { target, len });
         }
-        if len > GIGANTIC_OVER_BYTES && self.order != Some(Order::Sequential) {
-            self.check_unordered(len)?;
-        }
         match self.routine {
             Some(routine) if !routine.is_available() => {
                 Err(HintError::RoutineUnavailable { name: routine.name(), needs: routine.needs() })
             }
             _ => Ok(()),
         }
-    }
-
-    fn check_unordered(&self, len: usize) -> Result<(), HintError> {
-        self.order.map_or(Ok(()), |_| Err(HintError::OrderUnavailable { len }))
     }
 
     fn plan<'p>(&'p self, len: usize, profile: &'p Profile) -> RoutinePlan<'p, F> {
@@ -518,7 +468,26 @@ pub fn copy_routine_for(len: usize, reach: Reach) -> &'static CopyRoutine {
     }
 }
 
-impl<F> NearWindow<F> {
+impl<F: Method> NearWindow<F> {
+    /// Extent by extent, in order. Out of line, so that what is done in one go inlines into its caller.
+    #[inline(never)]
+    fn sweep(
+        &self,
+        len: usize,
+        far: &Far<'_, F>,
+        process: impl Fn(&'static Routine<F>, Range<usize>) -> Unfenced,
+    ) {
+        let order = Order::for_folio(len, Some(self.target));
+        let mut unfenced = Unfenced::nothing();
+        for extent in order.extents(len, Some(self.target), self.bytes) {
+            unfenced = unfenced.and(match extent.reach {
+                Reach::Near => process(self.routine, extent.bytes),
+                Reach::Far => far.run(extent.bytes, &process),
+            });
+        }
+        unfenced.publish();
+    }
+
     fn window(&self, len: usize) -> Range<usize> {
         near_window(len, self.target, self.bytes)
     }
@@ -536,7 +505,7 @@ impl HintError {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::TargetOutside { .. } | Self::OrderUnavailable { .. } => ErrorKind::Invalid,
+            Self::TargetOutside { .. } => ErrorKind::Invalid,
             Self::RoutineUnavailable { .. } => ErrorKind::Unsupported,
         }
     }
@@ -544,7 +513,41 @@ impl HintError {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Mutex, PoisonError};
+
     use super::*;
+    use crate::sweep::{GIGANTIC_OVER_BYTES, SUBPAGE_BYTES};
+    use crate::{ClearError, ClearOptions};
+
+    /// Pieces in the order in which they were processed.
+    fn processed(clear: &ClearOptions<'_>, len: usize) -> Vec<Range<usize>> {
+        let (memory, pieces) = (vec![0_u8; len], Mutex::new(Vec::new()));
+        let note = |_: &'static Routine<ClearFn>, piece: Range<usize>| {
+            pieces.lock().unwrap_or_else(PoisonError::into_inner).push(piece);
+            Unfenced::nothing()
+        };
+        clear.share::<ClearError>(memory.as_ptr(), len, note).unwrap();
+        pieces.into_inner().unwrap().into_iter().filter(|piece| !piece.is_empty()).collect()
+    }
+
+    #[test]
+    fn near_window_comes_last_by_threads_with_progress_and_cancellation_too() {
+        let (len, target) = (GIGANTIC_OVER_BYTES, 100 * SUBPAGE_BYTES + 7);
+        let (cancel, progress) = (Cancel::new(), |_: usize, _: usize| {});
+        // Nothing is timed that processes nothing.
+        let profile = Profile::current();
+        let alone = ClearOptions::new().target(target).profile(profile);
+        let by_threads = alone.clone().threads(Threads::Exactly(2));
+        let others = [alone.clone().progress(&progress), alone.clone().cancel(&cancel)];
+        for clear in [alone, by_threads].iter().chain(&others) {
+            let mut pieces = processed(clear, len);
+            let window = near_window(len, target, profile.near_bytes);
+            assert_eq!(pieces.last(), Some(&window), "{clear:?}");
+            pieces.sort_unstable_by_key(|piece| piece.start);
+            assert!(pieces.windows(2).all(|pair| pair[0].end == pair[1].start), "{pieces:?}");
+            assert_eq!((pieces[0].start, pieces[pieces.len() - 1].end), (0, len));
+        }
+    }
 
     #[test]
     fn chunk_around_a_window_is_what_lies_before_and_behind() {

@@ -286,6 +286,14 @@ mod tests {
     }
 
     #[test]
+    fn gigantic_folio_and_one_without_a_target_are_swept_ascending() {
+        let order = |len| Order::for_folio(len, Some(0));
+        assert_eq!(order(GIGANTIC_OVER_BYTES), Order::Sectioned);
+        assert_eq!(order(GIGANTIC_OVER_BYTES + 1), Order::Sequential);
+        assert_eq!(Order::for_folio(PAGE, None), Order::Sequential);
+    }
+
+    #[test]
     fn sweep_without_a_target_is_one_far_extent() {
         let extents: Vec<_> = Order::Sequential.extents(1 << 30, None, 1 << 20).collect();
         assert_eq!(extents, [SweepExtent { bytes: 0..1 << 30, reach: Reach::Far }]);

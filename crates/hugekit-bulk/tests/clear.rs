@@ -2,9 +2,8 @@
 
 mod common;
 
-use hugekit::{Cancel, ClearError, ClearOptions, HintError, Profile, Threads, clear};
+use hugekit::{ClearError, ClearOptions, HintError, Profile, clear};
 use hugekit_bulk::arch::clear_routines;
-use hugekit_bulk::sweep::{GIGANTIC_OVER_BYTES, Order};
 use hugekit_machine::CacheSizes;
 use hugekit_machine::cpu::{CpuModel, Vendor};
 use proptest::prelude::*;
@@ -66,28 +65,6 @@ fn clear_with_a_target_in_nothing_is_an_error() {
     for reuse in REUSES {
         assert_eq!(ClearOptions::new().reuse(reuse).run(&mut []).unwrap().bytes, 0);
     }
-}
-
-/// Threads, progress and cancellation know no order, and gigantic pages have none.
-#[test]
-fn clear_in_an_order_keeps_it_or_is_an_error_and_writes_nothing() {
-    let converging = ClearOptions::new().target(0).order(Order::Converging);
-    let (cancel, progress) = (Cancel::new(), |_: usize, _: usize| {});
-    let refused = [
-        (converging.clone().threads(Threads::Exactly(2)), GIGANTIC_OVER_BYTES),
-        (converging.clone().progress(&progress), GIGANTIC_OVER_BYTES),
-        (converging.clone().cancel(&cancel), GIGANTIC_OVER_BYTES),
-        (converging.clone(), GIGANTIC_OVER_BYTES + 1),
-    ];
-    for (options, len) in refused {
-        let mut bytes = surrounded(0, len, 0);
-        let error = options.run(&mut bytes).unwrap_err();
-        assert_eq!(error, ClearError::Hint(HintError::OrderUnavailable { len }));
-        assert!(bytes == surrounded(0, len, 0));
-    }
-    let mut bytes = surrounded(0, GIGANTIC_OVER_BYTES, 0);
-    converging.run(&mut bytes).unwrap();
-    assert!(bytes == expected(0, GIGANTIC_OVER_BYTES, 0));
 }
 
 #[test]

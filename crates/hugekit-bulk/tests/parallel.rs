@@ -11,7 +11,7 @@ use std::ptr;
 use std::sync::Mutex;
 
 use child::in_a_child;
-use common::{Hints, hints, len};
+use common::{hints, len};
 use hugekit::{
     Cancel, ClearError, ClearOptions, CopyError, CopyOptions, PopulateError, PopulateOptions,
     Profile, Threads,
@@ -46,7 +46,7 @@ proptest! {
         before in 0_usize..9000,
         len in len(),
         threads in prop_oneof![Just(Threads::Auto), (1_usize..4).prop_map(Threads::Exactly)],
-        hints in hints().prop_map(Hints::without_order),
+        hints in hints(),
         low in any::<bool>(),
     ) {
         let profile = small_chunks();
@@ -66,7 +66,7 @@ proptest! {
         skew in 0_usize..9000,
         len in len(),
         threads in prop_oneof![Just(Threads::Auto), (1_usize..4).prop_map(Threads::Exactly)],
-        hints in hints().prop_map(Hints::without_order),
+        hints in hints(),
         low in any::<bool>(),
     ) {
         let profile = small_chunks();

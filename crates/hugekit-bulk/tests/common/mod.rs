@@ -2,7 +2,6 @@
 
 use hugekit::{Method, Operation, Reuse};
 use hugekit_bulk::arch::Routine;
-use hugekit_bulk::sweep::{GIGANTIC_OVER_BYTES, Order};
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -14,7 +13,6 @@ pub(crate) const REUSES: [Reuse; 4] = [Reuse::Unknown, Reuse::Target, Reuse::All
 pub(crate) struct Hints {
     reuse: Reuse,
     target: Option<Index>,
-    order: Option<Order>,
     near_bytes: Option<usize>,
     routine: Option<Index>,
 }
@@ -23,14 +21,12 @@ pub(crate) fn hints() -> impl Strategy<Value = Hints> {
     (
         select(&REUSES[..]),
         option::of(any::<Index>()),
-        option::of(select(Order::ALL)),
         option::of(0_usize..1 << 20),
         option::of(any::<Index>()),
     )
-        .prop_map(|(reuse, target, order, near_bytes, routine)| Hints {
+        .prop_map(|(reuse, target, near_bytes, routine)| Hints {
             reuse,
             target,
-            order,
             near_bytes,
             routine,
         })
@@ -42,12 +38,6 @@ pub(crate) fn len() -> impl Strategy<Value = usize> {
 }
 
 impl Hints {
-    /// For threads, which keep no order.
-    #[allow(dead_code, reason = "not every test has threads")]
-    pub(crate) fn without_order(self) -> Self {
-        Self { order: None, ..self }
-    }
-
     /// An operation on `len` bytes that has been told all this.
     pub(crate) fn operation<F: Method>(
         &self,
@@ -58,9 +48,6 @@ impl Hints {
         let mut operation = Operation::new().reuse(self.reuse);
         if let Some(target) = self.target.filter(|_| len > 0) {
             operation = operation.target(target.index(len));
-        }
-        if let Some(order) = self.order.filter(|_| len <= GIGANTIC_OVER_BYTES) {
-            operation = operation.order(order);
         }
         if let Some(bytes) = self.near_bytes {
             operation = operation.near_bytes(bytes);

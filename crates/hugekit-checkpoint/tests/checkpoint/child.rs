@@ -49,6 +49,11 @@ pub(crate) fn start(settings: &Settings) -> Child {
         .unwrap()
 }
 
+/// What it said. It has ended.
+pub(crate) fn said(child: Child) -> String {
+    String::from_utf8_lossy(&child.wait_with_output().unwrap().stdout).into_owned()
+}
+
 fn run_fork_if_asked() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [first, pid, api] = &arguments[..] else { return };

@@ -40,7 +40,7 @@ fn killed(victim: Victim) {
     for _ in 0..kills() {
         whole += u32::from(kill_one(&mut scene, victim, longest));
         if victim == Victim::Vm {
-            scene = Scene::start(Pages::Base);
+            scene = scene.restarted();
         }
     }
     eprintln!("{victim:?}: {whole} of {} were whole, in {longest:?}", kills());

@@ -20,7 +20,12 @@ use crate::scene::{
 const USUAL: u32 = 12;
 
 pub(crate) fn kills() -> u32 {
-    std::env::var("HUGEKIT_CHECKPOINT_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(USUAL)
+    asked().unwrap_or(USUAL)
+}
+
+/// How many kills are asked for.
+pub(crate) fn asked() -> Option<u32> {
+    std::env::var("HUGEKIT_CHECKPOINT_KILLS").ok()?.parse().ok()
 }
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -112,7 +117,7 @@ fn check_words(full: &Path, delta: &Path, seeds: [u64; 2]) {
 }
 
 /// Twice that of one that is not killed: the guest does not write meanwhile.
-fn usual_time(scene: &mut Scene) -> Duration {
+pub(crate) fn usual_time(scene: &mut Scene) -> Duration {
     let since = Instant::now();
     assert!(child::start(&scene.settings()).wait().unwrap().success());
     let time = since.elapsed();
@@ -130,8 +135,9 @@ fn await_free(scene: &Scene) {
     }
 }
 
-/// A process that was killed claims the VM until the kernel has ended it.
-fn save_when_the_guard_has_ended(scene: &Scene) {
+/// A process that was killed claims the VM until the kernel has ended it. So does a pager until it
+/// has put the memory of a complete VM on huge pages.
+pub(crate) fn save_when_it_is_free(scene: &Scene) {
     let until = Instant::now() + LONGEST_WAIT;
     loop {
         match checkpoint(&scene.settings()) {
@@ -163,7 +169,7 @@ fn guard_killed() {
     if scene.output().exists() {
         fs::remove_dir_all(scene.output()).unwrap();
     }
-    save_when_the_guard_has_ended(&scene);
+    save_when_it_is_free(&scene);
     check_file(&scene.saved().memory, SEED);
     scene.check_runs_free();
 }

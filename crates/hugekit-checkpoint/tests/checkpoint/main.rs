@@ -7,6 +7,8 @@ mod fork_kills;
 mod forks;
 mod hostile;
 mod kills;
+mod other_kills;
+mod pager_child;
 mod proxy;
 mod saved;
 mod scene;
@@ -17,6 +19,7 @@ use libtest_mimic::{Arguments, Trial};
 fn main() {
     hugekit_guests::small_vmm::run_if_asked();
     child::run_if_asked();
+    pager_child::run_if_asked();
     let mut arguments = Arguments::from_args();
     // Guests share the machine's memory and CPUs, and each one polls.
     arguments.test_threads = Some(1);
@@ -26,6 +29,7 @@ fn main() {
         small::trials(),
         hostile::trials(),
         kills::trials(),
+        other_kills::trials(),
         forks::trials(),
         fork_kills::trials(),
     ];

@@ -28,6 +28,11 @@ pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// virtualization.
 pub(crate) const QUIET: Duration = Duration::from_millis(300);
 
+/// What VMs touch first is not recorded.
+pub(crate) fn pager_settings(socket: PathBuf) -> hugekit_pager::Settings {
+    hugekit_pager::Settings { record: Duration::ZERO, ..hugekit_pager::Settings::new(socket) }
+}
+
 /// A pager of this process, which ends when this is dropped.
 pub(crate) struct PagerThread {
     pub(crate) socket: PathBuf,
@@ -42,11 +47,7 @@ impl PagerThread {
     }
 
     pub(crate) fn start_from(socket: PathBuf, source: Source, prefetch: bool) -> Self {
-        let settings = hugekit_pager::Settings {
-            prefetch,
-            record: Duration::ZERO,
-            ..hugekit_pager::Settings::new(socket.clone())
-        };
+        let settings = hugekit_pager::Settings { prefetch, ..pager_settings(socket.clone()) };
         let pager = Pager::start(settings, source).unwrap();
         let (came, stop) = std::os::unix::net::UnixStream::pair().unwrap();
         let (sender, events) = mpsc::channel();
@@ -87,12 +88,35 @@ pub(crate) struct Scene {
 impl Scene {
     /// A guest with the pattern, that needs no pager any more.
     pub(crate) fn start(pages: Pages) -> Self {
-        let (folder, snapshot) = origin(pages);
-        let pager = PagerThread::start(folder.path().join("p.sock"), &snapshot.memory, true);
-        let vmm = Firecracker::start(folder.path(), "clone").unwrap();
-        vmm.load_by_handler(&snapshot, &pager.socket, true).unwrap();
+        Self::in_folder(origin(pages).0)
+    }
+
+    /// Ends the guest, and restores it again from the first snapshot.
+    pub(crate) fn restarted(self) -> Self {
+        Self::in_folder(self.end())
+    }
+
+    fn in_folder(folder: TempDir) -> Self {
+        let memory = Snapshot::in_folder(folder.path()).memory;
+        let pager = PagerThread::start(folder.path().join("p.sock"), &memory, true);
+        let scene = Self::load(folder, &pager.socket);
         pager.await_complete();
+        scene
+    }
+
+    /// As [`restarted`](Self::restarted), by a pager that may supply its memory still.
+    pub(crate) fn served_by(self, pager: &Path) -> Self {
+        Self::load(self.end(), pager)
+    }
+
+    fn load(folder: TempDir, pager: &Path) -> Self {
+        let vmm = Firecracker::start(folder.path(), "clone").unwrap();
+        vmm.load_by_handler(&Snapshot::in_folder(folder.path()), pager, true).unwrap();
         Self { vmm, folder }
+    }
+
+    fn end(self) -> TempDir {
+        self.folder
     }
 
     pub(crate) fn api(&self) -> PathBuf {

@@ -138,8 +138,8 @@ impl Clearer {
             Method::PageAtATime => clear_pages(self.string, folio),
             // Gigantic pages have no neighbourhood in the published work.
             Method::Extents if folio.len() > GIGANTIC_OVER_BYTES => run(&published, folio),
-            Method::Extents => run(&published.target(target).order(Order::Sectioned), folio),
-            Method::Converging => run(&published.target(target).order(Order::Converging), folio),
+            Method::Extents => run(&published.target(target), folio),
+            Method::Converging => clear_converging(self.string, folio, target),
             Method::Engine => {
                 let engine = ClearOptions::new().target(target).reuse(reuse);
                 run(&self.only.iter().fold(engine, |engine, only| engine.routine(only)), folio);
@@ -154,6 +154,18 @@ fn clear_pages(routine: &ClearRoutine, folio: &mut [u8]) {
     let mut unfenced = Unfenced::nothing();
     for page in folio.chunks_mut(SUBPAGE_BYTES) {
         // SAFETY: the page is ours alone; `string_routine` is available everywhere.
+        unfenced = unfenced.and(unsafe { routine.run(page.as_mut_ptr(), page.len()) });
+    }
+    unfenced.publish();
+}
+
+/// The engine has no such order.
+#[allow(unsafe_code)]
+fn clear_converging(routine: &ClearRoutine, folio: &mut [u8], target: usize) {
+    let mut unfenced = Unfenced::nothing();
+    for extent in Order::Converging.extents(folio.len(), Some(target), PUBLISHED_NEAR_BYTES) {
+        let page = &mut folio[extent.bytes];
+        // SAFETY: as for `clear_pages`.
         unfenced = unfenced.and(unsafe { routine.run(page.as_mut_ptr(), page.len()) });
     }
     unfenced.publish();
@@ -259,7 +271,8 @@ mod tests {
 
     #[test]
     fn every_method_clears_the_whole_folio() {
-        for folio in [2 * MIB, 8 * MIB] {
+        for (folio, converges) in [(2 * MIB, true), (8 * MIB, false)] {
+            assert_eq!(methods(folio).contains(&Method::Converging), converges);
             for method in methods(folio) {
                 let mut bytes = vec![1; folio];
                 let clearer = Clearer { method, string: string_routine(), only: None };
