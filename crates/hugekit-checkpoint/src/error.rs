@@ -190,8 +190,8 @@ impl CheckpointError {
                  prints \"left to the kernel\"",
             ),
             Self::Layout { .. } => Some(
-                "take a stock snapshot: the regions of a VM with more than 3 GiB or with \
-                 hot-plugged memory cannot be told apart",
+                "take a stock snapshot: the regions of a VM with hot-plugged memory cannot be \
+                 told apart, and those above 3 GiB only if hugekit pager has restored the VM",
             ),
             Self::Previous { .. } => Some(
                 "name the folders of earlier checkpoints of this VM, the full one first, or save \

@@ -2,9 +2,10 @@
 //!
 //! Firecracker maps each region of guest memory privately and without a reservation. The sizes of
 //! the regions follow from the VM's size, and each one must fit exactly one mapping: to guess would
-//! save wrong bytes.
+//! save wrong bytes. Regions that lie beside each other are one mapping, whose parts the order tells
+//! that the pager has kept.
 
-use hugekit_pager::vmm::{Mapping, Region};
+use hugekit_pager::vmm::{Mapping, Region, RegionOrder};
 
 /// Guest memory below the addresses of 32-bit devices, on x86-64.
 const BELOW_DEVICES: u64 = 3 << 30;
@@ -27,20 +28,45 @@ fn goes_on_in(mapping: &Mapping, next: &Mapping) -> bool {
 
 /// The regions of a VM of this many bytes, in the order of their offsets; `None` if they cannot be
 /// told.
-pub(crate) fn guest_memory(mappings: &[Mapping], bytes: u64) -> Option<Vec<Region>> {
-    let mappings = joined(mappings);
+pub(crate) fn guest_memory(
+    mappings: &[Mapping],
+    bytes: u64,
+    order: Option<RegionOrder>,
+) -> Option<Vec<Region>> {
+    let (mappings, sizes) = (joined(mappings), sizes(bytes));
+    let apart = || sizes.iter().map(|&len| only_start(&mappings, len)).collect();
+    let beside_each_other = || Some(starts_beside(only_start(&mappings, bytes)?, &sizes, order?));
+    let starts: Vec<u64> = Option::or_else(apart(), beside_each_other)?;
     let mut offset = 0;
-    let region = |len| {
-        let fits = |mapping: &&Mapping| {
-            may_be_guest_memory(mapping) && mapping.addresses.end - mapping.addresses.start == len
-        };
-        let mut fitting = mappings.iter().filter(fits);
-        let (Some(only), None) = (fitting.next(), fitting.next()) else { return None };
-        let region = Region { start: only.addresses.start, len, offset };
+    let region = |(start, len)| {
+        let region = Region { start, len, offset };
         offset += len;
-        Some(region)
+        region
     };
-    sizes(bytes).into_iter().map(region).collect()
+    Some(starts.into_iter().zip(sizes).map(region).collect())
+}
+
+/// Where the only mapping starts that may be guest memory and has this length.
+fn only_start(mappings: &[Mapping], len: u64) -> Option<u64> {
+    let fits = |mapping: &&Mapping| {
+        may_be_guest_memory(mapping) && mapping.addresses.end - mapping.addresses.start == len
+    };
+    let mut fitting = mappings.iter().filter(fits);
+    let only = fitting.next()?;
+    fitting.next().is_none().then_some(only.addresses.start)
+}
+
+/// Where regions of these sizes start that lie beside each other, from `start` on.
+fn starts_beside(start: u64, sizes: &[u64], order: RegionOrder) -> Vec<u64> {
+    let is_below = |index: usize, other: usize| match order {
+        RegionOrder::Ascending => other < index,
+        RegionOrder::Descending => other > index,
+    };
+    let below = |index| -> u64 {
+        let sizes = sizes.iter().enumerate().filter(|&(other, _)| is_below(index, other));
+        sizes.map(|(_, len)| len).sum()
+    };
+    (0..sizes.len()).map(|index| start + below(index)).collect()
 }
 
 fn joined(mappings: &[Mapping]) -> Vec<Mapping> {
@@ -86,18 +112,18 @@ VmFlags: rd wr mr mw me nr ht \n\
         assert!(!mappings[2].is_served() && !mappings[2].is_protected());
         let (start, len) = (0x7f00_0000_0000, 128 << 20);
         let base = Region { start, len, offset: 0 };
-        assert_eq!(guest_memory(&mappings, len), Some(vec![base]));
+        assert_eq!(guest_memory(&mappings, len, None), Some(vec![base]));
         let (start, len) = (0x7f00_2000_0000, 64 << 20);
         let hugetlb = Region { start, len, offset: 0 };
-        assert_eq!(guest_memory(&mappings, len), Some(vec![hugetlb]));
-        assert_eq!(guest_memory(&mappings, 32 << 20), None);
+        assert_eq!(guest_memory(&mappings, len, None), Some(vec![hugetlb]));
+        assert_eq!(guest_memory(&mappings, 32 << 20, None), None);
     }
 
     #[test]
     fn two_mappings_of_one_size_are_ambiguous() {
         let one = Mapping::parse(SMAPS)[0].clone();
         let other = Mapping { addresses: 0x1000_0000..0x1800_0000, ..one.clone() };
-        assert_eq!(guest_memory(&[one, other], 128 << 20), None);
+        assert_eq!(guest_memory(&[one, other], 128 << 20, None), None);
     }
 
     #[test]
@@ -106,10 +132,13 @@ VmFlags: rd wr mr mw me nr ht \n\
         let (start, end) = (all.addresses.start, all.addresses.end);
         let part = |addresses| Mapping { addresses, ..all.clone() };
         let halves = [part(start..start + (2 << 20)), part(start + (2 << 20)..end)];
-        assert_eq!(guest_memory(&halves, 64 << 20), guest_memory(slice::from_ref(&all), 64 << 20));
-        assert!(guest_memory(&halves, 64 << 20).is_some());
+        assert_eq!(
+            guest_memory(&halves, 64 << 20, None),
+            guest_memory(slice::from_ref(&all), 64 << 20, None)
+        );
+        assert!(guest_memory(&halves, 64 << 20, None).is_some());
         let apart = [part(start..start + (2 << 20)), part(start + (4 << 20)..end)];
-        assert_eq!(guest_memory(&apart, 64 << 20), None);
+        assert_eq!(guest_memory(&apart, 64 << 20, None), None);
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -118,8 +147,21 @@ VmFlags: rd wr mr mw me nr ht \n\
         let one = Mapping::parse(SMAPS)[0].clone();
         let low = Mapping { addresses: 8 << 30..11 << 30, ..one.clone() };
         let high = Mapping { addresses: 4 << 30..5 << 30, ..one };
-        let regions = guest_memory(&[high, low], 4 << 30).unwrap();
+        let regions = guest_memory(&[high, low], 4 << 30, None).unwrap();
         let places: Vec<_> = regions.iter().map(|region| (region.start, region.offset)).collect();
         assert_eq!(places, [(8 << 30, 0), (4 << 30, 3 << 30)]);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn merged_regions_are_told_by_their_order() {
+        let all = Mapping { addresses: 8 << 30..12 << 30, ..Mapping::parse(SMAPS)[0].clone() };
+        let starts = |order| -> Option<Vec<u64>> {
+            let regions = guest_memory(slice::from_ref(&all), 4 << 30, order)?;
+            Some(regions.iter().map(|region| region.start).collect())
+        };
+        assert_eq!(starts(None), None);
+        assert_eq!(starts(Some(RegionOrder::Ascending)), Some(vec![8 << 30, 11 << 30]));
+        assert_eq!(starts(Some(RegionOrder::Descending)), Some(vec![9 << 30, 8 << 30]));
     }
 }

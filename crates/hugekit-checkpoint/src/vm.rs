@@ -82,10 +82,14 @@ impl Vm {
 
     fn find_regions(&mut self, bytes: u64) -> Result<(), CheckpointError> {
         let (pid, mappings) = (self.pid(), self.mappings()?);
-        let regions = guest_memory(&mappings, bytes);
+        let regions = guest_memory(&mappings, bytes, self.faults.region_order());
         let regions = regions.ok_or(CheckpointError::Layout { pid, bytes })?;
         let is_guest = |mapping: &&Mapping| {
-            regions.iter().any(|region| region.addresses().contains(&mapping.addresses.start))
+            let is_part = |region: &Region| {
+                let Range { start, end } = region.addresses();
+                start < mapping.addresses.end && mapping.addresses.start < end
+            };
+            regions.iter().any(is_part)
         };
         let of_guest: Vec<&Mapping> = mappings.iter().filter(is_guest).collect();
         if of_guest.iter().any(|mapping| mapping.is_served()) {

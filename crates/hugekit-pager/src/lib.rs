@@ -34,6 +34,7 @@ mod orphans;
 mod pager;
 mod pager_record;
 mod process;
+mod region_order;
 mod served;
 mod settings;
 mod smaps;
@@ -58,6 +59,7 @@ pub mod vmm {
     pub use crate::handler::Handler;
     pub use crate::layout::Region;
     pub use crate::process::Process;
+    pub use crate::region_order::RegionOrder;
     pub use crate::smaps::Mapping;
     pub use crate::userfaultfd::{MESSAGE_WORDS, Message, Userfaultfd};
 }

@@ -7,6 +7,7 @@ mod fork_kills;
 mod forks;
 mod hostile;
 mod kills;
+mod large;
 mod other_kills;
 mod pager_child;
 mod proxy;
@@ -28,6 +29,7 @@ fn main() {
         deltas::trials(),
         small::trials(),
         hostile::trials(),
+        large::trials(),
         kills::trials(),
         other_kills::trials(),
         forks::trials(),

@@ -18,6 +18,7 @@ use crate::error::{Refusal, VmError};
 use crate::event::Completed;
 use crate::layout::{Layout, Piece, base_page};
 use crate::process::Process;
+use crate::region_order::RegionOrder;
 use crate::source::{Source, SourceError};
 use crate::state::State;
 use crate::userfaultfd::Userfaultfd;
@@ -67,7 +68,8 @@ impl Vm {
         Self { process, faults, layout, source, state, block, done }
     }
 
-    /// Has this descriptor serve all regions, which it does already unless the VMM lied.
+    /// Has this descriptor serve all regions, which it does already unless the VMM lied, and keep
+    /// their order.
     pub(crate) fn register(faults: &Userfaultfd, layout: &Layout) -> Result<(), Refusal> {
         for region in layout.regions() {
             let refused = |errno: rustix::io::Errno| Refusal::NotRegistered {
@@ -75,6 +77,9 @@ impl Vm {
                 source: errno.into(),
             };
             faults.register(&region.addresses()).map_err(refused)?;
+        }
+        if let Some(order) = RegionOrder::of(layout) {
+            faults.keep_order(order);
         }
         Ok(())
     }
