@@ -15,7 +15,7 @@ use crate::run::{self, target_dir};
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
 
-/// Emulated CPUs that differ in the bytes that `dc zva` clears: 512, 256 and 64; and what is tested on them.
+/// Emulated CPUs that differ in the bytes that `dc zva` clears: 512, 256 and 64, and the tests of each.
 const CPUS: [(&str, &[&str]); 3] = [("max", &TESTS), ("a64fx", &DC_ZVA), ("cortex-a72", &DC_ZVA)];
 
 /// None of these tests needs system calls that the emulator lacks, such as userfaultfd; tests that do are ignored there.
