@@ -16,8 +16,9 @@
 //! | [`Converging`](Order::Converging) | target subpage last, 2018 | single subpages, the farthest from the target first |
 //! | [`Sectioned`](Order::Sectioned) | clearing in extents, 2023 | left far, right far, then the window |
 //!
-//! Empty extents are skipped and far extents are never split further, because an instruction that
-//! knows the real length of what it clears is the point of the 2023 work. Nothing here allocates.
+//! Empty extents are skipped. A sweep never splits far extents, because an instruction that
+//! knows the real length of what it clears is the point of the 2023 work. Callers with threads,
+//! progress or learning do split them. Nothing here allocates.
 
 use std::ops::Range;
 

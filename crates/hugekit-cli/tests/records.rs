@@ -108,10 +108,49 @@ fn an_unknown_id_says_where_it_was_looked_for() {
         .stderr(contains("no record '2026' among the 0").and(contains("--list")));
 }
 
+/// The verdict on each claim whose line has these words.
+fn verdicts<'a>(printed: &'a str, words: &str) -> Vec<&'a str> {
+    let lines = printed.lines().filter(|line| line.contains(words));
+    lines.map(|line| line.trim_start_matches("· ").split(": ").next().unwrap()).collect()
+}
+
+/// One line for each claim.
+fn unwrapped(printed: &[u8]) -> String {
+    String::from_utf8(printed.to_vec()).unwrap().replace("\n    ", " ").replace("\n  ", "\n")
+}
+
+#[test]
+fn a_report_ends_with_a_verdict_for_each_claim() {
+    let data = tempfile::tempdir().unwrap();
+    let run = ["lab", "clear", "--memory", "64MiB", "--rounds", "6"];
+    let run = hugekit(data.path()).args(run).assert().success().get_output().clone();
+    let (_, reported) = std::str::from_utf8(&run.stdout).unwrap().split_once("claims\n").unwrap();
+    let reported = unwrapped(reported.as_bytes());
+    let of_pages = verdicts(&reported, "extent clears 2MiB faster");
+    assert!(matches!(of_pages[..], ["reproduced" | "not reproduced"]), "{reported}");
+    assert!(reported.contains("the same for 1GiB: it needs `--memory 1GiB`; "), "{reported}");
+    assert!(!reported.contains("ktask"), "{reported}");
+
+    let all = hugekit(data.path()).args(["lab", "--claims"]).assert().success();
+    let all = unwrapped(&all.get_output().stdout);
+    assert_eq!(verdicts(&all, "extent clears 2MiB faster"), of_pages);
+    for (words, why) in [
+        ("so all of fork(2)", "two kernels"),
+        ("2 threads clear", "`hugekit lab parallel` measures it; published 1.88–2.54"),
+    ] {
+        assert_eq!(verdicts(&all, words), ["not testable here"], "{all}");
+        assert!(all.contains(why), "{all}");
+    }
+}
+
 #[test]
 fn what_looks_measures_nothing() {
-    for arguments in [["--list", "--quick"], ["--show=last", "--setup"], ["--show=last", "stores"]]
-    {
+    for arguments in [
+        ["--list", "--quick"],
+        ["--show=last", "--setup"],
+        ["--show=last", "stores"],
+        ["--claims=last", "--quick"],
+    ] {
         hugekit(Path::new("/dev/null")).arg("lab").args(arguments).assert().code(2).stdout("");
     }
 }

@@ -21,5 +21,5 @@ pub use observer::{Interrupted, Observer, Quiet};
 pub use options::Options;
 pub use record::plain::plain;
 pub use record::{Difference, Elsewhere, Published, archive, compare};
-pub use report::finding;
+pub use report::{claims, finding};
 pub use run::{Outcome, run};

@@ -1,5 +1,6 @@
 //! `hugekit lab`: arguments, flow, exit code.
 
+mod claims;
 mod compare;
 mod kept;
 mod summary;
@@ -70,8 +71,11 @@ pub(crate) struct Lab {
     /// Print a record, by file, by ID or its first characters, or `last`; measure nothing
     #[arg(long, value_name = "ID|FILE", conflicts_with_all = MEASURING)]
     show: Option<Operand>,
+    /// Print a verdict for each published claim from a record [default: last]; measure nothing
+    #[arg(long, value_name = "ID|FILE", num_args = 0..=1, default_missing_value = "last", conflicts_with_all = MEASURING, conflicts_with_all = ["show", "json", "html"])]
+    claims: Option<Operand>,
     /// Compare two records, by ID or file; measure nothing
-    #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with_all = MEASURING, conflicts_with = "show")]
+    #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with_all = MEASURING, conflicts_with_all = ["show", "claims"])]
     compare: Option<Vec<Operand>>,
     /// With --compare: exit with 3 if a case is slower by more than this many percent
     #[arg(long, value_name = "PERCENT", requires = "compare", value_parser = percent)]
@@ -122,6 +126,10 @@ impl Lab {
         if let Some(operand) = &self.show {
             let (name, record) = operand.read()?;
             self.open_sinks()?.write(&name, &record, &table::whole(&record))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        if let Some(operand) = &self.claims {
+            write_out(&claims::every(&operand.read()?.1))?;
             return Ok(ExitCode::SUCCESS);
         }
         match self.compare.as_deref() {

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use anstyle::{AnsiColor, Style};
 use hugekit_lab::record::{Experiment, Record};
 
-use super::table;
+use super::{claims, table};
 use crate::text::{COLUMNS, wrap};
 
 const BOLD: Style = Style::new().bold();
@@ -46,6 +46,7 @@ pub(super) fn warnings(record: &Record) -> String {
         let _ = writeln!(text, "  none");
     }
     render_uncontrolled(&mut text, record);
+    claims::render(&mut text, record);
     text
 }
 

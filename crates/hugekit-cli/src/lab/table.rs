@@ -10,6 +10,7 @@ use hugekit_lab::record::{Case, Distribution, Experiment, Machine, Ratio, Record
 use hugekit_lab::size::Size;
 use hugekit_lab::{EXPERIMENTS, Published};
 
+use super::claims;
 use super::summary::{self, render_indented};
 use crate::text::{COLUMNS, wrap};
 
@@ -32,6 +33,7 @@ pub(super) fn details(record: &Record) -> String {
     render_machine(&mut text, &record.machine);
     record.experiments.iter().for_each(|experiment| render_experiment(&mut text, experiment));
     summary::render_uncontrolled(&mut text, record);
+    claims::render(&mut text, record);
     text
 }
 

@@ -35,15 +35,30 @@ pub struct Host {
 
 /// The first release that clears huge pages in ranges: one call for all of the pages between two looks at the
 /// scheduler, where earlier ones make one for each base page.
-const CLEARS_IN_RANGES: u32 = 7;
+const CLEARS_IN_RANGES: (u32, u32) = (7, 0);
+
+/// The first release whose `fork(2)` copies the entries of a folio's pages by runs.
+const FORKS_BY_RUNS: (u32, u32) = (6, 9);
 
 impl Host {
     /// Whether the kernel clears huge pages in ranges, by its release; `None` if that begins with no number. A
     /// distribution may have taken the change into an earlier one.
     #[must_use]
     pub fn clears_in_ranges(&self) -> Option<bool> {
-        let major = self.kernel.split('.').next()?.parse::<u32>().ok()?;
-        Some(major >= CLEARS_IN_RANGES)
+        Some(self.release()? >= CLEARS_IN_RANGES)
+    }
+
+    /// Whether `fork(2)` copies page tables by runs, under the same conditions.
+    #[must_use]
+    pub fn forks_by_runs(&self) -> Option<bool> {
+        Some(self.release()? >= FORKS_BY_RUNS)
+    }
+
+    /// The first two numbers of the release.
+    fn release(&self) -> Option<(u32, u32)> {
+        let is_dot = |c: char| !c.is_ascii_digit();
+        let mut numbers = self.kernel.split(is_dot).map(str::parse);
+        Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
     }
 
     /// Reads the surroundings.
@@ -102,18 +117,21 @@ mod tests {
     }
 
     #[test]
-    fn kernels_clear_in_ranges_from_one_release_on() {
-        let clears = |release: &str| {
+    fn kernels_clear_in_ranges_and_fork_by_runs_from_one_release_on() {
+        let does = |release: &str| {
             let files = Files::new().unwrap();
             files.file("/proc/sys/kernel/osrelease", release);
-            Host::read(&Root::at(files.path())).unwrap().clears_in_ranges()
+            let host = Host::read(&Root::at(files.path())).unwrap();
+            host.clears_in_ranges().zip(host.forks_by_runs())
         };
-        assert_eq!(clears("6.18.5-generic"), Some(false));
-        assert_eq!(clears("6.19.0"), Some(false));
-        assert_eq!(clears("7.0.0-rc1"), Some(true));
-        assert_eq!(clears("7.0-custom"), Some(true));
-        assert_eq!(clears("10.2.0"), Some(true));
-        assert_eq!(clears("next"), None);
+        assert_eq!(does("6.8.12"), Some((false, false)));
+        assert_eq!(does("6.9-rc1"), Some((false, true)));
+        assert_eq!(does("6.18.5-generic"), Some((false, true)));
+        assert_eq!(does("6.19.0"), Some((false, true)));
+        assert_eq!(does("7.0.0-rc1"), Some((true, true)));
+        assert_eq!(does("7.0-custom"), Some((true, true)));
+        assert_eq!(does("10.2.0"), Some((true, true)));
+        assert_eq!(does("next"), None);
     }
 
     #[test]

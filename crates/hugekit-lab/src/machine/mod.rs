@@ -1,5 +1,6 @@
 //! The machine that a record was made on, read from its files.
 
+mod conditions;
 pub(crate) mod cpus;
 pub(crate) mod memory;
 pub(crate) mod settings;
@@ -10,6 +11,9 @@ use hugekit_machine::limits::Allowed;
 use hugekit_machine::{Memory, Root, cache};
 
 use crate::record::Machine;
+use crate::record::published::Kernel;
+
+pub(crate) use conditions::here;
 
 impl Machine {
     /// The machine that these files describe. Of hardware counters the run knows that counts.
@@ -28,24 +32,29 @@ impl Machine {
             hypervisor,
             cache_bytes: caches.unwrap_or_default(),
             memory_bytes: Memory::read(root).map_or(0, |memory| memory.total),
+            nodes: conditions::nodes(root),
+            turbo: conditions::turbo(root),
+            governor: conditions::governor(root),
             // Known to the run that counted.
             hardware_counters: String::new(),
         }
     }
 }
 
-/// The running kernel, as the conditions of figures name it.
-pub(crate) fn kernel() -> String {
-    format!("Linux {}", rustix::system::uname().release().to_string_lossy())
+/// The running kernel where it clears huge pages, and how, as far as its release says.
+pub(crate) fn clearing_kernel() -> Kernel {
+    kernel(Host::clears_in_ranges, ["clearing page by page", "clearing in ranges"])
 }
 
-/// The same where huge pages are cleared by it: how, as far as its release says.
-pub(crate) fn clearing_kernel() -> String {
-    match Host::read(&Root::default()).ok().and_then(|host| host.clears_in_ranges()) {
-        Some(true) => format!("{}, clearing in ranges", kernel()),
-        Some(false) => format!("{}, clearing page by page", kernel()),
-        None => kernel(),
-    }
+/// The same where it copies page tables.
+pub(crate) fn forking_kernel() -> Kernel {
+    kernel(Host::forks_by_runs, ["forking entry by entry", "forking by runs"])
+}
+
+fn kernel(does: fn(&Host) -> Option<bool>, [no, yes]: [&str; 2]) -> Kernel {
+    let name = format!("Linux {}", rustix::system::uname().release().to_string_lossy());
+    let does = Host::read(&Root::default()).ok().and_then(|host| does(&host));
+    Kernel::new(name, does.map(|does| if does { yes } else { no }))
 }
 
 fn unknown() -> String {

@@ -142,15 +142,18 @@ fn reason(error: &io::Error) -> String {
     }
 }
 
-/// The counts of `getrusage(2)`, of all threads.
+/// The counts of `getrusage(2)`, of all threads and of children that have ended: some cases are processes.
 fn usage() -> Readings {
-    let usage = Usage::of(Who::ThisProcess);
-    let always = |count: u64| Reading { count: count as f64, ..Reading::default() };
+    let both = [Who::ThisProcess, Who::EndedChildren].map(Usage::of);
+    let sum = |of: fn(&Usage) -> u64| {
+        let count = both.iter().map(of).sum::<u64>() as f64;
+        Reading { count, ..Reading::default() }
+    };
     Readings::from([
-        ("minor-faults", always(usage.minor_faults)),
-        ("major-faults", always(usage.major_faults)),
-        ("voluntary-switches", always(usage.voluntary_switches)),
-        ("involuntary-switches", always(usage.involuntary_switches)),
+        ("minor-faults", sum(|usage| usage.minor_faults)),
+        ("major-faults", sum(|usage| usage.major_faults)),
+        ("voluntary-switches", sum(|usage| usage.voluntary_switches)),
+        ("involuntary-switches", sum(|usage| usage.involuntary_switches)),
     ])
 }
 
@@ -267,6 +270,8 @@ mod tests {
     use crate::Quiet;
     use crate::measure::sampler::{Plan, try_alternate};
     use crate::record::Unit;
+    use crate::size::Size;
+    use crate::workloads::forking::process;
 
     fn case(id: &str, samples: &[f64]) -> Case {
         Case::new(id, Unit::Microseconds, samples.to_vec())
@@ -299,6 +304,24 @@ mod tests {
         // Other tests of this process fault meanwhile.
         assert!(faults(0) >= 2000.0 && faults(0) > faults(1), "{counters:?}");
         assert!(counting.take(&cases).is_empty());
+    }
+
+    #[test]
+    fn faults_of_a_child_that_has_ended_are_counted_for_its_case() {
+        let counting = Counting::new(&Quiet);
+        let mut sample = 0.0;
+        let rounds = try_alternate(Plan::exactly(3), 1, &counting, |_| {
+            let in_child = || {
+                fault(5000);
+                true
+            };
+            process(Size(5000 * 4096), in_child)?.wait()?;
+            sample += 1.0;
+            Ok(sample)
+        });
+        let cases = [case("child", &rounds.unwrap().samples[0])];
+        let faults = counting.take(&cases)[0].per_round["minor-faults"];
+        assert!(faults >= 5000.0, "{faults}");
     }
 
     #[test]

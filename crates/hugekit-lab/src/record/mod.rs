@@ -71,6 +71,15 @@ pub struct Machine {
     pub cache_bytes: Vec<usize>,
     /// Memory of the machine in bytes.
     pub memory_bytes: u64,
+    /// Nodes of the memory, if the machine says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<usize>,
+    /// Whether CPUs may exceed their nominal frequency, `on` or `off`, if the machine says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turbo: Option<String>,
+    /// The policy that chooses a frequency, if the machine says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub governor: Option<String>,
     /// Hardware counters: `available`, or `not available` and why.
     pub hardware_counters: String,
 }

@@ -19,11 +19,14 @@ pub(crate) fn median(samples: &[f64]) -> f64 {
     }
 }
 
+/// Of fewer samples, no two enclose the median with 95 % confidence.
+pub(crate) const FEWEST_ROUNDS: usize = 6;
+
 /// Where the median of such samples lies with 95 % confidence: between two of them, however they are
-/// distributed. `None` of fewer than six, among which no two are so sure.
+/// distributed. `None` of too few.
 pub(crate) fn median_interval(samples: &[f64]) -> Option<(f64, f64)> {
     let count = samples.len();
-    if count < 6 {
+    if count < FEWEST_ROUNDS {
         return None;
     }
     let mut sorted = samples.to_vec();

@@ -7,6 +7,7 @@
 //! its tables and whatever fits.
 
 mod charts;
+pub mod claims;
 mod comparison;
 pub mod finding;
 mod plot;
@@ -107,6 +108,7 @@ fn section(number: usize, name: &str, record: &Record) -> Markup {
             @for experiment in &record.experiments {
                 (article(&anchor(experiment), experiment, record))
             }
+            (claims::section(record))
         }
     }
 }

@@ -12,7 +12,8 @@ use rustix::thread::sched_getcpu;
 
 use crate::LabError;
 use crate::experiments::Bench;
-use crate::machine::{clearing_kernel, cpus};
+use crate::machine::usage::{Usage, Who};
+use crate::machine::{clearing_kernel, cpus, here};
 use crate::measure::part::Part;
 use crate::record::Unit;
 use crate::record::published::{self, Conditions};
@@ -38,9 +39,10 @@ fn touch(bytes: &mut [u8], page: usize, twice: bool) {
     }
 }
 
-/// A process on the CPU where it starts, from its start to its end, in GiB/s.
-fn sample(pages: Pages, bytes: usize, twice: bool) -> Result<f64, LabError> {
-    let start = Instant::now();
+/// A process on the CPU where it starts, from its start to its end: in GiB/s, and its page faults.
+fn sample(pages: Pages, bytes: usize, twice: bool) -> Result<(f64, f64), LabError> {
+    let faults = || Usage::of(Who::EndedChildren).minor_faults;
+    let (before, start) = (faults(), Instant::now());
     process(Size(bytes), || {
         let pinned = cpus::run_on(&cpus::only(sched_getcpu()));
         let Ok(mut memory) = pinned.and_then(|()| Anonymous::new(pages, bytes)) else {
@@ -50,7 +52,8 @@ fn sample(pages: Pages, bytes: usize, twice: bool) -> Result<f64, LabError> {
         true
     })?
     .wait()?;
-    Ok(bytes as f64 / GIB as f64 / start.elapsed().as_secs_f64())
+    let seconds = start.elapsed().as_secs_f64();
+    Ok((bytes as f64 / GIB as f64 / seconds, (faults() - before) as f64))
 }
 
 /// The published workload on free pages of both sizes, reserved for it where settings may be changed.
@@ -75,32 +78,45 @@ fn measure_on(bench: &Bench<'_>, pages: Pages, bytes: usize, share: f64) -> Resu
     let (rounds, size, memory) = (bench.long_rounds(share, 6), Size(pages.size()), Size(bytes));
     rounds.observer.begin(&format!("demand process {size}"));
     let names = TOUCHES.map(|(name, _)| format!("process-{name}-{size}/{memory}"));
-    let mut part = rounds
-        .measure("demand", Unit::GibPerSecond, &names, |index| sample(pages, bytes, index == 1))?;
-    put_beside(&mut part, &names, size, memory);
+    let (mut part, faults) =
+        rounds.measure_with("demand", Unit::GibPerSecond, &names, |index| {
+            sample(pages, bytes, index == 1)
+        })?;
+    for ((name, _), faults) in TOUCHES.into_iter().zip(faults) {
+        part.add_case(&faults_name(name, size, memory), Unit::Faults, faults);
+    }
+    put_beside(&mut part, size, memory);
     let moved = "a second fault for each page, which clears nothing";
     let id = format!("process-once-vs-twice-{size}/{memory}");
     part.ratio(&id, (&names[0], &names[1]), Some(moved));
     Ok(part)
 }
 
-fn put_beside(part: &mut Part, names: &[String; 2], size: Size, memory: Size) {
-    for (name, (_, faults)) in names.iter().zip(TOUCHES) {
-        let ours = Conditions {
+fn faults_name(touches: &str, size: Size, memory: Size) -> String {
+    format!("process-{touches}-{size}-faults/{memory}")
+}
+
+fn put_beside(part: &mut Part, size: Size, memory: Size) {
+    for (name, faults) in TOUCHES {
+        let ours = here(Conditions {
             ran: format!("demand faults of huge pages, {faults}, the whole process"),
             kernel: clearing_kernel(),
             memory: Some(memory.to_string()),
             pages: Some(size.to_string()),
             threads: Some(1),
-        };
-        part.put_beside(&format!("demand/{name}"), &ours, published::demand(&size.to_string()));
+            ..Conditions::default()
+        });
+        let page = size.to_string();
+        let rate = format!("demand/process-{name}-{size}/{memory}");
+        part.put_beside(&rate, &ours, published::demand(&page));
+        let faults = format!("demand/{}", faults_name(name, size, memory));
+        part.put_beside(&faults, &ours, published::demand_faults(&page));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::usage::{Usage, Who};
     use crate::size::MIB;
 
     #[test]
@@ -119,24 +135,44 @@ mod tests {
 
     #[test]
     fn a_whole_process_is_timed_and_one_that_gets_no_memory_is_an_error() {
-        assert!(sample(Pages::Base, 4 * MIB, true).unwrap() > 0.0);
+        let base = rustix::param::page_size();
+        let pages = 64 * MIB / base;
+        for (twice, each) in [(false, 1), (true, 2)] {
+            let (rate, faults) = sample(Pages::Base, 64 * MIB, twice).unwrap();
+            // Its start has some, too, and other tests have children.
+            assert!(rate > 0.0 && faults >= (each * pages) as f64, "{twice}: {faults} of {pages}");
+        }
         let error = sample(Pages::Hugetlb1G, 1 << 45, false).unwrap_err();
         assert!(matches!(error, LabError::Fork { .. }), "{error}");
     }
 
+    /// Of the kernels that were published, this one does as one of both.
     #[test]
-    fn the_published_workload_differs_by_kernel_and_memory_only() {
-        let (names, mut part) = (["once", "twice"].map(str::to_owned), Part::new("demand"));
-        names.iter().for_each(|name| part.add_case(name, Unit::GibPerSecond, vec![1.0]));
-        put_beside(&mut part, &names, Size(2 * MIB), Size(GIB));
+    fn the_published_workload_differs_by_memory_and_one_kernel() {
+        let (size, memory) = (Size(2 * MIB), Size(GIB));
+        let mut part = Part::new("demand");
+        for (name, _) in TOUCHES {
+            part.add_case(
+                &format!("process-{name}-{size}/{memory}"),
+                Unit::GibPerSecond,
+                vec![1.0],
+            );
+            part.add_case(&faults_name(name, size, memory), Unit::Faults, vec![1.0]);
+        }
+        put_beside(&mut part, size, memory);
         assert!(part.cases.iter().all(|case| case.published.is_empty()));
-        let aspects = |name: &str| -> Vec<&str> {
-            let of: Vec<_> =
-                part.elsewhere.iter().filter(|one| one.beside.ends_with(name)).collect();
-            assert_eq!(of.len(), 4);
-            of[0].differs.iter().map(|one| one.aspect.as_str()).collect()
+        let with = |beside: &str, aspects: &[&str]| {
+            let of = part.elsewhere.iter().filter(|one| one.beside.ends_with(beside));
+            let settings = ["node", "turbo", "governor"];
+            let differs = of.map(|one| {
+                let all = one.differs.iter().map(|one| one.aspect.as_str());
+                all.filter(|aspect| !settings.contains(aspect)).collect::<Vec<_>>()
+            });
+            differs.filter(|differs| differs == aspects).count()
         };
-        assert_eq!(aspects("/twice"), ["kernel", "memory"]);
-        assert_eq!(aspects("/once"), ["ran", "kernel", "memory"]);
+        assert_eq!(with("twice-2MiB/1GiB", &["memory"]), 2);
+        assert_eq!(with("twice-2MiB/1GiB", &["kernel", "memory"]), 2);
+        assert_eq!(with("once-2MiB/1GiB", &["ran", "memory"]), 2);
+        assert_eq!(with("twice-2MiB-faults/1GiB", &["memory"]), 1);
     }
 }

@@ -74,7 +74,7 @@ fn compare(part: &mut Part, workload: Workload) {
             ..Conditions::without_kernel("copying page tables alone")
         };
         let id = format!("fork/unbatched-vs-batched/{label}");
-        part.put_beside(&id, &ours, published::fork_speed_up(folio));
+        part.put_beside(&id, &ours, published::fork_speed_up(&label));
     }
 }
 

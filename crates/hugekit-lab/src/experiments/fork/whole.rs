@@ -13,7 +13,7 @@ use super::tables::{BASE_PAGE, FOLIOS};
 use crate::LabError;
 use crate::experiments::Bench;
 use crate::experiments::memory_sources::{no_pool, short_name, unscrubbed};
-use crate::machine::kernel;
+use crate::machine::{forking_kernel, here};
 use crate::measure::part::{Part, Rounds};
 use crate::record::published::{self, Conditions};
 use crate::record::{Experiment, Unit};
@@ -316,14 +316,15 @@ fn of_folio(bench: &mut Bench<'_>, folio: usize) -> Result<Option<Part>, LabErro
 
 /// Published times of `fork(2)` beside a case of ours, where the kernel is the same.
 fn put_beside(part: &mut Part, id: &str, folio: usize) {
-    let ours = Conditions {
+    let ours = here(Conditions {
         ran: "all of fork(2), the memory mapped by base pages".to_owned(),
-        kernel: kernel(),
+        kernel: forking_kernel(),
         memory: Some(Size(SHARED).to_string()),
         pages: Some(Size(folio).to_string()),
         threads: Some(1),
-    };
-    part.put_beside(id, &ours, published::fork_microseconds(folio));
+        ..Conditions::default()
+    });
+    part.put_beside(id, &ours, published::fork_microseconds(&Size(folio).to_string()));
 }
 
 /// Memory on folios of one size, of which the kernel counts how many it allocates; `None` if it was too few.

@@ -19,6 +19,7 @@ use super::routine_matrix::{
 };
 use super::{Bench, Definition};
 use crate::LabError;
+use crate::machine::here;
 use crate::measure::part::Part;
 use crate::record::published::{self, Conditions};
 use crate::record::{Experiment, parts};
@@ -97,7 +98,7 @@ fn measure(
         }
         used
     })?;
-    add_published(&mut part, size, then_read);
+    add_published(&mut part, size, then_read, here(conditions(size, then_read)));
     Ok(part)
 }
 
@@ -115,15 +116,12 @@ fn clear(candidate: &Candidate<ClearFn>, bytes: &mut [u8]) -> Option<Used> {
 }
 
 /// The published comparisons, and published figures beside all that they are of.
-fn add_published(part: &mut Part, size: usize, then_read: bool) {
+fn add_published(part: &mut Part, size: usize, then_read: bool, ours: Conditions) {
     let label = label(size, then_read);
     for string in STRINGS {
         part.compare((string, "movnti"), &label, None);
     }
     let size = Size(size).to_string();
-    let then = if then_read { ", and of its reader" } else { "" };
-    let ran = format!("one pass over a buffer written before{then}");
-    let ours = Conditions { memory: Some(size.clone()), ..Conditions::without_kernel(&ran) };
     for id in part.cases.iter().map(|case| case.id.clone()).collect::<Vec<_>>() {
         let routine = parts(&id).map_or("", |(routine, _)| routine);
         part.put_beside(&id, &ours, published::stores(routine, &size));
@@ -132,6 +130,13 @@ fn add_published(part: &mut Part, size: usize, then_read: bool) {
         let id = format!("stores/{string}-vs-movnti/{label}");
         part.put_beside(&id, &ours, published::stores_speed_up(string, &size));
     }
+}
+
+fn conditions(size: usize, then_read: bool) -> Conditions {
+    let then = if then_read { ", and of its reader" } else { "" };
+    let ran = format!("one pass over a buffer written before{then}");
+    let memory = Some(Size(size).to_string());
+    Conditions { memory, ..Conditions::without_kernel(&ran) }
 }
 
 #[cfg(test)]
@@ -145,7 +150,7 @@ mod tests {
             let name = format!("{name}/{}", label(GIB, then_read));
             part.add_case(&name, Unit::GibPerSecond, vec![1.0, 2.0]);
         }
-        add_published(&mut part, GIB, then_read);
+        add_published(&mut part, GIB, then_read, conditions(GIB, then_read));
         part
     }
 

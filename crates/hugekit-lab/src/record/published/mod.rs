@@ -1,16 +1,15 @@
 //! Published figures, which stand beside measured ones only where the workload is the same.
 //!
 //! A figure from `data/published.toml` comes with its workload. A record takes a figure only through
-//! [`Figure::elsewhere`], which compares that workload with the one that was measured here.
+//! [`Figure::elsewhere`], which compares that workload with the one that was measured here (`conditions.rs`).
+
+mod conditions;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::size::Size;
-
-/// The kernel of a workload in whose time no kernel has a part.
-pub(crate) const NO_KERNEL: &str = "none";
+pub(crate) use conditions::{Conditions, Figure, Kernel};
 
 /// A figure from published work, in the unit of the case or ratio it stands beside.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -48,63 +47,6 @@ pub struct Difference {
     pub there: String,
 }
 
-/// A workload. A published one says what its source says; what the source leaves out cannot differ.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Conditions {
-    /// What ran, and what of it was timed.
-    pub(crate) ran: String,
-    /// The kernel whose code was timed, or [`NO_KERNEL`].
-    pub(crate) kernel: String,
-    /// The bytes that it ran over.
-    pub(crate) memory: Option<String>,
-    /// The pages that they were on.
-    pub(crate) pages: Option<String>,
-    /// Threads, or processes, that did it at the same time.
-    pub(crate) threads: Option<usize>,
-}
-
-impl Conditions {
-    /// Work of one thread in which no kernel has a part.
-    pub(crate) fn without_kernel(ran: &str) -> Self {
-        let (ran, kernel) = (ran.to_owned(), NO_KERNEL.to_owned());
-        Self { ran, kernel, threads: Some(1), ..Self::default() }
-    }
-
-    fn differences(&self, published: &Self) -> Vec<Difference> {
-        let differ = |aspect: &str, here: Option<&str>, there: Option<&str>| {
-            let (here, there) = (here.unwrap_or("unsaid"), there?);
-            let owned = |[aspect, here, there]: [String; 3]| Difference { aspect, here, there };
-            (here != there).then(|| owned([aspect, here, there].map(str::to_owned)))
-        };
-        let threads = |one: &Self| one.threads.map(|threads| threads.to_string());
-        let all = [
-            differ("ran", Some(&self.ran), Some(&published.ran)),
-            differ("kernel", Some(&self.kernel), Some(&published.kernel)),
-            differ("memory", self.memory.as_deref(), published.memory.as_deref()),
-            differ("pages", self.pages.as_deref(), published.pages.as_deref()),
-            differ("threads", threads(self).as_deref(), threads(published).as_deref()),
-        ];
-        all.into_iter().flatten().collect()
-    }
-}
-
-/// A published figure with its workload.
-#[derive(Clone, Debug)]
-pub(crate) struct Figure {
-    pub(crate) published: Published,
-    pub(crate) workload: Conditions,
-}
-
-impl Figure {
-    /// What differs from the workload of the case or ratio with this ID; `None` if nothing does.
-    pub(crate) fn elsewhere(&self, id: &str, ours: &Conditions) -> Option<Elsewhere> {
-        let differs = ours.differences(&self.workload);
-        let (beside, published) = (id.to_owned(), self.published.clone());
-        (!differs.is_empty()).then_some(Elsewhere { beside, published, differs })
-    }
-}
-
 /// The figures of one published work.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -114,6 +56,8 @@ struct Table {
     #[serde(default)]
     cpu: String,
     workload: Conditions,
+    /// What the kernel did before and after, if that is the change.
+    kernels: Option<[String; 2]>,
     rows: Vec<Row>,
 }
 
@@ -127,6 +71,11 @@ struct Row {
     memory: Option<String>,
     pages: Option<String>,
     threads: Option<usize>,
+    turbo: Option<String>,
+    governor: Option<String>,
+    /// Whether the figures themselves are wrong, and right only beside each other.
+    #[serde(default)]
+    ratio_only: bool,
     before: Option<f64>,
     after: Option<f64>,
     change: Option<f64>,
@@ -163,57 +112,95 @@ impl Row {
 type Value = (f64, Option<f64>);
 
 fn tables() -> BTreeMap<String, Table> {
-    let text = include_str!("../../data/published.toml");
+    let text = include_str!("../../../data/published.toml");
     toml::from_str(text).expect("data/published.toml is part of the crate and tested")
 }
 
 /// The figures of a work's rows that have a value, with its spread.
 fn figures(work: &str, value: impl Fn(&Row) -> Option<Value>) -> Vec<Figure> {
-    let Table { source, cpu, workload, rows } =
-        tables().remove(work).expect("data/published.toml has every work that is asked for");
+    let Table { source, cpu, workload, rows, .. } = table(work);
     let figure = |row: Row| {
         let (value, spread_percent) = value(&row)?;
         let (source, cpu) = (source.clone(), row.cpu.unwrap_or_else(|| cpu.clone()));
         let published = Published { source, cpu, value, spread_percent };
-        let memory = row.memory.or_else(|| workload.memory.clone());
-        let pages = row.pages.or_else(|| workload.pages.clone());
-        let threads = row.threads.or(workload.threads);
-        let workload = Conditions { memory, pages, threads, ..workload.clone() };
-        Some(Figure { published, workload })
+        let ours = Conditions {
+            memory: row.memory.or_else(|| workload.memory.clone()),
+            pages: row.pages.or_else(|| workload.pages.clone()),
+            threads: row.threads.or(workload.threads),
+            turbo: row.turbo.or_else(|| workload.turbo.clone()),
+            governor: row.governor.or_else(|| workload.governor.clone()),
+            ..workload.clone()
+        };
+        Some(Figure { published, workload: ours })
     };
     rows.into_iter().filter_map(figure).collect()
 }
 
-/// GiB/s of demand faults on pages of this size, of the kernel before and after.
-pub(crate) fn demand(page: &str) -> Vec<Figure> {
-    let of = |how: &str, value: fn(&Row) -> Option<f64>| {
-        let on_page = |row: &Row| row.pages.as_deref() == Some(page);
-        let mut all =
-            figures("clear", |row| value(row).filter(|_| on_page(row)).map(|v| (v, None)));
-        for figure in &mut all {
-            figure.workload.kernel += ", clearing ";
-            figure.workload.kernel += how;
-        }
-        all
+fn table(work: &str) -> Table {
+    tables().remove(work).expect("data/published.toml has every work that is asked for")
+}
+
+/// On pages of this size: figures of the kernel before, and those of the kernel after.
+fn of_both_kernels(
+    work: &str,
+    pages: &str,
+    value: impl Fn(&Row, f64) -> Option<f64>,
+) -> Vec<Figure> {
+    let [before, after] = table(work).kernels.expect("the work changed the kernel");
+    let of = |does: &str, pick: fn(&Row) -> Option<f64>| {
+        let all = on_pages(work, pages, |row| value(row, pick(row)?)).into_iter();
+        all.map(|figure| figure.of_kernel(does)).collect::<Vec<_>>()
     };
-    let kernels = of("page by page", |row| row.before).into_iter();
-    kernels.zip(of("in extents", |row| row.after)).flat_map(|(one, other)| [one, other]).collect()
+    let kernels = of(&before, |row| row.before).into_iter().zip(of(&after, |row| row.after));
+    kernels.flat_map(|(one, other)| [one, other]).collect()
+}
+
+/// GiB/s of demand faults on pages of this size.
+pub(crate) fn demand(page: &str) -> Vec<Figure> {
+    of_both_kernels("clear", page, |_, value| Some(value))
+}
+
+/// Page faults of that process.
+pub(crate) fn demand_faults(page: &str) -> Vec<Figure> {
+    of_both_kernels("clear_counts", page, |row, value| {
+        let is_right = row.metric.as_deref() == Some("page-faults") && !row.ratio_only;
+        is_right.then_some(value)
+    })
+}
+
+/// How many times fewer of these events there were in extents, on pages of this size.
+pub(crate) fn clear_counts(event: &str, page: &str) -> Vec<Figure> {
+    on_pages("clear_counts", page, |row| fewer(row, event))
+}
+
+/// How many times fewer of these events, or seconds of the whole process, there were with `movnti`.
+pub(crate) fn store_counts(event: &str) -> Vec<Figure> {
+    figures("store_counts", |row| Some((fewer(row, event)?, None)))
+}
+
+fn fewer(row: &Row, event: &str) -> Option<f64> {
+    Some(1.0 / row.factor().filter(|_| row.metric.as_deref() == Some(event))?)
+}
+
+/// How many times as fast demand faults on pages of this size were in extents.
+pub(crate) fn clear_speed_up(page: &str) -> Vec<Figure> {
+    on_pages("clear", page, Row::factor)
 }
 
 /// How many times as fast `fork(2)` was by runs, on folios of this size.
-pub(crate) fn fork_speed_up(folio: usize) -> Vec<Figure> {
-    fork(folio, |row| Some(1.0 / row.factor()?))
+pub(crate) fn fork_speed_up(folio: &str) -> Vec<Figure> {
+    on_pages("fork", folio, |row| Some(1.0 / row.factor()?))
 }
 
-/// Microseconds of `fork(2)`, tables copied by runs.
-pub(crate) fn fork_microseconds(folio: usize) -> Vec<Figure> {
-    fork(folio, |row| Some(row.after? * 1e6))
+/// Microseconds of `fork(2)` on folios of this size.
+pub(crate) fn fork_microseconds(folio: &str) -> Vec<Figure> {
+    of_both_kernels("fork", folio, |_, seconds| Some(seconds * 1e6))
 }
 
-fn fork(folio: usize, value: impl Fn(&Row) -> Option<f64>) -> Vec<Figure> {
-    let folio = Size(folio).to_string();
-    figures("fork", |row| {
-        value(row).filter(|_| row.pages.as_ref() == Some(&folio)).map(|value| (value, None))
+/// The values of a work's rows on pages of this size.
+fn on_pages(work: &str, pages: &str, value: impl Fn(&Row) -> Option<f64>) -> Vec<Figure> {
+    figures(work, |row| {
+        value(row).filter(|_| row.pages.as_deref() == Some(pages)).map(|value| (value, None))
     })
 }
 
@@ -256,6 +243,14 @@ pub(crate) fn stores_speed_up(string_routine: &str, size: &str) -> Vec<Figure> {
     })
 }
 
+/// How many times as fast `movnti` was as a string routine, at these sizes.
+pub(crate) fn streaming_speed_up(sizes: &[&str]) -> Vec<Figure> {
+    figures("stores", |row| {
+        let is_asked = row.memory.as_deref().is_some_and(|size| sizes.contains(&size));
+        row.factor().filter(|_| is_asked).map(|factor| (factor, row.spread_of_ratio()))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -294,6 +289,34 @@ mod tests {
         }
     }
 
+    /// The program's rates are those of the process's time.
+    #[test]
+    fn elapsed_times_are_those_of_the_rates() {
+        let mut tables = tables();
+        let [rates, counts] =
+            ["clear", "clear_counts"].map(|work| tables.remove(work).unwrap().rows);
+        let is_time = |row: &&Row| row.metric.as_deref() == Some("seconds");
+        let times: Vec<&Row> = counts.iter().filter(is_time).collect();
+        assert_eq!((times.len(), counts.len()), (4, 50));
+        for (rate, time) in rates.iter().zip(times) {
+            assert_eq!((&rate.cpu, &rate.pages), (&time.cpu, &time.pages));
+            for (rate, seconds) in [(rate.before, time.before), (rate.after, time.after)] {
+                let from_time = 64.0 / seconds.unwrap();
+                assert!((rate.unwrap() / from_time - 1.0).abs() < 0.005, "{rate:?} {from_time}");
+            }
+        }
+        assert_eq!(tables["store_counts"].rows.len(), 21);
+    }
+
+    #[test]
+    fn counts_are_figures_or_only_their_ratios() {
+        assert_eq!(values(&demand_faults("2MiB")), [65636.0, 65636.0], "not those of Ice Lake-X");
+        let instructions = values(&clear_counts("instructions", "1GiB"));
+        assert!((instructions[0] - 25.29).abs() < 0.01 && (instructions[1] - 51.5).abs() < 0.01);
+        let slower = values(&store_counts("seconds"));
+        assert!(slower[0] > 1.0 && slower[1] < 1.0 && slower[2] < 1.0, "{slower:?}");
+    }
+
     fn values(figures: &[Figure]) -> Vec<f64> {
         figures.iter().map(|figure| figure.published.value).collect()
     }
@@ -312,14 +335,15 @@ mod tests {
         let streaming = &stores_speed_up("rep_stosb", "1GiB")[0].published;
         assert_eq!(streaming.value, 11.78 / 5.42);
         assert_eq!(streaming.spread_percent, Some(0.13_f64.hypot(0.03)));
-        assert!(fork_speed_up(8 << 10).is_empty() && demand("4KiB").is_empty());
-        let fork = &fork_speed_up(2 << 20)[0];
+        assert!(fork_speed_up("8KiB").is_empty() && demand("4KiB").is_empty());
+        let fork = &fork_speed_up("2MiB")[0];
         assert!((fork.published.value - 14305.0 / 10076.0).abs() < 1e-9);
         assert_eq!(
             (fork.published.cpu.as_str(), fork.workload.pages.as_deref()),
             ("Xeon Silver 4210R", Some("2MiB"))
         );
-        assert!((fork_microseconds(4 << 10)[0].published.value - 14035.0).abs() < 1e-6);
+        let forks = values(&fork_microseconds("4KiB"));
+        assert!((forks[0] - 14328.0).abs() < 1e-6 && (forks[1] - 14035.0).abs() < 1e-6);
         let two = parallel_speed_up(2);
         assert_eq!((two.len(), two[0].workload.memory.as_deref()), (7, Some("50GiB")));
         assert!((values(&two)[0] - 7.77 / 3.95).abs() < 1e-9);
@@ -332,39 +356,10 @@ mod tests {
         ] {
             assert!((values(&cow(metric))[0] - ratio).abs() < 1e-9, "{metric}");
         }
-        let kernels: Vec<_> = demand("1GiB").into_iter().map(|one| one.workload.kernel).collect();
+        let kernels: Vec<_> =
+            demand("1GiB").iter().map(|one| one.workload.kernel.to_string()).collect();
         assert_eq!(kernels.len(), 4);
-        assert!(kernels[0].ends_with("page by page") && kernels[1].ends_with("in extents"));
-    }
-
-    #[test]
-    fn a_figure_stands_beside_ours_only_where_all_of_the_workload_is_the_same() {
-        let figure = &stores("movnti", "1GiB")[0];
-        let same = figure.workload.clone();
-        assert_eq!(figure.elsewhere("x", &same), None);
-        let pages = Conditions { pages: Some("2MiB".into()), ..same.clone() };
-        assert_eq!(figure.elsewhere("x", &pages), None, "the source does not say");
-        let ours = Conditions {
-            ran: "clears".into(),
-            kernel: "Linux 6.18".into(),
-            memory: None,
-            pages: None,
-            threads: Some(2),
-        };
-        let elsewhere = figure.elsewhere("x", &ours).unwrap();
-        let differs: Vec<_> = elsewhere
-            .differs
-            .iter()
-            .map(|one| (one.aspect.as_str(), one.here.as_str(), one.there.as_str()))
-            .collect();
-        let there = "one pass over a buffer written before";
-        let expected = [
-            ("ran", "clears", there),
-            ("kernel", "Linux 6.18", "none"),
-            ("memory", "unsaid", "1GiB"),
-            ("threads", "2", "1"),
-        ];
-        assert_eq!(differs, expected);
+        assert!(kernels[0].ends_with("page by page") && kernels[1].ends_with("in ranges"));
     }
 
     /// How much faster this many threads were than half as many, on each CPU and for each size.

@@ -1,0 +1,239 @@
+//! The rule: a claim is reproduced if its direction holds in every round of every ratio that repeats it.
+//!
+//! One disturbed round is enough against a claim, and none is in its favour: the figures beside the verdict tell both apart.
+
+use super::{Counts, Direction, Measured, Ratios, Test, Verdict, Workloads};
+use crate::record::stats::FEWEST_ROUNDS;
+use crate::record::{Case, Experiment, Machine, Ratio, Record, parts};
+use crate::size::Size;
+
+pub(super) fn verdict(test: &Test, record: &Record) -> Verdict {
+    let (claims, measured) = match test {
+        Test::None(why) => return Verdict::NotTestable((*why).to_owned()),
+        Test::Ratios(ratios) => (ratios.claims, ratios.measured(record)),
+        Test::Counts(counts) => (Direction::Faster, counts.measured(record)),
+    };
+    match measured {
+        Err(why) => Verdict::NotTestable(why),
+        Ok(measured) if claims.holds(measured.rounds) => Verdict::Reproduced(measured),
+        Ok(measured) => Verdict::NotReproduced(measured),
+    }
+}
+
+fn experiment_in<'a>(record: &'a Record, name: &str) -> Result<&'a Experiment, String> {
+    let found = record.experiments.iter().find(|one| one.name == name);
+    let experiment = found.ok_or_else(|| format!("`hugekit lab {name}` measures it"))?;
+    match &experiment.skipped {
+        Some(skipped) => Err(skipped.reason.clone()),
+        None => Ok(experiment),
+    }
+}
+
+impl Direction {
+    fn holds(self, (low, high): (f64, f64)) -> bool {
+        match self {
+            Self::Faster => low > 1.0,
+            Self::Slower => high < 1.0,
+        }
+    }
+}
+
+impl Ratios {
+    fn measured(&self, record: &Record) -> Result<Measured, String> {
+        let experiment = experiment_in(record, self.experiment)?;
+        let all: Vec<&Ratio> =
+            experiment.ratios.iter().filter(|one| self.has(one, &record.machine)).collect();
+        let most = all.iter().map(|one| one.pairs).max();
+        let most = most.ok_or_else(|| format!("it needs {}", self.needs))?;
+        let enough: Vec<&Ratio> =
+            all.into_iter().filter(|one| one.pairs >= FEWEST_ROUNDS).collect();
+        if enough.is_empty() {
+            return Err(format!("{most} rounds are too few: `--rounds {FEWEST_ROUNDS}` or more"));
+        }
+        Ok(Measured {
+            medians: extremes(enough.iter().map(|one| one.median)),
+            rounds: extremes(enough.iter().flat_map(|one| [one.min, one.max])),
+        })
+    }
+
+    fn has(&self, ratio: &Ratio, machine: &Machine) -> bool {
+        parts(&ratio.id).is_some_and(|(methods, workload)| {
+            ratio.like_for_like
+                && self.methods.contains(&methods)
+                && self.workloads.has(workload, machine.cache_bytes.last().copied())
+        })
+    }
+}
+
+impl Counts {
+    fn measured(&self, record: &Record) -> Result<Measured, String> {
+        let experiment = experiment_in(record, self.experiment)?;
+        let cache = record.machine.cache_bytes.last().copied();
+        let of_workload = |case: &Case| {
+            let (method, workload) = parts(&case.id)?;
+            let is_wanted = method == self.methods[0] && self.workloads.has(workload, cache);
+            is_wanted.then(|| self.ratio(experiment, workload)).flatten()
+        };
+        let ratios: Vec<f64> = experiment.cases.iter().filter_map(of_workload).collect();
+        if ratios.is_empty() {
+            return Err("it needs hardware counters".to_owned());
+        }
+        let means = extremes(ratios);
+        Ok(Measured { medians: means, rounds: means })
+    }
+
+    /// How many times fewer events the second method had.
+    fn ratio(&self, experiment: &Experiment, workload: &str) -> Option<f64> {
+        let counters = &experiment.noise.as_ref()?.counters;
+        let [one, other] = self.methods.map(|method| {
+            let id = format!("{}/{method}/{workload}", self.experiment);
+            counters.iter().find(|one| one.id == id)?.per_round.get(self.event).copied()
+        });
+        // None at all is as good as one.
+        Some(one? / other?.max(1.0))
+    }
+}
+
+impl Workloads {
+    fn has(&self, workload: &str, cache: Option<usize>) -> bool {
+        let against_cache = |is_right: fn(usize, usize) -> bool| {
+            let bytes = workload.parse::<Size>().ok().map(|size| size.0);
+            bytes.zip(cache).is_some_and(|(bytes, cache)| is_right(bytes, cache))
+        };
+        match self {
+            Self::Only(all) => all.contains(&workload),
+            Self::EndingWith(end) => workload.ends_with(end),
+            Self::OverCache => against_cache(|bytes, cache| bytes > cache),
+            Self::WithinCache => against_cache(|bytes, cache| bytes <= cache / 2),
+        }
+    }
+}
+
+/// The smallest and the largest of some numbers.
+pub(super) fn extremes(numbers: impl IntoIterator<Item = f64>) -> (f64, f64) {
+    let start = (f64::INFINITY, f64::NEG_INFINITY);
+    numbers.into_iter().fold(start, |(low, high), one| (low.min(one), high.max(one)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    use crate::record::{Counters, Noise, Skipped, Unit};
+    use crate::size::{GIB, MIB};
+
+    const TEST: Test = Test::Ratios(RATIOS);
+
+    const RATIOS: Ratios = Ratios {
+        experiment: "e",
+        methods: &["a-vs-b"],
+        workloads: Workloads::Only(&["1", "2"]),
+        claims: Direction::Faster,
+        needs: "patience",
+    };
+
+    /// Of `e/a-vs-b`.
+    fn ratio(workload: &str, median: f64, (min, max): (f64, f64), pairs: usize) -> Ratio {
+        let id = format!("e/a-vs-b/{workload}");
+        let (baseline, subject) = (String::new(), String::new());
+        let (like_for_like, moved, published) = (true, None, Vec::new());
+        Ratio { id, baseline, subject, median, min, max, pairs, like_for_like, moved, published }
+    }
+
+    fn record(ratios: Vec<Ratio>) -> Record {
+        let mut record = Record::parse(include_str!("../../../tests/data/record.json")).unwrap();
+        record.experiments = vec![Experiment { ratios, ..Experiment::new("e") }];
+        record
+    }
+
+    fn verdict_of(ratios: Vec<Ratio>) -> Verdict {
+        verdict(&TEST, &record(ratios))
+    }
+
+    fn why(verdict: Verdict) -> String {
+        match verdict {
+            Verdict::NotTestable(why) => why,
+            verdict => panic!("{verdict:?}"),
+        }
+    }
+
+    #[test]
+    fn a_claim_is_reproduced_if_every_round_of_every_ratio_agrees() {
+        let good = || ratio("1", 1.5, (1.01, 2.0), 6);
+        let all = verdict_of(vec![good(), ratio("2", 3.0, (2.5, 3.5), 9)]);
+        let measured = Measured { medians: (1.5, 3.0), rounds: (1.01, 3.5) };
+        assert_eq!(all, Verdict::Reproduced(measured));
+        let one_round = verdict_of(vec![good(), ratio("2", 3.0, (1.0, 3.5), 9)]);
+        let measured = Measured { rounds: (1.0, 3.5), ..measured };
+        assert_eq!(one_round, Verdict::NotReproduced(measured));
+    }
+
+    #[test]
+    fn a_claimed_loss_is_reproduced_if_every_round_is_one() {
+        let slower = Test::Ratios(Ratios { claims: Direction::Slower, ..RATIOS });
+        let of = |range| verdict(&slower, &record(vec![ratio("1", 0.8, range, 6)]));
+        assert!(matches!(of((0.7, 0.9)), Verdict::Reproduced(_)));
+        assert!(matches!(of((0.7, 1.1)), Verdict::NotReproduced(_)));
+    }
+
+    #[test]
+    fn other_ratios_decide_nothing() {
+        let unlike = ratio("2", 0.5, (0.5, 0.5), 9).unlike("moved");
+        let other = ratio("3", 0.5, (0.5, 0.5), 9);
+        let few = ratio("2", 0.5, (0.5, 0.5), 5);
+        let all = verdict_of(vec![ratio("1", 1.5, (1.1, 2.0), 6), unlike, other, few]);
+        assert!(matches!(all, Verdict::Reproduced(_)), "{all:?}");
+    }
+
+    #[test]
+    fn without_such_ratios_there_is_a_reason() {
+        assert_eq!(why(verdict_of(vec![])), "it needs patience");
+        let few = verdict_of(vec![ratio("1", 2.0, (2.0, 2.0), 4), ratio("2", 2.0, (2.0, 2.0), 5)]);
+        assert_eq!(why(few), "5 rounds are too few: `--rounds 6` or more");
+        let mut skipped = record(vec![]);
+        let reason = "one CPU".to_owned();
+        skipped.experiments[0].skipped = Some(Skipped { reason, remedy: String::new() });
+        assert_eq!(why(verdict(&TEST, &skipped)), "one CPU");
+        skipped.experiments.clear();
+        assert_eq!(why(verdict(&TEST, &skipped)), "`hugekit lab e` measures it");
+        assert_eq!(why(verdict(&Test::None("two kernels"), &skipped)), "two kernels");
+    }
+
+    #[test]
+    fn events_are_compared_where_the_cpu_counted_them() {
+        let workloads = Workloads::Only(&["1"]);
+        let counts = Counts { experiment: "e", methods: ["a", "b"], workloads, event: "loads" };
+        let test = Test::Counts(counts);
+        let mut record = record(vec![]);
+        assert_eq!(why(verdict(&test, &record)), "it needs hardware counters");
+        let case = |id: &str| Case::new(id, Unit::Microseconds, vec![1.0]);
+        record.experiments[0].cases = ["e/a/1", "e/b/1", "e/a/2"].map(case).to_vec();
+        assert_eq!(why(verdict(&test, &record)), "it needs hardware counters");
+        let mut of = |b: f64| {
+            let counted = [("e/a/1", 12.0), ("e/b/1", b), ("e/a/2", 1.0)];
+            let counters = counted.map(|(id, count)| {
+                let per_round = BTreeMap::from([("loads".to_owned(), count)]);
+                Counters { id: id.to_owned(), per_round }
+            });
+            let noise = Noise { counters: counters.to_vec(), ..Noise::default() };
+            record.experiments[0].noise = Some(noise);
+            verdict(&test, &record)
+        };
+        let measured = |ratio| Measured { medians: (ratio, ratio), rounds: (ratio, ratio) };
+        assert_eq!(of(4.0), Verdict::Reproduced(measured(3.0)));
+        assert_eq!(of(24.0), Verdict::NotReproduced(measured(0.5)));
+        assert_eq!(of(0.0), Verdict::Reproduced(measured(12.0)));
+    }
+
+    #[test]
+    fn sizes_are_compared_with_the_last_level() {
+        let has = |workloads: &Workloads, workload: &str| workloads.has(workload, Some(32 * MIB));
+        let (over, within) = (Workloads::OverCache, Workloads::WithinCache);
+        assert_eq!(["16MiB", "32MiB", "128MiB"].map(|size| has(&over, size)), [false, false, true]);
+        assert_eq!(["16MiB", "32MiB"].map(|size| has(&within, size)), [true, false]);
+        assert!(!has(&over, "128MiB+read") && !has(&within, "1MiB+read"));
+        assert!(!over.has(&Size(GIB).to_string(), None));
+        assert!(has(&Workloads::EndingWith("-scarce"), "2-first-scarce"));
+    }
+}
