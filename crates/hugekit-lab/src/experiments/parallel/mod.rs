@@ -4,6 +4,8 @@
 //! simply given equal parts of the memory (if both gain little, the machine has no more bandwidth
 //! to give), and what a job costs where it does not pay off.
 
+mod gigantic;
+
 use std::thread;
 use std::time::Instant;
 
@@ -11,9 +13,9 @@ use hugekit::{ClearOptions, CopyOptions, PopulateOptions, Reuse, Threads};
 use hugekit_bulk::arch::{clear_routine, copy_routine};
 use hugekit_bulk::parallel::Placement;
 
-use super::routine_matrix::sample;
-use super::{Bench, Definition};
 use crate::LabError;
+use crate::experiments::routine_matrix::sample;
+use crate::experiments::{Bench, Definition};
 use crate::measure::part::Part;
 use crate::record::published::{self, Conditions};
 use crate::record::{Case, Experiment, Unit};
@@ -21,7 +23,7 @@ use crate::size::{GIB, MIB, Size};
 use crate::workloads::arena::Arena;
 use crate::workloads::threads::spawn;
 
-pub(super) const DEFINITION: Definition = Definition {
+pub(in crate::experiments) const DEFINITION: Definition = Definition {
     name: "parallel",
     repeats: "gigantic pages in parallel, 2017: clear, copy, populate by threads",
     why: "Repeats clearing gigantic pages by several threads (ktask, 2017), for copying and populating too. A \
@@ -97,11 +99,13 @@ fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     }
     let small = measure_small(bench, only.as_deref());
     experiment.add("small", small)?;
+    let gigantic = gigantic::measure(bench, most);
+    experiment.add("gigantic pages", gigantic)?;
     Ok(experiment)
 }
 
 /// 1, 2, 4 … and all.
-pub(super) fn counts(most: usize) -> Vec<usize> {
+pub(in crate::experiments) fn counts(most: usize) -> Vec<usize> {
     let powers = std::iter::successors(Some(1), |threads| Some(threads * 2));
     powers.take_while(|&threads| threads < most).chain([most]).collect()
 }
