@@ -469,7 +469,7 @@ pub fn copy_routine_for(len: usize, reach: Reach) -> &'static CopyRoutine {
 }
 
 impl<F: Method> NearWindow<F> {
-    /// Extent by extent, in order. Out of line, so that what is done in one go inlines into its caller.
+    /// Extent by extent, in order. Out of line, so that an operation in one go inlines into its caller.
     #[inline(never)]
     fn sweep(
         &self,

@@ -1,0 +1,69 @@
+//! The workload of one sample.
+
+use hugekit_bulk::sweep::SUBPAGE_BYTES;
+
+use super::antagonist::Pressure;
+use super::copier::Copier;
+use super::{FOLIO, Look};
+use crate::experiments::clear::target_of;
+use crate::size::Size;
+
+/// The caches that a writer has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cache {
+    AsItIs,
+    Scarce,
+    Contended,
+}
+
+impl Cache {
+    /// Those that this machine offers.
+    fn all(pressure: Pressure) -> impl Iterator<Item = Self> {
+        let scarce = pressure.scarce.map(|_| Self::Scarce);
+        let contended = pressure.contended.map(|_| Self::Contended);
+        [Self::AsItIs].into_iter().chain(scarce).chain(contended)
+    }
+
+    const fn suffix(self) -> &'static str {
+        match self {
+            Self::AsItIs => "",
+            Self::Scarce => "-scarce",
+            Self::Contended => "-contended",
+        }
+    }
+}
+
+/// What one sample does: the byte that is asked for is the page's first, or anywhere.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Turn {
+    pub(super) method: &'static str,
+    pub(super) is_anywhere: bool,
+    pub(super) cache: Cache,
+}
+
+impl Turn {
+    /// Every case there is, the methods of one workload beside each other.
+    pub(super) fn all(copier: Copier, pressure: Pressure) -> Vec<Self> {
+        let targets = [false, true].into_iter();
+        let workloads = targets
+            .flat_map(|is_anywhere| Cache::all(pressure).map(move |cache| (is_anywhere, cache)));
+        let of = |(is_anywhere, cache)| {
+            copier.methods().map(move |method| Self { method, is_anywhere, cache })
+        };
+        workloads.flat_map(of).collect()
+    }
+
+    pub(super) fn label(self, look: Look) -> String {
+        let target = if self.is_anywhere { "anywhere" } else { "first" };
+        let cache = self.cache.suffix();
+        match look.used {
+            FOLIO => format!("{}-{target}{cache}", look.writers),
+            used => format!("{}-touch-{}-{target}{cache}", Size(FOLIO), Size(used)),
+        }
+    }
+
+    /// The start of the target's subpage.
+    pub(super) fn target(self, turn: usize) -> usize {
+        if self.is_anywhere { target_of(turn, FOLIO) / SUBPAGE_BYTES * SUBPAGE_BYTES } else { 0 }
+    }
+}
