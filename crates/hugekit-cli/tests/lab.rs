@@ -421,8 +421,12 @@ fn tend_forks_programs_that_are_tended_and_such_that_are_not() {
 
 /// The least that restores a guest in every way.
 fn quick_restore(temporary: &tempfile::TempDir) -> std::process::Command {
+    quick_guests("restore", temporary)
+}
+
+fn quick_guests(experiment: &str, temporary: &tempfile::TempDir) -> std::process::Command {
     let mut lab = std::process::Command::new(assert_cmd::cargo::cargo_bin("hugekit"));
-    lab.args(["lab", "restore", "--quick", "--memory", "256MiB", "--rounds", "2", "--json", "-"]);
+    lab.args(["lab", experiment, "--quick", "--memory", "256MiB", "--rounds", "2", "--json", "-"]);
     lab.env("TMPDIR", temporary.path()).env("XDG_DATA_HOME", "/dev/null");
     lab.stdout(Stdio::piped()).stderr(Stdio::null());
     lab
@@ -465,6 +469,55 @@ fn restore_has_all_comparisons_or_says_what_it_lacks() {
     }
     let left: Vec<_> = temporary.path().read_dir().unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn checkpoint_has_all_comparisons_or_says_what_it_lacks() {
+    let _reserved = RESERVED_PAGES.lock();
+    let temporary = tempfile::tempdir().unwrap();
+    let output = quick_guests("checkpoint", &temporary).output().unwrap();
+    let checkpoint = &record(&output)["experiments"][0];
+    if checkpoint["skipped"] != Value::Null {
+        let reason = checkpoint["skipped"]["reason"].as_str().unwrap();
+        let lacking = hugekit_guests::lacking();
+        assert!(lacking.map_or(reason.contains("userfaultfd"), |lack| lack == reason), "{reason}");
+        return;
+    }
+    for failure in checkpoint["failures"].as_array().into_iter().flatten() {
+        assert!(failure["case"].as_str().unwrap().contains("hugetlb"), "{failure}");
+    }
+    let ratios = strings(&checkpoint["ratios"], "id");
+    for ratio in [
+        "idle-vs-checkpoint/throughput-written-1%",
+        "stock-diff-vs-delta/paused",
+        "stock-diff-vs-delta/stall-written-100%",
+        "checkpoint-vs-delta/bytes-written-1%",
+        "checkpoint-base-vs-checkpoint/complete",
+        "idle-vs-delta/throughput",
+    ] {
+        let id = format!("checkpoint/{ratio}");
+        assert!(ratios.contains(&id.as_str()), "{id}: {ratios:?}");
+    }
+    let cases = strings(&checkpoint["cases"], "id");
+    for id in ["checkpoint/fork/answered-2-children", "checkpoint/fork/paused-2-children"] {
+        assert!(cases.contains(&id), "{id}: {cases:?}");
+    }
+    check_guest_sees_pauses(checkpoint);
+    let left: Vec<_> = temporary.path().read_dir().unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+/// The guest writes before it is paused: its longest stall is not shorter than the pause, but for
+/// the requests that pause and resume it.
+fn check_guest_sees_pauses(checkpoint: &Value) {
+    let median = |name: &str| {
+        let id = format!("checkpoint/stock-diff/{name}-written-100%");
+        let cases = checkpoint["cases"].as_array().unwrap();
+        let case = cases.iter().find(|case| case["id"] == *id).unwrap();
+        case["median"].as_f64().unwrap()
+    };
+    let (stall, paused) = (median("stall"), median("paused"));
+    assert!(stall > paused / 2.0, "{stall} {paused}");
 }
 
 /// Children of a process that still run.

@@ -105,6 +105,17 @@ impl Firecracker {
         name: &str,
         prepare: impl FnOnce(&mut Command),
     ) -> io::Result<Self> {
+        let mut firecracker = Self::spawn(folder, name, prepare)?;
+        firecracker.await_api()?;
+        Ok(firecracker)
+    }
+
+    /// As [`start_prepared`](Self::start_prepared), but its API may not answer yet.
+    pub fn spawn(
+        folder: &Path,
+        name: &str,
+        prepare: impl FnOnce(&mut Command),
+    ) -> io::Result<Self> {
         let program = program().ok_or_else(|| io::Error::other("no Firecracker is named"))?;
         let api = folder.join(format!("{name}.api"));
         let _ = fs::remove_file(&api);
@@ -116,15 +127,19 @@ impl Firecracker {
         prepare(&mut command);
         let mut child = command.spawn()?;
         let serial = Serial::of(&mut child);
-        let mut firecracker = Self { child, api, serial };
-        firecracker.await_api()?;
-        Ok(firecracker)
+        Ok(Self { child, api, serial })
     }
 
     /// Its process.
     #[must_use]
     pub fn pid(&self) -> i32 {
         self.child.id() as i32
+    }
+
+    /// The socket of its API.
+    #[must_use]
+    pub fn api(&self) -> &Path {
+        &self.api
     }
 
     /// Whether it has not ended.
@@ -182,6 +197,11 @@ impl Firecracker {
     fn save_as(&self, kind: &str, to: &Snapshot) -> io::Result<()> {
         sleep(QUIET);
         self.pause()?;
+        self.create(kind, to)
+    }
+
+    /// Saves the guest, which is paused, in a snapshot of this kind: `Full` or `Diff`.
+    pub fn create(&self, kind: &str, to: &Snapshot) -> io::Result<()> {
         let request = json!({
             "snapshot_type": kind, "snapshot_path": to.state, "mem_file_path": to.memory,
         });
@@ -212,7 +232,8 @@ impl Firecracker {
         api::request(&self.api, "PATCH", path, Some(body))
     }
 
-    fn await_api(&mut self) -> io::Result<()> {
+    /// Waits until its API answers.
+    pub fn await_api(&mut self) -> io::Result<()> {
         let until = Instant::now() + START;
         while Instant::now() < until {
             if std::os::unix::net::UnixStream::connect(&self.api).is_ok() {

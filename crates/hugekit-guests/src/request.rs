@@ -1,5 +1,7 @@
 //! What a guest is asked: one letter and three numbers. The answer is one number.
 
+use crate::guest::WRITES;
+
 /// Bytes of a request.
 pub(crate) const BYTES: usize = 25;
 
@@ -24,6 +26,9 @@ pub enum Request {
     /// Writes a word to each page of [`CLUSTER`] bytes, and of as many bytes at each distance of
     /// `every` bytes from there.
     Dirty { start: u64, len: u64, every: u64 },
+    /// Answers 0, and then writes as [`Dirty`](Self::Dirty) again and again until the next request
+    /// comes, which may be [`Request::writes`]. Only the tiny guest understands this.
+    WriteUntilAsked { start: u64, len: u64, every: u64 },
     /// Gives the range back, as a balloon does. Only the small VMM understands it.
     Remove { start: u64, len: u64 },
     /// Gives the range to the balloon; answers 0, or -1 without one. Only the tiny guest
@@ -52,6 +57,14 @@ pub fn sum_of_pattern(start: u64, len: u64, seed: u64) -> u64 {
 }
 
 impl Request {
+    /// Asks for three numbers of the last [`WriteUntilAsked`](Self::WriteUntilAsked): the longest time
+    /// between two writes, how many there were, and the time from its start to the last one. Times
+    /// are ticks of the TSC.
+    #[must_use]
+    pub fn writes() -> [Self; 3] {
+        [WRITES, WRITES + 8, WRITES + 16].map(|start| Self::Sum { start, len: 8 })
+    }
+
     pub(crate) fn to_bytes(self) -> [u8; BYTES] {
         let (letter, numbers) = match self {
             Self::Reply => (b'P', [0, 0, 0]),
@@ -62,6 +75,7 @@ impl Request {
             Self::Verify { start, len, seed } => (b'V', [start, len, seed]),
             Self::NotZero { start, len } => (b'Z', [start, len, 0]),
             Self::Dirty { start, len, every } => (b'C', [start, len, every]),
+            Self::WriteUntilAsked { start, len, every } => (b'L', [start, len, every]),
             Self::Remove { start, len } => (b'R', [start, len, 0]),
             Self::Inflate { start, len } => (b'I', [start, len, 0]),
             Self::Deflate { start, len } => (b'D', [start, len, 0]),
@@ -88,6 +102,7 @@ impl Request {
             b'V' => Self::Verify { start, len, seed },
             b'Z' => Self::NotZero { start, len },
             b'C' => Self::Dirty { start, len, every: seed },
+            b'L' => Self::WriteUntilAsked { start, len, every: seed },
             b'R' => Self::Remove { start, len },
             b'I' => Self::Inflate { start, len },
             b'D' => Self::Deflate { start, len },
@@ -112,6 +127,7 @@ mod tests {
             Request::Verify { start, len, seed },
             Request::NotZero { start, len },
             Request::Dirty { start, len, every: seed },
+            Request::WriteUntilAsked { start, len, every: seed },
             Request::Remove { start, len },
             Request::Inflate { start, len },
             Request::Deflate { start, len },

@@ -272,8 +272,10 @@ impl Memory {
                 0
             }
             Request::Remove { start, len } => self.remove(start, len).map(|()| 0)?,
-            Request::Inflate { .. } | Request::Deflate { .. } => {
-                return Err(io::Error::other("the small VMM has no balloon"));
+            Request::Inflate { .. } | Request::Deflate { .. } | Request::WriteUntilAsked { .. } => {
+                return Err(io::Error::other(
+                    "the small VMM has neither a balloon nor writes without an end",
+                ));
             }
         })
     }

@@ -94,6 +94,12 @@ pub enum LabError {
     /// A pager to restore by did not start.
     #[error(transparent)]
     Pager(#[from] hugekit_pager::PagerError),
+    /// A running VM could not be saved.
+    #[error(transparent)]
+    Checkpoint(#[from] hugekit_checkpoint::CheckpointError),
+    /// A running VM could not be forked.
+    #[error(transparent)]
+    VmFork(#[from] hugekit_checkpoint::ForkError),
     /// The observer stopped the run.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),

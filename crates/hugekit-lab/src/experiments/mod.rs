@@ -1,6 +1,7 @@
 //! The experiments. Each has a file, or a folder of parts, and a line in [`EXPERIMENTS`].
 
 mod bench;
+mod checkpoint;
 mod clear;
 mod copies;
 mod cow;
@@ -56,4 +57,5 @@ pub const EXPERIMENTS: &[Definition] = &[
     lease::DEFINITION,
     tend::DEFINITION,
     restore::DEFINITION,
+    checkpoint::DEFINITION,
 ];

@@ -15,6 +15,7 @@ use rustix::process::{
     Pid, Signal, WaitOptions, getpid, getppid, kill_process, set_parent_process_death_signal,
     waitpid,
 };
+use rustix::thread::disable_transparent_huge_pages;
 
 use crate::LabError;
 use crate::size::Size;
@@ -151,6 +152,12 @@ pub(crate) fn end_with_this_process(command: &mut Command, signal: Signal) {
     let parent = getpid();
     // SAFETY: between fork and exec the child makes two system calls, and neither allocates nor takes a lock.
     unsafe { command.pre_exec(move || end_with(parent, signal)) };
+}
+
+/// Has the kernel give the program no transparent huge pages, whatever is asked of it.
+pub(crate) fn on_base_pages(command: &mut Command) {
+    // SAFETY: between fork and exec the child makes one system call, which neither allocates nor takes a lock.
+    unsafe { command.pre_exec(|| Ok(disable_transparent_huge_pages(true)?)) };
 }
 
 /// Has a child end with its parent, which would otherwise leave it, and the lock on settings with it. An error if the

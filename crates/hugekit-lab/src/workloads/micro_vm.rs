@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::process::Command;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -47,10 +48,29 @@ impl<'a> MicroVm<'a> {
         name: &str,
         observer: &'a dyn Observer,
     ) -> Result<Self, LabError> {
+        Self::start_prepared(folder, name, observer, |_| ())
+    }
+
+    /// As [`start`](Self::start); `prepare` may add to the command.
+    pub(crate) fn start_prepared(
+        folder: &Path,
+        name: &str,
+        observer: &'a dyn Observer,
+        prepare: impl FnOnce(&mut Command),
+    ) -> Result<Self, LabError> {
         observer.check()?;
-        let prepare = |command: &mut _| end_with_this_process(command, Signal::KILL);
+        let prepare = |command: &mut _| {
+            end_with_this_process(command, Signal::KILL);
+            prepare(command);
+        };
         let vmm = Firecracker::start_prepared(folder, name, prepare).map_err(failed)?;
         Ok(Self { vmm, observer })
+    }
+
+    /// Only the program, whose API may not answer yet. It ends with this process.
+    pub(crate) fn spawn(folder: &Path, name: &str) -> Result<Firecracker, LabError> {
+        let prepare = |command: &mut _| end_with_this_process(command, Signal::KILL);
+        Firecracker::spawn(folder, name, prepare).map_err(failed)
     }
 
     /// Boots the guest with this many bytes.
@@ -59,11 +79,11 @@ impl<'a> MicroVm<'a> {
     }
 
     pub(crate) fn save(&self, to: &Snapshot) -> Result<(), LabError> {
-        self.watched(|vmm| vmm.save(to))
+        self.watched(|vmm| vmm.save(to).map_err(failed))
     }
 
     pub(crate) fn load_by_file(&self, from: &Snapshot, file: &Path) -> Result<(), LabError> {
-        self.watched(|vmm| vmm.load_by_file(from, file, true))
+        self.watched(|vmm| vmm.load_by_file(from, file, true).map_err(failed))
     }
 
     /// The guest goes on at once if it is to `resume`.
@@ -73,22 +93,22 @@ impl<'a> MicroVm<'a> {
         socket: &Path,
         resume: bool,
     ) -> Result<(), LabError> {
-        self.watched(|vmm| vmm.load_by_handler(from, socket, resume))
+        self.watched(|vmm| vmm.load_by_handler(from, socket, resume).map_err(failed))
     }
 
-    /// Sends a request that may take seconds. If the observer wants to stop, the VMM ends, and so
-    /// does the request.
-    fn watched(
+    /// Does something that may take seconds. If the observer wants to stop, the VMM ends, and so
+    /// does the work.
+    pub(crate) fn watched<T: Send>(
         &self,
-        request: impl FnOnce(&Firecracker) -> io::Result<()> + Send,
-    ) -> Result<(), LabError> {
+        work: impl FnOnce(&Firecracker) -> Result<T, LabError> + Send,
+    ) -> Result<T, LabError> {
         let (tell, told) = channel();
         thread::scope(|scope| {
             let vmm = &self.vmm;
-            scope.spawn(move || tell.send(request(vmm)));
+            scope.spawn(move || tell.send(work(vmm)));
             loop {
                 match told.recv_timeout(LOOK) {
-                    Ok(done) => return done.map_err(failed),
+                    Ok(done) => return done,
                     Err(RecvTimeoutError::Timeout) => {
                         self.observer.check().inspect_err(|_| self.kill())?;
                     }
@@ -146,7 +166,7 @@ fn field_of(rollup: &str, field: &str) -> u64 {
     kib.map_or(0, |kib| kib << 10)
 }
 
-fn failed(source: io::Error) -> LabError {
+pub(crate) fn failed(source: io::Error) -> LabError {
     LabError::Program { name: "Firecracker", source }
 }
 

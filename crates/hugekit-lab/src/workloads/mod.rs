@@ -6,6 +6,7 @@ pub(crate) mod broker_process;
 pub(crate) mod busy;
 pub(crate) mod clients;
 pub(crate) mod dirty_pages;
+pub(crate) mod forked_vm;
 pub(crate) mod forking;
 pub(crate) mod forking_program;
 pub(crate) mod latency_writer;

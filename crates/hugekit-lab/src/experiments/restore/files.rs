@@ -13,17 +13,17 @@ const IN_MEMORY: [&str; 2] = ["tmpfs", "ramfs"];
 
 /// Folders of this run.
 #[derive(Debug)]
-pub(super) struct Folders {
+pub(in crate::experiments) struct Folders {
     /// For sockets, whose paths must be short.
-    pub(super) sockets: TempDir,
+    pub(in crate::experiments) sockets: TempDir,
     /// On a disk, with the name of its file system.
-    pub(super) disk: Option<(TempDir, String)>,
-    pub(super) tmpfs: Option<TempDir>,
+    pub(in crate::experiments) disk: Option<(TempDir, String)>,
+    pub(in crate::experiments) tmpfs: Option<TempDir>,
 }
 
 impl Folders {
     /// Makes them where this user may.
-    pub(super) fn find() -> Result<Self, LabError> {
+    pub(in crate::experiments) fn find() -> Result<Self, LabError> {
         let own = [Some(std::env::temp_dir()), std::env::current_dir().ok(), std::env::home_dir()];
         let usual = ["/var/tmp", "/dev/shm"].map(|path| Some(PathBuf::from(path)));
         let candidates: Vec<PathBuf> = own.into_iter().chain(usual).flatten().collect();
@@ -42,12 +42,12 @@ impl Folders {
     }
 
     /// The file system of the disk, as in IDs.
-    pub(super) fn disk_name(&self) -> &str {
+    pub(in crate::experiments) fn disk_name(&self) -> &str {
         self.disk.as_ref().map_or("disk", |(_, system)| system)
     }
 
     /// A folder for the files that every way needs.
-    pub(super) fn any(&self) -> &Path {
+    pub(in crate::experiments) fn any(&self) -> &Path {
         let disk = self.disk.as_ref().map(|(folder, _)| folder);
         disk.or(self.tmpfs.as_ref()).unwrap_or(&self.sockets).path()
     }

@@ -5,10 +5,10 @@
 //! one word of each page that it had written, twice, and in the end all of their bytes are checked.
 
 mod clones;
-mod files;
+pub(super) mod files;
 mod one;
-mod origin;
-mod paging;
+pub(super) mod origin;
+pub(super) mod paging;
 mod reply;
 mod ways;
 
@@ -41,7 +41,7 @@ const MOST: usize = GIB;
 const QUICK: usize = 128 * MIB;
 
 /// Smaller guests have too few huge pages to say anything.
-const LEAST: usize = 64 * MIB;
+pub(super) const LEAST: usize = 64 * MIB;
 
 /// The available memory must have room for this many guests: two memory files, a copy of one, the
 /// image, and a guest.
@@ -96,7 +96,7 @@ fn rounds<'a>(bench: &Bench<'a>) -> crate::measure::part::Rounds<'a> {
 }
 
 /// The largest guest, of the most and its halves, that has room.
-fn guest_bytes(most: usize, memory: usize) -> Option<usize> {
+pub(super) fn guest_bytes(most: usize, memory: usize) -> Option<usize> {
     let halves = std::iter::successors(Some(most), |bytes| Some(bytes / 2));
     halves.take_while(|&bytes| bytes >= LEAST).find(|&bytes| bytes <= memory)
 }

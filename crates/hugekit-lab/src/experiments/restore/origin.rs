@@ -206,7 +206,7 @@ fn load_image(memory: &Path, observer: &dyn Observer) -> Result<Image, LabError>
 }
 
 /// Boots the guest, has it write half of its memory, and saves it.
-fn boot_and_save(
+pub(in crate::experiments) fn boot_and_save(
     folders: &Folders,
     bytes: usize,
     pages: Pages,
@@ -221,7 +221,7 @@ fn boot_and_save(
 }
 
 /// Why Firecracker cannot have its page faults handled here, if so.
-fn why_no_handler() -> Option<String> {
+pub(in crate::experiments) fn why_no_handler() -> Option<String> {
     let device = || userfaultfd::new_from_device(Path::new("/dev/userfaultfd"));
     let refused = device().or_else(|_| userfaultfd::new_whole()).err()?;
     Some(format!(
@@ -231,7 +231,7 @@ fn why_no_handler() -> Option<String> {
 }
 
 /// The first line that Firecracker prints of its version.
-fn version() -> Option<String> {
+pub(in crate::experiments) fn version() -> Option<String> {
     let mut command = Command::new(hugekit_guests::program()?);
     command.arg("--version").stdin(Stdio::null()).stderr(Stdio::null());
     let output = command.output().ok()?;

@@ -11,7 +11,7 @@ const SECOND_LEVEL: [&str; 2] =
 
 /// The notice that belongs to ratios of touches; `None` if KVM says that the CPU translates the
 /// guest's addresses.
-pub(super) fn notice(root: &Root) -> Option<String> {
+pub(in crate::experiments) fn notice(root: &Root) -> Option<String> {
     let is_yes = |path: &&str| {
         let value = fs::read_to_string(root.path(path));
         value.is_ok_and(|value| ["Y", "1"].contains(&value.trim()))
