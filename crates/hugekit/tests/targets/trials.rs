@@ -51,7 +51,7 @@ fn all_modes(backing: Backing, name: &str, touch: Touch) -> [Trial; 3] {
     let page = if is_exact() { exact } else { page_of(exact, backing) };
     [
         trial(name("_in_place"), IN_PLACE, move || {
-            assert_eq!(touch(backing, IN_PLACE), Some(exact))
+            assert_eq!(touch(backing, IN_PLACE), Some(exact));
         }),
         trial(name("_by_a_thread"), THREADED, move || {
             assert_eq!(touch(backing, THREADED), Some(page));

@@ -123,6 +123,8 @@ impl Drop for Ending<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
 
     fn caches(l2: usize, llc: usize) -> Option<CacheSizes> {
@@ -165,7 +167,9 @@ mod tests {
             let ending = antagonists.start(scope, 2, &memory).unwrap();
             let read = antagonists.read();
             assert!(read >= memory.len());
+            let since = Instant::now();
             while antagonists.read() < read + 2 * memory.len() {
+                assert!(since.elapsed() < Duration::from_secs(60), "they have ended");
                 std::thread::yield_now();
             }
             drop(ending);
