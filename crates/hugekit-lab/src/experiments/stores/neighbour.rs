@@ -77,3 +77,18 @@ fn clear(routine: &ClearRoutine, bytes: &mut [u8]) {
     // SAFETY: the slice is borrowed mutably, and the routine is available.
     unsafe { routine.run(bytes.as_mut_ptr(), bytes.len()) }.publish();
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::size::MIB;
+
+    #[test]
+    fn neighbour_reads_until_all_is_cleared() {
+        let (theirs, mut ours) = (vec![7; 64 << 10], vec![1; 8 * MIB]);
+        let routine = hugekit_bulk::arch::clear_routines().first().unwrap();
+        let rate = sample(routine, &theirs, &mut ours).unwrap();
+        assert!(rate.is_finite() && rate > 0.0, "{rate}");
+        assert!(ours.iter().all(|&byte| byte == 0));
+    }
+}
