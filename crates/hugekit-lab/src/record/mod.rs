@@ -333,14 +333,7 @@ pub struct Ratio {
 
 impl Ratio {
     fn new(id: String, baseline: &Case, subject: &Case, first: usize, step: usize) -> Self {
-        let pairs: Vec<f64> = baseline
-            .samples
-            .iter()
-            .zip(&subject.samples)
-            .skip(first)
-            .step_by(step)
-            .map(|(&baseline, &other)| subject.unit.speed_up(baseline, other))
-            .collect();
+        let pairs: Vec<f64> = pairs(baseline, subject).skip(first).step_by(step).collect();
         let Summary { median, min, max } = Summary::of(&pairs);
         Self {
             id,
@@ -386,6 +379,12 @@ impl Ratio {
         })?;
         Some(Self::new(id, best, subject, 1, 2))
     }
+}
+
+/// How many times as fast the subject was, round by round.
+pub(crate) fn pairs<'a>(baseline: &'a Case, subject: &'a Case) -> impl Iterator<Item = f64> + 'a {
+    let samples = baseline.samples.iter().zip(&subject.samples);
+    samples.map(|(&baseline, &other)| subject.unit.speed_up(baseline, other))
 }
 
 /// Method and workload of an id: what is between its first two slashes, and after them.

@@ -5,8 +5,10 @@
 //!
 //! A routine that streams past the cache leaves the next reader to fetch the bytes from memory, and one
 //! that does not may have left them in the cache. `+read` counts that: all of the bytes are read once
-//! after each clearing.
+//! after each clearing. *neighbour-of* is what another reader feels meanwhile, and *process* has the first touch.
 
+mod first_touch;
+mod neighbour;
 mod perf_bench;
 
 use hugekit::ClearOptions;
@@ -44,6 +46,10 @@ const SIZES: [usize; 8] = [4 * KIB, 64 * KIB, MIB, 2 * MIB, 16 * MIB, 128 * MIB,
 /// Of an experiment's time, for perf's own program.
 const PERF_SHARE: f64 = 0.4;
 
+/// The same for a neighbour, and for whole processes.
+const NEIGHBOUR_SHARE: f64 = 0.1;
+const PROCESS_SHARE: f64 = 0.2;
+
 /// Sizes around the caches, where it matters to a reader which routine cleared.
 const READ: [usize; 4] = [MIB, 2 * MIB, 16 * MIB, 128 * MIB];
 
@@ -73,6 +79,9 @@ fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     if bench.options().routine.is_none() {
         let perf = perf_bench::measure(bench, PERF_SHARE);
         experiment.add("perf bench", perf)?;
+        let neighbour = neighbour::measure(bench, NEIGHBOUR_SHARE);
+        experiment.add("neighbour", neighbour)?;
+        experiment.add("process", first_touch::measure(bench, PROCESS_SHARE))?;
     }
     Ok(experiment)
 }

@@ -178,6 +178,20 @@ pub(crate) fn store_counts(event: &str) -> Vec<Figure> {
     figures("store_counts", |row| Some((fewer(row, event)?, None)))
 }
 
+/// Microseconds of the whole process that writes by this routine.
+pub(crate) fn store_microseconds(routine: &str) -> Vec<Figure> {
+    let [does, _] = table("store_counts").kernels.expect("the kernel clears fresh pages");
+    let times = figures("store_counts", |row| {
+        let is_time = row.metric.as_deref() == Some("seconds");
+        let seconds = match routine {
+            "movnti" => row.after,
+            _ => row.before.filter(|_| row.method.as_deref() == Some(routine)),
+        };
+        seconds.filter(|_| is_time).map(|seconds| (seconds * 1e6, None))
+    });
+    times.into_iter().map(|figure| figure.of_kernel(&does)).collect()
+}
+
 fn fewer(row: &Row, event: &str) -> Option<f64> {
     Some(1.0 / row.factor().filter(|_| row.metric.as_deref() == Some(event))?)
 }

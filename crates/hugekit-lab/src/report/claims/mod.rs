@@ -67,18 +67,20 @@ enum Direction {
 /// The ratios that decided.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
-    /// The smallest and the largest median. Of counts there are only means.
+    /// The smallest and the largest median. Of counts there are only means, which stand in all three fields.
     pub medians: (f64, f64),
-    /// The smallest and the largest ratio of a round, or again of the means.
+    /// Where all of the medians lie with 95 % confidence each.
+    pub certain: (f64, f64),
+    /// The smallest and the largest ratio of a round.
     pub rounds: (f64, f64),
 }
 
 /// What a record says about a claim.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
-    /// Every round has the claimed direction.
+    /// Every median has the claimed direction with 95 % confidence.
     Reproduced(Measured),
-    /// Some round does not have it.
+    /// Some median does not have it, or may not.
     NotReproduced(Measured),
     /// The record has too few such rounds, and why.
     NotTestable(String),
@@ -150,7 +152,9 @@ impl Verdict {
     pub fn reason(&self) -> String {
         match self {
             Self::Reproduced(measured) | Self::NotReproduced(measured) => {
-                format!("{} ({})", range(measured.medians), range(measured.rounds))
+                let Measured { medians, certain, rounds } = *measured;
+                let [medians, certain, rounds] = [medians, certain, rounds].map(range);
+                format!("{medians} (95 %: {certain}; rounds: {rounds})")
             }
             Self::NotTestable(why) => why.clone(),
         }
@@ -185,5 +189,5 @@ pub(super) fn section(record: &Record) -> Markup {
 }
 
 /// The rule in one sentence.
-pub const HOW: &str = "Reproduced: every round has the claimed direction. Figures are medians, and in parentheses \
-     the range of single rounds; above 1 is faster.";
+pub const HOW: &str = "Reproduced: the claimed direction is certain to 95 % for every median. Figures are medians, where \
+     they lie, and single rounds; above 1 is faster.";

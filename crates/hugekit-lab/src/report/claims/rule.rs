@@ -1,10 +1,9 @@
-//! The rule: a claim is reproduced if its direction holds in every round of every ratio that repeats it.
-//!
-//! One disturbed round is enough against a claim, and none is in its favour: the figures beside the verdict tell both apart.
+//! The rule: a claim is reproduced if every ratio that repeats it has a median with the claimed direction, with 95 %
+//! confidence. So a claim of no certain gain is not reproduced, and a single disturbed round decides nothing.
 
 use super::{Counts, Direction, Measured, Ratios, Test, Verdict, Workloads};
-use crate::record::stats::FEWEST_ROUNDS;
-use crate::record::{Case, Experiment, Machine, Ratio, Record, parts};
+use crate::record::stats::{FEWEST_ROUNDS, median_interval};
+use crate::record::{Case, Experiment, Machine, Ratio, Record, pairs, parts};
 use crate::size::Size;
 
 pub(super) fn verdict(test: &Test, record: &Record) -> Verdict {
@@ -15,9 +14,16 @@ pub(super) fn verdict(test: &Test, record: &Record) -> Verdict {
     };
     match measured {
         Err(why) => Verdict::NotTestable(why),
-        Ok(measured) if claims.holds(measured.rounds) => Verdict::Reproduced(measured),
+        Ok(measured) if claims.holds(measured.certain) => Verdict::Reproduced(measured),
         Ok(measured) => Verdict::NotReproduced(measured),
     }
+}
+
+/// Where the median lies, if there are enough rounds.
+fn interval(experiment: &Experiment, ratio: &Ratio) -> Option<(f64, f64)> {
+    let case = |id: &str| experiment.cases.iter().find(|case| case.id == id);
+    let pairs = pairs(case(&ratio.baseline)?, case(&ratio.subject)?);
+    median_interval(&pairs.collect::<Vec<_>>())
 }
 
 fn experiment_in<'a>(record: &'a Record, name: &str) -> Result<&'a Experiment, String> {
@@ -45,14 +51,18 @@ impl Ratios {
             experiment.ratios.iter().filter(|one| self.has(one, &record.machine)).collect();
         let most = all.iter().map(|one| one.pairs).max();
         let most = most.ok_or_else(|| format!("it needs {}", self.needs))?;
-        let enough: Vec<&Ratio> =
-            all.into_iter().filter(|one| one.pairs >= FEWEST_ROUNDS).collect();
+        let certain =
+            |one: &&'_ Ratio| Some((interval(experiment, one)?, one.median, one.min, one.max));
+        let enough: Vec<_> = all.iter().filter_map(certain).collect();
         if enough.is_empty() {
-            return Err(format!("{most} rounds are too few: `--rounds {FEWEST_ROUNDS}` or more"));
+            return Err(format!(
+                "it needs the samples of {FEWEST_ROUNDS} rounds (`--rounds`), and here are at most {most}"
+            ));
         }
         Ok(Measured {
-            medians: extremes(enough.iter().map(|one| one.median)),
-            rounds: extremes(enough.iter().flat_map(|one| [one.min, one.max])),
+            medians: extremes(enough.iter().map(|(_, median, ..)| *median)),
+            certain: extremes(enough.iter().flat_map(|((low, high), ..)| [*low, *high])),
+            rounds: extremes(enough.iter().flat_map(|(.., min, max)| [*min, *max])),
         })
     }
 
@@ -79,7 +89,7 @@ impl Counts {
             return Err("it needs hardware counters".to_owned());
         }
         let means = extremes(ratios);
-        Ok(Measured { medians: means, rounds: means })
+        Ok(Measured { medians: means, certain: means, rounds: means })
     }
 
     /// How many times fewer events the second method had.
@@ -133,22 +143,26 @@ mod tests {
         needs: "patience",
     };
 
-    /// Of `e/a-vs-b`.
-    fn ratio(workload: &str, median: f64, (min, max): (f64, f64), pairs: usize) -> Ratio {
-        let id = format!("e/a-vs-b/{workload}");
-        let (baseline, subject) = (String::new(), String::new());
-        let (like_for_like, moved, published) = (true, None, Vec::new());
-        Ratio { id, baseline, subject, median, min, max, pairs, like_for_like, moved, published }
+    /// An experiment with these ratios of `a` to `b`, round by round, on each workload.
+    fn experiment(rounds: &[(&str, &[f64])]) -> Experiment {
+        let mut experiment = Experiment::new("e");
+        for (workload, samples) in rounds {
+            let ones = vec![1.0; samples.len()];
+            experiment.add_case(&format!("a/{workload}"), Unit::GibPerSecond, ones);
+            experiment.add_case(&format!("b/{workload}"), Unit::GibPerSecond, samples.to_vec());
+            experiment.compare(("a", "b"), workload, None);
+        }
+        experiment
     }
 
-    fn record(ratios: Vec<Ratio>) -> Record {
+    fn record(experiment: Experiment) -> Record {
         let mut record = Record::parse(include_str!("../../../tests/data/record.json")).unwrap();
-        record.experiments = vec![Experiment { ratios, ..Experiment::new("e") }];
+        record.experiments = vec![experiment];
         record
     }
 
-    fn verdict_of(ratios: Vec<Ratio>) -> Verdict {
-        verdict(&TEST, &record(ratios))
+    fn verdict_of(rounds: &[(&str, &[f64])]) -> Verdict {
+        verdict(&TEST, &record(experiment(rounds)))
     }
 
     fn why(verdict: Verdict) -> String {
@@ -158,40 +172,48 @@ mod tests {
         }
     }
 
+    const GOOD: [f64; 6] = [1.01, 1.2, 1.4, 1.6, 1.8, 2.0];
+
     #[test]
-    fn a_claim_is_reproduced_if_every_round_of_every_ratio_agrees() {
-        let good = || ratio("1", 1.5, (1.01, 2.0), 6);
-        let all = verdict_of(vec![good(), ratio("2", 3.0, (2.5, 3.5), 9)]);
-        let measured = Measured { medians: (1.5, 3.0), rounds: (1.01, 3.5) };
-        assert_eq!(all, Verdict::Reproduced(measured));
-        let one_round = verdict_of(vec![good(), ratio("2", 3.0, (1.0, 3.5), 9)]);
-        let measured = Measured { rounds: (1.0, 3.5), ..measured };
-        assert_eq!(one_round, Verdict::NotReproduced(measured));
+    fn a_claim_is_reproduced_if_every_median_agrees_for_certain() {
+        let measured = |certain, rounds| Measured { medians: (1.5, 3.0), certain, rounds };
+        let all = verdict_of(&[("1", &GOOD), ("2", &[3.0; 7])]);
+        assert_eq!(all, Verdict::Reproduced(measured((1.01, 3.0), (1.01, 3.0))));
+        let doubtful = [1.0, 3.0, 3.0, 3.0, 3.0, 3.0];
+        let one = verdict_of(&[("1", &GOOD), ("2", &doubtful)]);
+        assert_eq!(one, Verdict::NotReproduced(measured((1.0, 3.0), (1.0, 3.0))));
+        let disturbed = [0.1, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0];
+        let one = verdict_of(&[("1", &GOOD), ("2", &disturbed)]);
+        assert_eq!(one, Verdict::Reproduced(measured((1.01, 3.0), (0.1, 3.0))));
     }
 
     #[test]
-    fn a_claimed_loss_is_reproduced_if_every_round_is_one() {
+    fn a_claimed_loss_is_reproduced_if_every_median_is_one_for_certain() {
         let slower = Test::Ratios(Ratios { claims: Direction::Slower, ..RATIOS });
-        let of = |range| verdict(&slower, &record(vec![ratio("1", 0.8, range, 6)]));
-        assert!(matches!(of((0.7, 0.9)), Verdict::Reproduced(_)));
-        assert!(matches!(of((0.7, 1.1)), Verdict::NotReproduced(_)));
+        let of = |rounds: [f64; 6]| verdict(&slower, &record(experiment(&[("1", &rounds)])));
+        assert!(matches!(of([0.7, 0.8, 0.8, 0.8, 0.9, 0.9]), Verdict::Reproduced(_)));
+        assert!(matches!(of([0.7, 0.8, 0.8, 0.8, 0.9, 1.1]), Verdict::NotReproduced(_)));
     }
 
     #[test]
     fn other_ratios_decide_nothing() {
-        let unlike = ratio("2", 0.5, (0.5, 0.5), 9).unlike("moved");
-        let other = ratio("3", 0.5, (0.5, 0.5), 9);
-        let few = ratio("2", 0.5, (0.5, 0.5), 5);
-        let all = verdict_of(vec![ratio("1", 1.5, (1.1, 2.0), 6), unlike, other, few]);
-        assert!(matches!(all, Verdict::Reproduced(_)), "{all:?}");
+        let mut all = experiment(&[("1", &GOOD), ("3", &[0.5; 9]), ("2", &[0.5; 9])]);
+        all.ratios[2] = all.ratios[2].clone().unlike("moved");
+        let decided = verdict(&TEST, &record(all));
+        assert!(matches!(decided, Verdict::Reproduced(_)), "{decided:?}");
+        let few = verdict_of(&[("1", &GOOD), ("2", &[0.5; 5])]);
+        assert!(matches!(few, Verdict::Reproduced(_)), "{few:?}");
     }
 
     #[test]
     fn without_such_ratios_there_is_a_reason() {
-        assert_eq!(why(verdict_of(vec![])), "it needs patience");
-        let few = verdict_of(vec![ratio("1", 2.0, (2.0, 2.0), 4), ratio("2", 2.0, (2.0, 2.0), 5)]);
-        assert_eq!(why(few), "5 rounds are too few: `--rounds 6` or more");
-        let mut skipped = record(vec![]);
+        assert_eq!(why(verdict_of(&[])), "it needs patience");
+        let few = "it needs the samples of 6 rounds (`--rounds`), and here are at most 5";
+        assert_eq!(why(verdict_of(&[("1", &[2.0; 4]), ("2", &[2.0; 5])])), few);
+        let mut without_samples = experiment(&[("1", &GOOD)]);
+        without_samples.cases.clear();
+        assert!(why(verdict(&TEST, &record(without_samples))).contains("needs the samples"));
+        let mut skipped = record(experiment(&[]));
         let reason = "one CPU".to_owned();
         skipped.experiments[0].skipped = Some(Skipped { reason, remedy: String::new() });
         assert_eq!(why(verdict(&TEST, &skipped)), "one CPU");
@@ -205,7 +227,7 @@ mod tests {
         let workloads = Workloads::Only(&["1"]);
         let counts = Counts { experiment: "e", methods: ["a", "b"], workloads, event: "loads" };
         let test = Test::Counts(counts);
-        let mut record = record(vec![]);
+        let mut record = record(experiment(&[]));
         assert_eq!(why(verdict(&test, &record)), "it needs hardware counters");
         let case = |id: &str| Case::new(id, Unit::Microseconds, vec![1.0]);
         record.experiments[0].cases = ["e/a/1", "e/b/1", "e/a/2"].map(case).to_vec();
@@ -220,7 +242,10 @@ mod tests {
             record.experiments[0].noise = Some(noise);
             verdict(&test, &record)
         };
-        let measured = |ratio| Measured { medians: (ratio, ratio), rounds: (ratio, ratio) };
+        let measured = |ratio| {
+            let only = (ratio, ratio);
+            Measured { medians: only, certain: only, rounds: only }
+        };
         assert_eq!(of(4.0), Verdict::Reproduced(measured(3.0)));
         assert_eq!(of(24.0), Verdict::NotReproduced(measured(0.5)));
         assert_eq!(of(0.0), Verdict::Reproduced(measured(12.0)));
