@@ -16,6 +16,9 @@ use crate::text::{COLUMNS, wrap};
 
 const WIDTH: u16 = COLUMNS as u16;
 
+/// A longer name of a ratio leaves too little room for the numbers beside it.
+const LONGEST_NAME: usize = 48;
+
 const BOLD: Style = Style::new().bold();
 
 /// The whole record, as a run prints it: the results first.
@@ -198,7 +201,7 @@ fn ratios(ratios: &[Ratio]) -> Table {
             false => format!(" {}", mark(ratios, ratio.moved.as_deref())),
         };
         let numbers = [ratio.median, ratio.min, ratio.max].map(|number| format!("{number:.2}"));
-        let mut row = vec![format!("{}{mark}", name(ratio))];
+        let mut row = vec![lines(&format!("{}{mark}", name(ratio)))];
         row.extend(numbers);
         row.push(ratio.pairs.to_string());
         table.add_row(row);
@@ -210,6 +213,16 @@ fn ratios(ratios: &[Ratio]) -> Table {
 /// A ratio's name without its experiment's.
 fn name(ratio: &Ratio) -> &str {
     ratio.id.split_once('/').map_or("", |(_, rest)| rest)
+}
+
+/// Methods and workload of a long name are on a line each.
+fn lines(name: &str) -> String {
+    match name.rsplit_once('/') {
+        Some((methods, workload)) if name.len() > LONGEST_NAME => {
+            format!("{methods}/\n  {workload}")
+        }
+        _ => name.to_owned(),
+    }
 }
 
 /// Published figures of the same workloads, a paragraph for each ratio that has some.
@@ -289,6 +302,18 @@ mod tests {
         let text = anstream::adapter::strip_str(&whole(&record)).to_string();
         assert!(text.lines().all(|line| line.chars().count() <= COLUMNS), "{text}");
         insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn long_name_of_a_ratio_leaves_room_for_the_numbers() {
+        let text = include_str!("../../../hugekit-lab/tests/data/record.json");
+        let record = Record::parse(text).unwrap();
+        let mut ratio = record.experiments[0].ratios[0].clone();
+        (ratio.id, ratio.median) =
+            (format!("x/{}-vs-{}/{}", "a".repeat(22), "b".repeat(22), "c".repeat(40)), 1234.56);
+        let table = ratios(&[ratio]).to_string();
+        assert!(table.lines().all(|line| line.chars().count() <= COLUMNS), "{table}");
+        assert!(table.contains("median") && table.contains("1234.56"), "{table}");
     }
 
     #[test]
