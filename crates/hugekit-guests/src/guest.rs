@@ -205,11 +205,14 @@ mod blob {
         "70: mov r14, rax",
         "    mov bl, '~'",
         "    mov r15d, 18",
-        // And ticks before each byte: the guest may be paused as soon as the last one is read.
-        "71: rdtsc",
+        // If the guest is to write then, with ticks before each byte: it may be paused as soon as the
+        // last one is read.
+        "71: cmp byte ptr [r12], 'L'",
+        "    jne 72f",
+        "    rdtsc",
         "    mov [r12 + 32], eax",
         "    mov [r12 + 36], edx",
-        "    mov edx, 0x3fd",
+        "72: mov edx, 0x3fd",
         "    in al, dx",
         "    test al, 0x20",
         "    jz 71b",
