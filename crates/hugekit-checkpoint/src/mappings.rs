@@ -58,15 +58,16 @@ fn only_start(mappings: &[Mapping], len: u64) -> Option<u64> {
 
 /// Where regions of these sizes start that lie beside each other, from `start` on.
 fn starts_beside(start: u64, sizes: &[u64], order: RegionOrder) -> Vec<u64> {
-    let is_below = |index: usize, other: usize| match order {
-        RegionOrder::Ascending => other < index,
-        RegionOrder::Descending => other > index,
-    };
-    let below = |index| -> u64 {
-        let sizes = sizes.iter().enumerate().filter(|&(other, _)| is_below(index, other));
-        sizes.map(|(_, len)| len).sum()
-    };
-    (0..sizes.len()).map(|index| start + below(index)).collect()
+    let mut upwards: Vec<usize> = (0..sizes.len()).collect();
+    if order == RegionOrder::Descending {
+        upwards.reverse();
+    }
+    let (mut starts, mut at) = (vec![start; sizes.len()], start);
+    for index in upwards {
+        starts[index] = at;
+        at += sizes[index];
+    }
+    starts
 }
 
 fn joined(mappings: &[Mapping]) -> Vec<Mapping> {

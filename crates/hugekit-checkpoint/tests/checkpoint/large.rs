@@ -10,7 +10,7 @@ use libtest_mimic::Trial;
 use tempfile::TempDir;
 
 use crate::family::{ForkedGuest, fork_vm};
-use crate::scene::{LONGEST_WAIT, MIB, PagerThread, QUIET, SEED, START, Scene, registered, trial};
+use crate::scene::{LONGEST_WAIT, MIB, QUIET, SEED, START, Scene, registered, trial};
 
 /// Memory that has a second region, in MiB; most of it is never touched.
 const LARGE: u64 = 3200;
@@ -19,7 +19,7 @@ const LARGE: u64 = 3200;
 const UPPER: u64 = 4 << 30;
 const UPPER_OFFSET: u64 = 3 << 30;
 
-/// What is written in each region.
+/// Bytes that are written in each region.
 const PART: u64 = 16 * MIB;
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -31,12 +31,8 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 fn restored() -> Scene {
     let folder = TempDir::new().unwrap();
-    let snapshot = saved_by_stock(&folder);
-    let pager = PagerThread::start(folder.path().join("p.sock"), &snapshot.memory, true);
-    let vmm = Firecracker::start(folder.path(), "clone").unwrap();
-    vmm.load_by_handler(&snapshot, &pager.socket, true).unwrap();
-    pager.await_complete();
-    Scene { vmm, folder }
+    save_by_stock(&folder);
+    Scene::in_folder(folder)
 }
 
 fn saved() {
@@ -74,7 +70,7 @@ fn check_guest(guest: &mut ForkedGuest) {
     }
 }
 
-fn saved_by_stock(folder: &TempDir) -> Snapshot {
+fn save_by_stock(folder: &TempDir) {
     let snapshot = Snapshot::in_folder(folder.path());
     let mut origin = Firecracker::start(folder.path(), "origin").unwrap();
     origin.boot(LARGE, Pages::Base).unwrap();
@@ -82,7 +78,6 @@ fn saved_by_stock(folder: &TempDir) -> Snapshot {
         origin.serial.ask(Request::Write { start, len: PART, seed: SEED }).unwrap();
     }
     origin.save_with_holes(&snapshot).unwrap();
-    snapshot
 }
 
 /// The guest's pattern at an address is at an offset of the file, and zeroes are behind it.

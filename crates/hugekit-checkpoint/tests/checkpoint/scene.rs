@@ -96,7 +96,8 @@ impl Scene {
         Self::in_folder(self.end())
     }
 
-    fn in_folder(folder: TempDir) -> Self {
+    /// A guest of the snapshot in the folder, that needs no pager any more.
+    pub(crate) fn in_folder(folder: TempDir) -> Self {
         let memory = Snapshot::in_folder(folder.path()).memory;
         let pager = PagerThread::start(folder.path().join("p.sock"), &memory, true);
         let scene = Self::load(folder, &pager.socket);

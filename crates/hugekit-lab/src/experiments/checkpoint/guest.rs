@@ -4,12 +4,12 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use hugekit_guests::{CLUSTER, Firecracker, Pages, Request, Snapshot};
+use hugekit_guests::{CLUSTER, Firecracker, Request, Snapshot};
 use hugekit_pager::Settings;
 use serde_json::json;
 
 use crate::experiments::restore::files::Folders;
-use crate::experiments::restore::origin::boot_and_save;
+use crate::experiments::restore::origin::save_guests;
 use crate::workloads::forking::on_base_pages;
 use crate::workloads::micro_vm::{MicroVm, failed};
 use crate::workloads::pager_thread::PagerThread;
@@ -49,16 +49,8 @@ impl Origin {
         has_pages: bool,
         observer: &dyn Observer,
     ) -> Result<Self, LabError> {
-        let snapshot = Snapshot::in_folder(folders.any());
-        boot_and_save(&folders, bytes, Pages::Base, &snapshot, observer)?;
-        let huge = Snapshot {
-            state: folders.any().join("huge-state.bin"),
-            memory: folders.any().join("huge-memory.bin"),
-        };
-        if has_pages {
-            boot_and_save(&folders, bytes, Pages::Hugetlb2M, &huge, observer)?;
-        }
-        Ok(Self { folders, bytes, snapshot, huge: has_pages.then_some(huge) })
+        let (snapshot, huge) = save_guests(&folders, bytes, has_pages, observer)?;
+        Ok(Self { folders, bytes, snapshot, huge })
     }
 
     /// Bytes that each guest has written.

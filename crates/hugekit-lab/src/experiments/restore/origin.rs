@@ -56,21 +56,12 @@ impl Origin {
         has_pages: bool,
         observer: &dyn Observer,
     ) -> Result<Self, LabError> {
-        let snapshot = Snapshot::in_folder(folders.any());
-        boot_and_save(&folders, bytes, Pages::Base, &snapshot, observer)?;
-        let huge = Snapshot {
-            state: folders.any().join("huge-state.bin"),
-            memory: folders.any().join("huge-memory.bin"),
-        };
-        if has_pages {
-            boot_and_save(&folders, bytes, Pages::Hugetlb2M, &huge, observer)?;
-        }
+        let (snapshot, huge) = save_guests(&folders, bytes, has_pages, observer)?;
         let copy = |folder: &TempDir| copy_into(folder.path(), &snapshot.memory, observer);
         let tmpfs = folders.tmpfs.as_ref().map(copy).transpose()?;
         let start = Instant::now();
         let image = load_image(&snapshot.memory, observer)?;
         let loading = start.elapsed();
-        let huge = has_pages.then_some(huge);
         let working_set = why_no_handler().map_or(Ok(0), Err);
         let mut origin =
             Self { folders, bytes, snapshot, huge, tmpfs, image, loading, working_set };
@@ -205,8 +196,28 @@ fn load_image(memory: &Path, observer: &dyn Observer) -> Result<Image, LabError>
     }
 }
 
+/// Snapshots of a guest that has written half of its memory: on base pages, and on hugetlb pages if
+/// there are enough.
+pub(in crate::experiments) fn save_guests(
+    folders: &Folders,
+    bytes: usize,
+    has_pages: bool,
+    observer: &dyn Observer,
+) -> Result<(Snapshot, Option<Snapshot>), LabError> {
+    let snapshot = Snapshot::in_folder(folders.any());
+    boot_and_save(folders, bytes, Pages::Base, &snapshot, observer)?;
+    let huge = has_pages.then(|| Snapshot {
+        state: folders.any().join("huge-state.bin"),
+        memory: folders.any().join("huge-memory.bin"),
+    });
+    if let Some(huge) = &huge {
+        boot_and_save(folders, bytes, Pages::Hugetlb2M, huge, observer)?;
+    }
+    Ok((snapshot, huge))
+}
+
 /// Boots the guest, has it write half of its memory, and saves it.
-pub(in crate::experiments) fn boot_and_save(
+fn boot_and_save(
     folders: &Folders,
     bytes: usize,
     pages: Pages,
