@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 #[cfg(target_arch = "x86_64")]
 mod family {
     use std::error::Error;
-    use std::fs::{self, File};
+    use std::fs::File;
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
     use std::path::{Path, PathBuf};
@@ -56,7 +56,7 @@ mod family {
 
     use hugekit_checkpoint::{ChildSettings, ForkSettings, Settings, checkpoint, fork};
     use hugekit_pager::{Event, Pager, Source};
-    use hugekit_vmm_api::send;
+    use hugekit_vmm_api::{connect, send};
     use kvm_ioctls::Kvm;
     use serde_json::{Map, Value, json};
 
@@ -140,7 +140,7 @@ mod family {
         let process = Command::new(&command[0]).args(&command[1..]).spawn()?;
         let vmm = Vmm { process, api };
         let until = Instant::now() + LONGEST_WAIT;
-        while !fs::exists(&vmm.api)? && Instant::now() < until {
+        while connect(&vmm.api).is_err() && Instant::now() < until {
             thread::sleep(Duration::from_millis(1));
         }
         let socket = folder.join(format!("{name}.pager"));

@@ -29,7 +29,7 @@ impl Broker {
         let mut command = hugekit(&["broker", "--socket"]);
         let child = command.arg(socket).stderr(Stdio::null()).spawn().unwrap();
         let until = Instant::now() + Duration::from_secs(60);
-        while !socket.exists() {
+        while hugekit_lease::status(socket).is_err() {
             assert!(Instant::now() < until, "the broker does not listen");
             sleep(Duration::from_millis(5));
         }
