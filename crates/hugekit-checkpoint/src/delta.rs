@@ -1,8 +1,8 @@
 //! A delta of the checkpoint before: the blocks of 4 KiB that differ from its bytes.
 //!
-//! All memory that is there is compared, so no block is taken for unchanged that is not. A delta
-//! has its blocks in order, but memory that the VM wants to write is copied early. Its bytes are
-//! kept in a file without a name until it is their turn.
+//! All memory is compared that may have been written since, so no block is taken for unchanged that
+//! is not. A delta has its blocks in order, but memory that the VM wants to write is copied early.
+//! Its bytes are kept in a file without a name until it is their turn.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -97,6 +97,13 @@ impl Sink for Delta<'_> {
 
     fn turn(&self, offsets: &Range<u64>) -> io::Result<()> {
         self.writer.borrow_mut().turn(offsets)
+    }
+
+    fn skip(&self, offsets: &Range<u64>) -> io::Result<()> {
+        let mut writer = self.writer.borrow_mut();
+        writer.clear_up_to(offsets.start)?;
+        writer.next = offsets.end;
+        Ok(())
     }
 
     fn put(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::api::Api;
-use crate::checkpoint::{Saved, Saving, collapse, is_running, memory_bytes};
+use crate::checkpoint::{collapse, is_running, memory_bytes};
 use crate::children::{Child, Children};
 use crate::fork_error::ForkError;
 use crate::fork_report::{ChildReport, ForkReport};
@@ -12,8 +12,10 @@ use crate::guard::{Guard, MOST_STARTED};
 use crate::nursery::{Grown, Nursery};
 use crate::report::ms;
 use crate::room::Room;
+use crate::saving::{Saved, Saving};
 use crate::shortage;
 use crate::vm::Vm;
+use crate::writes::{Afterwards, Writes};
 
 /// The children of a running VM.
 #[derive(Debug)]
@@ -52,7 +54,8 @@ pub fn fork(settings: &ForkSettings) -> Result<Forked, ForkError> {
     children.await_apis()?;
     let saving =
         Saving { vm: &vm, api: &api, sink: &*nursery.preserved, guard: &guard, is_running };
-    let save = || saving.save().map_err(|error| saving.give_up(error));
+    let mut writes = Writes::new(&vm, Afterwards::Released);
+    let save = || saving.save(&mut writes).map_err(|error| saving.give_up(error));
     let (saved, grown) = nursery.raise(&children, save)?;
     let children_report = children_of(&children, &grown, started);
     let report = report(&saved, vm.bytes(), collapsed, children_report, started);

@@ -1,10 +1,9 @@
 //! A VM whose memory is protected, and the copy of it: granule by granule, those first that the VM
 //! wants to write.
 //!
-//! A granule is copied, and then left to the kernel. So protected memory only becomes less, and at
-//! the end nothing is protected. One thread serves the VM and copies. It reads no message that the
-//! VM gives memory back before all memory is copied, because the memory is gone when that message
-//! is read.
+//! A granule that the VM wants to write is copied, and then left to the kernel. One thread serves the
+//! VM and copies. It reads no message that the VM gives memory back before all memory is copied,
+//! because the memory is gone when that message is read.
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -17,9 +16,10 @@ use rustix::time::Timespec;
 
 use crate::api::Pending;
 use crate::error::CheckpointError;
-use crate::granules::{Granule, granules};
+use crate::granules::Granule;
 use crate::sink::Sink;
 use crate::vm::Vm;
+use crate::writes::{Afterwards, Writes};
 
 /// Bytes that are read and written together: they stay in the cache meanwhile.
 const PIECE: usize = 256 << 10;
@@ -30,6 +30,7 @@ const LONGEST_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 /// Counts and times so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Progress {
+    pub(crate) read: u64,
     pub(crate) copied: u64,
     pub(crate) faults: u64,
     pub(crate) longest_fault: Duration,
@@ -40,7 +41,7 @@ pub(crate) struct Progress {
 pub(crate) struct Frozen<'a> {
     vm: &'a Vm,
     sink: &'a dyn Sink,
-    granules: Vec<Granule>,
+    writes: &'a mut Writes,
     is_copied: Vec<bool>,
     buffer: Vec<u8>,
     /// Whether memory was released before the moment that is saved.
@@ -50,18 +51,27 @@ pub(crate) struct Frozen<'a> {
 
 impl<'a> Frozen<'a> {
     /// Memory that is not protected yet: this allocates all that is needed.
-    pub(crate) fn new(vm: &'a Vm, sink: &'a dyn Sink) -> Self {
-        let granules: Vec<Granule> = granules(&vm.regions).collect();
-        let is_copied = vec![false; granules.len()];
+    pub(crate) fn new(vm: &'a Vm, sink: &'a dyn Sink, writes: &'a mut Writes) -> Self {
+        let is_copied = vec![false; writes.granules.len()];
         let (buffer, progress) = (vec![0; PIECE], Progress::default());
-        Self { vm, sink, granules, is_copied, buffer, is_opened: false, progress }
+        Self { vm, sink, writes, is_copied, buffer, is_opened: false, progress }
     }
 
     /// Protects all memory. Earlier copies are of another moment, and are dropped.
     pub(crate) fn protect(&mut self) -> Result<(), CheckpointError> {
         self.is_opened = false;
         self.restart()?;
-        self.vm.protect()
+        self.writes.protect(self.vm)
+    }
+
+    /// Leaves all memory to the VM.
+    pub(crate) fn release_all(&mut self) -> Result<(), CheckpointError> {
+        self.writes.release_all(self.vm)
+    }
+
+    /// All memory was put, by another way.
+    pub(crate) fn end_all(&self) {
+        (0..self.is_copied.len()).for_each(|index| self.sink.end(index));
     }
 
     /// Drops all copies.
@@ -70,7 +80,7 @@ impl<'a> Frozen<'a> {
             return Ok(());
         }
         self.is_copied.fill(false);
-        self.progress.copied = 0;
+        (self.progress.read, self.progress.copied) = (0, 0);
         self.sink.restart().map_err(|source| self.sink.refused(source))
     }
 
@@ -107,24 +117,37 @@ impl<'a> Frozen<'a> {
     fn make_way(&mut self, is_saved: &dyn Fn() -> bool) -> Result<(), CheckpointError> {
         if !is_saved() {
             self.is_opened = true;
-            return self.vm.settle();
+            return self.writes.settle(self.vm);
         }
-        (0..self.granules.len()).try_for_each(|index| self.copy(index))?;
-        self.vm.release_all()
+        (0..self.is_copied.len()).try_for_each(|index| self.copy(index))?;
+        self.release_all()
     }
 
-    /// Copies all memory that is not copied yet, and releases it.
+    /// Copies all memory that was written and is not copied yet.
     pub(crate) fn copy_all(&mut self) -> Result<(), CheckpointError> {
-        for index in 0..self.granules.len() {
+        for index in 0..self.is_copied.len() {
             self.serve(&|| true)?;
             while let Some(wanted) = self.sink.wanted() {
-                self.copy(wanted)?;
+                self.copy_and_release(wanted)?;
             }
-            let turn = self.sink.turn(&self.granules[index].offsets());
-            turn.map_err(|source| self.sink.refused(source))?;
-            self.copy(index)?;
+            self.copy_in_turn(index)?;
         }
-        self.vm.release_all()
+        match self.writes.afterwards {
+            Afterwards::Released => self.release_all(),
+            Afterwards::Protected => Ok(()),
+        }
+    }
+
+    fn copy_in_turn(&mut self, index: usize) -> Result<(), CheckpointError> {
+        let offsets = self.writes.granules[index].offsets();
+        if !self.writes.is_written(index) {
+            return self.sink.skip(&offsets).map_err(|source| self.sink.refused(source));
+        }
+        self.sink.turn(&offsets).map_err(|source| self.sink.refused(source))?;
+        match self.writes.afterwards {
+            Afterwards::Released => self.copy_and_release(index),
+            Afterwards::Protected => self.copy(index),
+        }
     }
 
     /// Answers all faults that wait.
@@ -144,21 +167,25 @@ impl<'a> Frozen<'a> {
     }
 
     fn answer(&mut self, address: u64, is_saved: &dyn Fn() -> bool) -> Result<(), CheckpointError> {
-        let holds = |granule: &Granule| granule.addresses.contains(&address);
-        let Some(index) = self.granules.iter().position(holds) else { return Ok(()) };
+        let Some(index) = self.writes.index_of(address) else { return Ok(()) };
         if is_saved() {
-            return self.copy(index);
+            return self.copy_and_release(index);
         }
         self.is_opened = true;
-        self.vm.release(&self.granules[index].addresses)
+        self.writes.release(self.vm, index)
     }
 
-    /// Copies a granule's memory that is there; all other memory of it is zero.
+    fn copy_and_release(&mut self, index: usize) -> Result<(), CheckpointError> {
+        self.copy(index)?;
+        self.writes.release(self.vm, index)
+    }
+
+    /// Copies a granule's memory that is there, if it was written; all other memory of it is zero.
     fn copy(&mut self, index: usize) -> Result<(), CheckpointError> {
-        if std::mem::replace(&mut self.is_copied[index], true) {
+        if !self.writes.is_written(index) || std::mem::replace(&mut self.is_copied[index], true) {
             return Ok(());
         }
-        let Granule { addresses, offset } = self.granules[index].clone();
+        let Granule { addresses, offset } = self.writes.granules[index].clone();
         let runs = self.vm.pages.populated(&addresses);
         let unreadable = |source| CheckpointError::Memory { address: addresses.start, source };
         for run in runs.map_err(unreadable)? {
@@ -168,13 +195,14 @@ impl<'a> Frozen<'a> {
             }
         }
         self.sink.end(index);
-        self.vm.release(&addresses)
+        Ok(())
     }
 
     fn copy_piece(&mut self, piece: &Range<u64>, offset: u64) -> Result<(), CheckpointError> {
         let bytes = &mut self.buffer[..(piece.end - piece.start) as usize];
         let read = self.vm.pages.read(piece.start, bytes);
         read.map_err(|source| CheckpointError::Memory { address: piece.start, source })?;
+        self.progress.read += bytes.len() as u64;
         // The sink is zero already.
         if is_zero(bytes) {
             return Ok(());

@@ -13,6 +13,7 @@
 
 mod api;
 mod checkpoint;
+mod checkpoints;
 mod children;
 mod delta;
 mod error;
@@ -32,11 +33,15 @@ mod preserved;
 mod previous;
 mod report;
 mod room;
+mod saving;
+mod series;
+mod series_settings;
 mod settings;
 mod shortage;
 mod sink;
 mod unnamed;
 mod vm;
+mod writes;
 
 pub use checkpoint::checkpoint;
 pub use error::CheckpointError;
@@ -48,6 +53,8 @@ pub use guard::MOST_STARTED as MOST_CHILDREN;
 pub use lineage::{ForkedVm, VmMemory, forked_vms};
 pub use previous::state_of;
 pub use report::{Report, Way};
+pub use series::checkpoint_series;
+pub use series_settings::SeriesSettings;
 pub use settings::Settings;
 
 /// Runs the README's program as a test.

@@ -17,12 +17,12 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use serde_json::{Value, json};
 
-use crate::checkpoint::Saved;
 use crate::children::{Child, Children};
 use crate::error::CheckpointError;
 use crate::fork_error::ForkError;
 use crate::preserved::Preserved;
 use crate::room::Room;
+use crate::saving::Saved;
 use crate::vm::Vm;
 
 /// How long a connection is waited for before it is looked whether one can still come.

@@ -35,6 +35,8 @@ pub struct Report {
     pub complete_ms: f64,
     /// Bytes of the VM's memory.
     pub memory_bytes: u64,
+    /// Bytes of it that were read: those that are there, and may have changed.
+    pub read_bytes: u64,
     /// Bytes of it that were copied: all others are zero, or in a delta, as they were.
     pub copied_bytes: u64,
     /// Bytes of the delta, if it is one.

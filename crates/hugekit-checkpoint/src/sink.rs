@@ -22,6 +22,11 @@ pub(crate) trait Sink: Debug {
         Ok(())
     }
 
+    /// These offsets, which follow on those before, are as they were in the state before.
+    fn skip(&self, _offsets: &Range<u64>) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Puts bytes at an offset of the VM's memory. Bytes of later turns may come early.
     fn put(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 

@@ -14,6 +14,7 @@ use crate::pages::Pages;
 use hugekit_pager::vmm::{MESSAGE_WORDS, Mapping, Message, Process, Region, Userfaultfd};
 use hugekit_sys::HUGE_PAGE_BYTES;
 use hugekit_sys::userfaultfd as calls;
+use rustix::io::Errno;
 
 const HUGE: u64 = HUGE_PAGE_BYTES as u64;
 
@@ -77,7 +78,7 @@ impl Vm {
         let left = mappings.iter().filter(|mapping| mapping.is_protected());
         let left: Vec<Range<u64>> = left.map(|mapping| mapping.addresses.clone()).collect();
         left.iter().try_for_each(|addresses| self.release(addresses))?;
-        if left.is_empty() { Ok(()) } else { self.settle() }
+        if left.is_empty() { Ok(()) } else { self.settle(&mut |_| Ok(())) }
     }
 
     fn find_regions(&mut self, bytes: u64) -> Result<(), CheckpointError> {
@@ -101,15 +102,19 @@ impl Vm {
     }
 
     /// Has the userfaultfd serve first accesses and writes in all memory, which all wait from now
-    /// on.
-    pub(crate) fn protect(&self) -> Result<(), CheckpointError> {
+    /// on. Returns `false` if a thread of the VM gives memory back: its message has to be read
+    /// before.
+    pub(crate) fn protect(&self) -> Result<bool, CheckpointError> {
         for region in &self.regions {
             let (descriptor, addresses) = (self.faults.as_fd(), in_words(&region.addresses()));
-            calls::register_for_writes(descriptor, &addresses)
-                .and_then(|()| calls::protect(descriptor, &addresses, true))
-                .map_err(|errno| self.refused("protect", errno.into()))?;
+            let protected = calls::register_for_writes(descriptor, &addresses)
+                .and_then(|()| calls::protect(descriptor, &addresses, true));
+            match protected {
+                Err(Errno::AGAIN) => return Ok(false),
+                protected => protected.map_err(|errno| self.refused("protect", errno.into()))?,
+            }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Leaves addresses to the kernel, and wakes who waits there.
@@ -120,7 +125,7 @@ impl Vm {
     /// Releases all memory.
     pub(crate) fn release_all(&self) -> Result<(), CheckpointError> {
         self.regions.iter().try_for_each(|region| self.release(&region.addresses()))?;
-        self.settle()
+        self.settle(&mut |_| Ok(()))
     }
 
     /// Whether a thread of the VM waits until its message is read that it gives memory back.
@@ -129,10 +134,13 @@ impl Vm {
     }
 
     /// Reads messages until no thread of the VM waits for that.
-    pub(crate) fn settle(&self) -> Result<(), CheckpointError> {
+    pub(crate) fn settle(
+        &self,
+        each: &mut dyn FnMut(Message) -> Result<(), CheckpointError>,
+    ) -> Result<(), CheckpointError> {
         let until = Instant::now() + SETTLE;
         while self.gives_memory_back() && !self.process.has_ended() {
-            self.read_message()?;
+            self.read_message()?.map_or(Ok(()), &mut *each)?;
             if Instant::now() > until {
                 return Err(self.refused("release", io::ErrorKind::TimedOut.into()));
             }

@@ -2,19 +2,26 @@
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
-use hugekit_checkpoint::{Settings, checkpoint};
+use hugekit_checkpoint::{SeriesSettings, Settings, checkpoint};
 
 use crate::family::fork_vm;
+use crate::series;
 
 const ARGUMENT: &str = "hugekit-test-checkpoint";
 const FORK: &str = "hugekit-test-fork";
+const SERIES: &str = "hugekit-test-series";
+
+/// Between two checkpoints of a series.
+const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Children of a fork as a process.
 pub(crate) const CHILDREN: [&str; 2] = ["a", "b"];
 
 pub(crate) fn run_if_asked() {
     run_fork_if_asked();
+    run_series_if_asked();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [first, pid, api, output, previous @ ..] = &arguments[..] else { return };
     if first != ARGUMENT {
@@ -45,6 +52,28 @@ pub(crate) fn start(settings: &Settings) -> Child {
         .args(&settings.previous)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+fn run_series_if_asked() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [first, pid, api, output] = &arguments[..] else { return };
+    if first != SERIES {
+        return;
+    }
+    let vm = Settings::new(pid.parse().unwrap(), api.into(), output.into());
+    let ended = series::run(&SeriesSettings::new(vm, INTERVAL), &mut |_, _| {});
+    println!("{ended:?}");
+    std::process::exit(1);
+}
+
+/// Starts a series without an end.
+pub(crate) fn start_series(settings: &Settings) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args([SERIES, &settings.pid.to_string()])
+        .args([&settings.api, &settings.output])
+        .stdin(Stdio::null())
         .spawn()
         .unwrap()
 }

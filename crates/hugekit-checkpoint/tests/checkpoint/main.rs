@@ -13,6 +13,7 @@ mod pager_child;
 mod proxy;
 mod saved;
 mod scene;
+mod series;
 mod small;
 
 use libtest_mimic::{Arguments, Trial};
@@ -27,6 +28,7 @@ fn main() {
     let trials = [
         saved::trials(),
         deltas::trials(),
+        series::trials(),
         small::trials(),
         hostile::trials(),
         large::trials(),

@@ -4,16 +4,22 @@
 use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io::Seek;
-use std::path::PathBuf;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
-use hugekit_checkpoint::{CheckpointError, Report, Settings, checkpoint, state_of};
+use hugekit_checkpoint::{
+    CheckpointError, Report, SeriesSettings, Settings, checkpoint, checkpoint_series, state_of,
+};
 use hugekit_guests::{Pages, Request, SmallVmm, pattern_at};
 use libtest_mimic::{Failed, Trial};
 use tempfile::TempDir;
 
 use crate::proxy::{Act, Proxy};
 use crate::scene::{LONGEST_WAIT, MIB, PagerThread, SEED, registered};
+use crate::series::Follower;
 
 const MEMORY: u64 = 32 * MIB;
 
@@ -26,6 +32,7 @@ const CHECKS: &[Check] = &[
     ("small::write_before_the_saved_moment_belongs_to_it", written_before),
     ("small::moment_that_is_not_saved_leaves_no_bytes", other_moment),
     ("small::memory_given_back_is_zero_in_a_delta", given_back_before_a_delta),
+    ("small::memory_given_back_in_a_series_is_zero_in_the_next_one", given_back_in_a_series),
 ];
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -272,5 +279,36 @@ fn given_back_before_a_delta() {
         assert!(small.memory[start as usize..][..len as usize].iter().all(|&byte| byte == 0));
         assert!(small.memory[(start + len) as usize] != 0);
     }
+    small.check_free();
+}
+
+/// The memory that is given back is protected, and no thread faults at it. It may be read before it is
+/// gone, so it is read twice.
+fn given_back_in_a_series() {
+    let mut small = Small::start(MEMORY, &[]);
+    let settings = SeriesSettings::new(small.settings(), Duration::from_millis(20));
+    let (start, len) = (4 * MIB, 3 * MIB);
+    let (mut follower, mut read, mut left) = (Follower::default(), Vec::new(), 3);
+    let vmm = std::sync::Mutex::new(&mut small.vmm);
+    let remove = || vmm.lock().unwrap().serial.ask(Request::Remove { start, len }).unwrap();
+    let (stop, stopper) = UnixStream::pair().unwrap();
+    let mut stopper = Some(stopper);
+    std::thread::scope(|scope| {
+        let mut removing = None;
+        let each = &mut |folder: &Path, report: &Report| {
+            follower.follow(folder);
+            read.push(report.read_bytes);
+            let removing = removing.get_or_insert_with(|| scope.spawn(remove));
+            left -= u64::from(removing.is_finished());
+            if left == 0 {
+                stopper = None;
+            }
+        };
+        checkpoint_series(&settings, stop.as_fd(), each).unwrap();
+    });
+    small.memory[start as usize..][..len as usize].fill(0);
+    assert!(follower.bytes == small.memory, "saved bytes differ");
+    // What is left of the huge page that was given back in part.
+    assert_eq!(read[1..].iter().sum::<u64>(), 2 * MIB, "{read:?}");
     small.check_free();
 }
