@@ -12,7 +12,7 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -164,6 +164,7 @@ struct Undo<'a> {
 impl Undo<'_> {
     fn watch(&self, parent: &OwnedFd, steps: &OwnedFd) {
         ignore_signals();
+        self.close_others(parent, steps);
         let (mut is_paused, mut started) = (false, [const { None }; MOST_STARTED]);
         loop {
             let mut waited = [parent.as_fd(), steps.as_fd()]
@@ -184,6 +185,26 @@ impl Undo<'_> {
                 }
                 _ => {}
             }
+        }
+    }
+
+    /// Closes the copies of the parent's descriptors, for which others may wait that the parent has
+    /// closed them. The claim of the VM stays.
+    fn close_others(&self, parent: &OwnedFd, steps: &OwnedFd) {
+        let (faults, process) = (self.vm.faults.as_fd(), self.vm.process.as_fd());
+        let claim = self.vm.process.claim_descriptor().unwrap_or(process);
+        let mut kept = [parent.as_fd(), steps.as_fd(), faults, process, claim]
+            .map(|fd| fd.as_raw_fd().unsigned_abs());
+        kept.sort_unstable();
+        let mut first = 0;
+        for next in kept.into_iter().chain([u32::MAX]) {
+            if first < next {
+                // SAFETY: no code of this process uses other descriptors than these from here on:
+                // the standard library does not know of the fork, and nothing is dropped before
+                // `_exit`. Kernels before 5.9 refuse, and then all descriptors stay open.
+                unsafe { libc::syscall(libc::SYS_close_range, first, next - 1, 0) };
+            }
+            first = next.saturating_add(1);
         }
     }
 

@@ -88,6 +88,12 @@ impl Process {
         Ok(())
     }
 
+    /// What holds the claim, which ends when the last copy of it is closed.
+    #[must_use]
+    pub fn claim_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.claim.as_ref().map(AsFd::as_fd)
+    }
+
     fn of_descriptor(pid: i32, uid: u32, descriptor: OwnedFd) -> io::Result<Self> {
         let process = Self { pid, uid, started: start_time(pid)?, descriptor, claim: None };
         // If it lives now, the number was its own when the time was read.
