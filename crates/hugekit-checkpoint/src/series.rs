@@ -32,25 +32,26 @@ pub fn checkpoint_series(
     stop: BorrowedFd<'_>,
     each: &mut dyn FnMut(&Path, &Report),
 ) -> Result<(), CheckpointError> {
-    let SeriesSettings { vm, interval, deltas, count } = settings;
+    let SeriesSettings { vm, interval, deltas, count, save_at_end } = settings;
     make_folder(&vm.output)?;
     let mut checkpoints = Checkpoints::find(vm, Afterwards::Protected)?;
-    let (mut started, mut since_full) = (Instant::now(), vm.previous.len() as u64);
+    let (mut since_full, mut is_last) = (vm.previous.len() as u64, false);
     for number in 1.. {
         if since_full > *deltas {
             checkpoints.begin_anew();
             since_full = 0;
         }
-        let place = vm.output.join(format!("{number:06}"));
+        let (place, started) = (vm.output.join(format!("{number:06}")), Instant::now());
         let report = checkpoints.save(&place, started)?;
         since_full += 1;
         each(&place, &report);
-        let is_last = count.is_some_and(|count| number >= count);
-        let next = started + *interval;
-        if is_last || checkpoints.note_until(next, stop)? {
+        if is_last || count.is_some_and(|count| number >= count) {
             break;
         }
-        started = Instant::now();
+        is_last = checkpoints.note_until(started + *interval, stop)?;
+        if is_last && !save_at_end {
+            break;
+        }
     }
     Ok(())
 }

@@ -17,12 +17,14 @@ pub struct SeriesSettings {
     pub deltas: u64,
     /// The last checkpoint of the series. None by default.
     pub count: Option<u64>,
+    /// Whether a series that is stopped makes a last checkpoint. It does not by default.
+    pub save_at_end: bool,
 }
 
 impl SeriesSettings {
     /// With the defaults of the command.
     #[must_use]
     pub fn new(vm: Settings, interval: Duration) -> Self {
-        Self { vm, interval, deltas: 60, count: None }
+        Self { vm, interval, deltas: 60, count: None, save_at_end: false }
     }
 }

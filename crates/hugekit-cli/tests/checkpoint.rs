@@ -1,6 +1,7 @@
 //! `hugekit checkpoint` and `hugekit fork` as users start them, after `hugekit pager`.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::slice;
@@ -223,6 +224,34 @@ fn saved_and_restored() {
     let said = String::from_utf8_lossy(&again.stderr);
     assert!(said.contains("exists already") && said.contains("remedy:"), "{said}");
     deltas(folder, &mut vmm);
+    series(folder, &mut vmm);
+}
+
+/// A signal ends the series. What the guest wrote meanwhile is in the last checkpoint.
+fn series(folder: &Path, vmm: &mut Firecracker) {
+    let mut command = hugekit(&["checkpoint", "--every", "600", "--save-at-end", "--json", "-"]);
+    command.args(["--pid", &vmm.pid().to_string(), "--api"]).arg(folder.join("vm.api"));
+    command.arg("--output").arg(folder.join("series")).stdout(Stdio::piped());
+    let mut series = Started(command.spawn().unwrap());
+    let mut lines = BufReader::new(series.0.stdout.take().unwrap()).lines();
+    let mut next = || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap();
+    let first = next();
+    let place = |number: &str, file: &str| folder.join("series").join(number).join(file);
+    assert_eq!(first["folder"], place("000001", "").to_string_lossy().trim_end_matches('/'));
+    assert!(first["delta_bytes"].is_null(), "{first}");
+    vmm.serial.ask(Request::Write { start: 20 << 20, len: 1 << 20, seed: 11 }).unwrap();
+    sleep(QUIET);
+    kill_process(Pid::from_child(&series.0), Signal::TERM).unwrap();
+    let last = next();
+    let read = last["read_bytes"].as_u64().unwrap();
+    assert!(read >= 1 << 20 && read < first["read_bytes"].as_u64().unwrap() / 2, "{last}");
+    assert!(series.0.wait().unwrap().success());
+    let memory = [place("000001", "memory"), place("000002", "memory.delta")];
+    let mut child = restore(folder, "later", &place("000002", "vmstate"), &memory);
+    for vmm in [&mut child, vmm] {
+        let verify = Request::Verify { start: 20 << 20, len: 1 << 20, seed: 11 };
+        assert_eq!(vmm.serial.ask(verify).unwrap(), 0);
+    }
 }
 
 /// The VM has a full checkpoint.

@@ -38,6 +38,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     let others = [
         base("vm_that_ends_ends_its_series", vm_ends),
         base("series_that_is_killed_releases_the_vm", killed),
+        base("series_that_is_stopped_makes_a_last_checkpoint_if_asked", stopped),
         base("folder_that_holds_anything_is_refused", folder_in_use),
     ];
     pages.into_iter().flat_map(each).chain(others).collect()
@@ -163,6 +164,38 @@ fn killed() {
     folders.iter().for_each(|folder| follower.follow(folder));
     fs::remove_dir_all(scene.output()).unwrap();
     save_when_it_is_free(&scene);
+}
+
+/// A series that waits for its next checkpoint for a long time.
+fn stopped() {
+    for save_at_end in [false, true] {
+        let mut scene = Scene::start(Pages::Base);
+        let settings = SeriesSettings {
+            save_at_end,
+            ..SeriesSettings::new(scene.settings(), Duration::from_secs(600))
+        };
+        let (stop, stopper) = UnixStream::pair().unwrap();
+        let (told, tells) = std::sync::mpsc::channel();
+        let mut follower = Follower::default();
+        let count = std::thread::scope(|scope| {
+            let series = scope.spawn(|| {
+                let each = &mut |_: &Path, _: &Report| told.send(()).unwrap();
+                checkpoint_series(&settings, stop.as_fd(), each).unwrap();
+            });
+            tells.recv_timeout(LONGEST_WAIT).unwrap();
+            scene.vmm.serial.ask(Request::Write { start: START, len: LEN, seed: 9 }).unwrap();
+            drop(stopper);
+            series.join().unwrap();
+            1 + tells.try_iter().count()
+        });
+        assert_eq!(count, 1 + usize::from(save_at_end));
+        let folder = |number| scene.output().join(format!("{number:06}"));
+        (1..=count).for_each(|number| follower.follow(&folder(number)));
+        let last = scene.folder.path().join("last");
+        fs::write(&last, &follower.bytes).unwrap();
+        check_file(&last, if save_at_end { 9 } else { SEED });
+        scene.check_runs_free();
+    }
 }
 
 fn folder_in_use() {

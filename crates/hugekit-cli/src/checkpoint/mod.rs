@@ -1,10 +1,13 @@
 //! `hugekit checkpoint`: arguments, and the report.
 
+mod every;
+
 use std::path::PathBuf;
 
 use clap::Args;
 use hugekit_checkpoint::{CheckpointError, Settings, checkpoint};
 
+use self::every::Every;
 use crate::file::Sink;
 use crate::running_vm::RunningVm;
 use crate::text::write_out;
@@ -22,6 +25,9 @@ use crate::usage::Remedied;
 /// With --delta, DIR has `memory.delta` instead of `memory`: the blocks of 4 KiB that differ from
 /// the last of the named checkpoints. `hugekit pager` and `hugekit image load` restore `memory` with
 /// the deltas after it.
+///
+/// With --every, the command saves the VM again and again until a signal ends it: into DIR/000001,
+/// DIR/000002 and so on. It notes what the VM writes, so each delta reads only that.
 #[derive(Debug, Args)]
 #[command(after_help = "Example: hugekit checkpoint --pid 4711 --api /tmp/vm1.sock --output saved")]
 pub(crate) struct CheckpointCommand {
@@ -33,6 +39,8 @@ pub(crate) struct CheckpointCommand {
     /// Save only changes since these checkpoints: the folder with `memory`, then each delta since
     #[arg(long, value_name = "PREVIOUS", num_args = 1..)]
     delta: Vec<PathBuf>,
+    #[command(flatten)]
+    every: Every,
     /// Write times and bytes as JSON; `-` prints them
     #[arg(long, value_name = "FILE|-")]
     json: Option<Sink>,
@@ -40,6 +48,9 @@ pub(crate) struct CheckpointCommand {
 
 impl CheckpointCommand {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
+        if let Some(interval) = self.every.interval() {
+            return self.every.run(interval, self.settings(), self.json.as_ref());
+        }
         let json = self.json.as_ref().map(Sink::open).transpose()?;
         let report = checkpoint(&self.settings()).map_err(explained)?;
         match json {

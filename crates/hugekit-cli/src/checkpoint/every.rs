@@ -1,0 +1,92 @@
+//! Checkpoints at an interval, until a signal ends them.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use hugekit_checkpoint::{Report, SeriesSettings, Settings, checkpoint_series};
+use serde_json::{Value, json};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use super::explained;
+use crate::file::{Sink, cannot_write};
+use crate::text::write_out;
+
+#[derive(Debug, Args)]
+pub(crate) struct Every {
+    /// Save again every so many seconds: first all memory, then what has changed since
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    every: Option<u32>,
+    /// End after so many checkpoints
+    #[arg(long, value_name = "N", requires = "every", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Save all memory again after so many deltas
+    #[arg(long, value_name = "N", requires = "every", default_value_t = 60)]
+    deltas: u64,
+    /// Save once more when a signal ends the command
+    #[arg(long, requires = "every")]
+    save_at_end: bool,
+}
+
+impl Every {
+    pub(super) fn interval(&self) -> Option<Duration> {
+        self.every.map(|seconds| Duration::from_secs(seconds.into()))
+    }
+
+    /// Tells of each checkpoint in a line: on standard output, or as JSON.
+    pub(super) fn run(
+        &self,
+        interval: Duration,
+        vm: Settings,
+        json: Option<&Sink>,
+    ) -> anyhow::Result<()> {
+        // Readable when a signal came.
+        let (came, sent) = UnixStream::pair()?;
+        for signal in [SIGTERM, SIGINT, SIGHUP] {
+            signal_hook::low_level::pipe::register(signal, sent.try_clone()?)?;
+        }
+        let settings = SeriesSettings {
+            deltas: self.deltas,
+            count: self.count,
+            save_at_end: self.save_at_end,
+            ..SeriesSettings::new(vm, interval)
+        };
+        let (lines, told) = channel::<String>();
+        let mut lines_file = match json {
+            Some(Sink::File(path)) => Some(File::create(path).with_context(|| cannot_write(path))?),
+            _ => None,
+        };
+        // The VM does not wait for a reader.
+        let writer = std::thread::spawn(move || {
+            told.iter().try_for_each(|line| match &mut lines_file {
+                Some(file) => file.write_all(line.as_bytes()),
+                None => write_out(&line),
+            })
+        });
+        let is_json = json.is_some();
+        checkpoint_series(&settings, came.as_fd(), &mut |folder, report| {
+            let _ = lines.send(line(folder, report, is_json));
+        })
+        .map_err(explained)?;
+        drop(lines);
+        writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        Ok(())
+    }
+}
+
+fn line(folder: &Path, report: &Report, is_json: bool) -> String {
+    if !is_json {
+        return format!("{}: {report}\n", folder.display());
+    }
+    let mut line = serde_json::to_value(report).unwrap_or_default();
+    if let Value::Object(fields) = &mut line {
+        fields.insert("folder".to_owned(), json!(folder));
+    }
+    format!("{line}\n")
+}
