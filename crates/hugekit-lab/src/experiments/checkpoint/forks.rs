@@ -141,20 +141,26 @@ fn by_fork(vm: &MicroVm<'_>, folder: &Path, count: usize) -> Result<Born, LabErr
         let await_answer = |serial| scope.spawn(move || answered(serial, since, has_failed));
         let answers: Vec<_> = serials.into_iter().map(await_answer).collect();
         let forked = vm.watched(|vmm| {
-            Ok(fork(&ForkSettings::new(vmm.pid(), vmm.api().to_owned(), children))?)
+            Ok(Family(fork(&ForkSettings::new(vmm.pid(), vmm.api().to_owned(), children))?))
         });
         let forked = forked.inspect_err(|_| has_failed.store(true, Ordering::Relaxed))?;
         let answered = last(answers);
-        let paused = Duration::from_secs_f64(forked.report.paused_ms / 1e3);
-        end(forked);
+        let paused = Duration::from_secs_f64(forked.0.report.paused_ms / 1e3);
+        drop(forked);
         Ok(Born { answered: answered?, paused })
     })
 }
 
-fn end(forked: Forked) {
-    for mut program in forked.programs {
-        let _ = program.kill();
-        let _ = program.wait();
+/// Children, which end when this is dropped: also if the fork was complete when the user ended the
+/// lab.
+struct Family(Forked);
+
+impl Drop for Family {
+    fn drop(&mut self) {
+        for program in &mut self.0.programs {
+            let _ = program.kill();
+            let _ = program.wait();
+        }
     }
 }
 

@@ -8,6 +8,7 @@ mod forks;
 mod guest;
 mod one;
 mod save;
+mod series;
 mod ways;
 
 use hugekit_machine::Root;

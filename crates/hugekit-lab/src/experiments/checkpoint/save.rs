@@ -6,11 +6,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use hugekit_checkpoint::{Settings, checkpoint};
+use hugekit_checkpoint::{Report, Settings, checkpoint};
 use hugekit_guests::{Firecracker, Snapshot};
 use tempfile::TempDir;
 
-use super::guest::{Guest, Kind, Origin};
+use super::guest::{Guest, Kind, Origin, Seen};
+use super::series;
 use super::ways::{Place, Save, Way};
 use crate::LabError;
 use crate::workloads::micro_vm::failed;
@@ -52,27 +53,39 @@ impl Files {
         self.folder.path().join("saved")
     }
 
-    /// Saves what the save follows on, and has the guest change its share since.
-    pub(super) fn prepare(&self, way: &Way, guest: &mut Guest<'_>) -> Result<(), LabError> {
-        match way.save {
-            Save::Idle | Save::Full | Save::Checkpoint => return Ok(()),
-            Save::Diff => stock(guest, "Diff", &self.previous()).map(drop)?,
-            Save::Delta => ours(guest, self.previous(), Vec::new()).map(drop)?,
-        }
-        guest.write_once(way.percent)
-    }
-
-    pub(super) fn save(&self, way: &Way, guest: &Guest<'_>) -> Result<Saved, LabError> {
-        match way.save {
+    /// Saves the guest while it writes, and ends its writes. What a save follows on is saved first,
+    /// and the guest changes its share since.
+    pub(super) fn save(&self, way: &Way, guest: &mut Guest<'_>) -> Result<(Saved, Seen), LabError> {
+        let (previous, saved) = (self.previous(), self.saved());
+        let saved = match way.save {
+            Save::InSeries => return series::save(self, way.percent, guest),
             Save::Idle => {
+                guest.write(way.percent)?;
                 std::thread::sleep(IDLE);
-                Ok(Saved::default())
+                Saved::default()
             }
-            Save::Full => stock(guest, "Full", &self.saved()),
-            Save::Diff => stock(guest, "Diff", &self.saved()),
-            Save::Checkpoint => ours(guest, self.saved(), Vec::new()),
-            Save::Delta => ours(guest, self.saved(), vec![self.previous()]),
-        }
+            Save::Full => {
+                guest.write(way.percent)?;
+                stock(guest, "Full", &saved)?
+            }
+            Save::Diff => {
+                stock(guest, "Diff", &previous)?;
+                guest.write_once(way.percent)?;
+                guest.write(way.percent)?;
+                stock(guest, "Diff", &saved)?
+            }
+            Save::Checkpoint => {
+                guest.write(way.percent)?;
+                ours(guest, saved, Vec::new())?
+            }
+            Save::Delta => {
+                ours(guest, previous.clone(), Vec::new())?;
+                guest.write_once(way.percent)?;
+                guest.write(way.percent)?;
+                ours(guest, saved, vec![previous])?
+            }
+        };
+        Ok((saved, guest.end()?))
     }
 }
 
@@ -105,14 +118,18 @@ fn ours(guest: &Guest<'_>, output: PathBuf, previous: Vec<PathBuf>) -> Result<Sa
         let to = output.clone();
         let settings = Settings::new(vmm.pid(), vmm.api().to_owned(), output);
         let report = checkpoint(&Settings { previous, collapse, ..settings })?;
-        let [paused, complete] =
-            [report.paused_ms, report.complete_ms].map(|time| Duration::from_secs_f64(time / 1e3));
-        Ok(Saved { paused, complete, bytes: bytes_in(&to)? })
+        Ok(of_report(&report, bytes_in(&to)?))
     })
 }
 
+pub(super) fn of_report(report: &Report, bytes: u64) -> Saved {
+    let [paused, complete] =
+        [report.paused_ms, report.complete_ms].map(|time| Duration::from_secs_f64(time / 1e3));
+    Saved { paused, complete, bytes }
+}
+
 /// Without holes.
-fn bytes_in(folder: &Path) -> Result<u64, LabError> {
+pub(super) fn bytes_in(folder: &Path) -> Result<u64, LabError> {
     let blocks = |entry: io::Result<fs::DirEntry>| Ok(entry?.metadata()?.blocks());
     let files = fs::read_dir(folder).map_err(LabError::Saved)?;
     let sum: io::Result<u64> = files.map(blocks).sum();

@@ -20,6 +20,8 @@ pub(super) enum Save {
     Checkpoint,
     /// A checkpoint of the blocks that differ from the one before.
     Delta,
+    /// The same, where the one before has noted what was written since.
+    InSeries,
 }
 
 /// Where the files are written.
@@ -60,6 +62,7 @@ impl Way {
             Self::new("checkpoint", Kind::Thp, Save::Checkpoint, Place::Disk),
             Self::new("stock-diff", Kind::Logged, Save::Diff, Place::Disk),
             Self::new("delta", Kind::Thp, Save::Delta, Place::Disk),
+            Self::new("delta-in-series", Kind::Thp, Save::InSeries, Place::Disk),
         ];
         ways.into_iter().map(move |way| Self { percent, ..way })
     }
