@@ -1,0 +1,99 @@
+//! Leases for all objects of a guest, or for none.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use hugekit::error_chain;
+use hugekit::pool::Backing;
+use hugekit_lab::size::Size;
+use hugekit_lease::{Lease, LeaseError};
+use hugekit_machine::{Root, Topology};
+
+use super::memory::GuestMemory;
+
+/// How long a broker may need for its answer, in addition to the time that it is asked to wait.
+const ANSWER: Duration = Duration::from_secs(1);
+
+/// Memory that QEMU gets by a descriptor.
+#[derive(Debug)]
+pub(super) struct Leased {
+    pub(super) file: OwnedFd,
+    pub(super) backing: Backing,
+}
+
+/// Brokers, asked in this order until a moment.
+#[derive(Debug)]
+pub(super) struct Lessors {
+    sockets: Vec<PathBuf>,
+    until: Instant,
+}
+
+impl Lessors {
+    pub(super) fn new(sockets: Vec<PathBuf>, wait: Duration) -> Self {
+        let now = Instant::now();
+        Self { sockets, until: now.checked_add(wait).unwrap_or(now) }
+    }
+
+    /// One lease for each object, in the order of the objects. If one is refused, those before it are given back.
+    ///
+    /// # Errors
+    /// The reason, in words.
+    pub(super) fn lease_all(&self, memory: &[GuestMemory]) -> Result<Vec<Leased>, String> {
+        memory.iter().map(|memory| self.lease(memory)).collect()
+    }
+
+    fn lease(&self, memory: &GuestMemory) -> Result<Leased, String> {
+        let mut reasons = Vec::new();
+        for socket in &self.sockets {
+            match within(socket, memory, self.until) {
+                Ok(leased) => return Ok(leased),
+                Err(reason) => reasons.push(reason),
+            }
+        }
+        let (size, reasons) = (Size(memory.bytes), reasons.join("; "));
+        Err(format!("no lease of {size} for {}: {reasons}", memory.id))
+    }
+}
+
+fn explained(error: LeaseError) -> String {
+    error_chain(&error).to_string()
+}
+
+/// Asks in a thread of its own, so that a broker that does not answer cannot keep QEMU from starting.
+fn within(socket: &Path, memory: &GuestMemory, until: Instant) -> Result<Leased, String> {
+    let wait = until.saturating_duration_since(Instant::now());
+    let (answers, answer) = mpsc::channel();
+    let (socket, bytes, nodes) = (socket.to_owned(), memory.bytes, memory.nodes.clone());
+    let asks = move || {
+        let answer = is_on_node(&socket, &nodes).and_then(|()| ask(&socket, bytes, wait));
+        // No receiver is left if the answer came too late.
+        let _ = answers.send(answer);
+    };
+    thread::Builder::new().spawn(asks).map_err(|error| format!("no thread: {error}"))?;
+    let within = wait.saturating_add(ANSWER);
+    let late = |_| Err(explained(LeaseError::NoAnswer { within }));
+    answer.recv_timeout(within).unwrap_or_else(late)
+}
+
+fn ask(socket: &Path, bytes: usize, wait: Duration) -> Result<Leased, String> {
+    let lease = Lease::ask(socket, bytes, wait).map_err(explained)?;
+    let backing = lease.backing();
+    Ok(Leased { file: lease.into_file(), backing })
+}
+
+/// Whether the units of a broker are on one of these nodes. A machine of one node has no other.
+fn is_on_node(socket: &Path, nodes: &[u32]) -> Result<(), String> {
+    let has_one = || Topology::read(&Root::default()).is_ok_and(|found| found.nodes.len() == 1);
+    if nodes.is_empty() || has_one() {
+        return Ok(());
+    }
+    let node = hugekit_lease::status(socket).map_err(explained)?.node;
+    match node {
+        Some(node) if nodes.contains(&node) => Ok(()),
+        Some(node) => Err(format!("the units of {} are on node {node}", socket.display())),
+        None => Err(format!("the units of {} may be on any node", socket.display())),
+    }
+}
