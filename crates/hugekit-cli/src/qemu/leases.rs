@@ -1,5 +1,6 @@
 //! Leases for all objects of a guest, or for none.
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 use hugekit::error_chain;
 use hugekit::pool::Backing;
 use hugekit_lab::size::Size;
-use hugekit_lease::{Lease, LeaseError};
+use hugekit_lease::{Lease, LeaseError, give_back};
 use hugekit_machine::{Root, Topology};
 
 use super::memory::GuestMemory;
@@ -42,13 +43,13 @@ impl Lessors {
     /// # Errors
     /// The reason, in words.
     pub(super) fn lease_all(&self, memory: &[GuestMemory]) -> Result<Vec<Leased>, String> {
-        memory.iter().map(|memory| self.lease(memory)).collect()
+        memory.iter().map(|memory| self.lease_one(memory)).collect()
     }
 
-    fn lease(&self, memory: &GuestMemory) -> Result<Leased, String> {
+    fn lease_one(&self, memory: &GuestMemory) -> Result<Leased, String> {
         let mut reasons = Vec::new();
         for socket in &self.sockets {
-            match within(socket, memory, self.until) {
+            match lease(socket, memory, self.until) {
                 Ok(leased) => return Ok(leased),
                 Err(reason) => reasons.push(reason),
             }
@@ -56,24 +57,48 @@ impl Lessors {
         let (size, reasons) = (Size(memory.bytes), reasons.join("; "));
         Err(format!("no lease of {size} for {}: {reasons}", memory.id))
     }
+
+    /// Has brokers give back memory that QEMU needs now, as far as they hold it ready. Returns the bytes.
+    pub(super) fn give_back(&self, memory: &[GuestMemory]) -> Size {
+        let mut needs: BTreeMap<u64, u64> = BTreeMap::new();
+        for memory in memory {
+            *needs.entry(memory.page_size).or_default() += memory.bytes as u64;
+        }
+        let asks = |socket: &PathBuf, page_size, bytes| {
+            let socket = socket.clone();
+            // Without an answer QEMU starts all the same.
+            let asks = move || give_back(&socket, bytes, page_size).map_err(explained);
+            within(ANSWER, asks).unwrap_or(0)
+        };
+        let given = needs.into_iter().map(|(page_size, bytes)| {
+            self.sockets.iter().map(|socket| asks(socket, page_size, bytes)).sum::<u64>()
+        });
+        Size(usize::try_from(given.sum::<u64>()).unwrap_or(usize::MAX))
+    }
 }
 
 fn explained(error: LeaseError) -> String {
     error_chain(&error).to_string()
 }
 
-/// Asks in a thread of its own, so that a broker that does not answer cannot keep QEMU from starting.
-fn within(socket: &Path, memory: &GuestMemory, until: Instant) -> Result<Leased, String> {
+fn lease(socket: &Path, memory: &GuestMemory, until: Instant) -> Result<Leased, String> {
     let wait = until.saturating_duration_since(Instant::now());
-    let (answers, answer) = mpsc::channel();
     let (socket, bytes, nodes) = (socket.to_owned(), memory.bytes, memory.nodes.clone());
-    let asks = move || {
-        let answer = is_on_node(&socket, &nodes).and_then(|()| ask(&socket, bytes, wait));
-        // No receiver is left if the answer came too late.
-        let _ = answers.send(answer);
-    };
+    within(wait.saturating_add(ANSWER), move || {
+        is_on_node(&socket, &nodes)?;
+        ask(&socket, bytes, wait)
+    })
+}
+
+/// Asks in a thread of its own, so that a broker that does not answer cannot keep QEMU from starting.
+fn within<T: Send + 'static>(
+    within: Duration,
+    asks: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<T, String> {
+    let (answers, answer) = mpsc::channel();
+    // No receiver is left if the answer comes too late.
+    let asks = move || drop(answers.send(asks()));
     thread::Builder::new().spawn(asks).map_err(|error| format!("no thread: {error}"))?;
-    let within = wait.saturating_add(ANSWER);
     let late = |_| Err(explained(LeaseError::NoAnswer { within }));
     answer.recv_timeout(within).unwrap_or_else(late)
 }

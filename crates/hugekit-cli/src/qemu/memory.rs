@@ -28,7 +28,8 @@ const OF_NEW_MEMORY: [&str; 8] = [
 const QUESTIONS: [&str; 5] = ["-h", "-help", "--help", "-version", "--version"];
 
 /// `f_type` of statfs(2).
-const FILE_SYSTEMS_OF_MEMORY: [u64; 2] = [0x0102_1994, 0x9584_58f6];
+const TMPFS: u64 = 0x0102_1994;
+const HUGETLBFS: u64 = 0x9584_58f6;
 
 /// An object of guest memory, which QEMU would make itself.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,6 +39,8 @@ pub(super) struct GuestMemory {
     properties: Properties,
     pub(super) id: String,
     pub(super) bytes: usize,
+    /// Of the reserved huge pages that QEMU would use itself; 0 for other memory.
+    pub(super) page_size: u64,
     /// The NUMA nodes that it must be on; none for any node.
     pub(super) nodes: Vec<u32>,
 }
@@ -69,7 +72,9 @@ impl GuestMemory {
         let nodes = properties.numbers("host-nodes");
         // QEMU maps a lease as shared memory. Private memory stays private if it was asked for.
         let may_share = properties.switch("share") != Some(false);
-        (is_new && may_share && bytes > 0).then_some(Self { at, properties, id, bytes, nodes })
+        let page_size = page_size(&properties);
+        let may_replace = is_new && may_share && bytes > 0;
+        may_replace.then_some(Self { at, properties, id, bytes, page_size, nodes })
     }
 
     /// Puts a populated file in the place of the memory.
@@ -109,8 +114,26 @@ fn is_new_file(properties: &Properties, id: &str) -> bool {
 }
 
 fn is_folder_of_memory(path: &Path) -> bool {
-    let kind = |path| rustix::fs::statfs(path).map(|facts| facts.f_type as u64 & 0xffff_ffff);
-    path.is_dir() && kind(path).is_ok_and(|kind| FILE_SYSTEMS_OF_MEMORY.contains(&kind))
+    path.is_dir() && file_system(path).is_some_and(|(kind, _)| [TMPFS, HUGETLBFS].contains(&kind))
+}
+
+/// Its type, and the size of its blocks, which of huge pages is the size of a page.
+fn file_system(path: &Path) -> Option<(u64, u64)> {
+    let facts = rustix::fs::statfs(path).ok()?;
+    Some((facts.f_type as u64 & 0xffff_ffff, facts.f_bsize as u64))
+}
+
+/// The size of the reserved huge pages that QEMU would use; 0 for other memory.
+fn page_size(properties: &Properties) -> u64 {
+    if properties.switch("hugetlb") == Some(true) {
+        let size = properties.text("hugetlbsize").and_then(|size| size.parse::<Size>().ok());
+        return size.map_or(HUGE_PAGE_BYTES, |Size(bytes)| bytes) as u64;
+    }
+    let path = properties.text("mem-path");
+    match path.and_then(|path| file_system(Path::new(&path))) {
+        Some((HUGETLBFS, page_size)) => page_size,
+        _ => 0,
+    }
 }
 
 /// The names of objects that are the memory of the machine or of a node.

@@ -13,6 +13,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use clap::Args;
+use hugekit_lab::size::Size;
 use rustix::io::FdFlags;
 
 use crate::lease::{not_started, seconds};
@@ -54,10 +55,15 @@ impl QemuCommand {
         if memory.is_empty() {
             return Err(start(program, asked));
         }
-        match self.lessors().lease_all(&memory) {
+        let lessors = self.lessors();
+        match lessors.lease_all(&memory) {
             Ok(leases) => start_on(program, asked, &memory, &leases),
             Err(reason) => {
-                say(&format!("{reason}; QEMU starts as asked"));
+                let given = match lessors.give_back(&memory) {
+                    Size(0) => String::new(),
+                    bytes => format!("; the broker gives {bytes} back"),
+                };
+                say(&format!("{reason}{given}; QEMU starts as asked"));
                 Err(start(program, asked))
             }
         }

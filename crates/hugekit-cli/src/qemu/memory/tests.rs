@@ -68,7 +68,9 @@ fn memory_of_libvirt_is_replaced() {
             sorted(&around(replacement)),
             "{kind}"
         );
-        assert_eq!(GuestMemory::of_arguments(&words(&asked))[0].bytes, GIB, "{kind}");
+        let memory = &GuestMemory::of_arguments(&words(&asked))[0];
+        let page_size = if kind.starts_with("hugepages") { HUGE_PAGE_BYTES } else { 0 };
+        assert_eq!((memory.bytes, memory.page_size), (GIB, page_size as u64), "{kind}");
     }
 }
 
