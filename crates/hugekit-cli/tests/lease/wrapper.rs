@@ -112,13 +112,13 @@ fn as_asked(_: Backing) {
     let daemon = Daemon::new(Backing::Base, 1, &[]);
     let emulator = stand_in(daemon.folder.path());
     let none = socket(&daemon.folder.path().join("none"));
-    let larger: Vec<_> = one_object()
-        .into_iter()
-        .map(|a| text(&a.into_vec()).replace(&UNIT.to_string(), "1G").into())
-        .collect();
+    let sized = |size: &str| -> Vec<OsString> {
+        let resized = |a: OsString| text(&a.into_vec()).replace(&UNIT.to_string(), size).into();
+        one_object().into_iter().map(resized).collect()
+    };
     for (socket, arguments, reason) in [
         (none, one_object(), "no broker listens"),
-        (daemon.socket(), larger, "1 GiB were asked for"),
+        (daemon.socket(), sized("1G"), "1 GiB were asked for"),
     ] {
         let output = wrapped(&socket, &emulator, &arguments);
         assert!(output.status.success(), "{output:?}");
@@ -130,6 +130,11 @@ fn as_asked(_: Backing) {
     let output = wrapped(&daemon.socket(), Path::new("/nonexistent/qemu"), &one_object());
     assert!(text(&output.stderr).contains("cannot start /nonexistent/qemu"), "{output:?}");
     daemon.until(|status| status.leases == 0 && status.ready == 1);
+    // More than any machine has: what the broker holds returns for it.
+    let output = wrapped(&daemon.socket(), &emulator, &sized("1024T"));
+    assert_eq!(output.stdout, lines(&sized("1024T")));
+    assert!(text(&output.stderr).contains("; the broker gives 4MiB back; QEMU"), "{output:?}");
+    assert_eq!(daemon.until(|_| true).ready, 0);
 }
 
 fn probe(_: Backing) {
@@ -153,7 +158,7 @@ fn stopped(_: Backing) {
     let output = wrapped(&daemon.socket(), &emulator, &one_object());
     daemon.signal("-CONT");
     assert_eq!(output.stdout, lines(&one_object()));
-    assert!(text(&output.stderr).contains("did not answer within"), "{output:?}");
+    assert!(text(&output.stderr).contains("did not answer within 1s"), "{output:?}");
 }
 
 fn script(_: Backing) {
