@@ -20,9 +20,8 @@ impl Broker {
     /// Answers a client that starts a program without a lease. A user gets no more memory in this way than its quota
     /// permits as leases.
     pub(super) fn give_back(&mut self, id: ClientId, asked: u64, page_size: u64) {
-        match self.ledger.claim(self.clients[&id].account, asked) {
-            Ok(claim) => self.ledger.withdraw(claim),
-            Err(refusal) => return self.refuse(id, refusal),
+        if let Err(refusal) = self.ledger.check(self.clients[&id].account, asked) {
+            return self.refuse(id, refusal);
         }
         let bytes = if self.has_pages_of(page_size) { self.free_memory(asked) } else { 0 };
         self.answer(id, &Answer::GivenBack { bytes }, None);
