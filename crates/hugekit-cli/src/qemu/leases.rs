@@ -116,9 +116,26 @@ fn is_on_node(socket: &Path, nodes: &[u32]) -> Result<(), String> {
         return Ok(());
     }
     let node = hugekit_lease::status(socket).map_err(explained)?.node;
+    fits(nodes, node).map_err(|place| format!("the units of {} {place}", socket.display()))
+}
+
+/// Whether units of one node, or of any node, are on one of these nodes; otherwise, where they are.
+fn fits(nodes: &[u32], node: Option<u32>) -> Result<(), String> {
     match node {
         Some(node) if nodes.contains(&node) => Ok(()),
-        Some(node) => Err(format!("the units of {} are on node {node}", socket.display())),
-        None => Err(format!("the units of {} may be on any node", socket.display())),
+        Some(node) => Err(format!("are on node {node}")),
+        None => Err("may be on any node".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_another_node_is_no_lease_for_an_object_of_a_node() {
+        assert_eq!(fits(&[0, 2], Some(2)), Ok(()));
+        assert_eq!(fits(&[0, 2], Some(1)), Err("are on node 1".to_owned()));
+        assert_eq!(fits(&[0], None), Err("may be on any node".to_owned()));
     }
 }
