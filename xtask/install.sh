@@ -30,6 +30,7 @@ describe hugekit.gdb "$place/share/hugekit" ""
 
 [ -n "$command" ] || exit 0
 install -D -m755 "$command" "$place/bin/hugekit"
+install -D -m755 "${0%/*}/../crates/hugekit-cli/installed/hugekit-qemu" "$place/bin/hugekit-qemu"
 hugekit=$place/bin/hugekit
 mkdir -p "$place/share/man/man1" "$place/share/bash-completion/completions" "$place/share/zsh/site-functions" \
     "$place/share/fish/vendor_completions.d"

@@ -5,6 +5,8 @@
 //! something is due. Nothing that takes longer than the answer itself stands between a client's request and a unit that
 //! is ready.
 
+mod room;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -116,6 +118,8 @@ pub struct Broker {
     /// When units may be begun ahead again, while no client waits.
     settled_from: Instant,
     accept_from: Instant,
+    /// Whether the log has that memory is too short for a unit, since the last one was begun.
+    has_warned: bool,
 }
 
 impl Broker {
@@ -154,6 +158,7 @@ impl Broker {
             fill_from: now,
             settled_from: now,
             accept_from: now,
+            has_warned: false,
             listener,
             root,
             config,
@@ -306,7 +311,7 @@ impl Broker {
                 let who = (connection.uid(), connection.pid());
                 self.ledger.record_lease(request.claim, who, watched, unit.payer);
                 self.given += 1;
-                self.settled_from = Instant::now() + SETTLING;
+                self.settled_from = self.settled_from.max(Instant::now() + SETTLING);
                 self.served.insert(client.account, self.given);
             }
             Err(errno) => {
@@ -383,9 +388,14 @@ impl Broker {
 
     /// Why no unit can be begun, if none can.
     fn shortage(&self) -> Option<Refusal> {
+        self.no_pages().filter(|_| self.filling.is_empty())
+    }
+
+    /// That memory is too short for one more unit, if so.
+    fn no_pages(&self) -> Option<Refusal> {
         let unit = self.config.unit as u64;
         let (free, keep_free) = (self.pages.free, self.config.keep_free);
-        let is_short = self.filling.is_empty() && free < unit.saturating_add(keep_free);
+        let is_short = free < unit.saturating_add(keep_free);
         is_short.then(|| Refusal::NoPages {
             unit,
             page_size: self.config.backing.page_size() as u64,
@@ -435,12 +445,16 @@ impl Broker {
 
     /// Begins a unit, if there is memory for it.
     fn start_unit(&mut self, client: Option<(ClientId, u32)>, groups: Vec<PathBuf>, hurried: bool) {
-        let unit = self.config.unit as u64;
-        if self.fill_from > Instant::now()
-            || self.pages.free < unit.saturating_add(self.config.keep_free)
-        {
+        if self.fill_from > Instant::now() {
             return;
         }
+        if let Some(shortage) = self.no_pages() {
+            if !std::mem::replace(&mut self.has_warned, true) {
+                tracing::warn!("no unit can be made now: {shortage}");
+            }
+            return;
+        }
+        self.has_warned = false;
         let payer = match (&self.config.charge, groups.is_empty()) {
             (Charge::Client, false) => Payer::Client,
             (Charge::Group(_), _) => Payer::Group,
@@ -642,6 +656,9 @@ impl Broker {
             (Said::Request(Request::Status), None) => {
                 let answer = Answer::Status(Box::new(self.status_for(id)));
                 self.answer(id, &answer, None);
+            }
+            (Said::Request(Request::GiveBack { bytes, page_size }), None) => {
+                self.give_back(id, bytes, page_size);
             }
             (Said::Request(Request::Load(load)), None) => self.request_load(id, &load),
             (Said::Request(Request::Get(name)), None) => self.send_image(id, name),

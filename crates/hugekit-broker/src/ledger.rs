@@ -42,12 +42,16 @@ impl Ledger {
         leased + self.claimed.get(&account).copied().unwrap_or(0)
     }
 
+    /// Whether an account may have more memory, up to its quota.
+    pub(crate) fn check(&self, account: u32, asked: u64) -> Result<(), Refusal> {
+        let (used, quota) = (self.used(account), self.quotas.quota_of(account));
+        let is_over = used.saturating_add(asked) > quota;
+        if is_over { Err(Refusal::OverQuota { asked, used, quota }) } else { Ok(()) }
+    }
+
     /// Counts what a client asks for.
     pub(crate) fn claim(&mut self, account: u32, asked: u64) -> Result<Claim, Refusal> {
-        let (used, quota) = (self.used(account), self.quotas.quota_of(account));
-        if used.saturating_add(asked) > quota {
-            return Err(Refusal::OverQuota { asked, used, quota });
-        }
+        self.check(account, asked)?;
         *self.claimed.entry(account).or_default() += asked;
         Ok(Claim { account, bytes: asked })
     }

@@ -16,6 +16,7 @@ mod pager;
 #[cfg(test)]
 mod pages;
 mod progress;
+mod qemu;
 mod report;
 mod restore;
 mod running_vm;
@@ -59,6 +60,7 @@ enum Command {
     Delta(delta::Delta),
     Broker(broker::BrokerCommand),
     Lease(lease::LeaseCommand),
+    Qemu(qemu::QemuCommand),
     Pager(pager::PagerCommand),
     Checkpoint(checkpoint::CheckpointCommand),
     Fork(fork::ForkCommand),
@@ -111,6 +113,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Delta(delta) => delta.run().map(|()| ExitCode::SUCCESS),
         Command::Broker(broker) => broker.run().map(ExitCode::from),
         Command::Lease(lease) => lease.run().map(|()| ExitCode::SUCCESS),
+        Command::Qemu(qemu) => qemu.run().map(|never| match never {}),
         Command::Pager(pager) => pager.run().map(|()| ExitCode::SUCCESS),
         Command::Checkpoint(checkpoint) => checkpoint.run().map(|()| ExitCode::SUCCESS),
         Command::Fork(fork) => fork.run().map(|()| ExitCode::SUCCESS),

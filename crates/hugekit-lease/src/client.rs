@@ -130,6 +130,20 @@ pub fn status(socket: &Path) -> Result<Status, LeaseError> {
     }
 }
 
+/// Has the broker at `socket` give units back to the kernel that no client has, if less than `bytes` are free: for a
+/// program that starts without a lease. `page_size` is that of the reserved huge pages which the program needs; 0 for
+/// other memory. Returns the bytes of these units.
+///
+/// # Errors
+/// As of [`Lease::ask`].
+pub fn give_back(socket: &Path, bytes: u64, page_size: u64) -> Result<u64, LeaseError> {
+    match exchange(socket, &Request::GiveBack { bytes, page_size }, &[], Duration::ZERO)? {
+        (Answer::GivenBack { bytes }, None) => Ok(bytes),
+        (Answer::Refused(refusal), None) => Err(LeaseError::Refused(refusal)),
+        _ => Err(LeaseError::Unasked("another answer than to a request to give memory back")),
+    }
+}
+
 /// Whether the memory is what was asked for and what was said.
 fn check(memory: &MemoryFile, asked: usize, said: u64, page_size: u64) -> Result<(), LeaseError> {
     let (bytes, present) = (memory.bytes(), memory.present()?);

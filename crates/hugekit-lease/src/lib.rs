@@ -16,6 +16,6 @@ pub mod images;
 mod memory_file;
 pub mod protocol;
 
-pub use client::{DEFAULT_WAIT, Lease, Peer, peer, status};
+pub use client::{DEFAULT_WAIT, Lease, Peer, give_back, peer, status};
 pub use error::{LeaseError, Unfit};
 pub use memory_file::MemoryFile;

@@ -85,6 +85,14 @@ pub enum Request {
     Drop(ImageName),
     /// The images.
     Images,
+    /// That units which no client has return to the kernel, as far as memory is too short for a program
+    /// that starts without a lease.
+    GiveBack {
+        /// Bytes that the program needs.
+        bytes: u64,
+        /// Bytes of the reserved huge pages that it needs; 0 for other memory.
+        page_size: u64,
+    },
 }
 
 /// Whose control group the memory of a lease is charged to.
@@ -133,6 +141,11 @@ pub enum Answer {
     Dropped,
     /// The images that the client may see.
     Images(Vec<ImageRow>),
+    /// Units were given back to the kernel, or are being given back.
+    GivenBack {
+        /// Bytes of these units.
+        bytes: u64,
+    },
 }
 
 /// Why a broker gives no lease. All sizes are bytes.
@@ -493,6 +506,7 @@ const GET: u16 = 4;
 const DROP: u16 = 5;
 const IMAGES: u16 = 6;
 const LOADING: u16 = 7;
+const GIVE_BACK: u16 = 8;
 
 impl Payer {
     fn code(self) -> u32 {
@@ -528,6 +542,7 @@ impl Request {
             Self::Lease { bytes, wait_ms } => head(LEASE, &[*bytes, *wait_ms]),
             Self::Status => head(STATUS_OF, &[]),
             Self::Images => head(IMAGES, &[]),
+            Self::GiveBack { bytes, page_size } => head(GIVE_BACK, &[*bytes, *page_size]),
             Self::Get(name) => of_image(GET, [0; 2], *name),
             Self::Drop(name) => of_image(DROP, [0; 2], *name),
             Self::Load(load) => {
@@ -565,6 +580,7 @@ impl Request {
             (LEASE, bytes, wait_ms) => Ok(Self::Lease { bytes, wait_ms }),
             (STATUS_OF, 0, 0) => Ok(Self::Status),
             (IMAGES, 0, 0) => Ok(Self::Images),
+            (GIVE_BACK, bytes, page_size) => Ok(Self::GiveBack { bytes, page_size }),
             _ => Err(Malformed::Meaning),
         }
     }
@@ -587,6 +603,7 @@ impl Answer {
             Self::Loaded(facts) => head(LOAD, &[facts.bytes, facts.present, facts.huge]),
             Self::Image(facts) => head(GET, &[facts.bytes, facts.present, facts.huge]),
             Self::Dropped => head(DROP, &[]),
+            Self::GivenBack { bytes } => head(GIVE_BACK, &[*bytes]),
             Self::Images(rows) => {
                 let rows = &rows[..rows.len().min(MOST_IMAGES)];
                 let mut message = head(IMAGES, &[rows.len() as u64]);
@@ -630,6 +647,7 @@ impl Answer {
                 Ok(Self::Image(ImageFacts { bytes, present, huge }))
             }
             (DROP, [0, 0, 0, 0]) => Ok(Self::Dropped),
+            (GIVE_BACK, [bytes, 0, 0, 0]) => Ok(Self::GivenBack { bytes }),
             _ => Err(Malformed::Meaning),
         }
     }
@@ -909,6 +927,7 @@ mod tests {
             Request::Status,
             Request::Lease { bytes: 1 << 40, wait_ms: 12 },
             Request::Images,
+            Request::GiveBack { bytes: 1 << 40, page_size: 2 << 20 },
             Request::Get(name()),
             Request::Drop(name()),
             Request::Load(Box::new(plain)),
@@ -958,6 +977,7 @@ mod tests {
             Answer::Loaded(facts),
             Answer::Image(facts),
             Answer::Dropped,
+            Answer::GivenBack { bytes: 1 << 40 },
             Answer::Images(vec![]),
             Answer::Images(vec![image, other]),
         ]);

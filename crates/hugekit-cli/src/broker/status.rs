@@ -9,7 +9,7 @@ use clap::Args;
 use comfy_table::Table;
 use hugekit::pool::Backing;
 use hugekit_lab::size::Size;
-use hugekit_lease::protocol::{self, Payer, Row};
+use hugekit_lease::protocol::{self, Payer, Refusal, Row};
 use serde_json::json;
 
 use crate::socket;
@@ -66,6 +66,7 @@ fn of_programs(status: &protocol::Status) -> serde_json::Result<String> {
         "leases": status.leases,
         "bytes_unreturned": status.unreturned,
         "given": status.given,
+        "is_short": shortage(status).is_some(),
         "failures": status.failures,
         "last_failure": status.last_failure.map(|failure| failure.to_string()),
         "leases_shown": rows.collect::<Vec<_>>(),
@@ -98,6 +99,10 @@ fn of_people(status: &protocol::Status) -> String {
     }
     line("waiting", format!("{} clients", status.waiting));
     line("free", format!("{}, {} kept free", size(status.free), size(status.keep_free)));
+    if let Some(shortage) = shortage(status) {
+        line("short", shortage.to_string());
+        line("", shortage.remedy().unwrap_or_default());
+    }
     line("leases", format!("{} now, {} since the start", status.leases, status.given));
     if status.unreturned > 0 {
         let unreturned = size(status.unreturned);
@@ -113,6 +118,15 @@ fn of_people(status: &protocol::Status) -> String {
         let _ = write!(text, "\n{}\n", table(&status.rows));
     }
     text
+}
+
+/// The reason why units are missing, if memory is too short for one more.
+fn shortage(status: &protocol::Status) -> Option<Refusal> {
+    let &protocol::Status { unit, free, keep_free, .. } = status;
+    let is_missing = status.ready + status.filling < status.target + status.waiting;
+    let page_size = status.backing.page_size() as u64;
+    let is_short = is_missing && free < unit.saturating_add(keep_free);
+    is_short.then_some(Refusal::NoPages { unit, page_size, free, keep_free })
 }
 
 fn table(rows: &[Row]) -> Table {

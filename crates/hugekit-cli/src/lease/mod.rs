@@ -65,7 +65,7 @@ pub(crate) struct LeaseCommand {
     command: Vec<std::ffi::OsString>,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.trim_end_matches('s').parse().map_err(|_| "must be a number of seconds")?;
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }

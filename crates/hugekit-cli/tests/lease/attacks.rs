@@ -23,6 +23,7 @@ pub(crate) const CHECKS: &[Check] = &[
     ("a_second_request_ends_the_connection", second_request),
     ("a_client_that_does_not_read_costs_itself", does_not_read),
     ("a_client_that_goes_while_it_waits_is_forgotten", goes),
+    ("any_number_of_bytes_to_give_back_does_no_harm", give_back),
     ("descriptors_of_clients_are_not_kept", descriptors),
     ("random_bytes_do_no_harm", random),
 ];
@@ -144,6 +145,23 @@ fn goes(backing: Backing) {
         say(&connection(&daemon), &lease(1000));
     }
     daemon.until(|status| status.leases == 0 && status.waiting == 0 && status.ready == 1);
+}
+
+fn give_back(backing: Backing) {
+    let all = (1_u64 << 50).to_string();
+    let daemon = Daemon::listening(backing, 0, &["--keep-free", &all]);
+    // Its claim counts while others ask.
+    let waiting = connection(&daemon);
+    say(&waiting, &lease(u64::MAX));
+    daemon.until(|status| status.waiting == 1);
+    let page_size = if backing.is_reserved() { backing.page_size() as u64 } else { 0 };
+    for bytes in [0, 1, u64::MAX - 1, u64::MAX] {
+        for page_size in [page_size, 1, u64::MAX] {
+            let given = hugekit_lease::give_back(&daemon.socket(), bytes, page_size);
+            assert_eq!(given.unwrap(), 0);
+        }
+    }
+    daemon.until(|status| status.waiting == 1);
 }
 
 fn descriptors(backing: Backing) {

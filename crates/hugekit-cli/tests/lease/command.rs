@@ -70,8 +70,14 @@ fn shortage(_: Backing) {
     let output = run(&daemon.socket(), &["--wait", "2"], &["cat", "{}"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("waiting for at most 2s"), "{output:?}");
+    let mut status = program();
+    let output = status.args(["broker", "status", "--socket"]).arg(daemon.socket()).output();
+    let said = String::from_utf8(output.unwrap().stdout).unwrap();
+    assert!(said.contains("short       a unit needs 4 MiB"), "{said}");
     let log = std::fs::read_to_string(log.path()).unwrap();
     assert!(log.contains("--ready and --keep-free need 1024"), "{log}");
+    // Once, although the broker looks ten times a second, and a client asked.
+    assert_eq!(log.matches("no unit can be made now: a unit needs 4 MiB").count(), 1, "{log}");
 }
 
 fn arguments(_: Backing) {

@@ -18,6 +18,7 @@ mod payers;
 mod qemu;
 mod refusals;
 mod template;
+mod wrapper;
 
 use hugekit::Pool;
 use hugekit::pool::Backing;
@@ -49,6 +50,7 @@ fn main() {
         &[
             liars::CHECKS,
             command::CHECKS,
+            wrapper::CHECKS,
             attacks::CHECKS_OF_ONE,
             freezes::CHECKS_OF_ONE,
             machines::CHECKS_OF_ONE,
@@ -68,6 +70,7 @@ fn main() {
     trials.extend(needing(without_qemu.clone(), Backing::Base, template::CHECKS));
     for backing in [Backing::Base, Backing::Hugetlb2M] {
         trials.extend(needing(without_qemu.clone(), backing, qemu::CHECKS));
+        trials.extend(needing(without_qemu.clone(), backing, wrapper::CHECKS_OF_QEMU));
         let without_groups = Group::lacking(group::controller(backing));
         trials.extend(needing(without_groups, backing, payers::CHECKS));
     }

@@ -16,6 +16,7 @@ pub(crate) const CHECKS: &[Check] = &[
     ("beyond_its_quota_a_user_gets_nothing", quota),
     ("a_client_that_does_not_wait_gets_what_is_ready_or_nothing", no_wait),
     ("memory_that_is_to_be_left_free_is", keep_free),
+    ("units_return_for_a_program_that_lacks_their_memory", give_back),
     ("a_second_broker_at_a_place_is_refused", second),
     ("another_user_is_served_by_root_alone", other_user),
     ("another_user_is_served_as_the_unit_file_starts_the_broker", other_user_by_unit),
@@ -83,6 +84,32 @@ fn keep_free(backing: Backing) {
     }
     let status = daemon.until(|_| true);
     assert_eq!((status.ready, status.filling), (0, 0));
+}
+
+fn give_back(backing: Backing) {
+    let uid = rustix::process::geteuid().as_raw();
+    let quota = format!("{uid}={}", 1_u64 << 50);
+    let daemon = Daemon::new(backing, 3, &["--quota", &quota]);
+    let page_size = if backing.is_reserved() { backing.page_size() as u64 } else { 0 };
+    let ask = |bytes, page_size| hugekit_lease::give_back(&daemon.socket(), bytes, page_size);
+    // Neither for memory of another kind, nor if enough is free, nor beyond the quota.
+    assert_eq!(ask(1 << 50, 1 << 30).unwrap(), 0);
+    assert_eq!(ask(1, page_size).unwrap(), 0);
+    let refusal = ask(1 << 51, page_size).unwrap_err();
+    assert!(matches!(refusal, LeaseError::Refused(Refusal::OverQuota { .. })), "{refusal}");
+    assert_eq!(daemon.until(|_| true).ready, 3);
+    // The machine has not so much: all units return, and for some time none is begun ahead.
+    assert_eq!(ask(1 << 50, page_size).unwrap(), 3 * UNIT as u64);
+    let none_is_ready = || {
+        // The pause is much longer. Without it the broker would have begun a unit by now.
+        std::thread::sleep(Duration::from_millis(50));
+        let status = daemon.until(|status| status.leases == 0);
+        assert_eq!((status.ready, status.filling), (0, 0));
+    };
+    none_is_ready();
+    // A client that asks is served at once.
+    daemon.ask(PATIENCE).unwrap();
+    none_is_ready();
 }
 
 fn second(backing: Backing) {

@@ -1,0 +1,141 @@
+//! Leases for all objects of a guest, or for none.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use hugekit::error_chain;
+use hugekit::pool::Backing;
+use hugekit_lab::size::Size;
+use hugekit_lease::{Lease, LeaseError, give_back};
+use hugekit_machine::{Root, Topology};
+
+use super::memory::GuestMemory;
+
+/// How long a broker may need for its answer, in addition to the time that it is asked to wait.
+const ANSWER: Duration = Duration::from_secs(1);
+
+/// Memory that QEMU gets by a descriptor.
+#[derive(Debug)]
+pub(super) struct Leased {
+    pub(super) file: OwnedFd,
+    pub(super) backing: Backing,
+}
+
+/// Brokers, asked in this order until a moment.
+#[derive(Debug)]
+pub(super) struct Lessors {
+    sockets: Vec<PathBuf>,
+    until: Instant,
+}
+
+impl Lessors {
+    pub(super) fn new(sockets: Vec<PathBuf>, wait: Duration) -> Self {
+        let now = Instant::now();
+        Self { sockets, until: now.checked_add(wait).unwrap_or(now) }
+    }
+
+    /// One lease for each object, in the order of the objects. If one is refused, those before it are given back.
+    ///
+    /// # Errors
+    /// The reason, in words.
+    pub(super) fn lease_all(&self, memory: &[GuestMemory]) -> Result<Vec<Leased>, String> {
+        memory.iter().map(|memory| self.lease_one(memory)).collect()
+    }
+
+    fn lease_one(&self, memory: &GuestMemory) -> Result<Leased, String> {
+        let mut reasons = Vec::new();
+        for socket in &self.sockets {
+            match lease(socket, memory, self.until) {
+                Ok(leased) => return Ok(leased),
+                Err(reason) => reasons.push(reason),
+            }
+        }
+        let (size, reasons) = (Size(memory.bytes), reasons.join("; "));
+        Err(format!("no lease of {size} for {}: {reasons}", memory.id))
+    }
+
+    /// Has brokers give back memory that QEMU needs now, as far as they hold it ready. Returns the bytes.
+    pub(super) fn give_back(&self, memory: &[GuestMemory]) -> Size {
+        let mut needs: BTreeMap<u64, u64> = BTreeMap::new();
+        for memory in memory {
+            *needs.entry(memory.page_size).or_default() += memory.bytes as u64;
+        }
+        let asks = |socket: &PathBuf, page_size, bytes| {
+            let socket = socket.clone();
+            // Without an answer QEMU starts all the same.
+            let asks = move || give_back(&socket, bytes, page_size).map_err(explained);
+            within(ANSWER, asks).unwrap_or(0)
+        };
+        let given = needs.into_iter().map(|(page_size, bytes)| {
+            self.sockets.iter().map(|socket| asks(socket, page_size, bytes)).sum::<u64>()
+        });
+        Size(usize::try_from(given.sum::<u64>()).unwrap_or(usize::MAX))
+    }
+}
+
+fn explained(error: LeaseError) -> String {
+    error_chain(&error).to_string()
+}
+
+fn lease(socket: &Path, memory: &GuestMemory, until: Instant) -> Result<Leased, String> {
+    let wait = until.saturating_duration_since(Instant::now());
+    let (socket, bytes, nodes) = (socket.to_owned(), memory.bytes, memory.nodes.clone());
+    within(wait.saturating_add(ANSWER), move || {
+        is_on_node(&socket, &nodes)?;
+        ask(&socket, bytes, wait)
+    })
+}
+
+/// Asks in a thread of its own, so that a broker that does not answer cannot keep QEMU from starting.
+fn within<T: Send + 'static>(
+    within: Duration,
+    asks: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<T, String> {
+    let (answers, answer) = mpsc::channel();
+    // No receiver is left if the answer comes too late.
+    let asks = move || drop(answers.send(asks()));
+    thread::Builder::new().spawn(asks).map_err(|error| format!("no thread: {error}"))?;
+    let late = |_| Err(explained(LeaseError::NoAnswer { within }));
+    answer.recv_timeout(within).unwrap_or_else(late)
+}
+
+fn ask(socket: &Path, bytes: usize, wait: Duration) -> Result<Leased, String> {
+    let lease = Lease::ask(socket, bytes, wait).map_err(explained)?;
+    let backing = lease.backing();
+    Ok(Leased { file: lease.into_file(), backing })
+}
+
+/// Whether the units of a broker are on one of these nodes. A machine of one node has no other.
+fn is_on_node(socket: &Path, nodes: &[u32]) -> Result<(), String> {
+    let has_one = || Topology::read(&Root::default()).is_ok_and(|found| found.nodes.len() == 1);
+    if nodes.is_empty() || has_one() {
+        return Ok(());
+    }
+    let node = hugekit_lease::status(socket).map_err(explained)?.node;
+    fits(nodes, node).map_err(|place| format!("the units of {} {place}", socket.display()))
+}
+
+/// Whether units of one node, or of any node, are on one of these nodes; otherwise, where they are.
+fn fits(nodes: &[u32], node: Option<u32>) -> Result<(), String> {
+    match node {
+        Some(node) if nodes.contains(&node) => Ok(()),
+        Some(node) => Err(format!("are on node {node}")),
+        None => Err("may be on any node".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_another_node_is_no_lease_for_an_object_of_a_node() {
+        assert_eq!(fits(&[0, 2], Some(2)), Ok(()));
+        assert_eq!(fits(&[0, 2], Some(1)), Err("are on node 1".to_owned()));
+        assert_eq!(fits(&[0], None), Err("may be on any node".to_owned()));
+    }
+}

@@ -1,0 +1,100 @@
+//! `hugekit qemu`: QEMU as libvirt and other programs start it, with its memory from a broker.
+
+mod leases;
+mod memory;
+mod properties;
+
+use std::convert::Infallible;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use clap::Args;
+use hugekit_lab::size::Size;
+use rustix::io::FdFlags;
+
+use crate::lease::{not_started, seconds};
+use crate::socket;
+use crate::text::say;
+use leases::{Leased, Lessors};
+use memory::GuestMemory;
+
+/// Start QEMU with the arguments of another program, on memory that is already populated.
+///
+/// The objects of guest memory (memory-backend-ram, -memfd, and -file in a folder) that -machine or
+/// -numa names become leases of `hugekit broker`. Other arguments stay as they are. If an object
+/// gets no lease, QEMU starts exactly as asked, and one line on standard error prints the reason.
+///
+/// The script `hugekit-qemu` runs this command. Give its path to libvirt as the emulator.
+///
+/// Example: hugekit qemu -- qemu-system-x86_64 -m 4G -machine q35,memory-backend=m
+///   -object memory-backend-memfd,id=m,size=4G,share=on,prealloc=on
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct QemuCommand {
+    /// Wait at most this many seconds for all leases together
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "5")]
+    wait: Duration,
+    /// A broker's socket; the option may be repeated, for units of several sizes or nodes [default:
+    /// /run/hugekit/broker.sock, or below `$XDG_RUNTIME_DIR`]
+    #[arg(long, value_name = "PATH")]
+    socket: Vec<PathBuf>,
+    /// QEMU and its arguments
+    #[arg(last = true, value_name = "QEMU", required = true)]
+    command: Vec<OsString>,
+}
+
+impl QemuCommand {
+    /// Becomes QEMU. Returns only if QEMU cannot be started.
+    pub(crate) fn run(&self) -> anyhow::Result<Infallible> {
+        let (program, asked) = self.command.split_first().expect("required");
+        let memory = GuestMemory::of_arguments(asked);
+        if memory.is_empty() {
+            return Err(start(program, asked));
+        }
+        let lessors = self.lessors();
+        match lessors.lease_all(&memory) {
+            Ok(leases) => start_on(program, asked, &memory, &leases),
+            Err(reason) => {
+                let given = match lessors.give_back(&memory) {
+                    Size(0) => String::new(),
+                    bytes => format!("; the broker gives {bytes} back"),
+                };
+                say(&format!("{reason}{given}; QEMU starts as asked"));
+                Err(start(program, asked))
+            }
+        }
+    }
+
+    fn lessors(&self) -> Lessors {
+        let sockets = match &self.socket[..] {
+            [] => vec![socket::to_ask()],
+            named => named.to_vec(),
+        };
+        Lessors::new(sockets, self.wait)
+    }
+}
+
+/// Starts QEMU on leases, one for each object of memory.
+fn start_on(
+    program: &OsStr,
+    asked: &[OsString],
+    memory: &[GuestMemory],
+    leases: &[Leased],
+) -> anyhow::Result<Infallible> {
+    let mut arguments = asked.to_vec();
+    for (memory, lease) in memory.iter().zip(leases) {
+        rustix::io::fcntl_setfd(&lease.file, FdFlags::empty())?;
+        let path = format!("/proc/self/fd/{}", lease.file.as_raw_fd());
+        memory.replace(&mut arguments, &path, lease.backing);
+    }
+    Err(start(program, &arguments))
+}
+
+/// Becomes the program. Returns why not.
+fn start(program: &OsStr, arguments: &[OsString]) -> anyhow::Error {
+    not_started(program, Command::new(program).args(arguments).exec())
+}

@@ -1,0 +1,201 @@
+//! `hugekit qemu`, which programs such as libvirt start in the place of QEMU.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use hugekit::pool::Backing;
+use hugekit_programs::firmware;
+
+use super::daemon::{Daemon, PATIENCE, program, socket};
+use super::qemu::emulator;
+use super::{Check, UNIT};
+
+pub(crate) const CHECKS: &[Check] = &[
+    ("qemu_gets_leases_in_the_place_of_its_objects", leased),
+    ("qemu_gets_leases_for_both_nodes_or_none", two_nodes),
+    ("qemu_without_a_lease_starts_exactly_as_asked", as_asked),
+    ("qemu_gets_a_probe_byte_for_byte_and_the_broker_none", probe),
+    ("qemu_starts_while_the_broker_stands_still", stopped),
+    ("the_script_hugekit_qemu_finds_the_command_and_the_emulator", script),
+];
+
+pub(crate) const CHECKS_OF_QEMU: &[Check] = &[("a_guest_of_hugekit_qemu_runs_in_its_lease", guest)];
+
+/// A stand-in for QEMU: prints its arguments, and what it finds in memory that it is given. It writes to the memory, so
+/// that a lease that is given to two emulators is seen.
+const EMULATOR: &str = r#"#!/bin/sh
+for argument; do printf '%s\n' "$argument"; done
+for argument; do
+    case $argument in */proc/self/fd/*) ;; *) continue ;; esac
+    number=${argument##*/proc/self/fd/}
+    number=${number%%[!0-9]*}
+    head -c 4 "/proc/$$/fd/$number" | od -An -tx1
+    stat -Lc '%s bytes' "/proc/$$/fd/$number"
+    printf used 1<>"/proc/$$/fd/$number"
+done
+"#;
+
+fn stand_in(folder: &Path) -> PathBuf {
+    let path = folder.join("emulator");
+    std::fs::write(&path, EMULATOR).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&path, mode).unwrap();
+    path
+}
+
+/// The command with this broker and an emulator.
+fn wrapped(socket: &Path, emulator: &Path, arguments: &[OsString]) -> Output {
+    let mut qemu = program();
+    qemu.args(["qemu", "--wait", "0", "--socket"]).arg(socket).arg("--").arg(emulator);
+    qemu.args(arguments).output().unwrap()
+}
+
+fn object(kind: &str, id: &str) -> [OsString; 2] {
+    ["-object".into(), format!("memory-backend-{kind},id={id},size={UNIT},share=on").into()]
+}
+
+/// Arguments of a guest of two nodes.
+fn two_objects() -> Vec<OsString> {
+    let numa = |id: &str| ["-numa".into(), format!("node,memdev={id}").into()];
+    [object("memfd", "a"), numa("a"), object("ram", "b"), numa("b")].concat()
+}
+
+fn one_object() -> Vec<OsString> {
+    let machine = ["-machine".into(), "q35,memory-backend=a".into()];
+    [machine, object("memfd", "a")].concat()
+}
+
+/// Every argument on a line.
+fn lines(arguments: &[OsString]) -> Vec<u8> {
+    arguments.iter().flat_map(|a| [a.clone().into_vec(), b"\n".to_vec()].concat()).collect()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn leased(_: Backing) {
+    let daemon = Daemon::new(Backing::Base, 1, &[]);
+    let emulator = stand_in(daemon.folder.path());
+    for _ in 0..2 {
+        daemon.until(|status| status.ready == 1);
+        let output = wrapped(&daemon.socket(), &emulator, &one_object());
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        let said = text(&output.stdout);
+        let object =
+            format!("memory-backend-file,id=a,size={UNIT},share=on,mem-path=/proc/self/fd/");
+        assert!(said.contains(&object), "{said}");
+        assert!(said.ends_with(&format!("00 00 00 00\n{UNIT} bytes\n")), "{said}");
+        daemon.until(|status| status.leases == 0);
+    }
+    assert_eq!(daemon.until(|_| true).given, 2);
+}
+
+fn two_nodes(_: Backing) {
+    let daemon = Daemon::new(Backing::Base, 2, &[]);
+    let emulator = stand_in(daemon.folder.path());
+    let said = text(&wrapped(&daemon.socket(), &emulator, &two_objects()).stdout);
+    assert_eq!(said.matches("00 00 00 00\n").count(), 2, "{said}");
+    let quota = format!("*={}", UNIT * 3 / 2);
+    let daemon = Daemon::new(Backing::Base, 2, &["--quota", &quota]);
+    let output = wrapped(&daemon.socket(), &emulator, &two_objects());
+    assert_eq!(output.stdout, lines(&two_objects()));
+    assert!(text(&output.stderr).contains("no lease of 4MiB for b"), "{output:?}");
+    let status = daemon.until(|status| status.leases == 0);
+    assert_eq!(status.given, 1);
+}
+
+fn as_asked(_: Backing) {
+    let daemon = Daemon::new(Backing::Base, 1, &[]);
+    let emulator = stand_in(daemon.folder.path());
+    let none = socket(&daemon.folder.path().join("none"));
+    let sized = |size: &str| -> Vec<OsString> {
+        let resized = |a: OsString| text(&a.into_vec()).replace(&UNIT.to_string(), size).into();
+        one_object().into_iter().map(resized).collect()
+    };
+    for (socket, arguments, reason) in [
+        (none, one_object(), "no broker listens"),
+        (daemon.socket(), sized("1G"), "1 GiB were asked for"),
+    ] {
+        let output = wrapped(&socket, &emulator, &arguments);
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(output.stdout, lines(&arguments));
+        let said = text(&output.stderr);
+        assert!(said.contains(reason) && said.ends_with("; QEMU starts as asked\n"), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    let output = wrapped(&daemon.socket(), Path::new("/nonexistent/qemu"), &one_object());
+    assert!(text(&output.stderr).contains("cannot start /nonexistent/qemu"), "{output:?}");
+    daemon.until(|status| status.leases == 0 && status.ready == 1);
+    // More than any machine has: what the broker holds returns for it.
+    let output = wrapped(&daemon.socket(), &emulator, &sized("1024T"));
+    assert_eq!(output.stdout, lines(&sized("1024T")));
+    assert!(text(&output.stderr).contains("; the broker gives 4MiB back; QEMU"), "{output:?}");
+    assert_eq!(daemon.until(|_| true).ready, 0);
+}
+
+fn probe(_: Backing) {
+    let daemon = Daemon::new(Backing::Base, 1, &[]);
+    let emulator = stand_in(daemon.folder.path());
+    let mut arguments: Vec<OsString> =
+        ["-S", "-no-user-config", "-machine", "none,accel=kvm:tcg"].map(OsString::from).to_vec();
+    arguments.extend(["--".into(), "".into(), OsString::from_vec(b"\xff {} {fd}".to_vec())]);
+    let version = [one_object(), vec!["-version".into()]].concat();
+    for arguments in [arguments, version] {
+        let output = wrapped(&daemon.socket(), &emulator, &arguments);
+        assert_eq!((output.stdout, output.stderr), (lines(&arguments), vec![]));
+    }
+    assert_eq!(daemon.until(|_| true).given, 0);
+}
+
+fn stopped(_: Backing) {
+    let daemon = Daemon::new(Backing::Base, 1, &[]);
+    let emulator = stand_in(daemon.folder.path());
+    daemon.signal("-STOP");
+    let output = wrapped(&daemon.socket(), &emulator, &one_object());
+    daemon.signal("-CONT");
+    assert_eq!(output.stdout, lines(&one_object()));
+    assert!(text(&output.stderr).contains("did not answer within 1s"), "{output:?}");
+}
+
+fn script(_: Backing) {
+    let daemon = Daemon::new(Backing::Base, 1, &[]);
+    let folder = daemon.folder.path();
+    let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("installed/hugekit-qemu");
+    std::fs::copy(installed, folder.join("hugekit-qemu")).unwrap();
+    std::os::unix::fs::symlink(program().get_program(), folder.join("hugekit")).unwrap();
+    let mut script = Command::new(folder.join("hugekit-qemu"));
+    script.env("HUGEKIT_QEMU", stand_in(folder)).env("HUGEKIT_QEMU_WAIT", "0");
+    let output = script.env("HUGEKIT_QEMU_SOCKET", daemon.socket()).args(one_object()).output();
+    let said = text(&output.unwrap().stdout);
+    assert!(said.ends_with(&format!("00 00 00 00\n{UNIT} bytes\n")), "{said}");
+}
+
+fn guest(backing: Backing) {
+    let daemon = Daemon::new(backing, 1, &[]);
+    let (rom, said) = (daemon.folder.path().join("rom"), daemon.folder.path().join("said"));
+    let (image, byte) = firmware();
+    std::fs::write(&rom, image).unwrap();
+    let mut qemu = program();
+    qemu.args(["qemu", "--socket"]).arg(daemon.socket()).arg("--");
+    emulator().unwrap().pass_to(&mut qemu);
+    qemu.args(["-accel", "tcg", "-nodefaults", "-display", "none", "-m", "4M"]);
+    qemu.arg("-bios").arg(&rom).arg("-debugcon").arg(format!("file:{}", said.display()));
+    qemu.args(["-machine", "pc,memory-backend=pc.ram", "-object"]);
+    qemu.arg(r#"{"qom-type":"memory-backend-ram","id":"pc.ram","size":4194304,"prealloc":true}"#);
+    let mut qemu = qemu.stdin(Stdio::null()).spawn().unwrap();
+    let since = std::time::Instant::now();
+    while std::fs::read(&said).unwrap_or_default() != [byte] {
+        assert!(qemu.try_wait().unwrap().is_none(), "QEMU ended");
+        assert!(since.elapsed() < PATIENCE, "the guest says nothing");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", qemu.id())).unwrap();
+    assert!(maps.contains("hugekit:lease"), "{maps}");
+    qemu.kill().unwrap();
+    qemu.wait().unwrap();
+    daemon.until(|status| status.leases == 0);
+}
