@@ -119,8 +119,10 @@ try_command() {
 # A C program can be compiled here.
 has_compiler() { cc --version && pkg-config --version; }
 
-# FOLDER PKGCONFIG [-static]: compiles alone.c with what pkg-config finds.
+# FOLDER PKGCONFIG [-static OPTION...]: compiles alone.c with what pkg-config finds.
 compile() {
+    folder=$1
     flags=$(PKG_CONFIG_PATH=$2 pkg-config --cflags --libs hugekit ${3:+--static})
-    cc ${3:-} -o "$1/alone" "$here/alone.c" $flags
+    shift 2
+    cc "$@" -o "$folder/alone" "$here/alone.c" $flags
 }
