@@ -20,7 +20,7 @@ BLOCK = re.compile(r"^ *```(?P<kind>\S*)\n(?P<text>.*?)^ *```$", re.MULTILINE | 
 CODE = re.compile(r"`[^`]*`")
 LINK = re.compile(r"\]\((?![a-z]+:)(?P<path>[^)#\s]*)(?:#(?P<anchor>[^)\s]*))?\)")
 HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
-ONE_TEST = re.compile(r"cargo test -p (?P<package>\S+) --test (?P<test>\S+)")
+ONE_TEST = re.compile(r"cargo test -p (?P<package>\S+) --test (?P<test>[\w-]+)")
 DOCUMENTATION = re.compile(r"^\s*//[/!] ?(.*)$")
 STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
