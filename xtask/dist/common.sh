@@ -18,7 +18,7 @@ works() { echo "$*" >&3; }
 skip() { echo "$*" >&3; exit 77; }
 fail() { echo "$*" >&3; exit 1; }
 fresh() { rm -rf "$1" && mkdir -p "$1"; }
-megabytes() { stat -c %s "$1" | awk '{ printf "%.1f MB", $1 / 1e6 }'; }
+megabytes() { stat -L -c %s "$1" | awk '{ printf "%.1f MB", $1 / 1e6 }'; }
 only_file() { set -- "$1"/*; [ $# = 1 ] && [ -f "$1" ] || fail "not one file: $*"; echo "$1"; }
 
 # TEXT COMMAND...: the command succeeds, and its output has this text.

@@ -87,12 +87,12 @@ fn the_readme_has_the_program_of_the_example() -> Result<(), Failed> {
     let mut compared = 0;
     for line in lines {
         let code = line.split(" //").next().unwrap_or(line);
-        let code = code.replace("3 << 30", "3 * bytes").replace("1 << 30", "bytes");
+        let code = code.replace("1 << 30", "mib << 20");
         let code = code.split("&mut std::fs").next().unwrap_or_default();
         assert!(example.contains(code), "the example has no line `{code}`");
         compared += 1;
     }
-    assert!(compared >= 7, "only {compared} lines of the README are a program");
+    assert!(compared >= 8, "only {compared} lines of the README are a program");
     Ok(())
 }
 
