@@ -1,6 +1,6 @@
 # Installs the libraries for C with what compilers, debuggers and build systems read, and the command with its manual.
 # Variables: `place` (bin, lib, include and share are below), `libdir` (below it), `libraries` (the folder that has them),
-# `command` (the program, or nothing) and `version`. `install` makes new files: running programs keep the old ones.
+# `command` (the program, or nothing), `version`, and `system=yes` if the dynamic linker searches the libraries' folder. `install` makes new files: running programs keep the old ones.
 set -eu
 c=${0%/*}/../crates/hugekit-c
 lib=$place/$libdir
@@ -19,8 +19,11 @@ install -D -m644 "$c/include/hugekit.h" "$place/include/hugekit.h"
 # the libraries' folder, and one up for each part of `libdir`.
 describe() {
     mkdir -p "$2"
+    # Programs find the shared library in its folder, without LD_LIBRARY_PATH.
+    rpath=' -Wl,-rpath,${libdir}'
+    [ "${system:-no}" = no ] || rpath=
     to_prefix=$3$(echo "$libdir" | sed 's|[^/][^/]*|..|g')
-    sed -e "s|@TO_PREFIX@|$to_prefix|g" -e "s|@VERSION@|$version|g" -e "s|@MAJOR@|$major|g" -e "s|@MINOR@|${rest%%.*}|g" \
+    sed -e "s|@TO_PREFIX@|$to_prefix|g" -e "s|@RPATH@|$rpath|g" -e "s|@VERSION@|$version|g" -e "s|@MAJOR@|$major|g" -e "s|@MINOR@|${rest%%.*}|g" \
         "$c/installed/$1" >"$2/$1"
 }
 describe hugekit.pc "$lib/pkgconfig" ../

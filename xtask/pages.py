@@ -3,7 +3,8 @@
 1. Each relative link leads to a file, and its anchor to a heading there.
 2. Each block of Rust is in a page that a crate includes for its doc tests, and each of C in one that the tests of C name.
 3. Each block of Python compiles.
-4. No more texts than its `most` have a phrase of `phrases.toml`.
+4. A test that a page names by `cargo test -p CRATE --test TEST` exists.
+5. No more texts than its `most` have a phrase of `phrases.toml`.
 """
 
 import pathlib
@@ -19,6 +20,7 @@ BLOCK = re.compile(r"^ *```(?P<kind>\S*)\n(?P<text>.*?)^ *```$", re.MULTILINE | 
 CODE = re.compile(r"`[^`]*`")
 LINK = re.compile(r"\]\((?![a-z]+:)(?P<path>[^)#\s]*)(?:#(?P<anchor>[^)\s]*))?\)")
 HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
+ONE_TEST = re.compile(r"cargo test -p (?P<package>\S+) --test (?P<test>[\w-]+)")
 DOCUMENTATION = re.compile(r"^\s*//[/!] ?(.*)$")
 STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
@@ -74,6 +76,13 @@ def blocks(page, tested):
                 yield f"has Python that does not compile: {error}"
 
 
+def commands(page):
+    for command in ONE_TEST.finditer(page.read_text()):
+        tests = ROOT / "crates" / command["package"] / "tests"
+        if not ((tests / command["test"]).with_suffix(".rs").exists() or (tests / command["test"] / "main.rs").exists()):
+            yield f"names a test that is not there: {command[0]}"
+
+
 def words(file):
     """Each line's number and words: prose of Markdown, documentation and strings of programs."""
     text = file.read_text()
@@ -98,7 +107,7 @@ def main():
     pages = files("*.md")
     tested = set(included())
     table = tomllib.loads((pathlib.Path(__file__).parent / "phrases.toml").read_text())
-    findings = [(page, finding) for page in pages for finding in (*links(page), *blocks(page, tested))]
+    findings = [(page, finding) for page in pages for finding in (*links(page), *blocks(page, tested), *commands(page))]
     programs = files("crates/*/src/*.rs", "apps/*/src/*.rs", "xtask/src/*.rs")
     for kind, sources in (("pages", pages), ("programs", programs)):
         found = list(phrases(sources, table["phrase"]))

@@ -18,7 +18,7 @@ works() { echo "$*" >&3; }
 skip() { echo "$*" >&3; exit 77; }
 fail() { echo "$*" >&3; exit 1; }
 fresh() { rm -rf "$1" && mkdir -p "$1"; }
-megabytes() { stat -c %s "$1" | awk '{ printf "%.1f MB", $1 / 1e6 }'; }
+megabytes() { stat -L -c %s "$1" | awk '{ printf "%.1f MB", $1 / 1e6 }'; }
 only_file() { set -- "$1"/*; [ $# = 1 ] && [ -f "$1" ] || fail "not one file: $*"; echo "$1"; }
 
 # TEXT COMMAND...: the command succeeds, and its output has this text.
@@ -119,8 +119,10 @@ try_command() {
 # A C program can be compiled here.
 has_compiler() { cc --version && pkg-config --version; }
 
-# FOLDER PKGCONFIG [-static]: compiles alone.c with what pkg-config finds.
+# FOLDER PKGCONFIG [-static OPTION...]: compiles alone.c with what pkg-config finds.
 compile() {
+    folder=$1
     flags=$(PKG_CONFIG_PATH=$2 pkg-config --cflags --libs hugekit ${3:+--static})
-    cc ${3:-} -o "$1/alone" "$here/alone.c" $flags
+    shift 2
+    cc "$@" -o "$folder/alone" "$here/alone.c" $flags
 }

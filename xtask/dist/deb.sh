@@ -5,7 +5,7 @@ build_command
 # Everything where the manifests of the packages look for it; cargo-deb knows Debian's name of lib/multiarch.
 staged=$portable/debian
 fresh "$staged"
-place=$staged libdir=lib/multiarch libraries=$portable command=$command sh "$here/../install.sh"
+place=$staged libdir=lib/multiarch system=yes libraries=$portable command=$command sh "$here/../install.sh"
 gzip -9 --no-name "$staged"/share/man/man1/*
 mkdir -p "$staged/systemd"
 for unit in "$repository"/crates/hugekit-cli/systemd/*; do
@@ -38,6 +38,7 @@ in_root "$root" dpkg --install --force-depends /packages/dev.deb
 if has_compiler; then
     fresh "$work/debs"
     compile "$work/debs" "$root/usr/lib/$arch-linux-gnu/pkgconfig"
+    ! readelf --dynamic "$work/debs/alone" | grep RUNPATH || fail "a program has a path to the system's libraries"
     install -D "$work/debs/alone" "$root/usr/local/bin/alone"
     expect "$version" in_root "$root" alone
 fi

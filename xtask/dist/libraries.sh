@@ -10,13 +10,16 @@ newest=$(readelf --wide --version-info "$staged/$name/lib/libhugekit.so" | grep 
 [ "$(printf '%s\n' "$newest" "GLIBC_$glibc" | sort -V | tail -n 1)" = "GLIBC_$glibc" ] || fail "libhugekit.so needs $newest"
 tar --create --gzip --owner=0 --group=0 --sort=name --file "$out/$name.tar.gz" --directory "$staged" "$name"
 
-# A program that is linked with the static library runs where nothing else is.
+# A program that is linked with the shared library finds it. One that is linked with the static library is linked without a
+# warning, and runs where nothing else is.
 tar --extract --file "$out/$name.tar.gz" --directory "$tried"
 lib=$tried/$name/lib
 sizes=".so $(megabytes "$lib/libhugekit.so"), .a $(megabytes "$lib/libhugekit.a")"
 has_compiler || { works "$sizes, not tried: no C compiler with pkg-config (apt-get install gcc pkg-config)"; exit; }
 may_mount || { works "$sizes, not tried: this process may not mount (root can)"; exit; }
-compile "$tried" "$lib/pkgconfig" -static
+compile "$tried" "$lib/pkgconfig"
+expect "$version" "$tried/alone"
+compile "$tried" "$lib/pkgconfig" -static -Wl,--fatal-warnings
 empty_root "$tried/alone"
 expect "$version" in_root "$root" /alone
-works "$sizes; a static program of it runs in an empty root"
+works "$sizes; a program finds the shared library; a static program is linked without warnings and runs in an empty root"

@@ -98,7 +98,7 @@ impl Installed {
     }
 
     fn runs(&self, program: &Path) -> Result<(), Failed> {
-        let version = said(Command::new(program).env("LD_LIBRARY_PATH", self.lib()))?;
+        let version = said(Command::new(program).env_remove("LD_LIBRARY_PATH"))?;
         let wanted = env!("CARGO_PKG_VERSION");
         if version.trim() != wanted {
             Err(format!("{version} is not {wanted}").into())
@@ -123,6 +123,26 @@ fn by_pkg_config(installed: &Installed) -> Result<(), Failed> {
     let alone = installed.compile("alone", "-static", "--static --libs")?;
     stands_alone(&alone)?;
     installed.runs(&alone)
+}
+
+/// glibc has functions that need its shared libraries also in static programs, and linkers warn of them. The shared
+/// library imports every function that the C interface can reach. A static library that was optimised at link time, as
+/// `cargo xtask dist` builds it, needs no others: the standard library's other functions are not in it.
+fn no_import_warns(installed: &Installed) -> Result<(), Failed> {
+    let mut nm = Command::new("nm");
+    let symbols =
+        said(nm.args(["-D", "--undefined-only"]).arg(installed.lib().join("libhugekit.so")))?;
+    let strong = symbols.lines().filter_map(|line| line.trim().strip_prefix("U "));
+    let imports: Vec<_> = strong.filter_map(|name| name.split('@').next()).collect();
+    if !imports.iter().any(|name| name.starts_with("mmap")) {
+        return Err(format!("these are not all imports: {imports:?}").into());
+    }
+    fs::write(installed.scratch.join("empty.c"), "int main(void) { return 0; }\n")?;
+    let mut cc = Command::new("cc");
+    cc.args(["-static", "-Wl,--fatal-warnings", "-o", "empty", "empty.c"]);
+    cc.args(imports.iter().map(|name| format!("-Wl,--undefined={name}")));
+    said(cc.current_dir(&installed.scratch))?;
+    Ok(())
 }
 
 fn by_cmake(installed: &Installed) -> Result<(), Failed> {
@@ -161,7 +181,13 @@ fn in_gdb(installed: &Installed) -> Result<(), Failed> {
 
 type Test = fn(&Installed) -> Result<(), Failed>;
 
-const TESTS: [(&str, &str, &[&str], Test); 3] = [
+const TESTS: [(&str, &str, &[&str], Test); 4] = [
+    (
+        "static_programs_are_linked_without_warnings",
+        "apt-get install gcc",
+        &["cc", "nm"],
+        no_import_warns,
+    ),
     ("found_by_pkg_config", "apt-get install gcc pkg-config", &["cc", "pkg-config"], by_pkg_config),
     ("found_by_cmake", "apt-get install gcc cmake", &["cc", "cmake"], by_cmake),
     ("gdb_hides_the_faults_that_are_served", "apt-get install gdb", &["gdb"], in_gdb),

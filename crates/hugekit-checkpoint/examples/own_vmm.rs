@@ -10,7 +10,7 @@
 //! and has to end exactly as a twin that was never paused.
 
 #[cfg(target_arch = "x86_64")]
-#[path = "../../hugekit/examples/common/mod.rs"]
+#[path = "../../hugekit-vmm-examples/examples/common/mod.rs"]
 mod common;
 #[cfg(target_arch = "x86_64")]
 #[path = "own_vmm/machine.rs"]

@@ -1,4 +1,4 @@
-//! One checkpoint, and what is asked of a VM before it is saved.
+//! One checkpoint, and the questions to a VM before it is saved.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};

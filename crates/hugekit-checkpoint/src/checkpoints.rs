@@ -39,7 +39,7 @@ pub(crate) struct Checkpoints {
     guard: Option<Guard>,
 }
 
-/// What is written behind the copy.
+/// The end of an output.
 struct Completed {
     delta: Option<SavedDelta>,
     /// Of a full checkpoint that others may follow on.
@@ -143,7 +143,7 @@ impl Drop for Checkpoints {
     }
 }
 
-/// Writes what is left of the output, and moves it to its place.
+/// Writes the rest of the output, and moves it to its place.
 fn complete(
     output: &Output,
     delta: Option<Delta<'_>>,

@@ -1,4 +1,4 @@
-//! Checkpoints of a VM at an interval, of which each one reads only what was written since the one
+//! Checkpoints of a VM at an interval. Each one reads only memory that was written since the one
 //! before.
 
 use std::fs;
@@ -26,7 +26,7 @@ use crate::writes::Afterwards;
 ///
 /// # Errors
 /// [`CheckpointError`], also [`Ended`](CheckpointError::Ended) if the VM ends first. The VM then
-/// runs on if it ran before. Folders that were told stay.
+/// runs on if it ran before. Complete folders stay.
 pub fn checkpoint_series(
     settings: &SeriesSettings,
     stop: BorrowedFd<'_>,

@@ -24,7 +24,7 @@ pub(crate) enum Afterwards {
     Protected,
 }
 
-/// The granules of a VM, and what is known of them.
+/// The granules of a VM, and which of them may have changed.
 #[derive(Debug)]
 pub(crate) struct Writes {
     pub(crate) granules: Vec<Granule>,
@@ -56,8 +56,8 @@ impl Writes {
         self.granules.iter().position(|granule| granule.addresses.contains(&address))
     }
 
-    /// Protects all memory: the next moment is about to be chosen. What was released before may
-    /// have been written.
+    /// Protects all memory: the next moment is about to be chosen. Granules that were released
+    /// before may have been written.
     pub(crate) fn protect(&mut self, vm: &Vm) -> Result<(), CheckpointError> {
         for _ in 0..PROTECT_TRIES {
             for (written, released) in self.is_written.iter_mut().zip(&mut self.is_released) {
@@ -71,7 +71,8 @@ impl Writes {
         Err(CheckpointError::Restless)
     }
 
-    /// The moment after the last protection is saved. Only what was released since may differ.
+    /// The moment after the last protection is saved. Only granules that were
+    /// released since may differ.
     pub(crate) fn saved(&mut self) {
         for (written, removed) in self.is_written.iter_mut().zip(&mut self.is_removed) {
             *written = std::mem::take(removed);

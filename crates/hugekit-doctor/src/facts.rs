@@ -4,6 +4,7 @@ pub(crate) mod host;
 mod hypervisor;
 mod kvm;
 pub(crate) mod locked;
+pub(crate) mod pool_pages;
 pub(crate) mod thp;
 
 use hugekit_machine::cgroup::{Cgroups, Cpuset, GroupLimit, Layout, Quota};
@@ -15,6 +16,7 @@ use hugekit_machine::{CacheSizes, Error, Memory, Root, Topology, cache};
 
 use self::host::Host;
 use self::locked::ResourceLimit;
+use self::pool_pages::PoolPages;
 use self::thp::{Defrag, Khugepaged, PageSize, Setting, Shmem, Thp};
 
 type Fact<T> = Result<T, Error>;
@@ -34,6 +36,8 @@ pub(crate) struct Facts {
     pub(crate) defrag: Fact<Setting<Defrag>>,
     pub(crate) khugepaged: Fact<Khugepaged>,
     pub(crate) shmem: Fact<Setting<Shmem>>,
+    /// `None` for a machine that is described by files.
+    pub(crate) pool_pages: Option<PoolPages>,
     pub(crate) page_sizes: Fact<Vec<PageSize>>,
     pub(crate) userfaultfd: Fact<Userfaultfd>,
     pub(crate) unprivileged_userfaultfd: Fact<bool>,
@@ -68,6 +72,7 @@ impl Facts {
             defrag: thp::defrag(root),
             khugepaged: thp::khugepaged(root),
             shmem: thp::shmem(root),
+            pool_pages: PoolPages::of_pool(root),
             page_sizes: thp::page_sizes(root),
             userfaultfd: Userfaultfd::read(root),
             unprivileged_userfaultfd: userfaultfd::unprivileged(root),

@@ -5,6 +5,7 @@ use hugekit_machine::Error;
 use hugekit_machine::process::Process;
 
 use crate::facts::Facts;
+use crate::facts::pool_pages::PoolPages;
 use crate::facts::thp::{Choice, Defrag, Enabled, Khugepaged, PageSize, Setting, Shmem, Thp};
 use crate::line::{Line, Topic};
 use crate::units;
@@ -20,7 +21,9 @@ pub(crate) fn lines(facts: &Facts) -> Vec<Line> {
         about("shared memory", &facts.shmem, |shmem| {
             let page_size =
                 facts.thp.as_ref().map_or(hugekit::HUGE_PAGE_BYTES as u64, |thp| thp.page_size);
-            shared_line(shmem, size_policy(&facts.page_sizes, page_size), page_size)
+            let policy =
+                SharedPolicy::of(shmem, size_policy(&facts.page_sizes, page_size), page_size);
+            shared_line(&policy, facts.pool_pages.as_ref())
         }),
         about("defrag", &facts.defrag, defrag_line),
         about("khugepaged", &facts.khugepaged, khugepaged_line),
@@ -59,19 +62,56 @@ fn anonymous_line(thp: &Thp, size: Option<&PageSize>) -> Line {
     }
 }
 
-fn shared_line(global: &Setting<Shmem>, size: Option<&PageSize>, page_size: u64) -> Line {
-    let own = size.and_then(|size| size.shmem.as_ref()).map(|setting| setting.current);
-    let (choice, file) = match (global.current, own) {
-        (Shmem::Deny | Shmem::Force, _) | (_, None | Some(Shmem::Inherit)) => {
-            (global.current, format!("{DIRECTORY}/shmem_enabled"))
+/// The policy for shared memory of the processor's page size, and the file that sets it.
+struct SharedPolicy {
+    choice: Shmem,
+    file: String,
+}
+
+impl SharedPolicy {
+    fn of(global: &Setting<Shmem>, size: Option<&PageSize>, page_size: u64) -> Self {
+        let own = size.and_then(|size| size.shmem.as_ref()).map(|setting| setting.current);
+        match (global.current, own) {
+            (Shmem::Deny | Shmem::Force, _) | (_, None | Some(Shmem::Inherit)) => {
+                Self { choice: global.current, file: format!("{DIRECTORY}/shmem_enabled") }
+            }
+            (_, Some(own)) => Self { choice: own, file: size_file(page_size, "shmem_enabled") },
         }
-        (_, Some(own)) => (own, size_file(page_size, "shmem_enabled")),
-    };
-    match choice {
-        Shmem::Never | Shmem::Deny => TOPIC
-            .missing("shared memory", format!("{}: memfd pools get base pages", choice.word()))
-            .remedy(format!("echo advise > {file}")),
-        _ => TOPIC.ok("shared memory", choice.word()),
+    }
+
+    fn remedy(&self) -> String {
+        format!("echo advise > {}", self.file)
+    }
+}
+
+/// A pool's pages are a fact of this machine. Of a machine that is described by files, only the policy is known.
+fn shared_line(policy: &SharedPolicy, pages: Option<&PoolPages>) -> Line {
+    const NAME: &str = "shared memory";
+    let value = |pages: &str| format!("{}: {pages}", policy.choice.word());
+    match (policy.choice, pages) {
+        (_, Some(PoolPages::Huge)) => TOPIC.ok(NAME, policy.choice.word()),
+        (_, Some(PoolPages::Collapsed)) => TOPIC
+            .limited(NAME, value("pools collapse base pages into huge ones, which takes longer"))
+            .remedy(policy.remedy()),
+        (choice, Some(PoolPages::Base(refused))) => {
+            let remedy = match choice {
+                Shmem::Never | Shmem::Deny => Some(policy.remedy()),
+                _ => refused.remedy(),
+            };
+            let reason = error_chain(refused);
+            let line = TOPIC.missing(NAME, value(&format!("pools get base pages: {reason}")));
+            Line { remedy, ..line }
+        }
+        (Shmem::Deny, None) => {
+            TOPIC.missing(NAME, value("pools get base pages")).remedy(policy.remedy())
+        }
+        (Shmem::Never, None) => TOPIC
+            .limited(
+                NAME,
+                value("pools get huge pages only if MADV_COLLAPSE makes them (Linux 6.1)"),
+            )
+            .remedy(policy.remedy()),
+        (choice, None) => TOPIC.ok(NAME, choice.word()),
     }
 }
 
@@ -133,6 +173,7 @@ fn process_line(process: &Process) -> Option<Line> {
 mod tests {
     use super::*;
     use crate::line::Verdict;
+    use hugekit::PoolError;
 
     fn set<T>(current: T) -> Setting<T> {
         Setting { current, offered: Vec::new() }
@@ -161,11 +202,34 @@ mod tests {
     #[test]
     fn deny_overrules_every_size() {
         let always = size(2 << 20, None, Some(Shmem::Always));
-        let verdict = |global, size| shared_line(&set(global), size, 2 << 20).verdict;
+        let verdict = |global, size| {
+            shared_line(&SharedPolicy::of(&set(global), size, 2 << 20), None).verdict
+        };
         assert_eq!(verdict(Shmem::Deny, Some(&always)), Verdict::Missing);
         assert_eq!(verdict(Shmem::Never, Some(&always)), Verdict::Ok);
-        assert_eq!(verdict(Shmem::Never, None), Verdict::Missing);
+        assert_eq!(verdict(Shmem::Never, None), Verdict::Limited);
         assert_eq!(verdict(Shmem::Advise, None), Verdict::Ok);
+    }
+
+    #[test]
+    fn pages_of_a_pool_overrule_the_policy() {
+        let line = |choice, pages| {
+            shared_line(&SharedPolicy::of(&set(choice), None, 2 << 20), Some(&pages))
+        };
+        assert_eq!(line(Shmem::Never, PoolPages::Huge).verdict, Verdict::Ok);
+        let collapsed = line(Shmem::Never, PoolPages::Collapsed);
+        assert_eq!(collapsed.verdict, Verdict::Limited);
+        assert!(collapsed.remedy.unwrap().starts_with("echo advise > "));
+        let refused = || PoolPages::Base(PoolError::NoThp { reason: "EINVAL".to_owned() });
+        for choice in [Shmem::Never, Shmem::Deny, Shmem::Advise] {
+            let base = line(choice, refused());
+            assert_eq!(base.verdict, Verdict::Missing);
+            assert!(
+                base.value.contains("base pages") && base.value.ends_with("EINVAL"),
+                "{base:?}"
+            );
+            assert!(base.remedy.unwrap().starts_with("echo advise > "));
+        }
     }
 
     #[test]

@@ -7,9 +7,9 @@ use hugekit_bulk::PopulateError;
 use hugekit_delta::DeltaError;
 use hugekit_lease::LeaseError;
 use hugekit_lease::protocol::ImageRange;
-use hugekit_sys::ErrorKind;
 use hugekit_sys::headroom::HeapShortage;
 use hugekit_sys::size::Size;
+use hugekit_sys::{ErrorKind, Remedy};
 
 use crate::range::Misfit;
 
@@ -19,10 +19,10 @@ use crate::range::Misfit;
 #[non_exhaustive]
 pub enum ImageError {
     /// No source was given, or only empty ones.
-    #[error("there is nothing to load: no source, or an empty one")]
+    #[error("there is nothing to load: no source, or an empty one{}", Remedy(Some(NAME_FILES)))]
     Nothing,
     /// A source is a pipe, a device, a folder: its bytes cannot be read at any place, or it has no length.
-    #[error("source {nth} is no regular file")]
+    #[error("source {nth} is no regular file{}", Remedy(Some(NAME_FILES)))]
     NoFile {
         /// Which source.
         nth: usize,
@@ -41,7 +41,10 @@ pub enum ImageError {
         why: Misfit,
     },
     /// A source was changed, or became shorter, while it was read.
-    #[error("source {nth} was changed while it was read: it had {had} bytes, and has {has}")]
+    #[error(
+        "source {nth} was changed while it was read: it had {had} bytes, and has {has}{}",
+        Remedy(Some(LOAD_LATER))
+    )]
     Changed {
         /// Which source.
         nth: usize,
@@ -70,13 +73,17 @@ pub enum ImageError {
         source: DeltaError,
     },
     /// The sources have more memory than may be populated for them.
-    #[error("the image needs more than the {} that may be populated for it", size(most))]
+    #[error(
+        "the image needs more than the {} that may be populated for it{}",
+        size(most),
+        Remedy(Some(LOAD_AGAIN))
+    )]
     TooLarge {
         /// Bytes that may be populated.
         most: u64,
     },
     /// The image could not be populated.
-    #[error("the image could not be populated")]
+    #[error("the image could not be populated{}", Remedy(free_memory(.0)))]
     Populate(#[from] PopulateError),
     /// The load was cancelled.
     #[error("the load was cancelled")]
@@ -113,21 +120,24 @@ fn size(bytes: &u64) -> Size {
     Size(usize::try_from(*bytes).unwrap_or(usize::MAX))
 }
 
+const NAME_FILES: &str = "name a memory file, or a chain of deltas that begins with a full one";
+const LOAD_LATER: &str = "load it when the program that writes it is done, or load a copy";
+const LOAD_AGAIN: &str = "load it again: the file has grown";
+
+fn free_memory(error: &PopulateError) -> Option<&'static str> {
+    matches!(error, PopulateError::OutOfMemory | PopulateError::NothingBehind)
+        .then_some("free memory, or raise the limit of the control group or of the tmpfs")
+}
+
 impl ImageError {
     /// What the program or a user can do about it.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         Some(match self {
-            Self::Nothing | Self::NoFile { .. } => {
-                "name a memory file, or a chain of deltas that begins with a full one".to_owned()
-            }
-            Self::Changed { .. } => {
-                "load it when the program that writes it is done, or load a copy".to_owned()
-            }
-            Self::TooLarge { .. } => "load it again: the file has grown".to_owned(),
-            Self::Populate(PopulateError::OutOfMemory | PopulateError::NothingBehind) => {
-                "free memory, or raise the limit of the control group or of the tmpfs".to_owned()
-            }
+            Self::Nothing | Self::NoFile { .. } => NAME_FILES.to_owned(),
+            Self::Changed { .. } => LOAD_LATER.to_owned(),
+            Self::TooLarge { .. } => LOAD_AGAIN.to_owned(),
+            Self::Populate(error) => return free_memory(error).map(str::to_owned),
             Self::Broker(error) => return error.remedy(),
             Self::Heap(shortage) => shortage.remedy(),
             _ => return None,

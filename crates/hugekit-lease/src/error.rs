@@ -9,17 +9,17 @@ use hugekit_bulk::PopulateError;
 use hugekit_bulk::parallel::JobError;
 use hugekit_machine::hugepages::Shortage;
 use hugekit_machine::{Root, hugepages};
-use hugekit_sys::ErrorKind;
 use hugekit_sys::backing::Backing;
 use hugekit_sys::headroom::HeapShortage;
 use hugekit_sys::size::Size;
+use hugekit_sys::{ErrorKind, Remedy};
 
 /// An error of requesting a lease, or of making a file of memory. Nothing is allocated then.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeaseError {
     /// No broker listens at the socket.
-    #[error("no broker listens at {}", socket.display())]
+    #[error("no broker listens at {}{}", socket.display(), Remedy(Some(START)))]
     NoBroker {
         /// The socket.
         socket: PathBuf,
@@ -29,8 +29,8 @@ pub enum LeaseError {
     /// The program at the socket belongs to another user, who could write to the memory that it
     /// leases.
     #[error(
-        "the program at {} belongs to user {uid}, not to root or the user of this process",
-        socket.display()
+        "the program at {} belongs to user {uid}, not to root or the user of this process{}",
+        socket.display(), Remedy(Some(START_AS_ROOT))
     )]
     Untrusted {
         /// The socket.
@@ -39,10 +39,10 @@ pub enum LeaseError {
         uid: u32,
     },
     /// The broker does not do what it is asked for.
-    #[error("the broker refuses: {0}")]
+    #[error("the broker refuses: {0}{remedy}", remedy = Remedy(.0.remedy()))]
     Refused(Refusal),
     /// The broker did not answer in time.
-    #[error("the broker did not answer within {within:?}")]
+    #[error("the broker did not answer within {within:?}{}", Remedy(Some(SEE_STATUS)))]
     NoAnswer {
         /// How long the client waited.
         within: Duration,
@@ -51,7 +51,7 @@ pub enum LeaseError {
     #[error("the broker ended the connection without an answer")]
     HungUp,
     /// The answer is invalid.
-    #[error("the broker answered by {0}")]
+    #[error("the broker answered by {0}{remedy}", remedy = Remedy(one_version(.0)))]
     Malformed(Malformed),
     /// The answer does not fit the request, or its descriptor does not fit the answer.
     #[error("the broker's answer does not fit the request: {0}")]
@@ -133,22 +133,25 @@ pub enum Unfit {
     },
 }
 
+const START: &str = "start one, such as: hugekit broker --unit 1G --ready 2";
+const START_AS_ROOT: &str = "start a broker as root or as this user";
+const SEE_STATUS: &str = "see whether the broker runs: hugekit broker status";
+
+fn one_version(malformed: &Malformed) -> Option<&'static str> {
+    matches!(malformed, Malformed::Version { .. })
+        .then_some("use a client and a broker of one version of hugekit")
+}
+
 impl LeaseError {
     /// How an administrator or the program can prevent this error; `None` if no remedy is known.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         Some(match self {
-            Self::NoBroker { .. } => {
-                "start one, such as: hugekit broker --unit 1G --ready 2".to_owned()
-            }
-            Self::Untrusted { .. } => "start a broker as root or as this user".to_owned(),
+            Self::NoBroker { .. } => START.to_owned(),
+            Self::Untrusted { .. } => START_AS_ROOT.to_owned(),
             Self::Refused(refusal) => return refusal.remedy(),
-            Self::NoAnswer { .. } => {
-                "see whether the broker runs: hugekit broker status".to_owned()
-            }
-            Self::Malformed(Malformed::Version { .. }) => {
-                "use a client and a broker of one version of hugekit".to_owned()
-            }
+            Self::NoAnswer { .. } => SEE_STATUS.to_owned(),
+            Self::Malformed(malformed) => return one_version(malformed).map(str::to_owned),
             Self::Pages(shortage) => shortage.remedy(),
             Self::Heap(shortage) => shortage.remedy(),
             _ => return None,

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::topology::online_nodes;
 use super::{Error, Memory, Root};
+use hugekit_sys::Remedy;
 use hugekit_sys::size::Size;
 
 const POOLS: &str = "/sys/kernel/mm/hugepages";
@@ -75,14 +76,15 @@ impl fmt::Display for Shortage {
         let pages = if wanted == 1 { "page" } else { "pages" };
         write!(f, "needs {wanted} huge {pages} of {}, and ", Size(page_size))?;
         match (total, free, promised) {
-            (0, ..) => write!(f, "none is reserved"),
-            (_, 0, _) => write!(f, "all {total} that are reserved are in use"),
-            (_, _, 0) => write!(f, "{free} of the {total} that are reserved are free"),
+            (0, ..) => write!(f, "none is reserved")?,
+            (_, 0, _) => write!(f, "all {total} that are reserved are in use")?,
+            (_, _, 0) => write!(f, "{free} of the {total} that are reserved are free")?,
             _ => write!(
                 f,
                 "{free} of the {total} that are reserved are free, {promised} of these promised to other programs"
-            ),
+            )?,
         }
+        Remedy(Some(self.remedy())).fmt(f)
     }
 }
 
@@ -192,7 +194,8 @@ mod tests {
     fn shortage_says_how_many_there_are_as_a_person_would() {
         let says = |wanted, total, free, promised| {
             let page_size = 1 << 30;
-            Shortage { page_size, wanted, total, free, promised, spare: None }.to_string()
+            let shortage = Shortage { page_size, wanted, total, free, promised, spare: None };
+            hugekit_sys::error_chain(&shortage).to_string()
         };
         assert_eq!(says(1, 0, 0, 0), "needs 1 huge page of 1 GiB, and none is reserved");
         let in_use = "needs 4 huge pages of 1 GiB, and all 3 that are reserved are in use";

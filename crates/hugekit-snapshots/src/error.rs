@@ -7,8 +7,8 @@ use super::limit;
 use hugekit_machine::mappings::MappedRange;
 use hugekit_regions::pool::{FaultError, PoolError};
 use hugekit_regions::region::ForkError;
-use hugekit_sys::ErrorKind;
 use hugekit_sys::headroom::HeapShortage;
+use hugekit_sys::{ErrorKind, Remedy};
 
 /// An error of taking or reading a snapshot. The memory and its writers are unchanged.
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +29,7 @@ pub enum SnapshotError {
         hole: Range<usize>,
     },
     /// A mapping in the range cannot be snapshotted.
-    #[error("{mapping} cannot be snapshotted: {reason}")]
+    #[error("{mapping} cannot be snapshotted: {reason}{}", Remedy(reason.remedy()))]
     Unsuitable {
         /// The first such mapping.
         mapping: MappedRange,
@@ -37,7 +37,10 @@ pub enum SnapshotError {
         reason: Unsuitable,
     },
     /// A thread blocks SIGBUS: a fault handled in place would end the process.
-    #[error("thread {thread} blocks SIGBUS: a write handled in place would end the process")]
+    #[error(
+        "thread {thread} blocks SIGBUS: a write handled in place would end the process{}",
+        Remedy(Some(UNBLOCK))
+    )]
     Blocked {
         /// The thread's id.
         thread: u32,
@@ -95,7 +98,8 @@ pub enum SnapshotError {
     /// the writers continue.
     #[error(
         "the memory was written faster than its snapshot was read: writers needed more than the {cap} bytes of copies \
-         that it may hold, of {len} bytes of memory"
+         that it may hold, of {len} bytes of memory{}",
+        Remedy(Some(limit::remedy(*len, *available)))
     )]
     CowLimitExceeded {
         /// The most bytes of copies ([`max_cow_bytes`](super::Builder::max_cow_bytes)).
@@ -107,7 +111,7 @@ pub enum SnapshotError {
         available: usize,
     },
     /// The process has no addresses for copies. Nothing was allocated.
-    #[error("no addresses for copies of {bytes} bytes of memory")]
+    #[error("no addresses for copies of {bytes} bytes of memory{}", Remedy(Some(hold_less(*bytes))))]
     NoRoom {
         /// Bytes of copies that the snapshot would have held.
         bytes: usize,
@@ -210,6 +214,23 @@ pub enum Unsuitable {
     Unprotectable,
 }
 
+const UNBLOCK: &str = "unblock SIGBUS in that thread, or permit faults to be served by a thread";
+
+fn hold_less(bytes: usize) -> String {
+    format!(
+        "set max_cow_bytes to less than {bytes}, or raise the limit of this process: RLIMIT_AS (ulimit -v), \
+         vm.max_map_count, or vm.overcommit_ratio where vm.overcommit_memory is 2"
+    )
+}
+
+impl Unsuitable {
+    fn remedy(self) -> Option<&'static str> {
+        (self == Self::Shared).then_some(
+            "copy it at once, or keep the data to snapshot in memory that only this process uses",
+        )
+    }
+}
+
 impl SnapshotError {
     /// How an administrator or the program can prevent this error; `None` if no remedy is known.
     #[must_use]
@@ -219,19 +240,10 @@ impl SnapshotError {
             Self::Memory(error) => return error.remedy(),
             Self::Fork(error) => return error.remedy(),
             Self::Heap(shortage) => shortage.remedy(),
-            Self::Blocked { .. } => {
-                "unblock SIGBUS in that thread, or permit faults to be served by a thread"
-                    .to_owned()
-            }
+            Self::Blocked { .. } => UNBLOCK.to_owned(),
             Self::CowLimitExceeded { len, available, .. } => limit::remedy(*len, *available),
-            Self::NoRoom { bytes, .. } => format!(
-                "set max_cow_bytes to less than {bytes}, or raise the limit of this process: RLIMIT_AS (ulimit -v), \
-                 vm.max_map_count, or vm.overcommit_ratio where vm.overcommit_memory is 2"
-            ),
-            Self::Unsuitable { reason: Unsuitable::Shared, .. } => {
-                "copy it at once, or keep what is to be snapshotted in memory of this process alone"
-                    .to_owned()
-            }
+            Self::NoRoom { bytes, .. } => hold_less(*bytes),
+            Self::Unsuitable { reason, .. } => return reason.remedy().map(str::to_owned),
             _ => return None,
         })
     }

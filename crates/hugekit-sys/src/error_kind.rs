@@ -4,7 +4,10 @@
 //! decides whether to go on, needs the kind. One table, so that all faces agree.
 
 use std::error::Error;
+use std::fmt::Write;
 use std::{fmt, io, iter};
+
+use crate::remedy::WithoutRemedy;
 
 /// The kind of an error, for a program that must decide how to continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,8 +40,9 @@ pub fn system_error(error: &(dyn Error + 'static)) -> Option<i32> {
     chain(error).find_map(|error| error.downcast_ref::<io::Error>()?.raw_os_error())
 }
 
-/// An error and its sources as one line, separated by `: `. The `Display` of an error of this library leaves its
-/// source out.
+/// An error and its sources as one line, separated by `: `. The `Display` of an error of this
+/// library leaves its source out and ends with its remedy. `{}` of the chain leaves remedies out, for
+/// programs that print `remedy()` separately; `{:#}` contains them.
 ///
 /// ```
 /// use hugekit_sys::error_chain;
@@ -55,8 +59,14 @@ struct ErrorChain<'a>(&'a (dyn Error + 'static));
 
 impl fmt::Display for ErrorChain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)?;
-        chain(self.0).skip(1).try_for_each(|source| write!(f, ": {source}"))
+        chain(self.0).enumerate().try_for_each(|(index, error)| {
+            f.write_str(if index == 0 { "" } else { ": " })?;
+            if f.alternate() {
+                write!(f, "{error}")
+            } else {
+                write!(WithoutRemedy::new(f), "{error}")
+            }
+        })
     }
 }
 

@@ -15,6 +15,8 @@ use std::hint::black_box;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use crate::Remedy;
+
 /// Below what the C library maps by itself, so that a block that is freed stays in the heap.
 const BYTES: usize = 64 << 10;
 
@@ -26,9 +28,14 @@ const LAYOUT: Layout = match Layout::from_size_align(BYTES, 16) {
 /// For what cannot fail; null until the first operation, and while it is lent.
 static KEPT: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 
+const REMEDY: &str = "free memory, or raise vm.max_map_count, ulimit -v or ulimit -d";
+
 /// The heap has no room for the operation. Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the call needs {} KiB of heap in one piece, and the allocator has less", BYTES >> 10)]
+#[error(
+    "the call needs {} KiB of heap in one piece, and the allocator has less{}",
+    BYTES >> 10, Remedy(Some(REMEDY))
+)]
 pub struct HeapShortage;
 
 impl HeapShortage {
@@ -47,7 +54,7 @@ impl HeapShortage {
     #[doc(hidden)]
     #[must_use]
     pub fn remedy(&self) -> String {
-        "free memory, or raise vm.max_map_count, ulimit -v or ulimit -d".to_owned()
+        REMEDY.to_owned()
     }
 }
 

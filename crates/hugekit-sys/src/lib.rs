@@ -43,12 +43,14 @@ pub mod cpu_set;
 pub mod error_kind;
 pub mod events;
 pub mod huge_page;
+mod remedy;
 pub mod size;
 pub mod sync;
 
 pub use self::error_kind::{ErrorKind, error_chain, system_error};
 pub use self::headroom::HeapShortage;
 pub use self::huge_page::HUGE_PAGE_BYTES;
+pub use self::remedy::Remedy;
 
 use rustix::io;
 

@@ -63,7 +63,7 @@
 //!         child[0x1234] = 2;
 //!         assert_eq!(parent[0x1234], 1);
 //!     }
-//!     Err(refused) => println!("{refused}\n{}", refused.remedy().unwrap_or_default()),
+//!     Err(refused) => println!("{:#}", hugekit::error_chain(&refused)), // with the remedy
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -91,7 +91,7 @@
 //!         snapshot.write_to(&mut dump)?; // a file, a socket
 //!         assert_eq!(dump[0x1234], 7);
 //!     }
-//!     Err(refused) => println!("{refused}\n{}", refused.remedy().unwrap_or_default()),
+//!     Err(refused) => println!("{:#}", hugekit::error_chain(&refused)), // with the remedy
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -128,10 +128,11 @@
 //!
 //! # Errors
 //!
-//! The `Display` of an error is its message without its source: print the sources as well, as
-//! `{:#}` of the crate anyhow does. Errors of pools, forks, faults, snapshots and leases have a
-//! method `remedy()`, which names what an administrator or the program can do. `kind()` is the
-//! [`ErrorKind`].
+//! The `Display` of an error is its message and its remedy, without its source: print the sources
+//! as well, as the crate anyhow does. Errors of pools, forks, faults, images, snapshots and leases
+//! have a method `remedy()`, which names what an administrator or the program can do. To print the
+//! remedy separately, print the error by [`error_chain`]: its `{}` contains all sources and no
+//! remedy. `kind()` is the [`ErrorKind`].
 //!
 //! # Without huge pages
 //!

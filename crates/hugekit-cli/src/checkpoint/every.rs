@@ -20,13 +20,13 @@ use crate::text::write_out;
 
 #[derive(Debug, Args)]
 pub(crate) struct Every {
-    /// Save again every so many seconds: first all memory, then what has changed since
+    /// Save again at this interval: first all memory, then the changes since
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     every: Option<u32>,
-    /// End after so many checkpoints
+    /// End after this number of checkpoints
     #[arg(long, value_name = "N", requires = "every", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Save all memory again after so many deltas
+    /// Save all memory again after this number of deltas
     #[arg(long, value_name = "N", requires = "every", default_value_t = 60)]
     deltas: u64,
     /// Save once more when a signal ends the command

@@ -7,8 +7,8 @@ use crate::fault::FaultMode;
 use crate::pool::{FaultError, PoolError, Size};
 use hugekit_bulk::parallel::JobError;
 use hugekit_bulk::populate::PopulateError;
-use hugekit_sys::ErrorKind;
 use hugekit_sys::headroom::HeapShortage;
+use hugekit_sys::{ErrorKind, Remedy};
 
 /// An error of a fork, or of returning its memory. A region that could not be forked is unchanged,
 /// and so is the pool.
@@ -65,7 +65,10 @@ pub enum ForkError {
     #[error("a program has the region's file, and could write to it past the protection")]
     FileGiven,
     /// The fork needs more mappings than are left for forks.
-    #[error("the fork needs {needed} mappings, {left} of {most} are left for forks")]
+    #[error(
+        "the fork needs {needed} mappings, {left} of {most} are left for forks{}",
+        Remedy(Some(RAISE_MAPPINGS))
+    )]
     Mappings {
         /// Mappings of the fork.
         needed: usize,
@@ -75,7 +78,7 @@ pub enum ForkError {
         most: usize,
     },
     /// The process has no address or no mapping left.
-    #[error("cannot map the fork, which needs {mappings} mappings")]
+    #[error("cannot map the fork, which needs {mappings} mappings{}", Remedy(Some(RAISE_MAPPINGS)))]
     NotMapped {
         /// Mappings of the fork.
         mappings: usize,
@@ -111,6 +114,8 @@ pub enum ForkError {
     Forked,
 }
 
+const RAISE_MAPPINGS: &str = "raise vm.max_map_count";
+
 impl ForkError {
     /// How an administrator or the program can prevent this error; `None` if no remedy is known.
     #[must_use]
@@ -119,7 +124,7 @@ impl ForkError {
             Self::Pool(error) => return error.remedy(),
             Self::Fault(error) => return error.remedy(),
             Self::Heap(shortage) => shortage.remedy(),
-            Self::Mappings { .. } | Self::NotMapped { .. } => "raise vm.max_map_count".to_owned(),
+            Self::Mappings { .. } | Self::NotMapped { .. } => RAISE_MAPPINGS.to_owned(),
             _ => return None,
         })
     }

@@ -229,7 +229,8 @@ mod tests {
             device,
         };
         for device in [Err(Error::Unreadable { path: DEVICE.into(), source: denied }), Ok(())] {
-            let said = not_permitted(found(device), false).to_string();
+            let refused = not_permitted(found(device), false);
+            let said = error_chain(&refused).to_string();
             assert_eq!(said.matches(DEVICE).count(), 1, "{said}");
         }
     }

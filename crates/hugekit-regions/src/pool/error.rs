@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::{Fallback, FaultError};
 use hugekit_bulk::parallel::JobError;
@@ -11,7 +11,7 @@ use hugekit_lease::LeaseError;
 use hugekit_machine::hugepages::Shortage;
 use hugekit_sys::headroom::HeapShortage;
 use hugekit_sys::size::Size;
-use hugekit_sys::{ErrorKind, error_chain};
+use hugekit_sys::{ErrorKind, Remedy, error_chain};
 
 /// An error of a pool, or of allocating from it. Memory that a failed call had claimed is back in
 /// the pool.
@@ -45,7 +45,11 @@ pub enum PoolError {
         high: usize,
     },
     /// None of the requested backings is available.
-    #[error("none of the requested backings is available:{}", Fallbacks(fallbacks))]
+    #[error(
+        "none of the requested backings is available:{}{}",
+        Fallbacks(fallbacks),
+        Remedy(remedy_of_first(fallbacks))
+    )]
     NoBacking {
         /// Each backing and the reason.
         fallbacks: Vec<Fallback>,
@@ -61,8 +65,8 @@ pub enum PoolError {
     NotEnoughHugePages(Shortage),
     /// The machine has too little memory available.
     #[error(
-        "not enough memory: {} requested, {} available",
-        Size(*wanted), Size(*available as usize)
+        "not enough memory: {} requested, {} available{}",
+        Size(*wanted), Size(*available as usize), Remedy(Some(NEED_LESS))
     )]
     NotEnoughMemory {
         /// Bytes requested.
@@ -72,8 +76,9 @@ pub enum PoolError {
     },
     /// A limit of the control group does not allow it.
     #[error(
-        "not enough memory: {} requested, {} allows {}, {} used",
-        Size(*wanted), file.display(), Size(*limit as usize), Size(*used as usize)
+        "not enough memory: {} requested, {} allows {}, {} used{}",
+        Size(*wanted), file.display(), Size(*limit as usize), Size(*used as usize),
+        Remedy(Some(raise(file)))
     )]
     OverGroupLimit {
         /// Bytes requested.
@@ -86,7 +91,7 @@ pub enum PoolError {
         file: PathBuf,
     },
     /// The kernel does not make transparent huge pages for shared memory.
-    #[error("no transparent huge pages for shared memory: {reason}")]
+    #[error("no transparent huge pages for shared memory: {reason}{}", Remedy(Some(ADVISE_SHMEM)))]
     NoThp {
         /// The attempt, and the kernel's answer.
         reason: String,
@@ -100,8 +105,8 @@ pub enum PoolError {
     Clear(#[source] ClearError),
     /// The pool has no contiguous run so long.
     #[error(
-        "no room in the pool: {} requested in one piece, {} free, {} of these in one piece",
-        Size(*wanted), Size(*free), Size(*longest)
+        "no room in the pool: {} requested in one piece, {} free, {} of these in one piece{}",
+        Size(*wanted), Size(*free), Size(*longest), Remedy(Some(MAKE_ROOM))
     )]
     NoRoom {
         /// Bytes requested, rounded up to whole folios.
@@ -112,17 +117,18 @@ pub enum PoolError {
         longest: usize,
     },
     /// The process or the system has no file descriptor left.
-    #[error("no file descriptor is left for the pool's memory")]
+    #[error("no file descriptor is left for the pool's memory{}", Remedy(Some(RAISE_DESCRIPTORS)))]
     NoDescriptor(#[source] io::Error),
     /// The process has no address or no mapping left, or another process took the huge pages at that moment.
     #[error(
-        "cannot map {}{}",
+        "cannot map {}{}{}",
         Size(*bytes),
         if source.kind() == io::ErrorKind::OutOfMemory {
             " (huge pages were taken meanwhile, or the process has too many mappings or too few addresses)"
         } else {
             ""
-        }
+        },
+        Remedy(Some(RAISE_MAPPINGS))
     )]
     NotMapped {
         /// Bytes to map.
@@ -164,24 +170,33 @@ impl PoolError {
     pub fn remedy(&self) -> Option<String> {
         Some(match self {
             Self::NotEnoughHugePages(shortage) => shortage.remedy(),
-            Self::OverGroupLimit { file, .. } => format!("raise {}", file.display()),
-            Self::NoThp { .. } => {
-                "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled".to_owned()
-            }
-            Self::NoDescriptor(_) => "raise the limit: ulimit -n".to_owned(),
-            Self::NotMapped { .. } => "raise vm.max_map_count or ulimit -v".to_owned(),
-            Self::NoRoom { .. } => {
-                "drop regions, or make smaller regions or a larger pool".to_owned()
-            }
+            Self::NotEnoughMemory { .. } => NEED_LESS.to_owned(),
+            Self::OverGroupLimit { file, .. } => raise(file),
+            Self::NoThp { .. } => ADVISE_SHMEM.to_owned(),
+            Self::NoDescriptor(_) => RAISE_DESCRIPTORS.to_owned(),
+            Self::NotMapped { .. } => RAISE_MAPPINGS.to_owned(),
+            Self::NoRoom { .. } => MAKE_ROOM.to_owned(),
             Self::Fault(error) => return error.remedy(),
             Self::Lease(error) => return error.remedy(),
             Self::Heap(shortage) => shortage.remedy(),
-            Self::NoBacking { fallbacks } => {
-                return fallbacks.first().and_then(|fallback| fallback.reason.remedy());
-            }
+            Self::NoBacking { fallbacks } => return remedy_of_first(fallbacks),
             _ => return None,
         })
     }
+}
+
+const NEED_LESS: &str = "make a smaller pool, or end programs that use memory";
+const ADVISE_SHMEM: &str = "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled";
+const RAISE_DESCRIPTORS: &str = "raise the limit: ulimit -n";
+const RAISE_MAPPINGS: &str = "raise vm.max_map_count or ulimit -v";
+const MAKE_ROOM: &str = "drop regions, or make smaller regions or a larger pool";
+
+fn raise(limit: &Path) -> String {
+    format!("raise {}", limit.display())
+}
+
+fn remedy_of_first(fallbacks: &[Fallback]) -> Option<String> {
+    fallbacks.first().and_then(|fallback| fallback.reason.remedy())
 }
 
 struct Fallbacks<'a>(&'a [Fallback]);
@@ -250,6 +265,8 @@ mod tests {
         let expected = "echo 600 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
         assert_eq!(shortage.remedy().unwrap(), expected);
         let fallbacks = vec![Fallback { backing: Backing::Hugetlb2M, reason: shortage }];
-        assert_eq!(PoolError::NoBacking { fallbacks }.remedy().unwrap(), expected);
+        let error = PoolError::NoBacking { fallbacks };
+        assert_eq!(error.remedy().unwrap(), expected);
+        assert_eq!(error.to_string().matches(expected).count(), 1, "{error}");
     }
 }

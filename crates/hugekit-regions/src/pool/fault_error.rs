@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 
 use hugekit_machine::userfaultfd::Obstacle;
-use hugekit_sys::ErrorKind;
+use hugekit_sys::{ErrorKind, Remedy};
 
 /// The reason why faults cannot be handled, so memory cannot be cleared at the first touch, forked
 /// or snapshotted.
@@ -15,10 +15,11 @@ use hugekit_sys::ErrorKind;
 pub enum FaultError {
     /// This process may not use userfaultfd(2), or not for the faults of system calls and of KVM.
     #[error(
-        "no permission to handle {}: {}; {device}; {} still works",
+        "no permission to handle {}: {}; {device}; {} still works{}",
         if *.user_mode { "any faults" } else { "the faults of system calls and of KVM" },
         Obstacles(obstacles),
-        if *.user_mode { "clearing at allocation" } else { "fault_mode in place, or clearing at allocation," }
+        if *.user_mode { "clearing at allocation" } else { "fault_mode in place, or clearing at allocation," },
+        Remedy(permit(obstacles))
     )]
     NotPermitted {
         /// Whether faults of user code are refused too.
@@ -50,13 +51,15 @@ pub enum FaultError {
     /// should handle in place would end in that handler, or end the process.
     #[error(
         "another handler has replaced hugekit's handler of SIGBUS or SIGSEGV: installing it \
-         again could make the two call each other endlessly"
+         again could make the two call each other endlessly{}",
+        Remedy(Some(INSTALL_FIRST))
     )]
     HandlerReplaced,
     /// The calling thread blocks SIGBUS or SIGSEGV. The kernel would end the process at the first
     /// fault.
     #[error(
-        "the calling thread blocks SIGBUS or SIGSEGV: a fault that is handled in place would end the process"
+        "the calling thread blocks SIGBUS or SIGSEGV: a fault that is handled in place would end the process{}",
+        Remedy(Some(UNBLOCK))
     )]
     Blocked,
     /// [`FaultMode::Threaded`](crate::fault::FaultMode::Threaded) with 0 threads.
@@ -64,7 +67,7 @@ pub enum FaultError {
     NoThreads,
     /// [`FaultMode::Threaded`](crate::fault::FaultMode::Threaded) with more threads than
     /// [`MOST_THREADS`](crate::fault::MOST_THREADS).
-    #[error("{asked} handler threads requested: the most is {most}")]
+    #[error("{asked} handler threads requested: the most is {most}{}", Remedy(Some(ONE_THREAD)))]
     TooManyThreads {
         /// Threads requested.
         asked: usize,
@@ -72,7 +75,7 @@ pub enum FaultError {
         most: usize,
     },
     /// A handler thread could not be started.
-    #[error("cannot start a handler thread")]
+    #[error("cannot start a handler thread{}", Remedy(Some(RAISE_THREADS)))]
     NotStarted(#[source] io::Error),
     /// The kernel refused something else.
     #[error("{call} failed")]
@@ -89,26 +92,34 @@ impl FaultError {
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         let remedy = match self {
-            Self::NotPermitted { obstacles, .. } => match obstacles.first()? {
-                Obstacle::Unprivileged | Obstacle::UserNamespace => {
-                    "sysctl vm.unprivileged_userfaultfd=1, or let this user open /dev/userfaultfd, or \
-                     grant CAP_SYS_PTRACE"
-                }
-                Obstacle::Filter(_) => {
-                    "allow userfaultfd in the system-call filter, or /dev/userfaultfd in its place"
-                }
-                _ => return None,
-            },
-            Self::HandlerReplaced => {
-                "install the other handler before the first region that is handled in place: \
-                 hugekit passes other signals on to it"
-            }
-            Self::TooManyThreads { .. } => "use one thread: more are seldom faster",
-            Self::Blocked => "unblock SIGBUS and SIGSEGV in every thread that touches the region",
-            Self::NotStarted(_) => "raise the limit: ulimit -u",
+            Self::NotPermitted { obstacles, .. } => permit(obstacles)?,
+            Self::HandlerReplaced => INSTALL_FIRST,
+            Self::TooManyThreads { .. } => ONE_THREAD,
+            Self::Blocked => UNBLOCK,
+            Self::NotStarted(_) => RAISE_THREADS,
             _ => return None,
         };
         Some(remedy.to_owned())
+    }
+}
+
+const INSTALL_FIRST: &str = "install the other handler before the first region that is handled in place: \
+                             hugekit passes other signals on to it";
+const ONE_THREAD: &str = "use one thread: more are seldom faster";
+const UNBLOCK: &str = "unblock SIGBUS and SIGSEGV in every thread that touches the region";
+const RAISE_THREADS: &str = "raise the limit: ulimit -u";
+
+/// How to remove the first of the obstacles.
+fn permit(obstacles: &[Obstacle]) -> Option<&'static str> {
+    match obstacles.first()? {
+        Obstacle::Unprivileged | Obstacle::UserNamespace => Some(
+            "sysctl vm.unprivileged_userfaultfd=1, or let this user open /dev/userfaultfd, or \
+             grant CAP_SYS_PTRACE",
+        ),
+        Obstacle::Filter(_) => {
+            Some("allow userfaultfd in the system-call filter, or /dev/userfaultfd in its place")
+        }
+        _ => None,
     }
 }
 
@@ -166,6 +177,7 @@ impl FaultError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hugekit_sys::error_chain;
 
     #[test]
     fn message_of_a_refusal_names_it_and_what_still_works() {
@@ -176,14 +188,14 @@ mod tests {
         };
         let unprivileged = refused(false, vec![Obstacle::Unprivileged]);
         assert_eq!(
-            unprivileged.to_string(),
+            error_chain(&unprivileged).to_string(),
             "no permission to handle the faults of system calls and of KVM: \
              vm.unprivileged_userfaultfd is 0 and the process holds no CAP_SYS_PTRACE; \
              /dev/userfaultfd: Permission denied; fault_mode in place, or clearing at allocation, still works"
         );
         assert!(unprivileged.remedy().unwrap().contains("sysctl vm.unprivileged_userfaultfd=1"));
         let filtered = refused(true, vec![Obstacle::Filter(Some(1)), Obstacle::Unprivileged]);
-        let message = filtered.to_string();
+        let message = error_chain(&filtered).to_string();
         assert!(
             message.contains("any faults: a system-call filter (seccomp) answers"),
             "{message}"

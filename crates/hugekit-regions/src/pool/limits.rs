@@ -88,6 +88,7 @@ fn check_group(
 mod tests {
     use super::*;
     use hugekit_machines::Files;
+    use hugekit_sys::error_chain;
 
     const MIB: usize = 1 << 20;
 
@@ -118,7 +119,9 @@ mod tests {
     }
 
     fn says(machine: &Files, backing: Backing, bytes: usize) -> Option<String> {
-        check(&Root::at(machine.path()), backing, bytes).err().map(|error| error.to_string())
+        check(&Root::at(machine.path()), backing, bytes)
+            .err()
+            .map(|error| error_chain(&error).to_string())
     }
 
     #[test]

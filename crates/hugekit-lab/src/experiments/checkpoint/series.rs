@@ -1,5 +1,5 @@
-//! A delta of a series: the second of two checkpoints, which reads only what was written since the
-//! first one.
+//! A delta of a series: the second of two checkpoints, which reads only memory that was written
+//! since the first one.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -47,7 +47,7 @@ pub(super) fn save(
         }
         let ended: Result<(), CheckpointError> = series.join().expect("no panic");
         ended?;
-        Ok((saved.expect("each checkpoint is told"), guest.end()?))
+        Ok((saved.expect("each checkpoint has a message"), guest.end()?))
     })
 }
 

@@ -20,7 +20,7 @@ pub(super) enum Save {
     Checkpoint,
     /// A checkpoint of the blocks that differ from the one before.
     Delta,
-    /// The same, where the one before has noted what was written since.
+    /// The same, in a series: memory that was written since is noted.
     InSeries,
 }
 

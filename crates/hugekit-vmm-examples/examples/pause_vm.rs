@@ -1,7 +1,7 @@
 //! A virtual machine that is saved by deltas, killed, resumed, and cloned.
 //!
 //! ```sh
-//! cargo run --release -p hugekit --example pause_vm -- [MIB]
+//! cargo run --release -p hugekit-vmm-examples --example pause_vm -- [MIB]
 //! ```
 //!
 //! A guest computes in all of its memory, one MiB after the other, so that each number depends on all before it. While it

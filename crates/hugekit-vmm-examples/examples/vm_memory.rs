@@ -1,7 +1,7 @@
 //! A region as the guest memory of a VMM that is made of the rust-vmm crates.
 //!
 //! ```sh
-//! cargo run --release -p hugekit --example vm_memory -- [SOCKET BYTES]
+//! cargo run --release -p hugekit-vmm-examples --example vm_memory -- [SOCKET BYTES]
 //! ```
 //!
 //! `vm-memory` describes a guest's memory to vCPUs, devices and loaders as a `GuestMemoryMmap`. It maps that memory

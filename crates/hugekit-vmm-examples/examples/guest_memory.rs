@@ -1,7 +1,7 @@
 //! A virtual machine whose memory comes from a pool.
 //!
 //! ```sh
-//! cargo run --release -p hugekit --example guest_memory -- [MIB]
+//! cargo run --release -p hugekit-vmm-examples --example guest_memory -- [MIB]
 //! ```
 //!
 //! A VMM waits while its guest's memory is cleared: all of it at once with `MAP_POPULATE`, or page by

@@ -1,7 +1,7 @@
 //! Virtual machines cloned from one that has started already.
 //!
 //! ```sh
-//! cargo run --release -p hugekit --example clone_vm -- [CLONES [MIB]]
+//! cargo run --release -p hugekit-vmm-examples --example clone_vm -- [CLONES [MIB]]
 //! ```
 //!
 //! A template guest writes all of its memory, and is stopped. Each clone gets a fork of that memory,
