@@ -2,12 +2,9 @@
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use hugekit_delta::{Chain, Saved as SavedDelta};
-use hugekit_sys::thread::spawn_scoped;
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::time::Timespec;
 
 use crate::api::Api;
 use crate::checkpoint::{collapse, is_running, memory_bytes, used};
@@ -20,11 +17,8 @@ use crate::report::{Report, ms};
 use crate::saving::Saving;
 use crate::settings::Settings;
 use crate::sink::Sink;
-use crate::vm::Vm;
+use crate::vm::{Vm, readable};
 use crate::writes::{Afterwards, Writes};
-
-/// How long it is not looked whether an output is complete.
-const LOOK: Duration = Duration::from_millis(1);
 
 /// A VM that is saved, perhaps again and again. When this is dropped, no memory of it is protected.
 #[derive(Debug)]
@@ -68,7 +62,8 @@ impl Checkpoints {
         place: &Path,
         started: Instant,
     ) -> Result<Report, CheckpointError> {
-        let is_running = is_running(&self.api)?;
+        let (vm, api) = (&self.vm, &self.api);
+        let is_running = self.writes.note_while(vm, || is_running(api))?;
         let plan = Plan::new(place, self.chain.as_ref().map_or(Kind::Full, |_| Kind::Delta))?;
         let (collapsed_bytes, collapse) = collapse(&self.vm, std::mem::take(&mut self.collapse))?;
         let Self { api, vm, writes, chain, guard, .. } = self;
@@ -84,7 +79,7 @@ impl Checkpoints {
         let state = &saved.state;
         let completed = match writes.afterwards {
             Afterwards::Released => complete(&output, delta, state)?,
-            Afterwards::Protected => noting(vm, writes, || {
+            Afterwards::Protected => writes.note_while(vm, || {
                 let completed = complete(&output, delta, state)?;
                 let is_full = completed.delta.is_none();
                 let chain = is_full.then(|| previous::chain(&[place.to_owned()], vm.bytes()));
@@ -126,7 +121,7 @@ impl Checkpoints {
             self.writes.note(&self.vm)?;
             let left = until.saturating_duration_since(Instant::now());
             let waited = [stop, self.vm.process.as_fd(), self.vm.faults.as_fd()];
-            match wait(waited, left) {
+            match readable(waited, left) {
                 [true, ..] => return Ok(true),
                 [_, true, _] => return Err(CheckpointError::Ended { pid: self.vm.pid() }),
                 _ if left.is_zero() => return Ok(false),
@@ -153,33 +148,4 @@ fn complete(
     let delta = delta.map_err(|source| output.refused(source))?;
     output.finish(state)?;
     Ok(Completed { delta, chain: None })
-}
-
-/// Notes what the VM writes until another thread has done something.
-fn noting<T: Send>(
-    vm: &Vm,
-    writes: &mut Writes,
-    act: impl FnOnce() -> Result<T, CheckpointError> + Send,
-) -> Result<T, CheckpointError> {
-    std::thread::scope(|scope| {
-        let thread = spawn_scoped(scope, "hugekit-output", act);
-        let thread = thread.map_err(|source| vm.refused("watch", source))?;
-        while !thread.is_finished() {
-            if let Err(error) = writes.note(vm) {
-                // The VM must not wait for the thread.
-                let _ = vm.release_all();
-                return Err(error);
-            }
-            wait([vm.process.as_fd(), vm.faults.as_fd()], LOOK);
-        }
-        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
-}
-
-/// Waits until one of these is readable, or for so long. Which ones are.
-fn wait<const N: usize>(descriptors: [BorrowedFd<'_>; N], longest: Duration) -> [bool; N] {
-    let longest = Timespec::try_from(longest).ok();
-    let mut waited = descriptors.each_ref().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN));
-    let _ = poll(&mut waited, longest.as_ref());
-    waited.map(|waited| !waited.revents().is_empty())
 }

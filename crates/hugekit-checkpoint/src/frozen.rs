@@ -64,6 +64,14 @@ impl<'a> Frozen<'a> {
         self.writes.protect(self.vm)
     }
 
+    /// Notes writes while another thread acts.
+    pub(crate) fn note_while<T: Send>(
+        &mut self,
+        act: impl FnOnce() -> Result<T, CheckpointError> + Send,
+    ) -> Result<T, CheckpointError> {
+        self.writes.note_while(self.vm, act)
+    }
+
     /// Leaves all memory to the VM.
     pub(crate) fn release_all(&mut self) -> Result<(), CheckpointError> {
         self.writes.release_all(self.vm)

@@ -62,7 +62,7 @@ impl Saving<'_> {
         let since = Instant::now();
         if self.is_running {
             self.guard.tell(Step::Pausing);
-            self.api.pause()?;
+            frozen.note_while(|| self.api.pause())?;
         }
         let Some((state, protect)) = self.freeze(&mut frozen, &state)? else {
             return self.save_by_stock(&state, &mut frozen, since);

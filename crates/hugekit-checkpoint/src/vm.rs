@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
@@ -14,7 +14,9 @@ use crate::pages::Pages;
 use hugekit_pager::vmm::{MESSAGE_WORDS, Mapping, Message, Process, Region, Userfaultfd};
 use hugekit_sys::HUGE_PAGE_BYTES;
 use hugekit_sys::userfaultfd as calls;
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
+use rustix::time::Timespec;
 
 const HUGE: u64 = HUGE_PAGE_BYTES as u64;
 
@@ -209,6 +211,17 @@ fn find_userfaultfd(process: &Process) -> Result<Userfaultfd, CheckpointError> {
         }
     }
     Err(refusal)
+}
+
+/// Waits until one of these is readable, or for a time. Which ones are.
+pub(crate) fn readable<const N: usize>(
+    descriptors: [BorrowedFd<'_>; N],
+    longest: Duration,
+) -> [bool; N] {
+    let longest = Timespec::try_from(longest).ok();
+    let mut waited = descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    let _ = poll(&mut waited, longest.as_ref());
+    waited.map(|waited| !waited.revents().is_empty())
 }
 
 fn in_words(addresses: &Range<u64>) -> Range<usize> {

@@ -5,12 +5,17 @@
 //! reads it. So protected memory only becomes less until it is protected again.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use hugekit_pager::vmm::Message;
+use hugekit_sys::thread::spawn_scoped;
 
 use crate::error::CheckpointError;
 use crate::granules::{Granule, granules};
-use crate::vm::Vm;
+use crate::vm::{Vm, readable};
+
+/// How long it is not looked whether another thread has acted.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// How often memory is protected of a VM that gives memory back meanwhile.
 const PROTECT_TRIES: u32 = 100;
@@ -102,6 +107,31 @@ impl Writes {
             self.heed(vm, &message)?;
         }
         Ok(())
+    }
+
+    /// Notes writes while another thread acts: the VM may have to write before it answers. If nothing
+    /// is protected, this thread acts.
+    pub(crate) fn note_while<T: Send>(
+        &mut self,
+        vm: &Vm,
+        act: impl FnOnce() -> Result<T, CheckpointError> + Send,
+    ) -> Result<T, CheckpointError> {
+        if self.afterwards == Afterwards::Released {
+            return act();
+        }
+        std::thread::scope(|scope| {
+            let thread = spawn_scoped(scope, "hugekit-act", act);
+            let thread = thread.map_err(|source| vm.refused("watch", source))?;
+            while !thread.is_finished() {
+                if let Err(error) = self.note(vm) {
+                    // The thread must not wait for the VM, nor the VM for the thread.
+                    let _ = self.release_all(vm);
+                    return Err(error);
+                }
+                readable([vm.process.as_fd(), vm.faults.as_fd()], LOOK);
+            }
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
     }
 
     /// Notes writes until no thread of the VM waits that gives memory back.

@@ -32,6 +32,7 @@ const CHECKS: &[Check] = &[
     ("small::write_before_the_saved_moment_belongs_to_it", written_before),
     ("small::moment_that_is_not_saved_leaves_no_bytes", other_moment),
     ("small::memory_given_back_is_zero_in_a_delta", given_back_before_a_delta),
+    ("small::vmm_of_a_series_writes_before_it_answers", writes_before_answers),
     ("small::memory_given_back_in_a_series_is_zero_in_the_next_one", given_back_in_a_series),
 ];
 
@@ -48,6 +49,9 @@ pub(crate) fn trials() -> Vec<Trial> {
 /// At which request of its API the VMM is to do something.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum At {
+    /// When it is asked whether it runs.
+    Look,
+    Pause,
     Snapshot,
     /// When the state is written.
     Answer,
@@ -136,6 +140,7 @@ impl Small {
 fn answering(mut wait: impl FnMut(At) + Send + 'static) -> Act {
     Box::new(move |request, _| {
         Some(if request.starts_with("GET / ") {
+            wait(At::Look);
             with_body("{\"state\": \"Running\"}")
         } else if request.starts_with("GET /machine-config") {
             with_body(&format!("{{\"mem_size_mib\": {}}}", MEMORY / MIB))
@@ -147,9 +152,7 @@ fn answering(mut wait: impl FnMut(At) + Send + 'static) -> Act {
             wait(At::Answer);
             "HTTP/1.1 400 \r\nContent-Length: 0\r\n\r\n".to_owned()
         } else {
-            if request.contains("Resumed") {
-                wait(At::Resume);
-            }
+            wait(if request.contains("Resumed") { At::Resume } else { At::Pause });
             "HTTP/1.1 204 \r\n\r\n".to_owned()
         })
     })
@@ -310,5 +313,34 @@ fn given_back_in_a_series() {
     assert!(follower.bytes == small.memory, "saved bytes differ");
     // What is left of the huge page that was given back in part.
     assert_eq!(read[1..].iter().sum::<u64>(), 2 * MIB, "{read:?}");
+    small.check_free();
+}
+
+/// As a VMM does whose devices are served by the thread that answers requests. In the second
+/// checkpoint the memory is protected.
+fn writes_before_answers() {
+    let mut small = Small::start(MEMORY, &[At::Look, At::Pause, At::Look, At::Pause]);
+    let settings =
+        SeriesSettings { count: Some(2), ..SeriesSettings::new(small.settings(), Duration::ZERO) };
+    let (stop, _stopper) = UnixStream::pair().unwrap();
+    let mut follower = Follower::default();
+    std::thread::scope(|scope| {
+        let each = |folder: &Path, _: &Report| follower.follow(folder);
+        let series = scope.spawn(|| checkpoint_series(&settings, stop.as_fd(), &mut { each }));
+        for at in 0..small.stops as u64 {
+            small.came.recv_timeout(LONGEST_WAIT).unwrap();
+            let write = Request::Write { start: at * 4 * MIB, len: MIB, seed: 1 };
+            small.vmm.serial.send(write).unwrap();
+            small.vmm.serial.answer_within(LONGEST_WAIT).unwrap();
+            small.go_on.send(()).unwrap();
+        }
+        series.join().unwrap().unwrap();
+    });
+    for start in (0..small.stops as u64).map(|at| at * 4 * MIB) {
+        let words = (start..start + MIB).step_by(8).flat_map(|at| pattern_at(at, 1).to_le_bytes());
+        let bytes: Vec<u8> = words.collect();
+        small.memory[start as usize..][..bytes.len()].copy_from_slice(&bytes);
+    }
+    assert!(follower.bytes == small.memory, "saved bytes differ");
     small.check_free();
 }
