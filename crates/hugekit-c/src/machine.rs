@@ -4,7 +4,6 @@
 use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_int};
 use std::mem::offset_of;
-use std::sync::OnceLock;
 
 use ::hugekit_machine::limits::Allowed;
 use ::hugekit_machine::userfaultfd::{Userfaultfd, Uses};
@@ -12,6 +11,7 @@ use ::hugekit_machine::{Memory, Root, Topology, cache, hugepages};
 use engine::{ClearOptions, CopyOptions, HeapShortage, Profile};
 use hugekit_bulk::arch::{Routine, clear_routines, copy_routines};
 use hugekit_bulk::learning;
+use hugekit_sys::sync::First;
 
 use crate::status::{Answer, Refusal, answer, c_string, hugekit_status};
 use crate::versioned::{Place, Versioned};
@@ -226,8 +226,8 @@ pub extern "C" fn hugekit_forget_learned() {
 }
 
 fn name_of(routine: &str) -> *const c_char {
-    static NAMES: OnceLock<HashMap<&'static str, CString>> = OnceLock::new();
-    let names = NAMES.get_or_init(|| {
+    static NAMES: First<HashMap<&'static str, CString>> = First::new();
+    let names = NAMES.get_or_make(|| {
         let clear = clear_routines().iter().map(Routine::name);
         let copy = copy_routines().iter().map(Routine::name);
         clear.chain(copy).map(|name| (name, c_string(name))).collect()

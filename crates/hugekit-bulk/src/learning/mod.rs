@@ -19,7 +19,6 @@ mod learner;
 mod measurement;
 mod samples;
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use self::candidates::Class;
@@ -27,6 +26,7 @@ use crate::arch::{ClearFn, CopyFn, clear_routines, copy_routines};
 use crate::profile::{CacheState, Profile};
 use hugekit_sys::headroom;
 use hugekit_sys::process::may_read_ticks;
+use hugekit_sys::sync::First;
 
 pub(crate) use self::candidates::Candidates;
 pub(crate) use self::learner::Learner;
@@ -81,7 +81,7 @@ pub(crate) struct Knowledge {
 }
 
 static IS_ENABLED: AtomicBool = AtomicBool::new(true);
-static KNOWLEDGE: OnceLock<Option<Knowledge>> = OnceLock::new();
+static KNOWLEDGE: First<Option<Knowledge>> = First::new();
 
 /// Whether operations learn that go by the built-in profile, from now on, in this process. They do unless a program
 /// says otherwise. What was learned is kept, and not gone by while it is off.
@@ -121,7 +121,7 @@ pub(crate) fn knowledge() -> Option<&'static Knowledge> {
     if !IS_ENABLED.load(Ordering::Relaxed) || Profile::is_installed() {
         return None;
     }
-    KNOWLEDGE.get_or_init(Knowledge::new).as_ref()
+    KNOWLEDGE.get_or_make(Knowledge::new).as_ref()
 }
 
 /// Makes what operations need, for fault handlers, which may not allocate.

@@ -10,7 +10,7 @@
 
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
-use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::{self, Errno};
 
@@ -71,8 +71,8 @@ fn open() -> io::Result<OwnedFd> {
 }
 
 fn report_once(error: Errno) {
-    static REPORTED: Once = Once::new();
-    REPORTED.call_once(|| {
+    static IS_REPORTED: AtomicBool = AtomicBool::new(false);
+    if !IS_REPORTED.swap(true, Ordering::Relaxed) {
         hugekit_sys::events::warn!("threads of other jobs are not counted: {FILE:?}: {error}");
-    });
+    }
 }

@@ -6,7 +6,8 @@
 
 use std::cell::RefCell;
 use std::convert::Infallible;
-use std::sync::{Arc, Once};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::placement::Placement;
 use super::worker_pool::{Forked, SharedJob, WorkerPool};
@@ -125,10 +126,10 @@ pub(super) fn pin(cpus: &CpuSet) -> bool {
 
 /// The report of every job counts its unpinned helpers; the log gets one line a process.
 fn report_once(cpus: &CpuSet, error: rustix::io::Errno) {
-    static REPORTED: Once = Once::new();
-    REPORTED.call_once(|| {
+    static IS_REPORTED: AtomicBool = AtomicBool::new(false);
+    if !IS_REPORTED.swap(true, Ordering::Relaxed) {
         hugekit_sys::events::warn!(
             "a helper thread cannot be pinned to {cpus} and runs where it is: {error}"
         );
-    });
+    }
 }

@@ -8,6 +8,7 @@ use hugekit_machine::cpu::{cpu_model, is_guest};
 use hugekit_machine::{CacheSizes, Root, cache};
 use hugekit_sys::ErrorKind;
 use hugekit_sys::headroom;
+use hugekit_sys::sync::First;
 use hugekit_sys::thread::affinity;
 
 static INSTALLED: OnceLock<Profile> = OnceLock::new();
@@ -72,18 +73,18 @@ impl Profile {
     /// What is built in, found out once.
     #[inline]
     pub(crate) fn built_in() -> &'static Self {
-        static BUILT_IN: OnceLock<Profile> = OnceLock::new();
+        static BUILT_IN: First<Profile> = First::new();
         BUILT_IN.get().unwrap_or_else(|| Self::find_out(&BUILT_IN))
     }
 
     /// While the heap has no room for what is found: libc's routines, on one thread.
     #[cold]
-    fn find_out(built_in: &'static OnceLock<Self>) -> &'static Self {
-        static OF_LIBC: OnceLock<Profile> = OnceLock::new();
+    fn find_out(built_in: &'static First<Self>) -> &'static Self {
+        static OF_LIBC: First<Profile> = First::new();
         if headroom::check().is_err() {
-            return OF_LIBC.get_or_init(Self::of_libc);
+            return OF_LIBC.get_or_make(Self::of_libc);
         }
-        built_in.get_or_init(|| {
+        built_in.get_or_make(|| {
             let profile = Self::builtin_here();
             if INSTALLED.get().is_none() {
                 plain::set(&profile);

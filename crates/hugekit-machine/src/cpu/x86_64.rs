@@ -1,15 +1,14 @@
 //! x86-64: CPUID.
 
-use std::sync::OnceLock;
-
+use hugekit_sys::sync::First;
 use raw_cpuid::{CacheType, CpuId, CpuIdReaderNative};
 
 use super::{CpuModel, Vendor};
 
 /// CPUID, read once: a hypervisor traps the instruction, which costs 1 to 10 µs.
 fn cpuid() -> &'static CpuId<CpuIdReaderNative> {
-    static CPUID: OnceLock<CpuId<CpuIdReaderNative>> = OnceLock::new();
-    CPUID.get_or_init(CpuId::new)
+    static CPUID: First<CpuId<CpuIdReaderNative>> = First::new();
+    CPUID.get_or_make(CpuId::new)
 }
 
 pub(super) fn cpu_model() -> CpuModel {
@@ -30,8 +29,8 @@ pub(super) fn is_guest() -> bool {
 }
 
 pub(super) fn has_movdir64b() -> bool {
-    static ANSWER: OnceLock<bool> = OnceLock::new();
-    *ANSWER.get_or_init(|| {
+    static ANSWER: First<bool> = First::new();
+    *ANSWER.get_or_make(|| {
         const LEAF: u32 = 7;
         const MOVDIR64B: u32 = 1 << 28;
         raw_cpuid::cpuid!(0).eax >= LEAF && raw_cpuid::cpuid!(LEAF, 0).ecx & MOVDIR64B != 0
@@ -39,8 +38,8 @@ pub(super) fn has_movdir64b() -> bool {
 }
 
 pub(super) fn has_clzero() -> bool {
-    static ANSWER: OnceLock<bool> = OnceLock::new();
-    *ANSWER.get_or_init(|| {
+    static ANSWER: First<bool> = First::new();
+    *ANSWER.get_or_make(|| {
         let features = cpuid().get_processor_capacity_feature_info();
         features.is_some_and(|features| features.has_cl_zero())
     })

@@ -3,14 +3,17 @@
 //! A granule that is mapped apart splits a mapping in three, unless its neighbours are apart already. What
 //! that costs is counted as it is expected, not as the kernel has it: half of the limit leaves room.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicIsize, Ordering};
+use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
 
 use rustix::io;
 
 use hugekit_machine::Root;
 use hugekit_machine::limits::max_map_count;
 use hugekit_sys::private_pages::Private;
+use hugekit_sys::sync::First;
+
+/// No limit was read yet.
+const UNKNOWN: usize = usize::MAX;
 
 /// What the kernel has if it does not say.
 const USUAL: u64 = 65530;
@@ -18,12 +21,12 @@ const USUAL: u64 = 65530;
 /// What the forks of this process cost, and those of the process that it was forked from did then. Not in the
 /// static itself: faults change it.
 fn spent_by_all() -> io::Result<&'static AtomicIsize> {
-    static SPENT: OnceLock<&'static AtomicIsize> = OnceLock::new();
-    if SPENT.get().is_none() {
-        // Of two threads that are first, one makes it in vain.
-        let _ = SPENT.set(Private::new(AtomicIsize::new(0))?.leak());
+    static SPENT: First<Private<AtomicIsize>> = First::new();
+    if let Some(spent) = SPENT.get() {
+        return Ok(spent);
     }
-    Ok(SPENT.get().expect("set above"))
+    let spent = Private::new(AtomicIsize::new(0))?;
+    Ok(SPENT.get_or_make(|| spent))
 }
 
 /// What one group may cost, and does.
@@ -37,8 +40,15 @@ pub(super) struct Budget {
 
 /// Half of the process's mappings.
 pub(super) fn of_process() -> usize {
-    static MOST: OnceLock<usize> = OnceLock::new();
-    *MOST.get_or_init(|| (max_map_count(&Root::default()).unwrap_or(USUAL) / 2) as usize)
+    static MOST: AtomicUsize = AtomicUsize::new(UNKNOWN);
+    match MOST.load(Ordering::Relaxed) {
+        UNKNOWN => {
+            let most = (max_map_count(&Root::default()).unwrap_or(USUAL) / 2) as usize;
+            MOST.store(most, Ordering::Relaxed);
+            most
+        }
+        most => most,
+    }
 }
 
 impl Budget {

@@ -11,6 +11,7 @@
 
 mod claims;
 mod event;
+mod first;
 mod futex;
 mod gate;
 #[cfg(not(all(hugekit_faults, not(loom))))]
@@ -24,6 +25,7 @@ mod published;
 
 pub use self::claims::{Claim, ClaimState, Claims};
 pub use self::event::WakeEvent;
+pub use self::first::First;
 pub use self::gate::Gate;
 pub use self::latch::Latch;
 pub use self::per_process::{OfProcess, PerProcess};
