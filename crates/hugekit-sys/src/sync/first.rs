@@ -1,14 +1,15 @@
-#![allow(unsafe_code)]
-
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::OnceLock;
 
 /// A value of the process, for a static. The first thread that needs it makes it.
 ///
-/// No thread waits for another one, as it would with `OnceLock`: a child of fork(2) does not have the
-/// thread that was making the value, and would wait for ever. If several threads are first, each
-/// makes a value, and one of the values stays.
+/// No thread waits while another one makes the value, as it would in `OnceLock::get_or_init`: a child
+/// of fork(2) does not have the thread that was making it, and would wait for ever. If several
+/// threads are first, each makes a value, and one of the values stays. A thread waits only while
+/// another one moves a complete value to its place, which takes nanoseconds: a fork in this time would
+/// still leave a child that waits. To exclude this, too, the value would need memory of its own, and
+/// the heap may be exhausted.
 #[derive(Debug)]
-pub struct First<T>(AtomicPtr<T>);
+pub struct First<T>(OnceLock<T>);
 
 impl<T> Default for First<T> {
     fn default() -> Self {
@@ -20,39 +21,26 @@ impl<T> First<T> {
     /// Without a value.
     #[must_use]
     pub const fn new() -> Self {
-        Self(AtomicPtr::new(std::ptr::null_mut()))
+        Self(OnceLock::new())
     }
-}
 
-impl<T: Send + Sync> First<T> {
     /// The value, if a thread has made one. Async-signal-safe.
     #[inline]
-    pub fn get(&'static self) -> Option<&'static T> {
-        // SAFETY: not null, the pointer is that of a box that `get_or_make` has published by a
-        // release, and that is never freed.
-        unsafe { self.0.load(Ordering::Acquire).as_ref() }
+    pub fn get(&self) -> Option<&T> {
+        self.0.get()
     }
 
-    /// The value. Allocates if there is none.
+    /// The value, which `make` makes if there is none. Allocates nothing itself.
     #[inline]
-    pub fn get_or_make(&'static self, make: impl FnOnce() -> T) -> &'static T {
+    pub fn get_or_make(&self, make: impl FnOnce() -> T) -> &T {
         self.get().unwrap_or_else(|| self.publish(make()))
     }
 
     #[cold]
-    fn publish(&'static self, value: T) -> &'static T {
-        let own = Box::into_raw(Box::new(value));
-        let none = std::ptr::null_mut();
-        match self.0.compare_exchange(none, own, Ordering::AcqRel, Ordering::Acquire) {
-            // SAFETY: a box that is published now, and never freed.
-            Ok(_) => unsafe { &*own },
-            Err(first) => {
-                // SAFETY: the box was not published, so this is its only pointer.
-                drop(unsafe { Box::from_raw(own) });
-                // SAFETY: as in `get`: the exchange found what another thread has published.
-                unsafe { &*first }
-            }
-        }
+    fn publish(&self, value: T) -> &T {
+        // Of several threads, one is first.
+        let _ = self.0.set(value);
+        self.get().expect("this thread or another one has set it")
     }
 }
 
