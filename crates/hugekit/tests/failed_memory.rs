@@ -221,7 +221,15 @@ const CHECKS: &[Check] = hugekit_testing::checks![
     fork_of_pinned_memory_that_failed_is_refused,
 ];
 
+/// fork(2) copies the handlers of signals before the memory. A child that is forked while another
+/// thread installs the handler would know of a handler that it does not have, and be refused.
+fn install_the_handler() {
+    let (_pool, region) = marked(Backing::Base);
+    let _ = region.fork_builder().fault_mode(FaultMode::InPlace).build();
+}
+
 fn main() {
+    install_the_handler();
     let mut trials = Vec::new();
     for backing in [Backing::Base, Backing::Thp, Backing::Hugetlb2M] {
         trials.extend(trials_on(backing, REGIONS * len(backing) / backing.page_size(), CHECKS));
