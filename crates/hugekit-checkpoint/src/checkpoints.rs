@@ -62,11 +62,10 @@ impl Checkpoints {
         place: &Path,
         started: Instant,
     ) -> Result<Report, CheckpointError> {
-        let (vm, api) = (&self.vm, &self.api);
-        let is_running = self.writes.note_while(vm, || is_running(api))?;
-        let plan = Plan::new(place, self.chain.as_ref().map_or(Kind::Full, |_| Kind::Delta))?;
-        let (collapsed_bytes, collapse) = collapse(&self.vm, std::mem::take(&mut self.collapse))?;
-        let Self { api, vm, writes, chain, guard, .. } = self;
+        let Self { api, vm, writes, chain, collapse: should_collapse, guard } = self;
+        let is_running = writes.note_while(vm, || is_running(api))?;
+        let plan = Plan::new(place, chain.as_ref().map_or(Kind::Full, |_| Kind::Delta))?;
+        let (collapsed_bytes, collapse) = collapse(vm, std::mem::take(should_collapse))?;
         // The guard before this one ends when this one watches.
         let guard = guard.insert(Guard::start(vm, api, plan.left_overs())?);
         let used = if chain.is_none() { used(vm)? } else { Vec::new() };

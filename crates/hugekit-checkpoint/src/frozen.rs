@@ -6,26 +6,23 @@
 //! because the memory is gone when that message is read.
 
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use hugekit_pager::vmm::Message;
 use hugekit_vmm_api::Answer;
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::time::Timespec;
 
 use crate::api::Pending;
 use crate::error::CheckpointError;
 use crate::granules::Granule;
 use crate::sink::Sink;
-use crate::vm::Vm;
+use crate::vm::{Vm, readable};
 use crate::writes::{Afterwards, Writes};
 
 /// Bytes that are read and written together: they stay in the cache meanwhile.
 const PIECE: usize = 256 << 10;
 
 /// How long messages are not looked for while an answer is awaited.
-const LONGEST_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+const LONGEST_WAIT: Duration = Duration::from_millis(10);
 
 /// Counts and times so far.
 #[derive(Clone, Copy, Debug, Default)]
@@ -116,7 +113,8 @@ impl<'a> Frozen<'a> {
             if self.vm.process.has_ended() {
                 return Err(CheckpointError::Ended { pid: self.vm.pid() });
             }
-            wait(&[pending.as_fd(), self.vm.faults.as_fd(), self.vm.process.as_fd()]);
+            let waited = [pending.as_fd(), self.vm.faults.as_fd(), self.vm.process.as_fd()];
+            readable(waited, LONGEST_WAIT);
         }
     }
 
@@ -218,11 +216,6 @@ impl<'a> Frozen<'a> {
         self.progress.copied += bytes.len() as u64;
         self.sink.put(offset, bytes).map_err(|source| self.sink.refused(source))
     }
-}
-
-fn wait(descriptors: &[BorrowedFd<'_>; 3]) {
-    let mut waited = descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-    let _ = poll(&mut waited, Some(&LONGEST_WAIT));
 }
 
 fn is_zero(bytes: &[u8]) -> bool {

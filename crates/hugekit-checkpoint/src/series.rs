@@ -13,8 +13,8 @@ use crate::series_settings::SeriesSettings;
 use crate::writes::Afterwards;
 
 /// Saves a running VM again and again: into the folders `000001`, `000002` and so on of the output's
-/// folder. The first one has all memory, and those after it what has changed: unless `previous`
-/// names checkpoints that the first one follows on.
+/// folder. The first one has all memory, and those after it the changes: unless `previous` names
+/// checkpoints that the first one follows on.
 ///
 /// Between two checkpoints, memory that the VM does not write stays protected. The next checkpoint
 /// does not read it. The first write to each 2 MiB waits until the protection is taken away.

@@ -101,7 +101,7 @@ impl Writes {
         vm.release_all()
     }
 
-    /// Reads all messages of the VM, and releases what they are about.
+    /// Reads all messages of the VM, and releases the granules that they name.
     pub(crate) fn note(&mut self, vm: &Vm) -> Result<(), CheckpointError> {
         while let Some(message) = vm.read_message()? {
             self.heed(vm, &message)?;

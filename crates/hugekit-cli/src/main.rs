@@ -22,6 +22,7 @@ mod restore;
 mod running_vm;
 mod settings;
 mod shell;
+mod signals;
 mod socket;
 mod status;
 mod tend;

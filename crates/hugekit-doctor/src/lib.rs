@@ -2,8 +2,8 @@
 //!
 //! The doctor first reads each fact separately. Lines are pure functions of facts. The doctor
 //! prints nothing and changes no setting. It makes a pool of one huge page and frees it. A file that
-//! it cannot read costs only the line that needed it. The command prints its [`Report`], the C library returns it as JSON, and the Python package
-//! returns it as objects.
+//! it cannot read costs only the line that needed it. The command prints its [`Report`], the C
+//! library returns it as JSON, and the Python package returns it as objects.
 #![warn(missing_docs)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 

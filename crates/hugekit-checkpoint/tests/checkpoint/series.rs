@@ -1,4 +1,4 @@
-//! Series of checkpoints: each one reads only what was written since the one before.
+//! Series of checkpoints: each one reads only memory that was written since the one before.
 
 use std::fs::{self, File};
 use std::os::fd::AsFd;
@@ -109,7 +109,7 @@ fn same_as_stock(pages: Pages) {
     scene.check_runs_free();
 }
 
-/// What is written while a checkpoint is made is in this one or the next, and little else is read.
+/// Writes beside a checkpoint are in this one or the next, and little other memory is read.
 fn few_writes(pages: Pages) {
     const CHANGED: u64 = 3 * MIB;
     let mut scene = Scene::start(pages);
@@ -126,7 +126,7 @@ fn few_writes(pages: Pages) {
         scene.vmm.serial.send(write).unwrap();
     })
     .unwrap();
-    // Of all memory, at least the pattern. Later, what was written, and a few huge pages more.
+    // Of all memory, at least the pattern. Later, the written memory, and a few huge pages more.
     assert!(read[0] > LEN && read[1..].iter().all(|&bytes| bytes < 24 * MIB), "{read:?}");
     assert!(changed >= CHANGED, "{changed}");
     for seed in 1..=5 {

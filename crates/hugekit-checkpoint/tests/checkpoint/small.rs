@@ -311,7 +311,7 @@ fn given_back_in_a_series() {
     });
     small.memory[start as usize..][..len as usize].fill(0);
     assert!(follower.bytes == small.memory, "saved bytes differ");
-    // What is left of the huge page that was given back in part.
+    // The rest of the huge page that was given back in part.
     assert_eq!(read[1..].iter().sum::<u64>(), 2 * MIB, "{read:?}");
     small.check_free();
 }

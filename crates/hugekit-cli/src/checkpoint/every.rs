@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -12,10 +11,10 @@ use anyhow::Context;
 use clap::Args;
 use hugekit_checkpoint::{Report, SeriesSettings, Settings, checkpoint_series};
 use serde_json::{Value, json};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::explained;
 use crate::file::{Sink, cannot_write};
+use crate::signals;
 use crate::text::write_out;
 
 #[derive(Debug, Args)]
@@ -46,11 +45,7 @@ impl Every {
         vm: Settings,
         json: Option<&Sink>,
     ) -> anyhow::Result<()> {
-        // Readable when a signal came.
-        let (came, sent) = UnixStream::pair()?;
-        for signal in [SIGTERM, SIGINT, SIGHUP] {
-            signal_hook::low_level::pipe::register(signal, sent.try_clone()?)?;
-        }
+        let came = signals::ending()?;
         let settings = SeriesSettings {
             deltas: self.deltas,
             count: self.count,

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,10 +11,10 @@ use hugekit_delta::StateId;
 use hugekit_image::{Image, ImageBuilder};
 use hugekit_lab::size::Size;
 use hugekit_pager::{LONGEST_AROUND, Pager, PagerError, Settings, Source};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::image;
 use crate::log;
+use crate::signals;
 use crate::socket;
 use crate::usage::Remedied;
 
@@ -78,11 +77,7 @@ pub(crate) struct PagerCommand {
 
 impl PagerCommand {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
-        // Readable when a signal came.
-        let (came, sent) = UnixStream::pair()?;
-        for signal in [SIGTERM, SIGINT, SIGHUP] {
-            signal_hook::low_level::pipe::register(signal, sent.try_clone()?)?;
-        }
+        let came = signals::ending()?;
         let source = self.source()?;
         let memory = source.path().display().to_string();
         let pager = Pager::start(self.settings(), source).map_err(explained)?;

@@ -24,7 +24,7 @@ pub(crate) const CHECKS: &[Check] = &[
 
 pub(crate) const CHECKS_OF_QEMU: &[Check] = &[("a_guest_of_hugekit_qemu_runs_in_its_lease", guest)];
 
-/// A stand-in for QEMU: prints its arguments, and what it finds in memory that it is given. It writes to the memory, so
+/// A stand-in for QEMU: prints its arguments, and the first bytes of memory that it is given. It writes to the memory, so
 /// that a lease that is given to two emulators is seen.
 const EMULATOR: &str = r#"#!/bin/sh
 for argument; do printf '%s\n' "$argument"; done

@@ -3,7 +3,7 @@
 //! A granule that is mapped apart splits a mapping in three, unless its neighbours are apart already. What
 //! that costs is counted as it is expected, not as the kernel has it: half of the limit leaves room.
 
-use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicIsize, Ordering};
 
 use rustix::io;
 
@@ -11,9 +11,6 @@ use hugekit_machine::Root;
 use hugekit_machine::limits::max_map_count;
 use hugekit_sys::private_pages::Private;
 use hugekit_sys::sync::First;
-
-/// No limit was read yet.
-const UNKNOWN: usize = usize::MAX;
 
 /// What the kernel has if it does not say.
 const USUAL: u64 = 65530;
@@ -40,15 +37,8 @@ pub(super) struct Budget {
 
 /// Half of the process's mappings.
 pub(super) fn of_process() -> usize {
-    static MOST: AtomicUsize = AtomicUsize::new(UNKNOWN);
-    match MOST.load(Ordering::Relaxed) {
-        UNKNOWN => {
-            let most = (max_map_count(&Root::default()).unwrap_or(USUAL) / 2) as usize;
-            MOST.store(most, Ordering::Relaxed);
-            most
-        }
-        most => most,
-    }
+    static MOST: First<usize> = First::new();
+    *MOST.get_or_make(|| (max_map_count(&Root::default()).unwrap_or(USUAL) / 2) as usize)
 }
 
 impl Budget {
