@@ -132,16 +132,35 @@ impl<'a> Frozen<'a> {
     /// Copies all memory that was written and is not copied yet.
     pub(crate) fn copy_all(&mut self) -> Result<(), CheckpointError> {
         for index in 0..self.is_copied.len() {
-            self.serve(&|| true)?;
-            while let Some(wanted) = self.sink.wanted() {
-                self.copy_and_release(wanted)?;
-            }
+            self.rest()?;
+            self.copy_wanted()?;
             self.copy_in_turn(index)?;
         }
         match self.writes.afterwards {
             Afterwards::Released => self.release_all(),
             Afterwards::Protected => Ok(()),
         }
+    }
+
+    /// Copies only what is waited for, as long as the sink rests and the VM does not wait for the end of
+    /// the copy.
+    fn rest(&mut self) -> Result<(), CheckpointError> {
+        while let Some(bell) = self.sink.rest() {
+            self.copy_wanted()?;
+            if self.vm.gives_memory_back() || self.vm.process.has_ended() {
+                break;
+            }
+            readable([bell, self.vm.faults.as_fd(), self.vm.process.as_fd()], LONGEST_WAIT);
+        }
+        Ok(())
+    }
+
+    fn copy_wanted(&mut self) -> Result<(), CheckpointError> {
+        self.serve(&|| true)?;
+        while let Some(wanted) = self.sink.wanted() {
+            self.copy_and_release(wanted)?;
+        }
+        Ok(())
     }
 
     fn copy_in_turn(&mut self, index: usize) -> Result<(), CheckpointError> {

@@ -87,6 +87,7 @@ impl<'a> Nursery<'a> {
         sender: Sender<News>,
     ) -> Result<(), ForkError> {
         let count = children.all().len();
+        self.preserved.await_children(count);
         for child in children.all() {
             let sender = sender.clone();
             let restore = move || self.restore(child, &sender);
@@ -107,6 +108,7 @@ impl<'a> Nursery<'a> {
             Ok(()) => News::Restored(child.number, Instant::now()),
             Err(source) => News::Failed(ForkError::Restore { number: child.number, source }),
         };
+        self.preserved.restored();
         let _ = sender.send(news);
     }
 

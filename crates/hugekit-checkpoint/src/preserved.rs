@@ -9,12 +9,16 @@
 use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use hugekit_pager::vmm::Arriving;
 use memmap2::{Advice, MmapOptions, MmapRaw};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::{read, write};
 
 use crate::error::CheckpointError;
 use crate::granules::granules;
@@ -31,6 +35,9 @@ const ZERO: u8 = 2;
 /// The copy has ended.
 const DATA: u8 = 3;
 
+/// How long the copy waits for the restores at most.
+const LONGEST_REST: Duration = Duration::from_millis(100);
+
 /// Memory that is being copied.
 #[derive(Debug)]
 pub(crate) struct Preserved {
@@ -40,6 +47,8 @@ pub(crate) struct Preserved {
     /// Whether a granule is wanted, so that the copy need not take the lock to know.
     is_wanted: AtomicBool,
     readers: Mutex<Readers>,
+    /// Rung when a granule is wanted.
+    bell: OwnedFd,
     /// Rung when a granule has ended, when the state is there, and when the copy has failed.
     arrived: Condvar,
     state: Unnamed,
@@ -55,7 +64,10 @@ struct Part {
 #[derive(Debug, Default)]
 struct Readers {
     wanted: VecDeque<usize>,
-    has_begun: bool,
+    /// Since when children can be restored.
+    begun: Option<Instant>,
+    /// Children that are not restored yet.
+    restoring: usize,
     has_failed: bool,
 }
 
@@ -80,6 +92,7 @@ impl Preserved {
             granules,
             is_wanted: AtomicBool::new(false),
             readers: Mutex::default(),
+            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             arrived: Condvar::new(),
             state: Unnamed::new()?,
         })
@@ -88,10 +101,24 @@ impl Preserved {
     /// Waits until children can be restored; the path of the VM's state. `None` if the fork has
     /// failed.
     pub(crate) fn await_state(&self) -> Option<&Path> {
-        let is_waiting = |readers: &mut Readers| !readers.has_begun && !readers.has_failed;
+        let is_waiting = |readers: &mut Readers| readers.begun.is_none() && !readers.has_failed;
         let readers = self.arrived.wait_while(self.lock(), is_waiting);
         let readers = readers.unwrap_or_else(PoisonError::into_inner);
-        readers.has_begun.then(|| self.state.path())
+        readers.begun.map(|_| self.state.path())
+    }
+
+    /// So many children are going to be restored.
+    pub(crate) fn await_children(&self, count: usize) {
+        self.lock().restoring = count;
+    }
+
+    /// One child is restored.
+    pub(crate) fn restored(&self) {
+        let mut readers = self.lock();
+        readers.restoring -= 1;
+        if readers.restoring == 0 {
+            let _ = write(&self.bell, &1_u64.to_ne_bytes());
+        }
     }
 
     /// Has all readers give up that wait, and that will.
@@ -130,6 +157,7 @@ impl Preserved {
             if !readers.wanted.contains(&index) {
                 readers.wanted.push_back(index);
                 self.is_wanted.store(true, Ordering::Release);
+                let _ = write(&self.bell, &1_u64.to_ne_bytes());
             }
             let is_waiting = |readers: &mut Readers| !is_copied() && !readers.has_failed;
             drop(self.arrived.wait_while(readers, is_waiting));
@@ -159,7 +187,7 @@ impl Preserved {
 
 impl Sink for Preserved {
     fn restart(&self) -> io::Result<()> {
-        if self.lock().has_begun {
+        if self.lock().begun.is_some() {
             return Err(io::Error::other("children read this memory already"));
         }
         for part in &self.granules {
@@ -177,7 +205,7 @@ impl Sink for Preserved {
 
     fn begin(&self, state: &[u8]) -> io::Result<()> {
         self.state.write(state)?;
-        self.lock().has_begun = true;
+        self.lock().begun = Some(Instant::now());
         self.arrived.notify_all();
         Ok(())
     }
@@ -210,6 +238,16 @@ impl Sink for Preserved {
         let wanted = readers.wanted.pop_front();
         self.is_wanted.store(!readers.wanted.is_empty(), Ordering::Release);
         wanted
+    }
+
+    fn rest(&self) -> Option<BorrowedFd<'_>> {
+        let (begun, restoring) = {
+            let readers = self.lock();
+            (readers.begun, readers.restoring)
+        };
+        let is_resting = restoring > 0 && begun.is_some_and(|begun| begun.elapsed() < LONGEST_REST);
+        let _ = read(&self.bell, &mut [0; size_of::<u64>()]);
+        is_resting.then(|| self.bell.as_fd())
     }
 
     fn refused(&self, source: io::Error) -> CheckpointError {
@@ -246,6 +284,9 @@ impl Arriving for Preserved {
 #[cfg(test)]
 mod tests {
     use std::thread;
+
+    use rustix::event::{PollFd, PollFlags, poll};
+    use rustix::time::Timespec;
 
     use super::*;
 
@@ -315,6 +356,34 @@ mod tests {
             assert!(data.join().unwrap() && state.join().unwrap());
         });
         assert_eq!(memory.next_data(5..9), Some(5..9));
+    }
+
+    #[test]
+    fn copy_rests_until_children_are_restored_unless_a_granule_is_wanted() {
+        let memory = preserved();
+        let is_rung = |bell| {
+            let mut waited = [PollFd::from_borrowed_fd(bell, PollFlags::IN)];
+            poll(&mut waited, Some(&Timespec::default())).unwrap() > 0
+        };
+        memory.await_children(2);
+        assert!(memory.rest().is_none(), "no child can be restored before the state is there");
+        memory.begin(b"state").unwrap();
+        assert!(!is_rung(memory.rest().unwrap()));
+        thread::scope(|scope| {
+            let reader = scope.spawn(|| memory.data(&(LEN..LEN + 8)).is_ok());
+            while !is_rung(memory.bell.as_fd()) {
+                thread::yield_now();
+            }
+            assert!(!is_rung(memory.rest().unwrap()), "the ring is of before");
+            assert_eq!(memory.wanted(), Some(1));
+            memory.end(1);
+            assert!(reader.join().unwrap());
+        });
+        memory.restored();
+        assert!(!is_rung(memory.rest().unwrap()));
+        memory.restored();
+        assert!(is_rung(memory.bell.as_fd()), "the copy would wait for nothing");
+        assert!(memory.rest().is_none());
     }
 
     #[test]

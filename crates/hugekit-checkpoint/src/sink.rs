@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::io;
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 
 use crate::error::CheckpointError;
 
@@ -35,6 +36,13 @@ pub(crate) trait Sink: Debug {
 
     /// A granule that a reader waits for.
     fn wanted(&self) -> Option<usize> {
+        None
+    }
+
+    /// While children are being restored, nothing should be copied that no reader waits for: they need
+    /// the CPUs. The descriptor is readable as soon as a granule is wanted. Rings before this call are
+    /// forgotten.
+    fn rest(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 

@@ -4,10 +4,11 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use hugekit_guests::{CLUSTER, Firecracker, Request, Snapshot};
+use hugekit_guests::{Firecracker, Request, Snapshot};
 use hugekit_pager::Settings;
 use serde_json::json;
 
+use super::share::Share;
 use crate::experiments::restore::files::Folders;
 use crate::experiments::restore::origin::save_guests;
 use crate::workloads::forking::on_base_pages;
@@ -63,9 +64,8 @@ impl Origin {
         [Kind::Thp, Kind::Stock, Kind::Logged, Kind::Base].into_iter().chain(hugetlb).collect()
     }
 
-    /// A word of each page of this share, in clusters at equal distances.
-    fn clusters(&self, percent: u64) -> (u64, u64, u64) {
-        (self.bytes as u64 / 4, self.len() as u64, CLUSTER * 100 / percent)
+    fn part(&self, share: Share) -> (u64, u64, u64) {
+        share.of(self.bytes as u64 / 4, self.len() as u64)
     }
 
     fn snapshot(&self, kind: Kind) -> &Snapshot {
@@ -119,14 +119,14 @@ impl<'a> Guest<'a> {
     }
 
     /// Has it write to this share of its data, until [`end`](Self::end).
-    pub(super) fn write(&mut self, percent: u64) -> Result<(), LabError> {
-        let (start, len, every) = self.origin.clusters(percent);
+    pub(super) fn write(&mut self, share: Share) -> Result<(), LabError> {
+        let (start, len, every) = self.origin.part(share);
         self.vm.ask(Request::WriteUntilAsked { start, len, every }).map(drop)
     }
 
     /// Has it write to all of this share once.
-    pub(super) fn write_once(&mut self, percent: u64) -> Result<(), LabError> {
-        let (start, len, every) = self.origin.clusters(percent);
+    pub(super) fn write_once(&mut self, share: Share) -> Result<(), LabError> {
+        let (start, len, every) = self.origin.part(share);
         self.vm.ask(Request::Dirty { start, len, every }).map(drop)
     }
 
@@ -149,7 +149,7 @@ impl<'a> Guest<'a> {
     fn count_ticks(&mut self) -> Result<(), LabError> {
         for _ in 0..COUNTS {
             let since = Instant::now();
-            self.write(100)?;
+            self.write(Share::Clusters(100))?;
             sleep(COUNTED);
             self.vm.ask(Request::Reply)?;
             let time = since.elapsed().as_secs_f64();

@@ -9,6 +9,7 @@ mod guest;
 mod one;
 mod save;
 mod series;
+mod share;
 mod ways;
 
 use hugekit_machine::Root;

@@ -2,7 +2,8 @@
 
 use super::guest::{Guest, Kind, Origin, Seen};
 use super::save::{Files, Saved};
-use super::ways::{Save, WRITTEN, Way, stock_on_disk, workload};
+use super::share::Share;
+use super::ways::{Save, Way, stock_on_disk};
 use crate::measure::part::{Part, Rounds};
 use crate::record::Unit;
 use crate::size::MIB;
@@ -98,7 +99,7 @@ fn compare(origin: &Origin, part: &mut Part) {
         ("idle", "idle-logged", &["throughput"]),
     ];
     for (baseline, subject, whats) in compared {
-        for what in whats.iter().flat_map(|what| WRITTEN.map(|percent| workload(what, percent))) {
+        for what in whats.iter().flat_map(|what| Share::ALL.map(|share| share.case(what))) {
             part.compare((baseline, subject), &what, None);
         }
     }

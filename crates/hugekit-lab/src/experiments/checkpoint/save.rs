@@ -58,30 +58,30 @@ impl Files {
     pub(super) fn save(&self, way: &Way, guest: &mut Guest<'_>) -> Result<(Saved, Seen), LabError> {
         let (previous, saved) = (self.previous(), self.saved());
         let saved = match way.save {
-            Save::InSeries => return series::save(self, way.percent, guest),
+            Save::InSeries => return series::save(self, way.share, guest),
             Save::Idle => {
-                guest.write(way.percent)?;
+                guest.write(way.share)?;
                 std::thread::sleep(IDLE);
                 Saved::default()
             }
             Save::Full => {
-                guest.write(way.percent)?;
+                guest.write(way.share)?;
                 stock(guest, "Full", &saved)?
             }
             Save::Diff => {
                 stock(guest, "Diff", &previous)?;
-                guest.write_once(way.percent)?;
-                guest.write(way.percent)?;
+                guest.write_once(way.share)?;
+                guest.write(way.share)?;
                 stock(guest, "Diff", &saved)?
             }
             Save::Checkpoint => {
-                guest.write(way.percent)?;
+                guest.write(way.share)?;
                 ours(guest, saved, Vec::new())?
             }
             Save::Delta => {
                 ours(guest, previous.clone(), Vec::new())?;
-                guest.write_once(way.percent)?;
-                guest.write(way.percent)?;
+                guest.write_once(way.share)?;
+                guest.write(way.share)?;
                 ours(guest, saved, vec![previous])?
             }
         };

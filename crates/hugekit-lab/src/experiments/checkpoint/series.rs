@@ -12,6 +12,7 @@ use hugekit_checkpoint::{CheckpointError, SeriesSettings, Settings, checkpoint_s
 
 use super::guest::{Guest, Seen};
 use super::save::{Files, Saved, bytes_in, of_report};
+use super::share::Share;
 use crate::LabError;
 
 /// The second checkpoint is made when the series is stopped.
@@ -22,7 +23,7 @@ type Told = Mutex<Receiver<Result<Saved, LabError>>>;
 /// The guest changes its share between the two checkpoints, and writes to it in the second one.
 pub(super) fn save(
     files: &Files,
-    percent: u64,
+    share: Share,
     guest: &mut Guest<'_>,
 ) -> Result<(Saved, Seen), LabError> {
     let vm = guest.vm.watched(|vmm| {
@@ -40,8 +41,8 @@ pub(super) fn save(
         });
         let mut saved = next(guest, told)?;
         if saved.is_some() {
-            guest.write_once(percent)?;
-            guest.write(percent)?;
+            guest.write_once(share)?;
+            guest.write(share)?;
             drop(stopper);
             saved = next(guest, told)?;
         }

@@ -1,12 +1,7 @@
 //! The ways to save a running guest.
 
 use super::guest::{Kind, Origin};
-
-/// Shares of the memory that guests write while they are saved, in percent.
-pub(super) const WRITTEN: [u64; 3] = [1, 10, 100];
-
-/// That of cases without a share in their names.
-const USUAL: u64 = 10;
+use super::share::Share;
 
 /// How a guest is saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,24 +33,24 @@ pub(super) struct Way {
     pub(super) kind: Kind,
     pub(super) save: Save,
     pub(super) place: Place,
-    pub(super) percent: u64,
+    pub(super) share: Share,
 }
 
 impl Way {
     /// All that can be used here.
     pub(super) fn all(origin: &Origin) -> Vec<Self> {
         let usual = Self::of_kinds().into_iter().chain([Self::on_disk(origin)]);
-        let shares = WRITTEN.into_iter().flat_map(Self::of_shares);
+        let shares = Share::ALL.into_iter().flat_map(Self::of_shares);
         let all = usual.chain(shares).filter(|way| origin.kinds().contains(&way.kind));
         all.filter(|way| way.place == Place::Disk || origin.folders.tmpfs.is_some()).collect()
     }
 
     fn new(method: &str, kind: Kind, save: Save, place: Place) -> Self {
-        Self { method: method.to_owned(), kind, save, place, percent: USUAL }
+        Self { method: method.to_owned(), kind, save, place, share: Share::USUAL }
     }
 
     /// Those that differ by the share that the guest writes.
-    fn of_shares(percent: u64) -> impl Iterator<Item = Self> {
+    fn of_shares(share: Share) -> impl Iterator<Item = Self> {
         let ways = [
             Self::new("idle", Kind::Thp, Save::Idle, Place::Disk),
             Self::new("stock-full-tmpfs", Kind::Stock, Save::Full, Place::Tmpfs),
@@ -64,7 +59,7 @@ impl Way {
             Self::new("delta", Kind::Thp, Save::Delta, Place::Disk),
             Self::new("delta-in-series", Kind::Thp, Save::InSeries, Place::Disk),
         ];
-        ways.into_iter().map(move |way| Self { percent, ..way })
+        ways.into_iter().map(move |way| Self { share, ..way })
     }
 
     fn of_kinds() -> Vec<Self> {
@@ -84,16 +79,11 @@ impl Way {
 
     /// The name of a case: `method/what`.
     pub(super) fn case(&self, what: &str) -> String {
-        format!("{}/{}", self.method, workload(what, self.percent))
+        format!("{}/{}", self.method, self.share.case(what))
     }
 }
 
 /// The name of stock snapshots on the disk.
 pub(super) fn stock_on_disk(origin: &Origin) -> String {
     format!("stock-full-{}", origin.folders.disk_name())
-}
-
-/// As in IDs.
-pub(super) fn workload(what: &str, percent: u64) -> String {
-    if percent == USUAL { what.to_owned() } else { format!("{what}-written-{percent}%") }
 }
