@@ -16,6 +16,7 @@ mod parallel;
 mod restore;
 mod routine_matrix;
 mod snapshot;
+mod snapshot_call;
 mod stores;
 mod tend;
 

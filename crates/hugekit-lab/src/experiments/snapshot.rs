@@ -22,7 +22,7 @@ use hugekit::snapshot::{Builder, Granule, Reserve, SnapshotStats};
 use hugekit::{CopyOptions, Reuse, SharedRegion, Snapshot, SnapshotError};
 
 use super::memory_sources::unscrubbed;
-use super::{Bench, Definition};
+use super::{Bench, Definition, snapshot_call};
 use crate::LabError;
 use crate::machine::cpus;
 use crate::measure::latencies::{distribution, sum};
@@ -104,6 +104,7 @@ fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
         let name = format!("uniform{}", workload.name()).replace("uniform-", "");
         experiment.add(&name, watch(&mut scene, &workload, rounds, state))?;
     }
+    experiment.add("call", snapshot_call::measure(state, bench.long_rounds(0.2, 20)))?;
     compare(&mut experiment, state);
     Ok(experiment)
 }

@@ -30,8 +30,14 @@ pub(crate) struct Shared(Anonymous);
 impl Shared {
     /// So many bytes, a multiple of the pages' size, every base page of them written.
     pub(crate) fn new(pages: Pages, len: usize) -> Result<Self, LabError> {
-        let mut shared = Self(Anonymous::new(pages, len)?);
+        let mut shared = Self::untouched(pages, len)?;
         shared.write();
+        Ok(shared)
+    }
+
+    /// As [`new`](Self::new), no page of it touched.
+    pub(crate) fn untouched(pages: Pages, len: usize) -> Result<Self, LabError> {
+        let mut shared = Self(Anonymous::new(pages, len)?);
         shared.advise(Advice::LinuxDontFork)?;
         Ok(shared)
     }

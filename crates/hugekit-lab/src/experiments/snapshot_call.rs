@@ -1,0 +1,100 @@
+//! How long the call takes that takes a snapshot, while no thread writes: beside `mprotect` of the same memory, which
+//! protects it too, and beside `fork(2)`. Memory that was never touched has no pages to protect.
+
+#![allow(unsafe_code)]
+
+use std::ptr::slice_from_raw_parts;
+use std::time::{Duration, Instant};
+
+use hugekit::Snapshot;
+use hugekit::fault::FaultMode;
+use rustix::mm::{MprotectFlags, mprotect};
+
+use crate::LabError;
+use crate::measure::part::{Part, Rounds};
+use crate::record::Unit;
+use crate::size::Size;
+use crate::workloads::anonymous::Pages;
+use crate::workloads::forking::Shared;
+
+/// Private anonymous memory.
+#[derive(Clone, Copy, Debug)]
+enum Memory {
+    Written(Pages),
+    Untouched,
+}
+
+const MEMORIES: [(&str, Memory); 3] = [
+    ("call-base", Memory::Written(Pages::Base)),
+    ("call-thp", Memory::Written(Pages::Thp)),
+    ("call-untouched", Memory::Untouched),
+];
+
+type Call = fn(&mut Shared) -> Result<Duration, LabError>;
+
+const CALLS: [(&str, Call); 3] =
+    [("mprotect", protect), ("fork2", Shared::fork), ("anonymous", take_snapshot)];
+
+pub(super) fn measure(state: usize, rounds: Rounds<'_>) -> Result<Part, LabError> {
+    rounds.observer.begin(&format!("snapshot call {}", Size(state)));
+    let cases: Vec<_> =
+        MEMORIES.iter().flat_map(|memory| CALLS.map(|call| (memory, call))).collect();
+    let names: Vec<_> =
+        cases.iter().map(|((memory, _), (call, _))| format!("{call}/{memory}")).collect();
+    let mut part = rounds.measure("snapshot", Unit::Microseconds, &names, |index| {
+        let ((_, memory), (_, call)) = cases[index];
+        // New each time: a call before this one has left page tables, and pages that are not writable.
+        let mut memory = match memory {
+            Memory::Written(pages) => Shared::new(*pages, state)?,
+            Memory::Untouched => Shared::untouched(Pages::Base, state)?,
+        };
+        Ok(call(&mut memory)?.as_secs_f64() * 1e6)
+    })?;
+    for (memory, _) in MEMORIES {
+        for baseline in ["mprotect", "fork2"] {
+            part.compare((baseline, "anonymous"), memory, None);
+        }
+    }
+    Ok(part)
+}
+
+fn protect(memory: &mut Shared) -> Result<Duration, LabError> {
+    let bytes = memory.bytes();
+    let began = Instant::now();
+    // SAFETY: a page of our own memory is only read until the mapping ends, which is next.
+    let protected =
+        unsafe { mprotect(bytes.as_mut_ptr().cast(), bytes.len(), MprotectFlags::READ) };
+    let elapsed = began.elapsed();
+    let len = Size(bytes.len());
+    protected.map(|()| elapsed).map_err(|errno| LabError::Map { len, source: errno.into() })
+}
+
+fn take_snapshot(memory: &mut Shared) -> Result<Duration, LabError> {
+    let bytes = memory.bytes();
+    let range = slice_from_raw_parts(bytes.as_ptr(), bytes.len());
+    let builder = Snapshot::builder().fault_mode(FaultMode::InPlace);
+    let began = Instant::now();
+    // SAFETY: the memory outlives the snapshot, and no thread writes to it.
+    let snapshot = unsafe { builder.of_anonymous(range) }?;
+    let elapsed = began.elapsed();
+    drop(snapshot);
+    Ok(elapsed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::size::MIB;
+
+    #[test]
+    fn each_call_takes_time() {
+        for (_, call) in CALLS {
+            let mut memory = Shared::new(Pages::Base, MIB).unwrap();
+            match call(&mut memory) {
+                // A sandbox without userfaultfd has no snapshots.
+                Err(LabError::Snapshot(_)) => {}
+                elapsed => assert!(elapsed.unwrap() > Duration::ZERO),
+            }
+        }
+    }
+}
