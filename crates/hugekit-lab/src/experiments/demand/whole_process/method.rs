@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use hugekit::pool::{Backing, Clearing};
 use hugekit::{PopulateOptions, Region, Threads, error_chain};
+use hugekit_bulk::arch::{ClearRoutine, clear_routine};
 use hugekit_lease::MemoryFile;
 use rustix::thread::sched_getcpu;
 
@@ -33,6 +34,8 @@ pub(super) enum Method {
     OnAllocation,
     /// A pool clears a page at its touch.
     OnFault,
+    /// The program clears each page past the cache right before it touches the page.
+    Streamed,
 }
 
 /// A process from its start to its end. CPU times are in microseconds for each page.
@@ -45,7 +48,8 @@ pub(super) struct Sample {
 }
 
 impl Method {
-    pub(super) const ALL: [Self; 4] = [Self::Once, Self::Twice, Self::OnAllocation, Self::OnFault];
+    pub(super) const ALL: [Self; 5] =
+        [Self::Once, Self::Twice, Self::OnAllocation, Self::OnFault, Self::Streamed];
 
     pub(super) const fn name(self) -> &'static str {
         match self {
@@ -53,13 +57,14 @@ impl Method {
             Self::Twice => "twice",
             Self::OnAllocation => "on-allocation",
             Self::OnFault => "on-fault",
+            Self::Streamed => "streamed",
         }
     }
 
     pub(super) fn sample(self, pages: Pages, bytes: usize) -> Result<Sample, LabError> {
         let file = match self {
             Self::Once | Self::Twice => None,
-            Self::OnAllocation | Self::OnFault => Some(populated(pages, bytes)?),
+            Self::OnAllocation | Self::OnFault | Self::Streamed => Some(populated(pages, bytes)?),
         };
         let (before, start) = (Usage::of(Who::EndedChildren), Instant::now());
         process(Size(bytes), || self.run(pages, bytes, file).is_some())?.wait()?;
@@ -81,18 +86,23 @@ impl Method {
                 let mut memory = Anonymous::new(pages, bytes).ok()?;
                 touch(memory.bytes(), pages.size(), self == Self::Twice);
             }
+            Some(file) if self == Self::Streamed => {
+                stream_and_touch(&mut self.region(file)?, pages.size(), streaming()?);
+            }
             Some(file) => touch(&mut self.region(file)?, pages.size(), false),
         }
         Some(())
     }
 
-    /// All of the file's memory, which this process declares dirty.
+    /// All of the file's memory, which this process declares dirty if a pool is to clear it.
     fn region(self, file: MemoryFile) -> Option<Region> {
         let bytes = file.bytes();
         // SAFETY: the kernel has cleared all pages of this new file. The parent, whose mapping of it is gone, closes it
         // unused.
         let pool = unsafe { unscrubbed(bytes).adopt(file.into_file()) }.build().ok()?;
-        soil(&pool).ok()?;
+        if self != Self::Streamed {
+            soil(&pool).ok()?;
+        }
         let region = pool.region_builder(bytes).clearing(self.clearing()).threads(Threads::One);
         // On allocation instead of at the fault: another method.
         region.build().ok().filter(|region| region.fallback().is_none())
@@ -127,6 +137,19 @@ pub(super) fn no_clearing_on_fault(pages: Pages) -> Result<Option<String>, LabEr
     soil(&pool)?;
     let region = pool.region_builder(pages.size()).clearing(Clearing::OnFault).build()?;
     Ok(region.fallback().map(|error| error_chain(error).to_string()))
+}
+
+/// The published stores past the cache, if this CPU has them.
+pub(super) fn streaming() -> Option<&'static ClearRoutine> {
+    clear_routine("movnti").filter(|routine| routine.is_available())
+}
+
+fn stream_and_touch(bytes: &mut [u8], page: usize, routine: &ClearRoutine) {
+    for bytes in bytes.chunks_mut(page) {
+        // SAFETY: the slice is borrowed mutably, and `streaming` gives available routines only.
+        unsafe { routine.run(bytes.as_mut_ptr(), bytes.len()) }.publish();
+        touch(bytes, page, false);
+    }
 }
 
 /// Writes a byte of each page, and reads it before if it is touched twice.
@@ -171,8 +194,9 @@ mod tests {
         let base = rustix::param::page_size();
         let pages = 64 * MIB / base;
         let on_fault = may_clear_on_fault().then_some((Method::OnFault, 1));
+        let streamed = streaming().map(|_| (Method::Streamed, 1));
         let others = [(Method::Once, 1), (Method::Twice, 2), (Method::OnAllocation, 1)];
-        for (method, each) in others.into_iter().chain(on_fault) {
+        for (method, each) in others.into_iter().chain(on_fault).chain(streamed) {
             let sample = method.sample(Pages::Base, 64 * MIB).unwrap();
             // Its start has some, too, and other tests have children.
             assert!(sample.gib_per_second > 0.0, "{sample:?}");
@@ -183,6 +207,17 @@ mod tests {
         assert!(matches!(error, LabError::Fork { .. }), "{error}");
         let error = Method::OnAllocation.sample(Pages::Hugetlb1G, 1 << 45).unwrap_err();
         assert!(matches!(error, LabError::Lease(_)), "{error}");
+    }
+
+    #[test]
+    fn a_program_that_streams_clears_each_page_and_then_writes_a_byte_of_it() {
+        let Some(routine) = streaming() else { return };
+        let mut bytes = vec![7; 3 * 4096 + 100];
+        stream_and_touch(&mut bytes, 4096, routine);
+        let expected = |at: usize| u8::from(at.is_multiple_of(4096));
+        assert!(bytes.iter().enumerate().all(|(at, &byte)| byte == expected(at)));
+        let region = Method::Streamed.region(populated(Pages::Base, 4 * MIB).unwrap()).unwrap();
+        assert_eq!(region.pool().stats().unwrap().scrubbed_at_allocation, 0);
     }
 
     #[test]

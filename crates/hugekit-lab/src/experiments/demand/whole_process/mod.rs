@@ -5,12 +5,12 @@
 //! and 227 for 64 of 1 GiB. A read has the kernel clear the page and map it for reading, a write then has it
 //! made writable: two faults. *process-twice* does that, *process-once* only writes, as `demand` does elsewhere.
 //!
-//! *process-on-allocation* and *process-on-fault* write each page once, too. A pool clears the memory instead of the
-//! kernel.
+//! *process-on-allocation*, *process-on-fault* and *process-streamed* write each page once, too. A pool or the program
+//! clears the memory instead of the kernel.
 
 mod method;
 
-use self::method::{Method, Sample, no_clearing_on_fault};
+use self::method::{Method, Sample, no_clearing_on_fault, streaming};
 use crate::LabError;
 use crate::experiments::Bench;
 use crate::machine::{clearing_kernel, here};
@@ -42,7 +42,11 @@ fn measure_on(bench: &Bench<'_>, pages: Pages, bytes: usize, share: f64) -> Resu
     let (rounds, label) = (bench.long_rounds(share, 6), Label { pages, bytes });
     rounds.observer.begin(&format!("demand process {}", Size(pages.size())));
     let refused = no_clearing_on_fault(pages)?;
-    let is_possible = |method: &Method| *method != Method::OnFault || refused.is_none();
+    let is_possible = |method: &Method| match method {
+        Method::OnFault => refused.is_none(),
+        Method::Streamed => streaming().is_some(),
+        _ => true,
+    };
     let methods: Vec<_> = Method::ALL.into_iter().filter(is_possible).collect();
     let names: Vec<_> = methods.iter().map(|&method| label.of(method, "")).collect();
     let (mut part, samples) =
@@ -53,8 +57,10 @@ fn measure_on(bench: &Bench<'_>, pages: Pages, bytes: usize, share: f64) -> Resu
     for (&method, samples) in methods.iter().zip(samples) {
         add_usage(&mut part, label, method, &samples);
     }
-    let why = |why| format!("{} left out: {why}", label.of(Method::OnFault, ""));
-    part.notices.extend(refused.map(why));
+    let left_out = |method, why| format!("{} left out: {why}", label.of(method, ""));
+    part.notices.extend(refused.map(|why| left_out(Method::OnFault, why)));
+    let streamless = streaming().is_none().then(|| "this CPU has no movnti".to_owned());
+    part.notices.extend(streamless.map(|why| left_out(Method::Streamed, why)));
     put_beside(&mut part, label);
     compare(&mut part, label);
     Ok(part)
@@ -89,9 +95,8 @@ fn add_usage(part: &mut Part, label: Label, method: Method, samples: &[Sample]) 
 
 fn compare(part: &mut Part, label: Label) {
     let moved = "a second fault for each page, which clears nothing";
-    for (method, moved) in
-        [(Method::Twice, Some(moved)), (Method::OnAllocation, None), (Method::OnFault, None)]
-    {
+    for method in Method::ALL.into_iter().skip(1) {
+        let moved = (method == Method::Twice).then_some(moved);
         let id = label.named(&format!("once-vs-{}", method.name()), "");
         part.ratio(&id, (&label.of(Method::Once, ""), &label.of(method, "")), moved);
     }
@@ -125,7 +130,7 @@ mod tests {
     /// With a sample of each method.
     fn part_of(label: Label) -> Part {
         let mut part = Part::new("demand");
-        for (method, value) in Method::ALL.into_iter().zip([1.0, 2.0, 3.0, 4.0]) {
+        for (method, value) in Method::ALL.into_iter().zip([1.0, 2.0, 3.0, 4.0, 8.0]) {
             part.add_case(&label.of(method, ""), Unit::GibPerSecond, vec![value]);
             let sample = Sample { gib_per_second: value, faults: 5.0, user: 6.0, system: 7.0 };
             add_usage(&mut part, label, method, &[sample]);
@@ -134,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn both_clearings_of_a_pool_are_compared_like_for_like_with_the_kernel_touched_once() {
+    fn clearings_of_programs_are_compared_like_for_like_with_the_kernel_touched_once() {
         let label = Label { pages: Pages::Hugetlb2M, bytes: GIB };
         let mut part = part_of(label);
         compare(&mut part, label);
@@ -147,6 +152,7 @@ mod tests {
             ("demand/process-once-vs-twice-2MiB/1GiB", 2.0, false),
             ("demand/process-once-vs-on-allocation-2MiB/1GiB", 3.0, true),
             ("demand/process-once-vs-on-fault-2MiB/1GiB", 4.0, true),
+            ("demand/process-once-vs-streamed-2MiB/1GiB", 8.0, true),
         ];
         assert_eq!(ratios, expected);
         for (what, value) in [("-faults", 5.0), ("-user", 6.0), ("-system", 7.0)] {
