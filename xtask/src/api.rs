@@ -39,7 +39,8 @@ struct Listing {
 
 impl Api {
     pub(crate) fn run(&self) -> Result<bool> {
-        let listing = listing()?;
+        let mut listing = Listing::default();
+        Crates::document(PACKAGE)?.walk(PACKAGE, &mut listing)?;
         let path = root().join("crates").join(PACKAGE).join("public-api.txt");
         let text: String = listing.lines.iter().map(|line| format!("{line}\n")).collect();
         if self.bless {
@@ -58,8 +59,7 @@ impl Api {
         println!("{} public items of at most {MOST_ITEMS}", listing.items);
         ensure!(
             listing.items <= MOST_ITEMS,
-            "{} public items, at most {MOST_ITEMS}: make some private, or raise MOST_ITEMS in {}",
-            listing.items,
+            "make some private, or raise MOST_ITEMS in {}",
             file!()
         );
         Ok(true)
@@ -71,13 +71,6 @@ fn changes(kept: &str, now: &str) -> Vec<String> {
     let [kept, now] = [kept, now].map(|text| text.lines().collect::<BTreeSet<_>>());
     let gone = kept.difference(&now).map(|line| format!("- {line}"));
     gone.chain(now.difference(&kept).map(|line| format!("+ {line}"))).collect()
-}
-
-fn listing() -> Result<Listing> {
-    let crates = Crates::document(PACKAGE)?;
-    let mut listing = Listing::default();
-    crates.walk(PACKAGE, &mut listing)?;
-    Ok(listing)
 }
 
 /// Has rustdoc describe a package's library, and returns the description.

@@ -8,7 +8,7 @@ use crate::environment::Environment;
 use crate::run::{may_install, passes, root, target_dir};
 
 /// mkdocs makes pages of Markdown as it stands in the repository.
-const REQUIREMENTS: [&str; 2] = ["mkdocs>=1.6,<2", "mkdocs-material>=9,<10"];
+const REQUIREMENTS: &str = "mkdocs>=1.6,<2 mkdocs-material>=9,<10";
 
 /// Makes a book of docs/ in `target/book`; a link to nothing is an error
 #[derive(Debug, Args)]
@@ -24,7 +24,7 @@ pub(crate) struct Book {
 impl Book {
     pub(crate) fn run(&self) -> Result<bool> {
         let place = target_dir("book");
-        let environment = Environment { folder: place.join("venv"), requirements: &REQUIREMENTS };
+        let environment = Environment { folder: place.join("venv"), requirements: REQUIREMENTS };
         match environment.make() {
             Err(error) if self.test && !may_install() => {
                 skip("the book", &format!("{error:#}"));

@@ -6,10 +6,7 @@ use std::fmt;
 /// Parts of reasons for skipping, and what has the tests run. Other reasons name their remedy themselves.
 const REMEDIES: [(&str, &str); 6] = [
     ("slow: ", "`cargo xtask test --all` runs them"),
-    (
-        "huge page",
-        "`cargo xtask test` reserves them as root, if a quarter of the available memory has room",
-    ),
+    ("huge page", "`cargo xtask test` reserves them as root, in a quarter of the available memory"),
     ("this CPU lacks", "`cargo xtask fleet --list` names the CPUs that are emulated"),
     ("one node", "`cargo xtask fleet --only two-nodes-6.1`"),
     ("/dev/kvm", "run on a machine whose host permits it"),

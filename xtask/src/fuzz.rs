@@ -10,19 +10,14 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::count::skip;
 use crate::run::{cargo, crate_folder, host, passes, said, succeed, target_dir};
 
 /// The pass, and counters that are as quick as can be. One unit per crate, so that inlining leaves little uncounted.
-const RUSTFLAGS: [&str; 8] = [
-    "-Cpasses=sancov-module",
-    "-Cllvm-args=-sanitizer-coverage-level=4",
-    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
-    "-Cllvm-args=-sanitizer-coverage-pc-table",
-    "-Cllvm-args=-sanitizer-coverage-trace-compares",
-    "-Ccodegen-units=1",
-    "-Cdebug-assertions=on",
-    "-Coverflow-checks=on",
-];
+const RUSTFLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 -Cdebug-assertions=on \
+    -Coverflow-checks=on";
 
 /// Random operations through the C interface: no bytes, and another engine.
 const OPERATIONS: &str = "operations";
@@ -74,10 +69,7 @@ impl Fuzz {
     fn run_parsers(&self, names: &[String]) -> Result<bool> {
         let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
         if said(Command::new(compiler).arg("--version")).is_none() {
-            crate::count::skip(
-                &names.join(", "),
-                "libFuzzer needs a C++ compiler (apt-get install g++)",
-            );
+            skip(&names.join(", "), "libFuzzer needs a C++ compiler (apt-get install g++)");
             return Ok(true);
         }
         let program = build()?;
@@ -130,7 +122,7 @@ fn build() -> Result<PathBuf> {
     let mut cargo = cargo(&["build", "--release", "--package", "hugekit-fuzz"]);
     cargo.args(["--features", "engine", "--bin", "fuzz", "--target", &triple]);
     cargo.env("CARGO_TARGET_DIR", &target_dir);
-    succeed(cargo.env("CARGO_ENCODED_RUSTFLAGS", RUSTFLAGS.join("\x1f")))?;
+    succeed(cargo.env("CARGO_ENCODED_RUSTFLAGS", RUSTFLAGS.replace(' ', "\x1f")))?;
     Ok(target_dir.join(triple).join("release/fuzz"))
 }
 

@@ -1,10 +1,9 @@
 //! `cargo xtask test`, `check` and `ci`: the parts of parts.toml, one after the other, each within its time.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, pipe};
+use std::io::pipe;
 use std::process::{Command, Stdio};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread;
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -12,7 +11,7 @@ use clap::Args;
 use serde::Deserialize;
 
 use crate::count::Count;
-use crate::run::{may_install, passes, permit_install, root};
+use crate::run::{self, may_install, passes, permit_install, root};
 use crate::settings::Settings;
 
 /// The exit status of coreutils' `timeout` after the time is over.
@@ -195,16 +194,11 @@ impl Part {
         drop(command);
         let mut child = child?;
         crate::settings::end_on_signals(child.id());
-        let (sender, lines) = mpsc::channel();
-        thread::spawn(move || {
-            let lines = BufReader::new(output).split(b'\n').map_while(Result::ok);
-            lines.map(|line| sender.send(line)).take_while(Result::is_ok).last()
-        });
+        let lines = run::lines(output);
         let (mut counted, mut quiet) = (Count::default(), 0);
         while quiet < QUIET_SECONDS {
             match lines.recv_timeout(Duration::from_secs(1)) {
                 Ok(printed) => {
-                    let printed = String::from_utf8_lossy(&printed);
                     println!("{printed}");
                     counted.read(&printed);
                 }

@@ -2,17 +2,16 @@
 
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::count::skip;
 use crate::environment::{Environment, python};
-use crate::run::{self, crate_folder, only_file, output, target_dir};
+use crate::run::{self, crate_folder, output, target_dir};
 
-const REQUIREMENTS: [&str; 6] =
-    ["maturin>=1.9,<2", "mypy>=1.15", "numpy>=1.24", "pytest>=8", "tqdm>=4", "xxhash>=3"];
+const REQUIREMENTS: &str = "maturin>=1.9,<2 mypy>=1.15 numpy>=1.24 pytest>=8 tqdm>=4 xxhash>=3";
 
 /// redis-py, with which the tests of `apps/kv_store` speak to it.
-const REDIS: [&str; 1] = ["redis>=8,<9"];
+const REDIS: &str = "redis>=8,<9";
 
 /// Builds the package and runs its tests.
 pub(crate) fn test() -> Result<bool> {
@@ -22,7 +21,7 @@ pub(crate) fn test() -> Result<bool> {
         return Ok(true);
     }
     let place = target_dir("python");
-    let environment = Environment { folder: place.join("venv"), requirements: &REQUIREMENTS };
+    let environment = Environment { folder: place.join("venv"), requirements: REQUIREMENTS };
     if let Err(error) = environment.make() {
         skip("Python", &format!("{error:#}"));
         return Ok(true);
@@ -33,7 +32,8 @@ pub(crate) fn test() -> Result<bool> {
     maturin.args(["build", "--quiet", "--profile", "dev", "--out"]).arg(&wheels);
     output(maturin.current_dir(crate_folder("hugekit-py")))?;
     let install = ["install", "--quiet", "--force-reinstall", "--no-deps"];
-    output(environment.pip().args(install).arg(only_file(&wheels)?))?;
+    let wheel = wheels.read_dir()?.next().context("maturin has built no wheel")??.path();
+    output(environment.pip().args(install).arg(wheel))?;
     let mut pytest = environment.command("python");
     pytest.args(["-m", "pytest", "-q", "-rs", "--color=no"]);
     run::passes(pytest.arg(crate_folder("hugekit-py").join("tests")))
@@ -41,5 +41,5 @@ pub(crate) fn test() -> Result<bool> {
 
 /// An environment with redis-py, where the tests look for it.
 pub(crate) fn fetch_redis() -> Result<()> {
-    Environment { folder: target_dir("redis/python"), requirements: &REDIS }.make()
+    Environment { folder: target_dir("redis/python"), requirements: REDIS }.make()
 }

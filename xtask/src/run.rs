@@ -1,7 +1,10 @@
 //! Starting other programs, and the folders of this repository.
 
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
@@ -53,15 +56,10 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
 
 /// The compiler's name for this machine.
 pub(crate) fn host() -> Result<String> {
-    let said = rustc(&["-vV"])?;
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let said = output(Command::new(rustc).arg("-vV"))?;
     let host = said.lines().find_map(|line| line.strip_prefix("host: "));
     host.map(str::to_owned).context("rustc does not say what it runs on")
-}
-
-/// The compiler's output.
-pub(crate) fn rustc(arguments: &[&str]) -> Result<String> {
-    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    Ok(output(Command::new(rustc).args(arguments))?.trim().to_owned())
 }
 
 /// Runs a command that prints for the user; it must succeed.
@@ -92,17 +90,21 @@ pub(crate) fn said(command: &mut Command) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
+/// Each line as soon as it is written; the channel ends with the output.
+pub(crate) fn lines(output: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, lines) = mpsc::channel();
+    thread::spawn(move || {
+        let lines = BufReader::new(output).split(b'\n').map_while(Result::ok);
+        let text = lines.map(|line| String::from_utf8_lossy(&line).into_owned());
+        text.map(|line| sender.send(line)).take_while(Result::is_ok).last()
+    });
+    lines
+}
+
 /// Empties a folder, or makes it.
 pub(crate) fn fresh(folder: PathBuf) -> Result<PathBuf> {
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder)
         .with_context(|| format!("cannot make {}", folder.display()))?;
     Ok(folder)
-}
-
-/// The file of a folder that has one.
-pub(crate) fn only_file(folder: &Path) -> Result<PathBuf> {
-    let entries = std::fs::read_dir(folder)?.collect::<std::io::Result<Vec<_>>>()?;
-    ensure!(entries.len() == 1, "{} has {} files", folder.display(), entries.len());
-    Ok(entries[0].path())
 }

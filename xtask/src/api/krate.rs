@@ -10,19 +10,8 @@ use super::{Listing, describe, signature};
 use crate::run;
 
 /// Kinds that count as items.
-const ITEMS: [&str; 11] = [
-    "function",
-    "struct",
-    "enum",
-    "union",
-    "trait",
-    "constant",
-    "assoc_const",
-    "static",
-    "type_alias",
-    "macro",
-    "proc_macro",
-];
+const ITEMS: &str =
+    "function struct enum union trait constant assoc_const static type_alias macro proc_macro";
 
 /// Descriptions by the crates' names.
 pub(super) struct Crates(BTreeMap<String, Value>);
@@ -43,10 +32,8 @@ impl Crates {
             let packages = metadata["packages"].as_array().into_iter().flatten();
             let found = packages.into_iter().find(|package| package["name"] == name.as_str());
             let needed = found.context("a package of this workspace")?["dependencies"].as_array();
-            let ours = needed
-                .into_iter()
-                .flatten()
-                .filter(|needed| needed["path"].is_string() && needed["kind"].is_null());
+            let ours = |needed: &&Value| needed["path"].is_string() && needed["kind"].is_null();
+            let ours = needed.into_iter().flatten().filter(ours);
             next.extend(ours.filter_map(|needed| needed["name"].as_str().map(str::to_owned)));
             if let Entry::Vacant(entry) = crates.entry(name.replace('-', "_")) {
                 entry.insert(describe(&name)?);
@@ -99,7 +86,7 @@ impl Crates {
         let root = item.of["root"].to_string();
         let id = format!("{} {}", item.of["index"][root]["name"], item.value["id"]);
         let is_new = listing.counted.insert(id);
-        listing.items += usize::from(is_new && ITEMS.contains(&kind));
+        listing.items += usize::from(is_new && ITEMS.split(' ').any(|item| item == kind));
         for parts in [&inner["items"], &inner["variants"], &inner["kind"]["plain"]["fields"]] {
             for part in item.all(parts) {
                 self.item(part, path, listing)?;
@@ -116,9 +103,7 @@ impl Crates {
             let is_written = inner["is_synthetic"] == false && inner["blanket_impl"].is_null();
             let is_written = is_written && inner["trait"]["path"] != "StructuralPartialEq";
             match inner["trait"]["path"].as_str() {
-                Some(name) if is_written => {
-                    traits.extend(name.rsplit("::").next());
-                }
+                Some(name) if is_written => traits.extend(name.rsplit("::").next()),
                 Some(_) => {}
                 None => {
                     let items = implementation.all(&inner["items"]).into_iter();

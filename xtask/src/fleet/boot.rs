@@ -25,12 +25,9 @@ pub(super) struct Files {
 #[derive(Debug, Default)]
 pub(super) struct Built(BTreeMap<(String, String, bool), PathBuf>);
 
-/// The programs of both architectures, built once.
+/// The programs of x86-64 and of aarch64, built once.
 #[derive(Debug, Default)]
-pub(super) struct Programs {
-    x86_64: Option<Built>,
-    arm: Option<Built>,
-}
+pub(super) struct Programs([Option<Built>; 2]);
 
 /// The emulator of a kernel's architecture.
 pub(super) fn qemu(kernel: &Kernel) -> Result<Package> {
@@ -69,7 +66,7 @@ impl Programs {
         if guest.runs.iter().any(|run| run.becomes(guest).is_some()) {
             add_program(&stage, "/xtask", &std::env::current_exe()?)?;
         }
-        let built = self.built(guest.kernel.arm)?;
+        let built = self.built(guest)?;
         let files: BTreeMap<_, _> = guest.runs.iter().map(|run| (run.file(), run)).collect();
         for (file, run) in files {
             add_program(&stage, &file, built.path(run)?)?;
@@ -79,8 +76,10 @@ impl Programs {
         Ok(Files { folder, kernel, qemu })
     }
 
-    fn built(&mut self, arm: bool) -> Result<&Built> {
-        let cell = if arm { &mut self.arm } else { &mut self.x86_64 };
+    /// All that guests of this kind run. Those that run nothing but `hugekit` get it as users do, optimised.
+    pub(super) fn built(&mut self, guest: &Guest) -> Result<&Built> {
+        let arm = guest.kernel.arm;
+        let cell = &mut self.0[usize::from(arm)];
         if let Some(built) = cell {
             return Ok(built);
         }
@@ -88,8 +87,11 @@ impl Programs {
         let messages = if arm {
             crate::aarch64::build_tests(&["hugekit", "hugekit-cli", "hugekit-soak"])?
         } else {
-            // All of the workspace, so that these are the files that `cargo test --workspace` has made.
-            let mut cargo = run::cargo(&["test", "--workspace", "--no-run"]);
+            let mut cargo = run::cargo(match guest.runs.iter().all(Run::is_command) {
+                true => &["build", "--release", "--package", "hugekit-cli"],
+                // All of the workspace, so that these are the files that `cargo test --workspace` has made.
+                false => &["test", "--workspace", "--no-run"],
+            });
             cargo.arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit());
             run::output(&mut cargo)?
         };
@@ -117,20 +119,16 @@ impl Built {
     }
 
     /// The file of a program of the table: see fleet.toml.
-    fn path(&self, run: &Run) -> Result<&PathBuf> {
+    pub(super) fn path(&self, run: &Run) -> Result<&PathBuf> {
         let name = run.program.as_str();
-        let is = |package: &str, target: &str, is_test: bool| match (
-            name,
-            name.strip_suffix(".units"),
-        ) {
-            ("doctor" | "lab", _) => package == "hugekit-cli" && target == "hugekit" && !is_test,
-            ("soak", _) => target == "hugekit-soak" && !is_test,
-            (_, Some(of)) => target == of.replace('-', "_") && is_test,
-            (test, None) => target == test && is_test,
+        let units = name.strip_suffix(".units").map(|of| of.replace('-', "_"));
+        let is = |(package, target, is_test): &&(String, String, bool)| match name {
+            _ if run.is_command() => package == "hugekit-cli" && target == "hugekit" && !is_test,
+            "soak" => target == "hugekit-soak" && !is_test,
+            test => target == units.as_deref().unwrap_or(test) && *is_test,
         };
-        let mut found =
-            self.0.iter().filter(|((package, target, is_test), _)| is(package, target, *is_test));
-        Ok(found.next().with_context(|| format!("cargo has built no {name}"))?.1)
+        let found = self.0.keys().find(is).map(|key| &self.0[key]);
+        found.with_context(|| format!("cargo has built no {name}"))
     }
 }
 
@@ -191,10 +189,7 @@ mod tests {
     #[test]
     fn libraries_are_read_of_what_ldd_prints() {
         let printed = "\tlinux-vdso.so.1 (0x7f)\n\tlibc.so.6 => /lib/libc.so.6 (0x7f)\n\t/lib64/ld.so (0x7f)\n";
-        assert_eq!(
-            libraries(printed).into_iter().collect::<Vec<_>>(),
-            ["/lib/libc.so.6", "/lib64/ld.so"]
-        );
+        assert!(libraries(printed).into_iter().eq(["/lib/libc.so.6", "/lib64/ld.so"]));
         assert!(libraries("\tstatically linked\n").is_empty());
     }
 
@@ -216,10 +211,8 @@ mod tests {
         let path =
             |run: &str| built.path(&Run::from(run.to_owned())).map(|path| path.to_str().unwrap());
         assert_eq!(path("pool any_steps").unwrap(), "/t/pool");
-        assert_eq!(
-            (path("doctor").unwrap(), path("hugekit-bulk.units").unwrap()),
-            ("/t/cli", "/t/bulk")
-        );
+        assert_eq!(path("doctor").unwrap(), "/t/cli");
+        assert_eq!(path("hugekit-bulk.units").unwrap(), "/t/bulk");
         assert!(path("units").is_err());
     }
 }

@@ -13,6 +13,8 @@ use crate::fetch::Package;
 pub(super) struct Table {
     /// The guests that every change's tests boot.
     pub(super) ci: Vec<String>,
+    /// Guests that differ in their kernels only, the oldest first.
+    pub(super) compared: Vec<String>,
     kernels: BTreeMap<String, Kernel>,
     runs: BTreeMap<String, Vec<Run>>,
     pub(super) guest: Vec<Guest>,
@@ -54,7 +56,7 @@ pub(super) enum Beside {
     Merging,
 }
 
-/// A guest: a row of the table.
+/// A guest: a row of the table, which describes the fields in its `[default]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Guest {
@@ -65,29 +67,23 @@ pub(super) struct Guest {
     pub(super) kernel_name: String,
     #[serde(skip)]
     pub(super) kernel: Kernel,
-    /// A CPU model of QEMU's. Emulated, it lacks what TCG cannot do.
     pub(super) cpu: String,
     pub(super) cpus: usize,
-    /// Memory; each node has an equal part of it and of the CPUs.
     pub(super) mib: usize,
     pub(super) nodes: usize,
-    /// Huge pages that the kernel reserves at boot.
     pub(super) reserved_2m: usize,
     pub(super) reserved_1g: usize,
     pub(super) thp: String,
     pub(super) shmem_thp: String,
     pub(super) swap_mib: usize,
     pub(super) rights: Rights,
-    /// Files below `/proc` or `/sys`, and what is written there before anything runs.
     pub(super) settings: Vec<[String; 2]>,
     pub(super) beside: Vec<Beside>,
-    /// Counters that the kernel must have moved at the end: a file, and the word that the counter's line begins with.
     pub(super) counters: Vec<String>,
     #[serde(rename = "runs")]
     pub(super) runs_name: String,
     #[serde(skip)]
     pub(super) runs: Vec<Run>,
-    /// What is not run, and why: counted as skipped.
     pub(super) left_out: Vec<String>,
 }
 
@@ -152,9 +148,14 @@ impl Run {
         std::iter::once(&self.program).chain(said).cloned().collect::<Vec<_>>().join(" ")
     }
 
+    /// Whether it is the command `hugekit`.
+    pub(super) fn is_command(&self) -> bool {
+        ["doctor", "lab"].contains(&self.program.as_str())
+    }
+
     /// Whether it counts tests itself.
     pub(super) fn is_tests(&self) -> bool {
-        !["doctor", "lab", "soak"].contains(&self.program.as_str())
+        !self.is_command() && self.program != "soak"
     }
 
     /// Whether it takes snapshots of private memory, which are refused for memory that may be merged.
@@ -164,8 +165,7 @@ impl Run {
 
     /// The program's file in the guest.
     pub(super) fn file(&self) -> String {
-        let is_command = ["doctor", "lab"].contains(&self.program.as_str());
-        format!("/{}", if is_command { "hugekit" } else { &self.program })
+        format!("/{}", if self.is_command() { "hugekit" } else { &self.program })
     }
 
     /// The line of the guest's script that runs it, within many times what it takes emulated on a busy machine.
@@ -174,6 +174,7 @@ impl Run {
         words.extend(match self.program.as_str() {
             "doctor" => vec!["doctor --json".to_owned()],
             // With as few rounds as there can be: no figure is judged.
+            "lab" if self.arguments.iter().any(|word| word == "--json") => vec!["lab".to_owned()],
             "lab" => vec!["lab --quick --no-record --rounds 2".to_owned()],
             "soak" => Vec::new(),
             _ => vec![format!("--include-ignored --test-threads={}", guest.cpus)],
@@ -247,12 +248,8 @@ mod tests {
         for guest in &table.guest {
             let runs: BTreeSet<_> = guest.runs.iter().map(Run::name).collect();
             assert_eq!(runs.len(), guest.runs.len(), "{}", guest.name);
-            assert_eq!(
-                (guest.cpus % guest.nodes, guest.mib % guest.nodes),
-                (0, 0),
-                "{}",
-                guest.name
-            );
+            let rests = (guest.cpus % guest.nodes, guest.mib % guest.nodes);
+            assert_eq!(rests, (0, 0), "{}", guest.name);
         }
     }
 
@@ -263,18 +260,12 @@ mod tests {
             let guest = table.guest.iter().find(|row| row.name == guest).unwrap();
             Run::from(run.to_owned()).line(guest)
         };
-        assert_eq!(
-            line("small", "lab clear"),
-            "run 'lab clear' 1200 /hugekit lab --quick --no-record --rounds 2 clear"
-        );
-        assert!(
-            line("user", "region")
-                .ends_with("su -s /bin/sh -c '/region --include-ignored --test-threads=2' user")
-        );
+        let quick = "run 'lab clear' 1200 /hugekit lab --quick --no-record --rounds 2 clear";
+        assert_eq!(line("small", "lab clear"), quick);
+        let as_user = "su -s /bin/sh -c '/region --include-ignored --test-threads=2' user";
+        assert!(line("user", "region").ends_with(as_user));
         assert!(line("restless", "fork x").contains("/xtask become --merged /fork"));
-        assert!(
-            line("restless", "snapshot --skip=a")
-                .starts_with("run 'snapshot' 1200 /snapshot --include")
-        );
+        let skipping = line("restless", "snapshot --skip=a");
+        assert!(skipping.starts_with("run 'snapshot' 1200 /snapshot --include"));
     }
 }

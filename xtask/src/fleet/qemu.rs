@@ -1,11 +1,8 @@
 //! The emulator: how a guest is described to it, and how it is watched.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::io::Write;
 use std::process::{Child, Stdio};
-use std::sync::mpsc::{self, Receiver};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -14,6 +11,7 @@ use hugekit_programs::Emulator;
 use super::boot::Files;
 use super::guest::Guest;
 use super::report::{Pace, Report};
+use crate::run;
 
 /// What executes the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -51,12 +49,14 @@ pub(super) fn run(guest: &Guest, accelerator: Accelerator, files: &Files) -> Res
     let errors = File::create(files.folder.join("qemu.log"))?;
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors).spawn();
     let mut running = Running(child.context("cannot start the emulator")?);
-    let lines = running.lines(&files.folder.join("results.log"))?;
+    let lines = run::lines(running.0.stdout.take().context("the output was asked for")?);
+    let mut log = File::create(files.folder.join("results.log"))?;
     let mut report = Report::default();
     let mut bound = if accelerator == Accelerator::Kvm { BOOT_KVM } else { BOOT_TCG };
     let mut since = Instant::now();
     while !report.is_whole {
         let Ok(line) = lines.recv_timeout(bound.saturating_sub(since.elapsed())) else { break };
+        writeln!(log, "{}", line.trim_end_matches('\r'))?;
         bound = match report.read(&line) {
             Pace::Output => continue,
             Pace::Begins => Duration::from_secs(super::SECONDS) + GRACE,
@@ -69,7 +69,7 @@ pub(super) fn run(guest: &Guest, accelerator: Accelerator, files: &Files) -> Res
 }
 
 /// The emulator's arguments, for the folder of the guest's files.
-fn arguments(guest: &Guest, accelerator: Accelerator) -> String {
+pub(super) fn arguments(guest: &Guest, accelerator: Accelerator) -> String {
     let Guest { cpu, cpus, mib, swap_mib, .. } = guest;
     let is_arm = guest.kernel.arm;
     let (accel, cpu) = match accelerator {
@@ -134,25 +134,6 @@ fn command_line(guest: &Guest) -> String {
 /// An emulator that ends when this value is dropped.
 #[derive(Debug)]
 struct Running(Child);
-
-impl Running {
-    /// What the guest says, line by line, which is kept in a file, too.
-    fn lines(&mut self, log: &Path) -> Result<Receiver<String>> {
-        let output = self.0.stdout.take().context("the output was asked for")?;
-        let mut log = File::create(log)?;
-        let (sender, receiver) = mpsc::channel();
-        thread::spawn(move || {
-            for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
-                let line = String::from_utf8_lossy(&line).into_owned();
-                let _ = writeln!(log, "{}", line.trim_end_matches('\r'));
-                if sender.send(line).is_err() {
-                    break;
-                }
-            }
-        });
-        Ok(receiver)
-    }
-}
 
 impl Drop for Running {
     fn drop(&mut self) {

@@ -16,9 +16,7 @@ const HEAD: &str =
 
 /// Keeps the counts of a guest's run.
 pub(super) fn keep(guest: &Guest, release: &str, count: &Count) -> Result<()> {
-    let path = path(guest);
-    fs::write(&path, row(guest, release, count))
-        .with_context(|| format!("cannot write {}", path.display()))
+    Ok(fs::write(path(guest), row(guest, release, count))?)
 }
 
 /// Writes the table of all guests into docs/fleet.md. A guest without a run here keeps its row.

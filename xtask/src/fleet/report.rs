@@ -53,20 +53,21 @@ impl Report {
                 return Pace::Begins;
             }
             Some(("end", text)) if status(text).is_some() => {
-                self.ran.iter_mut().last().into_iter().for_each(|ran| ran.status = status(text));
+                self.last(|ran| ran.status = status(text));
             }
             Some(("off", "")) => self.is_whole = true,
             _ => {
-                let output = line.strip_prefix("| ").unwrap_or(line).to_owned();
-                self.ran
-                    .iter_mut()
-                    .last()
-                    .into_iter()
-                    .for_each(|ran| ran.output.push(output.clone()));
+                let output = line.strip_prefix("| ").unwrap_or(line);
+                self.last(|ran| ran.output.push(output.to_owned()));
                 return Pace::Output;
             }
         }
         Pace::Soon
+    }
+
+    /// Changes the command that was begun last, if one was.
+    fn last(&mut self, change: impl FnMut(&mut Ran)) {
+        self.ran.last_mut().into_iter().for_each(change);
     }
 
     fn differ(&mut self, difference: String) {
@@ -147,10 +148,8 @@ mod tests {
         let [pool, units] = &report.ran[..] else { panic!("two commands, not {:?}", report.ran) };
         assert_eq!((pool.name.as_str(), pool.status), ("pool --quiet", Some(0)));
         assert_eq!(pool.output, ["test a ... ok", ""]);
-        assert_eq!(
-            (units.status, units.output.len(), &units.output[0][..]),
-            (Some(101), 3, "@end of a line")
-        );
+        assert_eq!((units.status, units.output.len()), (Some(101), 3));
+        assert_eq!(units.output[0], "@end of a line");
         assert_eq!(report.differences.len(), 2);
         assert!(report.is_whole);
     }

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::os::unix::process::CommandExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -136,13 +137,16 @@ impl Shared {
     }
 }
 
-/// A child that does `work` and ends; it has failed if `work` says so. `work` neither allocates nor takes
-/// locks, which another thread may have held. `len` is the memory that it is about.
+/// A child that does `work` and ends; it has failed if `work` says so or panics. `work` takes no lock that another
+/// thread may have held, and allocates only while no other thread runs, or if the C library's allocator bears that,
+/// as glibc's. `len` is the memory that it is about.
 pub(crate) fn process(len: Size, work: impl FnOnce() -> bool) -> Result<Child, LabError> {
     let parent = getpid();
-    // SAFETY: the child does `work`, which needs no lock, and then `_exit`, which needs none either.
+    // SAFETY: the child does `work`, which takes no lock that a thread of the parent holds, and then `_exit`, which takes none.
     let child = unsafe { libc::fork() };
     if child == 0 {
+        // A panic would go on in the caller, which is the parent's.
+        let work = || catch_unwind(AssertUnwindSafe(work)).unwrap_or(false);
         let succeeded = end_with(parent, Signal::KILL).is_ok() && work();
         let status = if succeeded { libc::EXIT_SUCCESS } else { libc::EXIT_FAILURE };
         // SAFETY: `_exit` has no precondition; it runs no destructors and flushes no buffers.
@@ -255,6 +259,14 @@ mod tests {
         // SAFETY: ends the child.
         let (child, _) = shared.child(|_| unsafe { libc::_exit(3) }).unwrap();
         assert!(child.wait().unwrap_err().to_string().starts_with("cannot fork a process"));
+    }
+
+    #[test]
+    fn child_that_panics_has_failed_and_runs_nothing_of_its_parents() {
+        // No hook, whose lock another thread of the parent may hold.
+        let child = process(Size(0), || std::panic::resume_unwind(Box::new(())));
+        let error = child.unwrap().wait().unwrap_err();
+        assert!(matches!(error, LabError::Fork { .. }), "{error}");
     }
 
     #[test]

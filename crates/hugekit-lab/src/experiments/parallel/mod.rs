@@ -5,6 +5,7 @@
 //! to give), and what a job costs where it does not pay off.
 
 mod gigantic;
+mod nodes;
 
 use std::thread;
 use std::time::Instant;
@@ -101,6 +102,8 @@ fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     experiment.add("small", small)?;
     let gigantic = gigantic::measure(bench, most);
     experiment.add("gigantic pages", gigantic)?;
+    let nodes = nodes::measure(bench);
+    experiment.add("nodes", nodes)?;
     Ok(experiment)
 }
 

@@ -12,15 +12,20 @@ use std::time::Instant;
 use hugekit_bulk::arch::{ClearRoutine, CopyRoutine, clear_routine, copy_routine};
 use hugekit_machine::Root;
 
+use super::STRINGS;
 use crate::LabError;
 use crate::experiments::Bench;
+use crate::experiments::bench::left_out;
 use crate::machine::memory::why_no_thp;
 use crate::measure::part::Part;
 use crate::record::{Ratio, Unit};
 use crate::size::{GIB, MIB, Size};
 use crate::workloads::anonymous::{Anonymous, Pages};
 
-const SIZES: [usize; 2] = [16 * MIB, 128 * MIB];
+const SIZES: [usize; 3] = [16 * MIB, 128 * MIB, PUBLISHED];
+
+/// The largest published size. A sample of it takes about a second, so there are few.
+const PUBLISHED: usize = 4 * GIB;
 
 /// Bytes that a sample moves at least.
 const SAMPLE_BYTES: usize = 128 * MIB;
@@ -29,8 +34,9 @@ const SAMPLE_BYTES: usize = 128 * MIB;
 const TOLERANCE: f64 = 0.1;
 
 /// perf's operation and function, and the same instruction of ours.
-const CONTENDERS: [(&str, &str, &str); 3] = [
+const CONTENDERS: [(&str, &str, &str); 4] = [
     ("memset", "x86-64-stosb", "rep_stosb"),
+    ("memset", "x86-64-stosq", "rep_stosq"),
     ("memset", "default", "memset"),
     ("memcpy", "x86-64-movsb", "rep_movsb"),
 ];
@@ -64,7 +70,18 @@ impl Workload {
                 pages,
             })
         };
-        buffers.filter(|(size, _)| 2 * size <= memory).flat_map(on).collect()
+        let all = buffers.flat_map(on);
+        all.filter(|one: &Self| one.bytes() <= memory && one.is_short()).collect()
+    }
+
+    /// Of its buffers.
+    fn bytes(self) -> usize {
+        if self.operation == "memcpy" { 2 * self.size } else { self.size }
+    }
+
+    /// Of the largest size only the published instructions are measured, on pages that are soon populated.
+    fn is_short(self) -> bool {
+        self.size < PUBLISHED || self.pages == Pages::Thp && STRINGS.contains(&self.ours)
     }
 
     fn label(self) -> String {
@@ -72,7 +89,7 @@ impl Workload {
     }
 
     const fn loops(self) -> usize {
-        SAMPLE_BYTES / self.size
+        SAMPLE_BYTES.div_ceil(self.size)
     }
 
     /// GiB/s of perf's.
@@ -92,12 +109,10 @@ impl Workload {
 
     /// GiB/s of ours, in memory that was written before.
     fn by_us(self) -> Result<f64, LabError> {
-        let mut memory = Anonymous::new(self.pages, 2 * self.size)?;
+        let mut memory = Anonymous::new(self.pages, self.bytes())?;
         let (dst, src) = memory.bytes().split_at_mut(self.size);
         dst.fill(1);
-        if self.operation == "memcpy" {
-            src.fill(1);
-        }
+        src.fill(1);
         let start = Instant::now();
         for _ in 0..self.loops() {
             self.once(std::hint::black_box(dst), src);
@@ -108,11 +123,11 @@ impl Workload {
 
     #[allow(unsafe_code)]
     fn once(self, dst: &mut [u8], src: &[u8]) {
-        assert_eq!(src.len(), dst.len());
+        assert!(src.len() == dst.len() || self.operation == "memset");
         let (to, from, len) = (dst.as_mut_ptr(), src.as_ptr(), dst.len());
         let clear = clear_routine(self.ours).filter(|routine| routine.is_available());
         let copy = copy_routine(self.ours).filter(|routine| routine.is_available());
-        // SAFETY: `len` bytes, borrowed mutably, and as many of another slice; the routines are available.
+        // SAFETY: `len` bytes, borrowed mutably, and for a copy as many of another slice; the routines are available.
         let unfenced = unsafe {
             clear
                 .map(|routine| routine.run(to, len))
@@ -154,7 +169,8 @@ pub(super) fn measure(bench: &mut Bench<'_>, share: f64) -> Result<Part, LabErro
         return Ok(Part::notice(missing));
     }
     let thp = bench.allow_thp()?;
-    let workloads = Workload::all(bench.arena()?.len(), thp);
+    let memory = bench.arena()?.len().min(bench.available_memory()?);
+    let workloads = Workload::all(memory, thp);
     let rounds = bench.long_rounds(share, 8);
     rounds.observer.begin("stores perf bench");
     let names =
@@ -171,6 +187,9 @@ pub(super) fn measure(bench: &mut Bench<'_>, share: f64) -> Result<Part, LabErro
     if !thp {
         let why = why_no_thp(&Root::default());
         part.notices.push(format!("perf bench on huge pages left out: {why}"));
+    } else if memory < PUBLISHED {
+        let published = Size(PUBLISHED).to_string();
+        part.notices.push(left_out(&format!("perf bench of {published}"), PUBLISHED, memory));
     }
     part.notices.extend(agreement(&part.ratios));
     Ok(part)
@@ -222,10 +241,22 @@ mod tests {
             labels.dedup();
             labels
         };
-        assert_eq!(labels(16 * MIB, true), [""; 0]);
+        assert_eq!(labels(8 * MIB, true), [""; 0]);
         let base = Size(Pages::Base.size());
         assert_eq!(labels(32 * MIB, false), [format!("16MiB-{base}-pages")]);
         assert_eq!(labels(GIB, true).len(), 4);
+        assert_eq!(labels(4 * GIB, false).len(), 2);
+        assert_eq!(labels(4 * GIB, true).len(), 4 + usize::from(cfg!(target_arch = "x86_64")));
+    }
+
+    #[test]
+    fn copies_have_twice_the_memory_and_the_largest_buffer_is_cleared_by_published_instructions() {
+        let is_x86 = cfg!(target_arch = "x86_64");
+        let copies = |memory| Workload::all(memory, true).iter().any(|one| one.ours == "rep_movsb");
+        assert_eq!((copies(16 * MIB), copies(32 * MIB)), (false, is_x86));
+        let all = Workload::all(usize::MAX, true).into_iter();
+        let largest: Vec<_> = all.filter(|one| one.size == PUBLISHED).map(|one| one.ours).collect();
+        assert_eq!(largest, if is_x86 { &STRINGS[..] } else { &[] });
     }
 
     #[test]
