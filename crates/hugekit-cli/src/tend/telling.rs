@@ -33,7 +33,8 @@ impl Telling {
         match self.passes.insert(status.pid, now) {
             Some(before) if before.last == *last => Some(words::of_forks(status)),
             Some(before) if last.collapsed == 0 && before.hindrance == hindrance => None,
-            _ => Some(words::of_status(status, last, self.cost)),
+            Some(_) => Some(words::of_later_pass(status, last, self.cost)),
+            None => Some(words::of_first_pass(status, last, self.cost)),
         }
     }
 }

@@ -17,14 +17,22 @@ pub(super) fn of_forks(status: &Status) -> String {
     wrap(&line, COLUMNS).join("\n  ")
 }
 
-/// After a pass of `hugekit tend`.
-pub(super) fn of_status(status: &Status, pass: &PassReport, cost: Option<ForkCost>) -> String {
-    let name = format!("{} ({}), pass {}", status.name, status.pid, status.passes);
+/// After the first pass of `hugekit tend` over a process.
+pub(super) fn of_first_pass(status: &Status, pass: &PassReport, cost: Option<ForkCost>) -> String {
+    list(&headline_of(status, pass), &entries(pass, cost))
+}
+
+/// After a later one. The memory that is left out has been told, but not all that the kernel refuses.
+pub(super) fn of_later_pass(status: &Status, pass: &PassReport, cost: Option<ForkCost>) -> String {
     let mut entries = entries(pass, cost);
-    if status.forks > 0 {
-        entries.insert(1.min(entries.len()), ("forks", forks(status)));
+    if pass.refused.is_empty() {
+        entries.retain(|&(name, _)| name != LEFT_OUT);
     }
-    list(&headline(&name, pass), &entries)
+    list(&headline_of(status, pass), &entries)
+}
+
+fn headline_of(status: &Status, pass: &PassReport) -> String {
+    headline(&format!("{} ({}), pass {}", status.name, status.pid, status.passes), pass)
 }
 
 /// After `hugekit tend --once`.
@@ -37,6 +45,8 @@ fn headline(name: &str, pass: &PassReport) -> String {
     format!("{name}: {huge} of {all} on huge pages after {:.1} s", pass.elapsed.as_secs_f64())
 }
 
+const LEFT_OUT: &str = "left out";
+
 type Entry = (&'static str, String);
 
 fn entries(pass: &PassReport, cost: Option<ForkCost>) -> Vec<Entry> {
@@ -45,7 +55,7 @@ fn entries(pass: &PassReport, cost: Option<ForkCost>) -> Vec<Entry> {
     if pass.collapsed > 0 {
         entries.push(("cost", costs(pass)));
     }
-    entries.extend(left_out(pass).into_iter().map(|reason| ("left out", reason)));
+    entries.extend(left_out(pass).into_iter().map(|reason| (LEFT_OUT, reason)));
     entries.extend(pass.hindrance.as_ref().map(|why| ("ended early", why.to_string())));
     entries
 }
@@ -65,7 +75,8 @@ fn costs(pass: &PassReport) -> String {
         bytes => format!(", {} of holes filled", Size(bytes as usize)),
     };
     let (cpu, longest) = (pass.cpu.as_secs_f64(), millis(pass.longest));
-    format!("{} ranges moved, {cpu:.2} s of CPU time, longest {longest}{grown}", pass.collapsed)
+    let ranges = plural(pass.collapsed, "range");
+    format!("{ranges} moved, {cpu:.2} s of CPU time, longest {longest}{grown}")
 }
 
 fn forks(status: &Status) -> String {
@@ -74,11 +85,11 @@ fn forks(status: &Status) -> String {
         Some(ForkTime::Estimated(took)) => format!(", the last in about {}", millis(took)),
         _ => String::new(),
     };
-    format!("{} seen{took}", plural(status.forks))
+    format!("{} seen{took}", plural(status.forks, "fork"))
 }
 
-fn plural(forks: u64) -> String {
-    if forks == 1 { "1 fork".to_owned() } else { format!("{forks} forks") }
+fn plural(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 fn millis(duration: Duration) -> String {
@@ -91,7 +102,8 @@ fn left_out(pass: &PassReport) -> Vec<String> {
         true => "with holes: not filled, because the group's memory limit cannot be read",
         false => "with too many holes (--density)",
     };
-    let refused = pass.refused.iter().map(|(reason, count)| format!("{count} ranges: {reason}"));
+    let refused =
+        pass.refused.iter().map(|(reason, count)| format!("{}: {reason}", plural(*count, "range")));
     let sparse = (pass.sparse, format!("in 2 MiB {holes}"));
     let edges = (pass.edges, "at the ends of mappings".to_owned());
     let swapped = (pass.swapped, "swapped out".to_owned());
@@ -139,10 +151,15 @@ mod tests {
         PassReport { before, after, collapsed: 1020, filled: 8192, ..PassReport::default() }
     }
 
+    /// Without the ends of lines.
+    fn joined(text: &str) -> String {
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
     #[test]
     fn pass_has_the_estimated_fork_time_before_and_after() {
-        let text = of_pass(&pass(), Some(cost()));
-        let fork = "fork  before about 52.4 ms, now about 2.2 ms; stays until the process ends";
+        let text = joined(&of_pass(&pass(), Some(cost())));
+        let fork = "fork before about 52.4 ms, now about 2.2 ms; stays until the process ends";
         assert!(text.contains(fork), "{text}");
         assert!(text.contains("1020 ranges moved") && text.contains("8KiB of holes filled"));
         assert!(!of_pass(&pass(), None).contains("fork"), "without a measurement");
@@ -187,9 +204,15 @@ mod tests {
             last_fork: Some(ForkTime::Told(Duration::from_millis(1234))),
             last: None,
         };
-        for text in [of_status(&status, &last, Some(cost())), of_forks(&status)] {
+        let first = of_first_pass(&status, &last, Some(cost()));
+        assert!(joined(&first).contains("redis-server-00 (2147483647), pass 1000:"), "{first}");
+        for text in [first, of_forks(&status)] {
             assert!(text.lines().all(|line| line.chars().count() <= COLUMNS), "{text}");
-            assert!(text.contains("1000 forks seen, the last in 1234.0 ms, as reported"), "{text}");
         }
+        let forks = "1000 forks seen, the last in 1234.0 ms, as reported";
+        assert!(joined(&of_forks(&status)).contains(forks));
+        assert!(!of_later_pass(&status, &last, None).contains("(MADV_NOHUGEPAGE)"));
+        last.refused = vec![(Refusal::NoHugePage, 1)];
+        assert!(of_later_pass(&status, &last, None).contains("1 range: no huge page is free"));
     }
 }
