@@ -1,4 +1,5 @@
-//! What `fork(2)` costs on this machine by entry of a page table, measured; and by that what it costs a process.
+//! The cost of `fork(2)` by entry of a page table, measured on this machine. The entries of a process then give an
+//! estimate of its fork time.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -12,8 +13,8 @@ use crate::mappings::Extent;
 use crate::own_memory::OwnMemory;
 use crate::thread_time::thread_cpu;
 
-/// Huge pages that a fork is measured with, and as much memory on base pages: enough for a fork to take several times
-/// what it takes without.
+/// Huge pages that a fork is measured with, and as much memory on base pages. A fork takes several times as long with
+/// them as without.
 const HUGE_PAGES: usize = 32;
 
 /// The median of this many forks is the time of a fork: the host delays some of them.

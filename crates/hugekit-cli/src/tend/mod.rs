@@ -33,7 +33,8 @@ use crate::text;
 /// fewer page-table entries for the kernel to copy. Private anonymous memory is collapsed 2 MiB at
 /// a time, within the limits below, and again when a forked child has ended. The bytes of a process
 /// do not change, but holes are filled with zeroes. Transparent huge pages need not be enabled.
-/// Needs Linux 6.1, and root or the capabilities `sys_ptrace` and `sys_nice`.
+/// Needs Linux 6.1, and root or the capabilities `sys_ptrace`, `sys_nice` and, for servers of other
+/// users, `dac_read_search`.
 ///
 /// A COMMAND runs as under a small init, so `hugekit tend -- COMMAND` can be a container's entry
 /// point: signals are passed on to it, orphans are reaped, and the exit status is the command's, or

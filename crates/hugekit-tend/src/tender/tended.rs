@@ -1,4 +1,4 @@
-//! One process that is tended, and what is known of it.
+//! One process that is tended, with its history.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -53,7 +53,7 @@ pub(crate) struct Tended {
     last_fork: Option<ForkTime>,
 }
 
-/// What is to be done for a process now.
+/// The next step for a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// It has ended, or started another program.
