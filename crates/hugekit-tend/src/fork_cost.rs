@@ -18,7 +18,7 @@ use crate::thread_time::thread_cpu;
 const HUGE_PAGES: usize = 32;
 
 /// The median of this many forks is the time of a fork: the host delays some of them.
-const FORKS: usize = 7;
+const FORKS: usize = 5;
 
 /// What a fork costs on this machine, whatever else it does.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -32,7 +32,7 @@ pub struct ForkCost {
 }
 
 impl ForkCost {
-    /// Measures forks of the calling process, which has 64 MiB more meanwhile: some twenty, of some tenths of a
+    /// Measures forks of the calling process, which has 64 MiB more meanwhile: fifteen, of a tenth of a
     /// second together. The process should be a small one, because its own memory is copied, too.
     ///
     /// Every page is written before each fork, as a server writes its data between two saves. A fork that follows
