@@ -30,7 +30,7 @@ pub struct ProcessReport {
 
 /// Examines a process.
 ///
-/// The forks' times are estimates, for which the calling process is forked some twenty times
+/// The forks' times are estimates, for which the calling process is forked fifteen times
 /// ([`ForkCost::measure`]).
 ///
 /// # Errors

@@ -105,7 +105,7 @@ impl TendError {
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
             Self::NotPermitted { .. } => {
-                Some("run as root, or with CAP_SYS_PTRACE and CAP_SYS_NICE")
+                Some("run as root, or with CAP_SYS_PTRACE, CAP_SYS_NICE and CAP_DAC_READ_SEARCH")
             }
             Self::SwitchedOff { .. } => {
                 Some("start it without PR_SET_THP_DISABLE (Redis: `disable-thp no`)")

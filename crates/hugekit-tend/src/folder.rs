@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
+use std::time::Duration;
 
 use rustix::fs::{Dir, Mode, OFlags, open, openat, readlinkat};
 
@@ -70,6 +71,13 @@ impl Folder {
         Ok(folder.flatten().filter_map(|entry| number(entry.file_name())).collect())
     }
 
+    /// How long its threads, taken together, were ready to run and had no CPU. `None` if the kernel does not count it.
+    pub(crate) fn waited_for_cpus(&self) -> Option<Duration> {
+        let of_task = |task| waited(&self.read(&format!("task/{task}/schedstat")).ok()?);
+        let tasks = self.numbers("task").ok()?;
+        tasks.into_iter().map(of_task).reduce(|sum, waited| Some(sum? + waited?))?
+    }
+
     /// Processes that it has started and that are still its children.
     pub(crate) fn children(&self) -> Vec<i32> {
         let of_task = |task| self.read(&format!("task/{task}/children")).unwrap_or_default();
@@ -93,8 +101,25 @@ fn value<'a>(status: &'a [u8], key: &str) -> Option<&'a [u8]> {
     status.split(|&byte| byte == b'\n').find_map(value).map(<[u8]>::trim_ascii)
 }
 
+/// `RAN WAITED SLICES`, the times in nanoseconds.
+fn waited(schedstat: &[u8]) -> Option<Duration> {
+    let waited = std::str::from_utf8(schedstat).ok()?.split_ascii_whitespace().nth(1)?;
+    waited.parse().ok().map(Duration::from_nanos)
+}
+
 /// Numbers of all processes.
 pub(crate) fn all() -> Vec<i32> {
     let Ok(folder) = std::fs::read_dir("/proc") else { return Vec::new() };
     folder.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wait_for_cpus_is_the_second_figure_of_schedstat() {
+        assert_eq!(waited(b"644962 2042096 2\n"), Some(Duration::from_nanos(2_042_096)));
+        assert_eq!(waited(b"0"), None);
+    }
 }

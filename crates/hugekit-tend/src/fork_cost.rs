@@ -1,24 +1,24 @@
-//! What `fork(2)` costs on this machine by entry of a page table, measured; and by that what it costs a process.
+//! The cost of `fork(2)` by entry of a page table, measured on this machine. The entries of a process then give an
+//! estimate of its fork time.
 #![allow(unsafe_code)]
 
 use std::io;
-use std::ptr::{self, NonNull};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hugekit::HUGE_PAGE_BYTES;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use rustix::param::page_size;
 use rustix::process::{Pid, WaitOptions, waitpid};
 
 use crate::mappings::Extent;
-use hugekit_sys::mapping::MADV_COLLAPSE;
+use crate::own_memory::OwnMemory;
+use crate::thread_time::thread_cpu;
 
-/// Huge pages that a fork is measured with, and as much memory on base pages: enough for a fork to take several times
-/// what it takes without.
+/// Huge pages that a fork is measured with, and as much memory on base pages. A fork takes several times as long with
+/// them as without.
 const HUGE_PAGES: usize = 32;
 
-/// The shortest of this many forks is the time of a fork by itself.
-const FORKS: usize = 7;
+/// The median of this many forks is the time of a fork: the host delays some of them.
+const FORKS: usize = 5;
 
 /// What a fork costs on this machine, whatever else it does.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -32,21 +32,30 @@ pub struct ForkCost {
 }
 
 impl ForkCost {
-    /// Measures forks of the calling process, which has 64 MiB more meanwhile: some twenty, of a tenth of a second
-    /// together. It should be a small one, because its own memory is copied, too.
+    /// Measures forks of the calling process, which has 64 MiB more meanwhile: fifteen, of a tenth of a
+    /// second together. The process should be a small one, because its own memory is copied, too.
+    ///
+    /// Every page is written before each fork, as a server writes its data between two saves. A fork that follows
+    /// another one without writes takes less than half as long, because the pages are write-protected already.
     ///
     /// # Errors
     /// The kernel gives no such memory, or no process.
     pub fn measure() -> io::Result<Self> {
-        let process = least_of_forks()?;
-        let memory = Memory::of_base_pages(HUGE_PAGES * HUGE_PAGE_BYTES)?;
-        let pages = HUGE_PAGES * (HUGE_PAGE_BYTES / page_size());
-        let base_page = least_of_forks()?.saturating_sub(process) / pages as u32;
-        let huge_page = match memory.collapse() {
-            true => least_of_forks()?.saturating_sub(process) / HUGE_PAGES as u32,
-            // To copy such an entry also takes a page table, to split it later: no more than the copy of that.
-            false => base_page * (HUGE_PAGE_BYTES / page_size()) as u32,
+        let process = median_of_forks(|| true)?.unwrap_or_default();
+        let memory = OwnMemory::of_base_pages(HUGE_PAGES * HUGE_PAGE_BYTES)?;
+        let of_memory = |time: Option<Duration>, entries: usize| {
+            time.map(|time| time.saturating_sub(process) / entries as u32)
         };
+        let write = || {
+            memory.touch_all();
+            true
+        };
+        let pages = HUGE_PAGES * (HUGE_PAGE_BYTES / page_size());
+        let base_page = of_memory(median_of_forks(write)?, pages).unwrap_or_default();
+        let on_huge_pages = median_of_forks(|| write() && memory.collapse())?;
+        // To copy such an entry also takes a page table, to split it later: no more than the copy of that.
+        let at_most = base_page * (HUGE_PAGE_BYTES / page_size()) as u32;
+        let huge_page = of_memory(on_huge_pages, HUGE_PAGES).unwrap_or(at_most);
         Ok(Self { process, base_page, huge_page })
     }
 
@@ -60,75 +69,33 @@ impl ForkCost {
     }
 }
 
-/// Of children that end at once.
-fn least_of_forks() -> io::Result<Duration> {
-    let mut least = Duration::MAX;
-    for _ in 0..FORKS {
-        let began = Instant::now();
-        // SAFETY: the child does nothing but end.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            // SAFETY: runs no destructor and takes no lock.
-            unsafe { libc::_exit(0) };
+/// `None` if one could not be prepared.
+fn median_of_forks(prepare: impl Fn() -> bool) -> io::Result<Option<Duration>> {
+    let mut times = [Duration::ZERO; FORKS];
+    for time in &mut times {
+        if !prepare() {
+            return Ok(None);
         }
-        least = least.min(began.elapsed());
-        let child = Pid::from_raw(child).filter(|child| child.as_raw_pid() > 0);
-        let child = child.ok_or_else(io::Error::last_os_error)?;
-        rustix::io::retry_on_intr(|| waitpid(Some(child), WaitOptions::empty()))?;
+        *time = time_of_fork()?;
     }
-    Ok(least)
+    times.sort_unstable();
+    Ok(Some(times[FORKS / 2]))
 }
 
-/// Private anonymous memory, aligned to huge pages.
-struct Memory {
-    mapping: NonNull<u8>,
-    mapped: usize,
-    start: NonNull<u8>,
-    len: usize,
-}
-
-impl Memory {
-    fn of_base_pages(len: usize) -> io::Result<Self> {
-        let mapped = len + HUGE_PAGE_BYTES;
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping, at an address of the kernel's choice.
-        let mapping =
-            unsafe { mmap_anonymous(ptr::null_mut(), mapped, access, MapFlags::PRIVATE) }?;
-        let mapping = NonNull::new(mapping.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        // SAFETY: within the mapping, which is longer by one huge page.
-        let start = unsafe { mapping.add(mapping.as_ptr().align_offset(HUGE_PAGE_BYTES)) };
-        let memory = Self { mapping, mapped, start, len };
-        memory.advise(Advice::LinuxNoHugepage)?;
-        for at in (0..len).step_by(page_size()) {
-            // SAFETY: within the mapping, of which no reference exists.
-            unsafe { start.add(at).write_volatile(1) };
-        }
-        memory.advise(Advice::LinuxHugepage)?;
-        Ok(memory)
+/// Of a child that ends at once. It is CPU time, so other programs that run meanwhile do not count.
+fn time_of_fork() -> io::Result<Duration> {
+    let began = thread_cpu();
+    // SAFETY: the child calls only `_exit`, which is async-signal-safe.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: runs no destructor and takes no lock.
+        unsafe { libc::_exit(0) };
     }
-
-    /// Whether all of it is on huge pages now.
-    fn collapse(&self) -> bool {
-        // SAFETY: the mapping's memory, of which no byte changes.
-        let done = unsafe { libc::madvise(self.start.as_ptr().cast(), self.len, MADV_COLLAPSE) };
-        done == 0
-    }
-
-    /// A kernel without transparent huge pages has no such advice.
-    fn advise(&self, advice: Advice) -> io::Result<()> {
-        // SAFETY: the mapping's memory, of which these advices change no byte.
-        match unsafe { madvise(self.start.as_ptr().cast(), self.len, advice) } {
-            Err(rustix::io::Errno::INVAL) => Ok(()),
-            advised => Ok(advised?),
-        }
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: what was mapped, of which no reference exists.
-        let _ = unsafe { munmap(self.mapping.as_ptr().cast(), self.mapped) };
-    }
+    let took = thread_cpu().saturating_sub(began);
+    let child = Pid::from_raw(child).filter(|child| child.as_raw_pid() > 0);
+    let child = child.ok_or_else(io::Error::last_os_error)?;
+    rustix::io::retry_on_intr(|| waitpid(Some(child), WaitOptions::empty()))?;
+    Ok(took)
 }
 
 #[cfg(test)]
@@ -151,5 +118,28 @@ mod tests {
         assert!(cost.process > Duration::ZERO, "{cost:?}");
         let a_gigabyte = cost.estimate(Extent { huge: 0, all: 1 << 30 });
         assert!(a_gigabyte > cost.process, "{cost:?}");
+    }
+
+    #[test]
+    fn forks_are_measured_with_pages_that_were_written_since_the_last_fork() {
+        let len = 2 * HUGE_PAGE_BYTES;
+        let memory = OwnMemory::of_base_pages(len).unwrap();
+        for _ in 0..3 {
+            time_of_fork().unwrap();
+            // The fork has write-protected all pages: a write to each of them faults.
+            let before = faults_of_this_thread();
+            memory.touch_all();
+            let faults = faults_of_this_thread() - before;
+            assert!(faults >= (len / page_size()) as i64, "{faults}");
+        }
+    }
+
+    fn faults_of_this_thread() -> i64 {
+        let mut usage = std::mem::MaybeUninit::<libc::rusage>::uninit();
+        // SAFETY: the kernel writes to the place, which has room for it.
+        let failed = unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) } != 0;
+        assert!(!failed);
+        // SAFETY: the call succeeded, so the kernel has written all of it.
+        unsafe { usage.assume_init() }.ru_minflt
     }
 }

@@ -3,8 +3,6 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::settings::Settings;
-
 /// A collapse that takes so long waits for something, and the others need not wait for it.
 const STUCK_AFTER: Duration = Duration::from_secs(1);
 
@@ -64,14 +62,28 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// After a collapse of so many bytes that took `worked`: neither more of a CPU nor more bytes in a second than the
-/// settings say.
-pub(crate) fn rest_after(settings: &Settings, bytes: u64, worked: Duration) -> Duration {
-    let share = settings.cpu_share.clamp(0.001, 1.0);
-    let for_cpu = worked.mul_f64(1.0 / share - 1.0);
-    let per_byte = 1.0 / settings.bytes_per_second.max(1) as f64;
-    let for_bytes = Duration::from_secs_f64(bytes as f64 * per_byte).saturating_sub(worked);
-    for_cpu.max(for_bytes)
+/// Of the time, the part in which collapses may hold locks of a process's memory map: its page faults wait then.
+const LOCKED: f64 = 0.25;
+
+/// A turn's work.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Worked {
+    pub(crate) bytes: u64,
+    pub(crate) elapsed: Duration,
+    pub(crate) cpu: Duration,
+    /// The part of `elapsed` in which a page fault of the process may have waited.
+    pub(crate) locked: Duration,
+}
+
+impl Worked {
+    /// How long to rest, to use no more than this share of a CPU, and to keep the other limits.
+    pub(crate) fn rest(self, share: f64, bytes_per_second: u64) -> Duration {
+        let for_cpu = self.cpu.mul_f64(1.0 / share);
+        let for_locks = self.locked.mul_f64(1.0 / LOCKED);
+        let per_byte = 1.0 / bytes_per_second.max(1) as f64;
+        let for_bytes = Duration::from_secs_f64(self.bytes as f64 * per_byte);
+        for_cpu.max(for_locks).max(for_bytes).saturating_sub(self.elapsed)
+    }
 }
 
 #[cfg(test)]
@@ -79,15 +91,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rest_keeps_both_limits() {
-        let settings =
-            Settings { cpu_share: 0.25, bytes_per_second: 1 << 20, ..Settings::default() };
+    fn rest_keeps_each_limit() {
         let millis = Duration::from_millis;
-        assert_eq!(rest_after(&settings, 0, millis(10)), millis(30));
-        assert_eq!(rest_after(&settings, 1 << 20, millis(10)), millis(990));
-        assert_eq!(rest_after(&settings, 1 << 20, millis(1000)), millis(3000));
-        let all = Settings { cpu_share: 1.0, ..settings };
-        assert_eq!(rest_after(&all, 0, millis(10)), Duration::ZERO);
+        let rest = |bytes, times: [u64; 3], share| {
+            let [elapsed, cpu, locked] = times.map(millis);
+            Worked { bytes, elapsed, cpu, locked }.rest(share, 1 << 20)
+        };
+        assert_eq!(rest(0, [15, 10, 0], 0.25), millis(25));
+        assert_eq!(rest(0, [15, 10, 10], 1.0), millis(25));
+        assert_eq!(rest(1 << 20, [10, 10, 1], 0.25), millis(990));
+        assert_eq!(rest(0, [10, 10, 1], 1.0), Duration::ZERO);
     }
 
     #[test]

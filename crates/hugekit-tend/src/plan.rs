@@ -16,7 +16,7 @@ impl History {
         *self.0.entry(start).or_insert(0) += 1;
     }
 
-    /// What is not there any more is forgotten.
+    /// Forgets ranges that are gone.
     pub(crate) fn keep(&mut self, looks: &[Look]) {
         let is_there = |start: &u64| looks.binary_search_by_key(start, |look| look.start).is_ok();
         self.0.retain(|start, _| is_there(start));

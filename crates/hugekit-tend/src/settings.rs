@@ -13,7 +13,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             density: 0.9,
-            cpu_share: 0.2,
+            cpu_share: 1.0,
             bytes_per_second: 1 << 30,
             keep_free: 256 << 20,
             most_pressure: 5.0,

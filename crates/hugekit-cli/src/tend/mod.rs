@@ -3,6 +3,7 @@
 mod program;
 mod session;
 mod signals;
+mod telling;
 mod wanted;
 mod watch;
 mod words;
@@ -22,6 +23,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use self::session::Session;
 use self::signals::Signals;
+use self::telling::Telling;
 use self::wanted::Wanted;
 use crate::text;
 
@@ -31,7 +33,8 @@ use crate::text;
 /// fewer page-table entries for the kernel to copy. Private anonymous memory is collapsed 2 MiB at
 /// a time, within the limits below, and again when a forked child has ended. The bytes of a process
 /// do not change, but holes are filled with zeroes. Transparent huge pages need not be enabled.
-/// Needs Linux 6.1, and root or the capabilities `sys_ptrace` and `sys_nice`.
+/// Needs Linux 6.1, and root or the capabilities `sys_ptrace`, `sys_nice` and, for servers of other
+/// users, `dac_read_search`.
 ///
 /// A COMMAND runs as under a small init, so `hugekit tend -- COMMAND` can be a container's entry
 /// point: signals are passed on to it, orphans are reaped, and the exit status is the command's, or
@@ -62,8 +65,9 @@ pub(crate) struct Tend {
     /// with zeroes.
     #[arg(long, value_name = "PERCENT", default_value_t = 90, value_parser = clap::value_parser!(u8).range(1..=100))]
     density: u8,
-    /// The most CPU time to use, in percent of one CPU.
-    #[arg(long, value_name = "PERCENT", default_value_t = 20, value_parser = clap::value_parser!(u8).range(1..=100))]
+    /// The most CPU time to use, in percent of one CPU. While a process waits longer for CPUs
+    /// because of the tender, it is 20 at most.
+    #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u8).range(1..=100))]
     cpu: u8,
     /// The most memory to collapse per second.
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
@@ -79,17 +83,22 @@ pub(crate) struct Tend {
 impl Tend {
     pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
         // Before a program is started: it waits for children by itself.
-        let (tend, builder) = (self.clone(), self.builder());
+        let cost = ForkCost::measure().ok();
+        let (tend, builder) = (self.clone(), self.builder(cost));
         if !self.command.is_empty() {
             return program::run(&self.command, move |pid, stop| {
-                tend.tend(builder, Some(pid), stop).inspect_err(|error| {
+                tend.tend(builder, cost, Some(pid), stop).inspect_err(|error| {
                     text::say(&format!("note: tending has stopped: {error:#}"));
                 })
             });
         }
         let signals = Signals::block(&[SIGTERM, SIGINT, SIGHUP])?;
         let work = move |stop: &AtomicBool| {
-            if tend.once { tend.once(builder, stop) } else { tend.tend(builder, None, stop) }
+            if tend.once {
+                tend.once(builder, cost, stop)
+            } else {
+                tend.tend(builder, cost, None, stop)
+            }
         };
         watch::until_signal(signals, work).map(|()| ExitCode::SUCCESS)
     }
@@ -98,14 +107,21 @@ impl Tend {
     fn tend(
         &self,
         builder: Builder,
+        cost: Option<ForkCost>,
         started: Option<i32>,
         stop: &AtomicBool,
     ) -> anyhow::Result<()> {
         let mut session = Session::new(builder.build()?, self.wanted(started))?;
-        session.run(stop, &mut |status| self.tell(status, &words::of_status(status)))
+        let mut telling = Telling::new(cost);
+        session.run(stop, &mut |status| self.tell(status, telling.of_status(status)))
     }
 
-    fn once(&self, builder: Builder, stop: &AtomicBool) -> anyhow::Result<()> {
+    fn once(
+        &self,
+        builder: Builder,
+        cost: Option<ForkCost>,
+        stop: &AtomicBool,
+    ) -> anyhow::Result<()> {
         let (mut tender, wanted) = (builder.build()?, self.wanted(None));
         for &pid in &wanted.pids {
             tender.add(pid)?;
@@ -121,7 +137,7 @@ impl Tend {
             bail!("none of the processes can be tended");
         }
         for report in tender.pass(stop)? {
-            self.tell(&report, &words::of_pass(&report))?;
+            self.tell(&report, Some(words::of_pass(&report, cost)))?;
         }
         Ok(())
     }
@@ -136,21 +152,22 @@ impl Tend {
     }
 
     /// A reader that closes standard output is no error.
-    fn tell(&self, data: &impl Serialize, line: &str) -> anyhow::Result<()> {
-        let line = if self.json { serde_json::to_string(data)? } else { line.to_owned() };
-        text::write_out(&format!("{line}\n")).context("cannot write to standard output")
+    fn tell(&self, data: &impl Serialize, news: Option<String>) -> anyhow::Result<()> {
+        let news = if self.json { Some(serde_json::to_string(data)?) } else { news };
+        let Some(news) = news else { return Ok(()) };
+        text::write_out(&format!("{news}\n")).context("cannot write to standard output")
     }
 
-    fn builder(&self) -> Builder {
+    fn builder(&self, cost: Option<ForkCost>) -> Builder {
         let builder = Tender::builder()
             .density(f64::from(self.density) / 100.0)
             .cpu_share(f64::from(self.cpu) / 100.0)
             .bytes_per_second(self.rate.0 as u64)
             .keep_free(self.keep_free.0 as u64);
         // Without it, forks are seen and not timed.
-        match ForkCost::measure() {
-            Ok(cost) => builder.fork_cost(cost),
-            Err(_) => builder,
+        match cost {
+            Some(cost) => builder.fork_cost(cost),
+            None => builder,
         }
     }
 }

@@ -1,98 +1,218 @@
-//! The lines that a tender prints.
+//! What a tender prints for people: a line and a list below it, within the columns of a terminal.
 
 use std::time::Duration;
 
 use hugekit_lab::size::Size;
-use hugekit_tend::{ForkTime, PassReport, Status};
+use hugekit_tend::{ForkCost, ForkTime, PassReport, Status};
 
-/// Of a process that is tended.
-pub(super) fn of_status(status: &Status) -> String {
+use crate::text::{COLUMNS, wrap};
+
+/// Of a child that came or went.
+pub(super) fn of_forks(status: &Status) -> String {
     let children = match status.children {
         0 => String::new(),
-        count => format!(", {count} children alive: waiting"),
+        count => format!("; waiting for the end of children that share the memory: {count}"),
     };
-    let last = status.last.as_ref().map_or(String::new(), |last| format!("; {}", work(last)));
-    let took = status.last_fork.map_or(String::new(), |took| match took {
-        ForkTime::Told(took) => {
-            format!(", the last in {:.1} ms as the process reports", millis(took))
-        }
-        ForkTime::Estimated(took) => format!(", the last in about {:.1} ms", millis(took)),
-        _ => String::new(),
-    });
-    format!("{} ({}): {} forks{took}{children}{last}", status.name, status.pid, status.forks)
+    let line = format!("{} ({}): {}{children}", status.name, status.pid, forks(status));
+    wrap(&line, COLUMNS).join("\n  ")
 }
 
-fn millis(duration: Duration) -> f64 {
-    duration.as_secs_f64() * 1e3
+/// After the first pass of `hugekit tend` over a process.
+pub(super) fn of_first_pass(status: &Status, pass: &PassReport, cost: Option<ForkCost>) -> String {
+    list(&headline_of(status, pass), &entries(pass, cost))
 }
 
-/// Of one pass.
-pub(super) fn of_pass(report: &PassReport) -> String {
-    format!("{}: {}", report.pid, work(report))
-}
-
-fn work(report: &PassReport) -> String {
-    let PassReport { after, collapsed, cpu, longest, .. } = report;
-    let mut line = format!(
-        "{} of {} on huge pages; {collapsed} ranges collapsed in {:.1} s \
-         ({:.2} s CPU, longest {:.1} ms)",
-        Size(after.huge as usize),
-        Size(after.all as usize),
-        report.elapsed.as_secs_f64(),
-        cpu.as_secs_f64(),
-        millis(*longest),
-    );
-    line.push_str(&left(report));
-    if let Some(hindrance) = &report.hindrance {
-        line.push_str(&format!("; ended early: {hindrance}"));
+/// After a later one. The memory that is left out has been told, but not all that the kernel refuses.
+pub(super) fn of_later_pass(status: &Status, pass: &PassReport, cost: Option<ForkCost>) -> String {
+    let mut entries = entries(pass, cost);
+    if pass.refused.is_empty() {
+        entries.retain(|&(name, _)| name != LEFT_OUT);
     }
-    line
+    list(&headline_of(status, pass), &entries)
 }
 
-/// Why memory is on small pages.
-fn left(report: &PassReport) -> String {
-    let bytes = |bytes: u64| Size(bytes as usize);
-    let holes = match report.is_limit_unknown {
+fn headline_of(status: &Status, pass: &PassReport) -> String {
+    headline(&format!("{} ({}), pass {}", status.name, status.pid, status.passes), pass)
+}
+
+/// After `hugekit tend --once`.
+pub(super) fn of_pass(pass: &PassReport, cost: Option<ForkCost>) -> String {
+    list(&headline(&pass.pid.to_string(), pass), &entries(pass, cost))
+}
+
+fn headline(name: &str, pass: &PassReport) -> String {
+    let (huge, all) = (Size(pass.after.huge as usize), Size(pass.after.all as usize));
+    format!("{name}: {huge} of {all} on huge pages after {:.1} s", pass.elapsed.as_secs_f64())
+}
+
+const LEFT_OUT: &str = "left out";
+
+type Entry = (&'static str, String);
+
+fn entries(pass: &PassReport, cost: Option<ForkCost>) -> Vec<Entry> {
+    let mut entries = Vec::new();
+    entries.extend(cost.map(|cost| ("fork", gain(pass, cost))));
+    if pass.collapsed > 0 {
+        entries.push(("cost", costs(pass)));
+    }
+    entries.extend(left_out(pass).into_iter().map(|reason| (LEFT_OUT, reason)));
+    entries.extend(pass.hindrance.as_ref().map(|why| ("ended early", why.to_string())));
+    entries
+}
+
+/// By the page tables before and after the pass.
+fn gain(pass: &PassReport, cost: ForkCost) -> String {
+    let [before, now] = [pass.before, pass.after].map(|memory| millis(cost.estimate(memory)));
+    match pass.collapsed {
+        0 => format!("about {now}"),
+        _ => format!("before about {before}, now about {now}; stays until the process ends"),
+    }
+}
+
+fn costs(pass: &PassReport) -> String {
+    let grown = match pass.filled {
+        0 => String::new(),
+        bytes => format!(", {} of holes filled", Size(bytes as usize)),
+    };
+    let (cpu, longest) = (pass.cpu.as_secs_f64(), millis(pass.longest));
+    let ranges = plural(pass.collapsed, "range");
+    format!("{ranges} moved, {cpu:.2} s of CPU time, longest {longest}{grown}")
+}
+
+fn forks(status: &Status) -> String {
+    let took = match status.last_fork {
+        Some(ForkTime::Told(took)) => format!(", the last in {}, as reported", millis(took)),
+        Some(ForkTime::Estimated(took)) => format!(", the last in about {}", millis(took)),
+        _ => String::new(),
+    };
+    format!("{} seen{took}", plural(status.forks, "fork"))
+}
+
+fn plural(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+fn millis(duration: Duration) -> String {
+    format!("{:.1} ms", duration.as_secs_f64() * 1e3)
+}
+
+/// Memory on small pages, each with its reason.
+fn left_out(pass: &PassReport) -> Vec<String> {
+    let holes = match pass.is_limit_unknown {
         true => "with holes: not filled, because the group's memory limit cannot be read",
         false => "with too many holes (--density)",
     };
-    let refused = report.refused.iter().map(|(reason, count)| format!("{count} refused: {reason}"));
-    let sparse = (report.sparse, format!("in 2 MiB {holes}"));
-    let edges = (report.edges, "at the ends of mappings".to_owned());
-    let swapped = (report.swapped, "swapped out".to_owned());
-    let excluded = report.excluded.iter().map(|(reason, bytes)| (*bytes, reason.to_string()));
-    let reasons = [sparse, edges, swapped].into_iter().chain(excluded);
-    let all = reasons.filter(|&(count, _)| count > 0);
-    let all = all.map(|(count, reason)| format!("{} {reason}", bytes(count)));
-    refused.chain(all).map(|part| format!("; {part}")).collect()
+    let refused =
+        pass.refused.iter().map(|(reason, count)| format!("{}: {reason}", plural(*count, "range")));
+    let sparse = (pass.sparse, format!("in 2 MiB {holes}"));
+    let edges = (pass.edges, "at the ends of mappings".to_owned());
+    let swapped = (pass.swapped, "swapped out".to_owned());
+    let excluded = pass.excluded.iter().map(|(reason, bytes)| (*bytes, reason.to_string()));
+    let mut reasons: Vec<_> = [sparse, edges, swapped].into_iter().chain(excluded).collect();
+    reasons.retain(|&(bytes, _)| bytes > 0);
+    reasons.sort_by_key(|&(bytes, _)| std::cmp::Reverse(bytes));
+    let reasons =
+        reasons.into_iter().map(|(bytes, reason)| format!("{} {reason}", Size(bytes as usize)));
+    refused.chain(reasons).collect()
+}
+
+/// Entries of the same name follow each other; the name stands before the first.
+fn list(headline: &str, entries: &[Entry]) -> String {
+    let width = entries.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let mut lines = vec![wrap(headline, COLUMNS).join("\n  ")];
+    let mut last = "";
+    for &(name, ref value) in entries {
+        let mut shown = if name == last { "" } else { name };
+        last = name;
+        for part in wrap(value, COLUMNS - width - 4) {
+            lines.push(format!("  {shown:width$}  {part}"));
+            shown = "";
+        }
+    }
+    lines.join("\n")
 }
 
 #[cfg(test)]
 mod tests {
-    use hugekit_tend::{Excluded, Hindrance, Refusal};
+    use hugekit_tend::{Excluded, Extent, Hindrance, Refusal};
 
     use super::*;
 
+    const MIB: u64 = 1 << 20;
+
+    fn cost() -> ForkCost {
+        let nanos = Duration::from_nanos;
+        ForkCost { process: nanos(0), base_page: nanos(100), huge_page: nanos(2000) }
+    }
+
+    fn pass() -> PassReport {
+        let before = Extent { huge: 0, all: 2048 * MIB };
+        let after = Extent { huge: 2040 * MIB, all: 2048 * MIB };
+        PassReport { before, after, collapsed: 1020, filled: 8192, ..PassReport::default() }
+    }
+
+    /// Without the ends of lines.
+    fn joined(text: &str) -> String {
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
     #[test]
-    fn pass_that_collapses_nothing_says_why() {
+    fn pass_has_the_estimated_fork_time_before_and_after() {
+        let text = joined(&of_pass(&pass(), Some(cost())));
+        let fork = "fork before about 52.4 ms, now about 2.2 ms; stays until the process ends";
+        assert!(text.contains(fork), "{text}");
+        assert!(text.contains("1020 ranges moved") && text.contains("8KiB of holes filled"));
+        assert!(!of_pass(&pass(), None).contains("fork"), "without a measurement");
+        let nothing = PassReport { collapsed: 0, ..pass() };
+        let text = of_pass(&nothing, Some(cost()));
+        assert!(text.contains("about 2.2 ms") && !text.contains("before"), "{text}");
+    }
+
+    #[test]
+    fn memory_that_is_left_out_has_its_reason_and_the_largest_comes_first() {
         let mut report = PassReport::default();
-        assert!(!left(&report).contains(';'), "{}", left(&report));
+        assert!(left_out(&report).is_empty());
         report.refused = vec![(Refusal::NoHugePage, 7)];
-        report.excluded = vec![(Excluded::Locked, 3 << 20)];
-        (report.sparse, report.edges, report.swapped) = (2 << 20, 4096, 8192);
+        report.excluded = vec![(Excluded::Locked, 3 * MIB)];
+        (report.sparse, report.edges, report.swapped) = (2 * MIB, 4096, 8192);
         report.hindrance = Some(Hindrance::Stuck);
-        let said = of_pass(&report);
-        for part in [
-            "; 7 refused: no huge page is free",
-            "; 2MiB in 2 MiB with too many holes (--density)",
-            "; 4KiB at the ends of mappings",
-            "; 8KiB swapped out",
-            "; 3MiB locked (mlock)",
-            "; ended early: the process keeps the kernel waiting",
-        ] {
-            assert!(said.contains(part), "{said}");
-        }
+        let expected = [
+            "7 ranges: no huge page is free",
+            "3MiB locked (mlock)",
+            "2MiB in 2 MiB with too many holes (--density)",
+            "8KiB swapped out",
+            "4KiB at the ends of mappings",
+        ];
+        assert_eq!(left_out(&report), expected);
+        assert!(of_pass(&report, None).contains("ended early  the process keeps the kernel"));
         report.is_limit_unknown = true;
-        assert!(left(&report).contains("memory limit cannot be read"));
+        assert!(left_out(&report)[2].contains("memory limit cannot be read"));
+    }
+
+    #[test]
+    fn text_fits_the_terminal() {
+        let mut last = pass();
+        last.excluded = vec![(Excluded::SharedOrFile, MIB), (Excluded::NoHugePages, 1 << 40)];
+        (last.is_limit_unknown, last.sparse) = (true, 1 << 40);
+        last.hindrance = Some(Hindrance::Pressure { percent: 12.5 });
+        let status = Status {
+            pid: i32::MAX,
+            name: "redis-server-00".to_owned(),
+            passes: 1000,
+            forks: 1000,
+            children: 1000,
+            last_fork: Some(ForkTime::Told(Duration::from_millis(1234))),
+            last: None,
+        };
+        let first = of_first_pass(&status, &last, Some(cost()));
+        assert!(joined(&first).contains("redis-server-00 (2147483647), pass 1000:"), "{first}");
+        for text in [first, of_forks(&status)] {
+            assert!(text.lines().all(|line| line.chars().count() <= COLUMNS), "{text}");
+        }
+        let forks = "1000 forks seen, the last in 1234.0 ms, as reported";
+        assert!(joined(&of_forks(&status)).contains(forks));
+        assert!(!of_later_pass(&status, &last, None).contains("(MADV_NOHUGEPAGE)"));
+        last.refused = vec![(Refusal::NoHugePage, 1)];
+        assert!(of_later_pass(&status, &last, None).contains("1 range: no huge page is free"));
     }
 }

@@ -1,13 +1,13 @@
 //! Passes, and who has a process.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use assert_cmd::cargo::cargo_bin_cmd;
 use predicates::prelude::*;
 use predicates::str::contains;
 
-use crate::running::{Running, is_refused};
+use crate::running::{Running, is_refused, wait_until};
 
 #[test]
 fn one_pass_as_json_has_the_processs_memory() {
@@ -133,4 +133,39 @@ fn hole_is_not_filled_when_the_memory_limit_cannot_be_read() {
     let seen = Command::new(program).args(["tend", "--once", "--json", &sleeping.pid()]).output();
     let report: serde_json::Value = serde_json::from_slice(&seen.unwrap().stdout).unwrap();
     assert_eq!(report["is_limit_unknown"], false, "{report}");
+}
+
+/// A pass over a process, by a tender that is root and has only these capabilities.
+fn pass_with(capabilities: &[&str], pid: &str) -> Output {
+    let kept: String = capabilities.iter().map(|name| format!(",+{name}")).collect();
+    let mut bounded = Command::new("setpriv");
+    bounded.args(["--bounding-set", &format!("-all{kept}")]);
+    bounded.arg(assert_cmd::cargo::cargo_bin!("hugekit")).args(["tend", "--once", pid]);
+    bounded.output().unwrap()
+}
+
+#[test]
+fn process_of_another_user_needs_three_capabilities_and_no_more() {
+    const NEEDED: [&str; 3] = ["sys_ptrace", "sys_nice", "dac_read_search"];
+    let mut of_nobody = Command::new("setpriv");
+    of_nobody.args(["--reuid", "65534", "--clear-groups", "sleep", "60"]);
+    let mut other = Running::new(&mut of_nobody);
+    let pid = other.pid();
+    let runs = |name: &str| {
+        std::fs::read(format!("/proc/{pid}/comm"))
+            .is_ok_and(|comm| comm.trim_ascii() == name.as_bytes())
+    };
+    wait_until("the process runs", || runs("sleep") || other.0.try_wait().unwrap().is_some());
+    let said = pass_with(&NEEDED, &pid);
+    if !said.status.success() {
+        let unbounded = cargo_bin_cmd!("hugekit").args(["tend", "--once", &pid]).output().unwrap();
+        assert!(!unbounded.status.success(), "only with more capabilities: {said:?}");
+        println!("skipped: {}", String::from_utf8_lossy(&unbounded.stderr));
+        return;
+    }
+    for missing in NEEDED {
+        let others: Vec<&str> = NEEDED.into_iter().filter(|&name| name != missing).collect();
+        let said = String::from_utf8(pass_with(&others, &pid).stderr).unwrap();
+        assert!(said.contains("may not be tended"), "without {missing}: {said}");
+    }
 }

@@ -28,8 +28,8 @@ impl Builder {
         self
     }
 
-    /// Of one CPU, the share that collapses may take: after each one, the tender sleeps for as long as this asks. 0.2
-    /// unless told.
+    /// The most CPU time for collapses, as a share of one CPU. By default 1. If threads of the process wait longer for
+    /// CPUs while the tender works, the tender uses at most 0.2.
     pub fn cpu_share(mut self, share: f64) -> Self {
         self.settings.cpu_share = share;
         self

@@ -1,4 +1,4 @@
-//! One process that is tended, and what is known of it.
+//! One process that is tended, with its history.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use hugekit::HUGE_PAGE_BYTES;
 use rustix::io::Errno;
-use rustix::time::{ClockId, clock_gettime};
 
 use super::away::Shared;
 use super::{AGAIN, PIECE, rest};
@@ -15,14 +14,17 @@ use crate::fork_cost::ForkCost;
 use crate::fork_time::ForkTime;
 use crate::headroom::{hindrance, may_grow};
 use crate::mappings::Survey;
-use crate::pace::{Pace, Turn, rest_after};
+use crate::pace::{Pace, Turn, Worked};
 use crate::pages::Look;
 use crate::plan::{History, Plan, plan};
 use crate::redis_info;
 use crate::relatives::Relatives;
 use crate::settings::Settings;
 use crate::status::{Hindrance, PassReport, Refusal, Status};
+use crate::supply::Supply;
 use crate::target::Target;
+use crate::thread_time::thread_cpu;
+use crate::waits::Waits;
 use hugekit_sys::other_process::collapse;
 
 /// Without a fork, a pass is made so long after the last one: what was new or sparse then may be
@@ -51,7 +53,7 @@ pub(crate) struct Tended {
     last_fork: Option<ForkTime>,
 }
 
-/// What is to be done for a process now.
+/// The next step for a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// It has ended, or started another program.
@@ -165,15 +167,25 @@ impl Tended {
         let settings = &shared.settings;
         // Where a child shares all of the memory there is no range, and it is the child that is in the way.
         let mut work = Work { hindrance: self.hindrance(settings, stop, true), ..Work::default() };
+        let (supply, mut waits) = (Supply::new(), Waits::new(settings, self.target.folder()));
         for (index, range) in ranges.into_iter().enumerate() {
             if work.hindrance.is_some() {
                 break;
             }
-            let turn = turn(&shared.pace, stop);
+            let Some(turn) = turn(&shared.pace, stop) else {
+                work.hindrance = Some(Hindrance::Stopped);
+                break;
+            };
+            let (began, cpu) = (Instant::now(), thread_cpu());
+            // Without a huge page of its own, the tender leaves it to the collapse to find one.
+            supply.refresh();
             work.hindrance = self.hindrance(settings, stop, index % LOOK_EVERY == 0);
-            if let (Some(turn), None) = (turn, work.hindrance) {
-                let took = self.collapse(range, &mut work);
-                turn.rest(rest_after(settings, HUGE_PAGE_BYTES as u64, took));
+            if work.hindrance.is_none() {
+                let locked = self.collapse(range, &mut work);
+                let (elapsed, cpu) = (began.elapsed(), thread_cpu().saturating_sub(cpu));
+                let worked = Worked { bytes: HUGE_PAGE_BYTES as u64, elapsed, cpu, locked };
+                let share = waits.share(self.target.folder());
+                turn.rest(worked.rest(share, settings.bytes_per_second));
             }
         }
         work
@@ -281,11 +293,6 @@ fn turn<'a>(pace: &'a Pace, stop: &AtomicBool) -> Option<Turn<'a>> {
         }
     }
     None
-}
-
-fn thread_cpu() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec as u32)
 }
 
 #[cfg(test)]

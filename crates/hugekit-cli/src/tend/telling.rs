@@ -1,0 +1,78 @@
+//! Which observations of a tender are news for people. A pass that changes nothing is none, every minute.
+
+use std::collections::HashMap;
+use std::mem::{Discriminant, discriminant};
+
+use hugekit_tend::{ForkCost, Hindrance, PassReport, Status};
+
+use super::words;
+
+/// What was told of each process.
+#[derive(Debug)]
+pub(super) struct Telling {
+    cost: Option<ForkCost>,
+    passes: HashMap<i32, Pass>,
+}
+
+#[derive(Debug)]
+struct Pass {
+    last: PassReport,
+    hindrance: Option<Discriminant<Hindrance>>,
+}
+
+impl Telling {
+    pub(super) fn new(cost: Option<ForkCost>) -> Self {
+        Self { cost, passes: HashMap::new() }
+    }
+
+    /// The text for people, if there is news.
+    pub(super) fn of_status(&mut self, status: &Status) -> Option<String> {
+        let Some(last) = &status.last else { return Some(words::of_forks(status)) };
+        let hindrance = last.hindrance.as_ref().map(discriminant);
+        let now = Pass { last: last.clone(), hindrance };
+        match self.passes.insert(status.pid, now) {
+            Some(before) if before.last == *last => Some(words::of_forks(status)),
+            Some(before) if last.collapsed == 0 && before.hindrance == hindrance => None,
+            Some(_) => Some(words::of_later_pass(status, last, self.cost)),
+            None => Some(words::of_first_pass(status, last, self.cost)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn status(collapsed: u64, hindrance: Option<Hindrance>, millis: u64) -> Status {
+        let elapsed = Duration::from_millis(millis);
+        let last = PassReport { collapsed, hindrance, elapsed, ..PassReport::default() };
+        let (name, last) = ("server".to_owned(), Some(last));
+        Status { pid: 7, name, passes: 1, forks: 0, children: 0, last_fork: None, last }
+    }
+
+    #[test]
+    fn passes_are_told_when_they_changed_something_or_ended_for_another_reason() {
+        let mut telling = Telling::new(None);
+        let child = Some(Hindrance::Child { count: 1 });
+        let mut tells = |status: &Status| telling.of_status(status);
+        assert!(tells(&status(0, None, 1)).is_some(), "the first");
+        assert_eq!(tells(&status(0, None, 2)), None);
+        assert!(tells(&status(3, None, 3)).is_some());
+        assert!(tells(&status(0, child, 4)).is_some());
+        assert_eq!(tells(&status(0, Some(Hindrance::Child { count: 2 }), 5)), None);
+        assert!(tells(&status(0, Some(Hindrance::Stuck), 6)).is_some());
+        assert!(tells(&status(0, None, 7)).is_some());
+    }
+
+    #[test]
+    fn fork_without_a_new_pass_is_told_in_a_line() {
+        let mut telling = Telling::new(None);
+        let mut forked = status(3, None, 1);
+        telling.of_status(&forked);
+        (forked.forks, forked.children) = (1, 1);
+        let text = telling.of_status(&forked).unwrap();
+        assert!(text.contains("1 fork seen") && !text.contains("pass"), "{text}");
+    }
+}

@@ -1,0 +1,98 @@
+//! Private anonymous memory of this process, for measurements and to supply free pages.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::ptr::{self, NonNull};
+
+use hugekit::HUGE_PAGE_BYTES;
+use hugekit_sys::mapping::MADV_COLLAPSE;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::param::page_size;
+
+/// Aligned to huge pages.
+#[derive(Debug)]
+pub(crate) struct OwnMemory {
+    mapping: NonNull<u8>,
+    mapped: usize,
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the addresses are of a mapping that only this value knows and unmaps, whichever thread has the value.
+unsafe impl Send for OwnMemory {}
+
+impl OwnMemory {
+    /// Addresses without pages.
+    pub(crate) fn reserve(len: usize) -> io::Result<Self> {
+        let mapped = len + HUGE_PAGE_BYTES;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping, at an address of the kernel's choice.
+        let mapping =
+            unsafe { mmap_anonymous(ptr::null_mut(), mapped, access, MapFlags::PRIVATE) }?;
+        let mapping = NonNull::new(mapping.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        // SAFETY: within the mapping, which is longer by one huge page.
+        let start = unsafe { mapping.add(mapping.as_ptr().align_offset(HUGE_PAGE_BYTES)) };
+        Ok(Self { mapping, mapped, start, len })
+    }
+
+    /// All of it is present, on base pages.
+    pub(crate) fn of_base_pages(len: usize) -> io::Result<Self> {
+        let memory = Self::reserve(len)?;
+        memory.advise(Advice::LinuxNoHugepage)?;
+        memory.touch_all();
+        memory.advise(Advice::LinuxHugepage)?;
+        Ok(memory)
+    }
+
+    /// Writes a byte.
+    pub(crate) fn touch(&self, at: usize) {
+        assert!(at < self.len);
+        // SAFETY: within the mapping, of which no reference exists.
+        unsafe { self.start.add(at).write_volatile(1) };
+    }
+
+    /// Writes a byte of each base page.
+    pub(crate) fn touch_all(&self) {
+        (0..self.len).step_by(page_size()).for_each(|at| self.touch(at));
+    }
+
+    /// Whether all of it is on huge pages now. Holes are filled.
+    pub(crate) fn collapse(&self) -> bool {
+        // SAFETY: the mapping's memory, of which no byte changes.
+        let done = unsafe { libc::madvise(self.start.as_ptr().cast(), self.len, MADV_COLLAPSE) };
+        done == 0
+    }
+
+    /// Gives its pages back to the kernel.
+    pub(crate) fn discard(&self) -> io::Result<()> {
+        self.advise(Advice::LinuxDontNeed)
+    }
+
+    /// A kernel without transparent huge pages has no such advice.
+    fn advise(&self, advice: Advice) -> io::Result<()> {
+        // SAFETY: the mapping's memory, of which no reference exists.
+        match unsafe { madvise(self.start.as_ptr().cast(), self.len, advice) } {
+            Err(rustix::io::Errno::INVAL) => Ok(()),
+            advised => Ok(advised?),
+        }
+    }
+}
+
+impl Drop for OwnMemory {
+    fn drop(&mut self) {
+        // SAFETY: what was mapped, of which no reference exists.
+        let _ = unsafe { munmap(self.mapping.as_ptr().cast(), self.mapped) };
+    }
+}
+
+#[cfg(test)]
+impl OwnMemory {
+    /// Base pages that are there.
+    pub(crate) fn resident(&self) -> usize {
+        let mut pages = vec![0; self.len / page_size()];
+        let start = self.start.as_ptr().cast();
+        // SAFETY: the kernel writes a byte for each base page of the mapping, and the vector has as many.
+        assert_eq!(unsafe { libc::mincore(start, self.len, pages.as_mut_ptr()) }, 0);
+        pages.iter().filter(|&&page| page & 1 != 0).count()
+    }
+}
