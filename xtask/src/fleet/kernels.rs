@@ -1,5 +1,5 @@
-//! `cargo xtask fleet --compare-kernels`: the published form of the work, a workload on a kernel before and after a change.
-//! Only by KVM: the speed of an emulator says nothing of a kernel.
+//! `cargo xtask fleet --compare-kernels`: the published form, a workload on a kernel before and after a change. Only
+//! by KVM: the speed of an emulator says nothing of a kernel.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ const RUN: &str = "lab demand fork --setup --rounds 10 --no-record --json -";
 /// Enough for the cases of 1 GiB.
 const MIB: usize = 6144;
 
-/// Compares each kernel of the table's list with the next one. Whether that was possible makes no difference to success.
+/// Compares each kernel of the table's list with the next one. It succeeds, too, if KVM boots none of them.
 pub(super) fn compare(table: &Table) -> Result<bool> {
     let (guests, mut programs, mut records) = (guests(table)?, Programs::default(), Vec::new());
     for guest in &guests {
