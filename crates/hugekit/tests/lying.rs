@@ -169,9 +169,7 @@ mod callbacks {
                 let populate = PopulateOptions::new().threads(TWO).progress(&told);
                 let start = memory.start().expose_provenance();
                 panics(|| populate.run_range(start..start + LEN));
-                panics(|| {
-                    Pool::builder(LEN).populate_now(true).threads(TWO).progress(&told).build()
-                });
+                panics(|| Pool::builder(LEN).threads(TWO).progress(&told).build());
             }
             ClearOptions::new().threads(TWO).run(&mut bytes).unwrap();
             assert!(bytes.iter().all(|&byte| byte == 0));
