@@ -218,7 +218,8 @@ mod callbacks {
     #[test]
     fn progress_that_works_meanwhile_is_no_obstacle() {
         child(|| {
-            let pool = Pool::builder(4 * LEN).backing(Backing::Base).build().unwrap();
+            let pool = Pool::builder(4 * LEN).backing(Backing::Base);
+            let pool = pool.populate_on_allocation(true).build().unwrap();
             pool.region(2 * LEN).unwrap().fill(1);
             let is_told = AtomicBool::new(false);
             let told = |_: usize, _: usize| {
