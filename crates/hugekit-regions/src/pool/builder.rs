@@ -119,11 +119,12 @@ impl<'a> PoolBuilder<'a> {
     }
 
     /// If true, each region is populated when it is allocated, and each fork when it is made. By
-    /// default false: [`build`](Self::build) populates all memory, so regions and forks take
-    /// microseconds from the first one on.
+    /// default false: [`build`](Self::build) populates all memory, so the first region and the first
+    /// fork are as fast as later ones.
     ///
-    /// Use it if the capacity is only an upper limit: memory that no region has used yet is then
-    /// free for other programs. [`build_inherited`](Self::build_inherited) always populates.
+    /// Use this option if the capacity is only an upper limit: memory that no region has used yet
+    /// is then free for other programs. [`build_inherited`](Self::build_inherited) always
+    /// populates.
     pub fn populate_on_allocation(mut self, on_allocation: bool) -> Self {
         self.populate_on_allocation = on_allocation;
         self
