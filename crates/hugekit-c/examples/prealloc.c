@@ -2,9 +2,9 @@
  *
  *   cc -std=c11 prealloc.c $(pkg-config --cflags --libs hugekit) -o prealloc && ./prealloc [MEBIBYTES [THREADS]]
  *
- * The memory comes from a pool on huge pages, populated by several threads while a line says how far it is, and
- * Ctrl-C stops it. Then it is mapped as one region, whose address KVM's memory slots take; a second machine of
- * the same size gets the first one's memory, cleared again, in a fraction of the time. */
+ * The memory comes from a pool on huge pages, which several threads populate while a line says how far they are.
+ * Then it is mapped as one region in microseconds, and KVM's memory slots take its address. A second machine of
+ * the same size gets the first one's memory, cleared again. Ctrl-C stops the guest's writes. */
 #define _POSIX_C_SOURCE 200809L
 #include <signal.h>
 #include <stdio.h>
@@ -67,6 +67,8 @@ int main(int count, char **arguments)
 
     hugekit_pool_options options = {.size = sizeof options, .name = "guest"};
     options.threads = threads;
+    options.progress = tell;
+    options.context = "populating";
     hugekit_pool *pool = NULL;
     must(hugekit_pool_new(bytes, &options, &pool));
     printf("%zu MiB on pages of %zu KiB\n%s", mebibytes, hugekit_pool_page_size(pool) >> 10,

@@ -61,9 +61,10 @@
 // `hugekit_pool_fallbacks` has the reasons.
 #define HUGEKIT_POOL_STRICT 1
 
-// `hugekit_pool_new` populates all memory. Without this flag each region is populated when it is
-// allocated.
-#define HUGEKIT_POOL_POPULATE 2
+// Each region is populated when it is allocated, and each fork when it is made. Without this flag
+// `hugekit_pool_new` populates all memory, so the first region and the first fork are as fast as
+// later ones. Use the flag if the capacity is only an upper limit.
+#define HUGEKIT_POOL_POPULATE_ON_ALLOCATION 2
 
 // No thread clears in the background: memory is cleared when it is allocated, or by
 // `hugekit_pool_scrub`.
@@ -994,8 +995,9 @@ void hugekit_set_learning(int enabled);
 // Forgets all timings: the next operations start as in a new process.
 void hugekit_forget_learned(void);
 
-// Makes a pool of `capacity` bytes, rounded up to whole pages of its backing, and stores its
-// handle in `*pool`. `options` may be NULL. Free it with `hugekit_pool_free`.
+// Makes a pool of `capacity` bytes, rounded up to whole pages of its backing, populates all of it in
+// parallel, and stores its handle in `*pool`. `options` may be NULL. Free the pool with
+// `hugekit_pool_free`.
 //
 // Fails with `HUGEKIT_STATUS_NO_MEMORY` if memory or huge pages are short, or a control group's
 // limit is too low; this is checked first. Fails with `HUGEKIT_STATUS_UNSUPPORTED` if the kernel

@@ -71,9 +71,10 @@ pub enum hugekit_nodes {
 /// `hugekit_pool_fallbacks` has the reasons.
 pub const HUGEKIT_POOL_STRICT: u32 = 1;
 
-/// `hugekit_pool_new` populates all memory. Without this flag each region is populated when it is
-/// allocated.
-pub const HUGEKIT_POOL_POPULATE: u32 = 2;
+/// Each region is populated when it is allocated, and each fork when it is made. Without this flag
+/// `hugekit_pool_new` populates all memory, so the first region and the first fork are as fast as
+/// later ones. Use the flag if the capacity is only an upper limit.
+pub const HUGEKIT_POOL_POPULATE_ON_ALLOCATION: u32 = 2;
 
 /// No thread clears in the background: memory is cleared when it is allocated, or by
 /// `hugekit_pool_scrub`.
@@ -92,7 +93,7 @@ pub const HUGEKIT_POOL_NOT_IN_CORE_DUMPS: u32 = 8;
 pub const HUGEKIT_POOL_ADOPT: u32 = 16;
 
 const FLAGS: u32 = HUGEKIT_POOL_STRICT
-    | HUGEKIT_POOL_POPULATE
+    | HUGEKIT_POOL_POPULATE_ON_ALLOCATION
     | HUGEKIT_POOL_NO_SCRUBBER
     | HUGEKIT_POOL_NOT_IN_CORE_DUMPS
     | HUGEKIT_POOL_ADOPT;
@@ -153,8 +154,9 @@ impl CallerOptions for hugekit_pool_options {
     }
 }
 
-/// Makes a pool of `capacity` bytes, rounded up to whole pages of its backing, and stores its
-/// handle in `*pool`. `options` may be NULL. Free it with `hugekit_pool_free`.
+/// Makes a pool of `capacity` bytes, rounded up to whole pages of its backing, populates all of it in
+/// parallel, and stores its handle in `*pool`. `options` may be NULL. Free the pool with
+/// `hugekit_pool_free`.
 ///
 /// Fails with `HUGEKIT_STATUS_NO_MEMORY` if memory or huge pages are short, or a control group's
 /// limit is too low; this is checked first. Fails with `HUGEKIT_STATUS_UNSUPPORTED` if the kernel
@@ -199,7 +201,7 @@ unsafe fn make(capacity: usize, options: *const hugekit_pool_options) -> Answer<
     let progress = told(options.progress, options.context);
     let mut builder = Pool::builder(capacity)
         .strict(is(HUGEKIT_POOL_STRICT))
-        .populate_now(is(HUGEKIT_POOL_POPULATE))
+        .populate_on_allocation(is(HUGEKIT_POOL_POPULATE_ON_ALLOCATION))
         .in_core_dumps(!is(HUGEKIT_POOL_NOT_IN_CORE_DUMPS))
         .scrub_threads(if is(HUGEKIT_POOL_NO_SCRUBBER) { 0 } else { options.scrub_threads.max(1) })
         .threads(threads(options.threads))

@@ -58,6 +58,23 @@ static void hands_out_zeroes_again_and_again(void)
     hugekit_pool_free(pool);
 }
 
+static void populates_all_of_it_or_each_region(void)
+{
+    hugekit_pool_options options = {.size = sizeof options, .backing = HUGEKIT_BACKING_BASE};
+    hugekit_pool *pool = NULL;
+    CHECK(hugekit_pool_new(4 * MIB, &options, &pool) == HUGEKIT_STATUS_OK);
+    CHECK(stats_of(pool).holes == 0 && stats_of(pool).populated == 4 * MIB);
+    hugekit_pool_free(pool);
+    options.flags = HUGEKIT_POOL_POPULATE_ON_ALLOCATION;
+    CHECK(hugekit_pool_new(4 * MIB, &options, &pool) == HUGEKIT_STATUS_OK);
+    CHECK(stats_of(pool).clean == 0 && stats_of(pool).populated == 0);
+    hugekit_region *region = NULL;
+    CHECK(hugekit_region_new(pool, MIB, NULL, &region) == HUGEKIT_STATUS_OK);
+    CHECK(stats_of(pool).populated == MIB && is_zero(hugekit_region_address(region), MIB));
+    hugekit_region_free(region);
+    hugekit_pool_free(pool);
+}
+
 static void a_shortage_is_an_error_and_takes_nothing(void)
 {
     hugekit_pool *pool = base_pages(2 * MIB);
@@ -214,6 +231,7 @@ static void adopts_a_file_and_asks_a_broker(void)
 int main(void)
 {
     hands_out_zeroes_again_and_again();
+    populates_all_of_it_or_each_region();
     a_shortage_is_an_error_and_takes_nothing();
     without_huge_pages_it_says_what_it_took_and_why();
     ranges_are_populated_released_and_checked();

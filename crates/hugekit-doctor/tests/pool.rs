@@ -32,7 +32,7 @@ fn line_about_shared_memory() -> Option<Line> {
 fn line_about_shared_memory_says_what_a_pool_gets() {
     let line = line_about_shared_memory().unwrap();
     let pool = Pool::builder(FOLIOS * HUGE_PAGE_BYTES).ladder([Backing::Thp, Backing::Base]);
-    let pool = pool.populate_now(true).build().unwrap();
+    let pool = pool.build().unwrap();
     let mut region = pool.region(pool.capacity()).unwrap();
     region.fill(1);
     let Some(huge) = bytes_on_huge_pages(region.as_ptr().addr()) else {

@@ -45,7 +45,7 @@ def main():
     parser.add_argument("--backing", help="of the pool; as hugekit chooses if not said")
     options = parser.parse_args()
     size = options.mebibytes << 20
-    pool = hugekit.Pool(size, backing=options.backing, populate=True)
+    pool = hugekit.Pool(size, backing=options.backing)
     print(f"pool on {pool.backing}; numpy's huge pages: {np.__version__}, as it does by itself")
     print(f"{'':44} {'numpy':>12} {'hugekit':>12}   ratio")
 

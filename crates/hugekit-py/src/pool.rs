@@ -26,9 +26,11 @@ use crate::region::{Region, fault_mode};
 ///         "hugetlb 2M". If it is not available, the next one is used, and ``fallbacks`` has the
 ///         reason.
 ///     strict: raise an error instead of using another backing.
-///     populate: populate all memory now. By default each region is populated when it is allocated.
-///     threads: the number of threads that populate now, and clear for regions later. By default as
-///         many as are useful.
+///     populate_on_allocation: populate each region when it is allocated, and each fork when it is
+///         made. By default all memory is populated now, in parallel, so the first region and the
+///         first fork are as fast as later ones. Use this if the capacity is only an upper limit.
+///     threads: the number of threads that populate the pool, and clear or populate regions later.
+///         By default as many as are useful.
 ///     scrub_threads: the number of low-priority threads that clear in the background.
 ///     watermarks: ``(low, high)`` in bytes. Clear in the background when fewer than ``low`` bytes
 ///         are clean, until ``high`` are. By default all dirty memory is cleared.
@@ -60,9 +62,9 @@ pub(crate) struct Pool(pub(crate) hugekit::Pool);
 #[pymethods]
 impl Pool {
     #[new]
-    #[pyo3(signature = (capacity, *, backing=None, strict=false, populate=false, threads=None, scrub_threads=Number(1),
+    #[pyo3(signature = (capacity, *, backing=None, strict=false, populate_on_allocation=false, threads=None, scrub_threads=Number(1),
         watermarks=None, clearing=None, name=None, progress=None, broker=None, adopt=None),
-        text_signature = "(capacity, *, backing=None, strict=False, populate=False, threads=None, scrub_threads=1, \
+        text_signature = "(capacity, *, backing=None, strict=False, populate_on_allocation=False, threads=None, scrub_threads=1, \
         watermarks=None, clearing=None, name=None, progress=None, broker=None, adopt=None)")]
     #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
     fn new(
@@ -70,7 +72,7 @@ impl Pool {
         capacity: Number,
         backing: Option<&str>,
         strict: bool,
-        populate: bool,
+        populate_on_allocation: bool,
         threads: Option<Number>,
         scrub_threads: Number,
         watermarks: Option<(Number, Number)>,
@@ -93,7 +95,7 @@ impl Pool {
         let build = || {
             let mut builder = hugekit::Pool::builder(capacity.0)
                 .strict(strict)
-                .populate_now(populate)
+                .populate_on_allocation(populate_on_allocation)
                 .threads(self::threads(threads))
                 .scrub_threads(scrub_threads.0)
                 .progress(&tell);
@@ -343,8 +345,11 @@ pub(crate) fn default_region(
                     made => return Ok((made?, None)),
                 }
             }
-            let grown = |capacity| hugekit::Pool::builder(capacity).name("default").build();
-            // As much again, so that the array can be forked and snapshotted.
+            // As much again, so that the array can be forked and snapshotted. Most are not, and leave that memory to others.
+            let grown = |capacity| {
+                let pool = hugekit::Pool::builder(capacity).name("default");
+                pool.populate_on_allocation(true).build()
+            };
             let pool = grown(bytes.saturating_mul(2).max(LEAST)).or_else(|_| grown(bytes))?;
             Ok((builder(&pool)?, Some(pool)))
         })
@@ -354,7 +359,7 @@ pub(crate) fn default_region(
 }
 
 /// Return the process-wide pools, which arrays use that name no pool. They are made when they are
-/// needed.
+/// needed, and populated on allocation.
 ///
 /// >>> array = hugekit.zeros(1000)
 /// >>> len(hugekit.default_pools()) >= 1

@@ -35,4 +35,4 @@ def size(request):
 
 @pytest.fixture
 def pool():
-    return hugekit.Pool(16 << 20, backing="base")
+    return hugekit.Pool(16 << 20, backing="base", populate_on_allocation=True)

@@ -102,9 +102,16 @@ def test_a_pool_says_what_it_is():
         hugekit.Pool(1 << 46, backing="hugetlb 2M", strict=True)
 
 
-def test_populating_a_pool_tells_how_far_it_is():
+def test_a_pool_is_populated_when_it_is_made_and_tells_how_far_it_is():
     told = []
-    pool = hugekit.Pool(64 << 20, backing="base", populate=True, progress=lambda *at: told.append(at))
+    pool = hugekit.Pool(64 << 20, backing="base", progress=lambda *at: told.append(at))
     assert told[-1] == (64 << 20, 64 << 20) and told == sorted(told)
     assert pool.stats()["clean"] * pool.page_size == 64 << 20
     assert pool.scrub() == 0
+
+
+def test_a_pool_that_populates_on_allocation_begins_with_holes():
+    pool = hugekit.Pool(4 << 20, backing="base", populate_on_allocation=True)
+    assert pool.stats()["holes"] * pool.page_size == 4 << 20
+    array = pool.zeros(1 << 20, "u1")
+    assert pool.stats()["populated"] == array.nbytes and not array.any()

@@ -78,8 +78,11 @@ fn fault_by_a_write_keeps_what_is_written(backing: Backing) {
 
 /// Memory that is clean when it is allocated needs no handler, and the pool can say what its regions do.
 fn region_of_clean_memory_is_not_served(backing: Backing) {
-    let pool =
-        builder(backing, FOLIOS).clearing(Clearing::OnFault).populate_now(true).build().unwrap();
+    let pool = builder(backing, FOLIOS)
+        .clearing(Clearing::OnFault)
+        .populate_on_allocation(false)
+        .build()
+        .unwrap();
     let mut region = pool.region(FOLIOS * backing.page_size()).unwrap();
     assert!(region.serving().is_none());
     region.fill(7);

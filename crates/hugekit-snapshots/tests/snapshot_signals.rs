@@ -172,7 +172,7 @@ fn regions_that_come_and_go_while_handlers_write_hang_no_thread() {
         have_handlers_write(&memory);
         let until = Instant::now() + Duration::from_secs(4);
         let pool = Pool::builder(4 << 20).backing(Backing::Base).clearing(Clearing::OnFault);
-        let pool = pool.scrub_threads(0).build().unwrap();
+        let pool = pool.populate_on_allocation(true).scrub_threads(0).build().unwrap();
         thread::scope(|scope| {
             scope.spawn(|| {
                 let _interrupted = Interrupted::start();
@@ -247,7 +247,7 @@ fn vfork_child_that_writes_a_region_is_served() {
             continue;
         }
         let pool = Pool::builder(8 << 20).backing(Backing::Base).clearing(Clearing::OnFault);
-        let pool = pool.scrub_threads(0).build().unwrap();
+        let pool = pool.populate_on_allocation(true).scrub_threads(0).build().unwrap();
         pool.region(4 << 20).unwrap().fill(7);
         let mut region = pool.region_builder(HUGE).fault_mode(fault_mode).build().unwrap();
         assert!(region.serving().is_some(), "nothing of it is dirty");

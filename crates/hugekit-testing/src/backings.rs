@@ -8,9 +8,11 @@ pub use super::trials::unless_lacking;
 /// Folios of a test's pool.
 pub const FOLIOS: usize = 8;
 
-/// A pool of so many folios on exactly this backing.
+/// A pool of so many folios on exactly this backing, which begins with holes: its first allocation of each folio
+/// populates.
 pub fn builder(backing: Backing, folios: usize) -> PoolBuilder<'static> {
-    Pool::builder(folios * backing.page_size()).backing(backing).strict(true)
+    let pool = Pool::builder(folios * backing.page_size()).backing(backing).strict(true);
+    pool.populate_on_allocation(true)
 }
 
 /// A pool that clears only at allocation, or on request.
@@ -32,7 +34,7 @@ pub fn trials(checks: &[Check]) -> Vec<Trial> {
 
 /// Why this machine has not so many folios of this backing.
 pub fn lacking(backing: Backing, folios: usize) -> Option<String> {
-    let populated = builder(backing, folios).populate_now(true).build();
+    let populated = builder(backing, folios).populate_on_allocation(false).build();
     populated.err().map(|error| error.to_string())
 }
 

@@ -130,18 +130,25 @@ mod clones {
         if clones < wanted {
             println!("{clones} of {wanted} clones fit: memory, or descriptors (ulimit -n)");
         }
+        let begin = Instant::now();
         let pool = Pool::builder((clones + 1) * bytes).name("clones").build()?;
+        let built = begin.elapsed();
         for fallback in &pool.backing_report().fallbacks {
             println!("not on {}: {}", fallback.backing, fallback.reason);
         }
         println!("clones of {} MiB on {}", bytes >> 20, pool.backing());
+        println!("pool populated in {:.2} s", built.as_secs_f64());
         let template = started_template(kvm, pool.region(bytes)?.share())?;
         // KVM cannot wait for a handler in place.
         let fork = template.fork_builder().fault_mode(FaultMode::Threaded { threads: 1 });
-        if let Err(refused @ ForkError::Fault(_)) = fork.build() {
+        let begin = Instant::now();
+        let first = fork.build();
+        println!("first fork, which starts the handler thread: {:.1} µs", micros(begin.elapsed()));
+        if let Err(refused @ ForkError::Fault(_)) = first {
             println!("skipped: {refused}");
             return Ok(());
         }
+        drop(first);
         let program = Program::new(&CLONE)?;
         let (mut guests, mut times) = (Vec::new(), Vec::new());
         for id in 1..=u32::try_from(clones)? {
@@ -226,11 +233,14 @@ mod clones {
         for (step, name) in STEPS.into_iter().enumerate() {
             let mut times: Vec<Duration> = times.iter().map(|times| times[step]).collect();
             times.sort();
-            let [median, max] = [times[times.len() / 2], times[times.len() - 1]]
-                .map(|time| time.as_secs_f64() * 1e6);
+            let [median, max] = [times[times.len() / 2], times[times.len() - 1]].map(micros);
             println!("{name:20} {median:>10.1} {max:>10.1}");
         }
         println!("{:.2} s for all of them", sum.as_secs_f64());
+    }
+
+    fn micros(time: Duration) -> f64 {
+        time.as_secs_f64() * 1e6
     }
 
     fn print_memory(guests: &[Guest<SharedRegion>]) -> Result<(), Box<dyn Error>> {

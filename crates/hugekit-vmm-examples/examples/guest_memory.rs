@@ -107,8 +107,7 @@ mod guests {
 
     pub(super) fn compare(kvm: &Kvm, bytes: usize) -> Result<(), Box<dyn Error>> {
         let begin = Instant::now();
-        let pool =
-            Pool::builder(bytes).name("guest").populate_now(true).scrub_threads(0).build()?;
+        let pool = Pool::builder(bytes).name("guest").scrub_threads(0).build()?;
         let made = begin.elapsed();
         for fallback in &pool.backing_report().fallbacks {
             println!("not on {}: {}", fallback.backing, fallback.reason);

@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let bytes = bytes.parse()?;
             (Pool::builder(bytes).broker(socket).build()?, bytes)
         }
-        _ => (Pool::builder(64 * MIB).populate_now(true).build()?, 64 * MIB),
+        _ => (Pool::builder(64 * MIB).build()?, 64 * MIB),
     };
     let region = pool.region(bytes)?.share();
     let memory = guest_memory(&region)?;

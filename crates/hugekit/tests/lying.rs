@@ -169,9 +169,7 @@ mod callbacks {
                 let populate = PopulateOptions::new().threads(TWO).progress(&told);
                 let start = memory.start().expose_provenance();
                 panics(|| populate.run_range(start..start + LEN));
-                panics(|| {
-                    Pool::builder(LEN).populate_now(true).threads(TWO).progress(&told).build()
-                });
+                panics(|| Pool::builder(LEN).threads(TWO).progress(&told).build());
             }
             ClearOptions::new().threads(TWO).run(&mut bytes).unwrap();
             assert!(bytes.iter().all(|&byte| byte == 0));
@@ -220,7 +218,8 @@ mod callbacks {
     #[test]
     fn progress_that_works_meanwhile_is_no_obstacle() {
         child(|| {
-            let pool = Pool::builder(4 * LEN).backing(Backing::Base).build().unwrap();
+            let pool = Pool::builder(4 * LEN).backing(Backing::Base);
+            let pool = pool.populate_on_allocation(true).build().unwrap();
             pool.region(2 * LEN).unwrap().fill(1);
             let is_told = AtomicBool::new(false);
             let told = |_: usize, _: usize| {

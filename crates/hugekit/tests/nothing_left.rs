@@ -233,7 +233,8 @@ const FIRST: [(&str, Call); 13] = [
 /// Operations on a pool and a snapshot that were there before, all that can fail, and the ends of all.
 fn the_rest(lack: Lack) {
     let own = Own::new();
-    let pool = Pool::builder(8 * LEN).backing(Backing::Base).build().unwrap();
+    let pool = Pool::builder(8 * LEN).backing(Backing::Base);
+    let pool = pool.populate_on_allocation(true).build().unwrap();
     let mut regions: [Region; 3] = std::array::from_fn(|_| pool.region(LEN).unwrap());
     let mut bytes = vec![0; LEN];
     // SAFETY: no thread blocks SIGBUS, and no system call writes there.

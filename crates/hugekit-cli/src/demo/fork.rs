@@ -13,7 +13,7 @@ use crate::usage::Remedied;
 const STRIDE: usize = 16 << 20;
 
 pub(super) fn run(bytes: usize) -> anyhow::Result<Ways> {
-    let pool = Pool::builder(3 * bytes).populate_now(true).build()?;
+    let pool = Pool::builder(3 * bytes).build()?;
     let mut first = pool.region(bytes)?;
     first.fill(1);
     let about = format!(

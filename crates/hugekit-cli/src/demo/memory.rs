@@ -10,7 +10,7 @@ use super::ways::Ways;
 const PAGE: usize = 4096;
 
 pub(super) fn run(bytes: usize) -> anyhow::Result<Ways> {
-    let pool = Pool::builder(bytes).populate_now(true).build()?;
+    let pool = Pool::builder(bytes).build()?;
     let about = format!(
         "Time to get {} of zeroed memory and to write to every page. The pool is on {}.",
         Size(bytes),

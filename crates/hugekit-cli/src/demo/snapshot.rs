@@ -20,7 +20,7 @@ const BEFORE: u64 = 10_000;
 const APART: u64 = 7919;
 
 pub(super) fn run(bytes: usize) -> anyhow::Result<Ways> {
-    let pool = Pool::builder(2 * bytes).populate_now(true).build()?;
+    let pool = Pool::builder(2 * bytes).build()?;
     let mut owner = Owner { state: pool.region(bytes)?.share(), steps: 0 };
     let mut copy = vec![1_u8; bytes];
     let mut file = tempfile::tempfile().context("no file to save to")?;

@@ -78,8 +78,8 @@ fn main() {
 }
 
 fn trials(backing: Backing, checks: &[Check]) -> Vec<Trial> {
-    let pool = Pool::builder(UNIT * UNITS).backing(backing).strict(true).build();
-    let lacking = pool.err().map(|error| error.to_string());
+    let pool = Pool::builder(UNIT * UNITS).backing(backing).strict(true);
+    let lacking = pool.populate_on_allocation(true).build().err().map(|error| error.to_string());
     let trial = |check| unless_lacking(trial(backing, check), lacking.as_ref());
     checks.iter().map(trial).collect()
 }

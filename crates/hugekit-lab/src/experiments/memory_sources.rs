@@ -40,7 +40,7 @@ pub(super) fn touch(bytes: &mut [u8], page: usize) {
 
 /// A pool of so many bytes, all of it there, that clears only when it allocates.
 pub(super) fn unscrubbed(bytes: usize) -> PoolBuilder<'static> {
-    Pool::builder(bytes).name("lab").populate_now(true).scrub_threads(0)
+    Pool::builder(bytes).name("lab").scrub_threads(0)
 }
 
 /// A pool that alternates with the kernel's side: where reserved pages are too few for both, the pool

@@ -445,9 +445,11 @@ class Pool:
             "hugetlb 2M". If it is not available, the next one is used, and ``fallbacks`` has the
             reason.
         strict: raise an error instead of using another backing.
-        populate: populate all memory now. By default each region is populated when it is allocated.
-        threads: the number of threads that populate now, and clear for regions later. By default as
-            many as are useful.
+        populate_on_allocation: populate each region when it is allocated, and each fork when it is
+            made. By default all memory is populated now, in parallel, so the first region and the
+            first fork are as fast as later ones. Use this if the capacity is only an upper limit.
+        threads: the number of threads that populate the pool, and clear or populate regions later.
+            By default as many as are useful.
         scrub_threads: the number of low-priority threads that clear in the background.
         watermarks: ``(low, high)`` in bytes. Clear in the background when fewer than ``low`` bytes
             are clean, until ``high`` are. By default all dirty memory is cleared.
@@ -479,7 +481,7 @@ class Pool:
         *,
         backing: Backing | None = None,
         strict: bool = False,
-        populate: bool = False,
+        populate_on_allocation: bool = False,
         threads: int | None = None,
         scrub_threads: int = 1,
         watermarks: tuple[int, int] | None = None,
@@ -1313,7 +1315,7 @@ def snapshot(
 ) -> Snapshot[list[Array], list[View[Any]]]: ...
 def default_pools() -> list[Pool]:
     """Return the process-wide pools, which arrays use that name no pool. They are made when they are
-    needed.
+    needed, and populated on allocation.
 
     >>> array = hugekit.zeros(1000)
     >>> len(hugekit.default_pools()) >= 1

@@ -43,7 +43,7 @@ pub struct PoolBuilder<'a> {
     ladder: Cow<'static, [Backing]>,
     strict: bool,
     nodes: NodePolicy,
-    populate: bool,
+    populate_on_allocation: bool,
     threads: Threads,
     progress: Option<&'a Progress<'a>>,
     watermarks: Option<(usize, usize)>,
@@ -78,7 +78,7 @@ impl<'a> PoolBuilder<'a> {
             ladder: Cow::Borrowed(&[Backing::Hugetlb2M, Backing::Thp, Backing::Base]),
             strict: false,
             nodes: NodePolicy::default(),
-            populate: false,
+            populate_on_allocation: false,
             threads: Threads::Auto,
             progress: None,
             watermarks: None,
@@ -118,10 +118,15 @@ impl<'a> PoolBuilder<'a> {
         self
     }
 
-    /// If true, `build` populates all memory. By default false: each region is populated when it is
-    /// allocated.
-    pub fn populate_now(mut self, now: bool) -> Self {
-        self.populate = now;
+    /// If true, each region is populated when it is allocated, and each fork when it is made. By
+    /// default false: [`build`](Self::build) populates all memory, so the first region and the first
+    /// fork are as fast as later ones.
+    ///
+    /// Use this option if the capacity is only an upper limit: memory that no region has used yet
+    /// is then free for other programs. [`build_inherited`](Self::build_inherited) always
+    /// populates.
+    pub fn populate_on_allocation(mut self, on_allocation: bool) -> Self {
+        self.populate_on_allocation = on_allocation;
         self
     }
 
@@ -222,7 +227,8 @@ impl<'a> PoolBuilder<'a> {
         self
     }
 
-    /// Makes the pool.
+    /// Makes the pool and populates all of it, in parallel. This takes as long as the kernel needs to
+    /// clear the memory.
     ///
     /// # Errors
     /// [`PoolError`] if the capacity is 0 or larger than the address space, if the watermarks are
@@ -265,7 +271,7 @@ impl<'a> PoolBuilder<'a> {
         if !matches!(self.source, Source::Own) {
             return Err(PoolError::NotInherited);
         }
-        let populated = Self { populate: true, ..self.clone() };
+        let populated = self.clone().populate_on_allocation(false);
         let (core, fallbacks) = populated.core_of_own()?;
         InheritedMemory::new(&core, self.report(&core, fallbacks))
     }
@@ -280,7 +286,6 @@ impl<'a> PoolBuilder<'a> {
         let present = file.present()?;
         let memory = PoolMemory::adopt(file, &self.recipe())?;
         let core = self.core(memory, bytes)?;
-        // Where a part is there, no call says which one; to populate what is there takes little time and changes nothing.
         if present >= bytes as u64 {
             // SAFETY: who gave the file promised that its bytes are zero.
             #[allow(unsafe_code)]
@@ -288,6 +293,8 @@ impl<'a> PoolBuilder<'a> {
                 core.take_for_clean();
             }
         }
+        // Where a part is there, no call says which one; to populate what is there takes little time and changes nothing.
+        self.populate_holes(&core)?;
         Ok(self.finish(core, Vec::new()))
     }
 
@@ -324,7 +331,7 @@ impl<'a> PoolBuilder<'a> {
         }
     }
 
-    /// Makes the memory, and populates it if it is to be populated now.
+    /// Makes the memory, and populates it unless regions do.
     fn build_on(&self, backing: Backing) -> Result<Core, PoolError> {
         let page_size = backing.page_size();
         let bytes = super::whole_folios(self.capacity, page_size)?;
@@ -338,10 +345,15 @@ impl<'a> PoolBuilder<'a> {
                 other => other,
             })?;
         let core = self.core(memory, bytes)?;
-        if self.populate {
-            core.populate_all(self.threads, self.progress)?;
-        }
+        self.populate_holes(&core)?;
         Ok(core)
+    }
+
+    fn populate_holes(&self, core: &Core) -> Result<(), PoolError> {
+        if self.populate_on_allocation {
+            return Ok(());
+        }
+        core.populate_all(self.threads, self.progress)
     }
 
     fn core(&self, memory: PoolMemory, bytes: usize) -> Result<Core, PoolError> {

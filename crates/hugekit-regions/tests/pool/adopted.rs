@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use hugekit::pool::{Backing, PoolError};
+use hugekit::pool::{Backing, PoolError, PoolStats};
 use hugekit::{ErrorKind, Pool, PopulateOptions};
 use hugekit_lease::{LeaseError, MemoryFile, Unfit};
 
@@ -45,10 +45,15 @@ fn populated(backing: Backing) {
 }
 
 fn holes(backing: Backing) {
-    let file = file(backing);
-    let pool = adopt(bytes(backing), file.into_file()).unwrap();
-    assert_eq!(pool.stats().unwrap().holes * pool.page_size(), bytes(backing));
-    assert!(is_zero(&pool.region(bytes(backing)).unwrap()));
+    for on_allocation in [false, true] {
+        // SAFETY: the file is new, and no other process or mapping has it.
+        let builder = unsafe { Pool::builder(bytes(backing)).adopt(file(backing).into_file()) };
+        let pool = builder.populate_on_allocation(on_allocation).build().unwrap();
+        let PoolStats { holes, clean, .. } = pool.stats().unwrap();
+        let (left, other) = if on_allocation { (holes, clean) } else { (clean, holes) };
+        assert_eq!((left * pool.page_size(), other), (bytes(backing), 0));
+        assert!(is_zero(&pool.region(bytes(backing)).unwrap()));
+    }
 }
 
 fn length(backing: Backing) {

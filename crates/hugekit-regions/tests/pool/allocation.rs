@@ -69,12 +69,12 @@ fn build_of_an_uneven_capacity_rounds_it_up_and_reports_it(backing: Backing) {
     assert_eq!(pool.region(3 * page).unwrap().len(), 3 * page);
 }
 
-fn build_that_populates_now_leaves_no_hole_and_is_watched(backing: Backing) {
+fn build_by_default_leaves_no_hole_and_is_watched(backing: Backing) {
     let bytes = FOLIOS * backing.page_size();
     for threads in [Threads::One, Threads::Auto, Threads::Exactly(2)] {
         let told = Mutex::new(Vec::new());
         let progress = |done, total| told.lock().unwrap().push((done, total));
-        let pool = Pool::builder(bytes).backing(backing).strict(true).populate_now(true);
+        let pool = Pool::builder(bytes).backing(backing).strict(true);
         let pool = pool.threads(threads).progress(&progress).build().unwrap();
         assert_eq!(states(&pool), [0, FOLIOS, 0, 0]);
         assert_eq!(pool.stats().unwrap().populated, bytes as u64);
@@ -102,6 +102,6 @@ pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
     region_of_dirty_folios_is_cleared_at_allocation,
     region_beside_clean_folios_gets_those_first,
     build_of_an_uneven_capacity_rounds_it_up_and_reports_it,
-    build_that_populates_now_leaves_no_hole_and_is_watched,
+    build_by_default_leaves_no_hole_and_is_watched,
     region_whose_progress_panics_loses_no_folio,
 ];

@@ -1,8 +1,10 @@
 //! What a pool falls back to where a machine lacks huge pages.
 
-use hugekit::Pool;
 use hugekit::pool::{Backing, PoolError};
+use hugekit::{HUGE_PAGE_BYTES, Pool};
 use hugekit_machine::Root;
+
+use crate::child::in_a_child;
 
 /// A machine without huge pages of any kind.
 fn build_without_huge_pages_reports_the_fallback_or_refuses_it() {
@@ -40,6 +42,7 @@ fn build_with_huge_pages_taken_meanwhile_is_an_error() {
         std::fs::write(pages.join(name), count).unwrap();
     }
     let builder = Pool::builder(1 << 40).machine(Root::at(machine.path()));
+    let builder = builder.populate_on_allocation(true); // The other backing would populate a TiB.
     let strict = builder.clone().strict(true).build();
     assert!(
         matches!(strict, Err(PoolError::NotMapped { .. } | PoolError::NoHugePages { .. })),
@@ -50,7 +53,61 @@ fn build_with_huge_pages_taken_meanwhile_is_an_error() {
     assert_eq!(fallen.region(1).unwrap()[0], 0);
 }
 
+/// Has the kernel refuse to populate 2 MiB at once, which a pool on base pages asks for, and one on transparent huge pages
+/// does not. Where there are no filters, as under an emulator, false.
+fn refuse_to_populate_base_pages() -> bool {
+    let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let load = |offset| step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, offset);
+    let unless = |k: u32, skip| step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, skip, k);
+    let answer = |k| step(libc::BPF_RET | libc::BPF_K, 0, 0, k);
+    let mut program = [
+        load(0), // The call, then its second and its third argument.
+        unless(libc::SYS_madvise as u32, 5),
+        load(24),
+        unless(HUGE_PAGE_BYTES as u32, 3),
+        load(32),
+        unless(libc::MADV_POPULATE_WRITE as u32, 1),
+        answer(libc::SECCOMP_RET_ERRNO | libc::ENOMEM as u32),
+        answer(libc::SECCOMP_RET_ALLOW),
+    ];
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: the program is valid while it is read. It lasts as long as this process, which is a test's child.
+    unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter) == 0
+    }
+}
+
+fn build_that_cannot_populate_takes_the_next_backing() {
+    let builder = Pool::builder(HUGE_PAGE_BYTES).ladder([Backing::Base, Backing::Thp]);
+    if builder.clone().ladder([Backing::Thp]).build().is_err() {
+        return eprintln!("skipped: this machine has no pool on transparent huge pages");
+    }
+    let code = in_a_child(|| {
+        if !refuse_to_populate_base_pages() {
+            eprintln!("skipped: this process may not install a filter of system calls");
+            return 0;
+        }
+        let strict = builder.clone().strict(true).build();
+        let fallen = builder.build().unwrap();
+        let [fallback] = &fallen.backing_report().fallbacks[..] else { return 1 };
+        let is_zero = fallen.region(HUGE_PAGE_BYTES).unwrap().iter().all(|&byte| byte == 0);
+        let later = builder.clone().populate_on_allocation(true).build().unwrap();
+        let is_so = [
+            matches!(strict, Err(PoolError::Populate(_))),
+            matches!(fallback.reason, PoolError::Populate(_)),
+            (fallback.backing, fallen.backing()) == (Backing::Base, Backing::Thp),
+            is_zero,
+            later.backing() == Backing::Base,
+            matches!(later.region(HUGE_PAGE_BYTES), Err(PoolError::Populate(_))),
+        ];
+        is_so.iter().position(|&is_so| !is_so).map_or(0, |at| at as i32 + 2)
+    });
+    assert_eq!(code, 0);
+}
+
 pub(crate) const CHECKS: &[(&str, fn())] = hugekit_testing::checks![
     build_without_huge_pages_reports_the_fallback_or_refuses_it,
     build_with_huge_pages_taken_meanwhile_is_an_error,
+    build_that_cannot_populate_takes_the_next_backing,
 ];

@@ -14,8 +14,12 @@ fn build_with_any_node_policy_has_it_in_force(backing: Backing) {
     ];
     for (policy, expected) in policies {
         let name = format!("{backing:?}-{expected}").replace(':', "-");
-        let pool =
-            builder(backing, 1).name(&name).nodes(policy).populate_now(true).build().unwrap();
+        let pool = builder(backing, 1)
+            .name(&name)
+            .nodes(policy)
+            .populate_on_allocation(false)
+            .build()
+            .unwrap();
         let maps = std::fs::read_to_string("/proc/self/numa_maps").unwrap();
         let line = maps.lines().find(|line| line.contains(&name)).unwrap();
         assert_eq!(line.split(' ').nth(1), Some(expected), "{line}");

@@ -86,7 +86,7 @@ fn pool_of_a_killed_process_leaves_nothing_behind(backing: Backing) {
     for round in 0..100 {
         killed(Duration::from_micros(200 * round), || {
             loop {
-                let pool = builder(backing, FOLIOS).populate_now(true).build().unwrap();
+                let pool = builder(backing, FOLIOS).populate_on_allocation(false).build().unwrap();
                 let mut regions: Vec<Region> = (0..4).map(|_| pool.region(page).unwrap()).collect();
                 regions.iter_mut().for_each(|region| region[0] = 1);
                 regions.truncate(2);

@@ -19,7 +19,7 @@ pub(super) fn pools(world: &mut World) {
     } else {
         builder
     };
-    let builder = builder.populate_now(world.rng.bool());
+    let builder = builder.populate_on_allocation(world.rng.bool());
     let Some(pool) = world.pool(&builder) else { return };
     for _ in 0..world.steps() {
         churn(world, &pool, folios);

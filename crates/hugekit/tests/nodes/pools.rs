@@ -75,7 +75,7 @@ fn region_of_any_policy_is_where_it_says(backing: Backing) {
             on(here, || {
                 for populated in [true, false] {
                     let builder = builder(backing, FOLIOS).nodes(policy.clone()).scrub_threads(0);
-                    let pool = builder.populate_now(populated).build().unwrap();
+                    let pool = builder.populate_on_allocation(!populated).build().unwrap();
                     let what = format!("{policy:?}, populated: {populated}");
                     check(&whole(&pool), &asked, &what);
                     let mut soiled = whole(&pool);
@@ -98,7 +98,7 @@ fn pool_populated_by_threads_is_where_it_says(backing: Backing) {
             continue; // Wherever the scheduler moves the calling thread meanwhile.
         }
         let builder = builder(backing, FOLIOS).nodes(policy.clone()).scrub_threads(0);
-        let pool = builder.populate_now(true).threads(threads).build().unwrap();
+        let pool = builder.populate_on_allocation(false).threads(threads).build().unwrap();
         check(&whole(&pool), &asked, &format!("{policy:?}, by threads"));
     }
 }
@@ -138,10 +138,10 @@ fn pool_bound_to_a_node_without_enough_is_refused(backing: Backing) {
             continue; // Nor have all nodes together.
         }
         let bound = builder(backing, one_more).nodes(NodePolicy::Bind(vec![on_node.node]));
-        let refused = bound.populate_now(true).build();
+        let refused = bound.populate_on_allocation(false).build();
         assert!(matches!(refused, Err(PoolError::Populate(_))), "{refused:?}");
         let preferred = builder(backing, one_more).nodes(NodePolicy::Preferred(on_node.node));
-        let pool = preferred.populate_now(true).build().unwrap();
+        let pool = preferred.populate_on_allocation(false).build().unwrap();
         let others =
             nodes_of_folios(&whole(&pool)).into_iter().filter(|node| *node != on_node.node);
         assert_eq!(others.count(), 1);

@@ -179,7 +179,7 @@ fn write_that_the_program_forbids_itself_kills_it() {
 /// Why this machine has none of the memory that [`ON_HUGE_PAGES`] is about.
 pub(crate) fn lacking() -> Option<String> {
     let pool = Pool::builder(8 * HUGE_PAGE_BYTES).backing(Backing::Thp).strict(true);
-    pool.populate_now(true).build().err().map(|error| error.to_string())
+    pool.build().err().map(|error| error.to_string())
 }
 
 /// Where rights hold writes back: on shared transparent huge pages.

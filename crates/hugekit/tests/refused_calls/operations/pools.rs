@@ -30,7 +30,7 @@ pub(super) const EACH: &[(&str, Run)] = hugekit_testing::checks![
 
 fn a_pool_is_built(point: &Point, backing: Backing, _: FaultMode) {
     let builder = Pool::builder(FOLIOS * backing.page_size()).backing(backing).strict(true);
-    let builder = builder.in_core_dumps(false).scrub_threads(2).populate_now(true);
+    let builder = builder.in_core_dumps(false).scrub_threads(2);
     let built = point.refuse(|| builder.build());
     let Some(pool) = point.unless_refused(built, PoolError::kind) else { return };
     is_whole(point, &pool);
@@ -38,7 +38,7 @@ fn a_pool_is_built(point: &Point, backing: Backing, _: FaultMode) {
 
 fn a_pool_is_dropped(point: &Point, backing: Backing, _: FaultMode) {
     let builder = Pool::builder(FOLIOS * backing.page_size()).backing(backing).strict(true);
-    let pool = have(builder.populate_now(true).build(), PoolError::kind);
+    let pool = have(builder.build(), PoolError::kind);
     point.refuse(|| drop(pool));
 }
 
@@ -70,7 +70,8 @@ fn dirty_folios_are_handed_out(point: &Point, backing: Backing, _: FaultMode) {
 
 fn holes_are_handed_out(point: &Point, backing: Backing, _: FaultMode) {
     let builder = Pool::builder(FOLIOS * backing.page_size()).backing(backing).strict(true);
-    allocate(point, &have(builder.scrub_threads(0).build(), PoolError::kind));
+    let builder = builder.scrub_threads(0).populate_on_allocation(true);
+    allocate(point, &have(builder.build(), PoolError::kind));
 }
 
 fn allocate(point: &Point, pool: &Pool) {
