@@ -142,8 +142,8 @@ impl<'a> Frozen<'a> {
         }
     }
 
-    /// Copies only what is waited for, as long as the sink rests and the VM does not wait for the end of
-    /// the copy.
+    /// While the sink rests, copies only granules that the VM or a reader waits for. Ends if the VM waits
+    /// for the end of the copy.
     fn rest(&mut self) -> Result<(), CheckpointError> {
         while let Some(bell) = self.sink.rest() {
             self.copy_wanted()?;

@@ -164,7 +164,7 @@ fn check_free(place: &Path) -> Result<(), CheckpointError> {
     if is_free { Ok(()) } else { Err(CheckpointError::Exists { path: place.to_owned() }) }
 }
 
-/// A journal of the file system commits only once what is synced at the same time.
+/// Syncs all files at the same time, so that the journal of the file system commits them together.
 fn sync_together(files: &[&File]) -> io::Result<()> {
     std::thread::scope(|scope| {
         let sync = |&file| spawn_scoped(scope, "hugekit-sync", move || File::sync_all(file));

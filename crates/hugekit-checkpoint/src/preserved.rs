@@ -107,7 +107,7 @@ impl Preserved {
         readers.begun.map(|_| self.state.path())
     }
 
-    /// So many children are going to be restored.
+    /// `count` children are going to be restored.
     pub(crate) fn await_children(&self, count: usize) {
         self.lock().restoring = count;
     }

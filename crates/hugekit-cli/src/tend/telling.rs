@@ -7,7 +7,7 @@ use hugekit_tend::{ForkCost, Hindrance, PassReport, Status};
 
 use super::words;
 
-/// What was told of each process.
+/// The passes and forks of each process that were printed.
 #[derive(Debug)]
 pub(super) struct Telling {
     cost: Option<ForkCost>,

@@ -5,7 +5,7 @@ use hugekit_guests::CLUSTER;
 /// A word of each page of a share is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Share {
-    /// So many percent, in clusters at equal distances.
+    /// This share in percent, in clusters at equal distances.
     Clusters(u64),
     /// One percent that lies together.
     Together,
