@@ -80,13 +80,14 @@ const ALL: &[&str] = &["paused", "stall", "throughput", "complete", "bytes"];
 
 fn compare(origin: &Origin, part: &mut Part) {
     let disk = stock_on_disk(origin);
-    let compared: [(&str, &str, &[&str]); 16] = [
+    let compared: [(&str, &str, &[&str]); 18] = [
         ("stock-full-tmpfs", "checkpoint", &["paused", "stall", "throughput"]),
         ("stock-full-tmpfs", "checkpoint-tmpfs", &["complete", "bytes"]),
         ("stock-full-tmpfs", "checkpoint-base", &["paused", "stall", "throughput"]),
         ("stock-full-tmpfs", "checkpoint-hugetlb", &["paused", "stall", "throughput"]),
         (&disk, "checkpoint", ALL),
         ("stock-diff", "delta", ALL),
+        ("stock-diff", "delta-in-series", ALL),
         ("checkpoint", "delta", ALL),
         ("checkpoint", "delta-in-series", ALL),
         ("delta", "delta-in-series", ALL),
@@ -96,6 +97,7 @@ fn compare(origin: &Origin, part: &mut Part) {
         ("idle-base", "checkpoint-base", &["throughput"]),
         ("idle-hugetlb", "checkpoint-hugetlb", &["throughput"]),
         ("idle", "delta", &["throughput"]),
+        ("idle", "delta-in-series", &["throughput"]),
         ("idle", "idle-logged", &["throughput"]),
     ];
     for (baseline, subject, whats) in compared {

@@ -184,7 +184,11 @@ mod tests {
             let zero =
                 |one: &Took| [one.elapsed, one.copies, one.stores].map(|time| time.is_zero());
             assert!(round.took.iter().all(|one| zero(one) == [false; 3]), "{round:?}");
-            assert_eq!(round.read > 0, cache == Cache::Contended);
+            // On a busy machine, antagonists may have no CPU while writers work.
+            let mut reads_later =
+                || (0..1000).any(|_| together(&mut writers, sample).unwrap().read > 0);
+            let reads = round.read > 0 || cache == Cache::Contended && reads_later();
+            assert_eq!(reads, cache == Cache::Contended);
             for writer in &writers {
                 assert_eq!(writer.copy.len(), FOLIO);
                 assert!(writer.copy[64..].iter().all(|&byte| byte == 7));
