@@ -10,7 +10,6 @@ use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use hugekit_sys::thread::spawn_scoped;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
@@ -116,7 +115,9 @@ impl Output {
         let finish = || {
             let mut file = File::create_new(folder.join(STATE))?;
             file.write_all(state)?;
-            sync_together(&[&file, &self.memory, &File::open(folder)?])?;
+            file.sync_all()?;
+            self.memory.sync_all()?;
+            File::open(folder)?.sync_all()?;
             fs::rename(folder, place)?;
             File::open(beside(place))?.sync_all()
         };
@@ -162,15 +163,6 @@ fn check_free(place: &Path) -> Result<(), CheckpointError> {
         Err(error) => error.kind() == io::ErrorKind::NotFound,
     };
     if is_free { Ok(()) } else { Err(CheckpointError::Exists { path: place.to_owned() }) }
-}
-
-/// Syncs all files at the same time, so that the journal of the file system commits them together.
-fn sync_together(files: &[&File]) -> io::Result<()> {
-    std::thread::scope(|scope| {
-        let sync = |&file| spawn_scoped(scope, "hugekit-sync", move || File::sync_all(file));
-        let threads: Vec<_> = files.iter().map(sync).collect();
-        threads.into_iter().try_for_each(|thread| thread?.join().expect("no panic"))
-    })
 }
 
 fn beside(place: &Path) -> &Path {
