@@ -382,12 +382,16 @@ fn snapshot_watches_a_writer_before_during_and_after() {
             assert!(ratios.contains(&id.as_str()), "{id}: {ratios:?}");
         }
     }
-    for id in ["memcpy-vs-save/32MiB", "fork2-thp-vs-anonymous-unreserved/stall"] {
+    let calls = ["fork2-vs-anonymous/call-base", "mprotect-vs-anonymous/call-untouched"];
+    for id in
+        ["memcpy-vs-save/32MiB", "fork2-thp-vs-anonymous-unreserved/stall"].iter().chain(&calls)
+    {
         assert!(ratios.contains(&format!("snapshot/{id}").as_str()), "{id}: {ratios:?}");
     }
     for ratio in snapshot["ratios"].as_array().unwrap() {
         let id = ratio["id"].as_str().unwrap();
-        let alike = id.starts_with("snapshot/fork2-thp-vs-anonymous-unreserved/");
+        let alike = ["fork2-thp-vs-anonymous-unreserved", "fork2-vs-anonymous"];
+        let alike = alike.iter().any(|methods| id.starts_with(&format!("snapshot/{methods}/")));
         assert_eq!(ratio["like_for_like"], alike, "{ratio}");
     }
     let events = strings(&snapshot["distributions"], "id");
