@@ -17,7 +17,7 @@ use crate::scene::{
     LEN, LONGEST_WAIT, SEED, START, Scene, check_file, partial_folders, registered, trial,
 };
 
-const USUAL: u32 = 6;
+const USUAL: u32 = 4;
 
 pub(crate) fn kills() -> u32 {
     asked().unwrap_or(USUAL)

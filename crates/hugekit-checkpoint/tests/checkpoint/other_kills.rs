@@ -19,7 +19,7 @@ use crate::scene::{
 };
 
 /// Each kill needs a VM of its own.
-const USUAL: u32 = 4;
+const USUAL: u32 = 3;
 
 fn kills() -> u32 {
     asked().unwrap_or(USUAL)
