@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use hugekit::{PopulateError, PopulateOptions, Threads};
 use hugekit_lease::{LeaseError, MemoryFile};
+use hugekit_sys::thread::cpu_time;
 use rustix::io::Errno;
 use rustix::process::Signal;
-use rustix::time::{ClockId, clock_gettime};
 
 /// What the process is told; its standard input is the file.
 #[derive(Clone, Debug, Default)]
@@ -126,12 +126,6 @@ impl Pace {
         }
         *worked = cpu_time();
     }
-}
-
-/// Of this thread.
-fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::try_from(time).expect("time spent is not negative")
 }
 
 fn errno(error: &LeaseError) -> Errno {

@@ -47,7 +47,7 @@ pub(crate) struct Preserved {
     /// Whether a granule is wanted, so that the copy need not take the lock to know.
     is_wanted: AtomicBool,
     readers: Mutex<Readers>,
-    /// Rung when a granule is wanted.
+    /// Rung when a granule is wanted, and when all children are restored.
     bell: OwnedFd,
     /// Rung when a granule has ended, when the state is there, and when the copy has failed.
     arrived: Condvar,
@@ -69,6 +69,13 @@ struct Readers {
     /// Children that are not restored yet.
     restoring: usize,
     has_failed: bool,
+}
+
+impl Readers {
+    /// Whether children are being restored, and have not been for long.
+    fn should_have_cpus(&self) -> bool {
+        self.restoring > 0 && self.begun.is_some_and(|begun| begun.elapsed() < LONGEST_REST)
+    }
 }
 
 impl Preserved {
@@ -117,8 +124,12 @@ impl Preserved {
         let mut readers = self.lock();
         readers.restoring -= 1;
         if readers.restoring == 0 {
-            let _ = write(&self.bell, &1_u64.to_ne_bytes());
+            self.ring();
         }
+    }
+
+    fn ring(&self) {
+        let _ = write(&self.bell, &1_u64.to_ne_bytes());
     }
 
     /// Has all readers give up that wait, and that will.
@@ -157,7 +168,7 @@ impl Preserved {
             if !readers.wanted.contains(&index) {
                 readers.wanted.push_back(index);
                 self.is_wanted.store(true, Ordering::Release);
-                let _ = write(&self.bell, &1_u64.to_ne_bytes());
+                self.ring();
             }
             let is_waiting = |readers: &mut Readers| !is_copied() && !readers.has_failed;
             drop(self.arrived.wait_while(readers, is_waiting));
@@ -241,13 +252,11 @@ impl Sink for Preserved {
     }
 
     fn rest(&self) -> Option<BorrowedFd<'_>> {
-        let (begun, restoring) = {
-            let readers = self.lock();
-            (readers.begun, readers.restoring)
-        };
-        let is_resting = restoring > 0 && begun.is_some_and(|begun| begun.elapsed() < LONGEST_REST);
+        if !self.lock().should_have_cpus() {
+            return None;
+        }
         let _ = read(&self.bell, &mut [0; size_of::<u64>()]);
-        is_resting.then(|| self.bell.as_fd())
+        Some(self.bell.as_fd())
     }
 
     fn refused(&self, source: io::Error) -> CheckpointError {
@@ -285,10 +294,8 @@ impl Arriving for Preserved {
 mod tests {
     use std::thread;
 
-    use rustix::event::{PollFd, PollFlags, poll};
-    use rustix::time::Timespec;
-
     use super::*;
+    use crate::vm::readable;
 
     const LEN: u64 = 4096;
 
@@ -361,10 +368,7 @@ mod tests {
     #[test]
     fn copy_rests_until_children_are_restored_unless_a_granule_is_wanted() {
         let memory = preserved();
-        let is_rung = |bell| {
-            let mut waited = [PollFd::from_borrowed_fd(bell, PollFlags::IN)];
-            poll(&mut waited, Some(&Timespec::default())).unwrap() > 0
-        };
+        let is_rung = |bell| readable([bell], Duration::ZERO) == [true];
         memory.await_children(2);
         assert!(memory.rest().is_none(), "no child can be restored before the state is there");
         memory.begin(b"state").unwrap();

@@ -10,9 +10,11 @@ use std::mem::{MaybeUninit, size_of_val};
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io;
+use rustix::time::{ClockId, clock_gettime};
 
 use super::injection::{Call, pass};
 use super::{last_error, mapping};
@@ -25,6 +27,12 @@ const USUAL_WORDS: usize = 1024 / BITS;
 
 /// Words for 2²⁰ CPUs: a kernel that refuses this many refuses for another reason.
 const MOST_WORDS: usize = (1 << 20) / BITS;
+
+/// CPU time of the calling thread.
+pub fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(time).expect("time spent is not negative")
+}
 
 /// The CPUs that the calling thread may run on.
 pub fn affinity() -> io::Result<CpuSet> {

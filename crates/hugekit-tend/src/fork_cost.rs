@@ -6,12 +6,12 @@ use std::io;
 use std::time::Duration;
 
 use hugekit::HUGE_PAGE_BYTES;
+use hugekit_sys::thread::cpu_time;
 use rustix::param::page_size;
 use rustix::process::{Pid, WaitOptions, waitpid};
 
 use crate::mappings::Extent;
 use crate::own_memory::OwnMemory;
-use crate::thread_time::thread_cpu;
 
 /// Huge pages that a fork is measured with, and as much memory on base pages. A fork takes several times as long with
 /// them as without.
@@ -84,14 +84,14 @@ fn median_of_forks(prepare: impl Fn() -> bool) -> io::Result<Option<Duration>> {
 
 /// Of a child that ends at once. It is CPU time, so other programs that run meanwhile do not count.
 fn time_of_fork() -> io::Result<Duration> {
-    let began = thread_cpu();
+    let began = cpu_time();
     // SAFETY: the child calls only `_exit`, which is async-signal-safe.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: runs no destructor and takes no lock.
         unsafe { libc::_exit(0) };
     }
-    let took = thread_cpu().saturating_sub(began);
+    let took = cpu_time().saturating_sub(began);
     let child = Pid::from_raw(child).filter(|child| child.as_raw_pid() > 0);
     let child = child.ok_or_else(io::Error::last_os_error)?;
     rustix::io::retry_on_intr(|| waitpid(Some(child), WaitOptions::empty()))?;

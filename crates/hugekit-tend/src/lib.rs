@@ -47,7 +47,6 @@ mod status;
 mod supply;
 mod target;
 mod tender;
-mod thread_time;
 mod waits;
 
 pub use error::TendError;

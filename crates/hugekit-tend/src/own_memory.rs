@@ -80,7 +80,7 @@ impl OwnMemory {
 
 impl Drop for OwnMemory {
     fn drop(&mut self) {
-        // SAFETY: what was mapped, of which no reference exists.
+        // SAFETY: the whole mapping, of which no reference exists.
         let _ = unsafe { munmap(self.mapping.as_ptr().cast(), self.mapped) };
     }
 }

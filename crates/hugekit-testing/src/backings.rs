@@ -8,8 +8,7 @@ pub use super::trials::unless_lacking;
 /// Folios of a test's pool.
 pub const FOLIOS: usize = 8;
 
-/// A pool of so many folios on exactly this backing, which begins with holes: its first allocation of each folio
-/// populates.
+/// A pool of `folios` folios on exactly this backing. It begins with holes, and allocations populate them.
 pub fn builder(backing: Backing, folios: usize) -> PoolBuilder<'static> {
     let pool = Pool::builder(folios * backing.page_size()).backing(backing).strict(true);
     pool.populate_on_allocation(true)

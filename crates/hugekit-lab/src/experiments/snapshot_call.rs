@@ -63,7 +63,7 @@ pub(super) fn measure(state: usize, rounds: Rounds<'_>) -> Result<Part, LabError
 fn protect(memory: &mut Shared) -> Result<Duration, LabError> {
     let bytes = memory.bytes();
     let began = Instant::now();
-    // SAFETY: a page of our own memory is only read until the mapping ends, which is next.
+    // SAFETY: no thread writes to this memory until its mapping ends, which is next.
     let protected =
         unsafe { mprotect(bytes.as_mut_ptr().cast(), bytes.len(), MprotectFlags::READ) };
     let elapsed = began.elapsed();

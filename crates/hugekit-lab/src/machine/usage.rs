@@ -56,18 +56,10 @@ impl Usage {
     }
 }
 
-/// CPU time of this thread.
-pub(crate) fn thread_time() -> Duration {
-    clock(ClockId::ThreadCPUTime)
-}
-
 /// CPU time of all threads of this process.
 pub(crate) fn process_time() -> Duration {
-    clock(ClockId::ProcessCPUTime)
-}
-
-fn clock(id: ClockId) -> Duration {
-    Duration::try_from(clock_gettime(id)).expect("time spent is not negative")
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::try_from(time).expect("time spent is not negative")
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::LabError;
-use crate::machine::usage::{Usage, Who, thread_time};
+use crate::machine::usage::{Usage, Who};
 use crate::workloads::anonymous::Pages;
 use crate::workloads::forking::{Child, Shared};
 use crate::workloads::outside::Outside;
@@ -100,7 +100,7 @@ impl Board {
 /// `getrusage(2)` with what it knew at the last one, unless the thread's clock was read right before: that
 /// brings the sum of both up to date. How it is divided remains a matter of ticks.
 fn cpu_time() -> (u64, u64) {
-    let _ = thread_time();
+    let _ = hugekit_sys::thread::cpu_time();
     let usage = Usage::of(Who::ThisThread);
     (usage.user.as_nanos() as u64, usage.system.as_nanos() as u64)
 }

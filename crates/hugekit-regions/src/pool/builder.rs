@@ -293,7 +293,7 @@ impl<'a> PoolBuilder<'a> {
                 core.take_for_clean();
             }
         }
-        // Where a part is there, no call says which one; to populate what is there takes little time and changes nothing.
+        // No call says which part of the file is present. Populating present pages takes little time and changes nothing.
         self.populate_holes(&core)?;
         Ok(self.finish(core, Vec::new()))
     }

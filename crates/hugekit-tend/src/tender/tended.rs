@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use hugekit::HUGE_PAGE_BYTES;
+use hugekit_sys::thread::cpu_time;
 use rustix::io::Errno;
 
 use super::away::Shared;
@@ -23,7 +24,6 @@ use crate::settings::Settings;
 use crate::status::{Hindrance, PassReport, Refusal, Status};
 use crate::supply::Supply;
 use crate::target::Target;
-use crate::thread_time::thread_cpu;
 use crate::waits::Waits;
 use hugekit_sys::other_process::collapse;
 
@@ -128,7 +128,7 @@ impl Tended {
 
     /// The report is [`last`](Self::last) then.
     pub(super) fn pass(&mut self, shared: &Shared, stop: &AtomicBool) -> Result<(), TendError> {
-        let (began, cpu) = (Instant::now(), thread_cpu());
+        let (began, cpu) = (Instant::now(), cpu_time());
         let survey = Survey::of(self.target.folder())?;
         let looks = self.target.look(&survey.tended)?;
         let seen: u64 = looks.iter().map(|look| look.present).sum();
@@ -155,7 +155,7 @@ impl Tended {
             swapped: survey.swapped,
             edges: survey.small.saturating_sub(seen),
             excluded: survey.excluded(),
-            cpu: thread_cpu().saturating_sub(cpu),
+            cpu: cpu_time().saturating_sub(cpu),
             longest: work.longest,
             elapsed: began.elapsed(),
             hindrance: work.hindrance,
@@ -176,13 +176,13 @@ impl Tended {
                 work.hindrance = Some(Hindrance::Stopped);
                 break;
             };
-            let (began, cpu) = (Instant::now(), thread_cpu());
+            let (began, cpu) = (Instant::now(), cpu_time());
             // Without a huge page of its own, the tender leaves it to the collapse to find one.
             supply.refresh();
             work.hindrance = self.hindrance(settings, stop, index % LOOK_EVERY == 0);
             if work.hindrance.is_none() {
                 let locked = self.collapse(range, &mut work);
-                let (elapsed, cpu) = (began.elapsed(), thread_cpu().saturating_sub(cpu));
+                let (elapsed, cpu) = (began.elapsed(), cpu_time().saturating_sub(cpu));
                 let worked = Worked { bytes: HUGE_PAGE_BYTES as u64, elapsed, cpu, locked };
                 let share = waits.share(self.target.folder());
                 turn.rest(worked.rest(share, settings.bytes_per_second));

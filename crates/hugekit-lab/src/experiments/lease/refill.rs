@@ -3,12 +3,13 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use hugekit_sys::thread::cpu_time;
 use rustix::thread::CpuSet;
 
 use crate::LabError;
 use crate::experiments::memory_sources::touch;
 use crate::machine::cpus;
-use crate::machine::usage::{Usage, Who, thread_time};
+use crate::machine::usage::{Usage, Who};
 use crate::measure::part::{Part, Rounds};
 use crate::record::Unit;
 use crate::size::{GIB, MIB, Size};
@@ -30,9 +31,9 @@ pub(super) fn cpu(hugekit: &Path, bytes: usize, rounds: Rounds<'_>) -> Result<Pa
     let names = ["kernel-cpu", "refill-cpu"].map(|method| format!("{method}/{size}"));
     let mut part = rounds.measure("lease", Unit::Microseconds, &names, |index| {
         if index == 0 {
-            let since = thread_time();
+            let since = cpu_time();
             touch(Anonymous::new(Pages::Hugetlb2M, bytes)?.bytes(), Pages::Hugetlb2M.size());
-            Ok(per_gib(thread_time() - since))
+            Ok(per_gib(cpu_time() - since))
         } else {
             let before = Usage::of(Who::EndedChildren).cpu();
             BrokerProcess::start(hugekit, bytes)?.until_ready()?;

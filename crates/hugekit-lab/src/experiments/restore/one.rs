@@ -3,13 +3,14 @@
 use std::time::{Duration, Instant};
 
 use hugekit_guests::Request;
+use hugekit_sys::thread::cpu_time;
 
 use super::origin::Origin;
 use super::reply::FIRST_REPLY;
 use super::ways::{Way, workload};
 use crate::LabError;
 use crate::Observer;
-use crate::machine::usage::{process_time, thread_time};
+use crate::machine::usage::process_time;
 use crate::measure::part::{Part, Rounds};
 use crate::record::Unit;
 use crate::workloads::micro_vm::{Faults, MicroVm};
@@ -85,7 +86,7 @@ fn timed(vm: &mut MicroVm<'_>, request: Request) -> Result<Duration, LabError> {
 
 /// CPU time of the other threads of this process, which are those that serve the guest.
 fn others_time() -> Duration {
-    process_time().saturating_sub(thread_time())
+    process_time().saturating_sub(cpu_time())
 }
 
 fn micros(time: Duration) -> f64 {

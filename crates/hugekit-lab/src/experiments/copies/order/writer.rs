@@ -1,5 +1,6 @@
 //! Writers at the same time, each of which copies pages and then stores to them.
 
+use hugekit_sys::thread::cpu_time;
 use std::sync::RwLock;
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,6 @@ use super::copier::Copier;
 use super::turn::{Cache, Turn};
 use crate::LabError;
 use crate::experiments::clear::store_words;
-use crate::machine::usage::thread_time;
 use crate::size::GIB;
 use crate::workloads::threads::spawn;
 
@@ -122,10 +122,10 @@ impl<'a> Writer<'a> {
 
 /// Time that passed, and CPU time.
 fn timed(work: impl FnOnce()) -> (Duration, Duration) {
-    let (cpu, start) = (thread_time(), Instant::now());
+    let (cpu, start) = (cpu_time(), Instant::now());
     work();
     let elapsed = start.elapsed();
-    (elapsed, thread_time() - cpu)
+    (elapsed, cpu_time() - cpu)
 }
 
 /// Stores to every word of this many bytes, from `start` on and round the end.

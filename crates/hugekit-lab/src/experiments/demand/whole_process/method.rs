@@ -156,7 +156,7 @@ fn stream_and_touch(bytes: &mut [u8], page: usize, routine: &ClearRoutine) {
 pub(super) fn touch(bytes: &mut [u8], page: usize, twice: bool) {
     for page in black_box(bytes).chunks_mut(page) {
         let first = page.as_mut_ptr();
-        // SAFETY: the first byte of a page of ours; volatile, so that a fault happens where it stands here.
+        // SAFETY: the first byte of a page of this slice; volatile, so that the fault happens here.
         unsafe {
             if twice {
                 ptr::read_volatile(first);
