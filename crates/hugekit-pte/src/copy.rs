@@ -6,7 +6,7 @@ use core::fmt;
 use crate::entry::{Change, Entry};
 use crate::folio::{Folio, Folios, Piece};
 use crate::layout::Format;
-use crate::run::{LONG, LONG_STEP, Likeness, Policy, SHORT_STEP, write_protect_run};
+use crate::run::{LONG, LONG_STEP, Likeness, SHORT_STEP, write_protect_run};
 
 /// Which processes see what is written through a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,24 +22,11 @@ pub enum Mapping {
 pub struct Fork {
     /// Whose writes are seen by whom.
     pub mapping: Mapping,
-    /// Whether the parent tracks soft-dirty bits; a difference in them then ends a run.
-    pub tracks_soft_dirty: bool,
     /// Whether the child keeps the protection by userfaultfd.
     pub child_keeps_uffd_wp: bool,
 }
 
 impl Fork {
-    /// Which entries are alike enough to be copied as one run. What a private page has written
-    /// exists nowhere else, so dirty and clean ones are kept apart; a shared child is clean anyway.
-    #[must_use]
-    pub const fn policy(self) -> Policy {
-        Policy {
-            respect_write: false,
-            respect_dirty: matches!(self.mapping, Mapping::Private),
-            respect_soft_dirty: self.tracks_soft_dirty,
-        }
-    }
-
     /// How the child's entry differs from the parent's.
     #[inline]
     fn child<F: Format>(self) -> Change<F> {
@@ -77,7 +64,8 @@ impl<E: Error + 'static> Error for CopyError<E> {
 /// Copies `parent` to `child`, which is empty, as `fork` does with a process's tables. `resident` is
 /// the child's counter of pages it maps.
 ///
-/// Present entries of one folio are handled run by run, in this order: find the run; count its
+/// Present entries with consecutive frames of one folio are a run, whatever else differs between them:
+/// each entry of the copy is made from its own original. For each run, in this order: find the run; count its
 /// references; count its mappings; count its pages as resident; in a private mapping protect parent
 /// and child from writes if any entry was writable; store the child's. If a private mapping's folio
 /// is pinned, the references are given back, one page is copied for the child at once, and the run is
@@ -100,7 +88,7 @@ pub fn copy_table<F: Format, L: Folios>(
     resident: &mut u64,
 ) -> Result<(), CopyError<L::Error>> {
     assert_eq!(parent.len(), child.len(), "tables of different lengths");
-    let (like, change) = (Likeness::new(fork.policy()), fork.child());
+    let (like, change) = (Likeness::in_frames(), fork.child());
     match fork.mapping {
         Mapping::Private => {
             Copier::<_, _, true> { folios, fork, like, change }.all(parent, child, resident)

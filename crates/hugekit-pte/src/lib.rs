@@ -63,7 +63,8 @@
 //!
 //! [`copy_table`] deals once per run with references, mappings, the counter of resident pages and write
 //! protection (fork with PTE-mapped THP, 2024). [`Folios`] finds the folio of a frame; [`UniformFolios`]
-//! are those of one size. A pinned folio is copied page by page, by [`Folios::copy_page`].
+//! are those of one size. A pinned folio is copied page by page, by [`Folios::copy_page`]. Here a run
+//! ends only where its frames end: the same change is applied to each entry.
 //!
 //! ```
 //! use hugekit_pte::{Entry, Folio, Fork, Mapping, UniformFolios, X86_64, copy_table, set_run};
@@ -78,8 +79,7 @@
 //!
 //! let mut child = [Entry::empty(); 1024];
 //! let mut resident = 0;
-//! let fork =
-//!     Fork { mapping: Mapping::Private, tracks_soft_dirty: false, child_keeps_uffd_wp: false };
+//! let fork = Fork { mapping: Mapping::Private, child_keeps_uffd_wp: false };
 //! let folios_of = UniformFolios::new(0x8000, 9, &folios);
 //! copy_table(&mut parent, &mut child, &folios_of, fork, &mut resident)?;
 //!

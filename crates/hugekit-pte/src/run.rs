@@ -122,6 +122,14 @@ impl<F: Format> Likeness<F> {
         Self { keep: F::Bits::truncated(!ignored) }
     }
 
+    /// Alike are entries that map pages one after the other, whatever else differs. This is enough
+    /// for one who changes each entry by the same masks and counts all of them at once.
+    #[inline]
+    pub(crate) fn in_frames() -> Self {
+        let Layout { present, special, frame, .. } = F::LAYOUT;
+        Self { keep: F::Bits::truncated(present | special | frame.encode(u64::MAX)) }
+    }
+
     /// The run that begins at the first entry, which is present and not special. Both bits are
     /// among those that must be equal.
     #[inline]

@@ -3,7 +3,7 @@
 use crate::entry::Entry;
 use crate::folio::{Folio, Folios, Piece};
 use crate::layout::Format;
-use crate::run::{LONG, LONG_STEP, Likeness, Policy, Run, SHORT_STEP};
+use crate::run::{LONG, LONG_STEP, Likeness, Run, SHORT_STEP};
 
 /// A run that is no longer mapped. Its references are still there: the owner of the table gives them back
 /// once no CPU can reach the pages by what it remembers of the table.
@@ -41,7 +41,7 @@ pub fn unmap_table<'f, F: Format, L: Folios>(
     resident: &mut u64,
     gone: impl FnMut(Unmapped<'f>),
 ) {
-    let like = Likeness::new(Policy::default());
+    let like = Likeness::in_frames();
     Unmapper { folios, like, resident, gone }.all(table);
 }
 

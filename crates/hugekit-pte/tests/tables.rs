@@ -254,13 +254,8 @@ fn table<F: Format>(world: &World, segments: &[Segment]) -> Vec<Entry<F>> {
 
 fn fork() -> impl Strategy<Value = Fork> {
     let mapping = prop_oneof![2 => Just(Mapping::Private), 1 => Just(Mapping::Shared)];
-    (mapping, any::<bool>(), any::<bool>()).prop_map(
-        |(mapping, tracks_soft_dirty, child_keeps_uffd_wp)| Fork {
-            mapping,
-            tracks_soft_dirty,
-            child_keeps_uffd_wp,
-        },
-    )
+    (mapping, any::<bool>())
+        .prop_map(|(mapping, child_keeps_uffd_wp)| Fork { mapping, child_keeps_uffd_wp })
 }
 
 /// Everything that a copy leaves behind.
@@ -305,7 +300,7 @@ fn runs_to_find<F: Format>(table: &[Entry<F>], folios: &Tracked, fork: Fork) -> 
                 |piece: &Piece<'_>| fork.mapping == Mapping::Shared || !piece.folio.is_pinned();
             if let Some(piece) = piece.filter(is_shared) {
                 let end = table.len().min(at + piece.left);
-                len = naive_run(&table[at..end], fork.policy()).len;
+                len = naive_run(&table[at..end], None).len;
             }
         }
         at += len;
@@ -424,7 +419,7 @@ fn naively_left<F: Format>(table: &[Entry<F>], folios: &Tracked) -> (Left<F>, Ve
             continue;
         };
         let end = table.len().min(at + piece.left);
-        let run = naive_run(&table[at..end], Policy::default());
+        let run = naive_run(&table[at..end], None);
         runs.push((table[at].frame(), run));
         at += run.len;
     }
@@ -485,22 +480,25 @@ fn protected<F: Format>(entry: Entry<F>) -> Entry<F> {
     if entry.is_writable() { entry.write_protected() } else { entry }
 }
 
-/// A run said naively: property by property, frame by frame.
-fn naive_run<F: Format>(entries: &[Entry<F>], policy: Policy) -> Run {
+/// A run said naively: property by property, frame by frame. Without a policy only frames matter.
+fn naive_run<F: Format>(entries: &[Entry<F>], policy: Option<Policy>) -> Run {
     let first = entries[0];
     if !first.is_present() || first.is_special() {
         return Run::default();
     }
     let unnamed = |entry: Entry<F>| -> u64 { Into::<u64>::into(entry.bits()) & !named::<F>() };
+    let respected = |entry: Entry<F>, policy: Policy| {
+        (!policy.respect_write || entry.is_writable() == first.is_writable())
+            && (!policy.respect_dirty || entry.is_dirty() == first.is_dirty())
+            && (!policy.respect_soft_dirty || entry.is_soft_dirty() == first.is_soft_dirty())
+            && entry.is_uffd_wp() == first.is_uffd_wp()
+            && unnamed(entry) == unnamed(first)
+    };
     let alike = |(at, entry): &(usize, &Entry<F>)| {
         entry.is_present()
             && !entry.is_special()
             && entry.frame() == first.frame() + *at as u64
-            && (!policy.respect_write || entry.is_writable() == first.is_writable())
-            && (!policy.respect_dirty || entry.is_dirty() == first.is_dirty())
-            && (!policy.respect_soft_dirty || entry.is_soft_dirty() == first.is_soft_dirty())
-            && entry.is_uffd_wp() == first.is_uffd_wp()
-            && unnamed(**entry) == unnamed(first)
+            && policy.is_none_or(|policy| respected(**entry, policy))
     };
     let run: Vec<Entry<F>> =
         entries.iter().enumerate().take_while(alike).map(|(_, entry)| *entry).collect();
@@ -524,7 +522,7 @@ impl Visitor for CheckRuns<'_> {
         let entries = table::<F>(self.world, self.segments);
         for at in 0..entries.len() {
             let run = run_length(&entries[at..], self.policy);
-            assert_eq!(run, naive_run(&entries[at..], self.policy), "{:?}", entries[at]);
+            assert_eq!(run, naive_run(&entries[at..], Some(self.policy)), "{:?}", entries[at]);
         }
     }
 }
@@ -650,8 +648,7 @@ fn a_run_beyond_the_largest_frame_is_refused() {
 fn tables_of_different_lengths_are_refused() {
     let world = World { folios: vec![(1, State::Shared)], before: 0, copies: 0 };
     let folios = Tracked::new::<Arm64>(&world);
-    let fork =
-        Fork { mapping: Mapping::Shared, tracks_soft_dirty: false, child_keeps_uffd_wp: false };
+    let fork = Fork { mapping: Mapping::Shared, child_keeps_uffd_wp: false };
     let mut parent = [Entry::<Arm64>::empty(); 2];
     let _ = copy_table(&mut parent, &mut [], &folios, fork, &mut 0);
 }

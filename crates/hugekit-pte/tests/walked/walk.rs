@@ -128,7 +128,7 @@ impl<C: Cpu> Walked<C> {
 
     /// The first address space forks. Its child is the second.
     pub(crate) fn fork(&mut self, mapping: Mapping) -> Result<(), Failed> {
-        let fork = Fork { mapping, tracks_soft_dirty: false, child_keeps_uffd_wp: false };
+        let fork = Fork { mapping, child_keeps_uffd_wp: false };
         let tree = Tree::new::<C>(&mut self.memory);
         let mut parent = self.spaces[0].tree.load::<C::Format>(&self.memory);
         let mut child = vec![Entry::empty(); PAGES];

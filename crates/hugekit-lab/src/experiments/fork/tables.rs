@@ -42,8 +42,7 @@ const ALIKE: usize = 4;
 const SEED: u64 = 2024;
 
 /// As `fork(2)` of private anonymous memory that is not tracked.
-const FORK: Fork =
-    Fork { mapping: Mapping::Private, tracks_soft_dirty: false, child_keeps_uffd_wp: false };
+const FORK: Fork = Fork { mapping: Mapping::Private, child_keeps_uffd_wp: false };
 
 /// The pages of the parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
