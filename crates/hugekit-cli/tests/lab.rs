@@ -382,7 +382,7 @@ fn snapshot_watches_a_writer_before_during_and_after() {
             assert!(ratios.contains(&id.as_str()), "{id}: {ratios:?}");
         }
     }
-    let calls = ["fork2-vs-anonymous/call-base", "mprotect-vs-anonymous/call-untouched"];
+    let calls = ["fork2-vs-anonymous/call-base", "mprotect-vs-anonymous/call-untouched-thp"];
     for id in
         ["memcpy-vs-save/32MiB", "fork2-thp-vs-anonymous-unreserved/stall"].iter().chain(&calls)
     {

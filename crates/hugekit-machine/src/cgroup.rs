@@ -334,9 +334,12 @@ impl Cgroups {
         };
         let path = self.root.path(&file);
         let bytes = bytes.map_err(|_| Error::malformed(path.clone(), "bytes or max", &text))?;
+        if bytes >= UNLIMITED {
+            return Ok(None);
+        }
         let used = self.root.read_number(directory.join(used)).ok();
         let used = used.map(|used| used.saturating_sub(self.file_cache(directory)));
-        Ok((bytes < UNLIMITED).then_some(GroupLimit { bytes, used, file: path }))
+        Ok(Some(GroupLimit { bytes, used, file: path }))
     }
 
     /// Bytes of a group's file cache, the groups below it included; 0 for a controller that has none.

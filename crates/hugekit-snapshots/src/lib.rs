@@ -42,6 +42,7 @@ mod epoch;
 mod error;
 mod granules;
 mod heat;
+mod huge_zeroes;
 mod interval;
 mod lifecycle;
 mod limit;

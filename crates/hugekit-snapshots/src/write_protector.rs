@@ -10,6 +10,7 @@ use rustix::io::{self, Errno};
 use rustix::param::page_size;
 
 use super::error::SnapshotError;
+use super::huge_zeroes;
 use hugekit_regions::fault::open::Untouched;
 use hugekit_regions::pool::FaultError;
 use hugekit_sys::pagemap::PageMap;
@@ -160,6 +161,7 @@ impl WriteProtector {
     /// its owner discards from now on: that looks unprotected.
     pub(super) fn fill(&self, descriptor: BorrowedFd<'_>, range: &Range<usize>) -> io::Result<()> {
         if self.untouched == Untouched::Marked {
+            self.pagemap.scanned().iter().for_each(|scanned| huge_zeroes::map(scanned, range));
             return Ok(());
         }
         let mut rest = range.clone();

@@ -21,13 +21,14 @@ use crate::workloads::forking::Shared;
 #[derive(Clone, Copy, Debug)]
 enum Memory {
     Written(Pages),
-    Untouched,
+    Untouched(Pages),
 }
 
-const MEMORIES: [(&str, Memory); 3] = [
+const MEMORIES: [(&str, Memory); 4] = [
     ("call-base", Memory::Written(Pages::Base)),
     ("call-thp", Memory::Written(Pages::Thp)),
-    ("call-untouched", Memory::Untouched),
+    ("call-untouched", Memory::Untouched(Pages::Base)),
+    ("call-untouched-thp", Memory::Untouched(Pages::Thp)),
 ];
 
 type Call = fn(&mut Shared) -> Result<Duration, LabError>;
@@ -49,7 +50,7 @@ pub(super) fn measure(state: usize, rounds: Rounds<'_>) -> Result<Part, LabError
         // New each time: a call before this one has left page tables, and pages that are not writable.
         let mut memory = match memory {
             Memory::Written(pages) => Shared::new(*pages, state)?,
-            Memory::Untouched => Shared::untouched(Pages::Base, state)?,
+            Memory::Untouched(pages) => Shared::untouched(*pages, state)?,
         };
         Ok(call(&mut memory)?.as_secs_f64() * 1e6)
     })?;

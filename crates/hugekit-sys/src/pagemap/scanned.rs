@@ -8,7 +8,7 @@ use rustix::param::page_size;
 
 use super::super::injection::{Novelty, has};
 use super::scan::{
-    IS_FILE, IS_HUGE, IS_PRESENT, IS_SWAPPED, IS_WRITTEN, PageRun, ScanRequest, scan,
+    IS_FILE, IS_HUGE, IS_PRESENT, IS_SWAPPED, IS_WRITTEN, IS_ZEROES, PageRun, ScanRequest, scan,
 };
 
 /// Which pages to look for.
@@ -23,8 +23,12 @@ struct ScanFilter {
 /// was discarded is none of these.
 const PROTECTED: ScanFilter =
     ScanFilter { inverted: IS_WRITTEN, all: IS_WRITTEN, any: IS_PRESENT | IS_SWAPPED };
+const TOUCHED: ScanFilter = ScanFilter { inverted: 0, all: 0, any: IS_PRESENT | IS_SWAPPED };
 const PRESENT: ScanFilter = ScanFilter { inverted: 0, all: IS_PRESENT, any: 0 };
 const HUGE: ScanFilter = ScanFilter { inverted: 0, all: IS_HUGE, any: 0 };
+/// Some kernels do not tell the huge page of zeroes from others.
+const HUGE_DATA: ScanFilter = ScanFilter { inverted: IS_ZEROES, all: IS_HUGE | IS_ZEROES, any: 0 };
+const NOT_HUGE: ScanFilter = ScanFilter { inverted: IS_HUGE, all: IS_HUGE, any: 0 };
 const OF_FILES: ScanFilter = ScanFilter { inverted: 0, all: IS_FILE, any: 0 };
 
 /// A page map that the kernel scans.
@@ -65,6 +69,16 @@ impl Scanned {
         Ok(self.first(range, OF_FILES)?.is_some())
     }
 
+    /// The first page of the range that was touched, or is marked as protected.
+    pub fn first_touched(&self, range: &Range<usize>) -> io::Result<Option<usize>> {
+        Ok(self.first_of_at_most(1, range, TOUCHED)?.map(|found| found.start))
+    }
+
+    /// The first page of the range that is not mapped as part of a huge page.
+    pub fn first_not_huge(&self, range: &Range<usize>) -> io::Result<Option<usize>> {
+        Ok(self.first_of_at_most(1, range, NOT_HUGE)?.map(|found| found.start))
+    }
+
     /// Whether some page of the range is in the page tables.
     pub fn probe_present(&self, range: &Range<usize>) -> io::Result<bool> {
         Ok(self.first(range, PRESENT)?.is_some())
@@ -75,11 +89,26 @@ impl Scanned {
         Ok(self.first(range, HUGE)?.is_some())
     }
 
+    /// The same, but for the kernel's huge page of zeroes, if the kernel tells it from others.
+    pub fn probe_huge_data(&self, range: &Range<usize>) -> io::Result<bool> {
+        Ok(self.first(range, HUGE_DATA)?.is_some())
+    }
+
     /// The first run of pages that are wanted: a second one ends the walk.
     fn first(&self, range: &Range<usize>, wanted: ScanFilter) -> io::Result<Option<Range<usize>>> {
+        self.first_of_at_most(0, range, wanted)
+    }
+
+    /// The walk also ends after so many pages, unless this is 0.
+    fn first_of_at_most(
+        &self,
+        max_pages: u64,
+        range: &Range<usize>,
+        wanted: ScanFilter,
+    ) -> io::Result<Option<Range<usize>>> {
         let request = ScanRequest {
             range: range.start as u64..range.end as u64,
-            max_pages: 0,
+            max_pages,
             inverted: wanted.inverted,
             all: wanted.all,
             any: wanted.any,
