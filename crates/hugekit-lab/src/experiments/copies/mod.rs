@@ -5,9 +5,11 @@
 //! as a checkpoint or a copy-on-write does: neither side is in the cache, no thread reads the copy
 //! soon, and `auto` is told so ([`Reuse::None`]), which no length could tell it. On one size, 4 KiB
 //! in the middle of one side are then read, and `auto` is told which side. After some warm copies all
-//! of the copy is read (`+read`), which `auto` is not told. `order.rs` adds the orders of copying.
+//! of the copy is read (`+read`), which `auto` is not told. `order.rs` adds the orders of copying,
+//! `starts.rs` where arrays start.
 
 pub(super) mod order;
+mod starts;
 
 use hugekit::{CopyOptions, Reuse};
 use hugekit_bulk::arch::{CopyFn, copy_routines};
@@ -136,6 +138,7 @@ fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     experiment.notices.extend(matrix.notices());
     let look = Look { experiment: "copies", writers: 1, used: TOUCHED, share: ORDER_SHARE };
     experiment.add("order", order::measure(bench, look))?;
+    experiment.add("starts", starts::measure(bench))?;
     Ok(experiment)
 }
 
