@@ -3,14 +3,14 @@
 
 use anyhow::{Context, Result};
 use hugekit::fault::FaultMode;
-use hugekit::snapshot::{Builder, Changes, Epoch};
+use hugekit::snapshot::{Changes, Epoch};
 use hugekit::{HUGE_PAGE_BYTES, PopulateOptions, Snapshot, SnapshotError, Threads};
 use memmap2::{Advice, MmapMut};
 
 /// Anonymous memory, on huge pages if the kernel has any. All of it is populated at the start: no
 /// request waits for a page, and a machine with too little memory says so at once. It is mapped
 /// until the process ends.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Arena {
     pub bytes: &'static mut [u8],
 }
@@ -31,22 +31,18 @@ impl Arena {
         Ok(Self { bytes })
     }
 
-    /// All bytes, as they are now.
-    pub fn first_epoch(&self) -> Result<Changes, SnapshotError> {
-        // SAFETY: the memory is mapped until the process ends. No thread blocks SIGBUS. System calls
-        // only read the memory. No other code of this program uses userfaultfd.
-        unsafe { in_place().first_epoch(&raw const *self.bytes) }
+    /// The bytes that were written since the epoch began, or all of them, as they are now.
+    pub fn changes(&self, since: Option<Epoch>) -> Result<Changes, SnapshotError> {
+        // A thread that writes to protected memory copies the granule itself: no other is woken.
+        let builder = Snapshot::builder().fault_mode(FaultMode::InPlace);
+        // SAFETY: the memory is mapped until the process ends, and epochs are only of it. No thread
+        // blocks SIGBUS. System calls only read the memory. No other code of this program uses
+        // userfaultfd.
+        unsafe {
+            match since {
+                Some(epoch) => builder.since(epoch),
+                None => builder.first_epoch(&raw const *self.bytes),
+            }
+        }
     }
-
-    /// The bytes that were written since the epoch began, as they are now.
-    pub fn since(&self, epoch: Epoch) -> Result<Changes, SnapshotError> {
-        // SAFETY: the epoch is of this memory: mapped, written by threads that do not block SIGBUS,
-        // not written by system calls, and protected by no other user of userfaultfd.
-        unsafe { in_place().since(epoch) }
-    }
-}
-
-/// A thread that writes to protected memory copies the granule itself: no other thread is woken.
-fn in_place() -> Builder {
-    Snapshot::builder().fault_mode(FaultMode::InPlace)
 }

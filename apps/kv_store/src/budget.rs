@@ -7,31 +7,31 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{Shutdown, TcpStream};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The clients, and what they hold.
+use parking_lot::Mutex;
+
 #[derive(Debug, Default)]
 pub struct Clients {
     /// The connections, and the bytes that each holds.
     pub connected: BTreeMap<u64, (TcpStream, usize)>,
     last: u64,
     pub held: usize,
-    most: usize,
+    pub most: usize,
     /// How many were closed because they held most.
     pub evicted: u64,
 }
 
 impl Clients {
+    /// No clients, which may hold `most` bytes.
+    pub fn new(most: usize) -> Self {
+        Self { most, ..Self::default() }
+    }
+
     /// Another client. Returns its number.
     pub fn admit(&mut self, stream: TcpStream) -> u64 {
         self.last += 1;
         self.connected.insert(self.last, (stream, 0));
         self.last
-    }
-
-    /// Bytes that a reply may take.
-    pub fn left(&self) -> usize {
-        self.most.saturating_sub(self.held).max(64 << 10)
     }
 
     /// The client holds this many bytes from now on. An error means that it was closed.
@@ -59,16 +59,4 @@ impl Clients {
     }
 }
 
-#[derive(Debug)]
-pub struct Budget(Mutex<Clients>);
-
-impl Budget {
-    /// Of `most` bytes.
-    pub fn new(most: usize) -> Self {
-        Self(Mutex::new(Clients { most, ..Clients::default() }))
-    }
-
-    pub fn lock(&self) -> MutexGuard<'_, Clients> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+pub type Budget = Mutex<Clients>;

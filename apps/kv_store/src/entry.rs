@@ -9,7 +9,6 @@
 /// Bytes before the key.
 pub const HEAD: usize = 24;
 
-/// One key with its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
     pub key: &'a [u8],
@@ -40,7 +39,6 @@ impl<'a> Entry<'a> {
         value.copy_from_slice(self.value);
     }
 
-    /// Bytes that the entry needs.
     pub fn size(&self) -> usize {
         HEAD + self.key.len() + self.value.len()
     }

@@ -18,7 +18,6 @@ use hugekit_delta::StateId;
 pub const IMAGE: &str = "dump.hkv";
 pub const PARTIAL: &str = "dump.hkv.part";
 
-/// The name of a delta.
 pub fn delta(image: StateId, number: u64) -> String {
     format!("dump.{image}.{number}.hkv")
 }
@@ -33,8 +32,7 @@ pub struct Folder {
 impl Folder {
     pub fn open(path: &Path) -> Result<Self> {
         let lock = path.join("dump.hkv.lock");
-        let file = File::options().create(true).truncate(false).write(true).open(&lock);
-        let file = file.with_context(|| format!("cannot open {}", lock.display()))?;
+        let file = File::create(&lock).with_context(|| lock.display().to_string())?;
         let in_use = || format!("{} is in use by another server", path.display());
         file.try_lock().with_context(in_use)?;
         Ok(Self { path: path.to_owned(), _lock: file })
@@ -42,6 +40,10 @@ impl Folder {
 
     pub fn path(&self, name: &str) -> PathBuf {
         self.path.join(name)
+    }
+
+    pub fn read(&self, name: &str) -> Result<File> {
+        File::open(self.path(name)).with_context(|| name.to_owned())
     }
 
     /// Lets `fill` write a file. If anything fails, the files are as they were.

@@ -59,7 +59,6 @@ impl Heap {
         before.or_else(|| self.free.range((from, avoid.end)..(from + 1, 0)).next()).copied()
     }
 
-    /// Gives a block back.
     pub fn give_back(&mut self, mut at: usize, mut order: u32) {
         self.used -= 1 << order;
         while self.free.remove(&(order, at ^ (1 << order))) {

@@ -3,7 +3,6 @@
 //! A last delta that is damaged or cut off is renamed, because a disk that loses power may leave it
 //! so. Damage anywhere else, or a missing file, ends the start and changes no file.
 
-use std::fs::File;
 use std::io::BufReader;
 use std::iter;
 
@@ -16,12 +15,14 @@ use super::store::Store;
 
 /// Loads the last state, if there is one. Returns the files that the next save can follow on.
 pub fn load(folder: &Folder, store: &mut Store) -> Result<Option<Files>> {
-    let deltas = deltas(&folder.path(""))?;
     if !folder.path(IMAGE).exists() {
-        ensure!(deltas.is_empty(), "{IMAGE} is missing, and its deltas are there");
+        ensure!(
+            deltas(&folder.path(""))?.is_empty(),
+            "{IMAGE} is missing, and its deltas are there"
+        );
         return Ok(None);
     }
-    let files = load_files(folder, deltas, store).context("nothing is changed or served")?;
+    let files = load_files(folder, store).context("nothing is changed or served")?;
     if folder.path(PARTIAL).exists() {
         eprintln!("{PARTIAL} is of a save that was interrupted, and not loaded");
     }
@@ -29,26 +30,30 @@ pub fn load(folder: &Folder, store: &mut Store) -> Result<Option<Files>> {
     Ok(files)
 }
 
-fn load_files(
-    folder: &Folder,
-    deltas: Vec<(StateId, u64)>,
-    store: &mut Store,
-) -> Result<Option<Files>> {
-    let image = BufReader::new(File::open(folder.path(IMAGE))?);
+fn load_files(folder: &Folder, store: &mut Store) -> Result<Option<Files>> {
+    let image = BufReader::new(folder.read(IMAGE)?);
     let saved = Reader::new(image).context(IMAGE)?.header().length;
     let memory = store.bytes().len() as u64;
     ensure!(saved <= memory, "a store of {saved} bytes was saved: --memory is {memory}");
     let bytes = &mut store.image_mut()[..saved as usize];
-    let mut applied = vec![apply_file(folder, IMAGE, bytes, None)?];
+    // Brings the memory from one state to the next. Returns that, and the length of the file.
+    let mut apply_file = |name: &str, state: Option<StateId>| -> Result<(StateId, u64)> {
+        let file = folder.read(name)?;
+        let len = file.metadata()?.len();
+        let state = apply(bytes, state, &mut BufReader::new(file));
+        Ok((state.with_context(|| name.to_owned())?, len))
+    };
+    let mut applied = vec![apply_file(IMAGE, None)?];
     let (image, _) = applied[0];
-    let (own, old): (Vec<_>, Vec<_>) = deltas.into_iter().partition(|(its, _)| *its == image);
+    let all = deltas(&folder.path(""))?.into_iter();
+    let (own, old): (Vec<_>, Vec<_>) = all.partition(|(its, _)| *its == image);
     for (image, number) in old {
         eprintln!("{} is out of date, and not loaded", delta(image, number));
     }
     for &(_, number) in &own {
         let (name, next) = (delta(image, number), applied.len() as u64);
         ensure!(number == next, "{} is missing, and {name} is there", delta(image, next));
-        match apply_file(folder, &name, bytes, applied.last().map(|(state, _)| *state)) {
+        match apply_file(&name, applied.last().map(|(state, _)| *state)) {
             Ok(file) => applied.push(file),
             Err(error) if number == own.len() as u64 && is_torn(&error) => {
                 folder.rename(&name, &format!("{name}.damaged"))?;
@@ -64,21 +69,8 @@ fn load_files(
     }
     let deltas = (1..applied.len() as u64).map(|number| delta(image, number));
     let names = iter::once(IMAGE.to_owned()).chain(deltas);
-    let files: Result<Vec<_>, _> = names.map(|name| File::open(folder.path(&name))).collect();
+    let files: Result<Vec<_>> = names.map(|name| folder.read(&name)).collect();
     Ok(Some(Files { chain: Chain::resume(files?)?, saved: applied }))
-}
-
-/// Brings the memory from one state to the next. Returns that, and the length of the file.
-fn apply_file(
-    folder: &Folder,
-    name: &str,
-    memory: &mut [u8],
-    state: Option<StateId>,
-) -> Result<(StateId, u64)> {
-    let file = File::open(folder.path(name)).with_context(|| name.to_owned())?;
-    let len = file.metadata()?.len();
-    let state = apply(memory, state, &mut BufReader::new(file)).with_context(|| name.to_owned())?;
-    Ok((state, len))
 }
 
 fn is_torn(error: &anyhow::Error) -> bool {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use bytesize::ByteSize;
 use clap::Parser;
-use kv_store::budget::Budget;
+use kv_store::budget::{Budget, Clients};
 use kv_store::commands::Database;
 use kv_store::folder::Folder;
 use kv_store::save::{Policy, Saver};
@@ -37,12 +37,8 @@ struct Options {
     /// `--memory`. Beyond it, the client that holds most is closed
     #[arg(long)]
     client_memory: Option<ByteSize>,
-    /// Seconds between saves, if anything changed; 0 saves only by SAVE and BGSAVE
-    #[arg(long, default_value_t = 0)]
-    save_every: u64,
-    /// Deltas after which a save is an image again
-    #[arg(long, default_value_t = 60)]
-    chain_deltas: u64,
+    #[command(flatten)]
+    policy: Policy,
 }
 
 #[allow(unsafe_code)]
@@ -62,8 +58,7 @@ fn main() -> Result<()> {
     let server = open(&options)?;
     let listener = TcpListener::bind((options.bind, options.port)).context("cannot listen")?;
     println!("listening on port {}", listener.local_addr()?.port());
-    let accepting = Arc::clone(&server);
-    thread::spawn(move || accepting.accept(&listener));
+    thread::spawn(move || server.accept(&listener));
     loop {
         thread::sleep(Duration::from_millis(20));
         // The lock also lets saves end, and begins one that is due.
@@ -75,13 +70,13 @@ fn main() -> Result<()> {
     }
 }
 
-fn open(options: &Options) -> Result<Arc<Server>> {
+/// A server until the process ends.
+fn open(options: &Options) -> Result<&'static Server> {
     let folder = Folder::open(&options.dir)?;
     let mut store = Store::new(options.memory.as_u64() as usize)?;
     store.now = milliseconds_since_1970();
-    let policy = Policy { every: options.save_every, deltas: options.chain_deltas };
-    let saver = Saver::new(folder, policy, &mut store)?;
+    let saver = Saver::new(folder, options.policy, &mut store)?;
     let client_memory = options.client_memory.unwrap_or(options.memory).as_u64() as usize;
-    let budget = Arc::new(Budget::new(client_memory));
-    Ok(Arc::new(Server::new(Database { store, saver, budget }, client_memory)))
+    let budget = Arc::new(Budget::new(Clients::new(client_memory)));
+    Ok(Box::leak(Box::new(Server::new(Database { store, saver, budget }))))
 }

@@ -10,26 +10,11 @@ pub struct Reply {
     pub is_resp3: bool,
     /// The connection ends after this reply.
     pub closes: bool,
-    /// Where the reply to the current request begins, and how long it may be.
-    start: usize,
-    room: usize,
-    is_too_long: bool,
+    /// Bytes that these may be, apart from short replies.
+    pub most: usize,
 }
 
 impl Reply {
-    /// Begins the reply to a request.
-    pub fn begin(&mut self, room: usize) {
-        (self.start, self.room, self.is_too_long) = (self.bytes.len(), room, false);
-    }
-
-    /// Removes the reply if it had no room. Returns whether it had none.
-    pub fn reclaim(&mut self) -> bool {
-        if self.is_too_long {
-            self.bytes.truncate(self.start);
-        }
-        self.is_too_long
-    }
-
     /// One line: `+` and a word, `-` and an error, `:` and a number, or `*` and the length of an array.
     pub fn line(&mut self, kind: char, rest: impl Display) {
         // Writing to memory does not fail.
@@ -40,20 +25,22 @@ impl Reply {
         self.line('+', "OK");
     }
 
-    pub fn bulk(&mut self, bytes: &[u8]) {
-        self.is_too_long |= self.bytes.len() - self.start + bytes.len() > self.room;
-        if !self.is_too_long {
-            // A long string takes its own length, not twice as much.
-            self.bytes.reserve_exact(if bytes.len() > 1 << 16 { bytes.len() + 32 } else { 0 });
-            self.line('$', bytes.len());
-            self.bytes.extend_from_slice(bytes);
-            self.bytes.extend_from_slice(b"\r\n");
+    /// An error means that there is no room.
+    pub fn bulk(&mut self, bytes: &[u8]) -> Result<(), String> {
+        if self.bytes.len() + bytes.len() > self.most {
+            return Err("ERR the reply has no room (--client-memory)".to_owned());
         }
+        // A long string takes its own length, not twice as much.
+        self.bytes.reserve_exact(if bytes.len() > 1 << 16 { bytes.len() + 32 } else { 0 });
+        self.line('$', bytes.len());
+        self.bytes.extend_from_slice(bytes);
+        self.bytes.extend_from_slice(b"\r\n");
+        Ok(())
     }
 
-    pub fn bulks(&mut self, all: &[&[u8]]) {
+    pub fn bulks(&mut self, all: &[&[u8]]) -> Result<(), String> {
         self.line('*', all.len());
-        all.iter().for_each(|bytes| self.bulk(bytes));
+        all.iter().try_for_each(|bytes| self.bulk(bytes))
     }
 
     /// Begins a map of `len` keys, each with its value behind it.

@@ -39,8 +39,7 @@ impl<R: Read> Requests<R> {
             self.held = 0;
             let line = self.line()?;
             let words = if let Some(count) = line.strip_prefix(b"*") {
-                let count = announced(count, i32::MAX as usize);
-                let count = count.ok_or_else(|| invalid("invalid multibulk length"))?;
+                let count = announced(count, i32::MAX as usize, "invalid multibulk length")?;
                 (0..count).map(|_| self.word(&mut hold)).collect::<io::Result<Words>>()?
             } else {
                 let words = line.split(u8::is_ascii_whitespace);
@@ -55,8 +54,7 @@ impl<R: Read> Requests<R> {
     fn word(&mut self, hold: &mut impl FnMut(usize) -> io::Result<()>) -> io::Result<Vec<u8>> {
         let line = self.line()?;
         let len = line.strip_prefix(b"$").ok_or_else(|| invalid("expected '$'"))?;
-        let len =
-            announced(len, u32::MAX as usize).ok_or_else(|| invalid("invalid bulk length"))?;
+        let len = announced(len, u32::MAX as usize, "invalid bulk length")?;
         // The list of words may have twice the room that it needs, and an allocation has a head.
         self.held += 3 * size_of::<Vec<u8>>();
         if self.held + len > self.longest {
@@ -95,9 +93,9 @@ fn invalid(error: &str) -> io::Error {
 }
 
 /// The length in a line that ends with CRLF, up to `most`.
-fn announced(line: &[u8], most: usize) -> Option<usize> {
-    let len = number(line.strip_suffix(b"\r")?)?;
-    usize::try_from(len).ok().filter(|&len| len <= most)
+fn announced(line: &[u8], most: usize, error: &str) -> io::Result<usize> {
+    let len = line.strip_suffix(b"\r").and_then(number).and_then(|len| len.try_into().ok());
+    len.filter(|&len| len <= most).ok_or_else(|| invalid(error))
 }
 
 /// The whole number that these bytes are. As in Redis, `05`, `+5` and `-0` are no numbers.

@@ -9,6 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
+use clap::Args;
 use hugekit::snapshot::{Changes, Epoch, SnapshotStats};
 use hugekit_delta::{Chain, Saved, StateId};
 use rustix::process::setpriority_process;
@@ -18,12 +19,14 @@ use super::load;
 use super::store::Store;
 
 /// When a save begins by itself, and when it is an image.
-#[derive(Clone, Copy, Debug)]
+#[derive(Args, Clone, Copy, Debug)]
 pub struct Policy {
-    /// Seconds between saves, if anything changed; 0 to save only when a client asks.
-    pub every: u64,
-    /// Deltas that may follow on an image, if they are shorter than it together.
-    pub deltas: u64,
+    /// Seconds between saves, if anything changed; 0 saves only by SAVE and BGSAVE
+    #[arg(long, default_value_t = 0)]
+    pub save_every: u64,
+    /// Deltas after which a save is an image again; fewer if together they are as long as it
+    #[arg(long, default_value_t = 60)]
+    pub chain_deltas: u64,
 }
 
 /// The image and its deltas on the disk.
@@ -47,7 +50,6 @@ impl Files {
 /// The result of a save, and the files unless they have to begin anew.
 type Written = (Option<Files>, Result<(Saved, Epoch)>);
 
-/// The last save.
 #[derive(Clone, Debug, Default)]
 pub struct Last {
     /// Seconds since 1970 of the last save that succeeded, or of the start.
@@ -77,8 +79,8 @@ impl Saver {
     pub fn new(folder: Folder, policy: Policy, store: &mut Store) -> Result<Self> {
         let files = load::load(&folder, store)?;
         let last = Last { saved_at: store.now / 1000, changes: store.changes, ..Last::default() };
-        let (folder, began) = (Arc::new(folder), Instant::now());
-        Ok(Self { folder, policy, files, running: None, began, last })
+        let folder = Arc::new(folder);
+        Ok(Self { folder, policy, files, running: None, began: Instant::now(), last })
     }
 
     pub fn is_running(&self) -> bool {
@@ -89,7 +91,7 @@ impl Saver {
     pub fn start(&mut self, store: &mut Store) -> Result<()> {
         ensure!(!self.is_running(), "Background save already in progress");
         self.began = Instant::now();
-        let open = self.files.take().filter(|files| files.is_open(self.policy.deltas));
+        let open = self.files.take().filter(|files| files.is_open(self.policy.chain_deltas));
         // Without files that a delta can follow on, the save is an image.
         let files = open.unwrap_or_else(|| {
             store.saved(None);
@@ -119,7 +121,7 @@ impl Saver {
             // The log has the error, here and below.
             let _ = self.wait(store);
         }
-        let every = self.policy.every;
+        let every = self.policy.save_every;
         let is_due = every > 0 && self.began.elapsed() >= Duration::from_secs(every);
         if is_due && !self.is_running() && store.changes != self.last.changes {
             let _ = self.start(store);

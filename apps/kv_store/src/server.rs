@@ -2,9 +2,11 @@
 
 use std::io::{self, ErrorKind, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::budget::Budget;
 use super::commands::{Database, Session};
@@ -18,18 +20,16 @@ const TOGETHER: usize = 64 << 10;
 pub struct Server {
     database: Mutex<Database>,
     budget: Arc<Budget>,
-    longest_request: usize,
 }
 
 impl Server {
-    pub fn new(database: Database, longest_request: usize) -> Self {
-        let budget = Arc::clone(&database.budget);
-        Self { database: Mutex::new(database), budget, longest_request }
+    pub fn new(database: Database) -> Self {
+        Self { budget: Arc::clone(&database.budget), database: Mutex::new(database) }
     }
 
     /// The database, as of now.
     pub fn lock(&self) -> MutexGuard<'_, Database> {
-        let mut database = self.database.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut database = self.database.lock();
         let Database { store, saver, .. } = &mut *database;
         store.now = milliseconds_since_1970();
         saver.look(store);
@@ -37,7 +37,7 @@ impl Server {
     }
 
     /// Accepts clients until the process ends.
-    pub fn accept(self: &Arc<Self>, listener: &TcpListener) {
+    pub fn accept(&'static self, listener: &TcpListener) {
         loop {
             if let Err(error) = listener.accept().and_then(|(stream, _)| self.admit(stream)) {
                 eprintln!("a client was turned away: {error}");
@@ -47,20 +47,19 @@ impl Server {
         }
     }
 
-    fn admit(self: &Arc<Self>, stream: TcpStream) -> io::Result<()> {
+    fn admit(&'static self, stream: TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;
-        let (id, server) = (self.budget.lock().admit(stream.try_clone()?), Arc::clone(self));
+        let id = self.budget.lock().admit(stream.try_clone()?);
         let serve = move || {
             // An error means that the client is gone.
-            let _ = server.serve(stream, id);
-            server.budget.lock().close(id);
+            let _ = self.serve(stream, id);
+            self.budget.lock().close(id);
         };
-        thread::Builder::new().spawn(serve).inspect_err(|_| self.budget.lock().close(id))?;
-        Ok(())
+        thread::Builder::new().spawn(serve).map(drop).inspect_err(|_| self.budget.lock().close(id))
     }
 
     fn serve(&self, mut stream: TcpStream, id: u64) -> io::Result<()> {
-        let mut requests = Requests::new(stream.try_clone()?, self.longest_request);
+        let mut requests = Requests::new(stream.try_clone()?, self.budget.lock().most);
         let (mut session, mut reply) = (Session::default(), Reply::default());
         let hold = |bytes| self.budget.lock().hold(id, bytes);
         while !reply.closes {

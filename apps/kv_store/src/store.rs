@@ -11,6 +11,7 @@
 //! for a table to grow.
 
 use std::collections::HashSet;
+use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -31,7 +32,7 @@ const BUCKETS: usize = 4096;
 const MEMORY_PER_BUCKET: usize = 512;
 
 /// All keys. A key that has expired goes when it is looked at.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Store {
     /// Milliseconds since 1970, when the request began.
     pub now: u64,
@@ -46,24 +47,14 @@ pub struct Store {
     /// Notes writes since the last save by a snapshot.
     epoch: Option<Epoch>,
     /// The memory that a save has still to read: the offset that it reads next, and the end.
-    unread: Option<(Arc<AtomicUsize>, usize)>,
+    unread: (Arc<AtomicUsize>, usize),
 }
 
 impl Store {
     /// An empty store in `memory` bytes.
     pub fn new(memory: usize) -> Result<Self> {
         ensure!(memory >= 4 << 20, "--memory is {memory} bytes: 4 MiB is the least");
-        let mut store = Self {
-            now: 0,
-            arena: Arena::new(memory)?,
-            heap: Heap::default(),
-            hasher: SipHasher13::new(),
-            buckets: 0,
-            len: 0,
-            changes: 0,
-            epoch: None,
-            unread: None,
-        };
+        let mut store = Self { arena: Arena::new(memory)?, ..Self::default() };
         store.reset();
         Ok(store)
     }
@@ -85,8 +76,7 @@ impl Store {
     }
 
     pub fn get(&mut self, key: &[u8]) -> Option<Entry<'_>> {
-        let (_, at) = self.find(key)?;
-        Some(self.entry(at))
+        self.find(key).map(|(_, at)| self.entry(at))
     }
 
     /// Sets one key. Without room, it changes nothing and returns `None`.
@@ -96,7 +86,7 @@ impl Store {
         let old = self.find(entry.key).map(|(_, at)| at);
         let old = old.filter(|&at| order_of(self.entry(at).size()) == order);
         let is_free = |&at: &usize| at + (1 << order) <= unread.start || unread.end <= at;
-        if old.filter(is_free).is_none() && self.set_all(std::slice::from_ref(entry)).is_some() {
+        if old.filter(is_free).is_none() && self.set_all(iter::once(*entry)).is_some() {
             return Some(());
         }
         // Where the old entry is, at the price of a copy perhaps.
@@ -106,9 +96,9 @@ impl Store {
 
     /// Sets all of several keys. Without room, it changes nothing and returns `None`.
     #[must_use]
-    pub fn set_all(&mut self, entries: &[Entry<'_>]) -> Option<()> {
-        let (unread, mut blocks) = (self.unread(), Vec::with_capacity(entries.len()));
-        for entry in entries {
+    pub fn set_all<'a>(&mut self, entries: impl Iterator<Item = Entry<'a>> + Clone) -> Option<()> {
+        let (unread, mut blocks) = (self.unread(), Vec::new());
+        for entry in entries.clone() {
             let order = order_of(entry.size());
             let Some(at) = self.heap.take(order, &unread) else {
                 blocks.into_iter().for_each(|(at, order)| self.heap.give_back(at, order));
@@ -116,12 +106,12 @@ impl Store {
             };
             blocks.push((at, order));
         }
-        for (entry, (at, _)) in entries.iter().zip(blocks) {
+        for (entry, (at, _)) in entries.zip(blocks) {
             if let Some((link, old)) = self.find(entry.key) {
                 self.unlink(link, old);
             }
             let bucket = self.bucket(entry.key);
-            self.write(at, entry);
+            self.write(at, &entry);
             self.set_word(at, self.word(bucket) as u64);
             self.set_word(bucket, at as u64);
             self.len += 1;
@@ -136,48 +126,39 @@ impl Store {
 
     /// Removes a key. Returns whether it was there.
     pub fn remove(&mut self, key: &[u8]) -> bool {
-        let found = self.find(key);
-        if let Some((link, at)) = found {
-            self.unlink(link, at);
-            self.changes += 1;
-        }
-        found.is_some()
+        let Some((link, at)) = self.find(key) else { return false };
+        self.unlink(link, at);
+        self.changes += 1;
+        true
     }
 
     /// Lets a key expire then, or never. Returns whether it was there.
     pub fn set_expiry(&mut self, key: &[u8], expires: Option<u64>) -> bool {
-        let found = self.find(key);
-        if let Some((_, at)) = found {
-            self.set_word(at + 8, expires.unwrap_or(0));
-            self.changes += 1;
-        }
-        found.is_some()
+        let Some((_, at)) = self.find(key) else { return false };
+        self.set_word(at + 8, expires.unwrap_or(0));
+        self.changes += 1;
+        true
     }
 
-    /// Visits at least `count` entries from the bucket `cursor` on. Returns the next cursor, 0 at the
-    /// end. Entries never move to another bucket: a key that is there all the time is visited.
-    pub fn scan<'a>(
-        &'a self,
-        cursor: usize,
-        count: usize,
-        mut visit: impl FnMut(Entry<'a>),
-    ) -> usize {
-        let mut seen = 0;
+    /// At least `count` keys from the bucket `cursor` on, and the next cursor, 0 at the end. Entries
+    /// never move to another bucket: a key that is there all the time is found.
+    pub fn scan(&self, cursor: usize, count: usize) -> (Vec<&[u8]>, usize) {
+        let mut keys = Vec::new();
         let last = cursor.saturating_add(count.saturating_mul(10)).min(self.buckets);
         for bucket in cursor..last {
             let mut at = self.word(BUCKETS + 8 * bucket);
             while at != 0 {
-                visit(self.entry(at));
-                (seen, at) = (seen + 1, self.word(at));
+                let entry = self.entry(at);
+                keys.extend((!entry.is_gone(self.now)).then_some(entry.key));
+                at = self.word(at);
             }
-            if seen >= count && bucket + 1 < self.buckets {
-                return bucket + 1;
+            if keys.len() >= count && bucket + 1 < self.buckets {
+                return (keys, bucket + 1);
             }
         }
-        if last < self.buckets { last } else { 0 }
+        (keys, if last < self.buckets { last } else { 0 })
     }
 
-    /// Removes all keys.
     pub fn clear(&mut self) {
         let heap = BUCKETS + 8 * self.buckets;
         self.arena.bytes[BUCKETS..heap].fill(0);
@@ -187,7 +168,6 @@ impl Store {
         self.heap.divide(self.unread().end);
     }
 
-    /// All of the memory, as it is now.
     pub fn bytes(&self) -> &[u8] {
         self.arena.bytes
     }
@@ -195,18 +175,18 @@ impl Store {
     /// The memory that was written since the last snapshot was saved, as it is now; all of it if that
     /// is not known. `next` has to say which offset the save reads next. Until [`saved`](Self::saved).
     pub fn snapshot(&mut self, next: Arc<AtomicUsize>) -> Result<Changes, SnapshotError> {
-        let changes = self.epoch.take().map(|epoch| self.arena.since(epoch));
         // After an error, it is not known what has changed.
-        let changes = changes.and_then(Result::ok).map_or_else(|| self.arena.first_epoch(), Ok)?;
+        let since = self.epoch.take().and_then(|epoch| self.arena.changes(Some(epoch)).ok());
+        let changes = since.map_or_else(|| self.arena.changes(None), Ok)?;
         let end = changes.changed().last().map_or(0, |range| range.end);
         self.heap.divide(end);
-        self.unread = Some((next, end));
+        self.unread = (next, end);
         Ok(changes)
     }
 
     /// The save by a snapshot is over. The next one has what was written since `epoch` began.
     pub fn saved(&mut self, epoch: Option<Epoch>) {
-        (self.epoch, self.unread) = (epoch, None);
+        (self.epoch, self.unread) = (epoch, Default::default());
     }
 
     /// All of the memory, to be overwritten by an image; [`adopt`](Self::adopt) has to follow.
@@ -220,25 +200,20 @@ impl Store {
     /// leaves an empty store.
     pub fn adopt(&mut self) -> Result<()> {
         self.heap = Heap::default();
-        self.adopt_entries().inspect_err(|_| self.reset())?;
-        let (mut gone, now) = (Vec::new(), self.now);
-        self.scan(0, usize::MAX, |entry| {
-            gone.extend(entry.is_gone(now).then(|| entry.key.to_vec()));
-        });
-        for key in gone {
-            self.find(&key);
-        }
+        let gone = self.adopt_entries().inspect_err(|_| self.reset())?;
+        gone.iter().for_each(|key| _ = self.find(key));
         Ok(())
     }
 
-    fn adopt_entries(&mut self) -> Result<()> {
+    /// Returns the keys that have expired.
+    fn adopt_entries(&mut self) -> Result<Vec<Vec<u8>>> {
         let is_known = &self.arena.bytes[..8] == MAGIC && self.word(8) as u64 == VERSION;
         ensure!(is_known, "another program, version or machine wrote it");
         self.hasher = SipHasher13::new_with_key(self.arena.bytes[16..32].try_into()?);
         (self.buckets, self.len) = (self.word(32), 0);
         let fits = self.buckets.is_power_of_two() && self.buckets <= self.arena.bytes.len() / 64;
         ensure!(fits, "an index of {} buckets does not fit", self.buckets);
-        let mut blocks = Vec::new();
+        let (mut blocks, mut gone) = (Vec::new(), Vec::new());
         for bucket in (BUCKETS..).step_by(8).take(self.buckets) {
             let (mut at, mut keys) = (self.word(bucket), HashSet::new());
             while at != 0 {
@@ -248,6 +223,7 @@ impl Store {
                 let entry = entry.filter(|entry| keys.insert(entry.key));
                 let entry = entry.with_context(|| format!("no entry of its index is at {at}"))?;
                 blocks.push((at, order_of(entry.size())));
+                gone.extend(entry.is_gone(self.now).then(|| entry.key.to_vec()));
                 at = self.word(at);
             }
         }
@@ -262,7 +238,7 @@ impl Store {
             (self.len, free) = (self.len + 1, end);
         }
         self.heap.fill(free, self.arena.bytes.len());
-        Ok(())
+        Ok(gone)
     }
 
     /// Where the offset of a key's entry is written, and that offset.
@@ -290,15 +266,13 @@ impl Store {
         Entry::read(&self.arena.bytes[at..]).expect("an entry of this store")
     }
 
-    /// Where the bucket of a key is.
     fn bucket(&self, key: &[u8]) -> usize {
         BUCKETS + 8 * (self.hasher.hash(key) as usize & (self.buckets - 1))
     }
 
     /// Where a write costs a copy.
     fn unread(&self) -> Range<usize> {
-        let range = |(next, end): &(Arc<AtomicUsize>, usize)| next.load(Ordering::Acquire)..*end;
-        self.unread.as_ref().map_or(0..0, range)
+        self.unread.0.load(Ordering::Acquire)..self.unread.1
     }
 
     fn word(&self, at: usize) -> usize {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::store::lend_store;
-use kv_store::budget::Budget;
+use kv_store::budget::{Budget, Clients};
 use kv_store::commands::{Database, Session};
 use kv_store::folder::Folder;
 use kv_store::reply::Reply;
@@ -21,7 +21,7 @@ const NOW: u64 = 1_000_000;
 /// Requests that write files or end the process.
 const LEFT_OUT: [&[u8]; 3] = [b"save", b"bgsave", b"shutdown"];
 
-const NEVER: Policy = Policy { every: 0, deltas: 0 };
+const NEVER: Policy = Policy { save_every: 0, chain_deltas: 0 };
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -32,7 +32,7 @@ pub(crate) fn run(bytes: &[u8]) {
         let folder = Folder::open(folder.path()).expect("a lock in it");
         store.now = NOW;
         let saver = Saver::new(folder, NEVER, &mut store).expect("an empty folder");
-        let database = Database { store, saver, budget: Arc::new(Budget::new(MOST)) };
+        let database = Database { store, saver, budget: Arc::new(Budget::new(Clients::new(MOST))) };
         let (model, session, reply) = (Model::new(), Session::default(), Reply::default());
         let mut asked = Asked { database, session, model, is_known: true, reply };
         asked.serve(bytes);

@@ -65,9 +65,12 @@ fn places(store: &Store, key: &[u8]) -> Vec<usize> {
 /// The keys that a scan finds are there, can be set, and go.
 fn is_a_store(store: &mut Store) {
     let mut entries = BTreeMap::new();
-    store.scan(0, usize::MAX, |entry| {
-        entries.insert(entry.key.to_vec(), (entry.value.to_vec(), entry.expires));
-    });
+    let keys: Vec<_> = store.scan(0, usize::MAX).0.iter().map(|key| key.to_vec()).collect();
+    for key in keys {
+        let entry = store.get(&key).expect("a key that a scan finds");
+        let (value, expires) = (entry.value.to_vec(), entry.expires);
+        entries.insert(key, (value, expires));
+    }
     assert_eq!(store.len, entries.len());
     for (key, (value, expires)) in &entries {
         let entry = Entry { key, value, expires: *expires };

@@ -13,6 +13,7 @@ pub mod child;
 pub mod fuse;
 pub mod memory;
 pub mod permitted;
+pub mod processes;
 pub mod racing;
 pub mod rounds;
 pub mod served;

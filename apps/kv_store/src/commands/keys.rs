@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use globset::{Glob, GlobMatcher};
+use globset::Glob;
 
 use super::{Call, Outcome, SYNTAX, integer, is};
 use crate::store::Store;
@@ -31,15 +31,15 @@ pub(super) fn run(call: &mut Call<'_>, name: &str, words: &[Vec<u8>]) -> Outcome
 fn show(call: &mut Call<'_>, name: &str, words: &[Vec<u8>]) -> Outcome {
     let store = &mut call.database.store;
     match (name, words) {
-        ("type", [key]) if store.get(key).is_some() => call.reply.line('+', "string"),
-        ("type", [_]) => call.reply.line('+', "none"),
+        ("type", [key]) => call.reply.line('+', store.get(key).map_or("none", |_| "string")),
         ("flushall" | "flushdb", []) => {
             store.clear();
             call.reply.ok();
         }
         ("keys", [pattern]) => {
-            let (keys, _) = find(store, 0, usize::MAX, &glob(pattern)?);
-            call.reply.bulks(&keys);
+            let (mut keys, matches) = (store.scan(0, usize::MAX).0, glob(pattern)?);
+            keys.retain(|key| matches(key));
+            call.reply.bulks(&keys)?;
         }
         ("scan", [cursor, options @ ..]) => scan(call, cursor, options)?,
         _ => return Ok(false),
@@ -66,10 +66,10 @@ fn expire(store: &mut Store, key: &[u8], time: i64, unit: i64) -> Result<i64, St
 
 /// SCAN cursor [MATCH pattern] [COUNT count] [TYPE type].
 fn scan(call: &mut Call<'_>, cursor: &[u8], options: &[Vec<u8>]) -> Result<(), String> {
-    let (mut pattern, mut count, mut strings) = (glob(b"*")?, 10, true);
+    let (mut matches, mut count, mut strings) = (glob(b"*")?, 10, true);
     for option in options.chunks(2) {
         match option {
-            [word, value] if is(word, "match") => pattern = glob(value)?,
+            [word, value] if is(word, "match") => matches = glob(value)?,
             [word, value] if is(word, "count") => count = integer(value)?,
             // All values are strings.
             [word, value] if is(word, "type") => strings = is(value, "string"),
@@ -79,32 +79,16 @@ fn scan(call: &mut Call<'_>, cursor: &[u8], options: &[Vec<u8>]) -> Result<(), S
     let count = usize::try_from(count).ok().filter(|&count| count > 0).ok_or(SYNTAX)?;
     let cursor = std::str::from_utf8(cursor).ok().and_then(|cursor| cursor.parse().ok());
     let cursor = cursor.ok_or("ERR invalid cursor")?;
-    let (mut keys, next) = find(&call.database.store, cursor, count.min(100_000), &pattern);
-    keys.retain(|_| strings);
+    let (mut keys, next) = call.database.store.scan(cursor, count.min(100_000));
+    keys.retain(|key| strings && matches(key));
     call.reply.line('*', 2);
-    call.reply.bulk(next.to_string().as_bytes());
-    call.reply.bulks(&keys);
-    Ok(())
+    call.reply.bulk(next.to_string().as_bytes())?;
+    call.reply.bulks(&keys)
 }
 
-/// The keys that match, and the next cursor.
-fn find<'a>(
-    store: &'a Store,
-    cursor: usize,
-    count: usize,
-    pattern: &GlobMatcher,
-) -> (Vec<&'a [u8]>, usize) {
-    let mut keys = Vec::new();
-    let next = store.scan(cursor, count, |entry| {
-        if !entry.is_gone(store.now) && pattern.is_match(OsStr::from_bytes(entry.key)) {
-            keys.push(entry.key);
-        }
-    });
-    (keys, next)
-}
-
-/// A pattern of keys or settings.
-pub(super) fn glob(pattern: &[u8]) -> Result<GlobMatcher, String> {
+/// Whether keys or settings match a pattern.
+pub(super) fn glob(pattern: &[u8]) -> Result<impl Fn(&[u8]) -> bool + use<>, String> {
     let glob = std::str::from_utf8(pattern).ok().and_then(|pattern| Glob::new(pattern).ok());
-    Ok(glob.ok_or("ERR invalid pattern")?.compile_matcher())
+    let glob = glob.ok_or("ERR invalid pattern")?.compile_matcher();
+    Ok(move |word: &[u8]| glob.is_match(OsStr::from_bytes(word)))
 }

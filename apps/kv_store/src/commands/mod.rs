@@ -23,7 +23,6 @@ pub struct Database {
     pub budget: Arc<Budget>,
 }
 
-/// A command of a client.
 struct Call<'a> {
     database: &'a mut Database,
     session: &'a mut Session,
@@ -44,18 +43,22 @@ const OOM: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 impl Database {
     /// Answers one request, which has at least one word.
     pub fn run(&mut self, session: &mut Session, words: Words, reply: &mut Reply) {
-        let room = self.budget.lock().left();
-        reply.begin(room);
+        let clients = self.budget.lock();
+        reply.most = reply.bytes.len() + clients.most.saturating_sub(clients.held).max(64 << 10);
+        drop(clients);
         let mut call = Call { database: self, session, reply };
-        let mut outcome = match session::queue(&mut call, &words) {
-            true => Ok(()),
-            false => carry_out(&mut call, &words),
-        };
-        if reply.reclaim() {
-            let error = format!("ERR no room beyond {room} bytes of the reply (--client-memory)");
-            outcome = Err(error);
+        if !session::queue(&mut call, &words) {
+            answer(&mut call, &words);
         }
-        outcome.unwrap_or_else(|error| reply.line('-', error));
+    }
+}
+
+/// Carries out a request. If it fails, the reply is only the error.
+fn answer(call: &mut Call<'_>, words: &Words) {
+    let start = call.reply.bytes.len();
+    if let Err(error) = carry_out(call, words) {
+        call.reply.bytes.truncate(start);
+        call.reply.line('-', error);
     }
 }
 

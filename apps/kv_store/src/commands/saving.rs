@@ -16,38 +16,30 @@ pub(super) fn run(call: &mut Call<'_>, name: &str, words: &[Vec<u8>]) -> Outcome
             call.reply.line('+', "Background saving started");
         }
         ("lastsave", []) => call.reply.line(':', saver.last.saved_at),
-        ("shutdown", []) => end(call, true)?,
-        ("shutdown", [word]) if is(word, "save") => end(call, true)?,
-        ("shutdown", [word]) if is(word, "nosave") => end(call, false)?,
+        ("shutdown", []) => call.database.end(true)?,
+        ("shutdown", [word]) if is(word, "save") => call.database.end(true)?,
+        ("shutdown", [word]) if is(word, "nosave") => call.database.end(false)?,
         ("shutdown", _) => return Err(SYNTAX.to_owned()),
         ("config", [word, pattern]) if is(word, "get") => config_get(call, pattern)?,
         ("config", [_, ..]) => return Err("ERR unknown subcommand or setting".to_owned()),
         ("info", _) => {
-            let figures = figures(call.database);
-            let lines = figures.iter().map(|(name, value)| format!("{name}:{value}\r\n"));
-            call.reply.bulk(lines.collect::<String>().as_bytes());
+            let lines = figures(call.database).map(|(name, value)| format!("{name}:{value}\r\n"));
+            call.reply.bulk(lines.concat().as_bytes())?;
         }
         _ => return Ok(false),
     }
     Ok(true)
 }
 
-fn end(call: &mut Call<'_>, saves: bool) -> Result<(), String> {
-    let failed = |error| format!("ERR Errors trying to SHUTDOWN. Check logs: {error:#}");
-    call.database.end(saves).map_err(failed)
-}
-
 /// Programs ask for these settings before they measure. None can be changed.
 fn config_get(call: &mut Call<'_>, pattern: &[u8]) -> Result<(), String> {
     let maxmemory = call.database.store.memory().1.to_string();
     let mut settings = vec![("save", ""), ("appendonly", "no"), ("maxmemory", &maxmemory)];
-    let pattern = glob(pattern)?;
-    settings.retain(|(name, _)| pattern.is_match(name));
+    let matches = glob(pattern)?;
+    settings.retain(|(name, _)| matches(name.as_bytes()));
     call.reply.map(settings.len());
-    for word in settings.iter().flat_map(|&(name, value)| [name, value]) {
-        call.reply.bulk(word.as_bytes());
-    }
-    Ok(())
+    let mut words = settings.iter().flat_map(|&(name, value)| [name, value]);
+    words.try_for_each(|word| call.reply.bulk(word.as_bytes()))
 }
 
 fn figures(database: &Database) -> [(&'static str, String); 15] {
@@ -55,7 +47,6 @@ fn figures(database: &Database) -> [(&'static str, String); 15] {
     let (clients, last) = (budget.lock(), &saver.last);
     let kind = last.saved.map_or("none", |saved| if saved.is_full { "full" } else { "delta" });
     let status = if last.has_failed { "err" } else { "ok" };
-    let longest_write = last.stats.longest_fault.as_micros();
     [
         ("loading", "0".to_owned()),
         ("connected_clients", clients.connected.len().to_string()),
@@ -69,7 +60,7 @@ fn figures(database: &Database) -> [(&'static str, String); 15] {
         ("last_save_kind", kind.to_owned()),
         ("last_save_file_bytes", last.saved.map_or(0, |saved| saved.written).to_string()),
         ("last_save_copied_granules", last.stats.copied_by_writers.to_string()),
-        ("last_save_longest_write_microseconds", longest_write.to_string()),
+        ("last_save_longest_write_microseconds", last.stats.longest_fault.as_micros().to_string()),
         ("last_snapshot_microseconds", last.snapshot.as_micros().to_string()),
         ("db0", format!("keys={}", store.len)),
     ]
@@ -77,13 +68,13 @@ fn figures(database: &Database) -> [(&'static str, String); 15] {
 
 impl Database {
     /// Ends the process, after a save. Returns only if the save fails.
-    pub fn end(&mut self, saves: bool) -> anyhow::Result<()> {
+    pub fn end(&mut self, saves: bool) -> Result<(), String> {
         let Self { store, saver, .. } = self;
         if saves {
             // The log has the error of a save that ran already.
             let _ = saver.wait(store);
-            saver.start(store)?;
-            saver.wait(store)?;
+            let saved = saver.start(store).and_then(|()| saver.wait(store));
+            saved.map_err(|error| format!("ERR the server goes on: {error:#}"))?;
         }
         std::process::exit(0)
     }

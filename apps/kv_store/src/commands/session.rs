@@ -1,9 +1,8 @@
 //! A client: the protocol that it speaks, and the requests that wait for EXEC. There is no WATCH.
 
-use super::{Call, Outcome, carry_out, integer, is, is_known};
+use super::{Call, Outcome, answer, integer, is, is_known};
 use crate::request::{Words, number};
 
-/// The state of one client.
 #[derive(Debug, Default)]
 pub struct Session {
     /// Requests since a MULTI.
@@ -45,7 +44,7 @@ pub(super) fn run(call: &mut Call<'_>, name: &str, words: &[Vec<u8>]) -> Outcome
         }
         ("exec", []) => exec(call)?,
         ("ping", []) => call.reply.line('+', "PONG"),
-        ("ping" | "echo", [message]) => call.reply.bulk(message),
+        ("ping" | "echo", [message]) => call.reply.bulk(message)?,
         ("quit", []) => {
             call.reply.ok();
             call.reply.closes = true;
@@ -72,9 +71,7 @@ fn exec(call: &mut Call<'_>) -> Result<(), String> {
         return Err("EXECABORT Transaction discarded because of previous errors.".to_owned());
     }
     call.reply.line('*', queue.len());
-    for words in &queue {
-        carry_out(call, words).unwrap_or_else(|error| call.reply.line('-', error));
-    }
+    queue.iter().for_each(|words| answer(call, words));
     Ok(())
 }
 
@@ -86,10 +83,11 @@ fn hello(call: &mut Call<'_>, version: Option<&Vec<u8>>) -> Result<(), String> {
         Some(_) => return Err("NOPROTO unsupported protocol version".to_owned()),
     }
     call.reply.map(4);
-    for word in ["server", "kv_store", "version", env!("CARGO_PKG_VERSION"), "role", "master"] {
-        call.reply.bulk(word.as_bytes());
+    for word in
+        ["server", "kv_store", "version", env!("CARGO_PKG_VERSION"), "role", "master", "proto"]
+    {
+        call.reply.bulk(word.as_bytes())?;
     }
-    call.reply.bulk(b"proto");
     call.reply.line(':', 2 + i64::from(call.reply.is_resp3));
     Ok(())
 }

@@ -5,17 +5,16 @@ use crate::entry::Entry;
 
 pub(super) fn run(call: &mut Call<'_>, name: &str, words: &[Vec<u8>]) -> Outcome {
     match (name, words) {
-        ("get", [key]) => get(call, key),
+        ("get", [key]) => get(call, key)?,
         ("mget", [_, ..]) => {
             call.reply.line('*', words.len());
-            words.iter().for_each(|key| get(call, key));
+            words.iter().try_for_each(|key| get(call, key))?;
         }
         ("set", [key, value, options @ ..]) => set(call, key, value, options)?,
         ("mset", [_, _, ..]) if words.len().is_multiple_of(2) => {
             let pairs = words.as_chunks::<2>().0.iter();
             let entries = pairs.map(|[key, value]| Entry { key, value, expires: None });
-            let entries: Vec<_> = entries.collect();
-            call.database.store.set_all(&entries).ok_or(OOM)?;
+            call.database.store.set_all(entries).ok_or(OOM)?;
             call.reply.ok();
         }
         ("incr", [key]) => add(call, key, 1)?,
@@ -30,11 +29,12 @@ pub(super) fn run(call: &mut Call<'_>, name: &str, words: &[Vec<u8>]) -> Outcome
     Ok(true)
 }
 
-fn get(call: &mut Call<'_>, key: &[u8]) {
+fn get(call: &mut Call<'_>, key: &[u8]) -> Result<(), String> {
     match call.database.store.get(key) {
-        Some(entry) => call.reply.bulk(entry.value),
+        Some(entry) => call.reply.bulk(entry.value)?,
         None => call.reply.nil(),
     }
+    Ok(())
 }
 
 /// SET key value [EX seconds | PX milliseconds] [NX | XX].

@@ -1,20 +1,20 @@
 //! Servers that are killed at any moment, while clients write and saves run, against a log of all
-//! requests.
+//! transactions.
 //!
-//! The state after a kill has to be one moment of the log. It has the first requests of each client,
-//! with all that were acknowledged before the last completed save began. No request in it was sent
-//! after one that is missing was acknowledged. `HUGEKIT_KILLS` is the number of kills.
+//! Each transaction adds one to a number of all clients, and one to a number of its client. So the
+//! state after a kill names its moment: it has to have all transactions up to there, and no other. The
+//! last completed save began at that moment or before it. `HUGEKIT_KILLS` is the number of kills.
 
-use std::collections::BTreeMap;
 use std::process::Stdio;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hugekit_testing::checks;
+use hugekit_testing::processes::Killed;
 use hugekit_testing::trials::Checks;
 use redis::Value;
 
-use crate::server::{Client, Killed, Server};
+use crate::server::{Client, Model, Server};
 
 const CLIENTS: usize = 3;
 /// Of each client.
@@ -22,144 +22,104 @@ const KEYS: usize = 400;
 /// Images are frequent here, so that some are killed, too.
 const OPTIONS: &str = "--memory 128MiB --chain-deltas 3";
 
-/// The keys of a client, with the numbers of their values. A number is written once.
-type State = BTreeMap<String, u64>;
-
-/// A request that sets a key, or deletes it.
+/// A transaction that sets a key, or deletes it.
 struct Sent {
     key: String,
-    number: Option<u64>,
-    at: Instant,
-    acknowledged: Option<Instant>,
+    value: Option<Vec<u8>>,
+    /// The number of transactions of all clients so far, if it was acknowledged.
+    moment: Option<u64>,
 }
 
+/// The transactions of a client, in order.
 type Log = Vec<Sent>;
 
-/// The bytes that are written with a number.
-fn value(key: &str, number: u64) -> Vec<u8> {
-    let mut random = fastrand::Rng::with_seed(number ^ key.len() as u64);
-    let bits = random.usize(..10);
-    let len = random.usize(..1 << bits);
-    let mut value = format!("{key} {number} ").into_bytes();
-    value.extend((0..len).map(|_| random.u8(..)));
-    value
-}
-
-fn number_of(key: &str, bytes: &[u8]) -> u64 {
-    let number = bytes.split(|&byte| byte == b' ').nth(1).expect("a number");
-    let number = std::str::from_utf8(number).unwrap().parse().unwrap();
-    assert!(bytes == value(key, number), "{key} has bytes that were never written together");
-    number
-}
-
-/// Writes until the server is gone.
-fn write(mut connection: Client, client: usize, first: u64) -> Log {
-    let (mut random, mut log) = (fastrand::Rng::with_seed(first), Vec::new());
-    for number in first.. {
-        let key = format!("{client}:{}", random.usize(..KEYS));
-        let (bytes, is_set) = (value(&key, number), random.u8(..8) > 0);
-        let words: &[&[u8]] = match is_set {
-            true => &[b"SET", key.as_bytes(), &bytes],
-            false => &[b"DEL", key.as_bytes()],
+/// Writes until the server is gone. Values have any length, most of them short.
+fn write(Client(mut connection): Client, name: usize, mut random: fastrand::Rng, log: &mut Log) {
+    loop {
+        let key = format!("{name}:{}", random.usize(..KEYS));
+        let bits = random.usize(..10);
+        let bytes = (0..random.usize(..1 << bits)).map(|_| random.u8(..)).collect();
+        let value: Option<Vec<u8>> = (random.u8(..8) > 0).then_some(bytes);
+        let mut request = redis::pipe();
+        request.atomic().cmd("INCR").arg("moment").cmd("INCR").arg(name).ignore();
+        match &value {
+            Some(value) => request.cmd("SET").arg(&key).arg(value).ignore(),
+            None => request.cmd("DEL").arg(&key).ignore(),
         };
-        let at = Instant::now();
-        let reply = connection.try_ask(words);
-        let acknowledged = reply.as_ref().map(|_| Instant::now());
-        log.push(Sent { key, number: is_set.then_some(number), at, acknowledged });
-        assert!(matches!(reply, Some(Value::Okay | Value::Int(_)) | None), "{reply:?}");
-        if reply.is_none() {
-            break;
+        let reply = request.query::<(u64,)>(&mut connection);
+        assert!(reply.as_ref().err().is_none_or(redis::RedisError::is_io_error), "{reply:?}");
+        let moment = reply.ok().map(|(moment,)| moment);
+        log.push(Sent { key, value, moment });
+        if moment.is_none() {
+            return;
         }
     }
-    log
 }
 
-/// Saves until the server is gone. Returns when the last completed save began.
-fn save(mut connection: Client) -> Option<Instant> {
-    let (mut began, mut completed) = (Instant::now(), None);
+/// Saves until the server is gone. Returns a moment that the last completed save has.
+fn save(mut client: Client) -> Option<u64> {
+    let (mut began, mut completed) = (None, None);
     loop {
-        let Some(Value::BulkString(info)) = connection.try_ask(&["INFO"]) else { return completed };
+        let Some(Value::BulkString(info)) = client.try_ask(&["INFO"]) else { return completed };
         let info = String::from_utf8(info).unwrap();
         assert!(info.contains("rdb_last_bgsave_status:ok"));
         if info.contains("rdb_bgsave_in_progress:1") {
             thread::sleep(Duration::from_millis(1));
             continue;
         }
-        completed = (!info.contains("last_save_kind:none")).then_some(began);
-        began = Instant::now();
-        let started = connection.try_ask(&["BGSAVE"]);
+        completed = began;
+        let Some(moment) = client.number("moment") else { return completed };
+        let started = client.try_ask(&["BGSAVE"]);
         assert!(matches!(started, Some(Value::SimpleString(_)) | None), "{started:?}");
+        began = started.map(|_| moment);
     }
 }
 
-/// Kills a server with clients. Returns the logs, and when the last completed save began.
-fn kill(server: &mut Server, after: Duration, first: u64) -> (Vec<Log>, Option<Instant>) {
-    let connections = [(); CLIENTS].map(|()| server.client()).into_iter().enumerate();
+/// Kills a server with clients. Returns a moment that the last completed save has.
+fn kill(server: &mut Server, after: Duration, logs: &mut [Log; CLIENTS]) -> Option<u64> {
+    let connections = [(); CLIENTS].map(|()| server.client());
     let saver = server.client();
     thread::scope(|scope| {
-        let write = |(client, connection)| scope.spawn(move || write(connection, client, first));
-        let writers: Vec<_> = connections.map(write).collect();
+        for (name, (client, log)) in connections.into_iter().zip(logs).enumerate() {
+            scope.spawn(move || write(client, name, fastrand::Rng::new(), log));
+        }
         let saver = scope.spawn(move || save(saver));
         thread::sleep(after);
         server.process = None;
-        let logs = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
-        (logs, saver.join().unwrap())
+        saver.join().unwrap()
     })
 }
 
-/// The state of each client, each byte of which is compared.
-fn found(client: &mut Client) -> [State; CLIENTS] {
-    let states: [State; CLIENTS] = std::array::from_fn(|number| {
-        let keys = (0..KEYS).map(|key| format!("{number}:{key}"));
-        let there = keys.filter_map(|key| client.get(&key).map(|bytes| (key, bytes)));
-        there.map(|(key, bytes)| (key.clone(), number_of(&key, &bytes))).collect()
-    });
-    let count = states.iter().map(State::len).sum::<usize>();
-    assert_eq!(client.ask("DBSIZE"), Value::Int(count as i64));
-    states
-}
-
-/// After how many requests the keys of a client were as they are found: the fewest and the most.
-fn cuts(before: &State, log: &[Sent], found: &State) -> [usize; 2] {
-    let (mut state, mut matching) = (before.clone(), Vec::new());
-    for cut in 0..=log.len() {
-        if state == *found {
-            matching.push(cut);
+/// Compares each byte. The logs lose the transactions that the server has lost.
+fn is_one_moment(client: &mut Client, logs: &mut [Log; CLIENTS], saved: Option<u64>) {
+    let moment = client.number("moment").unwrap();
+    assert!(saved.is_none_or(|saved| saved <= moment), "a transaction that was saved is lost");
+    let (mut state, mut all) = (Model::new(), 0);
+    for (name, log) in logs.iter_mut().enumerate() {
+        let count = client.number(&name.to_string()).unwrap();
+        all += count;
+        let mut lost = log.split_off(count as usize).into_iter().filter_map(|sent| sent.moment);
+        let mut there = log.iter().filter_map(|sent| sent.moment);
+        assert!(there.all(|at| at <= moment) && lost.all(|at| at > moment), "moments are mixed");
+        for Sent { key, value, .. } in log {
+            match value {
+                Some(value) => state.insert(key.clone(), value.clone()),
+                None => state.remove(key),
+            };
         }
-        match log.get(cut) {
-            Some(Sent { key, number: Some(number), .. }) => state.insert(key.clone(), *number),
-            Some(Sent { key, number: None, .. }) => state.remove(key),
-            None => None,
-        };
+        state.extend((count > 0).then(|| (name.to_string(), count.to_string().into_bytes())));
     }
-    assert!(!matching.is_empty(), "the keys of a client were never as they are");
-    [matching[0], matching[matching.len() - 1]]
-}
-
-fn is_one_moment(before: &[State], logs: &[Log], saved: Option<Instant>, found: &[State]) {
-    let clients = before.iter().zip(logs).zip(found);
-    let cuts: Vec<_> = clients.map(|((before, log), found)| cuts(before, log, found)).collect();
-    for (log, &[_, most]) in logs.iter().zip(&cuts) {
-        let is_saved =
-            |sent: &Sent| sent.acknowledged.zip(saved).is_some_and(|(at, saved)| at < saved);
-        assert!(!log[most..].iter().any(is_saved), "a request that was saved is lost");
-        let Some(missing) = log.get(most).and_then(|sent| sent.acknowledged) else { continue };
-        for (other, &[fewest, _]) in logs.iter().zip(&cuts) {
-            let is_later = |sent: &Sent| sent.at > missing;
-            assert!(!other[..fewest].iter().any(is_later), "two moments are mixed");
-        }
-    }
+    assert_eq!(all, moment);
+    state.extend((all > 0).then(|| ("moment".to_owned(), all.to_string().into_bytes())));
+    client.holds(&state);
 }
 
 fn server_killed_at_any_moment_loses_at_most_the_last_delta() {
     let kills = std::env::var("HUGEKIT_KILLS").map_or(6, |kills| kills.parse().expect("a number"));
     let (mut server, mut random) = (Server::start(OPTIONS), fastrand::Rng::new());
-    eprintln!("seed {}", random.get_seed());
-    let (mut states, mut next) = (<[State; CLIENTS]>::default(), 1);
-    let (mut completed, mut longest) = (0, 700_000);
+    let (mut logs, mut completed, mut longest) = ([const { Log::new() }; CLIENTS], 0, 700_000);
     for kill_number in 1.. {
-        let after = Duration::from_micros(random.u64(1000..longest));
-        let (logs, saved) = kill(&mut server, after, next);
+        let saved = kill(&mut server, Duration::from_micros(random.u64(1000..longest)), &mut logs);
         completed += usize::from(saved.is_some());
         if random.u8(..3) == 0 {
             // Killed while it loads, perhaps.
@@ -167,18 +127,13 @@ fn server_killed_at_any_moment_loses_at_most_the_last_delta() {
             thread::sleep(Duration::from_micros(random.u64(..60_000)));
         }
         server.restart(OPTIONS);
-        let found = found(&mut server.client());
-        is_one_moment(&states, &logs, saved, &found);
-        next += logs.iter().map(Vec::len).max().unwrap_or(0) as u64;
-        states = found;
-        if kill_number >= kills {
-            if completed > 0 {
-                break;
-            }
-            // On a busy machine a save takes longer.
-            longest *= 2;
-            assert!(kill_number < kills + 8, "no save was completed");
+        is_one_moment(&mut server.client(), &mut logs, saved);
+        if kill_number >= kills && completed > 0 {
+            break;
         }
+        // On a busy machine a save takes longer.
+        longest *= 1 + u64::from(kill_number >= kills);
+        assert!(kill_number < kills + 8, "no save was completed");
     }
 }
 

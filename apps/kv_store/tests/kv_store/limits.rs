@@ -1,36 +1,25 @@
 //! What clients may hold, and what fits: the server names the limit and loses nothing.
 
-use std::fs;
 use std::io::{Read, Write};
+use std::iter;
 use std::net::{Shutdown, TcpStream};
 use std::thread;
-use std::time::Duration;
 
 use hugekit_testing::checks;
+use hugekit_testing::processes::happens;
 use hugekit_testing::trials::Checks;
+use procfs::process::Process;
 use redis::Value;
 
 use crate::server::{Model, Server};
-
-/// Whether it happens within ten seconds.
-fn happens(mut check: impl FnMut() -> bool) -> bool {
-    (0..2000).any(|_| {
-        thread::sleep(Duration::from_millis(5));
-        check()
-    })
-}
 
 /// Requests that never end and replies that are never fetched are held up to a limit, and another
 /// client is served.
 fn memory_held_by_many_clients_is_bounded() {
     const MOST: usize = 64 << 20;
     let server = Server::start("--memory 64MiB");
-    let id = server.process.as_ref().unwrap().0.id();
-    let resident = || -> usize {
-        let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
-        line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
-    };
+    let process = Process::new(server.process.as_ref().unwrap().id() as i32).unwrap();
+    let resident = || process.status().unwrap().rssanon.unwrap() as usize * 1024;
     let mut bystander = server.client();
     bystander.set("key", &vec![b'x'; 10 << 20]);
     let before = resident();
@@ -38,16 +27,14 @@ fn memory_held_by_many_clients_is_bounded() {
     let queued = [b"MULTI\r\n".to_vec(), b"*1\r\n$3\r\nGET\r\n".repeat(400_000)].concat();
     let many = [b"*1000000\r\n".to_vec(), b"$0\r\n\r\n".repeat(999_999)].concat();
     let unfetched = b"MGET key key key key\r\n".to_vec();
-    let hogs = [unfinished, queued, many, unfetched].into_iter().flat_map(|bytes| {
-        [(); 3].map(|()| {
-            let (hog, bytes) = (server.connect(), bytes.clone());
-            let mut writer = hog.try_clone().unwrap();
-            // The server closes it in the middle, perhaps.
-            thread::spawn(move || drop(writer.write_all(&bytes)));
-            hog
-        })
-    });
-    let hogs: Vec<TcpStream> = hogs.collect();
+    let mut hogs = Vec::new();
+    for bytes in iter::repeat_n([unfinished, queued, many, unfetched], 3).flatten() {
+        let hog = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+        let mut writer = hog.try_clone().unwrap();
+        // The server closes it in the middle, perhaps.
+        thread::spawn(move || drop(writer.write_all(&bytes)));
+        hogs.push(hog);
+    }
     let number = |name: &str| server.client().info(name).parse::<usize>().unwrap();
     assert!(happens(|| number("evicted_clients") >= 4), "{}", number("mem_clients_normal"));
     assert!(number("mem_clients_normal") <= MOST);
@@ -73,10 +60,11 @@ fn request_beyond_the_limit_is_refused() {
         (b"PING\r\n*1\r\n$1\r\nabc", "does not end with CRLF"),
         (&[b'x'; 70_000], "too long line"),
     ] {
-        let (mut stream, mut rest) = (server.connect(), Vec::new());
+        let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
         stream.write_all(bytes).unwrap();
         let _ = stream.shutdown(Shutdown::Write);
         // A reset is an end, too.
+        let mut rest = Vec::new();
         let _ = stream.read_to_end(&mut rest);
         let rest = String::from_utf8_lossy(&rest);
         assert!(rest.contains("-ERR Protocol error: ") && rest.contains(error), "{rest}");
@@ -99,8 +87,7 @@ fn set_without_room_is_refused_and_loses_nothing() {
     }
     assert!(held.values().map(Vec::len).sum::<usize>() > 32 << 20);
     let large = vec![0; 4 << 20];
-    let both: [&[u8]; 5] = [b"MSET", b"k0", b"", b"new", &large];
-    assert!(is_oom(&client.try_ask(&both).unwrap()));
+    assert!(is_oom(&client.try_ask(&[&b"MSET"[..], b"k0", b"", b"new", &large]).unwrap()));
     client.holds(&held);
     // A value of the same length is written where the old one is.
     held.get_mut("k0").unwrap().fill(9);

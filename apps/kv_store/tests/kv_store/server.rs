@@ -3,27 +3,16 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
-use std::net::TcpStream;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::Duration;
+use std::process::{Command, Stdio};
 
+use hugekit_testing::processes::{Killed, happens};
 use kv_store::folder;
-use redis::{Cmd, Connection, ConnectionLike, InfoDict, IntoConnectionInfo, RedisResult, Value};
+use redis::{Cmd, Connection, ConnectionLike, InfoDict, IntoConnectionInfo};
+use redis::{RedisResult, ToRedisArgs, Value};
 use tempfile::{TempDir, tempdir};
 
 pub(crate) type Model = BTreeMap<String, Vec<u8>>;
-
-/// A process that is killed when it is dropped.
-pub(crate) struct Killed(pub(crate) Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 pub(crate) struct Server {
     pub(crate) process: Option<Killed>,
@@ -49,6 +38,11 @@ impl Server {
         self.process = Some(Killed(child));
         let port = line.trim().rsplit(' ').next().and_then(|port| port.parse().ok());
         self.port = port.unwrap_or_else(|| panic!("{}", self.log()));
+    }
+
+    pub(crate) fn has_after_restart(&mut self, options: &str, model: &Model) {
+        self.restart(options);
+        self.client().holds(model);
     }
 
     pub(crate) fn command(&self, options: &str) -> Command {
@@ -83,14 +77,9 @@ impl Server {
     pub(crate) fn client(&self) -> Client {
         Client::connect(format!("redis://127.0.0.1:{}", self.port)).unwrap()
     }
-
-    /// A connection for bytes that are no requests.
-    pub(crate) fn connect(&self) -> TcpStream {
-        TcpStream::connect(("127.0.0.1", self.port)).unwrap()
-    }
 }
 
-pub(crate) struct Client(Connection);
+pub(crate) struct Client(pub(crate) Connection);
 
 impl Client {
     pub(crate) fn connect(to: impl IntoConnectionInfo) -> RedisResult<Self> {
@@ -98,20 +87,15 @@ impl Client {
     }
 
     /// The reply to a request; `None` if the server is gone.
-    pub(crate) fn try_ask<T: AsRef<[u8]>>(&mut self, words: &[T]) -> Option<Value> {
-        let mut command = Cmd::new();
-        for word in words {
-            command.arg(word.as_ref());
-        }
-        self.0.req_command(&command).ok()
+    pub(crate) fn try_ask(&mut self, words: impl ToRedisArgs) -> Option<Value> {
+        self.0.req_command(Cmd::new().arg(words)).ok()
     }
 
     /// The reply to a request that is one line.
     pub(crate) fn ask(&mut self, line: &str) -> Value {
-        self.try_ask(&line.split(' ').collect::<Vec<_>>()).expect("a reply")
+        self.try_ask(line.split(' ').collect::<Vec<_>>()).expect("a reply")
     }
 
-    /// The error that a request gets.
     pub(crate) fn error(&mut self, line: &str) -> String {
         match self.ask(line) {
             Value::ServerError(error) => error.to_string(),
@@ -135,6 +119,12 @@ impl Client {
         redis::cmd("GET").arg(key).query(&mut self.0).ok()?
     }
 
+    /// The number that a key has, 0 if it is not there; `None` if the server is gone.
+    pub(crate) fn number(&mut self, key: &str) -> Option<u64> {
+        let number = redis::cmd("GET").arg(key).query::<Option<u64>>(&mut self.0);
+        number.map(Option::unwrap_or_default).ok()
+    }
+
     pub(crate) fn holds(&mut self, model: &Model) {
         assert_eq!(self.ask("DBSIZE"), Value::Int(model.len() as i64));
         for (key, value) in model {
@@ -149,9 +139,7 @@ impl Client {
 
     /// How the save in the background ended.
     pub(crate) fn end_of_save(&mut self) -> String {
-        while self.info("rdb_bgsave_in_progress") == "1" {
-            thread::sleep(Duration::from_millis(2));
-        }
+        assert!(happens(|| self.info("rdb_bgsave_in_progress") == "0"));
         self.info("rdb_last_bgsave_status")
     }
 
