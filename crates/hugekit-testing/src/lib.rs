@@ -14,6 +14,7 @@ pub mod fuse;
 pub mod memory;
 pub mod permitted;
 pub mod racing;
+pub mod remedies;
 pub mod rounds;
 pub mod served;
 pub mod settings;
