@@ -4,19 +4,20 @@ use std::io;
 use std::path::PathBuf;
 
 use hugekit_lease::LeaseError;
+use hugekit_sys::Remedy;
 
 /// Why a broker does not start, or ends.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BrokerError {
     /// Another broker listens there.
-    #[error("another broker listens at {}", socket.display())]
+    #[error("another broker listens at {}{}", socket.display(), Remedy(self.remedy()))]
     Running {
         /// Where.
         socket: PathBuf,
     },
     /// The socket cannot be made there.
-    #[error("cannot listen at {}", socket.display())]
+    #[error("cannot listen at {}{}", socket.display(), Remedy(self.remedy()))]
     Socket {
         /// Where.
         socket: PathBuf,
@@ -28,20 +29,21 @@ pub enum BrokerError {
     Unit(#[source] LeaseError),
     /// What is charged to clients cannot be populated before they ask.
     #[error(
-        "{ready} ready units requested: units that clients are charged for are populated on request"
+        "{ready} ready units requested: units that clients are charged for are populated on request{}",
+        Remedy(self.remedy())
     )]
     ReadyForClients {
         /// Units that were to be ready.
         ready: usize,
     },
     /// Units were to be ready, and none has a size.
-    #[error("{ready} units were to be ready, but their size was not said")]
+    #[error("{ready} ready units requested, but no size of a unit{}", Remedy(self.remedy()))]
     ReadyWithoutUnit {
         /// Units that were to be ready.
         ready: usize,
     },
     /// The control group to be charged cannot be used.
-    #[error("no process can be placed in the control group {}", group.display())]
+    #[error("no process can be placed in the control group {}{}", group.display(), Remedy(self.remedy()))]
     Group {
         /// Its directory.
         group: PathBuf,
@@ -82,5 +84,29 @@ impl BrokerError {
 
     pub(crate) fn of(call: &'static str) -> impl Fn(rustix::io::Errno) -> Self {
         move |errno| Self::Kernel { call, source: errno.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hugekit_testing::remedies::prints_remedy_once;
+
+    use super::*;
+
+    #[test]
+    fn chain_of_a_broker_that_cannot_start_has_its_remedy_once() {
+        let refused = || io::ErrorKind::PermissionDenied.into();
+        let path = || PathBuf::from("/run/broker");
+        for error in [
+            BrokerError::Running { socket: path() },
+            BrokerError::Socket { socket: path(), source: refused() },
+            BrokerError::Unit(LeaseError::NoBroker { socket: path(), source: refused() }),
+            BrokerError::ReadyForClients { ready: 2 },
+            BrokerError::ReadyWithoutUnit { ready: 2 },
+            BrokerError::Group { group: path(), source: refused() },
+        ] {
+            let remedy = error.remedy();
+            prints_remedy_once(error, remedy);
+        }
     }
 }

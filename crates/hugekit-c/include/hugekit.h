@@ -62,8 +62,8 @@
 #define HUGEKIT_POOL_STRICT 1
 
 // Each region is populated when it is allocated, and each fork when it is made. Without this flag
-// `hugekit_pool_new` populates all memory, so the first region and the first fork are as fast as
-// later ones. Use the flag if the capacity is only an upper limit.
+// `hugekit_pool_new` populates all memory, so no region and no fork waits for it. Use the flag if
+// the capacity is only an upper limit.
 #define HUGEKIT_POOL_POPULATE_ON_ALLOCATION 2
 
 // No thread clears in the background: memory is cleared when it is allocated, or by

@@ -197,7 +197,7 @@ impl From<CheckpointError> for Refusal {
 
 impl From<VmForkError> for Refusal {
     fn from(error: VmForkError) -> Self {
-        Self::of(error.kind(), &error, |error| error.remedy().map(str::to_owned), None)
+        Self::of(error.kind(), &error, VmForkError::remedy, None)
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use hugekit_delta::DeltaError;
 use hugekit_pager::UnfitDescriptor;
-use hugekit_sys::ErrorKind;
+use hugekit_sys::{ErrorKind, Remedy};
 
 /// Why there is no checkpoint.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +50,7 @@ pub enum CheckpointError {
         state: String,
     },
     /// The descriptors of the VMM cannot be copied.
-    #[error("the userfaultfd of VMM {pid} cannot be copied")]
+    #[error("the userfaultfd of VMM {pid} cannot be copied{}", Remedy(self.remedy()))]
     Rights {
         /// Its process.
         pid: i32,
@@ -58,7 +58,7 @@ pub enum CheckpointError {
         source: io::Error,
     },
     /// The VMM has no userfaultfd.
-    #[error("VMM {pid} has no userfaultfd: it was booted, or restored from a file")]
+    #[error("VMM {pid} has no userfaultfd: it was booted, or restored from a file{}", Remedy(self.remedy()))]
     NoUserfaultfd {
         /// Its process.
         pid: i32,
@@ -67,19 +67,25 @@ pub enum CheckpointError {
     #[error(transparent)]
     Descriptor(#[from] UnfitDescriptor),
     /// Another process uses the userfaultfd.
-    #[error("another checkpoint or a pager is using the userfaultfd of VMM {pid}")]
+    #[error("another checkpoint or a pager is using the userfaultfd of VMM {pid}{}", Remedy(self.remedy()))]
     InUse {
         /// The VMM's process.
         pid: i32,
     },
     /// The memory is not complete.
-    #[error("memory of VMM {pid} is not complete: a pager supplies it, or has been ended")]
+    #[error(
+        "memory of VMM {pid} is not complete: a pager supplies it, or has been ended{}",
+        Remedy(self.remedy())
+    )]
     Incomplete {
         /// The VMM's process.
         pid: i32,
     },
     /// Guest memory is not found among the mappings.
-    #[error("{bytes} bytes of guest memory are not found among the mappings of VMM {pid}")]
+    #[error(
+        "{bytes} bytes of guest memory are not found among the mappings of VMM {pid}{}",
+        Remedy(self.remedy())
+    )]
     Layout {
         /// The VMM's process.
         pid: i32,
@@ -87,7 +93,7 @@ pub enum CheckpointError {
         bytes: u64,
     },
     /// An earlier checkpoint cannot be followed on.
-    #[error("cannot save a delta that follows on {path}", path = path.display())]
+    #[error("cannot save a delta that follows on {}{}", path.display(), Remedy(self.remedy()))]
     Previous {
         /// The folder, or its delta.
         path: PathBuf,
@@ -95,7 +101,7 @@ pub enum CheckpointError {
         source: DeltaError,
     },
     /// The output exists.
-    #[error("{path} exists already", path = path.display())]
+    #[error("{} exists already{}", path.display(), Remedy(self.remedy()))]
     Exists {
         /// The folder.
         path: PathBuf,
@@ -131,7 +137,7 @@ pub enum CheckpointError {
     #[error("the memory of the VM cannot be kept for its children")]
     Preserve(#[source] io::Error),
     /// Devices of the paused VM wrote to its memory at each try.
-    #[error("devices of the paused VM did not stop to write to its memory")]
+    #[error("devices of the paused VM did not stop to write to its memory{}", Remedy(self.remedy()))]
     Restless,
     /// The API belongs to another process.
     #[error("the API is that of process {found}, not of VMM {pid}")]
@@ -142,7 +148,7 @@ pub enum CheckpointError {
         found: i32,
     },
     /// The VM gave memory back in the middle of the copy.
-    #[error("the VM gave memory back before it was copied")]
+    #[error("the VM gave memory back before it was copied{}", Remedy(self.remedy()))]
     GaveBack,
     /// Firecracker's file is not complete.
     #[error("Firecracker wrote a state file that is not complete")]
@@ -199,8 +205,34 @@ impl CheckpointError {
             ),
             Self::Exists { .. } => Some("name a folder that does not exist"),
             Self::Rights { .. } => Some("run as the VMM's user, or with CAP_SYS_PTRACE"),
-            Self::GaveBack | Self::Restless => Some("repeat the checkpoint"),
+            Self::GaveBack | Self::Restless => Some("try again"),
             _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hugekit_testing::remedies::prints_remedy_once;
+
+    use super::*;
+
+    #[test]
+    fn chain_of_a_refused_checkpoint_has_its_remedy_once() {
+        let path = || PathBuf::from("/saves/1");
+        for error in [
+            CheckpointError::NoUserfaultfd { pid: 1 },
+            CheckpointError::InUse { pid: 1 },
+            CheckpointError::Incomplete { pid: 1 },
+            CheckpointError::Layout { pid: 1, bytes: 1 << 30 },
+            CheckpointError::Previous { path: path(), source: DeltaError::NoDelta },
+            CheckpointError::Exists { path: path() },
+            CheckpointError::Rights { pid: 1, source: io::ErrorKind::PermissionDenied.into() },
+            CheckpointError::GaveBack,
+            CheckpointError::Restless,
+        ] {
+            let remedy = error.remedy();
+            prints_remedy_once(error, remedy);
         }
     }
 }

@@ -5,7 +5,8 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 
-use hugekit_sys::ErrorKind;
+use hugekit_machine::hugepages::Shortage;
+use hugekit_sys::{ErrorKind, Remedy};
 
 use crate::error::CheckpointError;
 use crate::guard::MOST_STARTED;
@@ -21,7 +22,7 @@ pub enum ForkError {
     #[error("{0} children: from 1 to {MOST_STARTED} can be forked at once")]
     Count(usize),
     /// The socket of a child exists.
-    #[error("child {number}: {api} exists already", api = api.display())]
+    #[error("child {number}: {} exists already{}", api.display(), Remedy(self.remedy()))]
     Exists {
         /// From 1 on.
         number: usize,
@@ -39,7 +40,7 @@ pub enum ForkError {
         source: io::Error,
     },
     /// A child's program has ended.
-    #[error("child {number}: its program ended before its API answered ({status})")]
+    #[error("child {number}: its program ended before its API answered ({status}){}", Remedy(self.remedy()))]
     Ended {
         /// From 1 on.
         number: usize,
@@ -47,7 +48,7 @@ pub enum ForkError {
         status: ExitStatus,
     },
     /// A child's API did not come.
-    #[error("child {number}: no API at {api} after {seconds} s", api = api.display())]
+    #[error("child {number}: no API at {} after {seconds} s{}", api.display(), Remedy(self.remedy()))]
     Silent {
         /// From 1 on.
         number: usize,
@@ -57,7 +58,7 @@ pub enum ForkError {
         seconds: u64,
     },
     /// A child cannot be restored.
-    #[error("child {number} cannot be restored")]
+    #[error("child {number} cannot be restored{}", Remedy(self.remedy()))]
     Restore {
         /// From 1 on.
         number: usize,
@@ -69,7 +70,8 @@ pub enum ForkError {
     Memory(String),
     /// Memory is short.
     #[error(
-        "not enough memory for {children} children: {needed} MiB needed, {available} MiB available"
+        "not enough memory for {children} children: {needed} MiB needed, {available} MiB available{}",
+        Remedy(self.remedy())
     )]
     NoMemory {
         /// How many.
@@ -80,14 +82,12 @@ pub enum ForkError {
         available: u64,
     },
     /// Pages of hugetlbfs are short.
-    #[error("not enough 2 MiB pages for {children} children: {needed} needed, {free} free")]
+    #[error("not enough huge pages for {children} children")]
     NoHugePages {
         /// How many.
         children: usize,
-        /// For all of their memory.
-        needed: u64,
-        /// Free ones.
-        free: u64,
+        /// Pages for all of their memory.
+        source: Shortage,
     },
     /// The system refuses a socket, a descriptor or a thread.
     #[error("cannot serve the memory of the children")]
@@ -101,31 +101,53 @@ impl ForkError {
         match self {
             Self::Vm(error) => error.kind(),
             Self::Count(_) | Self::Exists { .. } => ErrorKind::Invalid,
+            Self::NoMemory { .. } | Self::NoHugePages { .. } => ErrorKind::NoMemory,
             _ => ErrorKind::Kernel,
         }
     }
 
     /// What its user can do about it.
     #[must_use]
-    pub fn remedy(&self) -> Option<&'static str> {
-        match self {
-            Self::Vm(CheckpointError::GaveBack | CheckpointError::Restless) => {
-                Some("repeat the fork")
-            }
-            Self::Vm(error) => error.remedy(),
-            Self::Exists { .. } => Some("remove the socket, or name others by --child-api"),
+    pub fn remedy(&self) -> Option<String> {
+        let remedy = match self {
+            Self::Vm(error) => error.remedy()?,
+            Self::NoHugePages { source, .. } => return Some(source.remedy()),
+            Self::Exists { .. } => "remove the socket, or name others by --child-api",
             Self::Ended { .. } | Self::Silent { .. } => {
-                Some("the command must start Firecracker with --api-sock {api}")
+                "the command must start Firecracker with --api-sock {api}"
             }
-            Self::Restore { .. } => Some(
+            Self::Restore { .. } => {
                 "children use the network devices, sockets and disks of the VM, unless --load \
-                 replaces them",
-            ),
-            Self::NoMemory { .. } => Some("fork fewer children at once"),
-            Self::NoHugePages { .. } => {
-                Some("reserve more 2 MiB pages (sysctl vm.nr_hugepages), or fork fewer children")
+                 replaces them"
             }
-            _ => None,
+            Self::NoMemory { .. } => "fork fewer children at once",
+            _ => return None,
+        };
+        Some(remedy.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use hugekit_testing::remedies::prints_remedy_once;
+
+    use super::*;
+
+    #[test]
+    fn chain_of_a_refused_fork_has_its_remedy_once() {
+        let api = || PathBuf::from("/run/child.sock");
+        let source = CheckpointError::StateFile;
+        for error in [
+            ForkError::Vm(CheckpointError::Restless),
+            ForkError::Exists { number: 1, api: api() },
+            ForkError::Ended { number: 1, status: ExitStatus::from_raw(0) },
+            ForkError::Silent { number: 1, api: api(), seconds: 5 },
+            ForkError::Restore { number: 1, source },
+        ] {
+            let remedy = error.remedy();
+            prints_remedy_once(error, remedy);
         }
     }
 }

@@ -1,8 +1,7 @@
 //! Whether there is memory for children, before the VM is paused for them.
 
-use std::fs;
-
 use hugekit_machine::Root;
+use hugekit_machine::hugepages::{self, Shortage};
 use hugekit_machine::memory::Memory;
 
 use crate::checkpoint::used;
@@ -10,17 +9,13 @@ use crate::fork_error::ForkError;
 use crate::granules::HUGE;
 use crate::vm::Vm;
 
-const FREE_HUGE_PAGES: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
-
 /// Refuses children for whom memory is short: the kernel would end processes instead. If the kernel
 /// does not say how much is available, no children are refused.
 pub(crate) fn check(vm: &Vm, children: usize) -> Result<(), ForkError> {
     let count = children as u64;
     let used = used(vm)?.iter().map(|range| range.end - range.start).sum::<u64>();
     if vm.is_hugetlb {
-        let free = fs::read_to_string(FREE_HUGE_PAGES).ok();
-        let free = free.and_then(|free| free.trim().parse::<u64>().ok());
-        check_huge_pages(children, count * vm.bytes().div_ceil(HUGE), free.unwrap_or(u64::MAX))?;
+        check_huge_pages(&Root::default(), children, count * vm.bytes().div_ceil(HUGE))?;
     }
     // The copy that they are restored from, and their own.
     let needed = if vm.is_hugetlb { used } else { used * (count + 1) };
@@ -28,8 +23,12 @@ pub(crate) fn check(vm: &Vm, children: usize) -> Result<(), ForkError> {
     check_bytes(children, needed, available)
 }
 
-fn check_huge_pages(children: usize, needed: u64, free: u64) -> Result<(), ForkError> {
-    if needed > free { Err(ForkError::NoHugePages { children, needed, free }) } else { Ok(()) }
+fn check_huge_pages(root: &Root, children: usize, needed: u64) -> Result<(), ForkError> {
+    let Ok(pool) = hugepages::read_size(root, HUGE) else { return Ok(()) };
+    match Shortage::of(root, &pool, needed) {
+        Some(source) => Err(ForkError::NoHugePages { children, source }),
+        None => Ok(()),
+    }
 }
 
 fn check_bytes(children: usize, needed: u64, available: u64) -> Result<(), ForkError> {
@@ -42,15 +41,49 @@ fn check_bytes(children: usize, needed: u64, available: u64) -> Result<(), ForkE
 
 #[cfg(test)]
 mod tests {
+    use hugekit_machines::Files;
+    use hugekit_sys::error_chain;
+    use hugekit_testing::remedies::prints_remedy_once;
+
     use super::*;
 
     #[test]
-    fn what_is_short_is_told_with_its_numbers() {
-        assert!(check_bytes(4, 5 << 20, 5 << 20).is_ok() && check_huge_pages(4, 8, 8).is_ok());
-        let short = check_bytes(4, (5 << 20) + 1, 5 << 20).unwrap_err().to_string();
-        assert_eq!(short, "not enough memory for 4 children: 6 MiB needed, 5 MiB available");
-        let short = check_huge_pages(4, 8, 7).unwrap_err();
-        assert_eq!(short.to_string(), "not enough 2 MiB pages for 4 children: 8 needed, 7 free");
-        assert!(short.remedy().unwrap().contains("nr_hugepages"));
+    fn shortage_of_memory_has_its_figures_and_its_remedy_once() {
+        assert!(check_bytes(4, 5 << 20, 5 << 20).is_ok());
+        let short = check_bytes(4, (5 << 20) + 1, 5 << 20).unwrap_err();
+        let chain = error_chain(&short).to_string();
+        assert_eq!(chain, "not enough memory for 4 children: 6 MiB needed, 5 MiB available");
+        let remedy = short.remedy();
+        prints_remedy_once(short, remedy);
+    }
+
+    #[test]
+    fn shortage_of_huge_pages_has_its_figures_and_its_remedy_once() {
+        let machine = Files::new().unwrap();
+        let pool = [
+            ("nr_hugepages", "9"),
+            ("free_hugepages", "7"),
+            ("resv_hugepages", "0"),
+            ("surplus_hugepages", "0"),
+            ("nr_overcommit_hugepages", "0"),
+        ];
+        machine.files("/sys/kernel/mm/hugepages/hugepages-2048kB", &pool);
+        machine.file(
+            "/proc/meminfo",
+            "MemTotal: 1048576 kB\nMemFree: 1048576 kB\nMemAvailable: 1048576 kB\n",
+        );
+        let root = Root::at(machine.path());
+        assert!(check_huge_pages(&root, 4, 7).is_ok());
+        let short = check_huge_pages(&root, 4, 8).unwrap_err();
+        let chain = error_chain(&short).to_string();
+        assert!(chain.starts_with("not enough huge pages for 4 children: needs 8 "), "{chain}");
+        assert!(short.remedy().unwrap().starts_with("echo 10 > "), "{short:?}");
+        let remedy = short.remedy();
+        prints_remedy_once(short, remedy);
+    }
+
+    #[test]
+    fn no_pool_of_huge_pages_refuses_no_children() {
+        assert!(check_huge_pages(&Root::at(Files::new().unwrap().path()), 4, 8).is_ok());
     }
 }

@@ -19,10 +19,10 @@ use crate::range::Misfit;
 #[non_exhaustive]
 pub enum ImageError {
     /// No source was given, or only empty ones.
-    #[error("there is nothing to load: no source, or an empty one{}", Remedy(Some(NAME_FILES)))]
+    #[error("there is nothing to load: no source, or an empty one{}", Remedy(self.remedy()))]
     Nothing,
     /// A source is a pipe, a device, a folder: its bytes cannot be read at any place, or it has no length.
-    #[error("source {nth} is no regular file{}", Remedy(Some(NAME_FILES)))]
+    #[error("source {nth} is no regular file{}", Remedy(self.remedy()))]
     NoFile {
         /// Which source.
         nth: usize,
@@ -43,7 +43,7 @@ pub enum ImageError {
     /// A source was changed, or became shorter, while it was read.
     #[error(
         "source {nth} was changed while it was read: it had {had} bytes, and has {has}{}",
-        Remedy(Some(LOAD_LATER))
+        Remedy(self.remedy())
     )]
     Changed {
         /// Which source.
@@ -76,14 +76,14 @@ pub enum ImageError {
     #[error(
         "the image needs more than the {} that may be populated for it{}",
         size(most),
-        Remedy(Some(LOAD_AGAIN))
+        Remedy(self.remedy())
     )]
     TooLarge {
         /// Bytes that may be populated.
         most: u64,
     },
     /// The image could not be populated.
-    #[error("the image could not be populated{}", Remedy(free_memory(.0)))]
+    #[error("the image could not be populated{}", Remedy(self.remedy()))]
     Populate(#[from] PopulateError),
     /// The load was cancelled.
     #[error("the load was cancelled")]
@@ -92,10 +92,10 @@ pub enum ImageError {
     #[error("`threads` must be at least 1")]
     NoThreads,
     /// The file is no image: it is no file of memory, or its bytes could be changed.
-    #[error("the file is no image: it is not sealed against writes and other lengths")]
+    #[error("the file is no image: it is not sealed against writes and other lengths{}", Remedy(self.remedy()))]
     NotSealed,
     /// The folder is in no file system of shared memory.
-    #[error("the folder is in no tmpfs")]
+    #[error("the folder is in no tmpfs{}", Remedy(self.remedy()))]
     NoTmpfs,
     /// There are sources behind the first one, and the crate was built without the feature `delta`.
     #[error("this program cannot read deltas: it was built without the feature `delta`")]
@@ -120,10 +120,6 @@ fn size(bytes: &u64) -> Size {
     Size(usize::try_from(*bytes).unwrap_or(usize::MAX))
 }
 
-const NAME_FILES: &str = "name a memory file, or a chain of deltas that begins with a full one";
-const LOAD_LATER: &str = "load it when the program that writes it is done, or load a copy";
-const LOAD_AGAIN: &str = "load it again: the file has grown";
-
 fn free_memory(error: &PopulateError) -> Option<&'static str> {
     matches!(error, PopulateError::OutOfMemory | PopulateError::NothingBehind)
         .then_some("free memory, or raise the limit of the control group or of the tmpfs")
@@ -134,9 +130,15 @@ impl ImageError {
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         Some(match self {
-            Self::Nothing | Self::NoFile { .. } => NAME_FILES.to_owned(),
-            Self::Changed { .. } => LOAD_LATER.to_owned(),
-            Self::TooLarge { .. } => LOAD_AGAIN.to_owned(),
+            Self::Nothing | Self::NoFile { .. } => {
+                "name a memory file, or a chain of deltas that begins with a full one".to_owned()
+            }
+            Self::Changed { .. } => {
+                "load it when the program that writes it is done, or load a copy".to_owned()
+            }
+            Self::NotSealed => "load an image from the file: hugekit image load".to_owned(),
+            Self::NoTmpfs => "name a folder in a tmpfs, such as /dev/shm".to_owned(),
+            Self::TooLarge { .. } => "load it again: the file has grown".to_owned(),
             Self::Populate(error) => return free_memory(error).map(str::to_owned),
             Self::Broker(error) => return error.remedy(),
             Self::Heap(shortage) => shortage.remedy(),

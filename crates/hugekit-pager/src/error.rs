@@ -3,7 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
-use hugekit_sys::ErrorKind;
+use hugekit_machine::hugepages::Shortage;
+use hugekit_sys::{ErrorKind, Remedy};
 
 use crate::layout::UnfitLayout;
 use crate::source::SourceError;
@@ -17,7 +18,7 @@ pub enum PagerError {
     #[error(transparent)]
     Source(#[from] SourceError),
     /// The socket cannot be listened at.
-    #[error("cannot listen at {socket}", socket = socket.display())]
+    #[error("cannot listen at {}{}", socket.display(), Remedy(self.remedy()))]
     Socket {
         /// As it was asked for.
         socket: PathBuf,
@@ -25,13 +26,13 @@ pub enum PagerError {
         source: io::Error,
     },
     /// Another pager listens at this socket.
-    #[error("another pager listens at {socket}", socket = socket.display())]
+    #[error("another pager listens at {}{}", socket.display(), Remedy(self.remedy()))]
     Running {
         /// As it was asked for.
         socket: PathBuf,
     },
     /// The folder of states cannot be used.
-    #[error("cannot use the state folder {folder}", folder = folder.display())]
+    #[error("cannot use the state folder {}{}", folder.display(), Remedy(self.remedy()))]
     State {
         /// The folder.
         folder: PathBuf,
@@ -62,6 +63,7 @@ impl PagerError {
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
             Self::Running { .. } => Some("stop that one, or listen at another socket"),
+            Self::Socket { .. } => Some("listen in a folder that this user may write to"),
             Self::State { .. } => Some("name a folder that this user owns by --state-dir"),
             _ => None,
         }
@@ -77,10 +79,10 @@ pub enum Refusal {
     #[error("its process cannot be told")]
     Process(#[source] io::Error),
     /// A checkpoint or another pager uses the VM's userfaultfd.
-    #[error("a checkpoint or another pager uses its userfaultfd")]
+    #[error("a checkpoint or another pager uses its userfaultfd{}", Remedy(self.remedy()))]
     InUse,
     /// Another user's.
-    #[error("it belongs to user {uid}: run the pager with --user {uid} to serve it")]
+    #[error("it belongs to user {uid}{}", Remedy(self.remedy()))]
     User {
         /// Whose it is.
         uid: u32,
@@ -117,15 +119,30 @@ pub enum Refusal {
     /// It had connected to an earlier pager, and its message was lost with that one.
     #[error(
         "an earlier pager was killed before it had recorded this VM, whose {bytes} bytes of memory \
-         cannot be distinguished: restore it again"
+         cannot be distinguished{}",
+        Remedy(self.remedy())
     )]
     Lost {
         /// Bytes of its memory.
         bytes: u64,
     },
     /// Too many are served already.
-    #[error("{0} VMs are connected already")]
+    #[error("{0} VMs are connected already{remedy}", remedy = Remedy(self.remedy()))]
     TooMany(usize),
+}
+
+impl Refusal {
+    /// What its user can do about it.
+    #[must_use]
+    pub fn remedy(&self) -> Option<String> {
+        Some(match self {
+            Self::InUse => "wait until the checkpoint has ended, or stop that pager".to_owned(),
+            Self::User { uid } => format!("run the pager with --user {uid}"),
+            Self::Lost { .. } => "restore it again".to_owned(),
+            Self::TooMany(_) => "end VMs, or serve others by another pager".to_owned(),
+            _ => return None,
+        })
+    }
 }
 
 /// What goes wrong with a VM that is served.
@@ -136,7 +153,7 @@ pub enum VmError {
     #[error("accesses to memory of the VM fail")]
     Source(#[from] SourceError),
     /// No memory is free for a page of the VM.
-    #[error("no memory for a page at {address:#x} after {seconds} s; accesses to it fail")]
+    #[error("no memory for a page at {address:#x} after {seconds} s; accesses to it fail{}", Remedy(self.remedy()))]
     NoMemory {
         /// Of the page.
         address: u64,
@@ -144,22 +161,14 @@ pub enum VmError {
         seconds: u64,
     },
     /// No page of hugetlbfs is free for a page of the VM.
-    #[error(
-        "no free 2 MiB page at {address:#x} after {seconds} s: the VM's memory needs {needed} and \
-         {free} are free; accesses to it fail. Reserve more before a restore: sysctl -w \
-         vm.nr_hugepages={more}"
-    )]
+    #[error("no free 2 MiB page at {address:#x} after {seconds} s; accesses to it fail")]
     NoHugePages {
         /// Of the page.
         address: u64,
         /// How long it was tried.
         seconds: u64,
-        /// Pages of all of the VM's memory.
-        needed: u64,
-        /// Pages that are reserved and free.
-        free: u64,
-        /// Pages to reserve, for this VM beside all pages that are in use.
-        more: u64,
+        /// Pages for all of the VM's memory.
+        source: Shortage,
     },
     /// The kernel has refused to supply a page.
     #[error("the kernel refuses a page at {address:#x}")]
@@ -180,4 +189,78 @@ pub enum VmError {
     /// No thread could be started, or its messages cannot be read.
     #[error("the thread of the VM cannot go on")]
     Thread(#[source] io::Error),
+}
+
+impl VmError {
+    /// What its user can do about it.
+    #[must_use]
+    pub fn remedy(&self) -> Option<String> {
+        Some(match self {
+            Self::NoMemory { .. } => {
+                "free memory, or raise the limit of the VM's control group".to_owned()
+            }
+            Self::NoHugePages { source, .. } => source.remedy(),
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hugekit_sys::error_chain;
+    use hugekit_testing::remedies::prints_remedy_once;
+
+    use super::*;
+
+    fn refused() -> io::Error {
+        io::ErrorKind::PermissionDenied.into()
+    }
+
+    #[test]
+    fn chain_of_a_pager_that_cannot_start_has_its_remedy_once() {
+        let (socket, folder) = (PathBuf::from("/run/pager.sock"), PathBuf::from("/run/states"));
+        for error in [
+            PagerError::Running { socket: socket.clone() },
+            PagerError::Socket { socket, source: refused() },
+            PagerError::State { folder, source: refused() },
+        ] {
+            let remedy = error.remedy();
+            prints_remedy_once(error, remedy);
+        }
+    }
+
+    #[test]
+    fn chain_of_a_refusal_has_its_remedy_once() {
+        for error in [
+            Refusal::InUse,
+            Refusal::User { uid: 1000 },
+            Refusal::Lost { bytes: 1 << 30 },
+            Refusal::TooMany(1024),
+        ] {
+            let remedy = error.remedy();
+            prints_remedy_once(error, remedy);
+        }
+    }
+
+    #[test]
+    fn chain_of_a_shortage_has_its_figures_and_its_remedy_once() {
+        let source = Shortage {
+            page_size: 2 << 20,
+            wanted: 4,
+            total: 1,
+            free: 1,
+            promised: 0,
+            spare: Some(9),
+        };
+        let error = VmError::NoHugePages { address: 0x1000, seconds: 5, source };
+        let chain = format!("{:#}", error_chain(&error));
+        assert!(
+            chain.contains("needs 4 huge pages of 2 MiB") && chain.contains("echo 4 > "),
+            "{chain}"
+        );
+        for error in [error, VmError::NoMemory { address: 0x1000, seconds: 30 }] {
+            let remedy = error.remedy();
+            prints_remedy_once(error, remedy);
+        }
+    }
 }

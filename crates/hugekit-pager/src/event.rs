@@ -90,15 +90,15 @@ impl fmt::Display for Event {
                  regions cannot be distinguished yet: restore another VM from the same memory file"
             ),
             Self::Refused { pid: Some(pid), why } => {
-                write!(f, "{pid}: refused: {}", error_chain(why))
+                write!(f, "{pid}: refused: {:#}", error_chain(why))
             }
-            Self::Refused { pid: None, why } => write!(f, "refused: {}", error_chain(why)),
+            Self::Refused { pid: None, why } => write!(f, "refused: {:#}", error_chain(why)),
             Self::Recorded { pid, bytes } => {
                 write!(f, "{pid}: working set of {} MiB recorded", bytes >> 20)
             }
             Self::Complete(completed) => completed.fmt(f),
             Self::Ended { pid, faults } => write!(f, "{pid}: ended after {faults} faults"),
-            Self::Failed { pid, why } => write!(f, "{pid}: error: {}", error_chain(why)),
+            Self::Failed { pid, why } => write!(f, "{pid}: error: {:#}", error_chain(why)),
         }
     }
 }

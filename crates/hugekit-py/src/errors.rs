@@ -114,7 +114,7 @@ impl From<CheckpointError> for Raised {
 
 impl From<VmForkError> for Raised {
     fn from(error: VmForkError) -> Self {
-        raised(error.kind(), &error, error.remedy().map(str::to_owned))
+        raised(error.kind(), &error, error.remedy())
     }
 }
 

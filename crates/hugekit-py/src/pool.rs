@@ -27,8 +27,8 @@ use crate::region::{Region, fault_mode};
 ///         reason.
 ///     strict: raise an error instead of using another backing.
 ///     populate_on_allocation: populate each region when it is allocated, and each fork when it is
-///         made. By default all memory is populated now, in parallel, so the first region and the
-///         first fork are as fast as later ones. Use this if the capacity is only an upper limit.
+///         made. By default all memory is populated now, in parallel, so no region and no fork
+///         waits for it. Use this if the capacity is only an upper limit.
 ///     threads: the number of threads that populate the pool, and clear or populate regions later.
 ///         By default as many as are useful.
 ///     scrub_threads: the number of low-priority threads that clear in the background.

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use hugekit_image::ImageError;
-use hugekit_sys::ErrorKind;
+use hugekit_sys::{ErrorKind, Remedy};
 
 pub use crate::layout::UnfitMemory;
 
@@ -45,7 +45,7 @@ pub enum RestoreError {
     #[error("the memory cannot be made ready")]
     Image(#[from] ImageError),
     /// The API does not answer.
-    #[error("the API of the VMM at {socket} does not answer", socket = socket.display())]
+    #[error("the API of the VMM at {} does not answer{}", socket.display(), Remedy(self.remedy()))]
     Api {
         /// Its socket.
         socket: PathBuf,
@@ -53,7 +53,7 @@ pub enum RestoreError {
         source: io::Error,
     },
     /// The VMM has refused to receive a VM.
-    #[error("the VMM answers {status} to {request}: {answer}")]
+    #[error("the VMM answers {status} to {request}: {answer}{}", Remedy(self.remedy()))]
     Refused {
         /// The request.
         request: &'static str,
@@ -71,7 +71,7 @@ pub enum RestoreError {
         source: io::Error,
     },
     /// The VMM has refused a part of the VM.
-    #[error("the VMM refuses the VM's {what}: {answer}")]
+    #[error("the VMM refuses the VM's {what}: {answer}{}", Remedy(self.remedy()))]
     Rejected {
         /// The part of the VM that was sent.
         what: &'static str,
@@ -111,5 +111,31 @@ impl RestoreError {
             }
             _ => return None,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hugekit_testing::remedies::prints_remedy_once;
+
+    use super::*;
+
+    #[test]
+    fn chain_of_a_refused_restore_has_its_remedy_once() {
+        let answer = || "no".to_owned();
+        let socket = || PathBuf::from("/run/vmm.sock");
+        for error in [
+            RestoreError::Memory(UnfitMemory::Missing { gpa: 0, size: 4096 }),
+            RestoreError::Memory(UnfitMemory::VirtioMem { gpa: 0, size: 4096 }),
+            RestoreError::Memory(UnfitMemory::Hotplug),
+            RestoreError::Memory(UnfitMemory::Image { image: 1, snapshot: 2 }),
+            RestoreError::Image(ImageError::Nothing),
+            RestoreError::Api { socket: socket(), source: io::ErrorKind::NotFound.into() },
+            RestoreError::Refused { request: "vm.receive", status: 500, answer: answer() },
+            RestoreError::Rejected { what: "state", answer: answer() },
+        ] {
+            let remedy = error.remedy();
+            prints_remedy_once(error, remedy);
+        }
     }
 }

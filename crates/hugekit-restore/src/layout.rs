@@ -6,7 +6,7 @@
 //! offset, in one file for all of them.
 
 use hugekit_image::ImageRange;
-use hugekit_sys::HUGE_PAGE_BYTES;
+use hugekit_sys::{HUGE_PAGE_BYTES, Remedy};
 use serde::Deserialize;
 
 /// The part of the VMM's state that describes memory.
@@ -52,7 +52,7 @@ pub enum UnfitMemory {
     #[error("the snapshot has {0} ranges of memory, and their lengths make no sense")]
     Lengths(usize),
     /// The memory file lacks a mapping, or has a part of it.
-    #[error("the memory file lacks some of the {size} bytes at {gpa:#x} of the guest")]
+    #[error("the memory file lacks some of the {size} bytes at {gpa:#x} of the guest{}", Remedy(self.remedy()))]
     Missing {
         /// Where the mapping begins in the guest.
         gpa: u64,
@@ -60,7 +60,7 @@ pub enum UnfitMemory {
         size: u64,
     },
     /// The memory was added by virtio-mem.
-    #[error("the {size} bytes at {gpa:#x} of the guest are memory of virtio-mem")]
+    #[error("the {size} bytes at {gpa:#x} of the guest are memory of virtio-mem{}", Remedy(self.remedy()))]
     VirtioMem {
         /// Where the mapping begins in the guest.
         gpa: u64,
@@ -68,10 +68,10 @@ pub enum UnfitMemory {
         size: u64,
     },
     /// The VM may get more memory later.
-    #[error("the VM can be given more memory, which an image does not permit")]
+    #[error("the VM can be given more memory, which an image does not permit{}", Remedy(self.remedy()))]
     Hotplug,
     /// The image is that of another VM.
-    #[error("the image has {image} bytes, and the snapshot's memory file {snapshot}")]
+    #[error("the image has {image} bytes, and the snapshot's memory file {snapshot}{}", Remedy(self.remedy()))]
     Image {
         /// Bytes of the image.
         image: u64,

@@ -10,6 +10,9 @@ use std::fmt::{self, Display, Write};
 const BEGIN: &str = " (remedy: ";
 
 /// The end of an error's `Display`: ` (remedy: ...)`, or nothing if no remedy is known.
+///
+/// An enum with a method `remedy` ends each such message by `Remedy(self.remedy())`. A message
+/// without it, or a transparent one, leaves the remedy to its source.
 #[derive(Clone, Copy, Debug)]
 pub struct Remedy<T>(pub Option<T>);
 

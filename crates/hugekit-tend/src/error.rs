@@ -2,7 +2,7 @@
 
 use std::io;
 
-use hugekit::ErrorKind;
+use hugekit_sys::{ErrorKind, Remedy};
 
 /// Why a process cannot be tended.
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +29,7 @@ pub enum TendError {
         pid: i32,
     },
     /// Another user's process, or one that is more privileged: who may debug it may tend it.
-    #[error("process {pid} may not be tended: {call} is refused")]
+    #[error("process {pid} may not be tended: {call} is refused{}", Remedy(self.remedy()))]
     NotPermitted {
         /// As it was asked for.
         pid: i32,
@@ -40,16 +40,22 @@ pub enum TendError {
     },
     /// The process, or an ancestor that it inherited it from, asked for no transparent huge pages at all
     /// (`prctl(PR_SET_THP_DISABLE)`), which the kernel honours here too.
-    #[error("process {pid} has disabled transparent huge pages (PR_SET_THP_DISABLE)")]
+    #[error("process {pid} has disabled transparent huge pages (PR_SET_THP_DISABLE){}", Remedy(self.remedy()))]
     SwitchedOff {
         /// As it was asked for.
         pid: i32,
     },
     /// The kernel has no `MADV_COLLAPSE`.
-    #[error("the kernel cannot collapse memory of another process: MADV_COLLAPSE needs Linux 6.1")]
+    #[error(
+        "the kernel cannot collapse memory of another process: MADV_COLLAPSE needs Linux 6.1{}",
+        Remedy(self.remedy())
+    )]
     Unsupported,
     /// Huge pages of this kernel are of another size than 2 MiB, as with base pages of 16 or 64 KiB, or there are none.
-    #[error("transparent huge pages have {bytes} bytes here: only pages of 2 MiB can be tended")]
+    #[error(
+        "transparent huge pages have {bytes} bytes here: only pages of 2 MiB can be tended{}",
+        Remedy(self.remedy())
+    )]
     OtherHugePages {
         /// Their size; 0 where there are none.
         bytes: u64,
@@ -125,6 +131,27 @@ impl TendError {
                 Self::NotPermitted { pid, call: "reading /proc", source }
             }
             _ => Self::Unreadable { pid, source },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hugekit_testing::remedies::prints_remedy_once;
+
+    use super::*;
+
+    #[test]
+    fn chain_of_a_process_that_cannot_be_tended_has_its_remedy_once() {
+        let source = io::ErrorKind::PermissionDenied.into();
+        for error in [
+            TendError::NotPermitted { pid: 1, call: "process_madvise", source },
+            TendError::SwitchedOff { pid: 1 },
+            TendError::Unsupported,
+            TendError::OtherHugePages { bytes: 512 << 20 },
+        ] {
+            let remedy = error.remedy();
+            prints_remedy_once(error, remedy);
         }
     }
 }

@@ -15,6 +15,7 @@ pub mod memory;
 pub mod permitted;
 pub mod processes;
 pub mod racing;
+pub mod remedies;
 pub mod rounds;
 pub mod served;
 pub mod settings;

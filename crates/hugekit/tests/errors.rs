@@ -235,6 +235,8 @@ fn remedied_regions() -> Vec<Remedied> {
         SnapshotError::Heap(HeapShortage),
         ImageError::Nothing,
         ImageError::NoFile { nth: 0 },
+        ImageError::NotSealed,
+        ImageError::NoTmpfs,
         ImageError::Changed { nth: 0, had: 2, has: 1 },
         ImageError::TooLarge { most: 1 },
         ImageError::Populate(PopulateError::OutOfMemory),

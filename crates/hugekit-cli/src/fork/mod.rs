@@ -135,7 +135,7 @@ fn replaced(text: &OsStr, pattern: &str, by: &OsStr) -> OsString {
 }
 
 fn explained(error: ForkError) -> anyhow::Error {
-    let remedy = error.remedy().map(str::to_owned);
+    let remedy = error.remedy();
     Remedied::error(error, remedy)
 }
 

@@ -78,7 +78,7 @@ impl Lessors {
 }
 
 fn explained(error: LeaseError) -> String {
-    error_chain(&error).to_string()
+    format!("{:#}", error_chain(&error))
 }
 
 fn lease(socket: &Path, memory: &GuestMemory, until: Instant) -> Result<Leased, String> {

@@ -131,7 +131,7 @@ impl Tend {
             bail!("no process to tend: {}", wanted.unmatched());
         }
         for error in found.into_iter().filter_map(|pid| tender.add(pid).err()) {
-            text::say(&format!("note: {}", error_chain(&error)));
+            text::say(&format!("note: {:#}", error_chain(&error)));
         }
         if tender.is_empty() {
             bail!("none of the processes can be tended");

@@ -87,7 +87,7 @@ impl Session {
                     let is_taken = matches!(error, TendError::Taken { .. });
                     self.taken += usize::from(is_taken);
                     let waits = if is_taken { ": waiting for its end" } else { "" };
-                    self.say_once(pid, &format!("{}{waits}", error_chain(&error)));
+                    self.say_once(pid, &format!("{:#}{waits}", error_chain(&error)));
                 }
                 None => {
                     self.unanswered.insert(pid);

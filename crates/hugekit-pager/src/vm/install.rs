@@ -4,6 +4,8 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use hugekit_machine::Root;
+use hugekit_machine::hugepages::{self, Shortage};
 use rustix::io::Errno;
 
 use super::demand::Server;
@@ -33,8 +35,6 @@ const SHORTAGE: Duration = Duration::from_secs(10);
 
 /// The same of pages of hugetlbfs, which the kernel does not make by reclaim.
 const HUGETLB_SHORTAGE: Duration = Duration::from_secs(2);
-
-const HUGETLB_POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 
 /// The pause before the kernel is asked again.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -160,12 +160,17 @@ impl Vm {
 
     fn shortage(&self, address: u64) -> VmError {
         let seconds = self.longest_shortage().as_secs();
-        if !self.layout.is_hugetlb() {
-            return VmError::NoMemory { address, seconds };
+        match self.huge_page_shortage() {
+            Some(source) => VmError::NoHugePages { address, seconds, source },
+            None => VmError::NoMemory { address, seconds },
         }
-        let (needed, free) = (self.layout.bytes() / self.layout.page(), pool("free_hugepages"));
-        let more = pool("nr_hugepages") - free.min(pool("nr_hugepages")) + needed;
-        VmError::NoHugePages { address, seconds, needed, free, more }
+    }
+
+    /// `None` on base pages, and if a limit is the reason instead of the kernel's pool.
+    fn huge_page_shortage(&self) -> Option<Shortage> {
+        let (root, page) = (Root::default(), self.layout.page());
+        let pool = hugepages::read_size(&root, page).ok().filter(|_| self.layout.is_hugetlb())?;
+        Shortage::of(&root, &pool, self.layout.bytes() / page)
     }
 
     /// What the page at `at` is, and where a run of such pages ends.
@@ -185,12 +190,6 @@ impl Vm {
         let is_removed = self.state.removed().has(offset / base_page());
         if is_removed || bytes.is_none_or(is_zero) { Kind::Zeroes } else { Kind::Data }
     }
-}
-
-/// A number of the pool of 2 MiB pages.
-fn pool(name: &str) -> u64 {
-    let text = std::fs::read_to_string(format!("{HUGETLB_POOL}/{name}"));
-    text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
 
 fn page_at(bytes: &[u8], at: u64, page: u64) -> &[u8] {

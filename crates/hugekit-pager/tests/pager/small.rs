@@ -245,7 +245,7 @@ fn huge_pages_run_out() -> Option<String> {
         return Some("huge pages became free meanwhile".to_owned());
     }
     let line = fixture.pager.await_line("no free 2 MiB page");
-    assert!(line.contains("needs 32 and ") && line.contains("vm.nr_hugepages="), "{line}");
+    assert!(line.contains("needs 32 huge pages") && line.contains("(remedy: "), "{line}");
     None
 }
 

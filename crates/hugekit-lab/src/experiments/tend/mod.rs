@@ -4,6 +4,7 @@
 mod own;
 mod redis;
 
+use hugekit::error_chain;
 use hugekit_machine::Root;
 use hugekit_tend::TendError;
 
@@ -55,13 +56,14 @@ fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
 /// Why no process can be tended here, if so.
 fn why_not(len: usize) -> Result<Option<Skipped>, LabError> {
     let program = ForkingProgram::start(Heap::Base, MIB.min(len))?;
-    let (reason, remedy) = match tender_of(program.pid()) {
-        Err(LabError::Tend(error @ TendError::NotPermitted { .. })) => (error, "run as root"),
-        Err(LabError::Tend(error @ TendError::Unsupported)) => (error, "run Linux 6.1 or newer"),
-        Err(LabError::Tend(error @ TendError::OtherHugePages { .. })) => {
-            (error, "run a kernel with transparent huge pages of 2 MiB")
+    let Err(LabError::Tend(error)) = tender_of(program.pid()) else { return Ok(None) };
+    let remedy = match error {
+        TendError::NotPermitted { .. } => "run as root",
+        TendError::Unsupported | TendError::OtherHugePages { .. } => {
+            error.remedy().unwrap_or_default()
         }
         _ => return Ok(None),
     };
-    Ok(Some(Skipped { reason: reason.to_string(), remedy: remedy.to_owned() }))
+    let reason = error_chain(&error).to_string();
+    Ok(Some(Skipped { reason, remedy: remedy.to_owned() }))
 }
