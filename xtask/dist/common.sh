@@ -106,7 +106,7 @@ debian_root() {
 # FILE: the command as one file, tried in a root that has nothing else. More would be too much to fetch for a look.
 try_command() {
     size=$(megabytes "$1")
-    [ "$(stat -c %s "$1")" -lt 10000000 ] || fail "$1 has $size"
+    [ "$(stat -c %s "$1")" -lt 12000000 ] || fail "$1 has $size"
     may_mount || { works "$size, not tried: this process may not mount (root can)"; return; }
     empty_root "$1"
     program=/${1##*/}

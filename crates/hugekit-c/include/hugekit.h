@@ -1260,7 +1260,7 @@ void hugekit_reserve_free(struct hugekit_reserve *reserve);
 // `mmap`), on any page size, and stores its handle in `*snapshot`. `options` may be NULL. Free it
 // with `hugekit_snapshot_free`, which lifts the protection.
 //
-// On 1 GiB this takes 0.4 to 2 ms on huge pages, and 12 to 31 ms on base pages. A granule that
+// On 1 GiB this takes 0.4 to 2 ms on huge pages, and 12 to 27 ms on base pages. A granule that
 // another thread writes during the call is in the snapshot with or without that store, as with
 // fork(2).
 //
@@ -1307,7 +1307,7 @@ hugekit_status hugekit_snapshot_new_several(const struct hugekit_range *ranges,
                                             struct hugekit_snapshot **snapshots);
 
 // Takes a snapshot of a region: a fork that is only read. On 1 GiB this takes 0.4 to 2 ms on huge
-// pages, and 12 to 31 ms on base pages. It reserves as many bytes of the pool as the region has,
+// pages, and 67 ms on base pages. It reserves as many bytes of the pool as the region has,
 // so the snapshot is never lost to writers. It may outlive the region. `options` may be NULL.
 // Fails as `hugekit_region_fork` does.
 //

@@ -145,3 +145,8 @@ pub use formats::{
 pub use layout::{Bits, Flag, Format, Frame, Layout};
 pub use run::{Policy, Run, run_length, set_run, write_protect_run};
 pub use unmap::{Unmapped, unmap_table};
+
+/// Runs the README's program as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -217,7 +217,7 @@ impl SnapshotOptions<'_> {
 
 /// Take a snapshot of arrays: their content now, whatever is written to them afterwards.
 ///
-/// The call write-protects the arrays. For 1 GiB this takes 0.4 to 2 ms on huge pages, and 12 to 31
+/// The call write-protects the arrays. For 1 GiB this takes 0.4 to 2 ms on huge pages, and 12 to 27
 /// ms on base pages. After that, the first write to each 2 MiB (64 KiB on base pages) copies these
 /// bytes aside, if they were not read yet.
 ///

@@ -43,8 +43,8 @@ impl Snapshot {
         Builder::default()
     }
 
-    /// Takes a snapshot of a region. On 1 GiB this takes 0.4 to 2 ms on huge pages, and 12 to 31 ms
-    /// on base pages ([costs]).
+    /// Takes a snapshot of a region. On 1 GiB this takes 0.4 to 2 ms on huge pages, and 67 ms on
+    /// base pages ([costs]).
     ///
     /// The snapshot is a read-only [fork](Region::fork). The region keeps its pages. The first
     /// write to a granule copies the granule to bytes of the pool. This call reserves as many bytes
