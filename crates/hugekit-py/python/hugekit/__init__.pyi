@@ -646,11 +646,11 @@ class Region:
         offset: int = 0,
         length: int | None = None,
         *,
-        threads: int = 1,
+        threads: int | None = 1,
         progress: Progress | None = None,
     ) -> None:
         """Map all pages of a range now, so that later accesses cause no faults. By default the whole
-        region.
+        region, by one thread. None for ``threads`` means as many as are useful.
         """
     @property
     def address(self) -> int:
