@@ -30,6 +30,7 @@ def ended():
         (lambda: hugekit.zeros(3, object), TypeError, r"write numpy.zeros\(shape, object\)"),
         (lambda: hugekit.fork(ARRAY), ValueError, r"hugekit.zeros or hugekit.empty.*hugekit.snapshot\(array\)"),
         (lambda: hugekit.fork(hugekit.zeros(0)), ValueError, r"no bytes"),
+        (lambda: hugekit.fork(hugekit.region_of(hugekit.zeros(9))[0]), TypeError, r"Region is no numpy array.*region.fork\(\)"),
         (lambda: hugekit.region_of(ARRAY), ValueError, r"arrays of hugekit.zeros"),
         (lambda: hugekit.clear([1, 2]), TypeError, r"list is no array: write numpy.array"),
         (lambda: hugekit.clear(5), TypeError, r"int is no array: give a numpy array"),

@@ -1103,6 +1103,7 @@ def fork(array: npt.NDArray[_D]) -> npt.NDArray[_D]:
         MemoryError: the pool has fewer bytes free.
         PermissionError: this process may handle no page faults.
         ValueError: the array is not on a region, or not contiguous.
+        TypeError: it is no array of numpy. Of a tensor, fork ``tensor.numpy()``.
 
     >>> pool = hugekit.Pool(8 << 20, backing="base")
     >>> template = pool.zeros(100_000)
