@@ -15,6 +15,9 @@ class Model:
     def state_dict(self):
         return {"weight": ARRAY}
 
+    def __call__(self, batch):
+        return batch
+
 
 def ended():
     moment = hugekit.snapshot(ARRAY)
@@ -52,6 +55,7 @@ def ended():
         (lambda: hugekit.snapshot([ARRAY, ARRAY]).save_npy("x"), ValueError, r"write savez\(path\)"),
         (lambda: hugekit.snapshot(bytearray(9)).save_npy("x"), TypeError, r"write_to\(file\)"),
         (lambda: ended().to_numpy(), ValueError, r"has ended.*hugekit.snapshot"),
+        (lambda: hugekit.Checkpointer(Model()), TypeError, r"is a Model: write model.state_dict\(\)"),
         (lambda: hugekit.Checkpointer({"a": OBJECTS}), TypeError, r"^a has the dtype object.*array.astype"),
         (lambda: hugekit.Pool(1 << 20, adopt=999), ValueError, r"adopt is 999"),
         (lambda: hugekit.load_checkpoint(5), TypeError, r"paths is 5"),

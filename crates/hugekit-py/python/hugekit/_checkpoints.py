@@ -272,7 +272,9 @@ class Checkpointer:
         raise TypeError("a hugekit.Checkpointer stays in its process: make another one there")
 
     def _tree(self) -> Any:
-        return self._arrays() if callable(self._arrays) else self._arrays
+        # A model can be called too, and is refused by name.
+        is_function = callable(self._arrays) and not hasattr(self._arrays, "state_dict")
+        return self._arrays() if is_function else self._arrays
 
     def _take(self, full: bool) -> tuple[Moment, str | None, float]:
         """The arrays now, why the file will be full, and for how long Python code stood still."""
