@@ -169,6 +169,7 @@ fn shaped<'py>(
 ///     MemoryError: the pool has fewer bytes free.
 ///     PermissionError: this process may handle no page faults.
 ///     ValueError: the array is not on a region, or not contiguous.
+///     TypeError: it is no array of numpy. Of a tensor, fork ``tensor.numpy()``.
 ///
 /// >>> pool = hugekit.Pool(8 << 20, backing="base")
 /// >>> template = pool.zeros(100_000)
@@ -180,8 +181,8 @@ fn shaped<'py>(
 pub(crate) fn fork<'py>(py: Python<'py>, array: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let numpy = py.import("numpy")?;
     let (region, offset) = place_of(array, NOT_FORKED)?;
-    let order =
-        if array.getattr("flags")?.getattr("c_contiguous")?.is_truthy()? { "C" } else { "F" };
+    let flags = array.getattr_opt("flags")?.ok_or_else(|| no_array_to_fork(array))?;
+    let order = if flags.getattr("c_contiguous")?.is_truthy()? { "C" } else { "F" };
     let fork = region.fork(py, None, None)?.into_pyobject(py)?.into_any();
     shaped(&numpy, fork, offset, &array.getattr("shape")?, &array.getattr("dtype")?, order)
 }
@@ -201,6 +202,15 @@ pub(crate) fn region_of<'py>(
 ) -> PyResult<Bound<'py, PyTuple>> {
     let (region, offset) = place_of(array, NO_REGION)?;
     (region, offset).into_pyobject(py)
+}
+
+fn no_array_to_fork(object: &Bound<'_, PyAny>) -> PyErr {
+    let kind = object.get_type();
+    PyTypeError::new_err(format!(
+        "{} is no numpy array: write torch.from_numpy(hugekit.fork(tensor.numpy())) for a tensor, and region.fork() \
+         for a hugekit.Region",
+        kind.name().map_or_else(|_| "this".to_owned(), |name| name.to_string())
+    ))
 }
 
 const NOT_FORKED: &str = "only arrays on a hugekit.Region can be forked, and the memory of this one is not that of \

@@ -17,7 +17,7 @@ use pyo3::types::PyTuple;
 use crate::errors::{Raised, with_fault_signals};
 use crate::numbers::Number;
 use crate::pool::Pool;
-use crate::progress::Teller;
+use crate::progress::{Teller, threads};
 use crate::snapshot::Snapshot;
 
 /// Zeroed memory of a pool, with the buffer protocol: ``memoryview(region)``,
@@ -146,20 +146,20 @@ impl Region {
     }
 
     /// Map all pages of a range now, so that later accesses cause no faults. By default the whole
-    /// region.
-    #[pyo3(signature = (offset=Number(0), length=None, *, threads=Number(1), progress=None),
+    /// region, by one thread. None for ``threads`` means as many as are useful.
+    #[pyo3(signature = (offset=Number(0), length=None, *, threads=Some(Number(1)), progress=None),
         text_signature = "($self, offset=0, length=None, *, threads=1, progress=None)")]
     fn populate(
         &self,
         py: Python<'_>,
         offset: Number,
         length: Option<Number>,
-        threads: Number,
+        threads: Option<Number>,
         progress: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let (range, teller) = (self.range(offset, length), Teller::new(progress)?);
         let tell = |done, total| teller.tell(done, total);
-        let threads = hugekit::Threads::Exactly(threads.0);
+        let threads = self::threads(threads);
         let run = || {
             self.0.populate_with(range, &PopulateOptions::new().threads(threads).progress(&tell))
         };

@@ -260,6 +260,27 @@ def test_a_save_that_failed_is_followed_by_a_full_one(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["0", "2", "3", "4", "folder"]
 
 
+def test_a_save_over_a_file_of_its_chain_is_full_so_that_no_change_is_lost(tmp_path):
+    """As programs save that have one name for all their checkpoints."""
+    array = some(2 * MIB)
+    (tmp_path / "link").symlink_to(tmp_path, target_is_directory=True)
+    saver = hugekit.Checkpointer({"x": array})
+    for number, path in enumerate([tmp_path / "latest", tmp_path / "link" / "latest", os.path.relpath(tmp_path / "latest")]):
+        array[number] = -1
+        saved = saver.save(path, wait=number != 1)
+        saved = saved.wait() if number == 1 else saved
+        assert saved.is_full and saved.reason == ("it replaces a file that the changes would need" if number else "it is the first one")
+        assert equal(hugekit.load_checkpoint(tmp_path / "latest"), {"x": array})
+    # Any of them is needed, not only the full one.
+    assert [saver.save(tmp_path / name).is_full for name in ("1", "2", "1", "2", "3")] == [False, False, True, False, False]
+    assert equal(hugekit.load_checkpoint([tmp_path / name for name in "123"]), {"x": array})
+    # Moved away, it is not replaced.
+    (tmp_path / "3").rename(tmp_path / "moved")
+    array[9] = -1
+    assert not saver.save(tmp_path / "3").is_full
+    assert equal(hugekit.load_checkpoint([tmp_path / name for name in ("1", "2", "moved", "3")]), {"x": array})
+
+
 def test_a_full_device_is_an_error_and_leaves_what_was_there(tmp_path):
     array = np.ones(8 * MIB, "u1")
     saver = hugekit.Checkpointer({"array": array})

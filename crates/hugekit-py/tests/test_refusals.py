@@ -15,6 +15,9 @@ class Model:
     def state_dict(self):
         return {"weight": ARRAY}
 
+    def __call__(self, batch):
+        return batch
+
 
 def ended():
     moment = hugekit.snapshot(ARRAY)
@@ -30,6 +33,7 @@ def ended():
         (lambda: hugekit.zeros(3, object), TypeError, r"write numpy.zeros\(shape, object\)"),
         (lambda: hugekit.fork(ARRAY), ValueError, r"hugekit.zeros or hugekit.empty.*hugekit.snapshot\(array\)"),
         (lambda: hugekit.fork(hugekit.zeros(0)), ValueError, r"no bytes"),
+        (lambda: hugekit.fork(hugekit.region_of(hugekit.zeros(9))[0]), TypeError, r"Region is no numpy array.*region.fork\(\)"),
         (lambda: hugekit.region_of(ARRAY), ValueError, r"arrays of hugekit.zeros"),
         (lambda: hugekit.clear([1, 2]), TypeError, r"list is no array: write numpy.array"),
         (lambda: hugekit.clear(5), TypeError, r"int is no array: give a numpy array"),
@@ -51,6 +55,7 @@ def ended():
         (lambda: hugekit.snapshot([ARRAY, ARRAY]).save_npy("x"), ValueError, r"write savez\(path\)"),
         (lambda: hugekit.snapshot(bytearray(9)).save_npy("x"), TypeError, r"write_to\(file\)"),
         (lambda: ended().to_numpy(), ValueError, r"has ended.*hugekit.snapshot"),
+        (lambda: hugekit.Checkpointer(Model()), TypeError, r"is a Model: write model.state_dict\(\)"),
         (lambda: hugekit.Checkpointer({"a": OBJECTS}), TypeError, r"^a has the dtype object.*array.astype"),
         (lambda: hugekit.Pool(1 << 20, adopt=999), ValueError, r"adopt is 999"),
         (lambda: hugekit.load_checkpoint(5), TypeError, r"paths is 5"),

@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::ptr::slice_from_raw_parts;
+use std::ptr::{slice_from_raw_parts, slice_from_raw_parts_mut};
 use std::slice;
 
 use hugekit::fault::FaultMode;
@@ -21,10 +21,6 @@ use uring::Ring;
 
 const LEN: usize = 8 * HUGE;
 const PAGE: usize = 4096;
-
-/// `IORING_OP_READ` and `IORING_OP_READ_FIXED`.
-const READ: u8 = 22;
-const READ_FIXED: u8 = 4;
 
 /// Memory with an image of its last state.
 struct Scene {
@@ -122,10 +118,10 @@ fn writes_of_o_direct_and_io_uring_are_changes() {
             assert_eq!(read, PAGE as isize, "{}", io::Error::last_os_error());
             expected.push(HUGE);
         }
-        if let Ok(ring) = Ring::new() {
+        if let Ok(mut ring) = Ring::new() {
             announced(scene, &epoch, 5 * HUGE..5 * HUGE + PAGE);
             let file = source.reopen().unwrap();
-            let read = ring.ask(READ, file.as_fd(), scene.at(5 * HUGE).addr(), PAGE as u32);
+            let read = ring.read(file.as_fd(), scene.at(5 * HUGE), PAGE);
             assert_eq!(read, PAGE as i32);
             expected.push(5 * HUGE);
         }
@@ -143,14 +139,14 @@ fn writes_through_fixed_buffers_are_not_seen() {
     let source = source();
     each(|scene, epoch| {
         drop(epoch);
-        let Ok(ring) = Ring::new() else { return println!("skipped: no io_uring") };
-        if let Err(error) = ring.register(scene.at(2 * HUGE), PAGE) {
+        let Ok(mut ring) = Ring::new() else { return println!("skipped: no io_uring") };
+        if let Err(error) = ring.register(&[slice_from_raw_parts_mut(scene.at(2 * HUGE), PAGE)]) {
             return println!("skipped: {error}");
         }
         let changes = scene.first().unwrap();
         let epoch = scene.saved(changes);
         let file = source.reopen().unwrap();
-        let read = ring.ask(READ_FIXED, file.as_fd(), scene.at(2 * HUGE).addr(), PAGE as u32);
+        let read = ring.read_fixed(file.as_fd(), 0, scene.at(2 * HUGE), PAGE);
         assert_eq!(read, PAGE as i32);
         assert_eq!(scene.bytes()[2 * HUGE], 7);
         let changes = scene.since(epoch);

@@ -8,6 +8,7 @@
 )]
 
 pub mod alias;
+pub mod aligned;
 pub mod backings;
 pub mod child;
 pub mod fuse;

@@ -1,118 +1,80 @@
-//! An `io_uring`(7) with one registered buffer, whose pages the kernel holds whatever becomes of their addresses.
+//! An `io_uring`(7) whose registered buffers the kernel holds by their pages, whatever becomes of their addresses: the
+//! nearest thing to a device that every machine has.
 #![allow(unsafe_code)]
 
-use std::ffi::c_void;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
-const REGISTER_BUFFERS: u32 = 0;
-const GET_EVENTS: u32 = 1;
-const ENTRIES_AT: i64 = 0x1000_0000;
-/// Bytes of the ring's mapping that are used here.
-const MAPPED: usize = 4096;
+use io_uring::IoUring;
+use io_uring::opcode::{Read, ReadFixed, WriteFixed};
+use io_uring::squeue::Entry;
+use io_uring::types::Fd;
 
-/// `struct io_uring_params`: the offsets of what is used here by name.
-#[repr(C)]
-#[derive(Default)]
-struct Params {
-    before: [u32; 10],
-    sq_head: u32,
-    sq_tail: u32,
-    sq_between: [u32; 4],
-    sq_array: u32,
-    sq_rest: [u32; 3],
-    cq_head: u32,
-    cq_tail: u32,
-    cq_between: [u32; 3],
-    cq_entries: u32,
-    cq_rest: [u32; 4],
-}
+/// The file's own position, as pipes need it.
+const AT_POSITION: u64 = u64::MAX;
 
-/// `struct io_uring_sqe`.
-#[repr(C)]
-struct Entry {
-    opcode: u8,
-    flags: u8,
-    priority: u16,
-    descriptor: i32,
-    offset: u64,
-    address: u64,
-    len: u32,
-    operation_flags: u32,
-    user_data: u64,
-    buffer: u16,
-    rest: [u16; 11],
-}
-
-/// A ring that can be asked once.
-pub struct Ring {
-    descriptor: OwnedFd,
-    params: Params,
-}
+/// A ring that is asked for one thing at a time, and waited for.
+pub struct Ring(IoUring);
 
 impl Ring {
     pub fn new() -> io::Result<Self> {
-        let mut params = Params::default();
-        // SAFETY: writes one `struct io_uring_params`.
-        let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, &raw mut params) };
-        if ring < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: just opened.
-        Ok(Self { descriptor: unsafe { OwnedFd::from_raw_fd(ring as i32) }, params })
+        IoUring::new(1).map(Self)
     }
 
-    /// Has the kernel hold the pages of a buffer.
-    pub fn register(&self, start: *const u8, len: usize) -> io::Result<()> {
-        let buffer = libc::iovec { iov_base: start.cast_mut().cast(), iov_len: len };
-        let (ring, call) = (self.descriptor.as_raw_fd(), libc::SYS_io_uring_register);
-        // SAFETY: reads one `iovec`.
-        match unsafe { libc::syscall(call, ring, REGISTER_BUFFERS, &raw const buffer, 1) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
+    /// Has the kernel hold the pages of these buffers, the first of which is number 0.
+    pub fn register(&self, buffers: &[*mut [u8]]) -> io::Result<()> {
+        let iovec =
+            |buffer: &*mut [u8]| libc::iovec { iov_base: buffer.cast(), iov_len: buffer.len() };
+        let buffers: Vec<libc::iovec> = buffers.iter().map(iovec).collect();
+        // SAFETY: the kernel holds pages, not addresses, and answers EFAULT where none are mapped.
+        unsafe { self.0.submitter().register_buffers(&buffers) }
     }
 
-    /// Has the kernel read or write a file from its position on: `IORING_OP_…`, of the registered buffer by the address that
-    /// it had then. Returns the kernel's answer.
-    pub fn ask(self, opcode: u8, file: BorrowedFd<'_>, address: usize, len: u32) -> i32 {
-        let (rings, entries) = (self.map(0), self.map(ENTRIES_AT));
-        let entry = Entry {
-            opcode,
-            flags: 0,
-            priority: 0,
-            descriptor: file.as_raw_fd(),
-            offset: u64::MAX,
-            address: address as u64,
-            len,
-            operation_flags: 0,
-            user_data: 0,
-            buffer: 0,
-            rest: [0; 11],
-        };
-        let word = |offset: u32| rings.wrapping_byte_add(offset as usize).cast::<AtomicU32>();
-        // SAFETY: the offsets are the kernel's own and lie within what is mapped; there is one entry of each kind.
-        unsafe {
-            entries.cast::<Entry>().write(entry);
-            (*word(self.params.sq_array)).store(0, Ordering::Relaxed);
-            (*word(self.params.sq_tail)).store(1, Ordering::Release);
-            let ring = self.descriptor.as_raw_fd();
-            let nothing = std::ptr::null::<c_void>();
-            let asked = libc::syscall(libc::SYS_io_uring_enter, ring, 1, 1, GET_EVENTS, nothing, 0);
-            assert_eq!(asked, 1);
-            // The answer follows the request's eight bytes of data.
-            (*word(self.params.cq_entries + 8)).load(Ordering::Acquire).cast_signed()
-        }
+    /// Has the kernel let go of all of them.
+    pub fn unregister(&self) -> io::Result<()> {
+        self.0.submitter().unregister_buffers()
     }
 
-    fn map(&self, offset: i64) -> *mut c_void {
-        let (prot, ring) = (libc::PROT_READ | libc::PROT_WRITE, self.descriptor.as_raw_fd());
-        // SAFETY: a new mapping at an address of the kernel's choice replaces none; left to the end of the test.
-        let start = unsafe {
-            libc::mmap(std::ptr::null_mut(), MAPPED, prot, libc::MAP_SHARED, ring, offset)
-        };
-        assert_ne!(start, libc::MAP_FAILED);
-        start
+    /// Reads a file from its position on, to addresses. Returns the kernel's answer.
+    pub fn read(&mut self, file: BorrowedFd<'_>, address: *mut u8, len: usize) -> i32 {
+        self.ask(Read::new(fd(file), address, len as u32).offset(AT_POSITION).build())
     }
+
+    /// Reads a file from its position on into pages that buffer `number` holds: those that had these addresses when it
+    /// was registered.
+    pub fn read_fixed(
+        &mut self,
+        file: BorrowedFd<'_>,
+        number: u16,
+        address: *mut u8,
+        len: usize,
+    ) -> i32 {
+        let read = ReadFixed::new(fd(file), address, len as u32, number);
+        self.ask(read.offset(AT_POSITION).build())
+    }
+
+    /// Writes pages that buffer `number` holds to a file at its position.
+    pub fn write_fixed(
+        &mut self,
+        file: BorrowedFd<'_>,
+        number: u16,
+        address: *const u8,
+        len: usize,
+    ) -> i32 {
+        let write = WriteFixed::new(fd(file), address, len as u32, number);
+        self.ask(write.offset(AT_POSITION).build())
+    }
+
+    fn ask(&mut self, entry: Entry) -> i32 {
+        // SAFETY: the file and the memory outlive the request, which has ended when this function returns; the kernel
+        // answers EFAULT to an address that is not mapped, or outside the buffer.
+        unsafe { self.0.submission().push(&entry) }.expect("one request at a time");
+        assert_eq!(self.0.submit_and_wait(1).unwrap(), 1);
+        self.0.completion().next().expect("it was waited for").result()
+    }
+}
+
+fn fd(file: BorrowedFd<'_>) -> Fd {
+    let number: RawFd = file.as_raw_fd();
+    Fd(number)
 }

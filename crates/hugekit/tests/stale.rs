@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use hugekit_testing::alias;
+use hugekit_testing::aligned;
 use hugekit_testing::backings;
 use hugekit_testing::child;
 use hugekit_testing::served;
@@ -15,9 +16,11 @@ use std::io::{IoSliceMut, Read};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::ptr::slice_from_raw_parts_mut;
 use std::time::{Duration, Instant};
 
 use alias::alias_of;
+use aligned::aligned;
 use backings::{Check, is_zero, trials_on, unless_lacking};
 use child::in_a_child;
 use hugekit::fault::FaultMode;
@@ -30,9 +33,6 @@ use swap::Swap;
 use uring::Ring;
 
 const LEN: usize = 4 * HUGE;
-
-/// `IORING_OP_WRITE_FIXED`
-const WRITE_FIXED: u8 = 5;
 
 const FAULT_MODES: [FaultMode; 2] = [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }];
 
@@ -51,39 +51,9 @@ fn untouched(backing: Backing, fault_mode: FaultMode) -> (Pool, Region) {
     (pool, region)
 }
 
-/// A region over all of a dirty pool, at an address that is as far from a multiple of 2 MiB as its part of the file
-/// is, so that nothing but hugekit stands in the way of huge pages.
+/// A region over all of a dirty pool.
 fn untouched_of(pool: &Pool, fault_mode: FaultMode) -> Region {
-    let mut fillers = Vec::new();
-    for _ in 0..64 {
-        let region = at_fault(pool, LEN, fault_mode);
-        let start = region.as_ptr().addr();
-        if start.is_multiple_of(HUGE) {
-            return region;
-        }
-        drop(region);
-        fillers.push(Filler::below(start + LEN, start % HUGE));
-    }
-    panic!("no address at a multiple of 2 MiB was found");
-}
-
-/// Addresses that are taken, so that the kernel puts the next mapping that much lower.
-struct Filler(*mut libc::c_void, usize);
-
-impl Filler {
-    fn below(end: usize, len: usize) -> Self {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-        let start = std::ptr::without_provenance_mut(end - len);
-        // SAFETY: a new mapping that replaces none; where another thread was faster there is none.
-        Self(unsafe { libc::mmap(start, len, libc::PROT_NONE, flags, -1, 0) }, len)
-    }
-}
-
-impl Drop for Filler {
-    fn drop(&mut self) {
-        // SAFETY: exactly what was mapped, and inaccessible; nothing if nothing was.
-        unsafe { libc::munmap(self.0, self.1) };
-    }
+    aligned(LEN, || at_fault(pool, LEN, fault_mode), |region| region.as_ptr().addr())
 }
 
 /// Advises all of a region: whether the kernel took the advice.
@@ -436,25 +406,30 @@ const CHECKS: &[Check] = hugekit_testing::checks![
 fn io_uring_that_holds_pages_shows_nothing_of_the_next_owner(backing: Backing) {
     for fault_mode in FAULT_MODES {
         let (pool, mut region) = untouched(backing, fault_mode);
-        let (start, ring, early) = (region.as_ptr(), Ring::new().unwrap(), Ring::new().unwrap());
-        let held = early.register(start.wrapping_add(HUGE), 4096);
+        let start = region.as_mut_ptr();
+        let (ring, early) = (Ring::new().unwrap(), Ring::new().unwrap());
+        let held = early.register(&[page(start.wrapping_add(HUGE))]);
         assert_eq!(held.is_err(), fault_mode == FaultMode::InPlace, "{held:?}");
         if held.is_ok() {
-            assert!(is_zero(&written_by(early, start.addr() + HUGE)));
+            assert!(is_zero(&written_by(early, start.wrapping_add(HUGE))));
         }
         region[..4096].fill(7);
-        ring.register(start, 4096).unwrap();
+        ring.register(&[page(start)]).unwrap();
         region.retire().unwrap();
         pool.region(LEN).unwrap().fill(9);
-        assert!(written_by(ring, start.addr()).iter().all(|&byte| byte == 7));
+        assert!(written_by(ring, start).iter().all(|&byte| byte == 7));
     }
 }
 
+fn page(start: *mut u8) -> *mut [u8] {
+    slice_from_raw_parts_mut(start, 4096)
+}
+
 /// What a ring writes of the page at an address that it holds.
-fn written_by(ring: Ring, address: usize) -> Vec<u8> {
+fn written_by(mut ring: Ring, start: *const u8) -> Vec<u8> {
     let (mut read, write) = std::io::pipe().unwrap();
     let mut bytes = vec![1; 4096];
-    assert_eq!(ring.ask(WRITE_FIXED, write.as_fd(), address, 4096), 4096);
+    assert_eq!(ring.write_fixed(write.as_fd(), 0, start, 4096), 4096);
     read.read_exact(&mut bytes).unwrap();
     bytes
 }

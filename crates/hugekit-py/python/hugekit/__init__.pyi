@@ -646,11 +646,11 @@ class Region:
         offset: int = 0,
         length: int | None = None,
         *,
-        threads: int = 1,
+        threads: int | None = 1,
         progress: Progress | None = None,
     ) -> None:
         """Map all pages of a range now, so that later accesses cause no faults. By default the whole
-        region.
+        region, by one thread. None for ``threads`` means as many as are useful.
         """
     @property
     def address(self) -> int:
@@ -1103,6 +1103,7 @@ def fork(array: npt.NDArray[_D]) -> npt.NDArray[_D]:
         MemoryError: the pool has fewer bytes free.
         PermissionError: this process may handle no page faults.
         ValueError: the array is not on a region, or not contiguous.
+        TypeError: it is no array of numpy. Of a tensor, fork ``tensor.numpy()``.
 
     >>> pool = hugekit.Pool(8 << 20, backing="base")
     >>> template = pool.zeros(100_000)

@@ -168,6 +168,8 @@ class Checkpointer:
         self._saving: Saving | None = None
         self._layout: _Layout | None = None
         self._anew: str | None = "it is the first one"
+        # The last full one and those behind it, all of which a further one needs.
+        self._files: list[str] = []
         self._closed = False
         # Bad input is an error now, not at the first save.
         take_apart(self._tree())
@@ -182,7 +184,8 @@ class Checkpointer:
         process is killed before, an existing file stays. If an earlier save is not complete, the call waits for it.
 
         Args:
-            path: of the file; an existing one is replaced.
+            path: of the file; an existing one is replaced. If the changes would need that one, the new file is full. So
+                one path for all saves is safe; with a new path for each save, files are smaller.
             full: save all bytes instead of the changes, so that older files are not needed.
             wait: wait until the file is complete. If false, a thread writes it, and the call returns a :class:`Saving`.
             fsync: the save is complete only when the file and its name are on their device.
@@ -198,6 +201,9 @@ class Checkpointer:
             if self._closed:
                 raise ValueError("the checkpointer was closed: make a new one; its first save is full")
             self._join()
+            file = os.path.realpath(path)
+            if self._anew is None and file in self._files and os.path.exists(file):
+                self._anew = "it replaces a file that the changes would need"
             start = time.perf_counter()
             moment, reason, paused = self._take(full)
             layout = self._layout
@@ -205,6 +211,7 @@ class Checkpointer:
 
             def write() -> Saved:
                 is_full, changed, written, state = layout.chain.write(moment, path, fsync)
+                self._files = [file] if is_full else [*self._files, file]
                 seconds = time.perf_counter() - start
                 return Saved(os.fspath(path), is_full, reason, changed, written, state, paused, seconds)
 
@@ -265,7 +272,9 @@ class Checkpointer:
         raise TypeError("a hugekit.Checkpointer stays in its process: make another one there")
 
     def _tree(self) -> Any:
-        return self._arrays() if callable(self._arrays) else self._arrays
+        # A model can be called too, and is refused by name.
+        is_function = callable(self._arrays) and not hasattr(self._arrays, "state_dict")
+        return self._arrays() if is_function else self._arrays
 
     def _take(self, full: bool) -> tuple[Moment, str | None, float]:
         """The arrays now, why the file will be full, and for how long Python code stood still."""

@@ -1,4 +1,4 @@
-"""Snapshots for PyTorch's distributed checkpoints: ``torch.distributed.checkpoint.async_save`` without a copy first.
+"""hugekit for PyTorch: :class:`SnapshotStager` saves without a copy first, and :func:`pinned` makes memory for GPUs.
 
 >>> import torch.distributed.checkpoint as dcp
 >>> from hugekit.torch import SnapshotStager
@@ -34,7 +34,9 @@ import numpy
 
 import hugekit
 
-__all__ = ["SnapshotStager"]
+from ._pinned import pinned
+
+__all__ = ["SnapshotStager", "pinned"]
 
 # Less is copied at once: to protect as much takes as long.
 _COPIED = 1 << 20
