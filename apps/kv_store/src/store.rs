@@ -184,7 +184,7 @@ impl Store {
         Ok(changes)
     }
 
-    /// The save by a snapshot is over. The next one has what was written since `epoch` began.
+    /// The save by a snapshot is over. The next one has the writes since `epoch` began.
     pub fn saved(&mut self, epoch: Option<Epoch>) {
         (self.epoch, self.unread) = (epoch, Default::default());
     }

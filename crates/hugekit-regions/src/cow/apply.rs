@@ -7,7 +7,6 @@
 #![allow(unsafe_code)]
 
 use std::ops::Range;
-use std::os::fd::AsFd;
 use std::ptr;
 use std::sync::atomic::Ordering;
 
@@ -21,7 +20,7 @@ use super::refused::Refused;
 use super::slot::{Action, Event, Fill, Lack, Slot};
 use crate::pool::{Backing, Content};
 use hugekit_sys::mapping::replace;
-use hugekit_sys::{memory, userfaultfd};
+use hugekit_sys::memory;
 
 /// A mapping of a group at a slot that this thread has, and where frames are.
 #[derive(Clone, Copy)]
@@ -87,7 +86,7 @@ impl<'a> At<'a> {
             Action::TakeBack => self.take_back()?,
             Action::Leave => done = self.show_alone(true)?,
             Action::Enter { protected: false } => done = self.show_alone(false)?,
-            Action::Enter { protected: true } => self.group.enter_pages(&self.addresses(), true)?,
+            Action::Enter { protected: true } => self.enter(true)?,
             Action::Remove | Action::TakeOut => remove_pages(&self.addresses())?,
             Action::DisplaceOthers => return self.displace_others(near),
             Action::TakeReserved(fill) => return self.take_reserved(fill, near),
@@ -129,7 +128,7 @@ impl<'a> At<'a> {
     /// Has every access to a slot come to us, and forgets its bytes. What was left to the kernel must be ours before
     /// it is unmapped: a plain fault in between would show it as it is.
     fn take_back(&self) -> Result<(), Refused> {
-        self.group.watch_unready(&self.addresses()).map_err(Refused::Kernel)?;
+        self.group.descriptor.watch_unready(&self.addresses()).map_err(Refused::Kernel)?;
         self.guard.record_done(self.mapping, Action::Watch);
         remove_pages(&self.addresses())
     }
@@ -145,18 +144,22 @@ impl<'a> At<'a> {
         if by_kernel && self.leave_slot().is_ok() {
             return Ok(Action::Leave);
         }
-        if self.group.enter_pages(&self.addresses(), false).is_ok() {
+        if self.enter(false).is_ok() {
             return Ok(Action::Enter { protected: false });
         }
         // Nothing of the descriptor is asked for this.
         self.try_to_map_in_place().map(|()| Action::MapInPlace)
     }
 
+    /// Enters the frame into the page tables.
+    fn enter(&self, protected: bool) -> Result<(), Refused> {
+        self.group.descriptor.enter(&self.addresses(), protected).map_err(Refused::Kernel)
+    }
+
     /// Leaves a slot's addresses to the kernel. The mappings that this may cost are not counted: a slot may be left
     /// and taken back any number of times, and where the kernel has none left, it says so.
     fn leave_slot(&self) -> Result<(), Refused> {
-        userfaultfd::unregister(self.group.descriptor.as_fd(), &self.addresses())
-            .map_err(Refused::Kernel)?;
+        self.group.descriptor.unregister(&self.addresses()).map_err(Refused::Kernel)?;
         self.mapping.counts().registered.store(false, Ordering::Relaxed);
         Ok(())
     }
@@ -222,11 +225,11 @@ impl<'a> At<'a> {
     pub(super) fn lose(&self, entry: Entry) {
         self.guard.set(self.mapping, Entry { slot: entry.slot.lost(), ..entry });
         let addresses = self.addresses();
-        if !self.group.map_nothing(&addresses) {
+        if !self.group.sharing().is_some_and(|sharing| sharing.map_nothing(&addresses)) {
             // No mapping is left: accesses come to us, and are refused.
             let _ = remove_pages(&addresses);
         }
-        self.group.wake(&addresses);
+        self.group.descriptor.wake(&addresses);
     }
 
     /// Maps at a slot's addresses the frame that is the mapping's own and that no other shows.
@@ -246,6 +249,30 @@ impl<'a> At<'a> {
         let cost =
             self.mapping.cost_of(self.guard.slot(), !self.group.pool.backing().is_reserved());
         self.in_kernel().map_slots(self.slots(), self.frames.offset(self.entry().frame), cost)
+    }
+
+    /// Sets a part of the slot to zero. No other region sees that.
+    pub(super) fn release(&self, part: Range<usize>, at_once: bool) -> Result<(), Refused> {
+        let is_whole = part.len() == self.frames.len_of(self.guard.slot());
+        let may_wait = is_whole && !at_once && self.group.clears_at_fault();
+        if may_wait && self.entry().slot.is_exclusive() {
+            // What the kernel refuses is cleared at once.
+            let _ = self.serve_event(Event::TakeBack, None);
+        }
+        if self.entry().slot.is_unready() {
+            return Ok(()); // It reads as zeroes, whichever part of it.
+        }
+        if self.frames.is_broken(self.entry().frame) {
+            return Err(Refused::Broken);
+        }
+        let event = if is_whole { Event::Release } else { Event::Own };
+        let is_cleared = self.plan(event).contains(&Action::TakeReserved(Fill::Zeroes));
+        self.serve_event(event, None)?;
+        if !is_cleared {
+            self.frames.clear(self.entry().frame, part.clone(), None);
+        }
+        self.group.pool.count_cleared_at_release(part.len());
+        Ok(())
     }
 
     /// Makes one mapping of a slot and its neighbours, where the kernel does not: a block as soon as all of

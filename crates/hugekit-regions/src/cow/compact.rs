@@ -1,25 +1,36 @@
 //! Bringing a region together whose frames are fragmented, so that a fork of it takes few mappings.
 
 use super::ForkError;
+use super::apart::Apart;
 use super::exclusive::Whole;
-use super::fork::{Failed, ForkMaker};
+use super::fork::Failed;
 use super::frames::{Broken, GivenUp, Holding, Near, Reservation, ReservedFrames};
-use super::group::{Tables, give_up, show_reserve};
+use super::handle::CowHandle;
+use super::hold_back::HoldBack;
 use super::mapping::CowMapping;
 use super::refused::Refused;
 use super::slot::{Event, Pages, Slot};
+use super::tables::Tables;
 use hugekit_sys::thread::without_signals;
 
-impl ForkMaker<'_> {
+/// A region that is to be brought together, before a fork of it that does not share the slots that are apart.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Compaction<'a> {
+    pub(super) region: &'a CowHandle,
+    pub(super) apart: &'a Apart,
+    pub(super) bytes: usize,
+}
+
+impl Compaction<'_> {
     /// Brings the region together: into its own place if that is whole, or into a new one. What is not ready is made
     /// so, because a fork has it elsewhere. `error` is returned if neither can be.
-    pub(super) fn compact(&self, error: ForkError) -> Result<(), ForkError> {
-        let Self { parent, apart, bytes } = *self;
-        let group = &*parent.group;
-        parent.supply(0..bytes, group.pool.threads()).map_err(ForkError::NotReady)?;
+    pub(super) fn run(&self, error: ForkError) -> Result<(), ForkError> {
+        let Self { region, apart, bytes } = *self;
+        let group = &*region.group;
+        region.bulk().supply(0..bytes, group.pool.threads()).map_err(ForkError::NotReady)?;
         let completed = without_signals(|blocked| {
             let mut tables = group.gate.alone(blocked);
-            let mapping = tables.mappings.of_region(parent.start);
+            let mapping = tables.mappings.of_region(region.start);
             let (id, is_whole) = (mapping.id(), (0..mapping.slots()).all(has_place(mapping)));
             is_whole.then(|| Whole::new(group, &mut tables, id).make_exclusive())
         });
@@ -33,7 +44,7 @@ impl ForkMaker<'_> {
         let pieces = group.pool.reserve(bytes, group.granule_bytes)?;
         let room = Reservation::room(&pieces);
         let Some(room) = room.ok().filter(|_| pieces.len() == 1) else {
-            group.return_folios(pieces);
+            group.folios.return_pieces(pieces);
             return Err(error);
         };
         let mut reservation = group.reservation_of(pieces, room);
@@ -45,7 +56,7 @@ impl ForkMaker<'_> {
             moved
         });
         group.return_given_up(given_up)?;
-        group.return_folios(group.pieces_of(&unused));
+        group.folios.return_unused(&unused);
         moved.map(|_before| ()).map_err(|(_reserve, failed)| failed.into())
     }
 
@@ -57,17 +68,17 @@ impl ForkMaker<'_> {
         reservation: &mut Reservation,
         unused: &mut Vec<Holding>,
     ) -> Result<ReservedFrames, (ReservedFrames, Failed)> {
-        let group = &*self.parent.group;
+        let group = &*self.region.group;
         let (id, reserve) =
-            (tables.mappings.of_region(self.parent.start).id(), tables.frames.add(reservation));
+            (tables.mappings.of_region(self.region.start).id(), tables.frames.add(reservation));
         if let Err(failed) = move_to(Whole::new(group, tables, id), &reserve) {
             tables.frames.take_last(&reserve, unused);
             return Err((reserve, failed));
         }
         let slots = tables.mappings.get(id).slots();
-        give_up(tables, id, 0..slots, false);
+        tables.give_up(id, 0..slots, false);
         let before = std::mem::replace(&mut tables.mappings.get_mut(id).reserve, reserve);
-        show_reserve(tables.mappings.alone(), id, |_| Slot::Exclusive(Pages::InPlace));
+        tables.show_reserve(id, |_, _| Slot::Exclusive(Pages::InPlace));
         group.count_vmas(tables.mappings.get(id), 0);
         tables.check();
         Ok(before)
@@ -85,7 +96,7 @@ fn has_place(mapping: &CowMapping) -> impl Fn(usize) -> bool {
 /// Copies what a region shows to a new place and maps that.
 fn move_to(region: Whole<'_>, reserve: &ReservedFrames) -> Result<(), Failed> {
     let Whole { alone, frames, mapping, .. } = region;
-    region.hold_back(&[])?;
+    HoldBack(region).all_but(&[])?;
     for slot in 0..mapping.slots() {
         if mapping.entry(slot).slot.is_lost() {
             return Err(Refused::Broken.into());

@@ -6,15 +6,14 @@
 #![allow(unsafe_code)]
 
 use std::ops::Range;
-use std::sync::PoisonError;
 use std::sync::atomic::{Ordering, fence};
 
 use rustix::io::Errno;
 
-use super::bulk::Several;
 use super::entry::Entry;
-use super::group::CowHandle;
 use super::guard::{SlotGuards, TOGETHER};
+use super::handle::CowHandle;
+use super::several::Several;
 use crate::fault::no_fault;
 use hugekit_bulk::{CopyOptions, Reuse};
 use hugekit_sys::peek;
@@ -120,8 +119,7 @@ impl PointInTime {
         let (slot, offset) = (bytes.start / granule, bytes.start % granule);
         debug_assert!(offset + bytes.len() <= granule);
         let within = |alias: *mut u8| alias.wrapping_add(offset);
-        // Nothing goes back to the pool meanwhile, which may have holes where it was.
-        let _reading = self.0.group.reading.read().unwrap_or_else(PoisonError::into_inner);
+        let _reading = self.0.group.folios.read();
         let look = || {
             self.0.look(|tables, mapping| {
                 let Entry { frame, slot } = mapping.entry(slot);

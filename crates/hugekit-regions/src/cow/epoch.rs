@@ -9,11 +9,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use super::Lost;
-use super::bulk::Several;
-use super::group::{CowHandle, ForkGroup, Tables};
+use super::group::ForkGroup;
 use super::guard::{SlotGuards, TOGETHER};
+use super::handle::CowHandle;
 use super::mapping::CowMapping;
 use super::refused::Refused;
+use super::several::Several;
+use super::tables::Tables;
 use hugekit_sys::thread::without_signals;
 
 /// Each epoch of the process has its own, so that none is taken for another region's.
@@ -81,13 +83,6 @@ impl<'a> Turn<'a> {
             next = (start..slots).find(|&slot| !is_written(slot)).unwrap_or(slots);
             Some(start..next)
         })
-    }
-}
-
-impl CowMapping {
-    pub(super) fn end_epoch(&self) {
-        self.unwritten.replace_all(false, |_, _| {});
-        self.counts().epoch.store(0, Ordering::SeqCst);
     }
 }
 

@@ -3,6 +3,8 @@
 use std::io;
 use std::ops::Range;
 
+use rustix::io::Errno;
+
 use crate::fault::FaultMode;
 use crate::pool::{FaultError, PoolError, Size};
 use hugekit_bulk::parallel::JobError;
@@ -159,4 +161,13 @@ impl ForkError {
             Self::Forked => ErrorKind::Forked,
         }
     }
+}
+
+/// What faults change of a mapping has no place.
+pub(super) fn unmapped(errno: Errno) -> ForkError {
+    ForkError::NotMapped { mappings: 1, source: errno.into() }
+}
+
+pub(super) fn kernel(call: &'static str, errno: Errno) -> ForkError {
+    ForkError::Kernel { call, source: errno.into() }
 }

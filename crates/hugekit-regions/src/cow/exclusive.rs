@@ -2,7 +2,6 @@
 #![allow(unsafe_code)]
 
 use std::ops::Range;
-use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
 use rustix::io;
@@ -10,17 +9,17 @@ use rustix::io;
 use super::apply::At;
 use super::entry::Entry;
 use super::frames::Frames;
-use super::group::{ForkGroup, Tables};
+use super::group::ForkGroup;
 use super::guard::{Alone, SlotGuard};
 use super::in_kernel::InKernel;
 use super::mapping::CowMapping;
 use super::refused::Refused;
 use super::sharers::Id;
 use super::slot::{Action, Event, Lack, Pages, Slot};
+use super::tables::Tables;
 use crate::pool::Content;
 use hugekit_sys::mapping::{forbid, replace_all};
 use hugekit_sys::thread::SignalsBlocked;
-use hugekit_sys::userfaultfd;
 
 /// All of one region, of the thread that has the gate alone.
 #[derive(Clone, Copy)]
@@ -98,7 +97,7 @@ impl<'a> Whole<'a> {
             return Err(Refused::Kernel(errno));
         }
         self.mapping.counts().registered.store(false, Ordering::Relaxed);
-        self.group.wake(&addresses);
+        self.group.descriptor.wake(&addresses);
         Ok(())
     }
 
@@ -144,8 +143,9 @@ impl<'a> Whole<'a> {
             guard.set(self.mapping, Entry { slot: entry.slot.lost(), ..entry });
         }
         let addresses = self.mapping.addresses();
+        let is_mapped = self.group.sharing().is_some_and(|sharing| sharing.map_nothing(&addresses));
         // SAFETY: addresses of the region, of which the table says that their bytes are lost.
-        if !self.group.map_nothing(&addresses) && unsafe { forbid(&addresses) }.is_err() {
+        if !is_mapped && unsafe { forbid(&addresses) }.is_err() {
             std::process::abort();
         }
     }
@@ -175,8 +175,7 @@ pub(super) fn leave_to_kernel(group: &ForkGroup, blocked: &SignalsBlocked) -> io
     }
     let mut left = Ok(());
     for mapping in tables.mappings.iter() {
-        let unregistered = userfaultfd::unregister(group.descriptor.as_fd(), &mapping.addresses());
-        left = left.and(unregistered);
+        left = left.and(group.descriptor.unregister(&mapping.addresses()));
     }
     left
 }

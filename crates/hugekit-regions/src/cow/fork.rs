@@ -10,18 +10,21 @@ use rustix::io::Errno;
 use super::ForkError;
 use super::apart::Apart;
 use super::apply::At;
+use super::compact::Compaction;
 use super::entry::Entry;
 use super::epoch::Turn;
+use super::error::{kernel, unmapped};
 use super::exclusive::Whole;
 use super::frames::{Broken, Frames, Holding, Near, ReservedFrames};
-use super::group::{CowHandle, Tables, kernel, unmapped};
 use super::guard::SlotGuard;
+use super::handle::CowHandle;
 use super::hold::Hold;
-use super::hold_back::between;
+use super::hold_back::{HoldBack, between};
 use super::mapping::{CowMapping, MappingWords};
 use super::refused::Refused;
 use super::sharers::Id;
 use super::slot::{Pages, Slot};
+use super::tables::Tables;
 use crate::pool::Reserved;
 use hugekit_bulk::populate::PopulateError;
 use hugekit_sys::mapping::Mapping;
@@ -88,26 +91,24 @@ impl ForkMaker<'_> {
         let slots = bytes.div_ceil(group.granule_bytes);
         turn.iter_mut().for_each(|turn| turn.make_room(slots));
         if turn.as_ref().is_some_and(|turn| !turn.follows_on(self.parent)) {
-            group.return_folios(pieces);
+            group.folios.return_pieces(pieces);
             return Err(ForkError::OtherEpoch);
         }
         if let Err(error) = self.begin_fork() {
-            group.return_folios(pieces);
+            group.folios.return_pieces(pieces);
             return Err(error);
         }
         let addresses = match self.try_fork(pieces, turn.as_deref_mut()) {
             Err(error @ ForkError::Mappings { .. }) => {
-                self.compact(error)?;
+                let Self { parent, apart, .. } = *self;
+                Compaction { region: parent, apart, bytes }.run(error)?;
                 let pieces = group.pool.reserve(bytes, group.granule_bytes)?;
                 self.try_fork(pieces, turn)
             }
             other => other,
         }?;
         // No user knows the addresses yet.
-        let child = |registration| {
-            let (group, start) = (Arc::clone(group), addresses.start);
-            CowHandle { group, start, registration, is_member: true }
-        };
+        let child = |registration| CowHandle::new(Arc::clone(group), addresses.start, registration);
         match group.register(addresses.clone()) {
             Ok(registration) => Ok(child(registration)),
             Err(error) => {
@@ -129,9 +130,9 @@ impl ForkMaker<'_> {
             let mut tables = group.gate.alone(blocked);
             group.check_served()?;
             let id = tables.mappings.of_region(parent.start).id();
-            Whole::new(group, &mut tables, id).watch()
+            HoldBack(Whole::new(group, &mut tables, id)).watch()
         })?;
-        parent.protect_ahead(bytes, apart.not_held_back(), group.pool.threads());
+        parent.bulk().protect_ahead(bytes, apart.not_held_back(), group.pool.threads());
         Ok(())
     }
 
@@ -144,7 +145,7 @@ impl ForkMaker<'_> {
         let (room, words) = match group.room_for(&pieces, bytes, false) {
             Ok(made) => made,
             Err(errno) => {
-                group.return_folios(pieces);
+                group.folios.return_pieces(pieces);
                 return Err(unmapped(errno));
             }
         };
@@ -159,7 +160,7 @@ impl ForkMaker<'_> {
             self.fork_alone(tables, reserve, &mut made, turn)
         });
         forked.map_err(|(_reserve, failed)| {
-            group.return_folios(group.pieces_of(&made.unused));
+            group.folios.return_unused(&made.unused);
             failed.into()
         })
     }
@@ -204,7 +205,7 @@ impl ForkMaker<'_> {
     ) -> Result<(Mapping, isize), Failed> {
         let parent = Whole::new(&self.parent.group, tables, parent);
         let (mapping, extra) = self.map_child(parent, reserve, &mut made.runs)?;
-        let held_back = parent.hold_back(self.apart.not_held_back());
+        let held_back = HoldBack(parent).all_but(self.apart.not_held_back());
         match held_back.and_then(|()| self.copy_apart(parent, reserve)) {
             Ok(()) => Ok((mapping, extra)),
             Err(failed) => {
@@ -242,8 +243,8 @@ impl ForkMaker<'_> {
         let is_unready = (0..parent.slots()).any(|slot| parent.entry(slot).slot.is_unready())
             || apart.all().iter().any(is_left_out);
         let watched = match is_unready {
-            true => group.watch_unready(&addresses),
-            false => group.watch(&addresses, true),
+            true => group.descriptor.watch_unready(&addresses),
+            false => group.descriptor.watch(&addresses, true),
         };
         let watched = watched.map_err(|errno| kernel("UFFDIO_REGISTER", errno)).and_then(|()| {
             group.unmap_what_came_early(&mapping).map_err(|errno| kernel("madvise", errno))?;

@@ -23,7 +23,7 @@ use hugekit_sys::peek;
 use hugekit_sys::private_pages::{PrivatePiece, PrivateSlice};
 
 /// An extent that came into the group with one region, and what is left of it. Its token is kept outside of the gate
-/// ([`Tokens`](super::tokens::Tokens)).
+/// ([`Folios`](super::folios::Folios)).
 #[derive(Debug)]
 pub(super) struct Holding {
     first: u64,

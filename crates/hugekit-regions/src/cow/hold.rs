@@ -1,6 +1,6 @@
 //! How the kernel holds back writes to what a region's addresses map for good.
 
-use super::group::Reads;
+use super::reads::Reads;
 use crate::fault::{self, FaultMode};
 use crate::pool::{Backing, Pool};
 

@@ -4,20 +4,24 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use super::apply::remove_pages;
+use super::error::kernel;
 use super::exclusive::Whole;
 use super::fork::Failed;
-use super::group::kernel;
 use super::hold::Hold;
 use super::refused::Refused;
 use super::slot::{Action, Event};
 
-impl Whole<'_> {
+/// All of a region, of the thread that has the gate alone.
+#[derive(Clone, Copy)]
+pub(super) struct HoldBack<'a>(pub(super) Whole<'a>);
+
+impl HoldBack<'_> {
     /// Holds back writes to all but some slots: one call for each run. If one fails, what was protected stays so, and
     /// the table says it.
-    pub(super) fn hold_back(&self, but: &[usize]) -> Result<(), Failed> {
-        let Self { group, alone, mapping, .. } = *self;
+    pub(super) fn all_but(&self, some: &[usize]) -> Result<(), Failed> {
+        let Whole { group, alone, mapping, .. } = self.0;
         self.watch()?;
-        for part in between(mapping.slots(), but) {
+        for part in between(mapping.slots(), some) {
             let mut slot = part.start;
             while slot < part.end {
                 let (run, event) = match group.hold() {
@@ -27,7 +31,7 @@ impl Whole<'_> {
                 };
                 let next = slot + run;
                 for &action in alone.slot(slot).plan(mapping, event) {
-                    self.hold_back_run(slot..next, action)?;
+                    self.run(slot..next, action)?;
                     (slot..next).for_each(|slot| alone.slot(slot).record_done(mapping, action));
                 }
                 slot = next;
@@ -42,7 +46,7 @@ impl Whole<'_> {
     /// Has it registered as its writes are held back. By rights, nothing has to be: what a handler has entered has been
     /// registered all the time.
     pub(super) fn watch(&self) -> Result<(), Failed> {
-        let Self { group, alone, mapping, .. } = *self;
+        let Whole { group, alone, mapping, .. } = self.0;
         if group.hold() == Hold::Rights || mapping.is_registered() {
             return Ok(());
         }
@@ -54,21 +58,22 @@ impl Whole<'_> {
             }
         }
         group
+            .descriptor
             .watch(&mapping.addresses(), group.hold() == Hold::Removal)
             .map_err(|errno| kernel("UFFDIO_REGISTER", errno))?;
         mapping.counts().registered.store(true, Ordering::Relaxed);
         Ok(())
     }
 
-    fn hold_back_run(&self, slots: Range<usize>, action: Action) -> Result<(), Failed> {
-        let in_kernel = self.in_kernel();
+    fn run(&self, slots: Range<usize>, action: Action) -> Result<(), Failed> {
+        let in_kernel = self.0.in_kernel();
         let call = match action {
             Action::TakeOut => "madvise",
             _ if in_kernel.is_by_rights(slots.start) => "mprotect",
             _ => "UFFDIO_WRITEPROTECT",
         };
         let held = match action {
-            Action::TakeOut => remove_pages(&self.mapping.addresses_of(slots)),
+            Action::TakeOut => remove_pages(&self.0.mapping.addresses_of(slots)),
             _ => in_kernel.protect(slots, true),
         };
         held.map_err(|refused| match refused {
@@ -80,11 +85,11 @@ impl Whole<'_> {
     /// Of a region of which much has become one mapping.
     fn recount_vmas(&self) {
         let (mut slot, mut runs) = (0, 0);
-        while slot < self.mapping.slots() {
-            slot += self.mapping.run_alike(slot..self.mapping.slots());
+        while slot < self.0.mapping.slots() {
+            slot += self.0.mapping.run_alike(slot..self.0.mapping.slots());
             runs += 1;
         }
-        self.group.count_vmas(self.mapping, runs - 1);
+        self.0.group.count_vmas(self.0.mapping, runs - 1);
     }
 }
 

@@ -2,7 +2,6 @@
 #![allow(unsafe_code)]
 
 use std::ops::Range;
-use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
@@ -16,7 +15,6 @@ use super::slot::Action;
 use crate::pool::Backing;
 use hugekit_sys::mapping::{replace, set_writable};
 use hugekit_sys::pagemap::PageMap;
-use hugekit_sys::userfaultfd;
 
 /// So often huge pages are protected that others map again at that moment.
 const TRIES: u32 = 1000;
@@ -59,8 +57,7 @@ impl InKernel<'_> {
         }
         let addresses = self.mapping.addresses_of(slots);
         for _ in 0..TRIES {
-            userfaultfd::protect(self.group.descriptor.as_fd(), &addresses, on)
-                .map_err(Refused::Kernel)?;
+            self.group.descriptor.protect(&addresses, on).map_err(Refused::Kernel)?;
             if !on || self.are_marked(&addresses) {
                 return Ok(());
             }
@@ -122,7 +119,7 @@ impl InKernel<'_> {
         }
         self.mapping.counts().vmas.fetch_add(cost, Ordering::Relaxed);
         self.mapping.counts().registered.store(false, Ordering::Relaxed);
-        self.group.wake(&addresses);
+        self.group.descriptor.wake(&addresses);
         Ok(())
     }
 }

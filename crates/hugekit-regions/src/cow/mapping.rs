@@ -215,6 +215,12 @@ impl CowMapping {
         self.table.run_of(slots, |entry| entry.slot == Slot::Exclusive(Pages::InPlace)) == len
     }
 
+    /// What is written is noted no more.
+    pub(super) fn end_epoch(&self) {
+        self.unwritten.replace_all(false, |_, _| {});
+        self.counts().epoch.store(0, Ordering::SeqCst);
+    }
+
     pub(super) fn is_registered(&self) -> bool {
         self.counts().registered.load(Ordering::Relaxed)
     }

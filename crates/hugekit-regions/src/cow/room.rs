@@ -2,8 +2,8 @@
 //! A handler may have interrupted the allocator, and wait for the gate.
 
 use super::frames::Holding;
-use super::group::Tables;
 use super::mappings::{self, Longer};
+use super::tables::Tables;
 
 /// Vectors that are longer than the group's, if those are too short.
 #[derive(Debug, Default)]

@@ -5,8 +5,7 @@
 //! by then.
 
 use std::cell::Cell;
-use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -14,17 +13,17 @@ use rustix::io::{self, Errno};
 use rustix::param::page_size;
 
 use super::apply::At;
-use super::exclusive::{Whole, leave_to_kernel};
-use super::group::{ForkGroup, Tables};
-use super::guard::{SlotGuard, SlotGuards};
-use super::mapping::CowMapping;
+use super::exclusive::leave_to_kernel;
+use super::group::ForkGroup;
+use super::guard::SlotGuard;
 use super::refused::Refused;
 use super::slot::{Action, Event, Lack, Slot};
+use super::tables::Tables;
+use super::visit::Visit;
 use crate::fault::{Access, Faults, Forbidden};
 use crate::pool::Content;
 use hugekit_bulk::populate::PopulateError;
 use hugekit_sys::thread::SignalsBlocked;
-use hugekit_sys::userfaultfd;
 
 impl Faults for ForkGroup {
     fn descriptor(&self) -> BorrowedFd<'_> {
@@ -37,29 +36,29 @@ impl Faults for ForkGroup {
         access: Access,
         blocked: &SignalsBlocked,
     ) -> Result<(), PopulateError> {
-        self.at_slot(address, blocked, |tables, at| {
+        Visit { group: self, address, blocked }.slot(|tables, at| {
             let event = match access {
                 Access::Read => Event::Read,
                 Access::Write => Event::Write,
                 Access::Unknown => at.entry().slot.guess(),
             };
             let event = if event == Event::Read { self.reads.event() } else { event };
-            self.serve_access(tables, at, event, address)
+            Fault { tables, at, address }.serve(event)
         })?;
-        if self.unwoken.swap(false, Ordering::Relaxed) {
+        if self.descriptor.has_unwoken() {
             return Err(PopulateError::Kernel(std::io::ErrorKind::PermissionDenied));
         }
-        self.patience.reset(self.number_at(address));
+        self.patience.reset(number_at(self, address));
         Ok(())
     }
 
     fn serve_forbidden(&self, address: usize, blocked: &SignalsBlocked) -> Forbidden {
         let became = Cell::new(Forbidden::NotHeldBack);
-        let served = self.at_slot(address, blocked, |tables, at| {
+        let served = Visit { group: self, address, blocked }.slot(|tables, at| {
             if !at.plan(Event::Write).is_empty() {
                 became.set(Forbidden::Served);
             }
-            self.serve_access(tables, at, Event::Write, address)
+            Fault { tables, at, address }.serve(Event::Write)
         });
         if served.is_ok() { became.get() } else { Forbidden::Refused }
     }
@@ -67,17 +66,17 @@ impl Faults for ForkGroup {
     /// The thread that waits there tries again, and meets the same trouble until it is over, or there is no patience
     /// left.
     fn leave(&self, address: usize, blocked: &SignalsBlocked) -> io::Result<()> {
-        if self.leave_hole(address, blocked) {
+        if leave_hole(self, address, blocked) {
             return Ok(());
         }
-        if !self.patience.bears_refusal_of(self.number_at(address)) {
+        if !self.patience.bears_refusal_of(number_at(self, address)) {
             return Err(Errno::PERM);
         }
         rustix::thread::sched_yield();
         let page = address - address % page_size();
         // Others wait for the same slot, wherever it begins.
         let around = page.saturating_sub(self.granule_bytes)..page + self.granule_bytes;
-        userfaultfd::wake(self.descriptor.as_fd(), &around)
+        self.descriptor.try_to_wake(&around)
     }
 
     fn give_up(&self, blocked: &SignalsBlocked) -> io::Result<()> {
@@ -93,40 +92,37 @@ impl Faults for ForkGroup {
     }
 }
 
-impl ForkGroup {
-    /// That of the slot at an address, for [`Patience`](super::patience::Patience): granules of the address space
-    /// do, and no region lies at the first.
-    fn number_at(&self, address: usize) -> usize {
-        address / self.granule_bytes
-    }
+/// A thread that faulted at an address, at the slot that has it.
+#[derive(Clone, Copy)]
+struct Fault<'a> {
+    tables: &'a Tables,
+    at: At<'a>,
+    address: usize,
+}
 
+impl Fault<'_> {
     /// Does what an access takes, and notes how long it took where an owner wants to know.
-    fn serve_access(
-        &self,
-        tables: &Tables,
-        at: At<'_>,
-        event: Event,
-        address: usize,
-    ) -> Result<(), Refused> {
+    fn serve(&self, event: Event) -> Result<(), Refused> {
+        let at = self.at;
         match at.plan(event) {
             [] => {
                 // Another thread has done what was to be done.
-                self.wake(&at.addresses());
+                at.group.descriptor.wake(&at.addresses());
                 Ok(())
             }
             [enter @ Action::Enter { .. }] => at.apply(*enter, None),
             // Without the frames of other plans, which a signal stack has no room for beside those of a clear. Nothing
             // that others share keeps this thread waiting.
             [Action::Supply, enter] => {
-                at.supply(Some(self.within(at, address)))?;
+                at.supply(Some(self.offset()))?;
                 at.apply(*enter, None)
             }
             _ => {
                 let began = Instant::now();
-                let near = self.within(at, address);
+                let near = self.offset();
                 let served = at.serve_event(event, Some(near));
                 let nanos = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-                for mapping in tables.mappings.observed() {
+                for mapping in self.tables.mappings.observed() {
                     mapping.counts().longest_nanos.fetch_max(nanos, Ordering::Relaxed);
                 }
                 served
@@ -134,91 +130,25 @@ impl ForkGroup {
         }
     }
 
-    /// The offset of an address in its slot.
-    fn within(&self, at: At<'_>, address: usize) -> usize {
-        (address - at.mapping.addresses().start) % self.granule_bytes
+    /// The offset of the address in its slot.
+    fn offset(&self) -> usize {
+        (self.address - self.at.mapping.addresses().start) % self.at.group.granule_bytes
     }
+}
 
-    /// Leaves a hole that could not be populated to the kernel: it may have memory for it now, or it tells the thread
-    /// in its own way that it has none. Whether there was one. From then on the folio counts as dirty.
-    fn leave_hole(&self, address: usize, blocked: &SignalsBlocked) -> bool {
-        let tables = self.gate.share(blocked);
-        let Tables { mappings, frames } = &*tables;
-        let Some(mapping) = mappings.at(address) else { return false };
-        let guard = &SlotGuard::claim(&self.slots, mappings, mapping.slot_at(address), blocked);
-        let at = At { group: self, guard, mapping, frames };
-        at.entry().slot == Slot::Unready(Lack::Page) && at.let_kernel_populate().is_ok()
-    }
+/// That of the slot at an address, for [`Patience`](super::patience::Patience): granules of the address space do, and
+/// no region lies at the first.
+fn number_at(group: &ForkGroup, address: usize) -> usize {
+    address / group.granule_bytes
+}
 
-    /// Does something about the slot that has an address, and about all of its region if the kernel refuses that:
-    /// to map all of it anew takes fewer mappings in the end, and nothing of the descriptor, of which a system-call
-    /// filter may refuse everything. That does not help where memory has failed or is short. Nothing if no region has
-    /// the address any more.
-    pub(super) fn at_slot(
-        &self,
-        address: usize,
-        blocked: &SignalsBlocked,
-        act: impl Fn(&Tables, At<'_>) -> Result<(), Refused>,
-    ) -> Result<(), Refused> {
-        {
-            let tables = self.gate.share(blocked);
-            let Tables { mappings, frames } = &*tables;
-            let Some(mapping) = mappings.at(address) else { return Ok(()) };
-            let slot = mapping.slot_at(address);
-            let guard = &SlotGuard::claim(&self.slots, mappings, slot, blocked);
-            match act(&tables, At { group: self, guard, mapping, frames }) {
-                Err(refused) if refused.is_for_mappings() => {}
-                done => return done,
-            }
-        }
-        self.once_exclusive(address, blocked, |tables, mapping| {
-            let (frames, slot) = (&tables.frames, mapping.slot_at(address));
-            let guard = &SlotGuard::claim(&self.slots, &tables.mappings, slot, blocked);
-            act(tables, At { group: self, guard, mapping, frames })
-        })
-    }
-
-    /// As [`at_slot`](Self::at_slot), for [`TOGETHER`](super::guard::TOGETHER) slots at most of the region at an
-    /// address.
-    pub(super) fn at_slots(
-        &self,
-        address: usize,
-        slots: Range<usize>,
-        blocked: &SignalsBlocked,
-        act: impl Fn(&Tables, &CowMapping, &SlotGuards<'_>) -> Result<(), Refused>,
-    ) -> Result<(), Refused> {
-        {
-            let tables = self.gate.share(blocked);
-            let Some(mapping) = tables.mappings.at(address) else { return Ok(()) };
-            let guards = SlotGuards::claim(&self.slots, &tables.mappings, slots.clone(), blocked);
-            match act(&tables, mapping, &guards) {
-                Err(refused) if refused.is_for_mappings() => {}
-                done => return done,
-            }
-        }
-        self.once_exclusive(address, blocked, |tables, mapping| {
-            let guards = SlotGuards::claim(&self.slots, &tables.mappings, slots, blocked);
-            act(tables, mapping, &guards)
-        })
-    }
-
-    /// Does something about the region at an address, after a mapping was wanting and all of it was made its own.
-    #[cold]
-    #[inline(never)] // what it needs of a signal stack is not there for each fault
-    fn once_exclusive(
-        &self,
-        address: usize,
-        blocked: &SignalsBlocked,
-        act: impl FnOnce(&Tables, &CowMapping) -> Result<(), Refused>,
-    ) -> Result<(), Refused> {
-        let mut tables = self.gate.alone(blocked);
-        let Some(id) = tables.mappings.at(address).map(CowMapping::id) else { return Ok(()) };
-        if Whole::new(self, &mut tables, id).make_exclusive().is_err() {
-            // The process has no mapping left at all, but for those kept for this.
-            self.release_spare();
-            Whole::new(self, &mut tables, id).make_exclusive()?;
-        }
-        // No other thread has a slot now, because all share the gate for it.
-        act(&tables, tables.mappings.get(id))
-    }
+/// Leaves a hole that could not be populated to the kernel: it may have memory for it now, or it tells the thread
+/// in its own way that it has none. Whether there was one. From then on the folio counts as dirty.
+fn leave_hole(group: &ForkGroup, address: usize, blocked: &SignalsBlocked) -> bool {
+    let tables = group.gate.share(blocked);
+    let Tables { mappings, frames } = &*tables;
+    let Some(mapping) = mappings.at(address) else { return false };
+    let guard = &SlotGuard::claim(&group.slots, mappings, mapping.slot_at(address), blocked);
+    let at = At { group, guard, mapping, frames };
+    at.entry().slot == Slot::Unready(Lack::Page) && at.let_kernel_populate().is_ok()
 }

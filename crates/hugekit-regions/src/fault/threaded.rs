@@ -326,7 +326,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::cow::{ForkGroup, Opened, usual_granule};
+    use crate::cow::{Descriptor, First, ForkGroup, usual_granule};
     use crate::pool::{Backing, Pool};
 
     #[test]
@@ -334,14 +334,14 @@ mod tests {
         let len = 1 << 20;
         let pool = Pool::builder(len).backing(Backing::Base).scrub_threads(0).build().unwrap();
         pool.region(len).unwrap().fill(7);
-        let Ok(opened) = Opened::for_clearing(Backing::Base, Some(1)) else {
+        let Ok(descriptor) = Descriptor::for_clearing(Backing::Base, Some(1)) else {
             return; // Who may not serve faults of system calls has no such threads.
         };
         // SAFETY: the group watches it before any thread accesses it.
         let (mapped, contents) = unsafe { pool.hand_out_unready(len, None, None) }.unwrap();
         let start = mapped.mapping().start();
-        let served = ForkGroup::new(&pool, len, usual_granule(&pool), opened, None).unwrap();
-        let region = served.take_in(mapped, Some(&contents)).unwrap();
+        let served = ForkGroup::new(&pool, len, usual_granule(&pool), descriptor, None).unwrap();
+        let region = First::join(&served, mapped, Some(&contents)).unwrap();
         let bell = Bell::new(served.descriptor(), 1).unwrap();
         thread::scope(|scope| {
             let dies = scope.spawn(|| {

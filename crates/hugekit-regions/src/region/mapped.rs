@@ -9,7 +9,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
-use crate::cow::{Apart, CowHandle, ForkError, ForkGroup, ForkMaker, Terms, Turn};
+use crate::cow::{Apart, CowHandle, First, ForkError, ForkGroup, ForkMaker, Terms, Turn};
 use crate::fault::Serving;
 use crate::pool::{Content, FaultError, Mapped, Pool, Size};
 use hugekit_bulk::ClearError;
@@ -201,7 +201,7 @@ impl RegionMemory {
             }
             Holds::Grouped(region) if !region.group.is_shared() => {
                 give();
-                region.show_through_file(self.mapped_len, self.pool.threads());
+                region.bulk().show_through_file(self.mapped_len, self.pool.threads());
                 Ok(region.file_offset())
             }
             Holds::Grouped(_) | Holds::Nothing => Err(RegionError::Forks),
@@ -249,7 +249,7 @@ impl RegionMemory {
         headroom::check()?;
         let range = self.within(range)?;
         match &*self.holds() {
-            Holds::Grouped(region) => Ok(region.prefault(range, options)?),
+            Holds::Grouped(region) => Ok(region.bulk().prefault(range, options)?),
             _ => Ok(self.populate_plain(range, options)?),
         }
     }
@@ -280,7 +280,7 @@ impl RegionMemory {
         headroom::check()?;
         let range = self.within(range)?;
         if let Holds::Grouped(region) = &*self.holds() {
-            region.own(range, self.pool.threads())?;
+            region.bulk().own(range, self.pool.threads())?;
         }
         Ok(())
     }
@@ -294,7 +294,7 @@ impl RegionMemory {
             Holds::Grouped(region) => {
                 // Of pinned memory, a device may write what would be cleared later.
                 let at_once = self.has_pins_in(&range);
-                region.release(range, at_once).map_err(RegionError::Copy)?;
+                region.bulk().release(range, at_once).map_err(RegionError::Copy)?;
             }
             Holds::Plain(mapped) => self.pool.clear_in_use(mapped.extent(), range)?,
             Holds::Nothing => {}
@@ -437,7 +437,7 @@ impl RegionMemory {
     fn found_group(&self, holds: &mut Holds, terms: Terms) -> Result<Arc<ForkGroup>, ForkError> {
         let group = ForkGroup::create(&self.pool, self.mapped_len, terms)?;
         if let Holds::Grouped(region) = holds {
-            if let Err(error) = region.supply(0..self.mapped_len, self.pool.threads()) {
+            if let Err(error) = region.bulk().supply(0..self.mapped_len, self.pool.threads()) {
                 group.end();
                 return Err(ForkError::NotReady(error));
             }
@@ -447,7 +447,7 @@ impl RegionMemory {
             Holds::Grouped(region) => region.become_plain(),
             Holds::Nothing => unreachable!("a region that is being dropped is not forked"),
         };
-        match group.take_in(mapped, None) {
+        match First::join(&group, mapped, None) {
             Ok(region) => *holds = Holds::Grouped(region),
             Err((mapped, error)) => {
                 *holds = Holds::Plain(mapped);
@@ -476,7 +476,7 @@ impl RegionMemory {
         let range = self.within(range)?;
         let holds = self.holds();
         if let Holds::Grouped(region) = &*holds {
-            region.own(range.clone(), Threads::One)?;
+            region.bulk().own(range.clone(), Threads::One)?;
         }
         self.pins.lock().unwrap_or_else(PoisonError::into_inner).push(range);
         Ok(())

@@ -1,0 +1,200 @@
+//! A region's mapping in its group: looked at, cut, and left.
+//!
+//! The thread that cuts or leaves has the gate alone: no fault is served meanwhile.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use super::ForkError;
+use super::bulk::Bulk;
+use super::error::kernel;
+use super::exclusive::leave_to_kernel;
+use super::frames::GivenUp;
+use super::group::ForkGroup;
+use super::mapping::CowMapping;
+use super::sharing::Sharing;
+use super::tables::Tables;
+use crate::fault::Registration;
+use crate::pool::Mapped;
+use hugekit_sys::error_chain;
+use hugekit_sys::headroom;
+use hugekit_sys::thread::without_signals;
+
+/// A region's mapping in its group.
+#[derive(Debug)]
+pub(crate) struct CowHandle {
+    pub(crate) group: Arc<ForkGroup>,
+    /// Its address.
+    pub(crate) start: usize,
+    registration: Option<Registration>,
+    /// Whether the group has not been left yet.
+    is_member: bool,
+}
+
+impl Drop for CowHandle {
+    fn drop(&mut self) {
+        if !self.is_member {
+            return;
+        }
+        let _lent = headroom::lend();
+        if !self.is_ours() {
+            return self.group.forget_handlers();
+        }
+        if let Err(error) = self.leave_group(false) {
+            hugekit_sys::events::error!("folios are lost: {}", error_chain(&error));
+        }
+    }
+}
+
+impl CowHandle {
+    /// That of a mapping that the group has.
+    pub(super) fn new(
+        group: Arc<ForkGroup>,
+        start: usize,
+        registration: Option<Registration>,
+    ) -> Self {
+        Self { group, start, registration, is_member: true }
+    }
+
+    /// Whether this is the process that has the region.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.group.pool.memory().is_ours()
+    }
+
+    /// Its slots, many at a time.
+    pub(crate) fn bulk(&self) -> Bulk<'_> {
+        Bulk(self)
+    }
+
+    pub(crate) fn granule_bytes(&self) -> usize {
+        self.group.granule_bytes
+    }
+
+    pub(crate) fn mapped_len(&self) -> usize {
+        self.look(|_, mapping| mapping.mapping.len())
+    }
+
+    /// Where in the pool's file a region begins that was never shared.
+    pub(crate) fn file_offset(&self) -> u64 {
+        self.look(|tables, mapping| tables.frames.offset(mapping.entry(0).frame))
+    }
+
+    /// Leaves a group that has no other region and never had one, with its addresses mapped. All of it is ready.
+    pub(crate) fn become_plain(mut self) -> Mapped {
+        self.is_member = false;
+        let group = Arc::clone(&self.group);
+        // If the kernel does not let go of it, no other group can watch it.
+        let _ = without_signals(|blocked| leave_to_kernel(&group, blocked));
+        group.end();
+        drop(self.registration.take());
+        let removed = without_signals(|blocked| {
+            let mut tables = group.gate.alone(blocked);
+            let id = tables.mappings.of_region(self.start).id();
+            group.count_vmas(tables.mappings.get(id), 0);
+            tables.mappings.remove(id)
+        });
+        let (first, page_size) = (removed.reserved_frame(0), group.pool.page_size());
+        let first = without_signals(|blocked| group.gate.share(blocked).frames.offset(first));
+        let first = first as usize / page_size;
+        let folios = first..first + removed.mapping.len() / page_size;
+        Mapped::of_parts(group.folios.withdraw(&folios), removed.into_mapping())
+    }
+
+    /// Looks at the tables, while faults may change them slot by slot.
+    pub(super) fn look<R>(&self, look: impl FnOnce(&Tables, &CowMapping) -> R) -> R {
+        without_signals(|blocked| {
+            let tables = self.group.gate.share(blocked);
+            look(&tables, tables.mappings.of_region(self.start))
+        })
+    }
+
+    /// Bytes that other regions show, too.
+    pub(crate) fn count_shared(&self) -> usize {
+        self.look(|tables, mapping| {
+            let is_shared = |&slot: &usize| mapping.is_shared(slot);
+            let slots = (0..mapping.slots()).filter(is_shared);
+            slots.map(|slot| tables.frames.len_of(slot)).sum()
+        })
+    }
+
+    /// Leaves the group: no thread uses the region's addresses any more. What only it had goes back to the
+    /// pool, or to the kernel if that is to be.
+    pub(crate) fn leave(mut self, to_kernel: bool) -> Result<(), ForkError> {
+        self.leave_group(to_kernel)
+    }
+
+    fn leave_group(&mut self, to_kernel: bool) -> Result<(), ForkError> {
+        self.is_member = false;
+        // No thread is serving one of its faults any more when this is done, and none may wait for the gate.
+        drop(self.registration.take());
+        let mut given_up = GivenUp::new();
+        let (_mapping, is_last) = without_signals(|blocked| {
+            let mut tables = self.group.gate.alone(blocked);
+            let id = tables.mappings.of_region(self.start).id();
+            // SAFETY: its own addresses, which no thread uses any more. In the gate, because no thread may change
+            // anything at these addresses once they may be another region's.
+            unsafe { tables.mappings.get_mut(id).mapping.unmap() }
+                .or_else(|_| {
+                    // It may lie between others in one mapping, which takes one more to cut.
+                    self.group.sharing().into_iter().for_each(Sharing::release_spare);
+                    // SAFETY: the region's own addresses still, which no thread uses any more.
+                    unsafe { tables.mappings.get_mut(id).mapping.unmap() }
+                })
+                .map_err(|errno| kernel("munmap", errno))?;
+            let slots = tables.mappings.get(id).slots();
+            tables.give_up(id, 0..slots, to_kernel);
+            tables.frames.take_given_up(&mut given_up);
+            let mapping = tables.mappings.remove(id);
+            self.group.count_vmas(&mapping, 0);
+            tables.check();
+            Ok::<_, ForkError>((mapping, tables.mappings.present() == 0))
+        })?;
+        if is_last {
+            self.group.end();
+        }
+        self.group.return_given_up(given_up)
+    }
+
+    /// Cuts the region to the folios that its first `bytes` lie on, and to their granules if the group has other
+    /// regions; how many bytes these are. No thread uses the addresses behind them any more.
+    pub(crate) fn truncate(&self, bytes: usize) -> Result<usize, ForkError> {
+        let group = &*self.group;
+        let (is_alone, len) =
+            self.look(|tables, mapping| (tables.mappings.present() == 1, mapping.mapping.len()));
+        let folio = group.pool.page_size();
+        let unit = if is_alone { folio } else { group.granule_bytes.max(folio) };
+        let kept = bytes.next_multiple_of(unit).min(len);
+        let slots = kept.div_ceil(group.granule_bytes);
+        if let Some(registration) = &self.registration {
+            registration.serve_only(kept);
+        }
+        let mut given_up = GivenUp::new();
+        without_signals(|blocked| {
+            let mut tables = group.gate.alone(blocked);
+            let mapping = tables.mappings.of_region(self.start);
+            let (id, all) = (mapping.id(), mapping.slots());
+            if kept == len {
+                return Ok(());
+            }
+            // SAFETY: its own addresses, which no thread uses any more.
+            if let Err(errno) = unsafe { tables.mappings.get_mut(id).mapping.unmap_from(kept) } {
+                // Its tail is served again.
+                self.registration.iter().for_each(|registration| registration.serve_only(len));
+                return Err(kernel("munmap", errno));
+            }
+            tables.give_up(id, slots..all, false);
+            if is_alone {
+                let last = tables.mappings.get(id).entry(slots - 1).frame;
+                tables.frames.truncate(kept, last);
+            }
+            tables.frames.take_given_up(&mut given_up);
+            let mapping = tables.mappings.get_mut(id);
+            mapping.table.truncate(slots);
+            mapping.end_epoch();
+            tables.check();
+            Ok::<_, ForkError>(())
+        })?;
+        group.return_given_up(given_up)?;
+        Ok(kept)
+    }
+}
