@@ -9,7 +9,7 @@ use std::ptr::{slice_from_raw_parts_mut, without_provenance_mut};
 
 use hugekit::fault::FaultMode;
 use hugekit::pool::Backing;
-use hugekit::{HUGE_PAGE_BYTES as HUGE, Pool, Region, SharedRegion, Snapshot};
+use hugekit::{HUGE_PAGE_BYTES as HUGE, Pool, SharedRegion, Snapshot};
 use hugekit_testing::alias::alias_of;
 use hugekit_testing::aligned::aligned;
 use hugekit_testing::backings::{Check, builder, is_zero, trials_on, unless_lacking};
@@ -179,12 +179,10 @@ fn collapse_of_a_registered_region_leaves_the_device_its_pages(backing: Backing)
 /// Of memory that is cleared at its first touch, too, from which a release would take the pages away.
 fn release_of_a_pinned_region_leaves_the_device_its_pages(backing: Backing) {
     let pool = soiled(backing, LEN / backing.page_size());
-    let untouched =
-        FAULT_MODES.map(|fault_mode| move |pool: &Pool| at_fault(pool, LEN, fault_mode));
-    let regions: [&dyn Fn(&Pool) -> Region; 3] =
-        [&|pool| pool.region(LEN).unwrap(), &untouched[0], &untouched[1]];
-    for region in regions {
-        let region = region(&pool).share();
+    let plain = || pool.region(LEN).unwrap();
+    let untouched = |fault_mode| at_fault(&pool, LEN, fault_mode);
+    for fault_mode in [None, Some(FAULT_MODES[0]), Some(FAULT_MODES[1])] {
+        let region = fault_mode.map_or_else(plain, untouched).share();
         region.write_at(0, &[1; LEN]).unwrap();
         let _pinned = region.pin(0..LEN).unwrap();
         let mut device = Device::of(&region);
