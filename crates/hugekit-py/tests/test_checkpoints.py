@@ -1,5 +1,6 @@
 """Checkpoints of arrays: what is read again is what was there, and what cannot be is refused before anything changes."""
 
+import itertools
 import json
 import mmap
 import os
@@ -220,10 +221,12 @@ def test_other_arrays_are_saved_in_full_and_why(tmp_path):
     tree = {"a": np.ones(2 * MIB), "b": np.ones(3, "i4"), "steps": 0}
     saver = hugekit.Checkpointer(lambda: tree)
 
-    def reason():
-        saved = saver.save(tmp_path / "file")
+    numbers = itertools.count()
+
+    def reason(full=False):
+        saved = saver.save(tmp_path / str(next(numbers)), full=full)
         assert saved.is_full == (saved.reason is not None)
-        assert not saved.is_full or equal(hugekit.load_checkpoint(tmp_path / "file"), tree)
+        assert not saved.is_full or equal(hugekit.load_checkpoint(saved.path), tree)
         return saved.reason
 
     assert reason() == "it is the first one" and reason() is None
@@ -239,7 +242,7 @@ def test_other_arrays_are_saved_in_full_and_why(tmp_path):
     assert reason() == "a lies elsewhere" and reason() is None
     tree["text"] = "x" * 10_000
     assert "outgrown" in reason() and reason() is None
-    assert saver.save(tmp_path / "file", full=True).reason == "full=True" and reason() is None
+    assert reason(full=True) == "full=True" and reason() is None
 
 
 def test_a_save_that_failed_is_followed_by_a_full_one(tmp_path):

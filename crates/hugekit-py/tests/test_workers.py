@@ -64,7 +64,7 @@ def child():
         assert (moment.to_numpy() == was).all()
     assert saver.save("child").is_full
     saved[:5] = 1
-    assert not saver.save("child", wait=False).wait().is_full
+    assert not saver.save("child.1", wait=False).wait().is_full
     hugekit.copy(copied, copied.copy(), threads=2)
     other = hugekit.fork(array)
     other[:] = 3

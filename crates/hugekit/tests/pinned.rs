@@ -13,6 +13,7 @@ use hugekit::{HUGE_PAGE_BYTES as HUGE, Pool, SharedRegion, Snapshot};
 use hugekit_testing::alias::alias_of;
 use hugekit_testing::aligned::aligned;
 use hugekit_testing::backings::{Check, builder, is_zero, trials_on, unless_lacking};
+use hugekit_testing::permitted::lacking_for_threads;
 use hugekit_testing::served::{at_fault, soiled};
 use hugekit_testing::uring::Ring;
 use libtest_mimic::{Arguments, Trial};
@@ -175,16 +176,21 @@ fn collapse_of_a_registered_region_leaves_the_device_its_pages(backing: Backing)
     }
 }
 
+/// Of memory that is cleared at its first touch, too, from which a release would take the pages away.
 fn release_of_a_pinned_region_leaves_the_device_its_pages(backing: Backing) {
-    for fork in [false, true] {
-        let (_pool, region) = filled(backing, 2);
+    let pool = soiled(backing, LEN / backing.page_size());
+    let plain = || pool.region(LEN).unwrap();
+    let untouched = |fault_mode| at_fault(&pool, LEN, fault_mode);
+    for fault_mode in [None, Some(FAULT_MODES[0]), Some(FAULT_MODES[1])] {
+        let region = fault_mode.map_or_else(plain, untouched).share();
+        region.write_at(0, &[1; LEN]).unwrap();
         let _pinned = region.pin(0..LEN).unwrap();
         let mut device = Device::of(&region);
-        drop(fork.then(|| region.fork().unwrap()));
         region.release(0..LEN).unwrap();
         assert!(is_zero(&device.load(AT)));
         device.store(AT, 2);
         assert!(is_all(&bytes_at(&region, AT, PAGE), 2));
+        device.ring.unregister().unwrap();
     }
 }
 
@@ -229,20 +235,29 @@ const CHECKS: &[Check] = hugekit_testing::checks![
     region_that_ends_while_it_is_registered_is_still_the_devices,
 ];
 
-/// Why this process can register no buffers of a region's length.
+/// Rings at the same time: some more than tests, because the kernel ends a ring after its descriptor is closed.
+const RINGS: usize = 8;
+const THREADS: usize = 4;
+
+/// Why this process can register no buffers of a region's length on several rings. The kernel counts those of a user.
 fn lacking() -> Option<String> {
     let mut bytes = vec![0; LEN];
-    let registered = Ring::new().and_then(|ring| ring.register(&[&raw mut *bytes]));
-    registered.err().map(|error| format!("no buffers can be registered with io_uring: {error}"))
+    let buffer = &raw mut *bytes;
+    let register = |_| Ring::new().and_then(|ring| ring.register(&[buffer]).map(|()| ring));
+    let rings: Result<Vec<Ring>, _> = (0..RINGS).map(register).collect();
+    let remedy = "remedy: run it as root, or with ulimit -l unlimited";
+    rings.err().map(|error| format!("io_uring registers no buffers: {error} ({remedy})"))
 }
 
 fn main() {
-    let lacking = lacking();
+    let lacking = lacking_for_threads().or_else(lacking);
     let mut trials: Vec<Trial> = Vec::new();
     for backing in [Backing::Base, Backing::Thp, Backing::Hugetlb2M] {
         let on_backing = trials_on(backing, 3 * LEN / backing.page_size(), CHECKS);
         trials
             .extend(on_backing.into_iter().map(|trial| unless_lacking(trial, lacking.as_deref())));
     }
-    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+    let arguments = Arguments::from_args();
+    let threads = arguments.test_threads.unwrap_or(THREADS).min(THREADS);
+    libtest_mimic::run(&Arguments { test_threads: Some(threads), ..arguments }, trials).exit();
 }

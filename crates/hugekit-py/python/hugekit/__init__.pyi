@@ -190,7 +190,8 @@ class Checkpointer:
         process is killed before, an existing file stays. If an earlier save is not complete, the call waits for it.
 
         Args:
-            path: of the file; an existing one is replaced.
+            path: of the file; an existing one is replaced. If the changes would need that one, the new file is full. So
+                one path for all saves is safe; with a new path for each save, files are smaller.
             full: save all bytes instead of the changes, so that older files are not needed.
             wait: wait until the file is complete. If false, a thread writes it, and the call returns a :class:`Saving`.
             fsync: the save is complete only when the file and its name are on their device.
