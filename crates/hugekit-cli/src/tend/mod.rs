@@ -66,7 +66,7 @@ pub(crate) struct Tend {
     #[arg(long, value_name = "PERCENT", default_value_t = 90, value_parser = clap::value_parser!(u8).range(1..=100))]
     density: u8,
     /// The most CPU time to use, in percent of one CPU. While a process waits longer for CPUs
-    /// because of the tender, it is 20 at most.
+    /// because of the tender, it is 5 at most.
     #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u8).range(1..=100))]
     cpu: u8,
     /// The most memory to collapse per second.
