@@ -82,17 +82,21 @@ pub(crate) struct Tend {
 
 impl Tend {
     pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
-        // Before a program is started: it waits for children by itself.
-        let cost = ForkCost::measure().ok();
-        let (tend, builder) = (self.clone(), self.builder(cost));
+        let tend = self.clone();
         if !self.command.is_empty() {
+            // Before the program is started: it waits for children by itself.
+            let cost = ForkCost::measure().ok();
+            let builder = self.builder(cost);
             return program::run(&self.command, move |pid, stop| {
                 tend.tend(builder, cost, Some(pid), stop).inspect_err(|error| {
                     text::say(&format!("note: tending has stopped: {error:#}"));
                 })
             });
         }
+        // Before forks are measured, which takes a second on busy CPUs.
         let signals = Signals::block(&[SIGTERM, SIGINT, SIGHUP])?;
+        let cost = ForkCost::measure().ok();
+        let builder = self.builder(cost);
         let work = move |stop: &AtomicBool| {
             if tend.once {
                 tend.once(builder, cost, stop)
