@@ -728,7 +728,7 @@ typedef struct hugekit_tend_options {
     // Collapse a 2 MiB range only if at least this percentage of its pages is populated. The other
     // pages are filled with zeroes. 0: 90.
     uint32_t density_percent;
-    // The most CPU time to use, in percent of one CPU. 0: 20.
+    // The most CPU time to use, in percent of one CPU. 0: 100.
     uint32_t cpu_percent;
     // Zero. Anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
     uint32_t reserved;

@@ -42,7 +42,7 @@ pub struct hugekit_tend_options {
     /// Collapse a 2 MiB range only if at least this percentage of its pages is populated. The other
     /// pages are filled with zeroes. 0: 90.
     pub density_percent: u32,
-    /// The most CPU time to use, in percent of one CPU. 0: 20.
+    /// The most CPU time to use, in percent of one CPU. 0: 100.
     pub cpu_percent: u32,
     /// Zero. Anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
     pub reserved: u32,
@@ -211,7 +211,7 @@ fn builder(options: &hugekit_tend_options) -> Answer<Builder> {
     let mut builder = Tender::builder()
         .process(pid)
         .density(share("density_percent", options.density_percent, 90)?)
-        .cpu_share(share("cpu_percent", options.cpu_percent, 20)?);
+        .cpu_share(share("cpu_percent", options.cpu_percent, 100)?);
     if options.bytes_per_second > 0 {
         builder = builder.bytes_per_second(options.bytes_per_second);
     }

@@ -85,7 +85,7 @@ impl Tender {
 #[pymethods]
 impl Tender {
     #[new]
-    #[pyo3(signature = (pid=None, *, density=0.9, cpu_share=0.2, bytes_per_second=1 << 30, keep_free=256 << 20))]
+    #[pyo3(signature = (pid=None, *, density=0.9, cpu_share=1.0, bytes_per_second=1 << 30, keep_free=256 << 20))]
     fn new(
         pid: Option<i32>,
         density: f64,

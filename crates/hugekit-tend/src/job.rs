@@ -13,8 +13,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// A thread that was on no CPU for so long waits for something. A pass rests in much shorter pieces.
-const STUCK_AFTER: Duration = Duration::from_secs(1);
+/// A thread that was on no CPU for so long waits for the process. A pass rests in much shorter pieces.
+/// A collapse waits until a thread of the kernel has run on each CPU: on busy ones for up to 2.4 s.
+const STUCK_AFTER: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
 pub(crate) struct Job<T> {

@@ -4,6 +4,10 @@
 //! whose host has no memory behind that page yet, the copy waits for the host: 5 ms instead of 0.5 ms, in which page
 //! faults of the process wait. So the tender first writes to a huge page of its own and frees it. The kernel
 //! allocates the page next that was freed last on the same CPU.
+//!
+//! It is allocated by a collapse, not by a page fault. Each collapse first has every CPU empty its lists of new pages,
+//! which on busy CPUs takes up to 0.5 s. The collapse of the tender's own memory does this outside of the process's
+//! locks, and the next collapse finds little to empty.
 
 use hugekit::HUGE_PAGE_BYTES;
 

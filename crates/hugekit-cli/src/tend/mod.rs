@@ -66,7 +66,7 @@ pub(crate) struct Tend {
     #[arg(long, value_name = "PERCENT", default_value_t = 90, value_parser = clap::value_parser!(u8).range(1..=100))]
     density: u8,
     /// The most CPU time to use, in percent of one CPU. While a process waits longer for CPUs
-    /// because of the tender, it is 20 at most.
+    /// because of the tender, it is 5 at most.
     #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u8).range(1..=100))]
     cpu: u8,
     /// The most memory to collapse per second.
@@ -82,17 +82,21 @@ pub(crate) struct Tend {
 
 impl Tend {
     pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
-        // Before a program is started: it waits for children by itself.
-        let cost = ForkCost::measure().ok();
-        let (tend, builder) = (self.clone(), self.builder(cost));
+        let tend = self.clone();
         if !self.command.is_empty() {
+            // Before the program is started: it waits for children by itself.
+            let cost = ForkCost::measure().ok();
+            let builder = self.builder(cost);
             return program::run(&self.command, move |pid, stop| {
                 tend.tend(builder, cost, Some(pid), stop).inspect_err(|error| {
                     text::say(&format!("note: tending has stopped: {error:#}"));
                 })
             });
         }
+        // Before forks are measured, which takes a second on busy CPUs.
         let signals = Signals::block(&[SIGTERM, SIGINT, SIGHUP])?;
+        let cost = ForkCost::measure().ok();
+        let builder = self.builder(cost);
         let work = move |stop: &AtomicBool| {
             if tend.once {
                 tend.once(builder, cost, stop)

@@ -311,7 +311,7 @@ class Tender:
         pid: int | None = None,
         *,
         density: float = 0.9,
-        cpu_share: float = 0.2,
+        cpu_share: float = 1.0,
         bytes_per_second: int = 1073741824,
         keep_free: int = 268435456,
     ) -> Tender: ...

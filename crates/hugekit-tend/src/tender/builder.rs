@@ -29,7 +29,7 @@ impl Builder {
     }
 
     /// The most CPU time for collapses, as a share of one CPU. By default 1. If threads of the process wait longer for
-    /// CPUs while the tender works, the tender uses at most 0.2.
+    /// CPUs while the tender works, the tender uses at most 0.05.
     pub fn cpu_share(mut self, share: f64) -> Self {
         self.settings.cpu_share = share;
         self

@@ -85,8 +85,8 @@ impl Tender {
     /// one: what it shares with its parent is not to be copied.
     ///
     /// # Errors
-    /// Why it cannot be tended. After [`TendError::Stuck`], which comes after a second at most, it
-    /// is tended as soon as the kernel answers.
+    /// Why it cannot be tended. After [`TendError::Stuck`], which comes after three seconds at most,
+    /// it is tended as soon as the kernel answers.
     pub fn add(&mut self, pid: i32) -> Result<(), TendError> {
         let mut answer = self.try_add(pid);
         while answer.is_none() {
@@ -134,7 +134,7 @@ impl Tender {
     }
 
     /// One pass over each process, whether one is due or not. `stop` ends it within half a second,
-    /// and a process that keeps the kernel waiting delays it by a second: its report then says
+    /// and a process that keeps the kernel waiting delays it by three seconds: its report then says
     /// [`Hindrance::Stuck`].
     ///
     /// # Errors
