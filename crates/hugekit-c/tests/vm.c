@@ -18,7 +18,7 @@ static void arguments_are_looked_at(int32_t pid, const char *api)
     CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_vm_checkpoint(pid, api, "x", &options, NULL), "paused");
     CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_vm_checkpoint(pid, NULL, "x", NULL, NULL), "api");
     CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_vm_checkpoint(pid, api, NULL, NULL, NULL), "output");
-    CHECK_REFUSED(HUGEKIT_STATUS_SYSTEM, hugekit_vm_checkpoint(pid, "/nonexistent", "x", NULL, NULL), "connect");
+    CHECK_REFUSED(HUGEKIT_STATUS_SYSTEM, hugekit_vm_checkpoint(pid, "/nonexistent", "x", NULL, NULL), "connect to /nonexistent");
     CHECK(hugekit_last_errno() != 0);
 
     hugekit_vm_child child = {.api = "/nonexistent/api"};

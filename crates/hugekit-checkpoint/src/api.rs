@@ -42,7 +42,10 @@ impl Api {
         match peer() {
             Ok(found) if found == pid => Ok(()),
             Ok(found) => Err(CheckpointError::OtherVmm { pid, found }),
-            Err(source) => Err(CheckpointError::Api { request: "connect".to_owned(), source }),
+            Err(source) => {
+                let request = format!("connect to {}", self.socket.display());
+                Err(CheckpointError::Api { request, source })
+            }
         }
     }
 

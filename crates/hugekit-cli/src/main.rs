@@ -38,13 +38,15 @@ use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 use usage::{Remedied, UsageError};
 
-/// A huge-page memory engine: examine and measure a machine, and run programs on huge pages.
+/// Manage huge-page memory: examine a machine, and run programs on huge pages.
 #[derive(Debug, Parser)]
 #[command(
     name = "hugekit",
     version,
     arg_required_else_help = true,
-    after_help = "Example: hugekit doctor"
+    // A terminal of 24 lines shows all of it.
+    help_template = "{about}\n{usage-heading} {usage}\n\n{subcommands}{after-help}",
+    after_help = "Begin with `hugekit doctor`, then see a gain: `hugekit demo snapshot`."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -143,4 +145,26 @@ fn listen_to_the_library(is_daemon: bool) {
         .with_target(false)
         .without_time()
         .init();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn demo_without_a_task_prints_the_tasks() {
+        let said = Cli::try_parse_from(["hugekit", "demo"]).unwrap_err().to_string();
+        assert!(said.contains("[possible values: memory, fork, snapshot, restore]"), "{said}");
+    }
+
+    #[test]
+    fn help_fits_a_terminal_of_24_lines_and_80_columns() {
+        let help = Cli::command().term_width(text::COLUMNS).render_help().to_string();
+        let lines: Vec<_> = help.trim_end().lines().collect();
+        assert!(lines.len() < 24, "{} lines, and one for the prompt:\n{help}", lines.len());
+        assert!(lines.iter().all(|line| line.chars().count() <= text::COLUMNS), "{help}");
+        let commands = lines.iter().filter(|line| line.starts_with("  ")).count();
+        // And `help`. A command with two lines would be counted twice.
+        assert_eq!(commands, Cli::command().get_subcommands().count() + 1, "{help}");
+    }
 }

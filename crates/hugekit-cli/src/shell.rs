@@ -27,7 +27,7 @@ impl Completions {
     }
 }
 
-/// Write manual pages, one for the command and one for each subcommand.
+/// Write the manual pages of all commands.
 #[derive(Debug, Args)]
 #[command(after_help = "Example: hugekit man --dir ~/.local/share/man/man1")]
 pub(crate) struct Man {

@@ -105,7 +105,7 @@ fn an_unknown_id_says_where_it_was_looked_for() {
         .args(["lab", "--show", "2026"])
         .assert()
         .code(1)
-        .stderr(contains("no record '2026' among the 0").and(contains("--list")));
+        .stderr(contains("no record is kept in ").and(contains("run `hugekit lab`")));
 }
 
 /// The verdict on each claim whose line has these words.

@@ -133,7 +133,7 @@ pub enum Unfit {
     },
 }
 
-const START: &str = "start one, such as: hugekit broker --unit 1G --ready 2";
+const START: &str = "start one: hugekit broker; for leases: hugekit broker --unit 1GiB --ready 2";
 const START_AS_ROOT: &str = "start a broker as root or as this user";
 const SEE_STATUS: &str = "see whether the broker runs: hugekit broker status";
 

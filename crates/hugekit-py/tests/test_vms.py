@@ -70,6 +70,6 @@ def test_wrong_arguments_are_refused(tmp_path):
         hugekit.checkpoint_vm(os.getpid(), tmp_path / "none", tmp_path / "saved", previous="full")
     with pytest.raises((ValueError, TypeError, KeyError)):
         hugekit.fork_vm(os.getpid(), tmp_path / "none", [{"api": "x"}])
-    with pytest.raises(FileNotFoundError, match="connect"):
+    with pytest.raises(FileNotFoundError, match="connect to "):
         hugekit.checkpoint_vm(os.getpid(), tmp_path / "none", tmp_path / "saved")
     assert not list(tmp_path.iterdir())

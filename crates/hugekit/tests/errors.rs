@@ -147,7 +147,7 @@ fn no_error_prints_its_source() {
 #[test]
 fn chain_prints_every_source_once() {
     let error = SnapshotError::Fork(ForkError::Pool(pool()));
-    let chain = format!("no room for the fork's copies: mmap failed: {}", answer());
+    let chain = format!("no room for the copies that writers make: mmap failed: {}", answer());
     assert_eq!(error_chain(&error).to_string(), chain);
 }
 

@@ -17,7 +17,7 @@ use crate::log;
 use crate::socket;
 use crate::usage::Remedied;
 
-/// Keep memory populated, and lease it to programs on request. Hold images of memory for them.
+/// Keep memory populated for leases, and hold images of memory.
 ///
 /// Runs in the foreground until SIGTERM, SIGINT or SIGHUP. Programs keep their leases after that.
 /// As root it serves all users, otherwise only its own. Programs request leases by `hugekit lease`.

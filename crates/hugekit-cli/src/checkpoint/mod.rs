@@ -13,7 +13,7 @@ use crate::running_vm::RunningVm;
 use crate::text::write_out;
 use crate::usage::Remedied;
 
-/// Save a running Firecracker VM: paused for milliseconds, copied while it runs.
+/// Save a running Firecracker VM: paused for milliseconds.
 ///
 /// The VM must have been restored by `hugekit pager`, and the pager must have left the VM ("left to
 /// the kernel"). Its memory is protected in the pause, and copied while the VM runs. A write of the

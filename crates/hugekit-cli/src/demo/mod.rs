@@ -23,7 +23,7 @@ const USUAL_OF_VM: usize = 64 * MIB;
 /// The ways take turns, and every result is checked. Needs neither root nor reserved huge pages.
 /// `hugekit lab` measures the same more carefully.
 #[derive(Debug, Args)]
-#[command(after_help = "Example: hugekit demo snapshot")]
+#[command(arg_required_else_help = true, after_help = "Example: hugekit demo snapshot")]
 pub(crate) struct Demo {
     /// The task
     which: Which,

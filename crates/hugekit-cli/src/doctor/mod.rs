@@ -7,7 +7,7 @@ use hugekit_machine::Root;
 
 use crate::settings;
 
-/// Print what this machine supports, and a remedy for everything else.
+/// Print what this machine supports, and a remedy for the rest.
 ///
 /// Verdicts: "ok"; "note", worth knowing; "limited", works in part; "missing"; "unknown", with the
 /// reason. Remedies are commands for root. Changes nothing, except that settings left behind by a

@@ -17,7 +17,7 @@ use crate::usage::{Remedied, UsageError};
 const NUMBER: &str = "{}";
 const API: &str = "{api}";
 
-/// Start children from a running Firecracker VM: paused for milliseconds, without a file.
+/// Start children from a running Firecracker VM, without a file.
 ///
 /// COMMAND is started once for each child. In its arguments, `{}` is the number of the child, from 1
 /// on, and `{api}` is the socket of its API. Its input and output are empty, unless COMMAND is a

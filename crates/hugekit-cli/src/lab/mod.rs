@@ -26,8 +26,9 @@ use crate::settings;
 use crate::text::{say, write_out};
 use crate::usage::UsageError;
 
-/// Measure this machine, and compare with published figures or earlier runs.
+/// Measure this machine, and compare with published figures.
 ///
+/// Each run is kept as a record, and records can be compared: --list, --show and --compare.
 /// Needs neither root nor reserved huge pages. Changes no setting of the machine without --setup.
 #[derive(Debug, Args)]
 #[command(after_help = "Example: hugekit lab snapshot --memory 1GiB")]
@@ -41,7 +42,7 @@ pub(crate) struct Lab {
     /// Print all tables, not only results and warnings; default if experiments are named
     #[arg(long)]
     tables: bool,
-    /// End within 15 s per experiment
+    /// Aim at 15 s per experiment; a busy machine needs longer
     #[arg(long)]
     quick: bool,
     /// Bytes of memory to measure on, such as 4GiB

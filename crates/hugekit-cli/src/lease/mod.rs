@@ -25,7 +25,9 @@ use crate::socket;
 use crate::text::say;
 use crate::usage::{Remedied, UsageError};
 
-/// Start a program with memory that is already populated, or make a file of such memory.
+/// Start a program with memory that is already populated
+///
+/// With --path it makes a file of such memory instead.
 ///
 /// In the program's arguments, `{}` becomes the path of the memory (/proc/self/fd/N), and `{fd}`
 /// only the number N. The memory comes from `hugekit broker`. If no broker listens, this command

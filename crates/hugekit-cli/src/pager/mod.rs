@@ -18,9 +18,9 @@ use crate::signals;
 use crate::socket;
 use crate::usage::Remedied;
 
-/// Supply the memory of restored Firecracker VMs: 2 MiB for each page fault, and huge pages.
+/// Supply the memory of restored Firecracker VMs on huge pages.
 ///
-/// Start the pager, and then restore VMs with the `mem_backend` `{"backend_type": "Uffd",
+/// The pager supplies 2 MiB for each page fault. Start the pager, and then restore VMs with the `mem_backend` `{"backend_type": "Uffd",
 /// "backend_path": SOCKET}`. One pager serves all VMs that are restored from one memory file, on
 /// base pages and on 2 MiB pages of hugetlbfs. When all memory of a VM is there, the pager puts it
 /// on huge pages, and the VM needs the pager no more. The first restore records which memory the VM

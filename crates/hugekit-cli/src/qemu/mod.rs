@@ -22,7 +22,7 @@ use crate::text::say;
 use leases::{Leased, Lessors};
 use memory::GuestMemory;
 
-/// Start QEMU with the arguments of another program, on memory that is already populated.
+/// Start QEMU with memory that is already populated
 ///
 /// The objects of guest memory (memory-backend-ram, -memfd, and -file in a folder) that -machine or
 /// -numa names become leases of `hugekit broker`. Other arguments stay as they are. If an object

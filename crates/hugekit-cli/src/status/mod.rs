@@ -8,7 +8,7 @@ use hugekit_lab::size::Size;
 
 use crate::text::write_out;
 
-/// Print the VMs that were forked, as a tree with the memory of each.
+/// Print forked VMs as a tree, with the memory of each.
 ///
 /// Private memory is that of one VM only. Shared memory is also mapped by other processes, such as
 /// the file of the VMM. VMs of other users are seen by root only.

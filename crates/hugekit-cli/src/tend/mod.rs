@@ -27,7 +27,7 @@ use self::telling::Telling;
 use self::wanted::Wanted;
 use crate::text;
 
-/// Keep the memory of running processes on huge pages, so that they fork fast.
+/// Keep running processes on huge pages, so that they fork fast.
 ///
 /// For programs that fork with much memory, such as Redis when it saves: huge pages have 512 times
 /// fewer page-table entries for the kernel to copy. Private anonymous memory is collapsed 2 MiB at

@@ -53,6 +53,12 @@ pub enum ArchiveError {
         #[source]
         cause: io::Error,
     },
+    /// No record was kept yet.
+    #[error("no record is kept in {folder} yet: run `hugekit lab`, or name a file")]
+    Empty {
+        /// Where.
+        folder: PathBuf,
+    },
     /// No record has this ID.
     #[error("there is no record '{id}' among the {count} in {folder}: `hugekit lab --list`")]
     Unknown {
@@ -169,9 +175,13 @@ impl Archive {
     /// The file of the record with this ID, with an ID that begins like this, or of `last`.
     ///
     /// # Errors
-    /// [`ArchiveError::Unknown`] if there is none, [`ArchiveError::Ambiguous`] if there are several.
+    /// [`ArchiveError::Empty`] if there are no records, [`ArchiveError::Unknown`] if none has this ID,
+    /// and [`ArchiveError::Ambiguous`] if several begin like this.
     pub fn find(&self, id: &str) -> Result<PathBuf, ArchiveError> {
         let ids = self.ids()?;
+        if ids.is_empty() {
+            return Err(ArchiveError::Empty { folder: self.folder.clone() });
+        }
         let unknown = |count| {
             let (id, folder) = (id.to_owned(), self.folder.clone());
             ArchiveError::Unknown { id, count, folder }
@@ -261,6 +271,7 @@ mod tests {
     #[test]
     fn a_record_is_found_by_id_beginning_and_age() {
         let (_folder, archive) = archive();
+        assert!(matches!(archive.find("last"), Err(ArchiveError::Empty { .. })));
         for second in [1, 2, 86_400] {
             archive.keep(&record(second)).unwrap();
         }

@@ -57,8 +57,8 @@ pub enum ForkError {
         /// The mode of the fork group.
         fault_mode: FaultMode,
     },
-    /// The pool cannot reserve memory for the fork's copies.
-    #[error("no room for the fork's copies")]
+    /// The pool cannot reserve memory for the copies of a fork or a snapshot.
+    #[error("no room for the copies that writers make")]
     Pool(#[from] PoolError),
     /// Faults cannot be handled.
     #[error(transparent)]

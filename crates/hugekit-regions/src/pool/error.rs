@@ -66,7 +66,7 @@ pub enum PoolError {
     /// The machine has too little memory available.
     #[error(
         "not enough memory: {} requested, {} available{}",
-        Size(*wanted), Size(*available as usize), Remedy(Some(NEED_LESS))
+        Size(*wanted), Size(rounded_down(*available)), Remedy(Some(NEED_LESS))
     )]
     NotEnoughMemory {
         /// Bytes requested.
@@ -190,6 +190,12 @@ const ADVISE_SHMEM: &str = "echo advise > /sys/kernel/mm/transparent_hugepage/sh
 const RAISE_DESCRIPTORS: &str = "raise the limit: ulimit -n";
 const RAISE_MAPPINGS: &str = "raise vm.max_map_count or ulimit -v";
 const MAKE_ROOM: &str = "drop regions, or make smaller regions or a larger pool";
+
+/// The kernel's estimate of available memory in whole MiB, as nobody reads 19655020 KiB.
+fn rounded_down(available: u64) -> usize {
+    let mib = 1 << 20;
+    if available < mib { available as usize } else { (available / mib * mib) as usize }
+}
 
 fn raise(limit: &Path) -> String {
     format!("raise {}", limit.display())

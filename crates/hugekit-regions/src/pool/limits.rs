@@ -147,6 +147,17 @@ mod tests {
         }
     }
 
+    #[test]
+    fn refusal_names_available_memory_in_whole_mib() {
+        let machine = machine();
+        for (kib, named) in [(19_655_020, "19194 MiB"), (1023, "1023 KiB")] {
+            let memory = format!("MemTotal: 99999999 kB\nMemFree: 1 kB\nMemAvailable: {kib} kB");
+            machine.file("/proc/meminfo", &memory);
+            let expected = format!("not enough memory: 1024 GiB requested, {named} available");
+            assert_eq!(says(&machine, Backing::Base, 1 << 40).unwrap(), expected);
+        }
+    }
+
     /// The remedy that once asked for all of a machine's memory, as root.
     #[test]
     fn remedy_on_any_machine_reserves_no_more_than_it_can_spare() {
