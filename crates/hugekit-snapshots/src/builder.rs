@@ -282,7 +282,9 @@ pub(super) fn range_of(memory: *const [u8]) -> Result<Range<usize>, SnapshotErro
 fn probe_huge_pages(range: &Range<usize>) -> Result<bool, SnapshotError> {
     let map = PageMap::open().map_err(SnapshotError::kernel("/proc/self/pagemap"))?;
     match map.scanned() {
-        Some(scanned) => scanned.probe_huge_data(range).map_err(SnapshotError::kernel("PAGEMAP_SCAN")),
+        Some(scanned) => {
+            scanned.probe_huge_data(range).map_err(SnapshotError::kernel("PAGEMAP_SCAN"))
+        }
         None => Ok(mappings::probe_huge_pages(&Root::default(), range)?),
     }
 }
