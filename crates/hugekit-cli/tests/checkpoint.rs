@@ -3,12 +3,13 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::slice;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use hugekit_guests::{Firecracker, Pages, Request, Serial, SmallVmm, Snapshot, lacking, program};
+use hugekit_testing::processes::Killed;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::{Pid, Signal, kill_process};
@@ -52,16 +53,6 @@ fn main() {
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
-/// A process, which is killed when this is dropped.
-struct Started(Child);
-
-impl Drop for Started {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 fn hugekit(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hugekit"));
     command.args(arguments).stdin(Stdio::null());
@@ -69,11 +60,11 @@ fn hugekit(arguments: &[&str]) -> Command {
 }
 
 /// A pager of a memory file and its deltas.
-fn pager(folder: &Path, memory: &[PathBuf]) -> Started {
+fn pager(folder: &Path, memory: &[PathBuf]) -> Killed {
     let log = fs::File::create(folder.join("log")).unwrap();
     let mut command = hugekit(&["pager", "--record", "0", "--socket"]);
     command.arg(folder.join("p.sock")).arg("--file").args(memory).stderr(log);
-    let pager = Started(command.spawn().unwrap());
+    let pager = Killed(command.spawn().unwrap());
     await_words(folder, "listening at");
     pager
 }
@@ -232,7 +223,7 @@ fn series(folder: &Path, vmm: &mut Firecracker) {
     let mut command = hugekit(&["checkpoint", "--every", "600", "--save-at-end", "--json", "-"]);
     command.args(["--pid", &vmm.pid().to_string(), "--api"]).arg(folder.join("vm.api"));
     command.arg("--output").arg(folder.join("series")).stdout(Stdio::piped());
-    let mut series = Started(command.spawn().unwrap());
+    let mut series = Killed(command.spawn().unwrap());
     let mut lines = BufReader::new(series.0.stdout.take().unwrap()).lines();
     let mut next = || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap();
     let first = next();

@@ -3,12 +3,13 @@
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use hugekit_delta::Chain;
 use hugekit_guests::{Pages, Request, SmallVmm, pattern_at};
+use hugekit_testing::processes::Killed;
 use libtest_mimic::{Arguments, Failed, Trial};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -38,7 +39,7 @@ fn main() {
 
 /// A pager, which is killed when this is dropped.
 struct Pager {
-    child: Child,
+    child: Killed,
     log: PathBuf,
 }
 
@@ -50,7 +51,7 @@ impl Pager {
     fn spawn(folder: &Path, command: &mut Command) -> Self {
         let log = folder.join("log");
         let child = command.stderr(fs::File::create(&log).unwrap()).spawn().unwrap();
-        let pager = Self { child, log };
+        let pager = Self { child: Killed(child), log };
         pager.await_words("listening at");
         pager
     }
@@ -66,13 +67,6 @@ impl Pager {
     fn stop(mut self) {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
         assert!(self.child.wait().unwrap().success());
-    }
-}
-
-impl Drop for Pager {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -135,7 +129,7 @@ fn image_of_a_broker() {
     let mut broker = hugekit();
     let broker = broker.arg("broker").arg("--socket").arg(&socket).stderr(Stdio::null());
     // Ended with this value, as a pager is.
-    let _broker = Pager { child: broker.spawn().unwrap(), log: folder.path().join("none") };
+    let _broker = Pager { child: Killed(broker.spawn().unwrap()), log: folder.path().join("none") };
     let until = Instant::now() + LONGEST_WAIT;
     while hugekit_lease::status(&socket).is_err() {
         assert!(Instant::now() < until, "the broker does not listen");
