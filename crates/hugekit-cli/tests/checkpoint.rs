@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use hugekit_guests::{Firecracker, Pages, Request, Serial, SmallVmm, Snapshot, lacking, program};
 use hugekit_testing::processes::Killed;
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use hugekit_testing::trials::{Checks, trials};
+use libtest_mimic::Arguments;
 use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -26,30 +27,12 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 fn main() {
     hugekit_guests::small_vmm::run_if_asked();
-    let trials = vec![
-        Trial::ignorable_test("vm_that_a_pager_has_left_is_saved_and_restored", || {
-            Ok(match lacking() {
-                Some(reason) => Completion::ignored_with(reason),
-                None => {
-                    saved_and_restored();
-                    Completion::Completed
-                }
-            })
-        }),
-        Trial::ignorable_test("vm_is_forked_and_its_child_is_forked_again", || {
-            Ok(match lacking() {
-                Some(reason) => Completion::ignored_with(reason),
-                None => {
-                    forked();
-                    Completion::Completed
-                }
-            })
-        }),
-        Trial::test("api_that_does_not_answer_is_an_error", || {
-            no_api();
-            Ok::<(), Failed>(())
-        }),
+    let guests: Checks = &[
+        ("vm_that_a_pager_has_left_is_saved_and_restored", saved_and_restored),
+        ("vm_is_forked_and_its_child_is_forked_again", forked),
     ];
+    let others: Checks = &[("api_that_does_not_answer_is_an_error", no_api)];
+    let trials = [trials(guests, lacking()), trials(others, None)].into_iter().flatten().collect();
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use hugekit_delta::Chain;
 use hugekit_guests::{Pages, Request, SmallVmm, pattern_at};
 use hugekit_testing::processes::Killed;
-use libtest_mimic::{Arguments, Failed, Trial};
+use hugekit_testing::trials::{Checks, trials};
+use libtest_mimic::Arguments;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -20,21 +21,15 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 fn main() {
     hugekit_guests::small_vmm::run_if_asked();
-    let trial = |name: &str, check: fn()| {
-        Trial::test(name, move || {
-            check();
-            Ok::<(), Failed>(())
-        })
-    };
-    let trials = vec![
-        trial("pager_that_is_stopped_is_followed_by_the_next", stopped_and_followed),
-        trial("pager_with_its_units_capabilities_takes_over", with_capabilities_of_unit),
-        trial("pager_of_deltas_shows_the_last_state", deltas),
-        trial("pager_of_an_image_of_a_broker_shows_it", image_of_a_broker),
-        trial("pager_without_its_memory_file_says_so", without_a_file),
-        trial("second_pager_at_a_socket_says_so", second_at_a_socket),
+    let checks: Checks = &[
+        ("pager_that_is_stopped_is_followed_by_the_next", stopped_and_followed),
+        ("pager_with_its_units_capabilities_takes_over", with_capabilities_of_unit),
+        ("pager_of_deltas_shows_the_last_state", deltas),
+        ("pager_of_an_image_of_a_broker_shows_it", image_of_a_broker),
+        ("pager_without_its_memory_file_says_so", without_a_file),
+        ("second_pager_at_a_socket_says_so", second_at_a_socket),
     ];
-    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+    libtest_mimic::run(&Arguments::from_args(), trials(checks, None)).exit();
 }
 
 /// A pager, which is killed when this is dropped.
