@@ -3,13 +3,15 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::slice;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use hugekit_guests::{Firecracker, Pages, Request, Serial, SmallVmm, Snapshot, lacking, program};
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use hugekit_testing::processes::Killed;
+use hugekit_testing::trials::{Checks, trials};
+use libtest_mimic::Arguments;
 use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -25,41 +27,13 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 fn main() {
     hugekit_guests::small_vmm::run_if_asked();
-    let trials = vec![
-        Trial::ignorable_test("vm_that_a_pager_has_left_is_saved_and_restored", || {
-            Ok(match lacking() {
-                Some(reason) => Completion::ignored_with(reason),
-                None => {
-                    saved_and_restored();
-                    Completion::Completed
-                }
-            })
-        }),
-        Trial::ignorable_test("vm_is_forked_and_its_child_is_forked_again", || {
-            Ok(match lacking() {
-                Some(reason) => Completion::ignored_with(reason),
-                None => {
-                    forked();
-                    Completion::Completed
-                }
-            })
-        }),
-        Trial::test("api_that_does_not_answer_is_an_error", || {
-            no_api();
-            Ok::<(), Failed>(())
-        }),
+    let guests: Checks = &[
+        ("vm_that_a_pager_has_left_is_saved_and_restored", saved_and_restored),
+        ("vm_is_forked_and_its_child_is_forked_again", forked),
     ];
+    let others: Checks = &[("api_that_does_not_answer_is_an_error", no_api)];
+    let trials = [trials(guests, lacking()), trials(others, None)].into_iter().flatten().collect();
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
-}
-
-/// A process, which is killed when this is dropped.
-struct Started(Child);
-
-impl Drop for Started {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 fn hugekit(arguments: &[&str]) -> Command {
@@ -69,11 +43,11 @@ fn hugekit(arguments: &[&str]) -> Command {
 }
 
 /// A pager of a memory file and its deltas.
-fn pager(folder: &Path, memory: &[PathBuf]) -> Started {
+fn pager(folder: &Path, memory: &[PathBuf]) -> Killed {
     let log = fs::File::create(folder.join("log")).unwrap();
     let mut command = hugekit(&["pager", "--record", "0", "--socket"]);
     command.arg(folder.join("p.sock")).arg("--file").args(memory).stderr(log);
-    let pager = Started(command.spawn().unwrap());
+    let pager = Killed(command.spawn().unwrap());
     await_words(folder, "listening at");
     pager
 }
@@ -232,7 +206,7 @@ fn series(folder: &Path, vmm: &mut Firecracker) {
     let mut command = hugekit(&["checkpoint", "--every", "600", "--save-at-end", "--json", "-"]);
     command.args(["--pid", &vmm.pid().to_string(), "--api"]).arg(folder.join("vm.api"));
     command.arg("--output").arg(folder.join("series")).stdout(Stdio::piped());
-    let mut series = Started(command.spawn().unwrap());
+    let mut series = Killed(command.spawn().unwrap());
     let mut lines = BufReader::new(series.0.stdout.take().unwrap()).lines();
     let mut next = || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap();
     let first = next();

@@ -3,13 +3,15 @@
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use hugekit_delta::Chain;
 use hugekit_guests::{Pages, Request, SmallVmm, pattern_at};
-use libtest_mimic::{Arguments, Failed, Trial};
+use hugekit_testing::processes::Killed;
+use hugekit_testing::trials::{Checks, trials};
+use libtest_mimic::Arguments;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -19,26 +21,20 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 fn main() {
     hugekit_guests::small_vmm::run_if_asked();
-    let trial = |name: &str, check: fn()| {
-        Trial::test(name, move || {
-            check();
-            Ok::<(), Failed>(())
-        })
-    };
-    let trials = vec![
-        trial("pager_that_is_stopped_is_followed_by_the_next", stopped_and_followed),
-        trial("pager_with_its_units_capabilities_takes_over", with_capabilities_of_unit),
-        trial("pager_of_deltas_shows_the_last_state", deltas),
-        trial("pager_of_an_image_of_a_broker_shows_it", image_of_a_broker),
-        trial("pager_without_its_memory_file_says_so", without_a_file),
-        trial("second_pager_at_a_socket_says_so", second_at_a_socket),
+    let checks: Checks = &[
+        ("pager_that_is_stopped_is_followed_by_the_next", stopped_and_followed),
+        ("pager_with_its_units_capabilities_takes_over", with_capabilities_of_unit),
+        ("pager_of_deltas_shows_the_last_state", deltas),
+        ("pager_of_an_image_of_a_broker_shows_it", image_of_a_broker),
+        ("pager_without_its_memory_file_says_so", without_a_file),
+        ("second_pager_at_a_socket_says_so", second_at_a_socket),
     ];
-    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+    libtest_mimic::run(&Arguments::from_args(), trials(checks, None)).exit();
 }
 
 /// A pager, which is killed when this is dropped.
 struct Pager {
-    child: Child,
+    child: Killed,
     log: PathBuf,
 }
 
@@ -50,7 +46,7 @@ impl Pager {
     fn spawn(folder: &Path, command: &mut Command) -> Self {
         let log = folder.join("log");
         let child = command.stderr(fs::File::create(&log).unwrap()).spawn().unwrap();
-        let pager = Self { child, log };
+        let pager = Self { child: Killed(child), log };
         pager.await_words("listening at");
         pager
     }
@@ -66,13 +62,6 @@ impl Pager {
     fn stop(mut self) {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
         assert!(self.child.wait().unwrap().success());
-    }
-}
-
-impl Drop for Pager {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -135,7 +124,7 @@ fn image_of_a_broker() {
     let mut broker = hugekit();
     let broker = broker.arg("broker").arg("--socket").arg(&socket).stderr(Stdio::null());
     // Ended with this value, as a pager is.
-    let _broker = Pager { child: broker.spawn().unwrap(), log: folder.path().join("none") };
+    let _broker = Pager { child: Killed(broker.spawn().unwrap()), log: folder.path().join("none") };
     let until = Instant::now() + LONGEST_WAIT;
     while hugekit_lease::status(&socket).is_err() {
         assert!(Instant::now() < until, "the broker does not listen");

@@ -1,12 +1,13 @@
 //! `hugekit restore` as users start it: a stock Cloud Hypervisor runs a VM from an image of a broker.
 
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use hugekit_guests::cloud_hypervisor::{lacking, snapshot_for};
 use hugekit_guests::{CloudHypervisor, Request};
+use hugekit_testing::processes::Killed;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -21,27 +22,16 @@ fn hugekit(arguments: &[&str]) -> Command {
     command
 }
 
-/// A broker that only holds images, which is killed when this is dropped.
-struct Broker(Child);
-
-impl Broker {
-    fn start(socket: &Path) -> Self {
-        let mut command = hugekit(&["broker", "--socket"]);
-        let child = command.arg(socket).stderr(Stdio::null()).spawn().unwrap();
-        let until = Instant::now() + Duration::from_secs(60);
-        while hugekit_lease::status(socket).is_err() {
-            assert!(Instant::now() < until, "the broker does not listen");
-            sleep(Duration::from_millis(5));
-        }
-        Self(child)
+/// A broker that only holds images.
+fn broker(socket: &Path) -> Killed {
+    let mut command = hugekit(&["broker", "--socket"]);
+    let child = command.arg(socket).stderr(Stdio::null()).spawn().unwrap();
+    let until = Instant::now() + Duration::from_secs(60);
+    while hugekit_lease::status(socket).is_err() {
+        assert!(Instant::now() < until, "the broker does not listen");
+        sleep(Duration::from_millis(5));
     }
-}
-
-impl Drop for Broker {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+    Killed(child)
 }
 
 fn succeeded(command: &mut Command) -> Output {
@@ -62,7 +52,7 @@ fn vm_runs_from_an_image_of_a_broker() {
     origin.boot(&json!({"size": MEMORY})).unwrap().ask(WRITTEN).unwrap();
     origin.save(&snapshot).unwrap();
     drop(origin);
-    let _broker = Broker::start(&socket);
+    let _broker = broker(&socket);
     let mut load = hugekit(&["image", "load", "--name", "vm", "--socket"]);
     succeeded(load.arg(&socket).arg(snapshot.join("memory-ranges")));
     let own = snapshot_for(folder.path(), "clone", &snapshot).unwrap();

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use hugekit_testing::memory;
+use hugekit_testing::racing::Stops;
 use hugekit_testing::rounds;
 
 use std::fs::File;
@@ -23,15 +24,6 @@ const PAGE: usize = 4096;
 const ROUNDS: usize = 150;
 
 const FAULT_MODES: [FaultMode; 2] = [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }];
-
-/// Dropped, it stops the writers: also if a test fails.
-struct Stops<'a>(&'a AtomicBool);
-
-impl Drop for Stops<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
 
 fn can(fault_mode: FaultMode) -> bool {
     let memory = Memory::filled(2 * HUGE, false, 0);

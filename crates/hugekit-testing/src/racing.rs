@@ -7,12 +7,13 @@ use hugekit::snapshot::{Changes, Epoch};
 
 use super::states::{copied, loaded, saved, words};
 
-/// Ends the writers, also if a check fails.
-struct End<'a>(&'a AtomicBool);
+/// Ends the threads that look at it when it is dropped: also if a check fails, because a scope waits for them.
+#[derive(Debug)]
+pub struct Stops<'a>(pub &'a AtomicBool);
 
-impl Drop for End<'_> {
+impl Drop for Stops<'_> {
     fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.store(true, Ordering::SeqCst);
     }
 }
 
@@ -39,7 +40,7 @@ pub fn snapshots_keep_order(
         }
     };
     thread::scope(|scope| {
-        let _end = End(&stop);
+        let _end = Stops(&stop);
         scope.spawn(|| write(0));
         scope.spawn(|| write(1));
         for round in 0..rounds {
@@ -80,7 +81,7 @@ pub fn epochs_forget_no_write<T>(
         }
     };
     thread::scope(|scope| {
-        let _end = End(&stop);
+        let _end = Stops(&stop);
         scope.spawn(|| write(0));
         scope.spawn(|| write(1 << 40));
         let mut image = vec![0; 8 * memory.len()];

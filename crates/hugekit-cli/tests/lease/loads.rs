@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -13,6 +13,7 @@ use hugekit_delta::Chain;
 use hugekit_lease::images;
 use hugekit_lease::protocol::{Answer, Load, NotLoaded, Refusal};
 use hugekit_testing::fuse::{Call, Mounted, Reply};
+use hugekit_testing::processes::Killed;
 
 use super::Check;
 use super::attacks::{connection, hear};
@@ -94,15 +95,8 @@ fn unreadable_part(_: Backing) {
 
 /// A load that waits for its file, in the middle: its client, and what is mounted.
 struct Stuck {
-    client: Child,
+    client: Killed,
     _file: Mounted,
-}
-
-impl Drop for Stuck {
-    fn drop(&mut self) {
-        let _ = self.client.kill();
-        let _ = self.client.wait();
-    }
 }
 
 /// Begins one, and waits until some of the memory is populated. `None` if this process may mount no such file.
@@ -120,7 +114,7 @@ fn stuck(daemon: &Daemon, folder: &Path) -> Option<Stuck> {
     let mut client = program();
     client.args(["image", "load", "--name", "stuck", "--socket"]).arg(daemon.socket());
     let client = client.arg(file.path()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-    let stuck = Stuck { client: client.unwrap(), _file: file };
+    let stuck = Stuck { client: Killed(client.unwrap()), _file: file };
     until(|| reached.load(Ordering::Relaxed));
     Some(stuck)
 }

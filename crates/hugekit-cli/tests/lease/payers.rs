@@ -4,12 +4,13 @@ use std::io::{BufRead, BufReader, IoSlice};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use hugekit::pool::Backing;
 use hugekit_lease::protocol::{Payer, Refusal, Request};
 use hugekit_lease::{Lease, LeaseError};
+use hugekit_testing::processes::Killed;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
     connect, sendmsg, socket_with,
@@ -116,16 +117,6 @@ fn connected_by_another(socket: &Path) -> (Killed, OwnedFd) {
     }
     let other = other.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     (Killed(other.spawn().unwrap()), ours)
-}
-
-/// A process that is killed with this value.
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 fn frozen(backing: Backing) {

@@ -81,7 +81,7 @@ fn tender_whose_output_is_not_read_ends_by_a_signal() {
     full.write_all(&vec![b'x'; size as usize]).unwrap();
     let mut command = Command::new(assert_cmd::cargo::cargo_bin!("hugekit"));
     command.args(["tend", &sleeping.pid()]).stdout(full).stderr(Stdio::null());
-    let mut tending = Running(command.spawn().unwrap());
+    let mut tending = Running::of(&mut command);
     // By then it has something to say, or cannot tend here.
     std::thread::sleep(std::time::Duration::from_millis(800));
     if tending.0.try_wait().unwrap().is_none() {

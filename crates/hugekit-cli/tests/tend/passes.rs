@@ -1,7 +1,7 @@
 //! Passes, and who has a process.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
 use assert_cmd::cargo::cargo_bin_cmd;
 use predicates::prelude::*;
@@ -68,7 +68,7 @@ fn second_tender_of_a_process_waits_for_the_first_to_end() {
     let tend = || {
         let mut command = Command::new(program);
         command.args(["tend", "--json", &sleeping.pid()]);
-        Running(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+        Running::new(&mut command)
     };
     let mut first = tend();
     let mut line = String::new();

@@ -105,7 +105,7 @@ fn key_of_the_terminal_reaches_the_program_once() {
             }
         });
     }
-    let mut tending = Running(command.stderr(Stdio::null()).spawn().unwrap());
+    let mut tending = Running::of(command.stderr(Stdio::null()));
     drop((command, theirs));
     let lines = Lines::of(own.try_clone().unwrap());
     lines.until("ready");
@@ -163,7 +163,7 @@ fn server_saves_before_it_ends_by_the_signal_to_its_tender() {
     let mut command = Command::new(assert_cmd::cargo::cargo_bin!("hugekit"));
     command.args(["tend", "--", "redis-server", "--bind", "127.0.0.1", "--port"]);
     command.arg(port.to_string()).args(["--save", "3600 1", "--dir"]).arg(folder.path());
-    let mut tending = Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    let mut tending = Running::of(command.stdout(Stdio::null()).stderr(Stdio::null()));
     let mut said = [0; 64];
     wait_until("the server answers", || {
         let Ok(mut server) = TcpStream::connect(("127.0.0.1", port)) else { return false };

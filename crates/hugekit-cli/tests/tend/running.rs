@@ -1,20 +1,21 @@
 //! Programs that tests start, and that end with them.
 
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use hugekit_testing::processes::Killed;
+
 /// Far more than anything here takes: what lasts longer hangs.
 const HANGS: Duration = Duration::from_secs(60);
 
-/// Killed when dropped.
-pub(crate) struct Running(pub(crate) Child);
+pub(crate) struct Running(pub(crate) Killed);
 
 impl Running {
     pub(crate) fn sleeping() -> Self {
-        Self(Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().unwrap())
+        Self::of(Command::new("sleep").arg("60").stdout(Stdio::null()))
     }
 
     pub(crate) fn pid(&self) -> String {
@@ -28,7 +29,11 @@ impl Running {
     }
 
     pub(crate) fn new(command: &mut Command) -> Self {
-        Self(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+        Self::of(command.stdout(Stdio::piped()).stderr(Stdio::piped()))
+    }
+
+    pub(crate) fn of(command: &mut Command) -> Self {
+        Self(Killed(command.spawn().unwrap()))
     }
 
     pub(crate) fn signal(&self, number: i32) {
@@ -63,13 +68,6 @@ impl Running {
     pub(crate) fn state(&self) -> char {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap();
         stat.rsplit(')').next().unwrap().trim_start().chars().next().unwrap()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

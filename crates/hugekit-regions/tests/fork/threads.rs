@@ -7,19 +7,11 @@ use std::thread;
 use hugekit::fault::FaultMode;
 use hugekit::pool::Backing;
 use hugekit::{Region, SharedRegion};
+use hugekit_testing::racing::Stops;
 
 use crate::backings::{Check, FOLIOS, is_zero};
 use crate::fixture::{fault_modes, granules, is_painted, paint, pool};
 use crate::rounds::rounds;
-
-/// Has threads end that look at it, when it is dropped: also by what panics, because a scope waits for them.
-struct Stops<'a>(&'a AtomicBool);
-
-impl Drop for Stops<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
-    }
-}
 
 const WRITERS: usize = 2;
 

@@ -9,19 +9,11 @@ use std::thread;
 use hugekit::fault::FaultMode;
 use hugekit::snapshot::Granule;
 use hugekit::{Cancel, HUGE_PAGE_BYTES as HUGE, SnapshotError};
+use hugekit_testing::racing::Stops;
 
 use crate::child::in_a_child;
 use crate::fixture::{Check, PAGE, assert_is_plain, of, of_all, words};
 use crate::memory::Memory;
-
-/// Dropped, it stops the thread that looks.
-struct Stops<'a>(&'a AtomicBool);
-
-impl Drop for Stops<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
 
 /// Writers put what they change where all of it is being copied, and do not once the copy has ended, however it
 /// did: by then the memory may be any owner's.

@@ -10,6 +10,7 @@ use hugekit::pool::Backing;
 use hugekit::snapshot::Granule;
 use hugekit::{ClearOptions, HUGE_PAGE_BYTES as HUGE, PopulateOptions, Region, Snapshot, Threads};
 use hugekit_bulk::parallel::Placement;
+use hugekit_testing::racing::Stops;
 use rustix::param::page_size;
 
 use crate::backings::{Check, builder, is_zero};
@@ -61,7 +62,7 @@ fn while_it_moves(range: Range, mut work: impl FnMut(usize)) {
     let (moved, done) = (AtomicUsize::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
         // Ends the other thread also if `work` panics.
-        let _done = Done(&done);
+        let _done = Stops(&done);
         scope.spawn(|| {
             for (round, node) in ids().into_iter().cycle().enumerate() {
                 if done.load(Ordering::Relaxed) {
@@ -79,14 +80,6 @@ fn while_it_moves(range: Range, mut work: impl FnMut(usize)) {
             round += 1;
         }
     });
-}
-
-struct Done<'a>(&'a AtomicBool);
-
-impl Drop for Done<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 fn all_threads() -> Threads {

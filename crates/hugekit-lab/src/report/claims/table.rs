@@ -29,6 +29,15 @@ const fn extents_count(workloads: Workloads, event: &'static str) -> Test {
     Test::Counts(Counts { experiment: "clear", methods, workloads, event })
 }
 
+const fn threads<const COUNT: usize>(
+    says: &'static str,
+    cases: &'static [&'static str],
+    needs: &'static str,
+) -> Claim {
+    let published = || published::parallel_speed_up(COUNT);
+    Claim { work: KTASK, says, published, test: test(THREADS, Workloads::Only(cases), needs) }
+}
+
 const CLEAR: (&str, &[&str]) = ("clear", &["page-at-a-time-vs-extents"]);
 const ORDER: (&str, &[&str]) = ("cow", &["sequential-vs-converging"]);
 const TABLES: (&str, &[&str]) = ("fork", &["unbatched-vs-batched"]);
@@ -162,28 +171,8 @@ pub(super) const CLAIMS: &[Claim] = &[
             needs: "x86-64, and more memory",
         }),
     },
-    Claim {
-        work: KTASK,
-        says: "2 threads clear faster than one",
-        published: || published::parallel_speed_up(2),
-        test: test(THREADS, Workloads::Only(&["clear/2"]), "2 CPUs"),
-    },
-    Claim {
-        work: KTASK,
-        says: "4 threads",
-        published: || published::parallel_speed_up(4),
-        test: test(THREADS, Workloads::Only(&["clear/4"]), "4 CPUs"),
-    },
-    Claim {
-        work: KTASK,
-        says: "8 threads",
-        published: || published::parallel_speed_up(8),
-        test: test(THREADS, Workloads::Only(&["clear/8"]), "8 CPUs"),
-    },
-    Claim {
-        work: KTASK,
-        says: "16 threads",
-        published: || published::parallel_speed_up(16),
-        test: test(THREADS, Workloads::Only(&["clear/16"]), "16 CPUs"),
-    },
+    threads::<2>("2 threads clear faster than one", &["clear/2"], "2 CPUs"),
+    threads::<4>("4 threads", &["clear/4"], "4 CPUs"),
+    threads::<8>("8 threads", &["clear/8"], "8 CPUs"),
+    threads::<16>("16 threads", &["clear/16"], "16 CPUs"),
 ];
