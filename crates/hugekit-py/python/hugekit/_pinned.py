@@ -43,8 +43,8 @@ def pinned(
 ) -> torch.Tensor:
     """Make a zeroed CPU tensor in pinned memory on huge pages, for copies from and to GPUs.
 
-    ``torch.zeros(size, pin_memory=True)`` has the kernel clear and pin its memory page by page, in one thread. This
-    function gets clean memory from a pool, which was populated in parallel, and registers it by ``cudaHostRegister``.
+    ``torch.zeros(size, pin_memory=True)`` calls ``cudaHostAlloc``, which allocates and pins under a lock of the driver.
+    This function gets clean memory from a pool, which was populated in parallel, and calls ``cudaHostRegister``.
     ``tensor.is_pinned()`` is True, for all views of it too. The registration ends, and the memory returns to the pool,
     when the tensor, its views and its storage are deleted. This waits for the work of all GPUs that the process uses.
 
