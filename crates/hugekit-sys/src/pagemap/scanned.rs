@@ -99,7 +99,7 @@ impl Scanned {
         self.first_of_at_most(0, range, wanted)
     }
 
-    /// The walk also ends after so many pages, unless this is 0.
+    /// The walk also ends after this many pages, unless the number is 0.
     fn first_of_at_most(
         &self,
         max_pages: u64,
