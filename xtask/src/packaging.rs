@@ -44,7 +44,7 @@ fn lack(package: &Value) -> Option<String> {
     if let Some(field) = FIELDS.iter().find(is_missing) {
         return Some(format!("has no {field}"));
     }
-    let mut dependencies = package["dependencies"].as_array()?.iter();
+    let dependencies = package["dependencies"].as_array()?.iter();
     let cyclic = dependencies
         // The one crate that needs no other of ours is published first.
         .filter(|one| one["name"] != "hugekit-programs")
