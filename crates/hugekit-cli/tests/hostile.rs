@@ -279,7 +279,8 @@ fn behind_a_filter_of_system_calls_a_process_is_not_said_to_be_gone() {
     let output = filtered(libc::SYS_pidfd_open, libc::EPERM, &run);
     let said = said(&output);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("pidfd_open is refused: Operation not permitted"), "{said}");
+    let names_the_call = said.contains("pidfd_open is refused (remedy: ");
+    assert!(names_the_call && said.contains("Operation not permitted"), "{said}");
 }
 
 /// Each with the experiments that make the call.

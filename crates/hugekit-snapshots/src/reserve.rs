@@ -237,7 +237,7 @@ mod tests {
     fn reserve_beyond_the_machine_is_an_error_with_numbers() {
         let refused = Reserve::new(usize::MAX / 2).unwrap_err();
         let refused = hugekit_sys::error_chain(&refused).to_string();
-        assert!(refused.contains("KiB available") || refused.contains("limit"), "{refused}");
+        assert!(refused.contains("MiB available") || refused.contains("limit"), "{refused}");
         assert!(matches!(Reserve::new(usize::MAX), Err(SnapshotError::Kernel { .. })));
     }
 }
