@@ -2,6 +2,7 @@
 //! for the same sets of a cache. Arrays whose starts are some cache lines apart do not.
 
 use std::hint::black_box;
+use std::time::Instant;
 
 use crate::LabError;
 use crate::experiments::Bench;
@@ -40,7 +41,7 @@ pub(super) fn measure(bench: &mut Bench<'_>) -> Result<Part, LabError> {
         let mut arrays = arrays(memory, size, apart);
         // Both methods find the memory that the other one has left in the caches.
         sum_of_product(&mut arrays);
-        let began = std::time::Instant::now();
+        let began = Instant::now();
         sum_of_product(&mut arrays);
         Ok((ARRAYS * size) as f64 / GIB as f64 / began.elapsed().as_secs_f64())
     })?;
@@ -66,18 +67,18 @@ fn arrays(memory: &mut [u8], size: usize, apart: usize) -> [&mut [u8]; ARRAYS] {
 /// Reads and writes memory as numpy does for `a + b*c`: the product goes to the results, and then the sum.
 #[inline(never)]
 fn sum_of_product([a, b, c, results]: &mut [&mut [u8]; ARRAYS]) {
-    each_word(results, b, c, |_, b, c| b ^ c);
-    each_word(results, a, a, |result, a, _| result.wrapping_add(a));
+    let (results, _) = results.as_chunks_mut::<8>();
+    for (result, (b, c)) in results.iter_mut().zip(words(b).zip(words(c))) {
+        *result = (b ^ c).to_ne_bytes();
+    }
+    for (result, a) in results.iter_mut().zip(words(a)) {
+        *result = a.wrapping_add(u64::from_ne_bytes(*result)).to_ne_bytes();
+    }
     black_box(results);
 }
 
-fn each_word(results: &mut [u8], one: &[u8], other: &[u8], of: impl Fn(u64, u64, u64) -> u64) {
-    let (results, _) = results.as_chunks_mut::<8>();
-    let operands = one.as_chunks::<8>().0.iter().zip(other.as_chunks::<8>().0);
-    for (result, (one, other)) in results.iter_mut().zip(operands) {
-        let [one, other] = [one, other].map(|word| u64::from_ne_bytes(*word));
-        *result = of(u64::from_ne_bytes(*result), one, other).to_ne_bytes();
-    }
+fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    bytes.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word))
 }
 
 #[cfg(test)]
