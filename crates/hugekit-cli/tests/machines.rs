@@ -29,23 +29,29 @@ fn hugekit(files: &Files, arguments: &str) -> Result<Output, Failed> {
     let command = files.over_the_kernels(env!("CARGO_BIN_EXE_hugekit"), &words);
     let mut command = command.ok_or("the files were there before")?;
     command.env("XDG_DATA_HOME", files.path());
-    let output = command.env("RUST_BACKTRACE", "1").output()?;
-    assert!(output.status.success(), "{arguments}: {}", String::from_utf8_lossy(&output.stderr));
-    Ok(output)
+    Ok(command.env("RUST_BACKTRACE", "1").output()?)
+}
+
+fn assert_success(output: &Output, what: &str) {
+    assert!(output.status.success(), "{what}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 fn run_on(machine: Machine) -> Result<(), Failed> {
     let files = machine.files()?;
     let run = "lab demand fault snapshot --memory 64MiB --rounds 2 --json -";
-    let record: Value = serde_json::from_slice(&hugekit(&files, run)?.stdout)?;
+    let output = hugekit(&files, run)?;
+    let record: Value = serde_json::from_slice(&output.stdout)?;
     let sizes = [machine.l1d, machine.l2, machine.llc];
     assert_eq!(record["machine"]["cache_bytes"], Value::from(sizes.to_vec()));
     for experiment in record["experiments"].as_array().expect("it has some") {
         assert!(experiment["failures"].is_null(), "{}", experiment["failures"]);
         assert!(!experiment["cases"].as_array().expect("it has some").is_empty());
     }
+    assert_success(&output, run);
     for look in ["lab --show last", "lab --list", "doctor"] {
-        let text = String::from_utf8(hugekit(&files, look)?.stdout)?;
+        let output = hugekit(&files, look)?;
+        assert_success(&output, look);
+        let text = String::from_utf8(output.stdout)?;
         let broken = |line: &&str| line.chars().count() > 80 && !line.starts_with("    > ");
         assert_eq!(text.lines().find(broken), None, "{look}");
     }

@@ -36,6 +36,8 @@ pub(crate) const CHECKS_OF_ONE: &[Check] =
 pub(crate) fn connection(daemon: &Daemon) -> OwnedFd {
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    // A broker that accepts nobody fails the test, which would wait without end.
+    sockopt::set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE)).unwrap();
     connect(&socket, &SocketAddrUnix::new(daemon.socket()).unwrap()).unwrap();
     socket
 }
