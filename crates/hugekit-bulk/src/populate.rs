@@ -18,7 +18,7 @@ use crate::parallel::{Bytes, Cancel, Job, JobError, Progress, Report, Threads, W
 use crate::profile::Profile;
 use hugekit_sys::ErrorKind;
 use hugekit_sys::mapping::collapse;
-use hugekit_sys::memory;
+use hugekit_sys::{mapped_page, memory};
 
 /// An error of a chunk that could not be populated. Chunks that were populated before stay
 /// populated.
@@ -64,6 +64,7 @@ pub enum PopulateError {
 pub struct PopulateOptions<'a> {
     profile: Option<&'a Profile>,
     sharing: WorkSharing<'a>,
+    page_size: Option<usize>,
 }
 
 impl<'a> PopulateOptions<'a> {
@@ -95,6 +96,14 @@ impl<'a> PopulateOptions<'a> {
     /// default none.
     pub fn cancel(mut self, cancel: &'a Cancel) -> Self {
         self.sharing.cancel = Some(cancel);
+        self
+    }
+
+    /// The page size of the memory, if the caller knows it. Otherwise Linux 6.11 tells it; older kernels do not, and
+    /// threads may then wait for each other within one page of hugetlbfs.
+    #[doc(hidden)]
+    pub fn page_size(mut self, bytes: usize) -> Self {
+        self.page_size = Some(bytes);
         self
     }
 
@@ -141,11 +150,21 @@ impl<'a> PopulateOptions<'a> {
 
     fn run_addresses(&self, start: *mut u8, len: usize) -> Result<Report, JobError<PopulateError>> {
         let profile = self.profile.unwrap_or_else(|| Profile::current());
-        let min_chunk = profile.min_chunk.max(1).next_multiple_of(page_size());
+        let min_chunk =
+            profile.min_chunk.max(1).next_multiple_of(self.page_size_at(start, len, profile));
         let bytes = Bytes(start);
         self.sharing.run(start, len, profile, min_chunk, |chunk| {
             populate_pages(addresses_of(bytes.at(chunk.start), chunk.len()))
         })
+    }
+
+    /// A page that two threads fault in is cleared by one of them, and the other waits: no page is in two chunks.
+    fn page_size_at(&self, start: *mut u8, len: usize, profile: &Profile) -> usize {
+        let ask = || {
+            let is_shared = len > profile.min_chunk && !self.sharing.is_alone(len, profile);
+            is_shared.then(|| mapped_page::page_size_at(start).ok()).flatten()
+        };
+        self.page_size.or_else(ask).unwrap_or_else(page_size)
     }
 }
 

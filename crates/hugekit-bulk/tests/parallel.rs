@@ -198,6 +198,14 @@ impl Mapping {
         Self::new(len, ProtFlags::READ | ProtFlags::WRITE)
     }
 
+    fn on_hugetlb(len: usize) -> Option<Self> {
+        let flags = MapFlags::PRIVATE | MapFlags::HUGETLB;
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: as in `new`.
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), len, prot, flags) };
+        start.ok().map(|start| Self { start: start.cast(), len })
+    }
+
     fn page(&self, index: usize) -> *mut u8 {
         self.start.wrapping_add(index * page_size())
     }
@@ -254,6 +262,37 @@ fn populate_of_a_slice_or_of_nothing_works() {
     assert_eq!(PopulateOptions::new().run(&mut memory).unwrap().bytes, 3 * MIB + 5);
     let nothing: &mut [MaybeUninit<u8>] = &mut [];
     assert_eq!(PopulateOptions::new().run(nothing).unwrap().bytes, 0);
+}
+
+/// Bytes that were told after each chunk.
+fn told(populate: &PopulateOptions<'_>, mapping: &Mapping) -> Vec<usize> {
+    let (profile, told) = (small_chunks(), Mutex::new(Vec::new()));
+    let progress = |done, _| told.lock().unwrap().push(done);
+    let populate = populate.clone().profile(&profile).threads(Threads::Exactly(2));
+    let range = addresses(mapping.start, mapping.len);
+    populate.progress(&progress).run_range(range).unwrap();
+    told.into_inner().unwrap()
+}
+
+/// The kernel clears a page on one thread, and all others that touch it wait.
+#[test]
+fn populate_by_threads_shares_no_page() {
+    let mapping = Mapping::writable(64 * page_size());
+    assert_eq!(told(&PopulateOptions::new(), &mapping).len(), 8);
+    let populate = PopulateOptions::new().page_size(mapping.len / 2);
+    // The mapping may begin within such a page.
+    assert!(told(&populate, &mapping).len() <= 3);
+}
+
+/// Here are no huge pages, or a kernel does not say where they are: then there is nothing to test.
+#[test]
+fn populate_by_threads_finds_the_size_of_huge_pages() {
+    let Some(mapping) = Mapping::on_hugetlb(8 * MIB) else { return };
+    let Ok(page) = hugekit_sys::mapped_page::page_size_at(mapping.start) else { return };
+    assert!(page > page_size());
+    let told = told(&PopulateOptions::new(), &mapping);
+    assert_eq!(told.len(), mapping.len / page, "{told:?}");
+    assert!(told.iter().all(|done| done % page == 0), "{told:?}");
 }
 
 fn populate_error(start: *mut u8, len: usize, threads: Threads) -> (PopulateError, usize) {

@@ -152,6 +152,7 @@ impl MemoryFile {
             return Ok(unsafe { options.run_huge(start, self.bytes, self.backing.page_size()) }?);
         }
         let start = start.expose_provenance();
+        let options = options.clone().page_size(self.backing.page_size());
         options.run_range(start..start + self.bytes)?;
         Ok(if self.backing.is_reserved() { self.bytes as u64 } else { 0 })
     }

@@ -138,6 +138,7 @@ calls! {
     }
     ioctls: {
         PagemapScan: [INVAL NOTTY NOMEM INTR]
+        ProcmapQuery: [NOTTY NOENT NOMEM INTR]
         UffdApi: [INVAL PERM]
         UffdContinue: [AGAIN EXIST NOENT NOMEM FAULT]
         UffdNew: [MFILE NFILE NOMEM NOTTY]

@@ -23,6 +23,7 @@ pub mod handler_thread;
 pub mod headroom;
 pub mod injection;
 mod ioctl;
+pub mod mapped_page;
 pub mod mapping;
 pub mod memfd;
 pub mod memory;

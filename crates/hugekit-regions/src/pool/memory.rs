@@ -304,7 +304,7 @@ impl PoolMemory {
         threads: Threads,
         progress: Option<&Progress<'_>>,
     ) -> Result<(), JobError<PopulateError>> {
-        let populate = PopulateOptions::new().threads(threads);
+        let populate = PopulateOptions::new().threads(threads).page_size(self.page_size());
         let populate = progress.into_iter().fold(populate, PopulateOptions::progress);
         let start = self.at(extent.folios().start).expose_provenance();
         populate.run_range(start..start + self.bytes(extent)).map(|_| ())
