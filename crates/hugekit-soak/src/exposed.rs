@@ -5,11 +5,13 @@
 //! held when it was exposed plus what had been finished before it is read, and at most that plus what has
 //! been begun after. Every other word is read, and must say where it lies ([`crate::model`]).
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
+use std::time::Duration;
 
 use crate::model::{LANE, PAGE_WORDS, is_plausible};
 
@@ -44,6 +46,11 @@ static TABLE: [Slot; SLOTS] = [const {
 
 /// The process whose memory the table names: children forked from it have none of that.
 static OWNER: AtomicI32 = AtomicI32::new(0);
+thread_local! {
+    /// Before this time the thread touches nothing.
+    static RESTS_UNTIL: Cell<u64> = const { Cell::new(0) };
+}
+
 static CALLS: AtomicU64 = AtomicU64::new(0);
 
 /// The first word that no owner of its memory has written: its address, its value and its index.
@@ -159,11 +166,34 @@ extern "C" fn on_signal(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void)
     unsafe {
         let errno = *libc::__errno_location();
         if is_owner() {
-            touch(CALLS.fetch_add(1, Ordering::Relaxed));
+            touch_unless_resting();
             crate::step::go_on(context);
         }
         *libc::__errno_location() = errno;
     }
+}
+
+/// A touch may wait for longer than the period of the storm, where many threads fault at once. The next signal is there
+/// when it ends, and the thread would never do anything else. So it rests for as long as it has waited.
+fn touch_unless_resting() {
+    let begun = now();
+    if begun < RESTS_UNTIL.get() {
+        return;
+    }
+    touch(CALLS.fetch_add(1, Ordering::Relaxed));
+    let end = now();
+    let waited = Duration::from_nanos(end - begun);
+    if waited > crate::storm::PERIOD {
+        RESTS_UNTIL.set(end + (end - begun));
+    }
+}
+
+/// Nanoseconds since the machine was started. Async-signal-safe.
+fn now() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes the time there.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// Touches a page of the first exposed memory from some slot on.
