@@ -53,6 +53,7 @@ impl Figure {
         match self.unit {
             Some(Unit::Microseconds) if self.median() >= 1000.0 => (1e-3, " ms"),
             Some(Unit::Microseconds) => (1.0, " µs"),
+            Some(Unit::GibPerSecond) => (1.0, " GiB/s"),
             Some(Unit::Mebibytes) => (1.0, " MiB"),
             Some(Unit::Faults) => (1.0, " faults"),
             Some(Unit::Percent) => (1.0, " %"),
