@@ -27,7 +27,7 @@ const BOOT_TCG: Duration = Duration::from_secs(300);
 
 /// The same on this machine's CPU, which is as fast as the host's own boot. A kernel that KVM cannot run here prints
 /// nothing more at some point and never ends.
-const BOOT_KVM: Duration = Duration::from_secs(25);
+const BOOT_KVM: Duration = Duration::from_secs(12);
 
 /// How much longer than a command's own bound the guest may take to say how it ended.
 const GRACE: Duration = Duration::from_secs(120);
