@@ -54,7 +54,9 @@ pub(crate) fn zeros<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let numpy = py.import("numpy")?;
     let dtype = match dtype {
-        Some(dtype) => numpy.call_method1("dtype", (dtype,))?,
+        Some(dtype) => {
+            numpy.call_method1("dtype", (dtype,)).map_err(|error| no_dtype(dtype, error))?
+        }
         None => numpy.call_method1("dtype", ("f8",))?,
     };
     if dtype.getattr("hasobject")?.is_truthy()? {
@@ -107,6 +109,20 @@ pub(crate) fn empty<'py>(
     shared: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     zeros(py, shape, dtype, order, pool, threads, shared)
+}
+
+/// What numpy says of a dtype, and for one of torch's its remedy.
+fn no_dtype(dtype: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
+    match dtype.str() {
+        Ok(name) if name.to_string_lossy().starts_with("torch.") => {
+            let name = name.to_string_lossy();
+            PyTypeError::new_err(format!(
+                "{name} is no dtype of numpy: write {:?}, and torch.from_numpy(array) for a tensor on the array's memory",
+                name.trim_start_matches("torch.")
+            ))
+        }
+        _ => error,
+    }
 }
 
 /// The number of bytes, if a process has addresses for them.

@@ -136,6 +136,9 @@ fn no_memory(object: &Bound<'_, PyAny>, kind: &str) -> String {
              hugekit.Checkpointer, which takes nested ones"
         );
     }
+    if has("__next__") {
+        return format!("{kind} is no array: write list(...) for the arrays that it yields");
+    }
     let instead = if has("__iter__") { "write numpy.array(...), or give" } else { "give" };
     format!(
         "{kind} is no array: {instead} a numpy array, a CPU tensor of torch, or another object with a buffer, such as \

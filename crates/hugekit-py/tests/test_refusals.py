@@ -19,6 +19,11 @@ class Model:
         return batch
 
 
+class TorchDtype:
+    def __str__(self):
+        return "torch.int7"
+
+
 def ended():
     moment = hugekit.snapshot(ARRAY)
     moment.close()
@@ -47,6 +52,8 @@ def ended():
         (lambda: hugekit.copy(ARRAY, np.ones((5, 20))), ValueError, r"src.reshape\(\(10, 10\)\)"),
         (lambda: hugekit.copy(ARRAY, np.ones((10, 10), "f4")), ValueError, r"src.astype\(float64\)"),
         (lambda: hugekit.snapshot(Model()), TypeError, r"write model.state_dict\(\)"),
+        (lambda: hugekit.snapshot(array for array in [ARRAY]), TypeError, r"generator is no array: write list\(...\)"),
+        (lambda: hugekit.zeros(5, TorchDtype()), TypeError, r"^torch.int7 is no dtype of numpy: write \"int7\", and torch"),
         (lambda: hugekit.snapshot({"a": {"b": ARRAY}}), TypeError, r"^a: dict is no array.*hugekit.Checkpointer"),
         (lambda: hugekit.snapshot({5: ARRAY}), TypeError, r"names are strings"),
         (lambda: hugekit.snapshot([ARRAY, GAPS]), ValueError, r"^arr_1: the array is not contiguous"),

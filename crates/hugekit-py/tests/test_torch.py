@@ -474,3 +474,10 @@ def test_a_stage_of_which_all_is_rewritten_is_what_was(reserve, size):
     for number, tensor in enumerate(staging.result(300)["tensors"]):
         assert bool((tensor == number).all())
     stager.close()
+
+
+def test_a_stager_with_a_number_of_bytes_says_what_to_write():
+    from hugekit.torch import SnapshotStager
+
+    with pytest.raises(TypeError, match=r"reserve is of type int, and must be a hugekit.Reserve: write hugekit.Reserve\(nbytes\)"):
+        SnapshotStager(reserve=1 << 30)

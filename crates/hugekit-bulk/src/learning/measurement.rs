@@ -39,42 +39,47 @@ pub(super) struct ComparisonRules {
     pub(super) readers_share: (u64, u64),
 }
 
-/// The candidates that a class compares, by their indices, and how.
+/// The candidates that a class compares, and how. Small, because a signal handler has it on its stack.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Comparison {
     rules: &'static ComparisonRules,
     /// In charge as long as there is no verdict.
     prior: usize,
-    among: [u8; MAX_CANDIDATES],
-    len: usize,
-    /// Bit by bit, whether a candidate streams.
-    streaming: u32,
+    /// Bit by bit, whether a candidate is compared.
+    among: u16,
+    /// Bit by bit, whether it streams.
+    streaming: u16,
 }
 
+const _: () = assert!(MAX_CANDIDATES <= u16::BITS as usize, "each candidate has a bit");
+
 impl Comparison {
-    /// Of two or more candidates, and no more than there is room for.
+    /// Of two or more candidates, by their indices.
     pub(super) fn new(
         rules: &'static ComparisonRules,
         prior: usize,
-        mut among: impl Iterator<Item = usize>,
+        among: impl Iterator<Item = usize>,
         streams: impl Fn(&usize) -> bool,
     ) -> Self {
-        let mut this = Self { rules, prior, among: [0; MAX_CANDIDATES], len: 0, streaming: 0 };
-        for (place, index) in this.among.iter_mut().zip(&mut among) {
-            *place = index as u8;
-            this.len += 1;
-            this.streaming |= u32::from(streams(&index)) << index;
+        let mut this = Self { rules, prior, among: 0, streaming: 0 };
+        for index in among {
+            debug_assert!(index < MAX_CANDIDATES, "there are samples of each candidate");
+            this.among |= 1 << index;
+            this.streaming |= u16::from(streams(&index)) << index;
         }
-        debug_assert!(among.next().is_none(), "each candidate has a place");
         this
     }
 
     pub(super) fn among(&self) -> impl Iterator<Item = usize> {
-        self.among[..self.len].iter().map(|&index| index.into())
+        (0..MAX_CANDIDATES).filter(|index| self.among >> index & 1 != 0)
+    }
+
+    fn len(&self) -> usize {
+        self.among.count_ones() as usize
     }
 
     fn trials_per_round(&self) -> u32 {
-        self.len as u32 * if self.rules.may_be_held { 2 } else { 1 }
+        self.among.count_ones() * if self.rules.may_be_held { 2 } else { 1 }
     }
 
     fn streams(&self, candidate: usize) -> bool {
@@ -177,9 +182,10 @@ impl Measurement {
     /// Begins a trial. Candidates take turns; in three of four rounds those of hopeless ones go to the best.
     pub(super) fn begin_trial(&self, comparison: &Comparison) -> Trial {
         let before = self.trials.fetch_add(1, Ordering::Relaxed);
-        let (in_pairs, len) = (comparison.rules.may_be_held, comparison.len);
+        let in_pairs = comparison.rules.may_be_held;
         let turn = if in_pairs { before / 2 } else { before } as usize;
-        let (round, wanted) = (turn / len, usize::from(comparison.among[turn % len]));
+        let (round, place) = (turn / comparison.len(), turn % comparison.len());
+        let wanted = comparison.among().nth(place).unwrap_or(comparison.prior);
         let candidate = match self.cheapest(comparison, |cost, _| cost) {
             Some((best, cost)) if round % 4 != 0 && self.is_hopeless(comparison, wanted, cost) => {
                 best
@@ -423,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic = "each candidate has a place"]
+    #[should_panic = "there are samples of each candidate"]
     #[cfg(debug_assertions)]
     fn comparison_of_too_many_candidates_is_noticed() {
         let _ = Comparison::new(&SLICED, LIBC, 0..=MAX_CANDIDATES, |_| true);

@@ -12,7 +12,7 @@ from . import _demo, _report
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m hugekit", description="Huge-page memory for Python on Linux.")
+    parser = argparse.ArgumentParser(prog="python -m hugekit", description="Clears, copies, forks and saves gigabytes of memory on huge pages.")
     parser.add_argument("--version", action="version", version=f"hugekit {hugekit.__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 

@@ -77,6 +77,8 @@ class SnapshotStager(AsyncStager):
         granule: Literal["huge", "small"] | None = None,
         max_cow_bytes: int | None = None,
     ) -> None:
+        if reserve is not None and not isinstance(reserve, hugekit.Reserve):
+            raise TypeError(f"reserve is of type {type(reserve).__name__}, and must be a hugekit.Reserve: write hugekit.Reserve(nbytes)")
         self._reserve = reserve
         self._fault_mode: Literal["threaded", "in place"] | None = fault_mode
         self._granule: Literal["huge", "small"] | None = granule
