@@ -168,18 +168,9 @@ impl<F> Clone for Operation<'_, F> {
     }
 }
 
-impl<F> Default for Operation<'_, F> {
+impl<F: Method> Default for Operation<'_, F> {
     fn default() -> Self {
-        Self {
-            asks: false,
-            target: None,
-            reuse: Reuse::default(),
-            source_reuse: Reuse::default(),
-            routine: None,
-            near_bytes: None,
-            profile: None,
-            sharing: WorkSharing::default(),
-        }
+        Self::with_hints(None, Reuse::default(), Reuse::default())
     }
 }
 
@@ -187,6 +178,22 @@ impl<'a, F: Method> Operation<'a, F> {
     /// Makes an operation without options: one thread, and only the length decides the routine.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The target, the reuse and that of the source at once: each step of a builder takes stack, of which a signal handler
+    /// has little.
+    #[doc(hidden)]
+    pub fn with_hints(target: Option<usize>, reuse: Reuse, source_reuse: Reuse) -> Self {
+        Self {
+            asks: target.is_some() || reuse.is_soon() || source_reuse.is_soon(),
+            target,
+            reuse,
+            source_reuse,
+            routine: None,
+            near_bytes: None,
+            profile: None,
+            sharing: WorkSharing::default(),
+        }
     }
 
     /// Sets the byte that is used next, as an offset from the start of the memory. In a page-fault

@@ -305,13 +305,12 @@ impl Frames {
     #[inline(never)] // as above
     fn copy_surely(&self, from: u64, to: u64, near: Near) {
         let len = self.len_of(self.slot(to));
-        let copy = match near {
-            Near::Copy(target) => CopyOptions::new().target(target).reuse(Reuse::All),
-            Near::Original(target) => {
-                CopyOptions::new().target(target).reuse(Reuse::None).source_reuse(Reuse::Target)
-            }
-            Near::Neither => CopyOptions::new().reuse(Reuse::None),
+        let (target, reuse, source_reuse) = match near {
+            Near::Copy(target) => (Some(target), Reuse::All, Reuse::Unknown),
+            Near::Original(target) => (Some(target), Reuse::None, Reuse::Target),
+            Near::Neither => (None, Reuse::None, Reuse::Unknown),
         };
+        let copy = CopyOptions::with_hints(target, reuse, source_reuse);
         // SAFETY: both lie within the alias mapping. No thread writes the original, and no user has seen the copy.
         let copied = unsafe { copy.run_raw(self.alias(to), self.alias(from), len) };
         debug_assert!(copied.is_ok(), "two granules do not overlap, and the target lies within");
