@@ -116,7 +116,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Delta(delta) => delta.run().map(|()| ExitCode::SUCCESS),
         Command::Broker(broker) => broker.run().map(ExitCode::from),
         Command::Lease(lease) => lease.run().map(|()| ExitCode::SUCCESS),
-        Command::Qemu(qemu) => qemu.run().map(|never| match never {}),
+        Command::Qemu(qemu) => qemu.run().map(|()| ExitCode::SUCCESS),
         Command::Pager(pager) => pager.run().map(|()| ExitCode::SUCCESS),
         Command::Checkpoint(checkpoint) => checkpoint.run().map(|()| ExitCode::SUCCESS),
         Command::Fork(fork) => fork.run().map(|()| ExitCode::SUCCESS),

@@ -102,7 +102,7 @@ pub enum Unfit {
     #[error("the file cannot be written: it is sealed against that, or open for reading only")]
     ReadOnly,
     /// Its length is 0, or not a multiple of its page size.
-    #[error("{bytes} bytes are no whole number of pages of {}, or none", Size(*page_size))]
+    #[error("{bytes} bytes are not one or more whole pages of {}", Size(*page_size))]
     Length {
         /// Its length in bytes.
         bytes: u64,
@@ -154,6 +154,16 @@ impl LeaseError {
             Self::Malformed(malformed) => return one_version(malformed).map(str::to_owned),
             Self::Pages(shortage) => shortage.remedy(),
             Self::Heap(shortage) => shortage.remedy(),
+            Self::Kernel { source, .. } => match source.kind() {
+                io::ErrorKind::NotFound => {
+                    "make the folder; a hugetlbfs is mounted by: mount -t hugetlbfs none FOLDER"
+                        .to_owned()
+                }
+                io::ErrorKind::AlreadyExists => {
+                    "remove that file, or choose another path".to_owned()
+                }
+                _ => return None,
+            },
             _ => return None,
         })
     }

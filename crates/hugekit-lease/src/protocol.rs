@@ -191,8 +191,8 @@ pub enum Refusal {
     },
     /// No unit was ready within the time.
     #[error(
-        "no unit was ready within {:?}: {} of {} are populated of the next one, and {before} waited before",
-        Duration::from_millis(*waited_ms), size(present), size(unit)
+        "{}: {} of {} are populated of the next one, and {before} clients are served before",
+        none_ready(*waited_ms), size(present), size(unit)
     )]
     NoneReady {
         /// How long the client waited, in milliseconds.
@@ -399,6 +399,13 @@ fn failure(errno: u64, signal: u64) -> String {
     }
 }
 
+fn none_ready(waited_ms: u64) -> String {
+    match waited_ms {
+        0 => "no unit is ready".to_owned(),
+        _ => format!("no unit was ready within {:?}", Duration::from_millis(waited_ms)),
+    }
+}
+
 impl Refusal {
     /// What the client or an administrator can do about it.
     #[must_use]
@@ -413,6 +420,9 @@ impl Refusal {
             }
             Self::OverQuota { .. } => {
                 "end programs that have leases, or raise --quota of the broker".to_owned()
+            }
+            Self::NoneReady { waited_ms: 0, .. } => {
+                "wait, or start the broker with a larger --ready".to_owned()
             }
             Self::NoneReady { .. } => {
                 "wait longer, or start the broker with a larger --ready".to_owned()

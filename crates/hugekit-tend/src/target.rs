@@ -30,6 +30,8 @@ pub struct Target {
     descriptor: OwnedFd,
     /// Of what begins where at each start of a program: a forked child has the same, until it starts another one.
     program: Program,
+    /// When it was opened.
+    parent: i32,
     /// Its page map, which only a process that may debug the target can open. A tender locks it, so that a second
     /// tender of the target notices the first, and no other user's process can take the lock.
     pages: File,
@@ -75,7 +77,8 @@ impl Target {
             bytes if bytes == HUGE_PAGE_BYTES as u64 => {}
             bytes => return Err(TendError::OtherHugePages { bytes }),
         }
-        Ok(Self { pid, name: stat.name, folder, descriptor, program: stat.program, pages })
+        let (program, parent) = (stat.program, stat.parent);
+        Ok(Self { pid, name: stat.name, folder, descriptor, program, parent, pages })
     }
 
     /// Its number.
@@ -115,6 +118,11 @@ impl Target {
 
     pub(crate) fn program(&self) -> Program {
         self.program
+    }
+
+    /// Whether it was a forked child of one of these when it was opened, and had not started another program.
+    pub(crate) fn is_child_of(&self, parents: &[(i32, Program)]) -> bool {
+        parents.contains(&(self.parent, self.program))
     }
 
     /// Whether it still runs the program that it ran when it was opened.

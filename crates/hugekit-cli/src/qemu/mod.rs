@@ -18,7 +18,7 @@ use rustix::io::FdFlags;
 
 use crate::lease::{not_started, seconds};
 use crate::socket;
-use crate::text::say;
+use crate::text::{say, write_out};
 use leases::{Leased, Lessors};
 use memory::GuestMemory;
 
@@ -28,7 +28,8 @@ use memory::GuestMemory;
 /// -numa names become leases of `hugekit broker`. Other arguments stay as they are. If an object
 /// gets no lease, QEMU starts exactly as asked, and one line on standard error prints the reason.
 ///
-/// The script `hugekit-qemu` runs this command. Give its path to libvirt as the emulator.
+/// The script `hugekit-qemu` runs this command. Give its path to libvirt as the emulator. Packages
+/// install it beside `hugekit`; --script prints it.
 ///
 /// Example: hugekit qemu -- qemu-system-x86_64 -m 4G -machine q35,memory-backend=m
 ///   -object memory-backend-memfd,id=m,size=4G,share=on,prealloc=on
@@ -42,14 +43,26 @@ pub(crate) struct QemuCommand {
     /// /run/hugekit/broker.sock, or below `$XDG_RUNTIME_DIR`]
     #[arg(long, value_name = "PATH")]
     socket: Vec<PathBuf>,
+    /// Print the script `hugekit-qemu`, which must lie in the folder of `hugekit`
+    #[arg(long)]
+    script: bool,
     /// QEMU and its arguments
-    #[arg(last = true, value_name = "QEMU", required = true)]
+    #[arg(last = true, value_name = "QEMU", required_unless_present = "script")]
     command: Vec<OsString>,
 }
 
+const SCRIPT: &str = include_str!("../../installed/hugekit-qemu");
+
 impl QemuCommand {
+    pub(crate) fn run(&self) -> anyhow::Result<()> {
+        if self.script {
+            return Ok(write_out(SCRIPT)?);
+        }
+        self.start_qemu().map(|never| match never {})
+    }
+
     /// Becomes QEMU. Returns only if QEMU cannot be started.
-    pub(crate) fn run(&self) -> anyhow::Result<Infallible> {
+    fn start_qemu(&self) -> anyhow::Result<Infallible> {
         let (program, asked) = self.command.split_first().expect("required");
         let memory = GuestMemory::of_arguments(asked);
         if memory.is_empty() {

@@ -46,10 +46,10 @@ use crate::text;
 )]
 pub(crate) struct Tend {
     /// Processes to tend.
-    #[arg(value_name = "PID", group = "which")]
+    #[arg(value_name = "PID", group = "which", value_parser = process)]
     pids: Vec<i32>,
     /// Tend processes of this name, also those that start later.
-    #[arg(long, value_name = "NAME", group = "which")]
+    #[arg(long, value_name = "NAME", group = "which", value_parser = name)]
     name: Vec<OsString>,
     /// Tend the processes of this control group (a folder below /sys/fs/cgroup), also those that
     /// start later.
@@ -70,7 +70,7 @@ pub(crate) struct Tend {
     #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u8).range(1..=100))]
     cpu: u8,
     /// The most memory to collapse per second.
-    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = rate)]
     rate: Size,
     /// Free huge pages to leave for other programs.
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
@@ -78,6 +78,24 @@ pub(crate) struct Tend {
     /// Print each line as JSON.
     #[arg(long)]
     json: bool,
+}
+
+fn process(text: &str) -> Result<i32, String> {
+    let number = text.parse().ok().filter(|&pid| pid > 0);
+    number.ok_or_else(|| {
+        format!("it is no process's number: write --name {text}, or -- {text} to start it")
+    })
+}
+
+fn name(text: &str) -> Result<OsString, &'static str> {
+    if text.is_empty() { Err("a process's name is wanted") } else { Ok(text.into()) }
+}
+
+fn rate(text: &str) -> Result<Size, String> {
+    match text.parse::<Size>() {
+        Ok(Size(0)) => Err("nothing would be collapsed".to_owned()),
+        size => size.map_err(|error| error.to_string()),
+    }
 }
 
 impl Tend {

@@ -37,8 +37,9 @@ impl Session {
             }
         }
         session.look();
-        if session.wanted.follows() && session.tender.is_empty() && session.taken == 0 {
-            text::say(&format!("no process to tend yet: {}; waiting", session.wanted.unmatched()));
+        let unmatched = session.wanted.unmatched();
+        if session.tender.is_empty() && !unmatched.is_empty() {
+            text::say(&format!("no process to tend yet: {unmatched}; waiting"));
         }
         Ok(session)
     }

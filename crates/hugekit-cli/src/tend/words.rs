@@ -19,12 +19,12 @@ pub(super) fn of_forks(status: &Status) -> String {
 
 /// After the first pass of `hugekit tend` over a process.
 pub(super) fn of_first_pass(status: &Status, pass: &PassReport, cost: Option<ForkCost>) -> String {
-    list(&headline_of(status, pass), &entries(pass, cost))
+    list(&headline_of(status, pass), &entries(pass, cost, WHILE_TENDED))
 }
 
 /// After a later one. The memory that is left out has been told, but not all that the kernel refuses.
 pub(super) fn of_later_pass(status: &Status, pass: &PassReport, cost: Option<ForkCost>) -> String {
-    let mut entries = entries(pass, cost);
+    let mut entries = entries(pass, cost, WHILE_TENDED);
     if pass.refused.is_empty() {
         entries.retain(|&(name, _)| name != LEFT_OUT);
     }
@@ -37,7 +37,7 @@ fn headline_of(status: &Status, pass: &PassReport) -> String {
 
 /// After `hugekit tend --once`.
 pub(super) fn of_pass(pass: &PassReport, cost: Option<ForkCost>) -> String {
-    list(&headline(&pass.pid.to_string(), pass), &entries(pass, cost))
+    list(&headline(&pass.pid.to_string(), pass), &entries(pass, cost, AFTER_ONE_PASS))
 }
 
 fn headline(name: &str, pass: &PassReport) -> String {
@@ -47,11 +47,15 @@ fn headline(name: &str, pass: &PassReport) -> String {
 
 const LEFT_OUT: &str = "left out";
 
+/// How long the effect stays.
+const WHILE_TENDED: &str = "stays while it is tended";
+const AFTER_ONE_PASS: &str = "stays until writes beside a forked child split the pages";
+
 type Entry = (&'static str, String);
 
-fn entries(pass: &PassReport, cost: Option<ForkCost>) -> Vec<Entry> {
+fn entries(pass: &PassReport, cost: Option<ForkCost>, lasts: &str) -> Vec<Entry> {
     let mut entries = Vec::new();
-    entries.extend(cost.map(|cost| ("fork", gain(pass, cost))));
+    entries.extend(cost.map(|cost| ("fork", gain(pass, cost, lasts))));
     if pass.collapsed > 0 {
         entries.push(("cost", costs(pass)));
     }
@@ -61,11 +65,13 @@ fn entries(pass: &PassReport, cost: Option<ForkCost>) -> Vec<Entry> {
 }
 
 /// By the page tables before and after the pass.
-fn gain(pass: &PassReport, cost: ForkCost) -> String {
-    let [before, now] = [pass.before, pass.after].map(|memory| millis(cost.estimate(memory)));
+fn gain(pass: &PassReport, cost: ForkCost, lasts: &str) -> String {
+    let [before, now] = [pass.before, pass.after].map(|memory| cost.estimate(memory));
     match pass.collapsed {
-        0 => format!("about {now}"),
-        _ => format!("before about {before}, now about {now}; stays until the process ends"),
+        0 => format!("about {}", millis(now)),
+        // It has grown meanwhile.
+        _ if now >= before => format!("before about {}, now about {}", millis(before), millis(now)),
+        _ => format!("before about {}, now about {}; {lasts}", millis(before), millis(now)),
     }
 }
 
@@ -107,8 +113,10 @@ fn left_out(pass: &PassReport) -> Vec<String> {
     let sparse = (pass.sparse, format!("in 2 MiB {holes}"));
     let edges = (pass.edges, "at the ends of mappings".to_owned());
     let swapped = (pass.swapped, "swapped out".to_owned());
+    let grown = pass.after.all.saturating_sub(pass.before.all);
+    let new = (grown, "that came while the pass ran".to_owned());
     let excluded = pass.excluded.iter().map(|(reason, bytes)| (*bytes, reason.to_string()));
-    let mut reasons: Vec<_> = [sparse, edges, swapped].into_iter().chain(excluded).collect();
+    let mut reasons: Vec<_> = [sparse, edges, swapped, new].into_iter().chain(excluded).collect();
     reasons.retain(|&(bytes, _)| bytes > 0);
     reasons.sort_by_key(|&(bytes, _)| std::cmp::Reverse(bytes));
     let reasons =
@@ -159,10 +167,15 @@ mod tests {
     #[test]
     fn pass_has_the_estimated_fork_time_before_and_after() {
         let text = joined(&of_pass(&pass(), Some(cost())));
-        let fork = "fork before about 52.4 ms, now about 2.2 ms; stays until the process ends";
+        let fork = "fork before about 52.4 ms, now about 2.2 ms; stays until writes";
         assert!(text.contains(fork), "{text}");
         assert!(text.contains("1020 ranges moved") && text.contains("8KiB of holes filled"));
         assert!(!of_pass(&pass(), None).contains("fork"), "without a measurement");
+        let grown = PassReport { before: Extent { huge: 0, all: 50 * MIB }, ..pass() };
+        let grown = PassReport { after: Extent { huge: 50 * MIB, all: 2048 * MIB }, ..grown };
+        let text = joined(&of_pass(&grown, Some(cost())));
+        assert!(text.contains("2.0GiB that came while the pass ran"), "{text}");
+        assert!(!text.contains("stays"), "{text}");
         let nothing = PassReport { collapsed: 0, ..pass() };
         let text = of_pass(&nothing, Some(cost()));
         assert!(text.contains("about 2.2 ms") && !text.contains("before"), "{text}");

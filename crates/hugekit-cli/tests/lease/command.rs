@@ -109,7 +109,7 @@ fn named(_: Backing) {
     assert_eq!((found.len(), found.blocks() * 512), (UNIT as u64, UNIT as u64));
     // No file is replaced, and none is left of what failed.
     assert_eq!(make(&path, "4MiB").status.code(), Some(1));
-    assert!(stderr(&make(&folder.path().join("odd"), "5")).contains("no whole number of pages"));
+    assert!(stderr(&make(&folder.path().join("odd"), "5")).contains("not one or more whole pages"));
     let elsewhere = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let output = make(&elsewhere.path().join("vm"), "4MiB");
     assert!(stderr(&output).contains("no hugetlbfs and no tmpfs"), "{output:?}");
@@ -155,8 +155,8 @@ fn configurations(_: Backing) {
         assert!(!output.status.success() && output.status.code().is_some(), "{output:?}");
         stderr(&output)
     };
-    assert!(start(&["--unit", "5", "--backing", "base"]).contains("no whole number of pages"));
-    assert!(start(&["--unit", "0", "--backing", "base"]).contains("no whole number of pages"));
+    assert!(start(&["--unit", "5", "--backing", "base"]).contains("not one or more whole pages"));
+    assert!(start(&["--unit", "0", "--backing", "base"]).contains("not one or more whole pages"));
     assert!(start(&["--ready", "2"]).contains("--unit"));
     assert!(start(&["--unit", "1MiB", "--quota", "root=1"]).contains("the user must be a number"));
     assert!(start(&["--unit", "1MiB", "--quota", "7"]).contains("UID=SIZE"));

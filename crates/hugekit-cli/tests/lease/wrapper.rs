@@ -138,6 +138,9 @@ fn as_asked(_: Backing) {
 }
 
 fn probe(_: Backing) {
+    let printed = program().args(["qemu", "--script"]).output().unwrap();
+    let installed = concat!(env!("CARGO_MANIFEST_DIR"), "/installed/hugekit-qemu");
+    assert_eq!(printed.stdout, std::fs::read(installed).unwrap());
     let daemon = Daemon::new(Backing::Base, 1, &[]);
     let emulator = stand_in(daemon.folder.path());
     let mut arguments: Vec<OsString> =

@@ -59,6 +59,14 @@ fn process_that_is_gone_or_not_named_is_an_error() {
         .failure()
         .stderr(contains("is gone").or(contains("only pages of 2 MiB")));
     cargo_bin_cmd!("hugekit").arg("tend").assert().code(2).stderr(contains("PID"));
+    for (arguments, says) in [
+        (&["redis-server"][..], "write --name redis-server, or -- redis-server to start it"),
+        (&["0"], "no process's number"),
+        (&["--name", ""], "a process's name is wanted"),
+        (&["1", "--rate", "0"], "nothing would be collapsed"),
+    ] {
+        cargo_bin_cmd!("hugekit").arg("tend").args(arguments).assert().code(2).stderr(contains(says));
+    }
 }
 
 #[test]

@@ -49,6 +49,9 @@ const PIECE: Duration = Duration::from_millis(50);
 /// After a stop, threads have so long to end; then they are left alone.
 const GRACE: Duration = Duration::from_millis(400);
 
+/// Refusals that are kept for who asks again.
+const REFUSED: usize = 64;
+
 /// A process is opened within a millisecond, as long as it does not hold the kernel up.
 const OPENED_WITHIN: Duration = Duration::from_millis(20);
 
@@ -63,6 +66,8 @@ pub struct Tender {
     idle: Vec<Tended>,
     away: Vec<Away>,
     opening: Vec<(i32, Job<Opened>)>,
+    /// Why processes cannot be tended, found out after the caller had stopped waiting: said when it asks again.
+    refused: Vec<(i32, TendError)>,
     tell: Sender<Status>,
     told: Receiver<Status>,
 }
@@ -77,8 +82,8 @@ impl Tender {
         let (pace, compaction) = (Pace::default(), Mutex::new(Compaction::default()));
         let shared = Arc::new(Shared { settings, fork_cost, pace, compaction });
         let (tell, told) = channel();
-        let (idle, away, opening) = (Vec::new(), Vec::new(), Vec::new());
-        Self { shared, idle, away, opening, tell, told }
+        let (idle, away, opening, refused) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { shared, idle, away, opening, refused, tell, told }
     }
 
     /// Another process, too. One that it has already stays as it is, and so does a forked child of
@@ -104,6 +109,9 @@ impl Tender {
         if self.has(pid) {
             return Some(Ok(()));
         }
+        if let Some(at) = self.refused.iter().position(|&(of, _)| of == pid) {
+            return Some(Err(self.refused.swap_remove(at).1));
+        }
         let (of, mut job) = match self.opening.iter().position(|&(of, _)| of == pid) {
             Some(at) => self.opening.swap_remove(at),
             None => match Job::start((pid, self.programs()), open) {
@@ -116,7 +124,16 @@ impl Tender {
             self.opening.push((of, job));
             return None;
         };
-        Some(opened.map(|target| self.idle.extend(target.map(Tended::new))))
+        Some(opened.map(|target| target.into_iter().for_each(|target| self.adopt(target))))
+    }
+
+    /// Tends it, unless it is a forked child of one that is tended by now. Its own children are left to it.
+    fn adopt(&mut self, target: Target) {
+        if !target.is_child_of(&self.programs()) {
+            let own = [(target.pid(), target.program())];
+            self.idle.retain(|tended| !tended.target.is_child_of(&own));
+            self.idle.push(Tended::new(target));
+        }
     }
 
     /// Whether it is tended, or was seen to be a forked child of one that is.
@@ -231,13 +248,15 @@ impl Tender {
             }
             false
         });
-        self.opening.retain_mut(|(_, job)| match job.wait(Duration::ZERO) {
-            Some(opened) => {
-                idle.extend(opened.ok().flatten().map(Tended::new));
-                false
+        for (pid, mut job) in std::mem::take(&mut self.opening) {
+            match job.wait(Duration::ZERO) {
+                Some(Ok(target)) => target.into_iter().for_each(|target| self.adopt(target)),
+                Some(Err(error)) => self.refused.insert(0, (pid, error)),
+                None => self.opening.push((pid, job)),
             }
-            None => true,
-        });
+        }
+        // Of a process that nobody asks about again, it is forgotten some day.
+        self.refused.truncate(REFUSED);
     }
 
     /// Waits for all threads to end that are not stuck.

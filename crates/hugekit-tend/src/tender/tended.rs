@@ -32,7 +32,7 @@ use hugekit_sys::other_process::collapse;
 const AT_LATEST: Duration = Duration::from_secs(60);
 
 /// If a pass collapses one part in this many of the memory, the next one comes sooner: splits
-/// accumulate.
+/// accumulate. If as much memory comes while a pass runs, more is coming: a server loads its data.
 const MUCH: u64 = 16;
 
 /// Collapses for each look at the machine's memory: 32 MiB, which [`Settings::keep_free`] leaves
@@ -264,8 +264,13 @@ impl Tended {
     }
 }
 
-/// Half of the last one where much was split since, and twice as long where little was.
+/// Half of the last one where much was split since, and twice as long where little was. As short as can be where the
+/// process grew meanwhile.
 fn interval_after(last: Duration, report: &PassReport) -> Duration {
+    let grown = report.after.all.saturating_sub(report.before.all);
+    if grown > report.after.all / MUCH {
+        return AGAIN;
+    }
     let collapsed = report.collapsed.saturating_mul(HUGE_PAGE_BYTES as u64);
     if collapsed >= report.after.all / MUCH && collapsed > 0 {
         (last / 2).max(AGAIN)
@@ -305,11 +310,22 @@ mod tests {
         let huge = HUGE_PAGE_BYTES as u64;
         let after = |last, collapsed| {
             let extent = Extent { huge: 160 * huge, all: 160 * huge };
-            interval_after(last, &PassReport { after: extent, collapsed, ..PassReport::default() })
+            let report = PassReport { before: extent, after: extent, ..PassReport::default() };
+            interval_after(last, &PassReport { collapsed, ..report })
         };
         assert_eq!(after(AT_LATEST, 10), AT_LATEST / 2);
         assert_eq!(after(AT_LATEST / 2, 9), AT_LATEST);
         assert_eq!(after(AT_LATEST, 0), AT_LATEST);
         assert_eq!(after(AGAIN, 160), AGAIN);
+    }
+
+    #[test]
+    fn process_that_grows_while_a_pass_runs_has_the_next_one_soon() {
+        let grown = |from, to| {
+            let [before, after] = [from, to].map(|all| Extent { huge: 0, all });
+            interval_after(AT_LATEST, &PassReport { before, after, ..PassReport::default() })
+        };
+        assert_eq!(grown(100 << 20, 2 << 30), AGAIN);
+        assert_eq!(grown(100 << 20, 101 << 20), AT_LATEST);
     }
 }

@@ -256,6 +256,17 @@ fn forked_child_is_not_tended_beside_its_parent_nor_is_what_they_share() {
 }
 
 #[test]
+fn forked_child_that_was_found_first_is_left_to_its_parent() {
+    let _turn = in_turn();
+    let child = Forked::new();
+    let Ok(mut tender) = settings().process(child.0.as_raw_pid()).build() else { return };
+    let own = std::process::id() as i32;
+    tender.add(own).unwrap();
+    let reports = tender.pass(&NOT_STOPPED).unwrap();
+    assert_eq!(reports.iter().map(|report| report.pid).collect::<Vec<_>>(), [own]);
+}
+
+#[test]
 fn child_that_runs_another_program_holds_no_tender_back() {
     let _turn = in_turn();
     let Some(mut tender) = tender(settings()) else { return };
