@@ -65,7 +65,12 @@ fn process_that_is_gone_or_not_named_is_an_error() {
         (&["--name", ""], "a process's name is wanted"),
         (&["1", "--rate", "0"], "nothing would be collapsed"),
     ] {
-        cargo_bin_cmd!("hugekit").arg("tend").args(arguments).assert().code(2).stderr(contains(says));
+        cargo_bin_cmd!("hugekit")
+            .arg("tend")
+            .args(arguments)
+            .assert()
+            .code(2)
+            .stderr(contains(says));
     }
 }
 
