@@ -32,7 +32,6 @@ mod usage;
 
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
@@ -82,7 +81,7 @@ fn main() -> ExitCode {
     listen_to_the_library(command.is_daemon());
     let code = run(command).unwrap_or_else(|error| {
         if let Some(UsageError(message)) = error.downcast_ref() {
-            Cli::command().error(ErrorKind::ValueValidation, message).exit();
+            usage::exit(Cli::command(), message);
         }
         // Causes, but no backtrace: it does not help a user of the command.
         say(&format!("error: {error:#}"));

@@ -4,6 +4,7 @@
 use std::error::Error;
 use std::fmt;
 
+use clap::error::ErrorKind;
 use hugekit::error_chain;
 
 /// Ends the program as the parser of arguments does: message on standard error, exit code 2.
@@ -17,6 +18,19 @@ impl fmt::Display for UsageError {
 }
 
 impl Error for UsageError {}
+
+/// Ends the program so, with the usage of the subcommand that was asked for.
+pub(crate) fn exit(mut cli: clap::Command, message: &str) -> ! {
+    cli.build();
+    let mut command = &mut cli;
+    for word in std::env::args_os().skip(1) {
+        if command.find_subcommand(&word).is_none() {
+            break;
+        }
+        command = command.find_subcommand_mut(&word).expect("it was found");
+    }
+    command.error(ErrorKind::ValueValidation, message).exit()
+}
 
 /// An error with what can be done about it, which is said on a line of its own.
 #[derive(Debug)]

@@ -89,7 +89,8 @@ fn arguments(_: Backing) {
     };
     assert!(usage(&[], &["cat", "/dev/null"]).contains("no argument contains {}"));
     let private = ["qemu", "-object", "memory-backend-file,id=m,size=4M,mem-path={}"];
-    assert!(usage(&[], &private).contains("add share=on"));
+    let said = usage(&[], &private);
+    assert!(said.contains("add share=on") && said.contains("Usage: hugekit lease"), "{said}");
     usage(&["--no-wait", "--wait", "5"], &["cat", "{}"]);
     usage(&["--wait", "-1"], &["cat", "{}"]);
     usage(&["--path", "/dev/shm/x"], &["cat", "{}"]);
