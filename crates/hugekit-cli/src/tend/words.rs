@@ -69,8 +69,9 @@ fn gain(pass: &PassReport, cost: ForkCost, lasts: &str) -> String {
     let [before, now] = [pass.before, pass.after].map(|memory| cost.estimate(memory));
     match pass.collapsed {
         0 => format!("about {}", millis(now)),
-        // It has grown meanwhile.
-        _ if now >= before => format!("before about {}, now about {}", millis(before), millis(now)),
+        _ if now >= before => {
+            format!("before about {}, now about {}: it has grown", millis(before), millis(now))
+        }
         _ => format!("before about {}, now about {}; {lasts}", millis(before), millis(now)),
     }
 }
@@ -175,7 +176,7 @@ mod tests {
         let grown = PassReport { after: Extent { huge: 50 * MIB, all: 2048 * MIB }, ..grown };
         let text = joined(&of_pass(&grown, Some(cost())));
         assert!(text.contains("2.0GiB that came while the pass ran"), "{text}");
-        assert!(!text.contains("stays"), "{text}");
+        assert!(text.contains(": it has grown") && !text.contains("stays"), "{text}");
         let nothing = PassReport { collapsed: 0, ..pass() };
         let text = of_pass(&nothing, Some(cost()));
         assert!(text.contains("about 2.2 ms") && !text.contains("before"), "{text}");
