@@ -1,29 +1,22 @@
 //! Examples run, and what they print is what they say of themselves.
 
 use std::fs::File;
-use std::process::{Command, Output};
 use std::sync::{Mutex, PoisonError};
 
 use hugekit::Pool;
 use hugekit::fault::FaultMode;
 use hugekit_machine::{Memory, Root};
 use hugekit_testing::checks;
+use hugekit_testing::example::build;
 use hugekit_testing::trials::unless_lacking;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 /// Their crates would make all tests of this crate slower to build.
 const OF_VMMS: [&str; 4] = ["guest_memory", "clone_vm", "pause_vm", "vm_memory"];
 
-/// Runs an example as its reader would.
-fn run(example: &str, arguments: &[&str]) -> Output {
-    let package = if OF_VMMS.contains(&example) { "hugekit-vmm-examples" } else { "hugekit" };
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["run", "--quiet", "--package", package, "--example", example, "--"]);
-    cargo.args(arguments).output().expect("cargo can be started")
-}
-
 fn printed(example: &str, arguments: &[&str]) -> (bool, String) {
-    let output = run(example, arguments);
+    let output = build(example).and_then(|mut example| Ok(example.args(arguments).output()?));
+    let output = output.expect("the example can be built and started");
     let print = [output.stdout, output.stderr].concat();
     (output.status.success(), String::from_utf8_lossy(&print).into_owned())
 }

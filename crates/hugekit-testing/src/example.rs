@@ -1,0 +1,21 @@
+//! Examples, as cargo builds them.
+
+use std::env::current_exe;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+/// Builds an example, and returns the command that runs it. Of the whole workspace, because cargo has built it so for
+/// `cargo test --workspace`: for one package it would compile everything again, with fewer features.
+///
+/// # Errors
+/// It cannot be built.
+pub fn build(name: &str) -> Result<Command> {
+    let test = current_exe()?;
+    let target = test.ancestors().nth(3).context("a test is in target/debug/deps")?;
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "--workspace", "--example", name, "--target-dir"]).arg(target);
+    let built = cargo.output()?;
+    ensure!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    Ok(Command::new(target.join("debug/examples").join(name)))
+}
