@@ -11,9 +11,12 @@ mod record;
 mod report;
 
 use std::fs::File;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::{Error, Result, ensure};
 use clap::Args;
 
 use crate::count::Count;
@@ -30,7 +33,7 @@ const SECONDS: u64 = 1200;
 /// An emulated guest is booted at most this often.
 const BOOTS: usize = 3;
 
-/// Boots small guests, one after the other, and runs the library's tests in them. What is missing for
+/// Boots small guests and runs the library's tests in them. What is missing for
 /// that is fetched into `target/fleet`, where each guest's logs are, too
 #[derive(Debug, Args)]
 pub(crate) struct Fleet {
@@ -57,13 +60,8 @@ pub(crate) struct Fleet {
     run: Vec<String>,
 }
 
-/// The guests share the programs, and whether KVM has not booted one of them.
-#[derive(Debug, Default)]
-struct Fleets {
-    accelerator: Option<Accelerator>,
-    programs: Programs,
-    kvm_fails: bool,
-}
+/// KVM has not booted a guest, so it boots none.
+static KVM_FAILS: AtomicBool = AtomicBool::new(false);
 
 impl Fleet {
     pub(crate) fn run(&self) -> Result<bool> {
@@ -81,72 +79,78 @@ impl Fleet {
         let names = if self.ci { &table.ci } else { &self.only };
         table.guest.retain(|guest| names.is_empty() || names.contains(&guest.name));
         ensure!(table.guest.len() >= names.len(), "no such guest: see --list");
-        let mut fleet = Fleets { accelerator: self.accel, ..Fleets::default() };
+        let (mut programs, mut ready) = (Programs::default(), Vec::new());
         let mut count = Count::default();
         for mut guest in table.guest {
             if !self.run.is_empty() {
                 guest.runs = self.run.iter().cloned().map(Run::from).collect();
                 (guest.left_out, guest.counters) = (Vec::new(), Vec::new());
             }
-            match lacking(&guest)?.filter(|_| self.ci && !may_install()) {
-                Some(lack) => count.skip(format!("guest {}: {lack}", guest.name)),
-                None => fleet.run(&guest, self.run.is_empty(), &mut count)?,
+            let lack = lacking(&guest)?.filter(|_| self.ci && !may_install());
+            match lack.map_or_else(|| programs.prepare(&guest), |lack| Err(Error::msg(lack))) {
+                Ok(files) => ready.push((guest, files)),
+                Err(error) => count.skip(format!("guest {}: {error:#}", guest.name)),
             }
         }
+        self.boot_all(&ready, &mut count)?;
         println!();
         count.print_skipped();
         count.print_as_tests();
         Ok(count.failed == 0)
     }
-}
 
-impl Fleets {
-    fn run(&mut self, guest: &Guest, is_of_table: bool, count: &mut Count) -> Result<()> {
+    /// CI boots two at a time: one leaves a third of two CPUs idle.
+    fn boot_all(&self, guests: &[(Guest, Files)], count: &mut Count) -> Result<()> {
+        let at_once = 1 + usize::from(self.ci);
+        let boot = |(guest, files): &(Guest, Files)| self.boot_one(guest, files);
+        let boot_from = |first| guests.iter().skip(first).step_by(at_once).map(boot).collect();
+        let counts: Vec<Result<Vec<Count>>> = thread::scope(|scope| {
+            let threads: Vec<_> = (0..at_once).map(|n| scope.spawn(move || boot_from(n))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        for some in counts {
+            some?.iter().for_each(|one| count.add(one));
+        }
+        Ok(())
+    }
+
+    fn boot_one(&self, guest: &Guest, files: &Files) -> Result<Count> {
         let since = Instant::now();
-        println!("\n{}: {}", guest.name, guest.about);
-        let files = match self.programs.prepare(guest) {
-            Ok(files) => files,
-            Err(error) => {
-                println!("  skipped: {error:#}");
-                count.skip(format!("guest {}: {error:#}", guest.name));
-                return Ok(());
-            }
-        };
-        let report = self.boot(guest, &files)?;
+        let report = self.report(guest, files)?;
         let (counted, commands) = report.outcome(guest);
-        let release = report.release.as_deref().unwrap_or("none");
+        let (release, seconds) =
+            (report.release.as_deref().unwrap_or("none"), since.elapsed().as_secs());
+        println!("\n{}: {}: Linux {release}, {seconds} s", guest.name, guest.about);
         commands.iter().for_each(|line| println!("  {line}"));
-        println!("  Linux {release}, {} s", since.elapsed().as_secs());
-        if is_of_table {
+        if self.run.is_empty() {
             record::keep(guest, release, &counted)?;
         }
-        count.add(&counted);
-        Ok(())
+        Ok(counted)
     }
 
     /// On KVM if it boots this guest, else emulated: again if its kernel has died before it ran anything. Kernels patch
     /// their own instructions while they boot, and other CPUs that QEMU emulates in parallel may execute one that is half
     /// patched.
-    fn boot(&mut self, guest: &Guest, files: &Files) -> Result<Report> {
-        if let Some(accelerator) = self.accelerator {
+    fn report(&self, guest: &Guest, files: &Files) -> Result<Report> {
+        if let Some(accelerator) = self.accel {
             return qemu::run(guest, accelerator, files);
         }
         let same = guest.kernel.arm == cfg!(target_arch = "aarch64");
         let opens = || File::options().read(true).write(true).open("/dev/kvm").is_ok();
-        if same && !self.kvm_fails && opens() {
+        if same && !KVM_FAILS.load(Relaxed) && opens() {
             let report = qemu::run(guest, Accelerator::Kvm, files)?;
             if report.release.is_some() {
                 return Ok(report);
             }
-            println!("  KVM has not brought up the guest: all are emulated");
-            self.kvm_fails = true;
+            println!("KVM has not brought up {}: guests are emulated", guest.name);
+            KVM_FAILS.store(true, Relaxed);
         }
         for _ in 1..BOOTS {
             let report = qemu::run(guest, Accelerator::Tcg, files)?;
             if report.release.is_some() {
                 return Ok(report);
             }
-            println!("  its kernel has not come up, emulated: once more");
+            println!("the kernel of {} has not come up, emulated: once more", guest.name);
         }
         qemu::run(guest, Accelerator::Tcg, files)
     }

@@ -10,15 +10,10 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 /// Whether a command may fetch what it lacks: `--install` sets this variable, and started commands inherit it.
-const INSTALL: &str = "HUGEKIT_INSTALL";
+pub(crate) const INSTALL: &str = "HUGEKIT_INSTALL";
 
 pub(crate) fn may_install() -> bool {
     std::env::var_os(INSTALL).is_some()
-}
-
-/// Has the commands that this process starts fetch what they lack.
-pub(crate) fn permit_install(command: &mut Command) {
-    command.env(INSTALL, "1");
 }
 
 /// The repository's folder.
