@@ -11,6 +11,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::{Mutex, PoisonError};
 
+use hugekit_testing::example;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 use self::programs::{Linked, Places, Program, said};
@@ -109,8 +110,8 @@ fn trials(places: &'static Places) -> Vec<Trial> {
 fn vm(places: &'static Places) -> Trial {
     Trial::ignorable_test("vm.c", move || {
         let path = places.compile(Program::c("vm.c", false), Linked::Shared)?;
-        let guest = ["run", "--quiet", "-p", "hugekit-checkpoint", "--example", "guest", "--"];
-        run(Command::new(env!("CARGO")).args(guest).arg(path))
+        let mut guest = example::build("guest").map_err(|error| format!("{error:#}"))?;
+        run(guest.arg(path))
     })
 }
 

@@ -21,9 +21,11 @@ import os, pathlib, signal, sys, hugekit
 pid, api, folder, firecracker = int(sys.argv[1]), *sys.argv[2:]
 folder = pathlib.Path(folder)
 """
-    guest = ["cargo", "run", "--quiet", "-p", "hugekit-checkpoint", "--example", "guest", "--"]
-    program = [sys.executable, "-c", opening + "\n".join(code)]
-    done = subprocess.run(guest + program, cwd=ROOT, capture_output=True, text=True, timeout=1800)
+    # As `cargo test --workspace` builds it: for one package, cargo would compile everything again.
+    build = ["cargo", "build", "--quiet", "--workspace", "--example", "guest", "--target-dir", ROOT / "target"]
+    subprocess.run(build, cwd=ROOT, check=True, timeout=1800)
+    program = [ROOT / "target/debug/examples/guest", sys.executable, "-c", opening + "\n".join(code)]
+    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=1800)
     if done.returncode == 77:
         pytest.skip(done.stdout.removeprefix("SKIP ").strip())
     assert done.returncode == 0, done.stdout + done.stderr
