@@ -1,8 +1,7 @@
 //! `hugekit report`: one page of one or more records.
 
 use clap::Args;
-use hugekit_lab::record::Record;
-use hugekit_lab::report;
+use hugekit_record::Record;
 
 use crate::file::Sink;
 use crate::operand::Operand;
@@ -25,6 +24,6 @@ impl Report {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
         let records: Vec<(String, Record)> =
             self.records.iter().map(Operand::read).collect::<anyhow::Result<_>>()?;
-        self.html.open()?.write(&report::page(&records))
+        self.html.open()?.write(&hugekit_report::page(&records))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use hugekit_lab::plain;
+use hugekit_record::plain;
 
 pub(crate) const COLUMNS: usize = 80;
 

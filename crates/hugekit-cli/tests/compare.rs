@@ -8,7 +8,7 @@ use predicates::prelude::*;
 use predicates::str::contains;
 use serde_json::{Value, json};
 
-const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hugekit-lab/tests/data/record.json");
+const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hugekit-record/tests/data/record.json");
 
 fn hugekit() -> Command {
     let mut command = Command::cargo_bin("hugekit").unwrap();

@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use serde_json::Value;
 
-const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hugekit-lab/tests/data/record.json");
+const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hugekit-record/tests/data/record.json");
 
 fn hugekit() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hugekit"));

@@ -9,11 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use base64::Engine;
+use browser::{Browser, View};
 use hugekit_lab::EXPERIMENTS;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use serde_json::{Value, json};
-
-use browser::{Browser, View};
 
 const DESK: u32 = 1100;
 const TELEPHONE: u32 = 390;
@@ -25,7 +24,7 @@ const VIEWS: [View; 4] = [
     View { width: TELEPHONE, height: 844, scheme: "dark" },
 ];
 
-const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hugekit-lab/tests/data/record.json");
+const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hugekit-record/tests/data/record.json");
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();

@@ -7,7 +7,7 @@ use assert_cmd::Command;
 use predicates::prelude::*;
 use predicates::str::contains;
 
-const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hugekit-lab/tests/data/record.json");
+const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hugekit-record/tests/data/record.json");
 
 fn hugekit(data: &Path) -> Command {
     let mut command = Command::cargo_bin("hugekit").unwrap();

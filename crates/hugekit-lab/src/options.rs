@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::size::Size;
+use hugekit_record::size::Size;
 
 /// The user's wishes for a run.
 #[derive(Clone, Debug, Default)]

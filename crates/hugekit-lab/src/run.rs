@@ -4,19 +4,19 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use hugekit_machine::Root;
+use hugekit_measure::LabError;
+use hugekit_measure::counters::Counting;
+use hugekit_measure::machine::{clearing_kernel, describe};
+use hugekit_measure::noise::{Moment, uncontrolled};
+use hugekit_measure::{Interrupted, Observer};
+use hugekit_record::plain;
+use hugekit_record::{Experiment, Failure, KIND, Machine, Ratio, Record, VERSION, parts};
 use jiff::Timestamp;
 
-use crate::error::LabError;
 use crate::experiments::Bench;
 use crate::experiments::Definition;
-use crate::machine::clearing_kernel;
-use crate::measure::counters::Counting;
-use crate::measure::noise::{Moment, uncontrolled};
-use crate::observer::{Interrupted, Observer};
+use crate::finding::finding;
 use crate::options::Options;
-use crate::record::plain::plain;
-use crate::record::{Experiment, Failure, KIND, Machine, Noise, Ratio, Record, VERSION, parts};
-use crate::report::finding::finding;
 
 /// The outcome of a run.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl Outcome {
     #[must_use]
     pub fn record(self, command: &str) -> Record {
         let Self { experiments, hardware_counters, .. } = self;
-        let machine = Machine { hardware_counters, ..Machine::read(&Root::default()) };
+        let machine = Machine { hardware_counters, ..describe(&Root::default()) };
         let host = machine.hypervisor.as_deref();
         Record {
             uncontrolled: uncontrolled(host, &machine.hardware_counters),
@@ -133,14 +133,14 @@ fn message(panic: &(dyn Any + Send)) -> String {
 fn with_noise(experiment: Experiment, before: &Moment, counting: &Counting<'_>) -> Experiment {
     let counters = counting.take(&experiment.cases);
     let ran = experiment.skipped.is_none();
-    let noise = ran.then(|| Noise::since(before, &experiment, counters));
+    let noise = ran.then(|| before.noise(&experiment, counters));
     Experiment { noise, ..experiment }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{Case, Unit};
+    use hugekit_record::{Case, Unit};
 
     #[test]
     fn a_record_names_the_kernel_that_its_ratios_compare_with_and_no_other() {

@@ -10,8 +10,8 @@ use hugekit::pool::Backing;
 use hugekit_broker::{
     Broker, BrokerError, Charge, Config, Fill, FillCommand, Limits, LoadOrder, Quotas, fill, load,
 };
-use hugekit_lab::size::Size;
 use hugekit_lease::MemoryFile;
+use hugekit_record::size::Size;
 
 use crate::log;
 use crate::socket;
@@ -124,7 +124,7 @@ fn quota(text: &str) -> Result<(Option<u32>, u64), String> {
         }
     };
     let Size(bytes) =
-        size.parse().map_err(|error: hugekit_lab::size::ParseSizeError| error.to_string())?;
+        size.parse().map_err(|error: hugekit_record::size::ParseSizeError| error.to_string())?;
     Ok((user, bytes as u64))
 }
 

@@ -8,8 +8,8 @@ use anyhow::Context;
 use clap::Args;
 use comfy_table::Table;
 use hugekit::pool::Backing;
-use hugekit_lab::size::Size;
 use hugekit_lease::protocol::{self, Payer, Refusal, Row};
+use hugekit_record::size::Size;
 use serde_json::json;
 
 use crate::socket;

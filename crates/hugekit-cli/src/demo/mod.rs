@@ -7,8 +7,8 @@ mod snapshot;
 mod ways;
 
 use clap::{Args, ValueEnum};
-use hugekit_lab::size::{MIB, Size};
 use hugekit_machine::{Memory, Root};
+use hugekit_record::size::{MIB, Size};
 
 use crate::text::write_out;
 

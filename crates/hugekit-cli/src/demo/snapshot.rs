@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use hugekit::{Pool, SharedRegion, Snapshot};
-use hugekit_lab::size::Size;
+use hugekit_record::size::Size;
 
 use super::ways::Ways;
 use crate::usage::Remedied;

@@ -4,10 +4,10 @@ use anyhow::Context;
 use clap::Args;
 use comfy_table::Table;
 use hugekit_image::{FileIdentity, ImageClone, clones};
-use hugekit_lab::size::Size;
 use hugekit_lease::images;
 use hugekit_lease::protocol::ImageRow;
 use hugekit_machine::Root;
+use hugekit_record::size::Size;
 use serde_json::json;
 
 use super::{AskedBroker, explained};

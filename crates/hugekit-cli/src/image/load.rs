@@ -10,9 +10,9 @@ use clap::Args;
 use hugekit::HUGE_PAGE_BYTES;
 use hugekit_delta::{Reader, StateId};
 use hugekit_image::{Image, ImageBuilder};
-use hugekit_lab::size::Size;
 use hugekit_lease::protocol::{self, ImageFacts, ImageName, ImageRange, NotLoaded, Refusal};
 use hugekit_lease::{LeaseError, images};
+use hugekit_record::size::Size;
 
 use super::{AskedBroker, explained};
 use crate::progress;

@@ -4,8 +4,8 @@
 use std::fmt::Write;
 
 use anstyle::Style;
-use hugekit_lab::claims::{self, HOW, Judged};
-use hugekit_lab::record::Record;
+use hugekit_record::Record;
+use hugekit_report::claims::{self, HOW, Judged};
 
 use super::{summary, table};
 

@@ -6,10 +6,9 @@ use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
 use anyhow::bail;
-use hugekit_lab::compare::{Change, Comparison, Verdict};
 use hugekit_lab::finding::figure;
-use hugekit_lab::record::Record;
-use hugekit_lab::report;
+use hugekit_record::Record;
+use hugekit_record::compare::{Change, Comparison, Verdict};
 
 use super::Sinks;
 use crate::text::{COLUMNS, say, wrap, write_out};
@@ -39,7 +38,7 @@ pub(super) fn run(
         json.write_json(&comparison)?;
     }
     if let Some(html) = sinks.html {
-        html.write(&report::page(records))?;
+        html.write(&hugekit_report::page(records))?;
     }
     let Some(percent) = fail_beyond else { return Ok(ExitCode::SUCCESS) };
     let beyond = comparison.slower_beyond(percent / 100.0).count();
@@ -140,14 +139,14 @@ fn render_rest(text: &mut String, comparison: &Comparison) {
 
 #[cfg(test)]
 mod tests {
-    use hugekit_lab::record::{Case, Unit};
+    use hugekit_record::{Case, Unit};
 
     use super::*;
 
     /// A record with one case of twelve samples around each of these.
     fn record(medians: &[(&str, f64)]) -> Record {
         let mut record =
-            Record::parse(include_str!("../../../hugekit-lab/tests/data/record.json")).unwrap();
+            Record::parse(include_str!("../../../hugekit-record/tests/data/record.json")).unwrap();
         record.experiments.truncate(1);
         record.experiments[0].cases = medians
             .iter()

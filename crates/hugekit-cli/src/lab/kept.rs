@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 use hugekit::error_chain;
-use hugekit_lab::archive::{Archive, Kept};
-use hugekit_lab::plain;
-use hugekit_lab::record::Record;
+use hugekit_record::Record;
+use hugekit_record::archive::{Archive, Kept};
+use hugekit_record::plain;
 
 use crate::text::{COLUMNS, wrap, write_out};
 
@@ -41,7 +41,6 @@ fn describe(record: &Record) -> String {
 
 #[cfg(test)]
 mod tests {
-    use hugekit_lab::record::Machine;
     use hugekit_machine::Root;
 
     use super::*;
@@ -50,7 +49,7 @@ mod tests {
     fn what_cannot_be_used_is_listed_with_the_reason() {
         let folder = tempfile::tempdir().unwrap();
         let archive = Archive::within(folder.path().to_owned());
-        let record = include_str!("../../../hugekit-lab/tests/data/record.json");
+        let record = include_str!("../../../hugekit-record/tests/data/record.json");
         for (id, text) in [("2", record), ("1", "{}")] {
             std::fs::write(folder.path().join(format!("{id}.json")), text).unwrap();
         }
@@ -66,9 +65,9 @@ mod tests {
     fn a_record_of_every_machine_is_listed_within_the_columns() {
         for description in hugekit_machines::MACHINES {
             let files = description.files().unwrap();
-            let text = include_str!("../../../hugekit-lab/tests/data/record.json");
+            let text = include_str!("../../../hugekit-record/tests/data/record.json");
             let mut record = Record::parse(text).unwrap();
-            record.machine = Machine::read(&Root::at(files.path()));
+            record.machine = hugekit_measure::machine::describe(&Root::at(files.path()));
             let about = describe(&record);
             let kept = Kept { id: "20261121-103512".into(), record: Ok(record) };
             let listed = render(&[kept], "folder");

@@ -13,11 +13,10 @@ use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use hugekit::error_chain;
 use hugekit_bulk::arch::{Routine, clear_routines, copy_routines};
-use hugekit_lab::archive::Archive;
-use hugekit_lab::record::Record;
-use hugekit_lab::report;
-use hugekit_lab::size::Size;
 use hugekit_lab::{Definition, EXPERIMENTS, LabError, Options, Outcome};
+use hugekit_record::Record;
+use hugekit_record::archive::Archive;
+use hugekit_record::size::Size;
 
 use crate::file::{OpenSink, Sink};
 use crate::operand::Operand;
@@ -252,7 +251,7 @@ impl Sinks<'_> {
         let printed = || write_out(text).context("cannot print");
         let printed = if self.print { printed() } else { Ok(()) };
         let json = self.json.map_or(Ok(()), |json| json.write_json(record));
-        let page = || report::page(&[(name.to_owned(), record.clone())]);
+        let page = || hugekit_report::page(&[(name.to_owned(), record.clone())]);
         let html = self.html.map_or(Ok(()), |html| html.write(&page()));
         printed.and(json).and(html)
     }

@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use anstyle::{AnsiColor, Style};
-use hugekit_lab::record::{Experiment, Record};
+use hugekit_record::{Experiment, Record};
 
 use super::{claims, table};
 use crate::text::{COLUMNS, wrap};

@@ -5,10 +5,11 @@ use std::fmt::Write;
 
 use anstyle::Style;
 use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
+use hugekit_lab::EXPERIMENTS;
 use hugekit_lab::finding::{elsewhere, figure, finding, reasons};
-use hugekit_lab::record::{Case, Distribution, Experiment, Machine, Ratio, Record, Unit, parts};
-use hugekit_lab::size::Size;
-use hugekit_lab::{EXPERIMENTS, Published};
+use hugekit_record::Published;
+use hugekit_record::size::Size;
+use hugekit_record::{Case, Distribution, Experiment, Machine, Ratio, Record, Unit, parts};
 
 use super::claims;
 use super::summary::{self, render_indented};
@@ -284,15 +285,15 @@ fn align_numbers(table: &mut Table) {
 
 #[cfg(test)]
 mod tests {
-    use hugekit_lab::record::Failure;
-    use hugekit_lab::record::Noise;
     use hugekit_machine::Root;
+    use hugekit_record::Failure;
+    use hugekit_record::Noise;
 
     use super::*;
 
     #[test]
     fn a_record_is_tables_of_80_columns() {
-        let text = include_str!("../../../hugekit-lab/tests/data/record.json");
+        let text = include_str!("../../../hugekit-record/tests/data/record.json");
         let mut record = Record::parse(text).unwrap();
         let warning =
             "the hypervisor gave 3.0 % of the CPUs' time to others: repeat when it does not";
@@ -306,7 +307,7 @@ mod tests {
 
     #[test]
     fn long_name_of_a_ratio_leaves_room_for_the_numbers() {
-        let text = include_str!("../../../hugekit-lab/tests/data/record.json");
+        let text = include_str!("../../../hugekit-record/tests/data/record.json");
         let record = Record::parse(text).unwrap();
         let mut ratio = record.experiments[0].ratios[0].clone();
         (ratio.id, ratio.median) =
@@ -319,16 +320,16 @@ mod tests {
     #[test]
     #[ignore = "slow: it prints many reports"]
     fn the_header_of_every_machine_fits_80_columns() {
-        let text = include_str!("../../../hugekit-lab/tests/data/record.json");
+        let text = include_str!("../../../hugekit-record/tests/data/record.json");
         for description in hugekit_machines::MACHINES {
             let files = description.files().unwrap();
             let mut record = Record::parse(text).unwrap();
-            record.machine = Machine::read(&Root::at(files.path()));
+            record.machine = hugekit_measure::machine::describe(&Root::at(files.path()));
             let plain = anstream::adapter::strip_str(&whole(&record)).to_string();
             assert!(plain.lines().all(|line| line.chars().count() <= COLUMNS), "{plain}");
             let header = plain.split("\n\n").nth(1).unwrap().replace('\n', " ");
             assert!(header.starts_with(&record.machine.cpu), "{header}");
-            assert!(hugekit_lab::report::page(&[("a".into(), record)]).contains("</html>"));
+            assert!(hugekit_report::page(&[("a".into(), record)]).contains("</html>"));
         }
     }
 
@@ -336,7 +337,7 @@ mod tests {
     fn failures_stand_with_their_experiment_and_in_the_summary() {
         let failure = Failure { case: "fault/latency".into(), reason: "cannot map 512MiB".into() };
         let mut record =
-            Record::parse(include_str!("../../../hugekit-lab/tests/data/record.json")).unwrap();
+            Record::parse(include_str!("../../../hugekit-record/tests/data/record.json")).unwrap();
         record.experiments = vec![Experiment {
             name: "fault".into(),
             failures: vec![failure],
@@ -345,7 +346,7 @@ mod tests {
         let plain = anstream::adapter::strip_str(&whole(&record)).to_string();
         assert!(plain.contains("! fault/latency failed: cannot map 512MiB"), "{plain}");
         assert!(plain.contains("fault     failed, cannot map 512MiB"), "{plain}");
-        let page = hugekit_lab::report::page(&[("a".into(), record)]);
+        let page = hugekit_report::page(&[("a".into(), record)]);
         assert!(page.contains("fault/latency failed: cannot map 512MiB"), "{page}");
     }
 

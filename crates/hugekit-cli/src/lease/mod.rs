@@ -14,9 +14,9 @@ use hugekit::error_chain;
 use hugekit::pool::Backing;
 use hugekit::{HUGE_PAGE_BYTES, PopulateOptions, Threads};
 use hugekit_image::Image;
-use hugekit_lab::size::Size;
 use hugekit_lease::protocol::ImageName;
 use hugekit_lease::{DEFAULT_WAIT, Lease, LeaseError, MemoryFile};
+use hugekit_record::size::Size;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::broker::Pages;

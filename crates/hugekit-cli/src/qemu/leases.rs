@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use hugekit::error_chain;
 use hugekit::pool::Backing;
-use hugekit_lab::size::Size;
 use hugekit_lease::{Lease, LeaseError, give_back};
 use hugekit_machine::{Root, Topology};
+use hugekit_record::size::Size;
 
 use super::memory::GuestMemory;
 

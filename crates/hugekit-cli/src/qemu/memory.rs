@@ -5,7 +5,7 @@ use std::path::Path;
 
 use hugekit::HUGE_PAGE_BYTES;
 use hugekit::pool::Backing;
-use hugekit_lab::size::Size;
+use hugekit_record::size::Size;
 
 use super::properties::Properties;
 

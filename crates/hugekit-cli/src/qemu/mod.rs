@@ -13,14 +13,14 @@ use std::process::Command;
 use std::time::Duration;
 
 use clap::Args;
-use hugekit_lab::size::Size;
+use hugekit_record::size::Size;
+use leases::{Leased, Lessors};
+use memory::GuestMemory;
 use rustix::io::FdFlags;
 
 use crate::lease::{not_started, seconds};
 use crate::socket;
 use crate::text::{say, write_out};
-use leases::{Leased, Lessors};
-use memory::GuestMemory;
 
 /// Start QEMU with memory that is already populated
 ///

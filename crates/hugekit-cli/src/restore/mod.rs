@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::Args;
 use hugekit_image::Image;
-use hugekit_lab::size::Size;
 use hugekit_lease::protocol::ImageName;
+use hugekit_record::size::Size;
 use hugekit_restore::{ReadyMemory, Restore, RestoreError, Snapshot};
 use serde_json::json;
 

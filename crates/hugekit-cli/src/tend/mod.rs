@@ -16,7 +16,7 @@ use std::sync::atomic::AtomicBool;
 use anyhow::{Context, bail};
 use clap::ArgGroup;
 use hugekit::error_chain;
-use hugekit_lab::size::Size;
+use hugekit_record::size::Size;
 use hugekit_tend::{Builder, ForkCost, Tender};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hugekit_lab::size::Size;
+use hugekit_record::size::Size;
 use hugekit_tend::{ForkCost, ForkTime, PassReport, Status};
 
 use crate::text::{COLUMNS, wrap};

@@ -3,16 +3,17 @@
 use std::time::Duration;
 
 use hugekit_machine::{CacheSizes, Memory, Root, cache};
+use hugekit_measure::machine::memory::{THP_ENABLED, available_memory, free_huge_pages, has_thp};
+use hugekit_measure::machine::settings::{PATIENCE, Settings};
+use hugekit_measure::part::Rounds;
+use hugekit_measure::sampler::Plan;
+use hugekit_measure::workloads::anonymous::{Anonymous, Pages};
+use hugekit_measure::workloads::arena::Arena;
+use hugekit_measure::{LabError, Observer};
+use hugekit_record::Experiment;
+use hugekit_record::size::{GIB, MIB, Size};
 
-use crate::machine::memory::{THP_ENABLED, available_memory, free_huge_pages, has_thp};
-use crate::machine::settings::{PATIENCE, Settings};
-use crate::measure::part::Rounds;
-use crate::measure::sampler::Plan;
-use crate::record::Experiment;
-use crate::size::{GIB, MIB, Size};
-use crate::workloads::anonymous::{Anonymous, Pages};
-use crate::workloads::arena::Arena;
-use crate::{LabError, Observer, Options};
+use crate::Options;
 
 /// Time that the rounds of one experiment may take together. A quick one has 15 s for everything,
 /// warming memory and the rounds that must be included.
@@ -314,7 +315,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::machine::memory::why_no_thp;
+    use hugekit_measure::machine::memory::why_no_thp;
 
     fn to_use(quick: bool, memory: Option<usize>, available: usize) -> Result<usize, LabError> {
         let options = Options { quick, memory: memory.map(Size), ..Options::default() };

@@ -9,13 +9,13 @@ use std::time::Instant;
 use hugekit::{ClearOptions, Reuse};
 use hugekit_bulk::arch::{ClearRoutine, Unfenced, clear_routine, clear_routines};
 use hugekit_bulk::sweep::{GIGANTIC_OVER_BYTES, Order, SUBPAGE_BYTES};
+use hugekit_measure::LabError;
+use hugekit_measure::part::Part;
+use hugekit_record::size::{GIB, KIB, MIB, Size};
+use hugekit_record::{Experiment, Unit};
 
 use super::bench::left_out;
 use super::{Bench, Definition};
-use crate::LabError;
-use crate::measure::part::Part;
-use crate::record::{Experiment, Unit};
-use crate::size::{GIB, KIB, MIB, Size};
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "clear",

@@ -13,14 +13,15 @@ use hugekit_bulk::arch::{
     Kind, Routine, clear_routine, clear_routines, copy_routine, copy_routines,
 };
 use hugekit_bulk::learning::{self, Used};
+use hugekit_measure::LabError;
+use hugekit_measure::part::Part;
+use hugekit_measure::part::Parts;
+use hugekit_record::size::{GIB, MIB, Size};
+use hugekit_record::stats::median;
+use hugekit_record::{Case, Experiment, Ratio, Sequence, Unit};
 
 use super::routine_matrix::{Walk, chosen, marked, may_be_cached, rounds};
 use super::{Bench, Definition};
-use crate::LabError;
-use crate::measure::part::Part;
-use crate::record::stats::median;
-use crate::record::{Case, Experiment, Ratio, Sequence, Unit};
-use crate::size::{GIB, MIB, Size};
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "learn",

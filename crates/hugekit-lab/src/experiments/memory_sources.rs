@@ -4,13 +4,13 @@ use hugekit::error_chain;
 use hugekit::pool::{Backing, PoolBuilder};
 use hugekit::{Pool, PoolError, Region, Threads};
 use hugekit_machine::Root;
+use hugekit_measure::LabError;
+use hugekit_measure::machine::memory::{remedy, why_no_thp};
+use hugekit_measure::workloads::anonymous::{Anonymous, Pages};
+use hugekit_record::Experiment;
+use hugekit_record::size::{GIB, MIB, Size};
 
 use super::bench::Bench;
-use crate::LabError;
-use crate::machine::memory::{remedy, why_no_thp};
-use crate::record::Experiment;
-use crate::size::{GIB, MIB, Size};
-use crate::workloads::anonymous::{Anonymous, Pages};
 
 /// The work that a comparison of hand-outs alone leaves out.
 pub(super) const CLEARED_EARLIER: &str = "the pool cleared these pages before they were asked for, in the background; `lab demand` counts \

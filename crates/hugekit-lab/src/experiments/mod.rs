@@ -22,8 +22,8 @@ mod tend;
 
 pub(crate) use bench::Bench;
 
-use crate::LabError;
-use crate::record::Experiment;
+use hugekit_measure::LabError;
+use hugekit_record::Experiment;
 
 /// An experiment: its name on the command line, what it repeats and why, and how it runs.
 #[derive(Debug)]

@@ -6,12 +6,12 @@ use std::time::Instant;
 use hugekit_bulk::arch::{Kind, Routine};
 use hugekit_bulk::learning::{ChosenBy, Used};
 use hugekit_machine::CacheSizes;
+use hugekit_measure::LabError;
+use hugekit_measure::part::{Part, Rounds};
+use hugekit_record::size::{GIB, MIB};
+use hugekit_record::{Ratio, Unit, parts};
 
 use super::Bench;
-use crate::LabError;
-use crate::measure::part::{Part, Rounds};
-use crate::record::{Ratio, Unit, parts};
-use crate::size::{GIB, MIB};
 
 /// A sample moves at least this much, in several passes if need be, so that reading the clock does
 /// not show.
@@ -260,7 +260,7 @@ pub(super) fn sample(size: usize, mut pass: impl FnMut()) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Case;
+    use hugekit_record::Case;
 
     fn ratio(baseline: &str) -> Ratio {
         let case =

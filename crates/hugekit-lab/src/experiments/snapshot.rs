@@ -20,20 +20,23 @@ use hugekit::fault::FaultMode;
 use hugekit::pool::Backing;
 use hugekit::snapshot::{Builder, Granule, Reserve, SnapshotStats};
 use hugekit::{CopyOptions, Reuse, SharedRegion, Snapshot, SnapshotError};
+use hugekit_measure::LabError;
+use hugekit_measure::latencies::{distribution, sum};
+use hugekit_measure::machine::cpus;
+use hugekit_measure::part::Parts;
+use hugekit_measure::part::{Part, Rounds};
+use hugekit_measure::workloads::anonymous::Pages;
+use hugekit_measure::workloads::forking::Shared;
+use hugekit_measure::workloads::latency_writer::{
+    self, LINE, Phase, STEP, WATCHED, Watched, Workload,
+};
+use hugekit_measure::workloads::outside::Outside;
+use hugekit_measure::workloads::threads::spawn;
+use hugekit_record::size::{GIB, MIB, Size};
+use hugekit_record::{Experiment, Timeline, Unit};
 
 use super::memory_sources::unscrubbed;
 use super::{Bench, Definition, snapshot_call};
-use crate::LabError;
-use crate::machine::cpus;
-use crate::measure::latencies::{distribution, sum};
-use crate::measure::part::{Part, Rounds};
-use crate::record::{Experiment, Timeline, Unit};
-use crate::size::{GIB, MIB, Size};
-use crate::workloads::anonymous::Pages;
-use crate::workloads::forking::Shared;
-use crate::workloads::latency_writer::{self, LINE, Phase, STEP, WATCHED, Watched, Workload};
-use crate::workloads::outside::Outside;
-use crate::workloads::threads::spawn;
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "snapshot",

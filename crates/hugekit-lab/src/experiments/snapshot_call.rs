@@ -8,14 +8,13 @@ use std::time::{Duration, Instant};
 
 use hugekit::Snapshot;
 use hugekit::fault::FaultMode;
+use hugekit_measure::LabError;
+use hugekit_measure::part::{Part, Rounds};
+use hugekit_measure::workloads::anonymous::Pages;
+use hugekit_measure::workloads::forking::Shared;
+use hugekit_record::Unit;
+use hugekit_record::size::Size;
 use rustix::mm::{MprotectFlags, mprotect};
-
-use crate::LabError;
-use crate::measure::part::{Part, Rounds};
-use crate::record::Unit;
-use crate::size::Size;
-use crate::workloads::anonymous::Pages;
-use crate::workloads::forking::Shared;
 
 /// Private anonymous memory.
 #[derive(Clone, Copy, Debug)]
@@ -87,7 +86,7 @@ fn take_snapshot(memory: &mut Shared) -> Result<Duration, LabError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::size::MIB;
+    use hugekit_record::size::MIB;
 
     #[test]
     fn each_call_takes_time() {

@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 
 use hugekit_checkpoint::{ForkSettings, Forked, fork};
 use hugekit_guests::{Firecracker, Request, Serial, Snapshot};
+use hugekit_measure::part::{Part, Rounds};
+use hugekit_measure::workloads::forked_vm::child;
+use hugekit_measure::workloads::micro_vm::{MicroVm, failed};
+use hugekit_measure::{LabError, Observer};
+use hugekit_record::Unit;
+use hugekit_record::size::Size;
 
 use super::guest::{Guest, Kind, Origin};
 use super::save::{Files, stock_in_pause};
 use super::ways::Place;
-use crate::measure::part::{Part, Rounds};
-use crate::record::Unit;
-use crate::size::Size;
-use crate::workloads::forked_vm::child;
-use crate::workloads::micro_vm::{MicroVm, failed};
-use crate::{LabError, Observer};
 
 /// How many children to make, as far as the available memory allows.
 #[derive(Clone, Copy)]

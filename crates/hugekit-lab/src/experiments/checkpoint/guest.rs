@@ -5,16 +5,16 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use hugekit_guests::{Firecracker, Request, Snapshot};
+use hugekit_measure::workloads::forking::on_base_pages;
+use hugekit_measure::workloads::micro_vm::{MicroVm, failed};
+use hugekit_measure::workloads::pager_thread::PagerThread;
+use hugekit_measure::{LabError, Observer};
 use hugekit_pager::Settings;
 use serde_json::json;
 
 use super::share::Share;
 use crate::experiments::restore::files::Folders;
 use crate::experiments::restore::origin::save_guests;
-use crate::workloads::forking::on_base_pages;
-use crate::workloads::micro_vm::{MicroVm, failed};
-use crate::workloads::pager_thread::PagerThread;
-use crate::{LabError, Observer};
 
 /// How often, and for how long, ticks of the guest's TSC are counted.
 const COUNTS: usize = 3;

@@ -12,19 +12,19 @@ mod series;
 mod share;
 mod ways;
 
+use guest::Origin;
 use hugekit_machine::Root;
+use hugekit_measure::LabError;
+use hugekit_measure::machine::memory::remedy;
+use hugekit_measure::part::Parts;
+use hugekit_measure::workloads::anonymous::Pages;
+use hugekit_record::Experiment;
+use hugekit_record::size::{GIB, MIB, Size};
 
 use super::restore::files::Folders;
 use super::restore::origin::{version, why_no_handler};
 use super::restore::{LEAST, guest_bytes, paging};
 use super::{Bench, Definition};
-use crate::LabError;
-use crate::machine::memory::remedy;
-use crate::record::Experiment;
-use crate::size::{GIB, MIB, Size};
-use crate::workloads::anonymous::Pages;
-
-use guest::Origin;
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "checkpoint",
@@ -102,7 +102,7 @@ fn measure(bench: &mut Bench<'_>, bytes: usize) -> Result<Experiment, LabError> 
 }
 
 /// All of the experiment is to end within six minutes on two CPUs.
-fn rounds<'a>(bench: &Bench<'a>, share: f64) -> crate::measure::part::Rounds<'a> {
+fn rounds<'a>(bench: &Bench<'a>, share: f64) -> hugekit_measure::part::Rounds<'a> {
     match bench.options().quick {
         true => bench.long_rounds(0.5, 4),
         false => bench.rounds_of(share, 20, Some(4)),

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use hugekit_checkpoint::{Report, Settings, checkpoint};
 use hugekit_guests::{Firecracker, Snapshot};
+use hugekit_measure::LabError;
+use hugekit_measure::workloads::micro_vm::failed;
 use tempfile::TempDir;
 
 use super::guest::{Guest, Kind, Origin, Seen};
 use super::series;
 use super::ways::{Place, Save, Way};
-use crate::LabError;
-use crate::workloads::micro_vm::failed;
 
 /// How long a guest writes that is not saved.
 const IDLE: Duration = Duration::from_millis(300);

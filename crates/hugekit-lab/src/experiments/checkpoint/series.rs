@@ -9,11 +9,11 @@ use std::thread;
 use std::time::Duration;
 
 use hugekit_checkpoint::{CheckpointError, SeriesSettings, Settings, checkpoint_series};
+use hugekit_measure::LabError;
 
 use super::guest::{Guest, Seen};
 use super::save::{Files, Saved, bytes_in, of_report};
 use super::share::Share;
-use crate::LabError;
 
 /// The second checkpoint is made when the series is stopped.
 const NEVER: Duration = Duration::from_secs(1 << 32);

@@ -14,6 +14,11 @@ mod starts;
 use hugekit::{CopyOptions, Reuse};
 use hugekit_bulk::arch::{CopyFn, copy_routines};
 use hugekit_bulk::learning::Used;
+use hugekit_measure::LabError;
+use hugekit_measure::part::Part;
+use hugekit_measure::part::Parts;
+use hugekit_record::Experiment;
+use hugekit_record::size::{GIB, KIB, MIB, Size};
 
 use self::order::Look;
 use super::bench::left_out;
@@ -21,10 +26,6 @@ use super::routine_matrix::{
     Candidate, Matrix, READ_LABEL, Walk, Workload, may_be_cached, read_all, rounds, share,
 };
 use super::{Bench, Definition};
-use crate::LabError;
-use crate::measure::part::Part;
-use crate::record::Experiment;
-use crate::size::{GIB, KIB, MIB, Size};
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "copies",

@@ -4,12 +4,13 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use crate::LabError;
+use hugekit_measure::LabError;
+use hugekit_measure::part::Part;
+use hugekit_record::Unit;
+use hugekit_record::size::{GIB, KIB, MIB, Size};
+
 use crate::experiments::Bench;
 use crate::experiments::bench::left_out;
-use crate::measure::part::Part;
-use crate::record::Unit;
-use crate::size::{GIB, KIB, MIB, Size};
 
 const SIZES: [usize; 3] = [16 * MIB, 64 * MIB, 256 * MIB];
 

@@ -13,6 +13,13 @@ mod single;
 use std::collections::HashSet;
 
 use hugekit_bulk::parallel::Placement;
+use hugekit_measure::LabError;
+use hugekit_measure::part::Parts;
+use hugekit_measure::part::{Part, Rounds};
+use hugekit_measure::workloads::anonymous::Pages;
+use hugekit_measure::workloads::writers::{Spent, Work};
+use hugekit_record::size::{GIB, MIB, Size};
+use hugekit_record::{Experiment, Unit};
 
 use self::origin::{Origin, origins};
 use super::bench::left_out;
@@ -20,12 +27,6 @@ use super::copies::order::{self, Look};
 use super::memory_sources::{backing_report, unscrubbed};
 use super::parallel::counts;
 use super::{Bench, Definition};
-use crate::LabError;
-use crate::measure::part::{Part, Rounds};
-use crate::record::{Experiment, Unit};
-use crate::size::{GIB, MIB, Size};
-use crate::workloads::anonymous::Pages;
-use crate::workloads::writers::{Spent, Work};
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "cow",

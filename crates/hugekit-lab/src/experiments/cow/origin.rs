@@ -4,13 +4,13 @@ use hugekit::fault::FaultMode;
 use hugekit::pool::Backing;
 use hugekit::{Pool, Region};
 use hugekit_machine::Root;
+use hugekit_measure::LabError;
+use hugekit_measure::machine::memory::{available_memory, free_huge_pages};
+use hugekit_measure::workloads::anonymous::Pages;
+use hugekit_measure::workloads::forking::{Shared, write_pages};
+use hugekit_measure::workloads::writers::{Spent, Work, in_processes, in_threads};
 
 use super::HUGE;
-use crate::LabError;
-use crate::machine::memory::{available_memory, free_huge_pages};
-use crate::workloads::anonymous::Pages;
-use crate::workloads::forking::{Shared, write_pages};
-use crate::workloads::writers::{Spent, Work, in_processes, in_threads};
 
 const BASE_PAGES: &str = "a write to a shared transparent huge page has the kernel copy a base page, and the \
      copy stays on base pages; the region's is on the pages that the pool has, reserved at the fork";
@@ -119,7 +119,7 @@ pub(super) fn origins(
 mod tests {
     use super::*;
     use crate::experiments::memory_sources::unscrubbed;
-    use crate::size::MIB;
+    use hugekit_record::size::MIB;
 
     fn mark(bytes: &mut [u8], index: usize) {
         bytes.fill(10 + index as u8);

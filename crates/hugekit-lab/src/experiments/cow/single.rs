@@ -4,17 +4,17 @@ use std::time::Instant;
 
 use hugekit::Pool;
 use hugekit::pool::Backing;
+use hugekit_measure::LabError;
+use hugekit_measure::latencies::{distribution, latencies, record};
+use hugekit_measure::part::{Part, Rounds};
+use hugekit_measure::workloads::busy::Busy;
+use hugekit_measure::workloads::forking::write_pages;
+use hugekit_record::Unit;
+use hugekit_record::size::{KIB, Size};
+use hugekit_record::stats::median;
 
 use super::HUGE;
 use super::origin::{Origin, fork};
-use crate::LabError;
-use crate::measure::latencies::{distribution, latencies, record};
-use crate::measure::part::{Part, Rounds};
-use crate::record::Unit;
-use crate::record::stats::median;
-use crate::size::{KIB, Size};
-use crate::workloads::busy::Busy;
-use crate::workloads::forking::write_pages;
 
 /// The writer of shared memory, one word of each page or granule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,7 +121,7 @@ fn row(bytes: &mut [u8], piece: usize) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::size::MIB;
+    use hugekit_record::size::MIB;
 
     #[test]
     fn a_row_touches_every_piece_once() {

@@ -14,20 +14,21 @@ use std::time::{Duration, Instant};
 use hugekit::pool::Backing;
 use hugekit::{Pool, Threads};
 use hugekit_machine::Root;
+use hugekit_measure::LabError;
+use hugekit_measure::machine::memory::remedy;
+use hugekit_measure::machine::usage::process_time;
+use hugekit_measure::machine::{clearing_kernel, here};
+use hugekit_measure::part::Parts;
+use hugekit_measure::part::{Part, Rounds};
+use hugekit_measure::workloads::anonymous::{Anonymous, Pages};
+use hugekit_record::published::{self, Conditions};
+use hugekit_record::size::{GIB, MIB, Size};
+use hugekit_record::{Experiment, Unit};
 
 use super::memory_sources::{
     CLEARED_EARLIER, Given, Held, Turns, largest, soil, touch, unscrubbed,
 };
 use super::{Bench, Definition};
-use crate::LabError;
-use crate::machine::memory::remedy;
-use crate::machine::usage::process_time;
-use crate::machine::{clearing_kernel, here};
-use crate::measure::part::{Part, Rounds};
-use crate::record::published::{self, Conditions};
-use crate::record::{Experiment, Unit};
-use crate::size::{GIB, MIB, Size};
-use crate::workloads::anonymous::{Anonymous, Pages};
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "demand",
@@ -349,7 +350,7 @@ mod tests {
     use hugekit::pool::PoolBuilder;
 
     use crate::Quiet;
-    use crate::measure::sampler::Plan;
+    use hugekit_measure::sampler::Plan;
 
     const NOTHING: Given = Given { memory: 0, thp: false, huge: 0, gigantic: 0 };
 

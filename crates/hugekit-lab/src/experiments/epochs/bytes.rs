@@ -1,14 +1,15 @@
 //! Bytes of what is saved, and of the pages that the kernel notes as written.
 
+use hugekit_measure::LabError;
+use hugekit_measure::part::{Part, Rounds};
+use hugekit_measure::workloads::anonymous::Pages;
+use hugekit_measure::workloads::dirty_pages::DirtyPages;
+use hugekit_measure::workloads::paced_writer::Pattern;
+use hugekit_record::Unit;
+use hugekit_record::size::{MIB, Size};
+
 use super::memory::{words, written};
 use super::saver::Saver;
-use crate::LabError;
-use crate::measure::part::{Part, Rounds};
-use crate::record::Unit;
-use crate::size::{MIB, Size};
-use crate::workloads::anonymous::Pages;
-use crate::workloads::dirty_pages::DirtyPages;
-use crate::workloads::paced_writer::Pattern;
 
 const BY_BLOCKS: &str =
     "the kernel's notes are of whole pages, and a delta is of blocks of 4 KiB, found by comparing";

@@ -5,8 +5,8 @@
 use std::slice;
 use std::sync::atomic::AtomicU64;
 
-use crate::LabError;
-use crate::workloads::anonymous::{Anonymous, Pages};
+use hugekit_measure::LabError;
+use hugekit_measure::workloads::anonymous::{Anonymous, Pages};
 
 /// Memory of which every page was written.
 pub(super) fn written(pages: Pages, len: usize) -> Result<Anonymous, LabError> {

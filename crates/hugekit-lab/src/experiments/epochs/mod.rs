@@ -9,14 +9,16 @@ mod saver;
 mod saves;
 mod throughput;
 
+use hugekit_measure::LabError;
+use hugekit_measure::part::Parts;
+use hugekit_measure::workloads::anonymous::Pages;
+use hugekit_measure::workloads::paced_writer::Pattern;
+use hugekit_record::Experiment;
+use hugekit_record::size::{GIB, MIB, Size};
+
 use self::saver::Saver;
 use super::snapshot::too_small;
 use super::{Bench, Definition};
-use crate::LabError;
-use crate::record::Experiment;
-use crate::size::{GIB, MIB, Size};
-use crate::workloads::anonymous::Pages;
-use crate::workloads::paced_writer::Pattern;
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "epochs",

@@ -10,13 +10,13 @@ use std::sync::atomic::AtomicU64;
 use hugekit::Snapshot;
 use hugekit::snapshot::{Builder, Changes, Epoch, Reserve};
 use hugekit_delta::{Chain, Saved};
+use hugekit_measure::LabError;
+use hugekit_measure::workloads::anonymous::{Anonymous, Pages};
+use hugekit_record::size::Size;
 use rustix::fs::{MemfdFlags, memfd_create};
 use tempfile::TempDir;
 
 use super::memory::{words, written};
-use crate::LabError;
-use crate::size::Size;
-use crate::workloads::anonymous::{Anonymous, Pages};
 
 /// Deltas that follow on each other, until all of the state is saved anew.
 const MOST_DELTAS: usize = 12;

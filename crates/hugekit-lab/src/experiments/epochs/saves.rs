@@ -9,12 +9,13 @@
 
 use std::time::Instant;
 
+use hugekit_measure::LabError;
+use hugekit_measure::part::{Part, Rounds};
+use hugekit_measure::workloads::paced_writer::Pattern;
+use hugekit_record::Unit;
+use hugekit_record::size::Size;
+
 use super::saver::Saver;
-use crate::LabError;
-use crate::measure::part::{Part, Rounds};
-use crate::record::Unit;
-use crate::size::Size;
-use crate::workloads::paced_writer::Pattern;
 
 const METHODS: [&str; 3] = ["full", "delta", "plain"];
 

@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use hugekit::Snapshot;
+use hugekit_measure::LabError;
+use hugekit_measure::part::{Part, Rounds};
+use hugekit_measure::workloads::anonymous::{Anonymous, Pages};
+use hugekit_measure::workloads::dirty_pages::DirtyPages;
+use hugekit_record::Unit;
+use hugekit_record::size::Size;
 
 use super::memory::{put_together, words, written};
-use crate::LabError;
-use crate::measure::part::{Part, Rounds};
-use crate::record::Unit;
-use crate::size::Size;
-use crate::workloads::anonymous::{Anonymous, Pages};
-use crate::workloads::dirty_pages::DirtyPages;
 
 const LINE: usize = 64;
 const WORDS: usize = LINE / size_of::<u64>();

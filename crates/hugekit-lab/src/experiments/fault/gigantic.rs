@@ -12,15 +12,15 @@ use hugekit::error_chain;
 use hugekit::fault::FaultMode;
 use hugekit::pool::{Backing, Clearing};
 use hugekit::{Pool, Region};
+use hugekit_measure::LabError;
+use hugekit_measure::part::Part;
+use hugekit_measure::workloads::anonymous::Pages;
+use hugekit_measure::workloads::threads::spawn;
+use hugekit_record::Unit;
+use hugekit_record::size::Size;
 
-use crate::LabError;
 use crate::experiments::Bench;
 use crate::experiments::memory_sources::{soil, unscrubbed};
-use crate::measure::part::Part;
-use crate::record::Unit;
-use crate::size::Size;
-use crate::workloads::anonymous::Pages;
-use crate::workloads::threads::spawn;
 
 /// Pages of the region: the one that is faulted, and another one.
 const PAGES: usize = 2;

@@ -18,22 +18,23 @@ use std::time::Instant;
 
 use hugekit::pool::Backing;
 use hugekit::{ClearOptions, Pool, Region, Reuse};
+use hugekit_measure::LabError;
+use hugekit_measure::latencies::{distribution, latencies, record};
+use hugekit_measure::machine::cpus;
+use hugekit_measure::part::Parts;
+use hugekit_measure::part::{Part, Rounds};
+use hugekit_measure::workloads::anonymous::{Anonymous, Pages};
+use hugekit_measure::workloads::busy::Busy;
+use hugekit_measure::workloads::threads::spawn;
+use hugekit_record::size::{GIB, MIB, Size};
+use hugekit_record::stats::median;
+use hugekit_record::{Experiment, Unit};
 
 use self::served::LazyRegion;
 use super::memory_sources::{
     CLEARED_EARLIER, Given, Held, Turns, largest, no_pool, short_name, touch, unscrubbed,
 };
 use super::{Bench, Definition};
-use crate::LabError;
-use crate::machine::cpus;
-use crate::measure::latencies::{distribution, latencies, record};
-use crate::measure::part::{Part, Rounds};
-use crate::record::stats::median;
-use crate::record::{Experiment, Unit};
-use crate::size::{GIB, MIB, Size};
-use crate::workloads::anonymous::{Anonymous, Pages};
-use crate::workloads::busy::Busy;
-use crate::workloads::threads::spawn;
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "fault",

@@ -5,10 +5,10 @@ use hugekit::error_chain;
 use hugekit::fault::FaultMode;
 use hugekit::pool::{Backing, Clearing};
 use hugekit::{Pool, PoolError, Region};
+use hugekit_measure::LabError;
+use hugekit_measure::part::Part;
 
-use crate::LabError;
 use crate::experiments::memory_sources::{CLEARED_EARLIER, soil, unscrubbed};
-use crate::measure::part::Part;
 
 /// The clear that a fault of dirty memory is made of, without the fault.
 pub(super) const CLEAR_ALONE: &str = "clear-alone";
@@ -157,7 +157,7 @@ pub(super) fn compare(part: &mut Part) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::size::MIB;
+    use hugekit_record::size::MIB;
 
     fn pool() -> Pool {
         unscrubbed(4 * MIB).backing(Backing::Base).build().unwrap()
@@ -200,7 +200,7 @@ mod tests {
     fn only_what_clears_is_like_for_like() {
         let mut part = Part::new("fault");
         for name in ["kernel-hugetlb", "dirty-in-place", "minor-threaded"] {
-            part.add_case(&format!("{name}/2MiB"), crate::record::Unit::Microseconds, vec![4.0]);
+            part.add_case(&format!("{name}/2MiB"), hugekit_record::Unit::Microseconds, vec![4.0]);
         }
         compare(&mut part);
         let ids: Vec<(&str, bool)> =

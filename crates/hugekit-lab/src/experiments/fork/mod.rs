@@ -9,14 +9,16 @@
 mod tables;
 mod whole;
 
+use hugekit_measure::LabError;
+use hugekit_measure::part::Parts;
+use hugekit_measure::part::{Part, Rounds};
+use hugekit_record::published::{self, Conditions};
+use hugekit_record::size::{MIB, Size};
+use hugekit_record::{Experiment, Unit};
+
 use self::tables::{BYTES, MAPPED, METHODS, Tables, Workload, workloads};
 use super::bench::left_out;
 use super::{Bench, Definition};
-use crate::LabError;
-use crate::measure::part::{Part, Rounds};
-use crate::record::published::{self, Conditions};
-use crate::record::{Experiment, Unit};
-use crate::size::{MIB, Size};
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "fork",

@@ -8,8 +8,7 @@ use hugekit_pte::{
     Entry, Folio, Folios, Fork, Mapping, Piece, Pinned, UniformFolios, Unmapped, X86_64,
     copy_table, set_run, unbatched, unmap_table,
 };
-
-use crate::size::{GIB, KIB, MIB, Size};
+use hugekit_record::size::{GIB, KIB, MIB, Size};
 
 /// Bytes that are mapped.
 pub(super) const MAPPED: usize = GIB;

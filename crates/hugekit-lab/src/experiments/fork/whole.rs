@@ -8,19 +8,20 @@ use hugekit::fault::FaultMode;
 use hugekit::pool::{Backing, Clearing};
 use hugekit::{Pool, Region};
 use hugekit_machine::Root;
+use hugekit_measure::LabError;
+use hugekit_measure::machine::{forking_kernel, here};
+use hugekit_measure::part::Parts;
+use hugekit_measure::part::{Part, Rounds};
+use hugekit_measure::workloads::anonymous::Pages;
+use hugekit_measure::workloads::busy::Busy;
+use hugekit_measure::workloads::forking::{Shared, write_pages};
+use hugekit_record::published::{self, Conditions};
+use hugekit_record::size::{GIB, KIB, MIB, Size};
+use hugekit_record::{Experiment, Unit};
 
 use super::tables::{BASE_PAGE, FOLIOS};
-use crate::LabError;
 use crate::experiments::Bench;
 use crate::experiments::memory_sources::{no_pool, short_name, unscrubbed};
-use crate::machine::{forking_kernel, here};
-use crate::measure::part::{Part, Rounds};
-use crate::record::published::{self, Conditions};
-use crate::record::{Experiment, Unit};
-use crate::size::{GIB, KIB, MIB, Size};
-use crate::workloads::anonymous::Pages;
-use crate::workloads::busy::Busy;
-use crate::workloads::forking::{Shared, write_pages};
 
 /// Bytes that are shared.
 const SHARED: usize = GIB;

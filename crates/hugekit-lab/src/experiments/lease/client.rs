@@ -3,13 +3,14 @@
 use std::path::Path;
 use std::time::Instant;
 
-use crate::LabError;
+use hugekit_measure::LabError;
+use hugekit_measure::part::{Part, Rounds};
+use hugekit_measure::workloads::anonymous::{Anonymous, Pages};
+use hugekit_measure::workloads::broker_process::BrokerProcess;
+use hugekit_record::Unit;
+use hugekit_record::size::Size;
+
 use crate::experiments::memory_sources::{touch, unscrubbed};
-use crate::measure::part::{Part, Rounds};
-use crate::record::Unit;
-use crate::size::Size;
-use crate::workloads::anonymous::{Anonymous, Pages};
-use crate::workloads::broker_process::BrokerProcess;
 
 /// The work that comparisons of what a program waits for leave out.
 pub(super) const POPULATED_EARLIER: &str = "the broker had these pages populated before they were asked for, in the \

@@ -11,14 +11,15 @@ mod qemu;
 mod refill;
 
 use hugekit_machine::Root;
+use hugekit_measure::LabError;
+use hugekit_measure::machine::memory::remedy;
+use hugekit_measure::part::Parts;
+use hugekit_measure::workloads::anonymous::Pages;
+use hugekit_record::Experiment;
+use hugekit_record::size::{GIB, MIB, Size};
 
 use super::bench::left_out;
 use super::{Bench, Definition};
-use crate::LabError;
-use crate::machine::memory::remedy;
-use crate::record::Experiment;
-use crate::size::{GIB, MIB, Size};
-use crate::workloads::anonymous::Pages;
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "lease",

@@ -11,18 +11,18 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use hugekit_measure::LabError;
+use hugekit_measure::part::Part;
+use hugekit_measure::workloads::broker_process::BrokerProcess;
+use hugekit_measure::workloads::forking::end_with_this_process;
 use hugekit_programs::{Emulator, firmware};
+use hugekit_record::Unit;
+use hugekit_record::size::{GIB, Size};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 
 use super::client::POPULATED_EARLIER;
-use crate::LabError;
 use crate::experiments::Bench;
-use crate::measure::part::Part;
-use crate::record::Unit;
-use crate::size::{GIB, Size};
-use crate::workloads::broker_process::BrokerProcess;
-use crate::workloads::forking::end_with_this_process;
 
 /// The guest's memory, where there is room for it twice.
 pub(super) const MOST: usize = 4 * GIB;

@@ -3,18 +3,18 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use hugekit_measure::LabError;
+use hugekit_measure::machine::cpus;
+use hugekit_measure::machine::usage::{Usage, Who};
+use hugekit_measure::part::{Part, Rounds};
+use hugekit_measure::workloads::anonymous::{Anonymous, Pages};
+use hugekit_measure::workloads::broker_process::BrokerProcess;
+use hugekit_record::Unit;
+use hugekit_record::size::{GIB, MIB, Size};
 use hugekit_sys::thread::cpu_time;
 use rustix::thread::CpuSet;
 
-use crate::LabError;
 use crate::experiments::memory_sources::touch;
-use crate::machine::cpus;
-use crate::machine::usage::{Usage, Who};
-use crate::measure::part::{Part, Rounds};
-use crate::record::Unit;
-use crate::size::{GIB, MIB, Size};
-use crate::workloads::anonymous::{Anonymous, Pages};
-use crate::workloads::broker_process::BrokerProcess;
 
 /// What a program beside a refill works on: three arrays of numbers, each of so much or of two last-level caches.
 const LEAST_ARRAY: usize = 64 * MIB;

@@ -4,16 +4,16 @@
 use std::time::Instant;
 
 use hugekit::Threads;
+use hugekit_measure::LabError;
+use hugekit_measure::machine::{clearing_kernel, here};
+use hugekit_measure::part::Part;
+use hugekit_measure::workloads::anonymous::{Anonymous, Pages};
+use hugekit_record::Unit;
+use hugekit_record::published::{self, Conditions};
+use hugekit_record::size::{GIB, Size};
 
 use super::{Pieces, Work, counts};
-use crate::LabError;
 use crate::experiments::Bench;
-use crate::machine::{clearing_kernel, here};
-use crate::measure::part::Part;
-use crate::record::Unit;
-use crate::record::published::{self, Conditions};
-use crate::size::{GIB, Size};
-use crate::workloads::anonymous::{Anonymous, Pages};
 
 /// Pages that are populated, if so many are free.
 const PAGES: usize = 4;

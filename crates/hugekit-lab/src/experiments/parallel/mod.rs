@@ -13,16 +13,17 @@ use std::time::Instant;
 use hugekit::{ClearOptions, CopyOptions, PopulateOptions, Reuse, Threads};
 use hugekit_bulk::arch::{clear_routine, copy_routine};
 use hugekit_bulk::parallel::Placement;
+use hugekit_measure::LabError;
+use hugekit_measure::part::Part;
+use hugekit_measure::part::Parts;
+use hugekit_measure::workloads::arena::Arena;
+use hugekit_measure::workloads::threads::spawn;
+use hugekit_record::published::{self, Conditions};
+use hugekit_record::size::{GIB, MIB, Size};
+use hugekit_record::{Case, Experiment, Unit};
 
-use crate::LabError;
 use crate::experiments::routine_matrix::sample;
 use crate::experiments::{Bench, Definition};
-use crate::measure::part::Part;
-use crate::record::published::{self, Conditions};
-use crate::record::{Case, Experiment, Unit};
-use crate::size::{GIB, MIB, Size};
-use crate::workloads::arena::Arena;
-use crate::workloads::threads::spawn;
 
 pub(in crate::experiments) const DEFINITION: Definition = Definition {
     name: "parallel",

@@ -12,15 +12,15 @@ use hugekit_bulk::arch::{ClearRoutine, clear_routine};
 use hugekit_bulk::parallel::{Bytes, Job};
 use hugekit_machine::limits::Allowed;
 use hugekit_machine::{Node, Root, Topology};
+use hugekit_measure::LabError;
+use hugekit_measure::machine::cpus;
+use hugekit_measure::part::{Part, Rounds};
+use hugekit_record::Unit;
+use hugekit_record::size::{GIB, MIB, Size};
 use rustix::thread::CpuSet;
 
-use crate::LabError;
 use crate::experiments::Bench;
 use crate::experiments::memory_sources::unscrubbed;
-use crate::machine::cpus;
-use crate::measure::part::{Part, Rounds};
-use crate::record::Unit;
-use crate::size::{GIB, MIB, Size};
 
 /// The least that each clear is of: a smaller one is not worth a job.
 const LEAST: usize = 16 * MIB;
@@ -222,7 +222,7 @@ fn compare(part: &mut Part, threads: usize) {
 mod tests {
     use super::*;
     use crate::Quiet;
-    use crate::measure::sampler::Plan;
+    use hugekit_measure::sampler::Plan;
 
     /// A node with a CPU of the same number and 1 GiB.
     fn node(id: u32, distances: &[u32]) -> Node {

@@ -5,15 +5,15 @@
 //! Then all write to some of the memory and read it again.
 
 use hugekit_guests::{CLUSTER, Request};
+use hugekit_measure::part::Part;
+use hugekit_measure::workloads::micro_vm::MicroVm;
+use hugekit_measure::{LabError, Observer};
+use hugekit_record::size::{MIB, Size};
+use hugekit_record::{Failure, Unit};
 
 use super::origin::Origin;
 use super::ways::{Server, Way};
 use crate::experiments::Bench;
-use crate::measure::part::Part;
-use crate::record::{Failure, Unit};
-use crate::size::{MIB, Size};
-use crate::workloads::micro_vm::MicroVm;
-use crate::{LabError, Observer};
 
 /// Clones after the first step and in the end.
 type Counts = [usize; 2];

@@ -3,10 +3,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use hugekit_measure::LabError;
 use procfs::process::Process;
 use tempfile::TempDir;
-
-use crate::LabError;
 
 /// File systems whose files are only memory.
 const IN_MEMORY: [&str; 2] = ["tmpfs", "ramfs"];

@@ -12,17 +12,17 @@ pub(super) mod paging;
 mod reply;
 mod ways;
 
+use files::Folders;
 use hugekit_machine::Root;
+use hugekit_measure::LabError;
+use hugekit_measure::machine::memory::remedy;
+use hugekit_measure::part::Parts;
+use hugekit_measure::workloads::anonymous::Pages;
+use hugekit_record::Experiment;
+use hugekit_record::size::{GIB, MIB, Size};
+use origin::Origin;
 
 use super::{Bench, Definition};
-use crate::LabError;
-use crate::machine::memory::remedy;
-use crate::record::Experiment;
-use crate::size::{GIB, MIB, Size};
-use crate::workloads::anonymous::Pages;
-
-use files::Folders;
-use origin::Origin;
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "restore",
@@ -88,7 +88,7 @@ const MIN_REPLIES: usize = 10;
 
 /// A round of one guest takes up to half a minute, because one of the ways costs a fault for each
 /// page. All of the experiment is to end within six minutes on two CPUs.
-fn rounds<'a>(bench: &Bench<'a>) -> crate::measure::part::Rounds<'a> {
+fn rounds<'a>(bench: &Bench<'a>) -> hugekit_measure::part::Rounds<'a> {
     match bench.options().quick {
         true => bench.long_rounds(0.5, 4),
         false => bench.rounds_of(6.0, 8, Some(4)),

@@ -3,17 +3,17 @@
 use std::time::{Duration, Instant};
 
 use hugekit_guests::Request;
+use hugekit_measure::LabError;
+use hugekit_measure::machine::usage::process_time;
+use hugekit_measure::part::{Part, Rounds};
+use hugekit_measure::workloads::micro_vm::{Faults, MicroVm};
+use hugekit_record::Unit;
 use hugekit_sys::thread::cpu_time;
 
 use super::origin::Origin;
 use super::reply::FIRST_REPLY;
 use super::ways::{Way, workload};
-use crate::LabError;
 use crate::Observer;
-use crate::machine::usage::process_time;
-use crate::measure::part::{Part, Rounds};
-use crate::record::Unit;
-use crate::workloads::micro_vm::{Faults, MicroVm};
 
 pub(super) const LOADED_EARLIER: &str = "the image was loaded and put on huge pages before, once for all restores; a notice has \
      the time";

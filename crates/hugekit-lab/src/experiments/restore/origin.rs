@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 
 use hugekit::image::Image;
 use hugekit_guests::{Pages, Request, Snapshot};
+use hugekit_measure::workloads::micro_vm::MicroVm;
+use hugekit_measure::workloads::pager_thread::PagerThread;
+use hugekit_measure::{LabError, Observer};
 use hugekit_pager::{Event, Settings};
+use hugekit_record::size::Size;
 use hugekit_sys::userfaultfd;
 use tempfile::TempDir;
 
 use super::files::Folders;
-use crate::size::Size;
-use crate::workloads::micro_vm::MicroVm;
-use crate::workloads::pager_thread::PagerThread;
-use crate::{LabError, Observer};
 
 const SEED: u64 = 0x5eed_0000_1234_5678;
 

@@ -4,14 +4,14 @@
 use std::time::Instant;
 
 use hugekit_guests::Request;
+use hugekit_measure::part::{Part, Rounds};
+use hugekit_measure::workloads::micro_vm::MicroVm;
+use hugekit_measure::{LabError, Observer};
+use hugekit_record::Unit;
 
 use super::one::LOADED_EARLIER;
 use super::origin::Origin;
 use super::ways::Way;
-use crate::measure::part::{Part, Rounds};
-use crate::record::Unit;
-use crate::workloads::micro_vm::MicroVm;
-use crate::{LabError, Observer};
 
 pub(super) const FIRST_REPLY: &str = "first-reply";
 

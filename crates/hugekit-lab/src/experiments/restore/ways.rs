@@ -4,14 +4,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use hugekit_guests::Snapshot;
+use hugekit_measure::LabError;
+use hugekit_measure::Observer;
+use hugekit_measure::workloads::micro_vm::MicroVm;
+use hugekit_measure::workloads::page_handler::{PageHandler, Strategy};
+use hugekit_measure::workloads::pager_thread::PagerThread;
 use hugekit_pager::Settings;
+use hugekit_record::size::Size;
 
 use super::origin::Origin;
-use crate::LabError;
-use crate::workloads::micro_vm::MicroVm;
-use crate::workloads::page_handler::{PageHandler, Strategy};
-use crate::workloads::pager_thread::PagerThread;
-use crate::{Observer, size::Size};
 
 /// Where a guest's memory comes from.
 #[derive(Clone, Debug)]

@@ -4,16 +4,16 @@
 use std::time::Instant;
 
 use hugekit_bulk::arch::{ClearRoutine, clear_routine};
+use hugekit_measure::LabError;
+use hugekit_measure::machine::{clearing_kernel, here};
+use hugekit_measure::part::Part;
+use hugekit_measure::workloads::anonymous::{Anonymous, Pages};
+use hugekit_measure::workloads::forking::process;
+use hugekit_record::Unit;
+use hugekit_record::published::{self, Conditions};
+use hugekit_record::size::{GIB, MIB, Size};
 
-use crate::LabError;
 use crate::experiments::Bench;
-use crate::machine::{clearing_kernel, here};
-use crate::measure::part::Part;
-use crate::record::Unit;
-use crate::record::published::{self, Conditions};
-use crate::size::{GIB, MIB, Size};
-use crate::workloads::anonymous::{Anonymous, Pages};
-use crate::workloads::forking::process;
 
 /// The published size, and those for less memory or time.
 const SIZES: [usize; 3] = [4 * GIB, GIB, 128 * MIB];
@@ -85,7 +85,7 @@ fn put_beside(part: &mut Part, size: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Difference;
+    use hugekit_record::Difference;
 
     #[test]
     fn process_that_writes_is_timed_and_one_without_memory_is_an_error() {

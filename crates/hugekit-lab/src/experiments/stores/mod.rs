@@ -14,18 +14,19 @@ mod perf_bench;
 use hugekit::ClearOptions;
 use hugekit_bulk::arch::{ClearFn, clear_routines};
 use hugekit_bulk::learning::Used;
+use hugekit_measure::LabError;
+use hugekit_measure::machine::here;
+use hugekit_measure::part::Part;
+use hugekit_measure::part::Parts;
+use hugekit_record::published::{self, Conditions};
+use hugekit_record::size::{GIB, KIB, MIB, Size};
+use hugekit_record::{Experiment, parts};
 
 use super::bench::left_out;
 use super::routine_matrix::{
     Candidate, Matrix, READ_LABEL, Workload, may_be_cached, read_all, rounds, share,
 };
 use super::{Bench, Definition};
-use crate::LabError;
-use crate::machine::here;
-use crate::measure::part::Part;
-use crate::record::published::{self, Conditions};
-use crate::record::{Experiment, parts};
-use crate::size::{GIB, KIB, MIB, Size};
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "stores",
@@ -151,7 +152,7 @@ fn conditions(size: usize, then_read: bool) -> Conditions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Unit;
+    use hugekit_record::Unit;
 
     fn published(then_read: bool) -> Part {
         let mut part = Part::new("stores");

@@ -7,15 +7,15 @@ use std::time::Instant;
 
 use hugekit_bulk::arch::{ClearRoutine, clear_routine};
 use hugekit_bulk::parallel::Placement;
+use hugekit_measure::LabError;
+use hugekit_measure::part::Part;
+use hugekit_measure::workloads::anonymous::{Anonymous, Pages};
+use hugekit_measure::workloads::forking::process;
+use hugekit_record::Unit;
+use hugekit_record::size::{GIB, Size};
 
-use crate::LabError;
 use crate::experiments::Bench;
 use crate::experiments::routine_matrix::read_all;
-use crate::measure::part::Part;
-use crate::record::Unit;
-use crate::size::{GIB, Size};
-use crate::workloads::anonymous::{Anonymous, Pages};
-use crate::workloads::forking::process;
 
 const ROUTINES: [&str; 2] = ["rep_stosb", "movnti"];
 
@@ -104,7 +104,7 @@ mod tests {
     use std::net::Shutdown;
 
     use super::*;
-    use crate::size::MIB;
+    use hugekit_record::size::MIB;
 
     #[test]
     fn neighbour_reads_until_the_other_process_has_cleared() {

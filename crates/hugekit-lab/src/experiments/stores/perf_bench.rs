@@ -11,16 +11,16 @@ use std::time::Instant;
 
 use hugekit_bulk::arch::{ClearRoutine, CopyRoutine, clear_routine, copy_routine};
 use hugekit_machine::Root;
+use hugekit_measure::LabError;
+use hugekit_measure::machine::memory::why_no_thp;
+use hugekit_measure::part::Part;
+use hugekit_measure::workloads::anonymous::{Anonymous, Pages};
+use hugekit_record::size::{GIB, MIB, Size};
+use hugekit_record::{Ratio, Unit};
 
 use super::STRINGS;
-use crate::LabError;
 use crate::experiments::Bench;
 use crate::experiments::bench::left_out;
-use crate::machine::memory::why_no_thp;
-use crate::measure::part::Part;
-use crate::record::{Ratio, Unit};
-use crate::size::{GIB, MIB, Size};
-use crate::workloads::anonymous::{Anonymous, Pages};
 
 const SIZES: [usize; 3] = [16 * MIB, 128 * MIB, PUBLISHED];
 
@@ -144,7 +144,7 @@ fn perf() -> Command {
 }
 
 fn plain(said: &[u8]) -> String {
-    crate::plain(String::from_utf8_lossy(said).trim())
+    hugekit_record::plain(String::from_utf8_lossy(said).trim())
 }
 
 /// GiB/s, of what `-f simple` prints: a comment, and bytes per second.
@@ -213,7 +213,7 @@ fn agreement(ratios: &[Ratio]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Case;
+    use hugekit_record::Case;
 
     #[test]
     fn perf_says_bytes_a_second_behind_a_comment() {

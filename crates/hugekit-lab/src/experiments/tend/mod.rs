@@ -6,14 +6,15 @@ mod redis;
 
 use hugekit::error_chain;
 use hugekit_machine::Root;
+use hugekit_measure::LabError;
+use hugekit_measure::part::Parts;
+use hugekit_measure::workloads::forking_program::{ForkingProgram, Heap};
+use hugekit_measure::workloads::tending::tender_of;
+use hugekit_record::size::{GIB, MIB, Size};
+use hugekit_record::{Experiment, Skipped};
 use hugekit_tend::TendError;
 
 use super::{Bench, Definition};
-use crate::LabError;
-use crate::record::{Experiment, Skipped};
-use crate::size::{GIB, MIB, Size};
-use crate::workloads::forking_program::{ForkingProgram, Heap};
-use crate::workloads::tending::tender_of;
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "tend",

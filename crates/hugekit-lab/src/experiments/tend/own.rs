@@ -5,14 +5,13 @@
 use std::thread::sleep;
 use std::time::Duration;
 
+use hugekit_measure::LabError;
+use hugekit_measure::part::{Part, Rounds};
+use hugekit_measure::workloads::forking_program::{ForkingProgram, Heap};
+use hugekit_measure::workloads::tending::{pass, tender_of};
+use hugekit_record::Unit;
+use hugekit_record::size::{MIB, Size};
 use hugekit_tend::{PassReport, Tender};
-
-use crate::LabError;
-use crate::measure::part::{Part, Rounds};
-use crate::record::Unit;
-use crate::size::{MIB, Size};
-use crate::workloads::forking_program::{ForkingProgram, Heap};
-use crate::workloads::tending::{pass, tender_of};
 
 /// What happens to a program's memory before it forks.
 #[derive(Debug)]

@@ -7,18 +7,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use hugekit_measure::latencies::{distribution, sum};
+use hugekit_measure::part::Parts;
+use hugekit_measure::part::{Part, Rounds};
+use hugekit_measure::workloads::clients::{at_constant_rate, at_full_speed};
+use hugekit_measure::workloads::redis_server::{RedisServer, set, set_many, some_keys};
+use hugekit_measure::workloads::tending::{pass_after, passes, tender_of};
+use hugekit_measure::workloads::threads::spawn;
+use hugekit_measure::{LabError, Observer};
+use hugekit_record::size::{GIB, MIB, Size};
+use hugekit_record::{Experiment, Unit};
 use hugekit_tend::{Extent, Tending};
 
 use crate::experiments::Bench;
-use crate::measure::latencies::{distribution, sum};
-use crate::measure::part::{Part, Rounds};
-use crate::record::{Experiment, Unit};
-use crate::size::{GIB, MIB, Size};
-use crate::workloads::clients::{at_constant_rate, at_full_speed};
-use crate::workloads::redis_server::{RedisServer, set, set_many, some_keys};
-use crate::workloads::tending::{pass_after, passes, tender_of};
-use crate::workloads::threads::spawn;
-use crate::{LabError, Observer};
 
 /// What servers use for their data.
 const STATES: [usize; 2] = [2 * GIB, 4 * GIB];

@@ -16,19 +16,19 @@ mod turn;
 mod writer;
 
 use hugekit_bulk::parallel::Placement;
+use hugekit_measure::LabError;
+use hugekit_measure::part::Part;
+use hugekit_record::Unit;
+use hugekit_record::published::{self, Conditions};
+use hugekit_record::size::{MIB, Size};
+use hugekit_record::stats::median;
 
 use self::antagonist::Pressure;
 use self::copier::{CONVERGING, Copier, SEQUENTIAL};
 use self::turn::{Cache, Turn};
 use self::writer::{PerFolio, Sample, Writer, together};
-use crate::LabError;
 use crate::experiments::Bench;
 use crate::experiments::bench::left_out;
-use crate::measure::part::Part;
-use crate::record::Unit;
-use crate::record::published::{self, Conditions};
-use crate::record::stats::median;
-use crate::size::{MIB, Size};
 
 const FOLIO: usize = 2 * MIB;
 

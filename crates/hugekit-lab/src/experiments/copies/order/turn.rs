@@ -1,12 +1,12 @@
 //! The workload of one sample.
 
 use hugekit_bulk::sweep::SUBPAGE_BYTES;
+use hugekit_record::size::Size;
 
 use super::antagonist::Pressure;
 use super::copier::Copier;
 use super::{FOLIO, Look};
 use crate::experiments::clear::target_of;
-use crate::size::Size;
 
 /// The caches that a writer has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,17 +1,18 @@
 //! Writers at the same time, each of which copies pages and then stores to them.
 
-use hugekit_sys::thread::cpu_time;
 use std::sync::RwLock;
 use std::time::{Duration, Instant};
+
+use hugekit_measure::LabError;
+use hugekit_measure::workloads::threads::spawn;
+use hugekit_record::size::GIB;
+use hugekit_sys::thread::cpu_time;
 
 use super::FOLIO;
 use super::antagonist::{Antagonists, read_lines};
 use super::copier::Copier;
 use super::turn::{Cache, Turn};
-use crate::LabError;
 use crate::experiments::clear::store_words;
-use crate::size::GIB;
-use crate::workloads::threads::spawn;
 
 /// Folios that each writer copies for one sample.
 const FOLIOS: usize = 8;

@@ -14,15 +14,15 @@ use hugekit::pool::{Backing, Clearing};
 use hugekit::{PopulateOptions, Region, Threads, error_chain};
 use hugekit_bulk::arch::{ClearRoutine, clear_routine};
 use hugekit_lease::MemoryFile;
+use hugekit_measure::LabError;
+use hugekit_measure::machine::cpus;
+use hugekit_measure::machine::usage::{Usage, Who};
+use hugekit_measure::workloads::anonymous::{Anonymous, Pages};
+use hugekit_measure::workloads::forking::process;
+use hugekit_record::size::{GIB, Size};
 use rustix::thread::sched_getcpu;
 
-use crate::LabError;
 use crate::experiments::memory_sources::{soil, unscrubbed};
-use crate::machine::cpus;
-use crate::machine::usage::{Usage, Who};
-use crate::size::{GIB, Size};
-use crate::workloads::anonymous::{Anonymous, Pages};
-use crate::workloads::forking::process;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Method {
@@ -169,7 +169,7 @@ pub(super) fn touch(bytes: &mut [u8], page: usize, twice: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::size::MIB;
+    use hugekit_record::size::MIB;
 
     fn may_clear_on_fault() -> bool {
         no_clearing_on_fault(Pages::Base).unwrap().is_none()

@@ -10,15 +10,16 @@
 
 mod method;
 
+use hugekit_measure::LabError;
+use hugekit_measure::machine::{clearing_kernel, here};
+use hugekit_measure::part::Part;
+use hugekit_measure::workloads::anonymous::Pages;
+use hugekit_record::Unit;
+use hugekit_record::published::{self, Conditions};
+use hugekit_record::size::Size;
+
 use self::method::{Method, Sample, no_clearing_on_fault, streaming};
-use crate::LabError;
 use crate::experiments::Bench;
-use crate::machine::{clearing_kernel, here};
-use crate::measure::part::Part;
-use crate::record::Unit;
-use crate::record::published::{self, Conditions};
-use crate::size::Size;
-use crate::workloads::anonymous::Pages;
 
 /// The published workload on free pages of both sizes, reserved for it where settings may be changed.
 pub(super) fn measure(bench: &mut Bench<'_>, memory: usize, share: f64) -> Result<Part, LabError> {
@@ -125,7 +126,7 @@ fn put_beside(part: &mut Part, label: Label) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::size::GIB;
+    use hugekit_record::size::GIB;
 
     /// With a sample of each method.
     fn part_of(label: Label) -> Part {
