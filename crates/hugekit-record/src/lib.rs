@@ -121,7 +121,7 @@ pub struct Experiment {
 }
 
 impl Experiment {
-    /// An experiment of which nothing is known yet.
+    /// An experiment without results.
     pub fn new(name: &str) -> Self {
         Self { name: name.to_owned(), ..Self::default() }
     }

@@ -111,9 +111,9 @@ fn known(aspect: &str, here: Option<&String>, there: Option<&String>) -> Option<
 /// A published figure with its workload.
 #[derive(Clone, Debug)]
 pub struct Figure {
-    /// What was published.
+    /// The published figure.
     pub published: Published,
-    /// What it was measured on.
+    /// The workload there.
     pub workload: Conditions,
 }
 

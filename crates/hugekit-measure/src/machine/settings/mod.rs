@@ -4,7 +4,7 @@
 //! be undone, by the drop, on an error or a panic, or by the next start ([`put_back`]): each change is
 //! written to a journal, to the disk, before it is made, and a lab that is killed leaves the journal. A setting that
 //! was changed again meanwhile is left as it is. The lab that may change settings has the machine's turn
-//! ([`Turn`]), so that no lab takes another one's setting for the administrator's.
+//! (`Turn`), so that no lab takes another one's setting for the administrator's.
 
 mod change;
 mod journal;
