@@ -1,14 +1,19 @@
 //! `hugekit tend`: the memory of running processes kept on huge pages.
 
+mod event;
+mod news;
 mod program;
 mod session;
 mod signals;
+mod stamp;
+mod teller;
 mod telling;
 mod wanted;
 mod watch;
 mod words;
 
 use std::ffi::OsString;
+use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
@@ -21,8 +26,11 @@ use hugekit_tend::{Builder, ForkCost, Tender};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use self::event::Event;
+use self::news::News;
 use self::session::Session;
 use self::signals::Signals;
+pub(crate) use self::stamp::say;
 use self::telling::Telling;
 use self::wanted::Wanted;
 use crate::text;
@@ -107,7 +115,7 @@ impl Tend {
             let builder = self.builder(cost);
             return program::run(&self.command, move |pid, stop| {
                 tend.tend(builder, cost, Some(pid), stop).inspect_err(|error| {
-                    text::say(&format!("note: tending has stopped: {error:#}"));
+                    say(&format!("note: tending has stopped: {error:#}"));
                 })
             });
         }
@@ -135,7 +143,11 @@ impl Tend {
     ) -> anyhow::Result<()> {
         let mut session = Session::new(builder.build()?, self.wanted(started))?;
         let mut telling = Telling::new(cost);
-        session.run(stop, &mut |status| self.tell(status, telling.of_status(status)))
+        session.run(stop, &mut |event| match (self.json, event) {
+            (true, Event::Observed(status)) => print_json(status),
+            (true, _) => Ok(()),
+            (false, event) => telling.of(event).map_or(Ok(()), |news| print_text(&news)),
+        })
     }
 
     fn once(
@@ -153,13 +165,17 @@ impl Tend {
             bail!("no process to tend: {}", wanted.unmatched());
         }
         for error in found.into_iter().filter_map(|pid| tender.add(pid).err()) {
-            text::say(&format!("note: {:#}", error_chain(&error)));
+            say(&format!("note: {:#}", error_chain(&error)));
         }
         if tender.is_empty() {
             bail!("none of the processes can be tended");
         }
         for report in tender.pass(stop)? {
-            self.tell(&report, Some(words::of_pass(&report, cost)))?;
+            if self.json {
+                print_json(&report)?;
+            } else {
+                print_text(&words::of_pass(&report, cost))?;
+            }
         }
         Ok(())
     }
@@ -171,13 +187,6 @@ impl Tend {
             groups: self.cgroup.clone(),
             started,
         }
-    }
-
-    /// A reader that closes standard output is no error.
-    fn tell(&self, data: &impl Serialize, news: Option<String>) -> anyhow::Result<()> {
-        let news = if self.json { Some(serde_json::to_string(data)?) } else { news };
-        let Some(news) = news else { return Ok(()) };
-        text::write_out(&format!("{news}\n")).context("cannot write to standard output")
     }
 
     fn builder(&self, cost: Option<ForkCost>) -> Builder {
@@ -192,4 +201,23 @@ impl Tend {
             None => builder,
         }
     }
+}
+
+fn print_json(data: &impl Serialize) -> anyhow::Result<()> {
+    print(&serde_json::to_string(data)?)
+}
+
+/// A terminal has columns. Elsewhere, an event is a line.
+fn print_text(news: &News) -> anyhow::Result<()> {
+    let out = io::stdout();
+    if out.is_terminal() {
+        print(&news.in_columns())
+    } else {
+        print(&format!("{}{}", stamp::of(&out), news.in_a_line()))
+    }
+}
+
+/// A reader that closes standard output is no error.
+fn print(text: &str) -> anyhow::Result<()> {
+    text::write_out(&format!("{text}\n")).context("cannot write to standard output")
 }
