@@ -15,6 +15,7 @@ mod operand;
 mod pager;
 #[cfg(test)]
 mod pages;
+mod pid;
 mod progress;
 mod qemu;
 mod report;

@@ -20,7 +20,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, bail};
 use clap::ArgGroup;
-use hugekit::error_chain;
+use hugekit::{HUGE_PAGE_BYTES, error_chain};
 use hugekit_lab::size::Size;
 use hugekit_tend::{Builder, ForkCost, Tender};
 use serde::Serialize;
@@ -33,7 +33,7 @@ use self::signals::Signals;
 pub(crate) use self::stamp::say;
 use self::telling::Telling;
 use self::wanted::Wanted;
-use crate::text;
+use crate::{pid, text};
 
 /// Keep running processes on huge pages, so that they fork fast.
 ///
@@ -77,7 +77,7 @@ pub(crate) struct Tend {
     /// because of the tender, it is 5 at most.
     #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u8).range(1..=100))]
     cpu: u8,
-    /// The most memory to collapse per second.
+    /// The most memory to collapse per second, at least 2MiB.
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = rate)]
     rate: Size,
     /// Free huge pages to leave for other programs.
@@ -89,10 +89,7 @@ pub(crate) struct Tend {
 }
 
 fn process(text: &str) -> Result<i32, String> {
-    let number = text.parse().ok().filter(|&pid| pid > 0);
-    number.ok_or_else(|| {
-        format!("it is no process's number: write --name {text}, or -- {text} to start it")
-    })
+    pid::parse(text, &format!("write --name {text}, or -- {text} to start it"))
 }
 
 fn name(text: &str) -> Result<OsString, &'static str> {
@@ -101,7 +98,9 @@ fn name(text: &str) -> Result<OsString, &'static str> {
 
 fn rate(text: &str) -> Result<Size, String> {
     match text.parse::<Size>() {
-        Ok(Size(0)) => Err("nothing would be collapsed".to_owned()),
+        Ok(Size(bytes)) if bytes < HUGE_PAGE_BYTES => {
+            Err("a huge page has 2 MiB: write at least 2MiB".to_owned())
+        }
         size => size.map_err(|error| error.to_string()),
     }
 }
@@ -141,7 +140,9 @@ impl Tend {
         started: Option<i32>,
         stop: &AtomicBool,
     ) -> anyhow::Result<()> {
-        let mut session = Session::new(builder.build()?, self.wanted(started))?;
+        let wanted = self.wanted(started);
+        wanted.check()?;
+        let mut session = Session::new(builder.build()?, wanted)?;
         let mut telling = Telling::new(cost);
         session.run(stop, &mut |event| match (self.json, event) {
             (true, Event::Observed(status)) => print_json(status),
@@ -157,8 +158,10 @@ impl Tend {
         stop: &AtomicBool,
     ) -> anyhow::Result<()> {
         let (mut tender, wanted) = (builder.build()?, self.wanted(None));
+        wanted.check()?;
         for &pid in &wanted.pids {
             tender.add(pid)?;
+            wanted.check_parent(pid)?;
         }
         let found = wanted::find_processes(&wanted.names, &wanted.groups);
         if found.is_empty() && wanted.pids.is_empty() {

@@ -15,6 +15,8 @@ use super::wanted::Wanted;
 /// How often processes are looked for that are not tended yet.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
+const NONE_OF_THEM: &str = "no process to tend yet: none that was found can be tended; waiting";
+
 pub(super) struct Session {
     tender: Tender,
     wanted: Wanted,
@@ -30,23 +32,33 @@ pub(super) struct Session {
 
 impl Session {
     /// # Errors
-    /// A process that is named by its number cannot be tended, for another reason than that another tender has it.
-    pub(super) fn new(tender: Tender, wanted: Wanted) -> Result<Self, TendError> {
+    /// A process that is named by its number cannot be tended, for another reason than that another tender has it, or is
+    /// the forked child of another process.
+    pub(super) fn new(tender: Tender, wanted: Wanted) -> anyhow::Result<Self> {
         let (said, unanswered) = (HashSet::new(), HashSet::new());
         let begun = Vec::new();
         let mut session = Self { tender, wanted, said, unanswered, taken: 0, begun };
         for pid in session.wanted.pids.clone() {
             match session.tender.add(pid) {
-                Ok(()) | Err(TendError::Taken { .. } | TendError::Stuck { .. }) => {}
-                Err(error) => return Err(error),
+                Ok(()) => session.wanted.check_parent(pid)?,
+                Err(TendError::Taken { .. } | TendError::Stuck { .. }) => {}
+                Err(error) => return Err(error.into()),
             }
         }
         session.look();
-        let unmatched = session.wanted.unmatched();
-        if session.tender.is_empty() && !unmatched.is_empty() {
-            stamp::say(&format!("no process to tend yet: {unmatched}; waiting"));
-        }
+        session.say_waiting();
         Ok(session)
+    }
+
+    /// Why it waits, if it does.
+    fn say_waiting(&self) {
+        let unmatched = self.wanted.unmatched();
+        match (self.tender.is_empty(), unmatched.is_empty()) {
+            (true, false) => stamp::say(&format!("no process to tend yet: {unmatched}; waiting")),
+            (false, false) => stamp::say(&format!("note: {unmatched}; waiting")),
+            (true, true) if self.wanted.follows() => stamp::say(NONE_OF_THEM),
+            _ => {}
+        }
     }
 
     /// Tends until all processes are gone, it is told to stop, or what is told is not heard any more.

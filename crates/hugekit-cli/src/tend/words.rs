@@ -76,12 +76,16 @@ fn entries(pass: &PassReport, cost: Option<ForkCost>, lasts: &str) -> Vec<Entry>
 fn gain(pass: &PassReport, cost: ForkCost, lasts: &str) -> String {
     let [before, now] = [pass.before, pass.after].map(|memory| cost.estimate(memory));
     match pass.collapsed {
-        0 => format!("about {}", millis(now)),
+        0 => format!("about {} of CPU time", millis(now)),
         _ if now >= before => {
-            format!("before about {}, now about {}: it has grown", millis(before), millis(now))
+            format!("{}: it has grown", change(before, now))
         }
-        _ => format!("before about {}, now about {}; {lasts}", millis(before), millis(now)),
+        _ => format!("{}; {lasts}", change(before, now)),
     }
+}
+
+fn change(before: Duration, now: Duration) -> String {
+    format!("before about {}, now about {} of CPU time", millis(before), millis(now))
 }
 
 fn costs(pass: &PassReport) -> String {
@@ -96,8 +100,12 @@ fn costs(pass: &PassReport) -> String {
 
 fn forks(status: &Status) -> String {
     let took = match status.last_fork {
-        Some(ForkTime::Told(took)) => format!(", the last in {}, as reported", millis(took)),
-        Some(ForkTime::Estimated(took)) => format!(", the last in about {}", millis(took)),
+        Some(ForkTime::Told(took)) => {
+            format!(", the last in {}, as the server reports", millis(took))
+        }
+        Some(ForkTime::Estimated(took)) => {
+            format!(", the last in about {} of CPU time", millis(took))
+        }
         _ => String::new(),
     };
     format!("{} seen{took}", plural(status.forks, "fork"))
@@ -161,7 +169,7 @@ mod tests {
     #[test]
     fn pass_has_the_estimated_fork_time_before_and_after() {
         let text = joined(&of_pass(&pass(), Some(cost())));
-        let fork = "fork before about 52.4 ms, now about 2.2 ms; stays until writes";
+        let fork = "fork before about 52.4 ms, now about 2.2 ms of CPU time; stays until writes";
         assert!(text.contains(fork), "{text}");
         assert!(text.contains("1020 ranges moved") && text.contains("8KiB of holes filled"));
         assert!(!joined(&of_pass(&pass(), None)).contains("fork"), "without a measurement");
@@ -220,7 +228,7 @@ mod tests {
             assert!(text.lines().all(|line| line.chars().count() <= COLUMNS), "{text}");
             assert_eq!(line.lines().count(), 1, "{line}");
         }
-        let forks = "1000 forks seen, the last in 1234.0 ms, as reported";
+        let forks = "1000 forks seen, the last in 1234.0 ms, as the server reports";
         assert!(joined(&of_forks(&status)).contains(forks));
         assert!(!joined(&of_later_pass(&status, &last, None)).contains("(MADV_NOHUGEPAGE)"));
         last.refused = vec![(Refusal::NoHugePage, 1)];
