@@ -34,7 +34,7 @@ pub struct ProcessReport {
 
 /// Examines a process.
 ///
-/// The forks' times are estimates, for which the calling process is forked fifteen times
+/// The forks' times are estimates, for which the calling process is forked 87 times
 /// ([`ForkCost::measure`]).
 ///
 /// # Errors
