@@ -26,7 +26,7 @@ pub(super) struct Session {
     unanswered: HashSet<i32>,
     /// Processes that another tender had at the last look.
     taken: usize,
-    /// Those whose begin was told, and whose end was not.
+    /// The processes that were tended at the last comparison.
     begun: Vec<(i32, String)>,
 }
 

@@ -1,4 +1,4 @@
-//! Who is told of events, until that fails.
+//! Passes events on, until that fails.
 
 use super::event::Event;
 
