@@ -44,6 +44,10 @@ use crate::{pid, text};
 /// Needs Linux 6.1, and root or the capabilities `sys_ptrace`, `sys_nice` and, for servers of other
 /// users, `dac_read_search`.
 ///
+/// Prints a line when the tending of a process begins, when a pass changes something, when a child
+/// comes or goes, and when the process ends. In a file or a pipe, each line begins with the time in
+/// UTC, unless systemd's journal reads it.
+///
 /// A COMMAND runs as under a small init, so `hugekit tend -- COMMAND` can be a container's entry
 /// point: signals are passed on to it, orphans are reaped, and the exit status is the command's, or
 /// 128 plus the number of the signal that ended it.
@@ -53,14 +57,14 @@ use crate::{pid, text};
     after_help = "Example: hugekit tend --name redis-server"
 )]
 pub(crate) struct Tend {
-    /// Processes to tend.
+    /// Processes to tend. Forked children of a server, such as the child of a save, are refused.
     #[arg(value_name = "PID", group = "which", value_parser = process)]
     pids: Vec<i32>,
     /// Tend processes of this name, also those that start later.
     #[arg(long, value_name = "NAME", group = "which", value_parser = name)]
     name: Vec<OsString>,
     /// Tend the processes of this control group (a folder below /sys/fs/cgroup), also those that
-    /// start later.
+    /// start later. The group may be made later, too.
     #[arg(long, value_name = "DIR", group = "which")]
     cgroup: Vec<PathBuf>,
     /// Start this program, tend it, and exit with its status.

@@ -7,7 +7,7 @@ use assert_cmd::cargo::cargo_bin_cmd;
 use predicates::prelude::*;
 use predicates::str::contains;
 
-use crate::running::{Lines, Running, is_refused, wait_until};
+use crate::running::{HANGS, Lines, Running, is_refused, wait_until};
 
 #[test]
 fn one_pass_as_json_has_the_processs_memory() {
@@ -124,6 +124,7 @@ fn folder_that_can_be_no_control_group_is_refused_and_a_group_may_come_later() {
             cargo_bin_cmd!("hugekit")
                 .args(["tend", "--cgroup", folder])
                 .args(once)
+                .timeout(HANGS)
                 .assert()
                 .code(1)
                 .stderr(contains(format!("no such control group: {folder}")))
@@ -164,7 +165,8 @@ fn forked_child_is_refused_and_its_parent_named() {
     };
     let pid = parent.pid();
     for once in [&["--once"][..], &[]] {
-        let output = cargo_bin_cmd!("hugekit").args(["tend", &child]).args(once).output().unwrap();
+        let mut tend = cargo_bin_cmd!("hugekit");
+        let output = tend.args(["tend", &child]).args(once).timeout(HANGS).output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{said}");
         if is_refused(&said) {

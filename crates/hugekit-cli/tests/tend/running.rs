@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use hugekit_testing::processes::Killed;
 
 /// Far more than anything here takes: what lasts longer hangs.
-const HANGS: Duration = Duration::from_secs(60);
+pub(crate) const HANGS: Duration = Duration::from_secs(60);
 
 pub(crate) struct Running(pub(crate) Killed);
 
