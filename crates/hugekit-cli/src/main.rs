@@ -15,6 +15,7 @@ mod operand;
 mod pager;
 #[cfg(test)]
 mod pages;
+mod pid;
 mod progress;
 mod qemu;
 mod report;
@@ -77,7 +78,7 @@ fn main() -> ExitCode {
     // This program again, started by `hugekit demo restore`.
     hugekit_guests::small_vmm::run_if_asked();
     let command = Cli::parse().command;
-    let say = if command.is_daemon() { log::line } else { text::say };
+    let say = command.say();
     listen_to_the_library(command.is_daemon());
     let code = run(command).unwrap_or_else(|error| {
         if let Some(UsageError(message)) = error.downcast_ref() {
@@ -95,6 +96,15 @@ fn main() -> ExitCode {
 }
 
 impl Command {
+    /// How it writes lines for people.
+    fn say(&self) -> fn(&str) {
+        match self {
+            Self::Tend(_) => tend::say,
+            daemon if daemon.is_daemon() => log::line,
+            _ => text::say,
+        }
+    }
+
     /// Whether it serves other programs, and so never waits for the reader of its log.
     fn is_daemon(&self) -> bool {
         match self {

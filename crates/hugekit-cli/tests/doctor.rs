@@ -64,6 +64,31 @@ fn a_pipe_gets_no_colour_and_no_notices() {
 }
 
 #[test]
+fn process_that_cannot_be_examined_is_an_error_in_plain_words() {
+    for (pid, says) in [
+        ("xyz", "it is no process's number: `pgrep -o -x NAME` prints it"),
+        ("-1", "it is no process's number"),
+        ("0", "it is no process's number"),
+        ("", "it is empty: does the process run?"),
+    ] {
+        doctor().args(["--pid", pid]).assert().code(2).stderr(predicate::str::contains(says));
+    }
+    let gone = doctor().args(["--pid", "2147483647"]).assert().code(1).stdout("");
+    gone.stderr("error: there is no process 2147483647\n");
+    let own = std::process::id().to_string();
+    let mut bounded = Command::new("setpriv");
+    bounded.args(["--bounding-set", "-all", env!("CARGO_BIN_EXE_hugekit"), "doctor", "--pid"]);
+    let refused = bounded.arg(own).output().unwrap();
+    let said = String::from_utf8(refused.stderr).unwrap();
+    if said.contains("setpriv: ") {
+        println!("skipped: {said}");
+        return;
+    }
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(said.contains("may not be examined") && said.contains("remedy: run as root"), "{said}");
+}
+
+#[test]
 fn unknown_arguments_are_usage_errors() {
     doctor().arg("--cure").assert().code(2).stderr(predicate::str::contains("--cure"));
     doctor().arg("extra").assert().code(2);

@@ -14,6 +14,10 @@ const TOPIC: Topic = Topic("process");
 /// Less than this is not worth a tender, however many times as fast a fork would be.
 const WORTH_IT: Duration = Duration::from_millis(1);
 
+/// What the figures of forks are.
+const ESTIMATES: &str = "CPU time, calculated from the page tables of the process and from forks \
+    of this command; a fork that waits for a CPU or for memory takes longer";
+
 /// Of a process's memory, one part in so many with holes is worth a word on what to do about it.
 const MANY_HOLES: u64 = 10;
 
@@ -30,18 +34,29 @@ pub struct ProcessReport {
 
 /// Examines a process.
 ///
-/// The forks' times are estimates, for which the calling process is forked fifteen times
+/// The forks' times are estimates, for which the calling process is forked 87 times
 /// ([`ForkCost::measure`]).
 ///
 /// # Errors
-/// There is no such process, or its number is that of one of its threads.
+/// There is no such process, its number is that of a thread, or the caller may not examine it.
 pub fn examine_process(pid: i32) -> Result<ProcessReport, TendError> {
     let lines = match Outlook::of(pid) {
         Ok(outlook) => lines(pid, &outlook, ForkCost::measure().ok()),
-        Err(error @ (TendError::Gone { .. } | TendError::Thread { .. })) => return Err(error),
+        Err(error) if is_out_of_reach(&error) => return Err(error),
         Err(error) => vec![obstacle(&error)],
     };
     Ok(ProcessReport { schema: "hugekit-doctor-process/1", pid, lines })
+}
+
+/// Nothing can be said of it.
+fn is_out_of_reach(error: &TendError) -> bool {
+    matches!(
+        error,
+        TendError::Gone { .. }
+            | TendError::Thread { .. }
+            | TendError::Kernel { .. }
+            | TendError::NotPermitted { .. }
+    )
 }
 
 fn lines(pid: i32, outlook: &Outlook, cost: Option<ForkCost>) -> Vec<Line> {
@@ -53,6 +68,8 @@ fn lines(pid: i32, outlook: &Outlook, cost: Option<ForkCost>) -> Vec<Line> {
             |cost| fork(pid, outlook, cost),
         ),
     ];
+    lines.extend(cost.map(|_| TOPIC.note("estimates", ESTIMATES)));
+    lines.extend(outlook.forked_from.map(child_of));
     if outlook.sparse > 0 {
         let value = format!(
             "{} in 2 MiB ranges with too many holes: not collapsed",
@@ -84,14 +101,31 @@ fn memory(now: Extent) -> String {
 fn fork(pid: i32, outlook: &Outlook, cost: ForkCost) -> Line {
     let (now, tended) = (cost.estimate(outlook.now), cost.estimate(outlook.tended));
     let millis = |duration: Duration| format!("{:.1} ms", duration.as_secs_f64() * 1e3);
-    let value = format!("takes about {}, tended about {}", millis(now), millis(tended));
+    let (now_in, tended_in) = (millis(now), millis(tended));
+    let value = format!("takes about {now_in} of CPU time, tended about {tended_in}");
     if outlook.is_tended {
         TOPIC.ok("fork", format!("{value}; it is tended"))
     } else if now > 2 * tended && now > tended + WORTH_IT {
-        TOPIC.limited("fork", value).remedy(format!("hugekit tend {pid}"))
+        TOPIC.limited("fork", value).remedy(tend(pid, &outlook.name))
     } else {
         TOPIC.ok("fork", format!("{value}: nothing to gain"))
     }
+}
+
+/// By the name, which is still right when the server was started again. A name that a shell would change is not used.
+fn tend(pid: i32, name: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(is_plain) {
+        format!("hugekit tend --name {name}    # all of this name; only this one: tend {pid}")
+    } else {
+        format!("hugekit tend {pid}    # again after each start of the process")
+    }
+}
+
+/// A save forks such a child, which ends soon.
+fn child_of(parent: i32) -> Line {
+    let value = format!("of process {parent}, which has forked it (to save?): examine {parent}");
+    TOPIC.limited("a child", value).remedy(format!("hugekit doctor --pid {parent}"))
 }
 
 /// A tender would wait.
@@ -140,7 +174,7 @@ mod tests {
     fn tending_is_advised_where_it_saves_much_and_nowhere_else() {
         let small = Extent { huge: 0, all: 2048 * MIB };
         let huge = Extent { huge: 2048 * MIB, all: 2048 * MIB };
-        let advised = (Verdict::Limited, Some("hugekit tend 7".to_owned()));
+        let advised = (Verdict::Limited, Some(tend(7, "")));
         assert_eq!(verdict(&outlook(small, huge)), advised);
         assert_eq!(verdict(&outlook(huge, huge)), (Verdict::Ok, None), "it is so already");
         assert_eq!(verdict(&outlook(small, small)), (Verdict::Ok, None), "it cannot be");
@@ -157,20 +191,31 @@ mod tests {
         let off = obstacle(&TendError::SwitchedOff { pid: 7 });
         assert!(off.verdict == Verdict::Missing && off.remedy.unwrap().contains("disable-thp"));
         let mut short = outlook(Extent::default(), Extent::default());
-        short.sparse = 8 * MIB;
+        (short.sparse, short.forked_from) = (8 * MIB, Some(6));
         short.excluded = vec![(Excluded::Locked, MIB)];
         short.hindrance = Some(Hindrance::NoFreeHugePages { free: 0 });
         let lines = lines(7, &short, None);
         let names: Vec<&str> = lines.iter().map(|line| line.name.as_str()).collect();
-        let expected = ["7", "memory", "fork", "holes", "left as it is", "a tender would wait"];
+        let expected =
+            ["7", "memory", "fork", "a child", "holes", "left as it is", "a tender would wait"];
         assert_eq!(names, expected);
         assert!(lines.last().unwrap().remedy.as_ref().unwrap().contains("compact_memory"));
     }
 
     #[test]
+    fn tending_is_advised_by_a_name_that_a_shell_leaves_as_it_is() {
+        assert!(tend(7, "redis-server").starts_with("hugekit tend --name redis-server  "));
+        for name in ["", "-x", "a b", "a;b", "$(a)", "a/b", "\u{e9}"] {
+            assert!(tend(7, name).starts_with("hugekit tend 7  "), "{name}");
+        }
+    }
+
+    #[test]
     fn own_process_is_examined_and_one_that_is_gone_is_an_error() {
-        let report = examine_process(std::process::id() as i32).unwrap();
-        assert!(!report.lines.is_empty());
+        match examine_process(std::process::id() as i32) {
+            Err(TendError::NotPermitted { .. }) => {}
+            report => assert!(!report.unwrap().lines.is_empty()),
+        }
         assert!(matches!(examine_process(i32::MAX), Err(TendError::Gone { .. })));
     }
 }

@@ -20,6 +20,10 @@ const HUGE_PAGES: usize = 32;
 /// The median of this many forks is the time of a fork: the host delays some of them.
 const FORKS: usize = 5;
 
+/// Without base pages a fork takes a tenth of a millisecond, and 32 huge pages add less than the time varies. So the
+/// median is of more forks.
+const SHORT_FORKS: usize = 41;
+
 /// What a fork costs on this machine, whatever else it does.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ForkCost {
@@ -32,7 +36,7 @@ pub struct ForkCost {
 }
 
 impl ForkCost {
-    /// Measures forks of the calling process, which has 64 MiB more meanwhile: fifteen, of a tenth of a
+    /// Measures forks of the calling process, which has 64 MiB more meanwhile: 87, of a tenth of a
     /// second together. The process should be a small one, because its own memory is copied, too.
     ///
     /// Every page is written before each fork, as a server writes its data between two saves. A fork that follows
@@ -41,7 +45,7 @@ impl ForkCost {
     /// # Errors
     /// The kernel gives no such memory, or no process.
     pub fn measure() -> io::Result<Self> {
-        let process = median_of_forks(|| true)?.unwrap_or_default();
+        let process = median_of_forks(SHORT_FORKS, || true)?.unwrap_or_default();
         let memory = OwnMemory::of_base_pages(HUGE_PAGES * HUGE_PAGE_BYTES)?;
         let of_memory = |time: Option<Duration>, entries: usize| {
             time.map(|time| time.saturating_sub(process) / entries as u32)
@@ -51,8 +55,8 @@ impl ForkCost {
             true
         };
         let pages = HUGE_PAGES * (HUGE_PAGE_BYTES / page_size());
-        let base_page = of_memory(median_of_forks(write)?, pages).unwrap_or_default();
-        let on_huge_pages = median_of_forks(|| write() && memory.collapse())?;
+        let base_page = of_memory(median_of_forks(FORKS, write)?, pages).unwrap_or_default();
+        let on_huge_pages = median_of_forks(SHORT_FORKS, || write() && memory.collapse())?;
         // To copy such an entry also takes a page table, to split it later: no more than the copy of that.
         let at_most = base_page * (HUGE_PAGE_BYTES / page_size()) as u32;
         let huge_page = of_memory(on_huge_pages, HUGE_PAGES).unwrap_or(at_most);
@@ -70,8 +74,8 @@ impl ForkCost {
 }
 
 /// `None` if one could not be prepared.
-fn median_of_forks(prepare: impl Fn() -> bool) -> io::Result<Option<Duration>> {
-    let mut times = [Duration::ZERO; FORKS];
+fn median_of_forks(forks: usize, prepare: impl Fn() -> bool) -> io::Result<Option<Duration>> {
+    let mut times = vec![Duration::ZERO; forks];
     for time in &mut times {
         if !prepare() {
             return Ok(None);
@@ -79,7 +83,7 @@ fn median_of_forks(prepare: impl Fn() -> bool) -> io::Result<Option<Duration>> {
         *time = time_of_fork()?;
     }
     times.sort_unstable();
-    Ok(Some(times[FORKS / 2]))
+    Ok(Some(times[forks / 2]))
 }
 
 /// Of a child that ends at once. It is CPU time, so other programs that run meanwhile do not count.

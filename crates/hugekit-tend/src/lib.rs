@@ -54,7 +54,7 @@ pub use fork_cost::ForkCost;
 pub use fork_time::ForkTime;
 pub use mappings::{Excluded, Extent};
 pub use outlook::Outlook;
-pub use relatives::named;
+pub use relatives::{forked_from, named};
 pub use status::{Hindrance, PassReport, Refusal, Status};
 pub use target::Target;
 pub use tender::{Builder, Tender, Tending};

@@ -4,6 +4,7 @@ use crate::error::TendError;
 use crate::headroom::{hindrance, may_grow};
 use crate::mappings::{Excluded, Extent, Survey};
 use crate::plan::{History, plan};
+use crate::relatives::forked_from;
 use crate::settings::Settings;
 use crate::status::Hindrance;
 use crate::target::Target;
@@ -14,6 +15,8 @@ use crate::target::Target;
 pub struct Outlook {
     /// The name of its first thread.
     pub name: String,
+    /// Its parent, if it is a forked child that has not started another program.
+    pub forked_from: Option<i32>,
     /// Its private anonymous memory now.
     pub now: Extent,
     /// And after a pass.
@@ -53,6 +56,7 @@ impl Outlook {
         let huge = (now.huge + collapsed).min(now.all + filled);
         Ok(Self {
             name: target.name().into_owned(),
+            forked_from: forked_from(pid),
             now,
             tended: Extent { huge, all: now.all + filled },
             sparse: plan.sparse,

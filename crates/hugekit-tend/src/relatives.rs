@@ -63,6 +63,17 @@ impl Relatives {
     }
 }
 
+/// The parent of a process that was forked and has not started another program, such as the child of a server that
+/// saves. `None` of other processes, and of a process that the caller may not debug. Like all that is read of a
+/// process, the answer waits while the process keeps the kernel waiting.
+#[must_use]
+pub fn forked_from(pid: i32) -> Option<i32> {
+    let stat = |pid| Folder::open(pid).and_then(|folder| folder.stat()).ok();
+    let child = stat(pid).filter(|child| child.program.is_known())?;
+    let is_same = stat(child.parent)?.program == child.program;
+    is_same.then_some(child.parent)
+}
+
 /// Whether a process is a forked child of one of these that has not started another program.
 pub(crate) fn is_child(pid: i32, parents: &[(i32, Program)]) -> bool {
     let stat = Folder::open(pid).and_then(|folder| folder.stat());

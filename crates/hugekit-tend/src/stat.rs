@@ -19,6 +19,13 @@ pub(crate) struct Program {
     code: u64,
 }
 
+impl Program {
+    /// The kernel shows a stack at 0 to a process that may not debug this one.
+    pub(crate) fn is_known(self) -> bool {
+        self.stack != 0
+    }
+}
+
 impl Stat {
     /// `PID (NAME) STATE PARENT ...`. The name may hold parentheses, spaces and newlines; only numbers follow it.
     pub(crate) fn parse(line: &[u8]) -> Option<Self> {

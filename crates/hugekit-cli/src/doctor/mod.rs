@@ -4,30 +4,39 @@ mod print;
 
 use anyhow::Context;
 use hugekit_machine::Root;
+use hugekit_tend::TendError;
 
-use crate::settings;
+use crate::usage::Remedied;
+use crate::{pid, settings};
 
 /// Print what this machine supports, and a remedy for the rest.
 ///
 /// Verdicts: "ok"; "note", worth knowing; "limited", works in part; "missing"; "unknown", with the
 /// reason. Remedies are commands for root. Changes nothing, except that settings left behind by a
 /// killed `hugekit lab --setup` are restored.
+///
+/// Exit status: 0 after a report, whatever the verdicts are; 1 if the machine or the process cannot
+/// be examined; 2 if the arguments are wrong.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: hugekit doctor --pid \"$(pidof -s redis-server)\"")]
+#[command(after_help = "Example: hugekit doctor --pid \"$(pgrep -o -x redis-server)\"")]
 pub(crate) struct Doctor {
     /// Print only JSON.
     #[arg(long)]
     json: bool,
     /// Examine this process instead: what its forks cost, and whether `hugekit tend` would make
     /// them faster.
-    #[arg(long, value_name = "PID")]
+    #[arg(long, value_name = "PID", allow_negative_numbers = true, value_parser = process)]
     pid: Option<i32>,
+}
+
+fn process(text: &str) -> Result<i32, String> {
+    pid::parse(text, "`pgrep -o -x NAME` prints it")
 }
 
 impl Doctor {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
         if let Some(pid) = self.pid {
-            let report = hugekit_doctor::examine_process(pid)?;
+            let report = hugekit_doctor::examine_process(pid).map_err(unexamined)?;
             let printed =
                 if self.json { print::json(&report) } else { print::terminal(&report.lines) };
             return printed.context("cannot write to standard output");
@@ -37,5 +46,22 @@ impl Doctor {
             .context("cannot read /proc or /sys: mount them")?;
         let printed = if self.json { print::json(&report) } else { print::terminal(&report.lines) };
         printed.context("cannot write to standard output")
+    }
+}
+
+/// In the words of the doctor, which tends nothing.
+fn unexamined(error: TendError) -> anyhow::Error {
+    let remedy = error.remedy().map(str::to_owned);
+    let message = match error {
+        TendError::Gone { pid } => format!("there is no process {pid}"),
+        TendError::Thread { pid, of } => format!("{pid} is a thread: examine its process, {of}"),
+        TendError::NotPermitted { pid, call, source } => {
+            format!("process {pid} may not be examined: {call} is refused: {source}")
+        }
+        other => return Remedied::error(other, remedy),
+    };
+    match remedy {
+        Some(remedy) => Remedied { message, remedy }.into(),
+        None => anyhow::Error::msg(message),
     }
 }

@@ -1,31 +1,39 @@
 //! `hugekit tend`: the memory of running processes kept on huge pages.
 
+mod event;
+mod news;
 mod program;
 mod session;
 mod signals;
+mod stamp;
+mod teller;
 mod telling;
 mod wanted;
 mod watch;
 mod words;
 
 use std::ffi::OsString;
+use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, bail};
 use clap::ArgGroup;
-use hugekit::error_chain;
+use hugekit::{HUGE_PAGE_BYTES, error_chain};
 use hugekit_record::size::Size;
 use hugekit_tend::{Builder, ForkCost, Tender};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use self::event::Event;
+use self::news::News;
 use self::session::Session;
 use self::signals::Signals;
+pub(crate) use self::stamp::say;
 use self::telling::Telling;
 use self::wanted::Wanted;
-use crate::text;
+use crate::{pid, text};
 
 /// Keep running processes on huge pages, so that they fork fast.
 ///
@@ -36,6 +44,10 @@ use crate::text;
 /// Needs Linux 6.1, and root or the capabilities `sys_ptrace`, `sys_nice` and, for servers of other
 /// users, `dac_read_search`.
 ///
+/// Prints a line when the tending of a process begins, when a pass changes something, when a child
+/// comes or goes, and when the process ends. In a file or a pipe, each line begins with the time in
+/// UTC, unless systemd's journal reads it.
+///
 /// A COMMAND runs as under a small init, so `hugekit tend -- COMMAND` can be a container's entry
 /// point: signals are passed on to it, orphans are reaped, and the exit status is the command's, or
 /// 128 plus the number of the signal that ended it.
@@ -45,14 +57,14 @@ use crate::text;
     after_help = "Example: hugekit tend --name redis-server"
 )]
 pub(crate) struct Tend {
-    /// Processes to tend.
+    /// Processes to tend. Forked children of a server, such as the child of a save, are refused.
     #[arg(value_name = "PID", group = "which", value_parser = process)]
     pids: Vec<i32>,
     /// Tend processes of this name, also those that start later.
     #[arg(long, value_name = "NAME", group = "which", value_parser = name)]
     name: Vec<OsString>,
     /// Tend the processes of this control group (a folder below /sys/fs/cgroup), also those that
-    /// start later.
+    /// start later. The group may be made later, too.
     #[arg(long, value_name = "DIR", group = "which")]
     cgroup: Vec<PathBuf>,
     /// Start this program, tend it, and exit with its status.
@@ -69,7 +81,7 @@ pub(crate) struct Tend {
     /// because of the tender, it is 5 at most.
     #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u8).range(1..=100))]
     cpu: u8,
-    /// The most memory to collapse per second.
+    /// The most memory to collapse per second, at least 2MiB.
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = rate)]
     rate: Size,
     /// Free huge pages to leave for other programs.
@@ -81,10 +93,7 @@ pub(crate) struct Tend {
 }
 
 fn process(text: &str) -> Result<i32, String> {
-    let number = text.parse().ok().filter(|&pid| pid > 0);
-    number.ok_or_else(|| {
-        format!("it is no process's number: write --name {text}, or -- {text} to start it")
-    })
+    pid::parse(text, &format!("write --name {text}, or -- {text} to start it"))
 }
 
 fn name(text: &str) -> Result<OsString, &'static str> {
@@ -93,7 +102,9 @@ fn name(text: &str) -> Result<OsString, &'static str> {
 
 fn rate(text: &str) -> Result<Size, String> {
     match text.parse::<Size>() {
-        Ok(Size(0)) => Err("nothing would be collapsed".to_owned()),
+        Ok(Size(bytes)) if bytes < HUGE_PAGE_BYTES => {
+            Err("a huge page has 2 MiB: write at least 2MiB".to_owned())
+        }
         size => size.map_err(|error| error.to_string()),
     }
 }
@@ -107,7 +118,7 @@ impl Tend {
             let builder = self.builder(cost);
             return program::run(&self.command, move |pid, stop| {
                 tend.tend(builder, cost, Some(pid), stop).inspect_err(|error| {
-                    text::say(&format!("note: tending has stopped: {error:#}"));
+                    say(&format!("note: tending has stopped: {error:#}"));
                 })
             });
         }
@@ -133,9 +144,15 @@ impl Tend {
         started: Option<i32>,
         stop: &AtomicBool,
     ) -> anyhow::Result<()> {
-        let mut session = Session::new(builder.build()?, self.wanted(started))?;
+        let wanted = self.wanted(started);
+        wanted.check()?;
+        let mut session = Session::new(builder.build()?, wanted)?;
         let mut telling = Telling::new(cost);
-        session.run(stop, &mut |status| self.tell(status, telling.of_status(status)))
+        session.run(stop, &mut |event| match (self.json, event) {
+            (true, Event::Observed(status)) => print_json(status),
+            (true, _) => Ok(()),
+            (false, event) => telling.of(event).map_or(Ok(()), |news| print_text(&news)),
+        })
     }
 
     fn once(
@@ -145,21 +162,27 @@ impl Tend {
         stop: &AtomicBool,
     ) -> anyhow::Result<()> {
         let (mut tender, wanted) = (builder.build()?, self.wanted(None));
+        wanted.check()?;
         for &pid in &wanted.pids {
             tender.add(pid)?;
+            wanted.check_parent(pid)?;
         }
         let found = wanted::find_processes(&wanted.names, &wanted.groups);
         if found.is_empty() && wanted.pids.is_empty() {
             bail!("no process to tend: {}", wanted.unmatched());
         }
         for error in found.into_iter().filter_map(|pid| tender.add(pid).err()) {
-            text::say(&format!("note: {:#}", error_chain(&error)));
+            say(&format!("note: {:#}", error_chain(&error)));
         }
         if tender.is_empty() {
             bail!("none of the processes can be tended");
         }
         for report in tender.pass(stop)? {
-            self.tell(&report, Some(words::of_pass(&report, cost)))?;
+            if self.json {
+                print_json(&report)?;
+            } else {
+                print_text(&words::of_pass(&report, cost))?;
+            }
         }
         Ok(())
     }
@@ -171,13 +194,6 @@ impl Tend {
             groups: self.cgroup.clone(),
             started,
         }
-    }
-
-    /// A reader that closes standard output is no error.
-    fn tell(&self, data: &impl Serialize, news: Option<String>) -> anyhow::Result<()> {
-        let news = if self.json { Some(serde_json::to_string(data)?) } else { news };
-        let Some(news) = news else { return Ok(()) };
-        text::write_out(&format!("{news}\n")).context("cannot write to standard output")
     }
 
     fn builder(&self, cost: Option<ForkCost>) -> Builder {
@@ -192,4 +208,23 @@ impl Tend {
             None => builder,
         }
     }
+}
+
+fn print_json(data: &impl Serialize) -> anyhow::Result<()> {
+    print(&serde_json::to_string(data)?)
+}
+
+/// A terminal has columns. Elsewhere, an event is a line.
+fn print_text(news: &News) -> anyhow::Result<()> {
+    let out = io::stdout();
+    if out.is_terminal() {
+        print(&news.in_columns())
+    } else {
+        print(&format!("{}{}", stamp::of(&out), news.in_a_line()))
+    }
+}
+
+/// A reader that closes standard output is no error.
+fn print(text: &str) -> anyhow::Result<()> {
+    text::write_out(&format!("{text}\n")).context("cannot write to standard output")
 }

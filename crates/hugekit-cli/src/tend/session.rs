@@ -5,13 +5,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use hugekit::error_chain;
-use hugekit_tend::{Status, TendError, Tender};
+use hugekit_tend::{TendError, Tender};
 
+use super::event::Event;
+use super::stamp;
+use super::teller::Teller;
 use super::wanted::Wanted;
-use crate::text;
 
 /// How often processes are looked for that are not tended yet.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
+
+const NONE_OF_THEM: &str = "no process to tend yet: none that was found can be tended; waiting";
 
 pub(super) struct Session {
     tender: Tender,
@@ -22,48 +26,71 @@ pub(super) struct Session {
     unanswered: HashSet<i32>,
     /// Processes that another tender had at the last look.
     taken: usize,
+    /// The processes that were tended at the last comparison.
+    begun: Vec<(i32, String)>,
 }
 
 impl Session {
     /// # Errors
-    /// A process that is named by its number cannot be tended, for another reason than that another tender has it.
-    pub(super) fn new(tender: Tender, wanted: Wanted) -> Result<Self, TendError> {
+    /// A process that is named by its number cannot be tended, for another reason than that another tender has it, or is
+    /// the forked child of another process.
+    pub(super) fn new(tender: Tender, wanted: Wanted) -> anyhow::Result<Self> {
         let (said, unanswered) = (HashSet::new(), HashSet::new());
-        let mut session = Self { tender, wanted, said, unanswered, taken: 0 };
+        let begun = Vec::new();
+        let mut session = Self { tender, wanted, said, unanswered, taken: 0, begun };
         for pid in session.wanted.pids.clone() {
             match session.tender.add(pid) {
-                Ok(()) | Err(TendError::Taken { .. } | TendError::Stuck { .. }) => {}
-                Err(error) => return Err(error),
+                Ok(()) => session.wanted.check_parent(pid)?,
+                Err(TendError::Taken { .. } | TendError::Stuck { .. }) => {}
+                Err(error) => return Err(error.into()),
             }
         }
         session.look();
-        let unmatched = session.wanted.unmatched();
-        if session.tender.is_empty() && !unmatched.is_empty() {
-            text::say(&format!("no process to tend yet: {unmatched}; waiting"));
-        }
+        session.say_waiting();
         Ok(session)
+    }
+
+    /// Why it waits, if it does.
+    fn say_waiting(&self) {
+        let unmatched = self.wanted.unmatched();
+        match (self.tender.is_empty(), unmatched.is_empty()) {
+            (true, false) => stamp::say(&format!("no process to tend yet: {unmatched}; waiting")),
+            (false, false) => stamp::say(&format!("note: {unmatched}; waiting")),
+            (true, true) if self.wanted.follows() => stamp::say(NONE_OF_THEM),
+            _ => {}
+        }
     }
 
     /// Tends until all processes are gone, it is told to stop, or what is told is not heard any more.
     pub(super) fn run(
         &mut self,
         stop: &AtomicBool,
-        tell: &mut dyn FnMut(&Status) -> anyhow::Result<()>,
+        tell: &mut dyn FnMut(&Event<'_>) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        let mut told = Ok(());
+        let mut teller = Teller::new(tell);
         let mut looked = Instant::now();
-        while !stop.load(Ordering::Relaxed) && told.is_ok() && self.goes_on() {
-            self.tender.tick(stop, &mut |status| {
-                if told.is_ok() {
-                    told = tell(status);
-                }
-            });
+        while !stop.load(Ordering::Relaxed) && teller.told.is_ok() && self.goes_on() {
+            self.compare(&mut teller);
+            self.tender.tick(stop, &mut |status| teller.tell(Event::Observed(status)));
+            self.compare(&mut teller);
             if looked.elapsed() >= LOOK_AGAIN {
                 looked = Instant::now();
                 self.look();
             }
         }
-        told
+        teller.told
+    }
+
+    /// Tells which processes came and went since the last time.
+    fn compare(&mut self, teller: &mut Teller<'_>) {
+        let now = self.tender.processes();
+        let before = std::mem::replace(&mut self.begun, now);
+        for (pid, name) in before.iter().filter(|process| !self.begun.contains(process)) {
+            teller.tell(Event::Ended { pid: *pid, name });
+        }
+        for (pid, name) in self.begun.iter().filter(|process| !before.contains(process)) {
+            teller.tell(Event::Begun { pid: *pid, name });
+        }
     }
 
     /// Whether there is a process, or may be one later.
@@ -102,7 +129,7 @@ impl Session {
 
     fn say_once(&mut self, pid: i32, what: &str) {
         if self.said.insert(pid) {
-            text::say(&format!("note: {what}"));
+            stamp::say(&format!("note: {what}"));
         }
     }
 }

@@ -5,6 +5,8 @@ use std::mem::{Discriminant, discriminant};
 
 use hugekit_tend::{ForkCost, Hindrance, PassReport, Status};
 
+use super::event::Event;
+use super::news::News;
 use super::words;
 
 /// The passes and forks of each process that were printed.
@@ -25,8 +27,19 @@ impl Telling {
         Self { cost, passes: HashMap::new() }
     }
 
-    /// The text for people, if there is news.
-    pub(super) fn of_status(&mut self, status: &Status) -> Option<String> {
+    pub(super) fn of(&mut self, event: &Event<'_>) -> Option<News> {
+        match *event {
+            Event::Begun { pid, name } => Some(words::of_begin(pid, name)),
+            Event::Observed(status) => self.of_status(status),
+            Event::Ended { pid, name } => {
+                // Another process may have this number later.
+                self.passes.remove(&pid);
+                Some(words::of_end(pid, name))
+            }
+        }
+    }
+
+    fn of_status(&mut self, status: &Status) -> Option<News> {
         let Some(last) = &status.last else { return Some(words::of_forks(status)) };
         let hindrance = last.hindrance.as_ref().map(discriminant);
         let now = Pass { last: last.clone(), hindrance };
@@ -72,7 +85,19 @@ mod tests {
         let mut forked = status(3, None, 1);
         telling.of_status(&forked);
         (forked.forks, forked.children) = (1, 1);
-        let text = telling.of_status(&forked).unwrap();
+        let text = telling.of_status(&forked).unwrap().in_a_line();
         assert!(text.contains("1 fork seen") && !text.contains("pass"), "{text}");
+    }
+
+    #[test]
+    fn process_with_the_number_of_an_ended_one_has_a_first_pass() {
+        let mut telling = Telling::new(None);
+        let first = status(0, None, 1);
+        let begun = telling.of(&Event::Begun { pid: 7, name: "server" }).unwrap().in_a_line();
+        assert_eq!(begun, "server (7): tending");
+        assert!(telling.of(&Event::Observed(&first)).is_some());
+        let ended = telling.of(&Event::Ended { pid: 7, name: "server" }).unwrap().in_a_line();
+        assert_eq!(ended, "server (7): ended");
+        assert!(telling.of(&Event::Observed(&status(0, None, 2))).is_some());
     }
 }

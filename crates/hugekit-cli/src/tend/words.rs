@@ -1,34 +1,44 @@
-//! What a tender prints for people: a line and a list below it, within the columns of a terminal.
+//! What a tender tells people.
 
 use std::time::Duration;
 
 use hugekit_record::size::Size;
 use hugekit_tend::{ForkCost, ForkTime, PassReport, Status};
 
-use crate::text::{COLUMNS, wrap};
+use super::news::{Entry, News};
 
 /// Of a child that came or went.
-pub(super) fn of_forks(status: &Status) -> String {
+pub(super) fn of_forks(status: &Status) -> News {
     let children = match status.children {
         0 => String::new(),
         count => format!("; waiting for the end of children that share the memory: {count}"),
     };
     let line = format!("{} ({}): {}{children}", status.name, status.pid, forks(status));
-    wrap(&line, COLUMNS).join("\n  ")
+    News::new(&line, Vec::new())
+}
+
+/// When the tending of a process begins.
+pub(super) fn of_begin(pid: i32, name: &str) -> News {
+    News::new(&format!("{name} ({pid}): tending"), Vec::new())
+}
+
+/// When a process has ended, or has started another program.
+pub(super) fn of_end(pid: i32, name: &str) -> News {
+    News::new(&format!("{name} ({pid}): ended"), Vec::new())
 }
 
 /// After the first pass of `hugekit tend` over a process.
-pub(super) fn of_first_pass(status: &Status, pass: &PassReport, cost: Option<ForkCost>) -> String {
-    list(&headline_of(status, pass), &entries(pass, cost, WHILE_TENDED))
+pub(super) fn of_first_pass(status: &Status, pass: &PassReport, cost: Option<ForkCost>) -> News {
+    News::new(&headline_of(status, pass), entries(pass, cost, WHILE_TENDED))
 }
 
 /// After a later one. The memory that is left out has been told, but not all that the kernel refuses.
-pub(super) fn of_later_pass(status: &Status, pass: &PassReport, cost: Option<ForkCost>) -> String {
+pub(super) fn of_later_pass(status: &Status, pass: &PassReport, cost: Option<ForkCost>) -> News {
     let mut entries = entries(pass, cost, WHILE_TENDED);
     if pass.refused.is_empty() {
         entries.retain(|&(name, _)| name != LEFT_OUT);
     }
-    list(&headline_of(status, pass), &entries)
+    News::new(&headline_of(status, pass), entries)
 }
 
 fn headline_of(status: &Status, pass: &PassReport) -> String {
@@ -36,8 +46,8 @@ fn headline_of(status: &Status, pass: &PassReport) -> String {
 }
 
 /// After `hugekit tend --once`.
-pub(super) fn of_pass(pass: &PassReport, cost: Option<ForkCost>) -> String {
-    list(&headline(&pass.pid.to_string(), pass), &entries(pass, cost, AFTER_ONE_PASS))
+pub(super) fn of_pass(pass: &PassReport, cost: Option<ForkCost>) -> News {
+    News::new(&headline(&pass.pid.to_string(), pass), entries(pass, cost, AFTER_ONE_PASS))
 }
 
 fn headline(name: &str, pass: &PassReport) -> String {
@@ -50,8 +60,6 @@ const LEFT_OUT: &str = "left out";
 /// How long the effect stays.
 const WHILE_TENDED: &str = "stays while it is tended";
 const AFTER_ONE_PASS: &str = "stays until writes beside a forked child split the pages";
-
-type Entry = (&'static str, String);
 
 fn entries(pass: &PassReport, cost: Option<ForkCost>, lasts: &str) -> Vec<Entry> {
     let mut entries = Vec::new();
@@ -68,12 +76,16 @@ fn entries(pass: &PassReport, cost: Option<ForkCost>, lasts: &str) -> Vec<Entry>
 fn gain(pass: &PassReport, cost: ForkCost, lasts: &str) -> String {
     let [before, now] = [pass.before, pass.after].map(|memory| cost.estimate(memory));
     match pass.collapsed {
-        0 => format!("about {}", millis(now)),
+        0 => format!("about {} of CPU time", millis(now)),
         _ if now >= before => {
-            format!("before about {}, now about {}: it has grown", millis(before), millis(now))
+            format!("{}: it has grown", change(before, now))
         }
-        _ => format!("before about {}, now about {}; {lasts}", millis(before), millis(now)),
+        _ => format!("{}; {lasts}", change(before, now)),
     }
+}
+
+fn change(before: Duration, now: Duration) -> String {
+    format!("before about {}, now about {} of CPU time", millis(before), millis(now))
 }
 
 fn costs(pass: &PassReport) -> String {
@@ -88,8 +100,12 @@ fn costs(pass: &PassReport) -> String {
 
 fn forks(status: &Status) -> String {
     let took = match status.last_fork {
-        Some(ForkTime::Told(took)) => format!(", the last in {}, as reported", millis(took)),
-        Some(ForkTime::Estimated(took)) => format!(", the last in about {}", millis(took)),
+        Some(ForkTime::Told(took)) => {
+            format!(", the last in {}, as the server reports", millis(took))
+        }
+        Some(ForkTime::Estimated(took)) => {
+            format!(", the last in about {} of CPU time", millis(took))
+        }
         _ => String::new(),
     };
     format!("{} seen{took}", plural(status.forks, "fork"))
@@ -125,27 +141,12 @@ fn left_out(pass: &PassReport) -> Vec<String> {
     refused.chain(reasons).collect()
 }
 
-/// Entries of the same name follow each other; the name stands before the first.
-fn list(headline: &str, entries: &[Entry]) -> String {
-    let width = entries.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    let mut lines = vec![wrap(headline, COLUMNS).join("\n  ")];
-    let mut last = "";
-    for &(name, ref value) in entries {
-        let mut shown = if name == last { "" } else { name };
-        last = name;
-        for part in wrap(value, COLUMNS - width - 4) {
-            lines.push(format!("  {shown:width$}  {part}"));
-            shown = "";
-        }
-    }
-    lines.join("\n")
-}
-
 #[cfg(test)]
 mod tests {
     use hugekit_tend::{Excluded, Extent, Hindrance, Refusal};
 
     use super::*;
+    use crate::text::COLUMNS;
 
     const MIB: u64 = 1 << 20;
 
@@ -161,24 +162,24 @@ mod tests {
     }
 
     /// Without the ends of lines.
-    fn joined(text: &str) -> String {
-        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    fn joined(news: &News) -> String {
+        news.in_columns().split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
     #[test]
     fn pass_has_the_estimated_fork_time_before_and_after() {
         let text = joined(&of_pass(&pass(), Some(cost())));
-        let fork = "fork before about 52.4 ms, now about 2.2 ms; stays until writes";
+        let fork = "fork before about 52.4 ms, now about 2.2 ms of CPU time; stays until writes";
         assert!(text.contains(fork), "{text}");
         assert!(text.contains("1020 ranges moved") && text.contains("8KiB of holes filled"));
-        assert!(!of_pass(&pass(), None).contains("fork"), "without a measurement");
+        assert!(!joined(&of_pass(&pass(), None)).contains("fork"), "without a measurement");
         let grown = PassReport { before: Extent { huge: 0, all: 50 * MIB }, ..pass() };
         let grown = PassReport { after: Extent { huge: 50 * MIB, all: 2048 * MIB }, ..grown };
         let text = joined(&of_pass(&grown, Some(cost())));
         assert!(text.contains("2.0GiB that came while the pass ran"), "{text}");
         assert!(text.contains(": it has grown") && !text.contains("stays"), "{text}");
         let nothing = PassReport { collapsed: 0, ..pass() };
-        let text = of_pass(&nothing, Some(cost()));
+        let text = joined(&of_pass(&nothing, Some(cost())));
         assert!(text.contains("about 2.2 ms") && !text.contains("before"), "{text}");
     }
 
@@ -198,13 +199,15 @@ mod tests {
             "4KiB at the ends of mappings",
         ];
         assert_eq!(left_out(&report), expected);
-        assert!(of_pass(&report, None).contains("ended early  the process keeps the kernel"));
+        assert!(
+            joined(&of_pass(&report, None)).contains("ended early the process keeps the kernel")
+        );
         report.is_limit_unknown = true;
         assert!(left_out(&report)[2].contains("memory limit cannot be read"));
     }
 
     #[test]
-    fn text_fits_the_terminal() {
+    fn text_fits_the_terminal_and_is_one_line_elsewhere() {
         let mut last = pass();
         last.excluded = vec![(Excluded::SharedOrFile, MIB), (Excluded::NoHugePages, 1 << 40)];
         (last.is_limit_unknown, last.sparse) = (true, 1 << 40);
@@ -219,14 +222,18 @@ mod tests {
             last: None,
         };
         let first = of_first_pass(&status, &last, Some(cost()));
-        assert!(joined(&first).contains("redis-server-00 (2147483647), pass 1000:"), "{first}");
-        for text in [first, of_forks(&status)] {
+        assert!(joined(&first).contains("redis-server-00 (2147483647), pass 1000:"));
+        for news in [first, of_forks(&status)] {
+            let (text, line) = (news.in_columns(), news.in_a_line());
             assert!(text.lines().all(|line| line.chars().count() <= COLUMNS), "{text}");
+            assert_eq!(line.lines().count(), 1, "{line}");
         }
-        let forks = "1000 forks seen, the last in 1234.0 ms, as reported";
+        let forks = "1000 forks seen, the last in 1234.0 ms, as the server reports";
         assert!(joined(&of_forks(&status)).contains(forks));
-        assert!(!of_later_pass(&status, &last, None).contains("(MADV_NOHUGEPAGE)"));
+        assert!(!joined(&of_later_pass(&status, &last, None)).contains("(MADV_NOHUGEPAGE)"));
         last.refused = vec![(Refusal::NoHugePage, 1)];
-        assert!(of_later_pass(&status, &last, None).contains("1 range: no huge page is free"));
+        assert!(
+            joined(&of_later_pass(&status, &last, None)).contains("1 range: no huge page is free")
+        );
     }
 }

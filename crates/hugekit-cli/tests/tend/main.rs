@@ -3,6 +3,7 @@
 
 mod fuse;
 mod hostile;
+mod log;
 mod passes;
 mod program;
 mod running;

@@ -7,7 +7,7 @@ use assert_cmd::cargo::cargo_bin_cmd;
 use predicates::prelude::*;
 use predicates::str::contains;
 
-use crate::running::{Running, is_refused, wait_until};
+use crate::running::{HANGS, Lines, Running, is_refused, wait_until};
 
 #[test]
 fn one_pass_as_json_has_the_processs_memory() {
@@ -63,7 +63,9 @@ fn process_that_is_gone_or_not_named_is_an_error() {
         (&["redis-server"][..], "write --name redis-server, or -- redis-server to start it"),
         (&["0"], "no process's number"),
         (&["--name", ""], "a process's name is wanted"),
-        (&["1", "--rate", "0"], "nothing would be collapsed"),
+        (&[""], "it is empty: does the process run?"),
+        (&["1", "--rate", "0"], "at least 2MiB"),
+        (&["1", "--rate", "2097151"], "at least 2MiB"),
     ] {
         cargo_bin_cmd!("hugekit")
             .arg("tend")
@@ -106,15 +108,104 @@ fn name_that_no_process_has_is_said_and_an_error_of_one_pass() {
         .assert()
         .failure()
         .stderr(contains("no process to tend").and(contains("no process is named no-such-name")));
-    let mut waiting = Running::tending(&["--name", "no-such-name", "--cgroup", "/no/such/group"]);
+    let mut waiting = Running::tending(&["--name", "no-such-name"]);
     let said = waiting.said_on_stderr();
-    for part in
-        ["no process to tend yet", "no process is named no-such-name", "/no/such/group", "waiting"]
-    {
+    for part in ["no process to tend yet", "no process is named no-such-name", "waiting"] {
         assert!(said.contains(part), "{said}");
     }
     waiting.signal(libc::SIGTERM);
     assert_eq!(waiting.ended().code(), Some(0));
+}
+
+#[test]
+fn folder_that_can_be_no_control_group_is_refused_and_a_group_may_come_later() {
+    for once in [&["--once"][..], &[]] {
+        for folder in ["/no/such/group", "/tmp", "no-such-group", "/proc/self/cgroup"] {
+            cargo_bin_cmd!("hugekit")
+                .args(["tend", "--cgroup", folder])
+                .args(once)
+                .timeout(HANGS)
+                .assert()
+                .code(1)
+                .stderr(contains(format!("no such control group: {folder}")))
+                .stderr(contains("remedy: write a folder below /sys/fs/cgroup"));
+        }
+    }
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
+    let groups = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let Some(groups) = groups.into_iter().find(|mount| mount[2].starts_with("cgroup")) else {
+        println!("skipped: no control groups are mounted");
+        return;
+    };
+    let later = format!("{}/no.slice/such.service", groups[1]);
+    let mut waiting = Running::tending(&["--cgroup", &later]);
+    let said = waiting.said_on_stderr();
+    assert!(said.contains("no process to tend yet") && said.contains(&later), "{said}");
+    waiting.signal(libc::SIGTERM);
+    assert_eq!(waiting.ended().code(), Some(0));
+}
+
+/// Forks a child that does nothing, and prints its number.
+const FORKS: &str = r#"
+import os, time
+child = os.fork()
+if child:
+    print(child, flush=True)
+    os.wait()
+else:
+    time.sleep(60)
+"#;
+
+#[test]
+fn forked_child_is_refused_and_its_parent_named() {
+    let mut parent = Running::new(Command::new("python3").args(["-c", FORKS]));
+    let Some(child) = parent.lines().next_line() else {
+        println!("skipped: no python3");
+        return;
+    };
+    let pid = parent.pid();
+    for once in [&["--once"][..], &[]] {
+        let mut tend = cargo_bin_cmd!("hugekit");
+        let output = tend.args(["tend", &child]).args(once).timeout(HANGS).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        if is_refused(&said) {
+            return;
+        }
+        let why = format!("process {child} is a child of {pid} (forked to save?)");
+        assert!(said.contains(&why) && said.contains(&format!("remedy: give {pid}")), "{said}");
+    }
+    let both = ["tend", "--once", &child, &pid];
+    cargo_bin_cmd!("hugekit").args(both).assert().success();
+    let doctor = ["doctor", "--pid", &child];
+    let warned = cargo_bin_cmd!("hugekit").args(doctor).assert().success();
+    warned.stdout(contains(format!("> hugekit doctor --pid {pid}")));
+    // SAFETY: the child of a program that this test has started, and that has not waited for it.
+    unsafe { libc::kill(child.parse().unwrap(), libc::SIGKILL) };
+    assert!(parent.ended().success());
+}
+
+#[test]
+fn processes_of_a_name_that_may_not_be_tended_are_noted_at_once_and_once() {
+    let mut server = Running::sleeping_named("hk-of-a-name");
+    let pid = server.pid();
+    let mut bounded = Command::new("setpriv");
+    bounded.args(["--bounding-set", "-all"]).arg(assert_cmd::cargo::cargo_bin!("hugekit"));
+    let mut tending = Running::new(bounded.args(["tend", "--name", "hk-of-a-name"]));
+    let notes = Lines::of(tending.0.stderr.take().unwrap());
+    let note = notes.next_line().unwrap_or_default();
+    if !note.contains("may not be tended") {
+        println!("skipped: {note}");
+        return;
+    }
+    assert!(note.contains(&pid) && note.contains("CAP_SYS_PTRACE"), "{note}");
+    notes.until("none that was found can be tended; waiting");
+    // It looks again every two seconds.
+    std::thread::sleep(std::time::Duration::from_millis(2500));
+    tending.signal(libc::SIGTERM);
+    assert_eq!(tending.ended().code(), Some(0));
+    assert_eq!(notes.next_line(), None, "each process is noted once");
+    server.0.kill().unwrap();
 }
 
 #[test]

@@ -9,13 +9,23 @@ use std::time::{Duration, Instant};
 use hugekit_testing::processes::Killed;
 
 /// Far more than anything here takes: what lasts longer hangs.
-const HANGS: Duration = Duration::from_secs(60);
+pub(crate) const HANGS: Duration = Duration::from_secs(60);
 
 pub(crate) struct Running(pub(crate) Killed);
 
 impl Running {
     pub(crate) fn sleeping() -> Self {
         Self::of(Command::new("sleep").arg("60").stdout(Stdio::null()))
+    }
+
+    /// Another user's, if this one may start it: a process of this name that does nothing.
+    pub(crate) fn sleeping_named(name: &str) -> Self {
+        let script = format!("printf {name} > /proc/$$/comm; echo ready; read line");
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "65534", "--clear-groups", "sh", "-c", &script]);
+        let mut running = Self::new(command.stdin(Stdio::piped()));
+        running.lines().next_line();
+        running
     }
 
     pub(crate) fn pid(&self) -> String {

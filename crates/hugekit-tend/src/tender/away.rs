@@ -35,6 +35,7 @@ type Unstarted = Box<(Tended, std::io::Error)>;
 #[derive(Debug)]
 pub(super) struct Away {
     pid: i32,
+    name: String,
     program: Program,
     seen: Seen,
     stop: Arc<AtomicBool>,
@@ -69,6 +70,7 @@ impl Away {
         work: impl FnOnce(&mut Tended, &AtomicBool) -> Result<(), TendError> + Send + 'static,
     ) -> Result<Self, Unstarted> {
         let (pid, program) = (tended.target.pid(), tended.target.program());
+        let name = tended.target.name().into_owned();
         let seen = tended.relatives.seen();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
@@ -76,11 +78,15 @@ impl Away {
             let done = work(&mut tended, &stopped);
             (tended, done)
         })?;
-        Ok(Self { pid, program, seen, stop, job })
+        Ok(Self { pid, name, program, seen, stop, job })
     }
 
     pub(super) fn pid(&self) -> i32 {
         self.pid
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
     }
 
     pub(super) fn program(&self) -> Program {

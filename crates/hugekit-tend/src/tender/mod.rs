@@ -222,6 +222,10 @@ impl Tender {
             }
         }
         self.take_back();
+        // Of a process that has ended, nothing is told later.
+        self.told.try_iter().for_each(|status| tell(&status));
+        // A process that has ended is not told of later.
+        self.told.try_iter().for_each(|status| tell(&status));
     }
 
     fn attend(&mut self, tended: Tended, tell: &mut dyn FnMut(&Status)) {
@@ -276,6 +280,14 @@ impl Tender {
     /// No thread can be started.
     pub fn spawn(self) -> std::io::Result<Tending> {
         Tending::new(self)
+    }
+
+    /// The number and the name of each process that is tended now.
+    #[must_use]
+    pub fn processes(&self) -> Vec<(i32, String)> {
+        let of_idle = |tended: &Tended| (tended.target.pid(), tended.target.name().into_owned());
+        let of_away = |away: &Away| (away.pid(), away.name().to_owned());
+        self.idle.iter().map(of_idle).chain(self.away.iter().map(of_away)).collect()
     }
 
     /// Whether all processes are gone.

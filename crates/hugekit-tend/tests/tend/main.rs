@@ -18,7 +18,7 @@ use std::time::Duration;
 use hugekit::HUGE_PAGE_BYTES;
 use hugekit_tend::{
     Builder, Excluded, ForkCost, ForkTime, Hindrance, Outlook, PassReport, Refusal, Target,
-    TendError, Tender,
+    TendError, Tender, forked_from,
 };
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap_anonymous, munmap};
 use rustix::param::page_size;
@@ -253,6 +253,21 @@ fn forked_child_is_not_tended_beside_its_parent_nor_is_what_they_share() {
     let start = memory.addresses().start as u64;
     let own = all.iter().find(|map| map.address.0 <= start && start < map.address.1).unwrap();
     assert_eq!(own.extension.map["AnonHugePages"], 0);
+}
+
+#[test]
+fn forked_child_has_a_parent_and_a_program_that_was_started_has_none() {
+    let _turn = in_turn();
+    let child = Forked::new();
+    let pid = child.0.as_raw_pid();
+    assert_eq!(forked_from(pid), Some(own()));
+    if let Ok(outlook) = Outlook::of(pid) {
+        assert_eq!(outlook.forked_from, Some(own()));
+    }
+    // What started the tests is another program.
+    assert_eq!(forked_from(own()), None);
+    drop(child);
+    assert_eq!(forked_from(pid), None);
 }
 
 #[test]

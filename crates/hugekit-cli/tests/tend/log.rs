@@ -1,0 +1,68 @@
+//! The log: a line for each event.
+
+use std::fs::File;
+use std::os::linux::fs::MetadataExt;
+use std::process::Command;
+
+use crate::running::{Running, is_refused, wait_until};
+
+/// Whether the line begins with a time in UTC, as RFC 3339 has it.
+fn has_time(line: &str) -> bool {
+    let form = "dddd-dd-ddTdd:dd:dd.dddZ ";
+    let is_so = |(form, c): (char, char)| form == c || (form == 'd' && c.is_ascii_digit());
+    line.len() > form.len() && form.chars().zip(line.chars()).all(is_so)
+}
+
+#[test]
+fn tended_process_has_a_line_for_its_begin_each_pass_and_its_end() {
+    let sleeping = Running::of(Command::new("sleep").arg("60"));
+    let pid = sleeping.pid();
+    let mut tending = Running::tending(&[&pid]);
+    let lines = tending.lines();
+    let Some(begun) = lines.next_line() else {
+        assert!(is_refused(&tending.said_on_stderr()));
+        return;
+    };
+    assert!(begun.ends_with(&format!("sleep ({pid}): tending")), "{begun}");
+    let pass = lines.next_line().unwrap();
+    assert!(pass.contains(&format!("sleep ({pid}), pass 1:")), "{pass}");
+    assert!(pass.contains("| left out: ") && pass.len() > 80, "one line: {pass}");
+    drop(sleeping);
+    let ended = lines.next_line().unwrap();
+    assert!(ended.ends_with(&format!("sleep ({pid}): ended")), "{ended}");
+    for line in [begun, pass, ended] {
+        assert!(has_time(&line), "{line}");
+    }
+    assert_eq!(tending.ended().code(), Some(0));
+}
+
+#[test]
+fn notes_and_errors_begin_with_the_time() {
+    let mut waiting = Running::tending(&["--name", "no-such-name"]);
+    assert!(has_time(&waiting.said_on_stderr()));
+    let mut failed = Running::tending(&["--once", "--name", "no-such-name"]);
+    assert!(has_time(&failed.said_on_stderr()));
+}
+
+/// What the log says in a file, which the program takes for the journal or not.
+fn log_in_a_file(is_journal: bool) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("log");
+    let file = File::create(&path).unwrap();
+    let stat = file.metadata().unwrap();
+    let (device, inode) = (stat.st_dev(), stat.st_ino() + u64::from(!is_journal));
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("hugekit"));
+    command.args(["tend", "--name", "no-such-name"]).stderr(file);
+    let _waiting = Running::of(command.env("JOURNAL_STREAM", format!("{device}:{inode}")));
+    let read = || std::fs::read_to_string(&path).unwrap();
+    wait_until("the log has a line", || read().ends_with('\n'));
+    read()
+}
+
+#[test]
+fn lines_for_the_journal_have_no_time() {
+    let said = log_in_a_file(true);
+    assert!(said.starts_with("no process to tend yet"), "{said}");
+    let said = log_in_a_file(false);
+    assert!(has_time(&said), "{said}");
+}
