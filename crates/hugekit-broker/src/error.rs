@@ -100,7 +100,7 @@ mod tests {
         for error in [
             BrokerError::Running { socket: path() },
             BrokerError::Socket { socket: path(), source: refused() },
-            BrokerError::Unit(LeaseError::NoBroker { socket: path(), source: refused() }),
+            BrokerError::Unit(LeaseError::NoBroker { socket: path(), unit: None, source: refused() }),
             BrokerError::ReadyForClients { ready: 2 },
             BrokerError::ReadyWithoutUnit { ready: 2 },
             BrokerError::Group { group: path(), source: refused() },

@@ -2,6 +2,7 @@
 
 mod leases;
 mod memory;
+mod not_leased;
 mod properties;
 
 use std::convert::Infallible;
@@ -76,7 +77,7 @@ impl QemuCommand {
                     Size(0) => String::new(),
                     bytes => format!("; the broker gives {bytes} back"),
                 };
-                say(&format!("{reason}{given}; QEMU starts as asked"));
+                say(&reason.and(&format!("{given}; QEMU starts as asked")).to_string());
                 Err(start(program, asked))
             }
         }

@@ -12,6 +12,7 @@ use super::{Check, UNIT};
 pub(crate) const CHECKS: &[Check] = &[
     ("a_program_gets_its_memory_by_a_path", by_path),
     ("without_a_broker_the_command_populates", alone),
+    ("[slow: a client gives a broker 15 seconds] a_stopped_broker_is_given_up", given_up),
     ("units_that_cannot_be_made_are_announced_by_both_commands", shortage),
     ("arguments_that_make_no_sense_are_refused", arguments),
     ("a_file_has_its_name_when_it_is_complete", named),
@@ -58,7 +59,32 @@ fn alone(_: Backing) {
     assert!(output.status.success(), "{output:?}");
     assert!(stderr(&output).contains("no broker listens"), "{output:?}");
     assert!(stderr(&output).contains("populating 4MiB here instead"), "{output:?}");
+    assert!(stderr(&output).contains("remedy: start one: hugekit broker --unit 4MiB --socket"));
     check_look(&output);
+    let output = run(&socket(folder.path()), &["--backing", "base", "--no-wait"], &["true", "{}"]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(stderr(&output).contains("populating 4MiB here instead"), "{output:?}");
+}
+
+/// By all commands at once: each of them waits for seconds.
+fn given_up(_: Backing) {
+    let daemon = Daemon::new(Backing::Base, 1, &[]);
+    let socket = &daemon.socket();
+    let (image, status) = (["image", "list", "--socket"], ["broker", "status", "--socket"]);
+    daemon.signal("-STOP");
+    let failed = |output: Output, seconds: u32| {
+        let (said, wanted) = (stderr(&output), format!("has not answered for {seconds}s"));
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(said.contains(&wanted) && said.contains("remedy: see whether"), "{said}");
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| failed(run(socket, &["--wait", "1"], &["true", "{}"]), 16));
+        scope.spawn(|| failed(run(socket, &["--no-wait"], &["true", "{}"]), 15));
+        scope.spawn(|| failed(program().args(image).arg(socket).output().unwrap(), 15));
+        scope.spawn(|| failed(program().args(status).arg(socket).output().unwrap(), 15));
+    });
+    daemon.signal("-CONT");
+    daemon.until(|status| status.leases == 0);
 }
 
 fn shortage(_: Backing) {

@@ -117,14 +117,17 @@ fn as_asked(_: Backing) {
         one_object().into_iter().map(resized).collect()
     };
     for (socket, arguments, reason) in [
-        (none, one_object(), "no broker listens"),
+        (none, one_object(), "--unit 4MiB --socket"),
         (daemon.socket(), sized("1G"), "1 GiB were asked for"),
     ] {
         let output = wrapped(&socket, &emulator, &arguments);
         assert!(output.status.success(), "{output:?}");
         assert_eq!(output.stdout, lines(&arguments));
         let said = text(&output.stderr);
-        assert!(said.contains(reason) && said.ends_with("; QEMU starts as asked\n"), "{said}");
+        assert!(
+            said.contains(reason) && said.contains("; QEMU starts as asked. Remedy: "),
+            "{said}"
+        );
         assert_eq!(said.lines().count(), 1, "{said}");
     }
     let output = wrapped(&daemon.socket(), Path::new("/nonexistent/qemu"), &one_object());
@@ -161,7 +164,7 @@ fn stopped(_: Backing) {
     let output = wrapped(&daemon.socket(), &emulator, &one_object());
     daemon.signal("-CONT");
     assert_eq!(output.stdout, lines(&one_object()));
-    assert!(text(&output.stderr).contains("did not answer within 1s"), "{output:?}");
+    assert!(text(&output.stderr).contains("has not answered for 1s"), "{output:?}");
 }
 
 fn script(_: Backing) {
