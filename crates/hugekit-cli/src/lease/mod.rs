@@ -1,6 +1,7 @@
 //! `hugekit lease`: memory for a program that knows nothing of hugekit.
 
 mod command;
+mod mistakes;
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -105,7 +106,8 @@ impl LeaseCommand {
             }
             return make(path, size.0).map_err(explained);
         }
-        let command = command::Prepared::new(&self.command)?;
+        let command = command::Prepared::new(&self.command, size)?;
+        command.unused(size).iter().for_each(|warning| say(warning));
         let (file, backing, huge) = self.memory(size).map_err(explained)?;
         if backing == Backing::Thp && huge > 0 {
             warn_of_base_pages(size.0 as u64, huge);

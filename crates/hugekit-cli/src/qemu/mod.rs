@@ -3,7 +3,7 @@
 mod leases;
 mod memory;
 mod not_leased;
-mod properties;
+pub(crate) mod properties;
 
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};

@@ -117,6 +117,10 @@ fn arguments(_: Backing) {
     let private = ["qemu", "-object", "memory-backend-file,id=m,size=4M,mem-path={}"];
     let said = usage(&[], &private);
     assert!(said.contains("add share=on") && said.contains("Usage: hugekit lease"), "{said}");
+    let said = usage(&[], &["qemu", "-m", "4M", "-mem-path", "{}"]);
+    assert!(said.contains("size=4M,mem-path={},share=on"), "{said}");
+    let large = ["qemu", "-object", "memory-backend-file,id=m,size=8M,mem-path={},share=on"];
+    assert!(usage(&[], &large).contains("8MiB are used, but 4MiB are leased"));
     usage(&["--no-wait", "--wait", "5"], &["cat", "{}"]);
     usage(&["--wait", "-1"], &["cat", "{}"]);
     usage(&["--path", "/dev/shm/x"], &["cat", "{}"]);
