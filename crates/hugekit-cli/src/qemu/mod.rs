@@ -1,6 +1,7 @@
 //! `hugekit qemu`: QEMU as libvirt and other programs start it, with its memory from a broker.
 
 mod leases;
+mod left;
 mod memory;
 mod not_leased;
 pub(crate) mod properties;
@@ -21,6 +22,7 @@ use crate::lease::{not_started, seconds};
 use crate::socket;
 use crate::text::{say, write_out};
 use leases::{Leased, Lessors};
+use left::Left;
 use memory::GuestMemory;
 
 /// Start QEMU with memory that is already populated
@@ -28,6 +30,7 @@ use memory::GuestMemory;
 /// The objects of guest memory (memory-backend-ram, -memfd, and -file in a folder) that -machine or
 /// -numa names become leases of `hugekit broker`. Other arguments stay as they are. If an object
 /// gets no lease, QEMU starts exactly as asked, and one line on standard error prints the reason.
+/// Memory that no lease can replace, such as an object with share=off, is one line each.
 ///
 /// The script `hugekit-qemu` runs this command. Give its path to libvirt as the emulator. Packages
 /// install it beside `hugekit`; --script prints it.
@@ -65,6 +68,7 @@ impl QemuCommand {
     /// Becomes QEMU. Returns only if QEMU cannot be started.
     fn start_qemu(&self) -> anyhow::Result<Infallible> {
         let (program, asked) = self.command.split_first().expect("required");
+        Left::of_arguments(asked).iter().for_each(|left| say(&left.to_string()));
         let memory = GuestMemory::of_arguments(asked);
         if memory.is_empty() {
             return Err(start(program, asked));
