@@ -6,7 +6,7 @@ use std::process::Output;
 
 use hugekit::pool::Backing;
 
-use super::daemon::{Daemon, program, socket};
+use super::daemon::{Daemon, program, socket, start};
 use super::{Check, UNIT};
 
 pub(crate) const CHECKS: &[Check] = &[
@@ -17,6 +17,8 @@ pub(crate) const CHECKS: &[Check] = &[
     ("arguments_that_make_no_sense_are_refused", arguments),
     ("a_file_has_its_name_when_it_is_complete", named),
     ("status_is_for_people_and_for_programs", status),
+    ("status_waits_for_the_broker_and_its_units", status_waits),
+    ("a_quota_below_a_unit_is_a_warning", small_quota),
     ("a_broker_that_makes_no_sense_does_not_start", configurations),
 ];
 
@@ -175,6 +177,47 @@ fn status(_: Backing) {
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("no broker listens"), "{output:?}");
     assert_eq!(stderr(&output).matches("remedy: ").count(), 1, "{output:?}");
+}
+
+fn status_waits(_: Backing) {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |socket: &Path, seconds: &str| {
+        let mut status = program();
+        status.args(["broker", "status", "--wait", seconds, "--socket"]).arg(socket);
+        status.output().unwrap()
+    };
+    let output = run(&socket(folder.path()), "0");
+    assert!(stderr(&output).contains("no broker listens"), "{output:?}");
+    let mut broker = start(folder.path(), Backing::Base, 2, &[]);
+    // It waits before the broker listens, or before its units are ready.
+    let output = std::thread::scope(|scope| {
+        let waits = scope.spawn(|| run(&socket(folder.path()), "60"));
+        let mut broker = broker.spawn().unwrap();
+        let output = waits.join().unwrap();
+        broker.kill().unwrap();
+        broker.wait().unwrap();
+        output
+    });
+    assert!(output.status.success(), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("2 of 2"), "{output:?}");
+    let daemon = Daemon::listening(Backing::Base, 1, &["--keep-free", "1024TiB"]);
+    let output = run(&daemon.socket(), "0.1");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(stderr(&output).contains("units are missing after 100ms"), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("0 of 1"), "{output:?}");
+}
+
+fn small_quota(_: Backing) {
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let quotas = ["--quota", "7=1MiB", "--quota", "8=4MiB", "--quota", "*=0"];
+    let daemon = Daemon::changed(Backing::Base, 1, &quotas, |command| {
+        command.stderr(log.reopen().unwrap());
+    });
+    daemon.until(|status| status.ready == 1);
+    let log = std::fs::read_to_string(log.path()).unwrap();
+    assert!(log.contains("--quota 7=1MiB is less than one unit of 4MiB"), "{log}");
+    assert_eq!(log.matches("warning: --quota").count(), 1, "{log}");
+    assert!(log.contains(": 1 unit of 4MiB"), "{log}");
 }
 
 fn configurations(_: Backing) {
