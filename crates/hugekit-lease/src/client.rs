@@ -33,7 +33,7 @@ impl Lease {
     ///
     /// # Errors
     /// [`LeaseError`]: no broker, or one of another user; it refuses, with its reason; it has not answered 15 seconds
-    /// after `wait`; what it sends is not what was asked for.
+    /// after `wait`; it sends other memory than that.
     pub fn ask(socket: &Path, bytes: usize, wait: Duration) -> Result<Self, LeaseError> {
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         let request = Request::Lease { bytes: bytes as u64, wait_ms };

@@ -147,7 +147,7 @@ const SEE_PROCESS: &str = "see whether the broker is stopped (state T) or hangs:
 /// The socket of root's broker, at which it listens by default.
 const OF_ROOT: &str = "/run/hugekit/broker.sock";
 
-/// The command that starts a broker for what was requested.
+/// The command that starts a broker for the request.
 fn start(socket: &Path, unit: Option<u64>) -> String {
     let unit = unit.map_or_else(String::new, |bytes| format!(" --unit {}", option(bytes)));
     let at = match socket == Path::new(OF_ROOT) {
