@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use hugekit_sys::memfd;
 
+use super::client::status;
 use super::error::LeaseError;
 use super::exchange::Exchange;
 use super::protocol::{Answer, ImageFacts, ImageName, ImageRow, Load, Request};
 
 /// Has the broker at `socket` load an image from open files, and waits up to `wait` for that. The broker reads them with
-/// the rights of this process's user.
+/// the rights of this process's user. A broker that is stopped before the load begins is an error after 15 seconds.
 ///
 /// # Errors
 /// [`LeaseError`]: no broker, or one of another user; or it refuses, with its reason.
@@ -38,6 +39,8 @@ pub fn load_telling(
     wait: Duration,
     tell: &mut dyn FnMut(u64, u64),
 ) -> Result<ImageFacts, LeaseError> {
+    // A load takes minutes. A broker that is stopped does not answer this, either.
+    status(socket)?;
     let request = Request::Load(Box::new(load.clone()));
     match Exchange::new(socket, wait).ask_with(&request, sources, tell)? {
         (Answer::Loaded(facts), None) => Ok(facts),

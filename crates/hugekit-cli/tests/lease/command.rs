@@ -82,6 +82,8 @@ fn given_up(_: Backing) {
     std::thread::scope(|scope| {
         scope.spawn(|| failed(run(socket, &["--wait", "1"], &["true", "{}"]), 16));
         scope.spawn(|| failed(run(socket, &["--no-wait"], &["true", "{}"]), 15));
+        let load = ["image", "load", "--name", "x", "/proc/self/exe", "--socket"];
+        scope.spawn(move || failed(program().args(load).arg(socket).output().unwrap(), 15));
         scope.spawn(|| failed(program().args(image).arg(socket).output().unwrap(), 15));
         scope.spawn(|| failed(program().args(status).arg(socket).output().unwrap(), 15));
     });
