@@ -207,14 +207,14 @@ fn small_quotas(config: &Config) -> Vec<String> {
     let warning = |user: &str, quota: u64| {
         let (quota, unit) = (Size(quota as usize), Size(config.unit));
         format!(
-            "warning: --quota {user}={quota} is less than one unit of {unit}, so it permits no lease: \
+            "warning: --quota '{user}={quota}' is less than one unit of {unit}, so it permits no lease: \
              choose at least {unit}"
         )
     };
     let named = config.quotas.of.iter().filter(|&(_, &quota)| is_small(quota));
     let others = config.quotas.of_others.filter(|&quota| is_small(quota));
     let named = named.map(|(user, &quota)| warning(&user.to_string(), quota));
-    named.chain(others.map(|quota| warning("'*'", quota))).collect()
+    named.chain(others.map(|quota| warning("*", quota))).collect()
 }
 
 fn explained(error: BrokerError) -> anyhow::Error {

@@ -217,7 +217,7 @@ fn small_quota(_: Backing) {
     });
     daemon.until(|status| status.ready == 1);
     let log = std::fs::read_to_string(log.path()).unwrap();
-    assert!(log.contains("--quota 7=1MiB is less than one unit of 4MiB"), "{log}");
+    assert!(log.contains("--quota '7=1MiB' is less than one unit of 4MiB"), "{log}");
     assert_eq!(log.matches("warning: --quota").count(), 1, "{log}");
     assert!(log.contains(": 1 unit of 4MiB"), "{log}");
 }
