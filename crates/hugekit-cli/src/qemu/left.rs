@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fmt;
 
-use super::memory::{self, GuestMemory};
+use super::memory;
 
 /// Options that say how QEMU makes memory without an object.
 const WITHOUT_OBJECT: [&str; 2] = ["mem-path", "mem-prealloc"];
@@ -37,10 +37,8 @@ impl Left {
     /// None if QEMU is started only to answer a question.
     pub(super) fn of_arguments(arguments: &[OsString]) -> Vec<Self> {
         let objects: Vec<_> = memory::objects(arguments).collect();
-        let has_memory = objects.iter().any(|object| match object {
-            Ok(GuestMemory { .. }) => true,
-            Err(left) => left.reason != Reason::Unnamed,
-        });
+        let is_unnamed = |left: &Self| left.reason == Reason::Unnamed;
+        let has_memory = objects.iter().any(|object| !object.as_ref().is_err_and(is_unnamed));
         let option = (!has_memory && !memory::is_question(arguments))
             .then(|| memory::first_option(arguments, &WITHOUT_OBJECT))
             .flatten();
