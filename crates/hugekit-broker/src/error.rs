@@ -29,7 +29,7 @@ pub enum BrokerError {
     Unit(#[source] LeaseError),
     /// What is charged to clients cannot be populated before they ask.
     #[error(
-        "{ready} ready units requested: units that clients are charged for are populated on request{}",
+        "--ready {ready} requested: units that clients are charged for are populated on request{}",
         Remedy(self.remedy())
     )]
     ReadyForClients {
@@ -37,7 +37,7 @@ pub enum BrokerError {
         ready: usize,
     },
     /// Units were to be ready, and none has a size.
-    #[error("{ready} ready units requested, but no size of a unit{}", Remedy(self.remedy()))]
+    #[error("--ready {ready} requested, but no size of a unit{}", Remedy(self.remedy()))]
     ReadyWithoutUnit {
         /// Units that were to be ready.
         ready: usize,
@@ -100,7 +100,11 @@ mod tests {
         for error in [
             BrokerError::Running { socket: path() },
             BrokerError::Socket { socket: path(), source: refused() },
-            BrokerError::Unit(LeaseError::NoBroker { socket: path(), source: refused() }),
+            BrokerError::Unit(LeaseError::NoBroker {
+                socket: path(),
+                unit: None,
+                source: refused(),
+            }),
             BrokerError::ReadyForClients { ready: 2 },
             BrokerError::ReadyWithoutUnit { ready: 2 },
             BrokerError::Group { group: path(), source: refused() },

@@ -22,6 +22,11 @@ pub(crate) fn say(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", plain(text));
 }
 
+/// `1 unit`, `2 units`.
+pub(crate) fn count(number: u64, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
 /// Breaks at spaces; a longer word, such as a path, keeps its line to itself.
 pub(crate) fn wrap(text: &str, columns: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
@@ -42,6 +47,11 @@ pub(crate) fn wrap(text: &str, columns: usize) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_is_singular() {
+        assert_eq!([0, 1, 2].map(|n| count(n, "unit")), ["0 units", "1 unit", "2 units"]);
+    }
 
     #[test]
     fn text_breaks_at_spaces_within_the_width() {

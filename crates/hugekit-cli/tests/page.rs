@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use base64::Engine;
-use browser::{Browser, View};
 use hugekit_lab::EXPERIMENTS;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use serde_json::{Value, json};
+
+use browser::{Browser, View};
 
 const DESK: u32 = 1100;
 const TELEPHONE: u32 = 390;

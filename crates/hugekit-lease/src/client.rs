@@ -1,28 +1,18 @@
 //! A program that asks a broker.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::time::{Duration, Instant};
-
-use rustix::event::Timespec;
-use rustix::io::Errno;
+use std::time::Duration;
 
 use super::error::{LeaseError, Unfit};
+use super::exchange::{Exchange, kernel};
 use super::memory_file::MemoryFile;
-use super::protocol::{Answer, LONGEST, Payer, Request, Status};
+use super::protocol::{Answer, Payer, Request, Status};
 use hugekit_sys::backing::Backing;
-use hugekit_sys::headroom::{self, HeapShortage};
-use hugekit_sys::seqpacket::{self, Message};
+use hugekit_sys::seqpacket;
 
 /// How long a pool's builder waits for a unit to be ready.
 pub const DEFAULT_WAIT: Duration = Duration::from_secs(30);
-
-/// What a broker is given beyond the time that a client would wait for a unit: it answers from one thread that never
-/// waits, but on a machine with other things to do, or whose own host is short of memory: more than 10 s were seen.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(60);
-
-/// How often a connection is tried where the broker's queue is full.
-const RETRY: Duration = Duration::from_millis(5);
 
 /// Memory from a broker: populated, zeroed, and used by no other process.
 ///
@@ -42,12 +32,12 @@ impl Lease {
     /// it.
     ///
     /// # Errors
-    /// [`LeaseError`]: no broker, or one of another user; it refuses, with its reason; what it sends is not what was
-    /// asked for.
+    /// [`LeaseError`]: no broker, or one of another user; it refuses, with its reason; it has not answered 15 seconds
+    /// after `wait`; it sends other memory than that.
     pub fn ask(socket: &Path, bytes: usize, wait: Duration) -> Result<Self, LeaseError> {
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         let request = Request::Lease { bytes: bytes as u64, wait_ms };
-        match exchange(socket, &request, &[], wait)? {
+        match Exchange::new(socket, wait).ask(&request)? {
             (Answer::Leased { bytes: said, page_size, payer, huge }, Some(file)) => {
                 let memory = MemoryFile::check(file)?;
                 check(&memory, bytes, said, page_size)?;
@@ -123,7 +113,7 @@ pub fn peer(connection: impl AsFd) -> Result<Peer, LeaseError> {
 /// # Errors
 /// As of [`Lease::ask`].
 pub fn status(socket: &Path) -> Result<Status, LeaseError> {
-    match exchange(socket, &Request::Status, &[], Duration::ZERO)? {
+    match Exchange::new(socket, Duration::ZERO).ask(&Request::Status)? {
         (Answer::Status(status), None) => Ok(*status),
         (Answer::Refused(refusal), None) => Err(LeaseError::Refused(refusal)),
         _ => Err(LeaseError::Unasked("no status")),
@@ -137,7 +127,8 @@ pub fn status(socket: &Path) -> Result<Status, LeaseError> {
 /// # Errors
 /// As of [`Lease::ask`].
 pub fn give_back(socket: &Path, bytes: u64, page_size: u64) -> Result<u64, LeaseError> {
-    match exchange(socket, &Request::GiveBack { bytes, page_size }, &[], Duration::ZERO)? {
+    let request = Request::GiveBack { bytes, page_size };
+    match Exchange::new(socket, Duration::ZERO).ask(&request)? {
         (Answer::GivenBack { bytes }, None) => Ok(bytes),
         (Answer::Refused(refusal), None) => Err(LeaseError::Refused(refusal)),
         _ => Err(LeaseError::Unasked("another answer than to a request to give memory back")),
@@ -157,112 +148,4 @@ fn check(memory: &MemoryFile, asked: usize, said: u64, page_size: u64) -> Result
         return Err(Unfit::NotPopulated { bytes, present }.into());
     }
     Ok(())
-}
-
-fn kernel(call: &'static str) -> impl Fn(Errno) -> LeaseError {
-    move |errno| LeaseError::Kernel { call, source: errno.into() }
-}
-
-/// One request with its descriptors, and its answer with the one descriptor that may come with it.
-pub(crate) fn exchange(
-    socket: &Path,
-    request: &Request,
-    files: &[BorrowedFd<'_>],
-    wait: Duration,
-) -> Result<(Answer, Option<OwnedFd>), LeaseError> {
-    exchange_telling(socket, request, files, wait, &mut |_, _| {})
-}
-
-/// As [`exchange`], telling how far the broker is before it answers.
-pub(crate) fn exchange_telling(
-    socket: &Path,
-    request: &Request,
-    files: &[BorrowedFd<'_>],
-    wait: Duration,
-    tell: &mut dyn FnMut(u64, u64),
-) -> Result<(Answer, Option<OwnedFd>), LeaseError> {
-    headroom::check()?;
-    let within = wait.saturating_add(ANSWERED_WITHIN);
-    let connection = connect(socket, within)?;
-    let Peer { uid, .. } = peer(&connection)?;
-    if uid != 0 && uid != rustix::process::geteuid().as_raw() {
-        return Err(LeaseError::Untrusted { socket: socket.to_owned(), uid });
-    }
-    match seqpacket::send(&connection, &request.to_message(), files) {
-        // It may have answered without having read: that there are too many connections.
-        Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
-        Err(errno) => return Err(kernel("sendmsg")(errno)),
-    }
-    let mut room = Vec::new();
-    room.try_reserve_exact(LONGEST).map_err(|_| HeapShortage)?;
-    room.resize(LONGEST, 0);
-    let since = Instant::now();
-    loop {
-        let message = receive(&connection, &mut room, since, within)?;
-        match answer(message, &room)? {
-            (Answer::Loading { done, total }, None) if since.elapsed() < within => {
-                tell(done, total);
-            }
-            (Answer::Loading { .. }, None) => return Err(LeaseError::NoAnswer { within }),
-            other => return Ok(other),
-        }
-    }
-}
-
-/// Waits for no longer than that for room in the broker's queue.
-fn connect(socket: &Path, within: Duration) -> Result<OwnedFd, LeaseError> {
-    let since = Instant::now();
-    loop {
-        match seqpacket::connect_to(socket) {
-            Err(Errno::AGAIN) if since.elapsed() < within => std::thread::sleep(RETRY),
-            Err(Errno::AGAIN) => return Err(LeaseError::NoAnswer { within }),
-            Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => {
-                return Err(kernel("socket")(errno));
-            }
-            Err(errno) => {
-                return Err(LeaseError::NoBroker {
-                    socket: socket.to_owned(),
-                    source: errno.into(),
-                });
-            }
-            Ok(connection) => return Ok(connection),
-        }
-    }
-}
-
-fn receive(
-    connection: impl AsFd,
-    room: &mut [u8],
-    since: Instant,
-    within: Duration,
-) -> Result<Message, LeaseError> {
-    let mut was_reset = false;
-    loop {
-        let left = within.saturating_sub(since.elapsed());
-        let most = Timespec::try_from(left).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
-        match seqpacket::wait_for_message(&connection, &most) {
-            Ok(true) => {}
-            Ok(false) if left.is_zero() => return Err(LeaseError::NoAnswer { within }),
-            Ok(false) | Err(Errno::INTR) => continue,
-            Err(errno) => return Err(kernel("poll")(errno)),
-        }
-        match seqpacket::receive(&connection, room) {
-            Err(Errno::AGAIN) => {}
-            // The broker hung up before it had read the request; what it had answered is behind this.
-            Err(Errno::CONNRESET) if !was_reset => was_reset = true,
-            Err(Errno::CONNRESET | Errno::PIPE) => return Err(LeaseError::HungUp),
-            other => return other.map_err(kernel("recvmsg")),
-        }
-    }
-}
-
-fn answer(mut message: Message, room: &[u8]) -> Result<(Answer, Option<OwnedFd>), LeaseError> {
-    if message.len == 0 {
-        return Err(LeaseError::HungUp);
-    }
-    if message.is_cut || message.descriptors.len() > 1 {
-        return Err(LeaseError::Unasked("more than fits any answer"));
-    }
-    let answer = Answer::of_message(&room[..message.len]).map_err(LeaseError::Malformed)?;
-    Ok((answer, message.descriptors.pop()))
 }

@@ -1,7 +1,7 @@
 //! Why there is no lease, in figures.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::protocol::{Malformed, Refusal};
@@ -19,10 +19,12 @@ use hugekit_sys::{ErrorKind, Remedy};
 #[non_exhaustive]
 pub enum LeaseError {
     /// No broker listens at the socket.
-    #[error("no broker listens at {}{}", socket.display(), Remedy(Some(START)))]
+    #[error("no broker listens at {}{}", socket.display(), Remedy(Some(start(socket, *unit))))]
     NoBroker {
         /// The socket.
         socket: PathBuf,
+        /// Bytes of the lease that was requested, if it was a lease.
+        unit: Option<u64>,
         /// The kernel's answer.
         source: io::Error,
     },
@@ -41,9 +43,14 @@ pub enum LeaseError {
     /// The broker does not do what it is asked for.
     #[error("the broker refuses: {0}{remedy}", remedy = Remedy(.0.remedy()))]
     Refused(Refusal),
-    /// The broker did not answer in time.
-    #[error("the broker did not answer within {within:?}{}", Remedy(Some(SEE_STATUS)))]
+    /// The broker did not answer in time: it is stopped, or it hangs.
+    #[error(
+        "the broker at {} has not answered for {within:?}{}",
+        socket.display(), Remedy(Some(SEE_PROCESS))
+    )]
     NoAnswer {
+        /// The socket.
+        socket: PathBuf,
         /// How long the client waited.
         within: Duration,
     },
@@ -133,9 +140,28 @@ pub enum Unfit {
     },
 }
 
-const START: &str = "start one: hugekit broker; for leases: hugekit broker --unit 1GiB --ready 2";
 const START_AS_ROOT: &str = "start a broker as root or as this user";
-const SEE_STATUS: &str = "see whether the broker runs: hugekit broker status";
+const SEE_PROCESS: &str = "see whether the broker is stopped (state T) or hangs: \
+                           ps -C hugekit -o pid,state,args; or systemctl status hugekit-broker";
+
+/// The socket of root's broker, at which it listens by default.
+const OF_ROOT: &str = "/run/hugekit/broker.sock";
+
+/// The command that starts a broker for the request.
+fn start(socket: &Path, unit: Option<u64>) -> String {
+    let unit = unit.map_or_else(String::new, |bytes| format!(" --unit {}", option(bytes)));
+    let at = match socket == Path::new(OF_ROOT) {
+        true => String::new(),
+        false => format!(" --socket {}", socket.display()),
+    };
+    format!("start one: hugekit broker{unit}{at}")
+}
+
+/// A size as an option has it: without a space.
+fn option(bytes: u64) -> String {
+    let size = Size(usize::try_from(bytes).unwrap_or(usize::MAX)).to_string();
+    size.replace(" bytes", "").replace(' ', "")
+}
 
 fn one_version(malformed: &Malformed) -> Option<&'static str> {
     matches!(malformed, Malformed::Version { .. })
@@ -147,10 +173,10 @@ impl LeaseError {
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         Some(match self {
-            Self::NoBroker { .. } => START.to_owned(),
+            Self::NoBroker { socket, unit, .. } => start(socket, *unit),
             Self::Untrusted { .. } => START_AS_ROOT.to_owned(),
             Self::Refused(refusal) => return refusal.remedy(),
-            Self::NoAnswer { .. } => SEE_STATUS.to_owned(),
+            Self::NoAnswer { .. } => SEE_PROCESS.to_owned(),
             Self::Malformed(malformed) => return one_version(malformed).map(str::to_owned),
             Self::Pages(shortage) => shortage.remedy(),
             Self::Heap(shortage) => shortage.remedy(),
@@ -206,5 +232,21 @@ impl LeaseError {
             Self::Populate(error) => error.kind(),
             Self::Kernel { source, .. } => source.kind().into(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn remedy_without_a_broker_starts_one_for_the_request() {
+        let remedy = |socket: &str, unit| {
+            let source = io::ErrorKind::NotFound.into();
+            LeaseError::NoBroker { socket: socket.into(), unit, source }.remedy().unwrap()
+        };
+        assert_eq!(remedy(OF_ROOT, Some(4 << 30)), "start one: hugekit broker --unit 4GiB");
+        assert_eq!(remedy("/a", Some(5)), "start one: hugekit broker --unit 5 --socket /a");
+        assert_eq!(remedy(OF_ROOT, None), "start one: hugekit broker");
     }
 }

@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use hugekit_sys::memfd;
 
-use super::client::{exchange, exchange_telling};
+use super::client::status;
 use super::error::LeaseError;
+use super::exchange::Exchange;
 use super::protocol::{Answer, ImageFacts, ImageName, ImageRow, Load, Request};
 
 /// Has the broker at `socket` load an image from open files, and waits up to `wait` for that. The broker reads them with
-/// the rights of this process's user.
+/// the rights of this process's user. A broker that is stopped before the load begins is an error after 15 seconds.
 ///
 /// # Errors
 /// [`LeaseError`]: no broker, or one of another user; or it refuses, with its reason.
@@ -38,8 +39,10 @@ pub fn load_telling(
     wait: Duration,
     tell: &mut dyn FnMut(u64, u64),
 ) -> Result<ImageFacts, LeaseError> {
+    // A load takes minutes. A broker that is stopped does not answer this, either.
+    status(socket)?;
     let request = Request::Load(Box::new(load.clone()));
-    match exchange_telling(socket, &request, sources, wait, tell)? {
+    match Exchange::new(socket, wait).ask_with(&request, sources, tell)? {
         (Answer::Loaded(facts), None) => Ok(facts),
         other => Err(refused(other)),
     }
@@ -50,7 +53,7 @@ pub fn load_telling(
 /// # Errors
 /// As of [`load`]; or the broker sends a file that can be changed.
 pub fn get(socket: &Path, name: ImageName) -> Result<(OwnedFd, ImageFacts), LeaseError> {
-    match exchange(socket, &Request::Get(name), &[], Duration::ZERO)? {
+    match Exchange::new(socket, Duration::ZERO).ask(&Request::Get(name))? {
         (Answer::Image(facts), Some(file)) => {
             let sealed = memfd::has_sealed_contents(&file);
             let call = "fcntl(F_GET_SEALS)";
@@ -68,7 +71,7 @@ pub fn get(socket: &Path, name: ImageName) -> Result<(OwnedFd, ImageFacts), Leas
 /// # Errors
 /// As of [`load`].
 pub fn drop(socket: &Path, name: ImageName) -> Result<(), LeaseError> {
-    match exchange(socket, &Request::Drop(name), &[], Duration::ZERO)? {
+    match Exchange::new(socket, Duration::ZERO).ask(&Request::Drop(name))? {
         (Answer::Dropped, None) => Ok(()),
         other => Err(refused(other)),
     }
@@ -79,7 +82,7 @@ pub fn drop(socket: &Path, name: ImageName) -> Result<(), LeaseError> {
 /// # Errors
 /// As of [`load`].
 pub fn list(socket: &Path) -> Result<Vec<ImageRow>, LeaseError> {
-    match exchange(socket, &Request::Images, &[], Duration::ZERO)? {
+    match Exchange::new(socket, Duration::ZERO).ask(&Request::Images)? {
         (Answer::Images(rows), None) => Ok(rows),
         other => Err(refused(other)),
     }

@@ -12,6 +12,7 @@
 
 mod client;
 mod error;
+mod exchange;
 pub mod images;
 mod memory_file;
 pub mod protocol;

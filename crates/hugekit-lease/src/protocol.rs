@@ -8,9 +8,9 @@ mod images;
 
 use std::time::Duration;
 
-use hugekit_sys::ErrorKind;
 use hugekit_sys::backing::Backing;
 use hugekit_sys::size::Size;
+use hugekit_sys::{ErrorKind, HUGE_PAGE_BYTES};
 
 pub use images::{
     ImageFacts, ImageName, ImageRange, ImageRow, Load, MOST_IMAGES, MOST_RANGES, MOST_SOURCES,
@@ -191,8 +191,8 @@ pub enum Refusal {
     },
     /// No unit was ready within the time.
     #[error(
-        "{}: {} of {} are populated of the next one, and {before} clients are served before",
-        none_ready(*waited_ms), size(present), size(unit)
+        "{}: {} of {} are populated of the next one, and {} served before",
+        none_ready(*waited_ms), size(present), size(unit), clients(*before)
     )]
     NoneReady {
         /// How long the client waited, in milliseconds.
@@ -399,6 +399,27 @@ fn failure(errno: u64, signal: u64) -> String {
     }
 }
 
+fn clients(number: u64) -> String {
+    match number {
+        1 => "1 client is".to_owned(),
+        _ => format!("{number} clients are"),
+    }
+}
+
+/// How the memory that units lack can be provided.
+fn more_pages(missing: u64, page_size: u64) -> String {
+    if page_size < HUGE_PAGE_BYTES as u64 {
+        return "end programs that have leases, or start the broker with smaller units".to_owned();
+    }
+    let pages = missing.div_ceil(page_size);
+    let plural = if pages == 1 { "" } else { "s" };
+    format!(
+        "end programs that have leases or huge pages, or reserve {pages} more page{plural} of {}, if \
+         the units are of reserved pages",
+        size(&page_size)
+    )
+}
+
 fn none_ready(waited_ms: u64) -> String {
     match waited_ms {
         0 => "no unit is ready".to_owned(),
@@ -427,10 +448,9 @@ impl Refusal {
             Self::NoneReady { .. } => {
                 "wait longer, or start the broker with a larger --ready".to_owned()
             }
-            Self::NoPages { .. } => {
-                "end programs that have leases or huge pages, or see what `hugekit doctor` says of \
-                                     huge pages"
-                    .to_owned()
+            Self::NoPages { unit, page_size, free, keep_free } => {
+                let wanted = unit.saturating_add(*keep_free);
+                more_pages(wanted.saturating_sub(*free), *page_size)
             }
             Self::Busy { .. } => "ask again when earlier requests are answered".to_owned(),
             Self::NotPopulated { .. } => {
@@ -1107,6 +1127,16 @@ mod tests {
         let said = Refusal::OverQuota { asked: 4 << 30, used: 8 << 30, quota: 10 << 30 };
         let message = "4 GiB were asked for, but the user's leases are 8 GiB of a quota of 10 GiB";
         assert_eq!(said.to_string(), message);
+        let said = |unit, page_size| {
+            let (free, keep_free) = (1 << 20, 4 << 20);
+            Refusal::NoPages { unit, page_size, free, keep_free }.remedy().unwrap()
+        };
+        assert!(said(3 << 20, 2 << 20).contains("reserve 3 more pages of 2 MiB, if"));
+        assert!(said(1 << 20, 1 << 30).contains("reserve 1 more page of 1 GiB, if"));
+        assert!(!said(1 << 20, 4096).contains("reserve"));
+        let said = |before| Refusal::NoneReady { waited_ms: 0, present: 0, unit: 4096, before };
+        assert!(said(1).to_string().ends_with(", and 1 client is served before"));
+        assert!(said(2).to_string().ends_with(", and 2 clients are served before"));
         let without: Vec<_> =
             refusals().into_iter().filter(|refusal| refusal.remedy().is_none()).collect();
         assert!(without.contains(&Refusal::Ending) && without.len() == 6, "{without:?}");

@@ -1,5 +1,6 @@
 //! `hugekit broker`: arguments, and the daemon in the foreground.
 
+mod shortage;
 mod status;
 
 use std::path::PathBuf;
@@ -15,6 +16,7 @@ use hugekit_record::size::Size;
 
 use crate::log;
 use crate::socket;
+use crate::text::count;
 use crate::usage::Remedied;
 
 /// Keep memory populated for leases, and hold images of memory.
@@ -146,7 +148,7 @@ impl BrokerCommand {
     /// Returns the exit code.
     pub(crate) fn run(&self) -> anyhow::Result<u8> {
         match &self.command {
-            Some(Command::Status(status)) => status.run().map(|()| 0),
+            Some(Command::Status(status)) => status.run(),
             Some(Command::Fill(arguments)) => Ok(arguments.run()),
             None => self.serve().map(|()| 0),
         }
@@ -157,11 +159,14 @@ impl BrokerCommand {
         let socket = config.socket.clone();
         let keeps = match (config.ready, Size(config.unit), config.backing) {
             (_, Size(0), _) => "images only".to_owned(),
-            (ready, unit, backing) => format!("{ready} units of {unit}, {backing}"),
+            (ready, unit, backing) => {
+                format!("{} of {unit}, {backing}", count(ready as u64, "unit"))
+            }
         };
-        let shortage = shortage(&config);
+        let warnings: Vec<_> =
+            small_quotas(&config).into_iter().chain(shortage::warning(&config)).collect();
         let broker = Broker::start(config).map_err(explained)?;
-        shortage.iter().for_each(|warning| log::line(warning));
+        warnings.iter().for_each(|warning| log::line(warning));
         log::line(&format!("listening at {}: {keeps}", socket.display()));
         broker.run().map_err(explained)
     }
@@ -195,16 +200,21 @@ impl BrokerCommand {
     }
 }
 
-/// That not all units can be ready, if so.
-fn shortage(config: &Config) -> Option<String> {
-    let (wanted, free) = config.shortage()?;
-    let remedy = match config.backing.is_reserved() {
-        true => "reserve more huge pages, or choose --backing thp",
-        false => "choose fewer or smaller units",
+/// The users that get no lease because their quota is less than one unit. A quota of 0 is meant to give none.
+fn small_quotas(config: &Config) -> Vec<String> {
+    let unit = config.unit as u64;
+    let is_small = |quota: u64| quota > 0 && quota < unit;
+    let warning = |user: &str, quota: u64| {
+        let (quota, unit) = (Size(quota as usize), Size(config.unit));
+        format!(
+            "warning: --quota '{user}={quota}' is less than one unit of {unit}, so it permits no lease: \
+             choose at least {unit}"
+        )
     };
-    let size = |bytes: u64| Size(usize::try_from(bytes).unwrap_or(usize::MAX));
-    let (wanted, free) = (size(wanted), size(free));
-    Some(format!("warning: --ready and --keep-free need {wanted}, and {free} are free: {remedy}"))
+    let named = config.quotas.of.iter().filter(|&(_, &quota)| is_small(quota));
+    let others = config.quotas.of_others.filter(|&quota| is_small(quota));
+    let named = named.map(|(user, &quota)| warning(&user.to_string(), quota));
+    named.chain(others.map(|quota| warning("*", quota))).collect()
 }
 
 fn explained(error: BrokerError) -> anyhow::Error {

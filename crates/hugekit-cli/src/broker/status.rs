@@ -2,19 +2,23 @@
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
 use comfy_table::Table;
 use hugekit::pool::Backing;
+use hugekit_lease::LeaseError;
 use hugekit_lease::protocol::{self, Payer, Refusal, Row};
+use hugekit_machine::Root;
 use hugekit_record::size::Size;
 use serde_json::json;
 
+use super::shortage;
+use crate::lease::{explained, seconds};
 use crate::socket;
-use crate::text::write_out;
-use crate::usage::Remedied;
+use crate::text::{count, say, write_out};
 
 /// Print the units and the leases of a broker, with the user of each lease.
 #[derive(Debug, Args)]
@@ -26,18 +30,52 @@ pub(super) struct Status {
     /// Print only JSON
     #[arg(long)]
     json: bool,
+    /// First wait at most this many seconds for the broker and all of its units; exit with 1 if units
+    /// are missing then
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    wait: Option<Duration>,
 }
 
+/// How often the status is asked for while units are missing.
+const AGAIN: Duration = Duration::from_millis(100);
+
 impl Status {
-    pub(super) fn run(&self) -> anyhow::Result<()> {
-        let socket = self.socket.clone().unwrap_or_else(socket::to_ask);
-        let status = hugekit_lease::status(&socket).map_err(|error| {
-            let remedy = error.remedy();
-            Remedied::error(error, remedy)
-        })?;
+    /// Returns the exit code.
+    pub(super) fn run(&self) -> anyhow::Result<u8> {
+        let status = self.status().map_err(explained)?;
         let text = if self.json { of_programs(&status)? } else { of_people(&status) };
-        write_out(&text).context("cannot write to standard output")
+        write_out(&text).context("cannot write to standard output")?;
+        match self.wait {
+            Some(wait) if !is_ready(&status) => {
+                say(&format!("error: units are missing after {wait:?}"));
+                Ok(1)
+            }
+            _ => Ok(0),
+        }
     }
+
+    /// The status, as soon as all units are ready or the time is over. A broker that has just been started may not
+    /// listen yet.
+    fn status(&self) -> Result<protocol::Status, LeaseError> {
+        let since = Instant::now();
+        loop {
+            let socket = self.socket.clone().unwrap_or_else(socket::to_ask);
+            let status = hugekit_lease::status(&socket);
+            let may_change = match &status {
+                Ok(status) => !is_ready(status),
+                Err(LeaseError::NoBroker { .. } | LeaseError::HungUp) => true,
+                Err(_) => false,
+            };
+            if !may_change || self.wait.is_none_or(|wait| since.elapsed() >= wait) {
+                return status;
+            }
+            thread::sleep(AGAIN);
+        }
+    }
+}
+
+fn is_ready(status: &protocol::Status) -> bool {
+    status.ready >= status.target
 }
 
 fn of_programs(status: &protocol::Status) -> serde_json::Result<String> {
@@ -97,11 +135,11 @@ fn of_people(status: &protocol::Status) -> String {
         let (filled, of) = (size(status.filled), size(status.filling * status.unit));
         line("filling", format!("{}, {filled} of {of}", status.filling));
     }
-    line("waiting", format!("{} clients", status.waiting));
+    line("waiting", count(status.waiting, "client"));
     line("free", format!("{}, {} kept free", size(status.free), size(status.keep_free)));
     if let Some(shortage) = shortage(status) {
         line("short", shortage.to_string());
-        line("", shortage.remedy().unwrap_or_default());
+        line("", shortage::remedy(&Root::default(), status.backing, missing(status)));
     }
     line("leases", format!("{} now, {} since the start", status.leases, status.given));
     if status.unreturned > 0 {
@@ -120,10 +158,21 @@ fn of_people(status: &protocol::Status) -> String {
     text
 }
 
+/// Units that are neither ready nor being populated.
+fn missing_units(status: &protocol::Status) -> u64 {
+    (status.target + status.waiting).saturating_sub(status.ready + status.filling)
+}
+
+/// Bytes that these units need beyond the free ones.
+fn missing(status: &protocol::Status) -> u64 {
+    let units = missing_units(status).saturating_mul(status.unit);
+    units.saturating_add(status.keep_free).saturating_sub(status.free)
+}
+
 /// The reason why units are missing, if memory is too short for one more.
 fn shortage(status: &protocol::Status) -> Option<Refusal> {
     let &protocol::Status { unit, free, keep_free, .. } = status;
-    let is_missing = status.ready + status.filling < status.target + status.waiting;
+    let is_missing = missing_units(status) > 0;
     let page_size = status.backing.page_size() as u64;
     let is_short = is_missing && free < unit.saturating_add(keep_free);
     is_short.then_some(Refusal::NoPages { unit, page_size, free, keep_free })

@@ -1,4 +1,4 @@
-//! The program that gets the memory, and mistakes in its arguments that would be costly.
+//! The program that gets the memory.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -6,9 +6,10 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use hugekit_record::size::Size;
 use rustix::io::FdFlags;
 
-use super::not_started;
+use super::{mistakes, not_started};
 use crate::usage::UsageError;
 
 /// The placeholders of the memory's path and of its number.
@@ -27,20 +28,15 @@ pub(super) struct Prepared<'a> {
 
 impl<'a> Prepared<'a> {
     /// Refuses what could only fail later, or work at twice the memory.
-    pub(super) fn new(command: &'a [OsString]) -> Result<Self, UsageError> {
+    pub(super) fn new(command: &'a [OsString], leased: Size) -> Result<Self, UsageError> {
         let (program, arguments) = command.split_first().expect("required");
         let prepared = Self { program, arguments };
-        let Some(naming) = prepared.naming() else {
+        if prepared.naming().is_none() {
             let message = "no argument contains {} or {fd}: write one in place of the memory";
             return Err(UsageError(message.to_owned()));
-        };
-        match unshared(naming) {
-            Some(option) => Err(UsageError(format!(
-                "{}: the program would copy the memory: add {option}",
-                naming.display()
-            ))),
-            None => Ok(prepared),
         }
+        mistakes::check(arguments, leased)?;
+        Ok(prepared)
     }
 
     /// A program that maps the memory privately: it may know the path from its environment alone.
@@ -51,10 +47,12 @@ impl<'a> Prepared<'a> {
 
     /// The argument that names the memory.
     fn naming(&self) -> Option<&'a OsStr> {
-        let names = |argument: &&OsString| {
-            [PATH, NUMBER].iter().any(|mark| find(argument.as_bytes(), mark).is_some())
-        };
-        self.arguments.iter().find(names).map(OsString::as_os_str)
+        self.arguments.iter().find(|argument| names_memory(argument)).map(OsString::as_os_str)
+    }
+
+    /// That a part of the memory has no use, if so.
+    pub(super) fn unused(&self, leased: Size) -> Option<String> {
+        mistakes::unused(self.arguments, leased)
     }
 
     /// Whether QEMU, if it is that, maps the memory at a multiple of 2 MiB.
@@ -80,15 +78,9 @@ impl<'a> Prepared<'a> {
     }
 }
 
-/// The missing option if the argument belongs to a program that would copy the memory without it.
-fn unshared(argument: &OsStr) -> Option<&'static str> {
-    let text = argument.to_string_lossy().replace([' ', '"'], "").replace(':', "=");
-    let has = |options: &[&str]| options.iter().any(|option| text.contains(option));
-    if text.contains("memory-backend-file") && !has(&["share=on", "share=true", "share=yes"]) {
-        return Some("share=on");
-    }
-    let is_zone = text.contains("file={}") && text.contains("size=");
-    (is_zone && !has(&["shared=on", "shared=true"])).then_some("shared=on")
+/// Whether an argument has a placeholder of the memory.
+pub(super) fn names_memory(argument: &OsStr) -> bool {
+    [PATH, NUMBER].iter().any(|mark| find(argument.as_bytes(), mark).is_some())
 }
 
 fn find(text: &[u8], mark: &[u8]) -> Option<usize> {
@@ -115,27 +107,10 @@ mod tests {
 
     #[test]
     fn program_without_the_memory_among_its_arguments_is_refused() {
-        assert!(Prepared::new(&words("cat /dev/null")).is_err());
+        assert!(Prepared::new(&words("cat /dev/null"), Size(4 << 20)).is_err());
         for good in ["cat {}", "cat fd={fd}", "cat a{}b{}"] {
-            Prepared::new(&words(good)).unwrap();
+            Prepared::new(&words(good), Size(4 << 20)).unwrap();
         }
-    }
-
-    #[test]
-    fn memory_that_would_be_copied_is_refused() {
-        let refused = |text: &str| match Prepared::new(&words(text)) {
-            Err(UsageError(message)) => message,
-            Ok(prepared) => panic!("{prepared:?}"),
-        };
-        let qemu = "qemu -object memory-backend-file,id=m,size=4G,mem-path={}";
-        assert!(refused(qemu).contains("add share=on"));
-        Prepared::new(&words(&format!("{qemu},share=on"))).unwrap();
-        let json =
-            r#"qemu -object {"qom-type":"memory-backend-file","mem-path":"{}","share":true}"#;
-        Prepared::new(&words(json)).unwrap();
-        let zone = "cloud-hypervisor --memory-zone id=m,size=4G,file={}";
-        assert!(refused(zone).contains("add shared=on"));
-        Prepared::new(&words(&format!("{zone},shared=on"))).unwrap();
     }
 
     #[test]

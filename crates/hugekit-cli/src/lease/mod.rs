@@ -1,6 +1,7 @@
 //! `hugekit lease`: memory for a program that knows nothing of hugekit.
 
 mod command;
+mod mistakes;
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -47,10 +48,11 @@ pub(crate) struct LeaseCommand {
     /// An image that the broker holds, instead of zeroed memory
     #[arg(long, value_name = "NAME", conflicts_with_all = ["wait", "no_wait", "backing"])]
     image: Option<ImageName>,
-    /// Wait at most this many seconds until a unit is ready [default: 30]
+    /// Wait at most this many seconds until a unit is ready [default: 30]; a broker that is stopped
+    /// is given up 15 seconds later
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     wait: Option<Duration>,
-    /// Fail if no unit is ready
+    /// Fail if the broker has no unit ready; without a broker, the memory is populated here
     #[arg(long, conflicts_with = "wait")]
     no_wait: bool,
     /// The broker's socket [default: /run/hugekit/broker.sock, or below `$XDG_RUNTIME_DIR`]
@@ -104,7 +106,8 @@ impl LeaseCommand {
             }
             return make(path, size.0).map_err(explained);
         }
-        let command = command::Prepared::new(&self.command)?;
+        let command = command::Prepared::new(&self.command, size)?;
+        command.unused(size).iter().for_each(|warning| say(warning));
         let (file, backing, huge) = self.memory(size).map_err(explained)?;
         if backing == Backing::Thp && huge > 0 {
             warn_of_base_pages(size.0 as u64, huge);
@@ -131,8 +134,8 @@ impl LeaseCommand {
                 Ok((lease.into_file(), backing, huge))
             }
             Err(error @ (LeaseError::NoBroker { .. } | LeaseError::HungUp)) => {
-                let error = error_chain(&error);
-                say(&format!("{error}; populating {size} here instead"));
+                say(&format!("{}; populating {size} here instead", error_chain(&error)));
+                error.remedy().iter().for_each(|remedy| say(&format!("remedy: {remedy}")));
                 let memory = MemoryFile::create("lease", size.0, self.backing.into())?;
                 let huge = populate(&memory)?;
                 Ok((memory.into_file(), self.backing.into(), huge))
@@ -142,12 +145,12 @@ impl LeaseCommand {
     }
 }
 
-/// Prints after one second that the broker has no unit ready, unless the returned value is dropped before.
+/// Prints after one second that the broker has sent no unit, unless the returned value is dropped before.
 fn print_if_it_waits(wait: Duration) -> mpsc::Sender<()> {
     let (asked, answered) = mpsc::channel();
     thread::spawn(move || {
         if answered.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
-            say(&format!("no unit is ready: waiting for at most {wait:?}"));
+            say(&format!("the broker has sent no unit yet: waiting for at most {wait:?}"));
         }
     });
     asked

@@ -7,13 +7,13 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use hugekit::error_chain;
 use hugekit::pool::Backing;
 use hugekit_lease::{Lease, LeaseError, give_back};
 use hugekit_machine::{Root, Topology};
 use hugekit_record::size::Size;
 
 use super::memory::GuestMemory;
+use super::not_leased::NotLeased;
 
 /// How long a broker may need for its answer, in addition to the time that it is asked to wait.
 const ANSWER: Duration = Duration::from_secs(1);
@@ -41,12 +41,12 @@ impl Lessors {
     /// One lease for each object, in the order of the objects. If one is refused, those before it are given back.
     ///
     /// # Errors
-    /// The reason, in words.
-    pub(super) fn lease_all(&self, memory: &[GuestMemory]) -> Result<Vec<Leased>, String> {
+    /// The reason why one of the objects gets no lease.
+    pub(super) fn lease_all(&self, memory: &[GuestMemory]) -> Result<Vec<Leased>, NotLeased> {
         memory.iter().map(|memory| self.lease_one(memory)).collect()
     }
 
-    fn lease_one(&self, memory: &GuestMemory) -> Result<Leased, String> {
+    fn lease_one(&self, memory: &GuestMemory) -> Result<Leased, NotLeased> {
         let mut reasons = Vec::new();
         for socket in &self.sockets {
             match lease(socket, memory, self.until) {
@@ -54,8 +54,8 @@ impl Lessors {
                 Err(reason) => reasons.push(reason),
             }
         }
-        let (size, reasons) = (Size(memory.bytes), reasons.join("; "));
-        Err(format!("no lease of {size} for {}: {reasons}", memory.id))
+        let beginning = format!("no lease of {} for {}", Size(memory.bytes), memory.id);
+        Err(NotLeased::of_all(&beginning, reasons))
     }
 
     /// Has brokers give back memory that QEMU needs now, as far as they hold it ready. Returns the bytes.
@@ -65,10 +65,10 @@ impl Lessors {
             *needs.entry(memory.page_size).or_default() += memory.bytes as u64;
         }
         let asks = |socket: &PathBuf, page_size, bytes| {
-            let socket = socket.clone();
+            let asked = socket.clone();
+            let asks = move || Ok(give_back(&asked, bytes, page_size)?);
             // Without an answer QEMU starts all the same.
-            let asks = move || give_back(&socket, bytes, page_size).map_err(explained);
-            within(ANSWER, asks).unwrap_or(0)
+            within(ANSWER, socket, asks).unwrap_or(0)
         };
         let given = needs.into_iter().map(|(page_size, bytes)| {
             self.sockets.iter().map(|socket| asks(socket, page_size, bytes)).sum::<u64>()
@@ -77,46 +77,45 @@ impl Lessors {
     }
 }
 
-fn explained(error: LeaseError) -> String {
-    format!("{:#}", error_chain(&error))
-}
-
-fn lease(socket: &Path, memory: &GuestMemory, until: Instant) -> Result<Leased, String> {
+fn lease(socket: &Path, memory: &GuestMemory, until: Instant) -> Result<Leased, NotLeased> {
     let wait = until.saturating_duration_since(Instant::now());
-    let (socket, bytes, nodes) = (socket.to_owned(), memory.bytes, memory.nodes.clone());
-    within(wait.saturating_add(ANSWER), move || {
-        is_on_node(&socket, &nodes)?;
-        ask(&socket, bytes, wait)
+    let (asked, bytes, nodes) = (socket.to_owned(), memory.bytes, memory.nodes.clone());
+    within(wait.saturating_add(ANSWER), socket, move || {
+        is_on_node(&asked, &nodes)?;
+        ask(&asked, bytes, wait)
     })
 }
 
 /// Asks in a thread of its own, so that a broker that does not answer cannot keep QEMU from starting.
 fn within<T: Send + 'static>(
     within: Duration,
-    asks: impl FnOnce() -> Result<T, String> + Send + 'static,
-) -> Result<T, String> {
+    socket: &Path,
+    asks: impl FnOnce() -> Result<T, NotLeased> + Send + 'static,
+) -> Result<T, NotLeased> {
     let (answers, answer) = mpsc::channel();
     // No receiver is left if the answer comes too late.
     let asks = move || drop(answers.send(asks()));
-    thread::Builder::new().spawn(asks).map_err(|error| format!("no thread: {error}"))?;
-    let late = |_| Err(explained(LeaseError::NoAnswer { within }));
+    let no_thread = |error| NotLeased::because(format!("no thread: {error}"));
+    thread::Builder::new().spawn(asks).map_err(no_thread)?;
+    let late = |_| Err(LeaseError::NoAnswer { socket: socket.to_owned(), within }.into());
     answer.recv_timeout(within).unwrap_or_else(late)
 }
 
-fn ask(socket: &Path, bytes: usize, wait: Duration) -> Result<Leased, String> {
-    let lease = Lease::ask(socket, bytes, wait).map_err(explained)?;
+fn ask(socket: &Path, bytes: usize, wait: Duration) -> Result<Leased, NotLeased> {
+    let lease = Lease::ask(socket, bytes, wait)?;
     let backing = lease.backing();
     Ok(Leased { file: lease.into_file(), backing })
 }
 
 /// Whether the units of a broker are on one of these nodes. A machine of one node has no other.
-fn is_on_node(socket: &Path, nodes: &[u32]) -> Result<(), String> {
+fn is_on_node(socket: &Path, nodes: &[u32]) -> Result<(), NotLeased> {
     let has_one = || Topology::read(&Root::default()).is_ok_and(|found| found.nodes.len() == 1);
     if nodes.is_empty() || has_one() {
         return Ok(());
     }
-    let node = hugekit_lease::status(socket).map_err(explained)?.node;
-    fits(nodes, node).map_err(|place| format!("the units of {} {place}", socket.display()))
+    let node = hugekit_lease::status(socket)?.node;
+    let elsewhere = |place| format!("the units of {} {place}", socket.display());
+    fits(nodes, node).map_err(|place| NotLeased::because(elsewhere(place)))
 }
 
 /// Whether units of one node, or of any node, are on one of these nodes; otherwise, where they are.

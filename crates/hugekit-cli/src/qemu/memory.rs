@@ -7,6 +7,7 @@ use hugekit::HUGE_PAGE_BYTES;
 use hugekit::pool::Backing;
 use hugekit_record::size::Size;
 
+use super::left::{Left, Reason};
 use super::properties::Properties;
 
 /// The property of a block of memory by which a saved guest finds its memory again.
@@ -49,32 +50,26 @@ impl GuestMemory {
     /// The objects that become guest memory by `-machine` or `-numa`. Empty if QEMU is started only to answer a question,
     /// or if no lease can replace an object.
     pub(super) fn of_arguments(arguments: &[OsString]) -> Vec<Self> {
-        if arguments.iter().any(|argument| QUESTIONS.iter().any(|question| argument == question)) {
-            return Vec::new();
-        }
-        let used = used(arguments);
-        let objects = values(arguments, &["object"]);
-        objects
-            .filter_map(|(at, value)| Self::of_object(at, value))
-            .filter(|memory| used.contains(&memory.id))
-            .collect()
+        objects(arguments).filter_map(Result::ok).collect()
     }
 
-    fn of_object(at: usize, value: &OsStr) -> Option<Self> {
+    /// No object of memory, or one whose mistakes QEMU reports itself, is none.
+    fn of_object(at: usize, value: &OsStr, used: &[String]) -> Option<Result<Self, Left>> {
         let properties = Properties::of_argument(value)?;
+        let object_type = properties.object_type()?;
+        let kind = object_type.strip_prefix("memory-backend-")?;
         let id = properties.text("id")?;
-        let is_new = match properties.object_type()?.as_str() {
-            "memory-backend-ram" | "memory-backend-memfd" => true,
-            "memory-backend-file" => is_new_file(&properties, &id),
-            _ => false,
-        };
-        let Size(bytes) = properties.text("size")?.parse().ok()?;
-        let nodes = properties.numbers("host-nodes");
-        // QEMU maps a lease as shared memory. Private memory stays private if it was asked for.
-        let may_share = properties.switch("share") != Some(false);
-        let page_size = page_size(&properties);
-        let may_replace = is_new && may_share && bytes > 0;
-        may_replace.then_some(Self { at, properties, id, bytes, page_size, nodes })
+        let Size(bytes) = properties.text("size")?.parse().ok().filter(|&Size(bytes)| bytes > 0)?;
+        if kind == "file" && !properties.has("mem-path") {
+            return None;
+        }
+        let reason =
+            if used.contains(&id) { stays(kind, &properties, &id) } else { Some(Reason::Unnamed) };
+        if let Some(reason) = reason {
+            return Some(Err(Left { name: id, reason }));
+        }
+        let (nodes, page_size) = (properties.numbers("host-nodes"), page_size(&properties));
+        Some(Ok(Self { at, properties, id, bytes, page_size, nodes }))
     }
 
     /// Puts a populated file in the place of the memory.
@@ -97,20 +92,62 @@ impl GuestMemory {
     }
 }
 
+/// The objects of memory: those that a lease can replace, and those that stay.
+pub(super) fn objects(
+    arguments: &[OsString],
+) -> impl Iterator<Item = Result<GuestMemory, Left>> + '_ {
+    let used = used(arguments);
+    let asked = if is_question(arguments) { &[] } else { arguments };
+    values(asked, &["object"])
+        .filter_map(move |(at, value)| GuestMemory::of_object(at, value, &used))
+}
+
+/// Whether QEMU is started only to answer a question, as libvirt asks for the capabilities of a machine without memory.
+pub(super) fn is_question(arguments: &[OsString]) -> bool {
+    let is_one = |argument: &OsString| QUESTIONS.iter().any(|question| argument == question);
+    let is_none = |value: &OsStr| {
+        let properties = Properties::of_argument(value);
+        let name = properties.and_then(|found| found.object_type().or(found.text("type")));
+        name.as_deref() == Some("none")
+    };
+    arguments.iter().any(is_one) || values(arguments, &["machine", "M"]).any(|(_, v)| is_none(v))
+}
+
+/// The first of these options, as it was written.
+pub(super) fn first_option(arguments: &[OsString], names: &'static [&str]) -> Option<String> {
+    let named = arguments.iter().find(|argument| is_option(argument, names))?;
+    Some(named.to_string_lossy().into_owned())
+}
+
+/// Why no lease replaces an object that is guest memory, if none does.
+fn stays(kind: &str, properties: &Properties, id: &str) -> Option<Reason> {
+    // QEMU maps a lease as shared memory. Private memory stays private if it was asked for.
+    if properties.switch("share") == Some(false) {
+        return Some(Reason::Private);
+    }
+    let is_on = |name| properties.switch(name) == Some(true);
+    match kind {
+        "ram" | "memfd" => None,
+        "file" if is_on("readonly") || is_on("pmem") || properties.has("offset") => {
+            Some(Reason::FileProperties)
+        }
+        "file" => (!is_new_file(properties, id)).then_some(Reason::OwnFile),
+        _ => Some(Reason::OtherType),
+    }
+}
+
 /// Whether QEMU itself would make the file: in a folder of memory, or, as libvirt asks, under the name of the object. A
 /// file that exists may have content, and is the user's.
 fn is_new_file(properties: &Properties, id: &str) -> bool {
     let Some(path) = properties.text("mem-path") else { return false };
     let path = Path::new(&path);
-    let is_made = match path.symlink_metadata() {
+    match path.symlink_metadata() {
         Ok(_) => is_folder_of_memory(path),
         Err(error) => {
             let is_named = path.file_name().is_some_and(|name| name == id);
             error.kind() == std::io::ErrorKind::NotFound && is_named
         }
-    };
-    let is_on = |name| properties.switch(name) == Some(true);
-    is_made && !is_on("readonly") && !is_on("pmem") && !properties.has("offset")
+    }
 }
 
 fn is_folder_of_memory(path: &Path) -> bool {
@@ -150,15 +187,16 @@ fn values<'a>(
     arguments: &'a [OsString],
     names: &'static [&str],
 ) -> impl Iterator<Item = (usize, &'a OsStr)> {
-    let is_named = |option: &OsStr| {
-        let option = option.to_str().unwrap_or_default();
-        let name = option.strip_prefix("--").or_else(|| option.strip_prefix('-'));
-        name.is_some_and(|name| names.contains(&name))
-    };
     let pairs = arguments.iter().zip(arguments.iter().enumerate().skip(1));
     pairs
-        .filter(move |(option, _)| is_named(option))
+        .filter(move |(option, _)| is_option(option, names))
         .map(|(_, (at, value))| (at, value.as_os_str()))
+}
+
+fn is_option(argument: &OsStr, names: &[&str]) -> bool {
+    let option = argument.to_str().unwrap_or_default();
+    let name = option.strip_prefix("--").or_else(|| option.strip_prefix('-'));
+    name.is_some_and(|name| names.contains(&name))
 }
 
 #[cfg(test)]

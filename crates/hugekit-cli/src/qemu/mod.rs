@@ -1,8 +1,10 @@
 //! `hugekit qemu`: QEMU as libvirt and other programs start it, with its memory from a broker.
 
 mod leases;
+mod left;
 mod memory;
-mod properties;
+mod not_leased;
+pub(crate) mod properties;
 
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
@@ -14,19 +16,21 @@ use std::time::Duration;
 
 use clap::Args;
 use hugekit_record::size::Size;
-use leases::{Leased, Lessors};
-use memory::GuestMemory;
 use rustix::io::FdFlags;
 
 use crate::lease::{not_started, seconds};
 use crate::socket;
 use crate::text::{say, write_out};
+use leases::{Leased, Lessors};
+use left::Left;
+use memory::GuestMemory;
 
 /// Start QEMU with memory that is already populated
 ///
 /// The objects of guest memory (memory-backend-ram, -memfd, and -file in a folder) that -machine or
 /// -numa names become leases of `hugekit broker`. Other arguments stay as they are. If an object
 /// gets no lease, QEMU starts exactly as asked, and one line on standard error prints the reason.
+/// Memory that no lease can replace, such as an object with share=off, is one line each.
 ///
 /// The script `hugekit-qemu` runs this command. Give its path to libvirt as the emulator. Packages
 /// install it beside `hugekit`; --script prints it.
@@ -64,6 +68,7 @@ impl QemuCommand {
     /// Becomes QEMU. Returns only if QEMU cannot be started.
     fn start_qemu(&self) -> anyhow::Result<Infallible> {
         let (program, asked) = self.command.split_first().expect("required");
+        Left::of_arguments(asked).iter().for_each(|left| say(&left.to_string()));
         let memory = GuestMemory::of_arguments(asked);
         if memory.is_empty() {
             return Err(start(program, asked));
@@ -76,7 +81,7 @@ impl QemuCommand {
                     Size(0) => String::new(),
                     bytes => format!("; the broker gives {bytes} back"),
                 };
-                say(&format!("{reason}{given}; QEMU starts as asked"));
+                say(&reason.and(&format!("{given}; QEMU starts as asked")).to_string());
                 Err(start(program, asked))
             }
         }

@@ -11,14 +11,14 @@ const LAST_NODE: u32 = 1023;
 
 /// Properties, in the order and the form of the argument.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Properties {
+pub(crate) enum Properties {
     /// A name without `=` has no value. The first one may be a type without a name.
     Pairs(Vec<(String, Option<String>)>),
     Json(Map<String, Value>),
 }
 
 impl Properties {
-    pub(super) fn of_argument(argument: &OsStr) -> Option<Self> {
+    pub(crate) fn of_argument(argument: &OsStr) -> Option<Self> {
         let text = argument.to_str()?;
         if text.starts_with('{') {
             return serde_json::from_str(text).ok().map(Self::Json);
@@ -31,7 +31,7 @@ impl Properties {
     }
 
     /// The type of an object, which the first form may write without the name `qom-type`.
-    pub(super) fn object_type(&self) -> Option<String> {
+    pub(crate) fn object_type(&self) -> Option<String> {
         match self {
             Self::Pairs(pairs) => match pairs.first() {
                 Some((name, None)) => Some(name.clone()),
@@ -42,7 +42,7 @@ impl Properties {
     }
 
     /// A value as text. In the first form, the last one of this name counts, as for QEMU.
-    pub(super) fn text(&self, name: &str) -> Option<String> {
+    pub(crate) fn text(&self, name: &str) -> Option<String> {
         match self {
             Self::Pairs(pairs) => pairs.iter().rev().find(|(n, _)| n == name)?.1.clone(),
             Self::Json(map) => match map.get(name)? {
@@ -53,7 +53,7 @@ impl Properties {
         }
     }
 
-    pub(super) fn has(&self, name: &str) -> bool {
+    pub(crate) fn has(&self, name: &str) -> bool {
         match self {
             Self::Pairs(pairs) => pairs.iter().any(|(n, _)| n == name),
             Self::Json(map) => map.contains_key(name),
@@ -61,7 +61,7 @@ impl Properties {
     }
 
     /// Whether the property is switched on; `None` if it is missing or no switch.
-    pub(super) fn switch(&self, name: &str) -> Option<bool> {
+    pub(crate) fn switch(&self, name: &str) -> Option<bool> {
         if let Self::Json(map) = self {
             return map.get(name)?.as_bool();
         }
@@ -73,7 +73,7 @@ impl Properties {
     }
 
     /// The numbers of a list: `0`, `0-3`, several properties of this name, or an array.
-    pub(super) fn numbers(&self, name: &str) -> Vec<u32> {
+    pub(crate) fn numbers(&self, name: &str) -> Vec<u32> {
         match self {
             Self::Pairs(pairs) => {
                 let values = pairs.iter().filter(|(n, _)| n == name);
@@ -87,7 +87,7 @@ impl Properties {
         }
     }
 
-    pub(super) fn remove(&mut self, names: &[&str]) {
+    pub(crate) fn remove(&mut self, names: &[&str]) {
         match self {
             Self::Pairs(pairs) => pairs.retain(|(name, _)| !names.contains(&name.as_str())),
             Self::Json(map) => map.retain(|name, _| !names.contains(&name.as_str())),
@@ -95,7 +95,7 @@ impl Properties {
     }
 
     /// Replaces the type of an object, at its place.
-    pub(super) fn set_object_type(&mut self, object_type: &str) {
+    pub(crate) fn set_object_type(&mut self, object_type: &str) {
         match self {
             Self::Pairs(pairs) if pairs.first().is_some_and(|(_, value)| value.is_none()) => {
                 object_type.clone_into(&mut pairs[0].0);
@@ -105,7 +105,7 @@ impl Properties {
     }
 
     /// Replaces a property, or adds it at the end.
-    pub(super) fn set(&mut self, name: &str, value: Value) {
+    pub(crate) fn set(&mut self, name: &str, value: Value) {
         let pairs = match self {
             Self::Json(map) => {
                 map.insert(name.to_owned(), value);
@@ -124,7 +124,7 @@ impl Properties {
         pairs.insert(at.unwrap_or(pairs.len()), (name.to_owned(), Some(text)));
     }
 
-    pub(super) fn to_argument(&self) -> OsString {
+    pub(crate) fn to_argument(&self) -> OsString {
         match self {
             Self::Json(map) => Value::Object(map.clone()).to_string().into(),
             Self::Pairs(pairs) => {

@@ -6,16 +6,19 @@ use std::process::Output;
 
 use hugekit::pool::Backing;
 
-use super::daemon::{Daemon, program, socket};
+use super::daemon::{Daemon, program, socket, start};
 use super::{Check, UNIT};
 
 pub(crate) const CHECKS: &[Check] = &[
     ("a_program_gets_its_memory_by_a_path", by_path),
     ("without_a_broker_the_command_populates", alone),
+    ("[slow: a client gives a broker 15 seconds] a_stopped_broker_is_given_up", given_up),
     ("units_that_cannot_be_made_are_announced_by_both_commands", shortage),
     ("arguments_that_make_no_sense_are_refused", arguments),
     ("a_file_has_its_name_when_it_is_complete", named),
     ("status_is_for_people_and_for_programs", status),
+    ("status_waits_for_the_broker_and_its_units", status_waits),
+    ("a_quota_below_a_unit_is_a_warning", small_quota),
     ("a_broker_that_makes_no_sense_does_not_start", configurations),
 ];
 
@@ -58,7 +61,34 @@ fn alone(_: Backing) {
     assert!(output.status.success(), "{output:?}");
     assert!(stderr(&output).contains("no broker listens"), "{output:?}");
     assert!(stderr(&output).contains("populating 4MiB here instead"), "{output:?}");
+    assert!(stderr(&output).contains("remedy: start one: hugekit broker --unit 4MiB --socket"));
     check_look(&output);
+    let output = run(&socket(folder.path()), &["--backing", "base", "--no-wait"], &["true", "{}"]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(stderr(&output).contains("populating 4MiB here instead"), "{output:?}");
+}
+
+/// By all commands at once: each of them waits for seconds.
+fn given_up(_: Backing) {
+    let daemon = Daemon::new(Backing::Base, 1, &[]);
+    let socket = &daemon.socket();
+    let (image, status) = (["image", "list", "--socket"], ["broker", "status", "--socket"]);
+    daemon.signal("-STOP");
+    let failed = |output: Output, seconds: u32| {
+        let (said, wanted) = (stderr(&output), format!("has not answered for {seconds}s"));
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(said.contains(&wanted) && said.contains("remedy: see whether"), "{said}");
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| failed(run(socket, &["--wait", "1"], &["true", "{}"]), 16));
+        scope.spawn(|| failed(run(socket, &["--no-wait"], &["true", "{}"]), 15));
+        let load = ["image", "load", "--name", "x", "/proc/self/exe", "--socket"];
+        scope.spawn(move || failed(program().args(load).arg(socket).output().unwrap(), 15));
+        scope.spawn(|| failed(program().args(image).arg(socket).output().unwrap(), 15));
+        scope.spawn(|| failed(program().args(status).arg(socket).output().unwrap(), 15));
+    });
+    daemon.signal("-CONT");
+    daemon.until(|status| status.leases == 0);
 }
 
 fn shortage(_: Backing) {
@@ -91,6 +121,10 @@ fn arguments(_: Backing) {
     let private = ["qemu", "-object", "memory-backend-file,id=m,size=4M,mem-path={}"];
     let said = usage(&[], &private);
     assert!(said.contains("add share=on") && said.contains("Usage: hugekit lease"), "{said}");
+    let said = usage(&[], &["qemu", "-m", "4M", "-mem-path", "{}"]);
+    assert!(said.contains("size=4M,mem-path={},share=on"), "{said}");
+    let large = ["qemu", "-object", "memory-backend-file,id=m,size=8M,mem-path={},share=on"];
+    assert!(usage(&[], &large).contains("8MiB are used, but 4MiB are leased"));
     usage(&["--no-wait", "--wait", "5"], &["cat", "{}"]);
     usage(&["--wait", "-1"], &["cat", "{}"]);
     usage(&["--path", "/dev/shm/x"], &["cat", "{}"]);
@@ -145,6 +179,47 @@ fn status(_: Backing) {
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("no broker listens"), "{output:?}");
     assert_eq!(stderr(&output).matches("remedy: ").count(), 1, "{output:?}");
+}
+
+fn status_waits(_: Backing) {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |socket: &Path, seconds: &str| {
+        let mut status = program();
+        status.args(["broker", "status", "--wait", seconds, "--socket"]).arg(socket);
+        status.output().unwrap()
+    };
+    let output = run(&socket(folder.path()), "0");
+    assert!(stderr(&output).contains("no broker listens"), "{output:?}");
+    let mut broker = start(folder.path(), Backing::Base, 2, &[]);
+    // It waits before the broker listens, or before its units are ready.
+    let output = std::thread::scope(|scope| {
+        let waits = scope.spawn(|| run(&socket(folder.path()), "60"));
+        let mut broker = broker.spawn().unwrap();
+        let output = waits.join().unwrap();
+        broker.kill().unwrap();
+        broker.wait().unwrap();
+        output
+    });
+    assert!(output.status.success(), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("2 of 2"), "{output:?}");
+    let daemon = Daemon::listening(Backing::Base, 1, &["--keep-free", "1024TiB"]);
+    let output = run(&daemon.socket(), "0.1");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(stderr(&output).contains("units are missing after 100ms"), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("0 of 1"), "{output:?}");
+}
+
+fn small_quota(_: Backing) {
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let quotas = ["--quota", "7=1MiB", "--quota", "8=4MiB", "--quota", "*=0"];
+    let daemon = Daemon::changed(Backing::Base, 1, &quotas, |command| {
+        command.stderr(log.reopen().unwrap());
+    });
+    daemon.until(|status| status.ready == 1);
+    let log = std::fs::read_to_string(log.path()).unwrap();
+    assert!(log.contains("--quota '7=1MiB' is less than one unit of 4MiB"), "{log}");
+    assert_eq!(log.matches("warning: --quota").count(), 1, "{log}");
+    assert!(log.contains(": 1 unit of 4MiB"), "{log}");
 }
 
 fn configurations(_: Backing) {

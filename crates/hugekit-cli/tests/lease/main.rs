@@ -85,11 +85,14 @@ fn trials(backing: Backing, checks: &[Check]) -> Vec<Trial> {
 }
 
 fn trial(backing: Backing, &(name, check): &Check) -> Trial {
-    let name = format!("{backing:?}::{name}").to_lowercase();
-    Trial::test(name, move || {
+    // `[slow: REASON] ` stays the beginning.
+    let (slow, name) = name.split_at(name.find("] ").map_or(0, |end| end + 2));
+    let name = format!("{slow}{}::{name}", format!("{backing:?}").to_lowercase());
+    let checks = move || {
         check(backing);
         Ok(())
-    })
+    };
+    Trial::test(name, checks).with_ignored_flag(!slow.is_empty())
 }
 
 /// Trials that need something else beside the backing.

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -18,8 +19,10 @@ pub(crate) const CHECKS: &[Check] = &[
     ("qemu_gets_leases_for_both_nodes_or_none", two_nodes),
     ("qemu_without_a_lease_starts_exactly_as_asked", as_asked),
     ("qemu_gets_a_probe_byte_for_byte_and_the_broker_none", probe),
+    ("qemu_with_memory_that_stays_is_one_line_for_each_object", left),
     ("qemu_starts_while_the_broker_stands_still", stopped),
     ("the_script_hugekit_qemu_finds_the_command_and_the_emulator", script),
+    ("the_script_hugekit_qemu_names_the_places_without_an_emulator", no_emulator),
 ];
 
 pub(crate) const CHECKS_OF_QEMU: &[Check] = &[("a_guest_of_hugekit_qemu_runs_in_its_lease", guest)];
@@ -41,9 +44,13 @@ done
 fn stand_in(folder: &Path) -> PathBuf {
     let path = folder.join("emulator");
     std::fs::write(&path, EMULATOR).unwrap();
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(&path, mode).unwrap();
+    make_executable(&path);
     path
+}
+
+fn make_executable(path: &Path) {
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(path, mode).unwrap();
 }
 
 /// The command with this broker and an emulator.
@@ -117,14 +124,17 @@ fn as_asked(_: Backing) {
         one_object().into_iter().map(resized).collect()
     };
     for (socket, arguments, reason) in [
-        (none, one_object(), "no broker listens"),
+        (none, one_object(), "--unit 4MiB --socket"),
         (daemon.socket(), sized("1G"), "1 GiB were asked for"),
     ] {
         let output = wrapped(&socket, &emulator, &arguments);
         assert!(output.status.success(), "{output:?}");
         assert_eq!(output.stdout, lines(&arguments));
         let said = text(&output.stderr);
-        assert!(said.contains(reason) && said.ends_with("; QEMU starts as asked\n"), "{said}");
+        assert!(
+            said.contains(reason) && said.contains("; QEMU starts as asked. Remedy: "),
+            "{said}"
+        );
         assert_eq!(said.lines().count(), 1, "{said}");
     }
     let output = wrapped(&daemon.socket(), Path::new("/nonexistent/qemu"), &one_object());
@@ -154,6 +164,26 @@ fn probe(_: Backing) {
     assert_eq!(daemon.until(|_| true).given, 0);
 }
 
+fn left(_: Backing) {
+    let daemon = Daemon::new(Backing::Base, 1, &[]);
+    let emulator = stand_in(daemon.folder.path());
+    let private = |arguments: Vec<OsString>| -> Vec<OsString> {
+        let off = |a: OsString| text(&a.into_vec()).replace("share=on", "share=off").into();
+        arguments.into_iter().map(off).collect()
+    };
+    for (arguments, names) in
+        [(private(one_object()), &["a"][..]), (private(two_objects()), &["a", "b"])]
+    {
+        let output = wrapped(&daemon.socket(), &emulator, &arguments);
+        assert_eq!(output.stdout, lines(&arguments));
+        let said = text(&output.stderr);
+        let begins: Vec<_> = names.iter().map(|name| format!("no lease for {name}: ")).collect();
+        assert_eq!(said.lines().count(), names.len(), "{said}");
+        assert!(said.lines().zip(&begins).all(|(line, begin)| line.starts_with(begin)), "{said}");
+    }
+    assert_eq!(daemon.until(|_| true).given, 0);
+}
+
 fn stopped(_: Backing) {
     let daemon = Daemon::new(Backing::Base, 1, &[]);
     let emulator = stand_in(daemon.folder.path());
@@ -161,7 +191,7 @@ fn stopped(_: Backing) {
     let output = wrapped(&daemon.socket(), &emulator, &one_object());
     daemon.signal("-CONT");
     assert_eq!(output.stdout, lines(&one_object()));
-    assert!(text(&output.stderr).contains("did not answer within 1s"), "{output:?}");
+    assert!(text(&output.stderr).contains("has not answered for 1s"), "{output:?}");
 }
 
 fn script(_: Backing) {
@@ -169,12 +199,45 @@ fn script(_: Backing) {
     let folder = daemon.folder.path();
     let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("installed/hugekit-qemu");
     std::fs::copy(installed, folder.join("hugekit-qemu")).unwrap();
-    std::os::unix::fs::symlink(program().get_program(), folder.join("hugekit")).unwrap();
-    let mut script = Command::new(folder.join("hugekit-qemu"));
-    script.env("HUGEKIT_QEMU", stand_in(folder)).env("HUGEKIT_QEMU_WAIT", "0");
-    let output = script.env("HUGEKIT_QEMU_SOCKET", daemon.socket()).args(one_object()).output();
-    let said = text(&output.unwrap().stdout);
-    assert!(said.ends_with(&format!("00 00 00 00\n{UNIT} bytes\n")), "{said}");
+    symlink(program().get_program(), folder.join("hugekit")).unwrap();
+    let starts = |script: &Path| {
+        daemon.until(|status| status.ready == 1);
+        let mut script = Command::new(script);
+        script.env("HUGEKIT_QEMU", stand_in(folder)).env("HUGEKIT_QEMU_WAIT", "0");
+        let output = script.env("HUGEKIT_QEMU_SOCKET", daemon.socket()).args(one_object()).output();
+        let said = text(&output.unwrap().stdout);
+        assert!(said.ends_with(&format!("00 00 00 00\n{UNIT} bytes\n")), "{said}");
+    };
+    starts(&folder.join("hugekit-qemu"));
+    // By a link in another folder, and by one whose folder has the command, as the script's has not.
+    let [links, scripts] = ["links", "scripts"].map(|name| folder.join(name));
+    std::fs::create_dir(&links).unwrap();
+    symlink("../hugekit-qemu", links.join("emulator")).unwrap();
+    starts(&links.join("emulator"));
+    std::fs::create_dir(&scripts).unwrap();
+    std::fs::copy(folder.join("hugekit-qemu"), scripts.join("script")).unwrap();
+    symlink("scripts/script", folder.join("link")).unwrap();
+    starts(&folder.join("link"));
+}
+
+/// On a machine whose name no emulator has.
+fn no_emulator(_: Backing) {
+    if ["/usr/libexec/qemu-kvm", "/usr/bin/kvm"].iter().any(|path| Path::new(path).exists()) {
+        return eprintln!("skipped: this machine has an emulator of that name");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let uname = folder.path().join("uname");
+    std::fs::write(&uname, "#!/bin/sh\necho none\n").unwrap();
+    make_executable(&uname);
+    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+    let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("installed/hugekit-qemu");
+    let output = Command::new(installed).env("PATH", path).env_remove("HUGEKIT_QEMU").output();
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = text(&output.stderr);
+    for part in ["/usr/bin/qemu-system-none ", "/usr/libexec/qemu-kvm", "set HUGEKIT_QEMU"] {
+        assert!(said.contains(part), "{said}");
+    }
 }
 
 fn guest(backing: Backing) {

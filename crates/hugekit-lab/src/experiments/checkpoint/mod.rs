@@ -12,7 +12,6 @@ mod series;
 mod share;
 mod ways;
 
-use guest::Origin;
 use hugekit_machine::Root;
 use hugekit_measure::LabError;
 use hugekit_measure::machine::memory::remedy;
@@ -25,6 +24,7 @@ use super::restore::files::Folders;
 use super::restore::origin::{version, why_no_handler};
 use super::restore::{LEAST, guest_bytes, paging};
 use super::{Bench, Definition};
+use guest::Origin;
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "checkpoint",

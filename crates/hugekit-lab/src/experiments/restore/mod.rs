@@ -12,7 +12,6 @@ pub(super) mod paging;
 mod reply;
 mod ways;
 
-use files::Folders;
 use hugekit_machine::Root;
 use hugekit_measure::LabError;
 use hugekit_measure::machine::memory::remedy;
@@ -20,9 +19,10 @@ use hugekit_measure::part::Parts;
 use hugekit_measure::workloads::anonymous::Pages;
 use hugekit_record::Experiment;
 use hugekit_record::size::{GIB, MIB, Size};
-use origin::Origin;
 
 use super::{Bench, Definition};
+use files::Folders;
+use origin::Origin;
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "restore",
