@@ -32,7 +32,7 @@ impl Lease {
     /// it.
     ///
     /// # Errors
-    /// [`LeaseError`]: no broker, or one of another user; it refuses, with its reason; it has not answered 15 seconds
+    /// [`LeaseError`]: no broker, or one of another user; it refuses, with its reason; it has not answered 30 seconds
     /// after `wait`; it sends other memory than that.
     pub fn ask(socket: &Path, bytes: usize, wait: Duration) -> Result<Self, LeaseError> {
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);

@@ -15,7 +15,7 @@ use hugekit_sys::seqpacket::{self, Message};
 
 /// The time that a broker has for its answer, beyond the time that a client would wait for a unit. A broker answers
 /// from one thread that never waits, but a host that was short of memory once delayed it by more than 10 s.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(15);
+const ANSWERED_WITHIN: Duration = Duration::from_secs(30);
 
 /// How often a connection is tried if the broker's queue is full.
 const RETRY: Duration = Duration::from_millis(5);

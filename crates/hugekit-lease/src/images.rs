@@ -14,7 +14,7 @@ use super::exchange::Exchange;
 use super::protocol::{Answer, ImageFacts, ImageName, ImageRow, Load, Request};
 
 /// Has the broker at `socket` load an image from open files, and waits up to `wait` for that. The broker reads them with
-/// the rights of this process's user. A broker that is stopped before the load begins is an error after 15 seconds.
+/// the rights of this process's user. A broker that is stopped before the load begins is an error after 30 seconds.
 ///
 /// # Errors
 /// [`LeaseError`]: no broker, or one of another user; or it refuses, with its reason.

@@ -49,7 +49,7 @@ pub(crate) struct LeaseCommand {
     #[arg(long, value_name = "NAME", conflicts_with_all = ["wait", "no_wait", "backing"])]
     image: Option<ImageName>,
     /// Wait at most this many seconds until a unit is ready [default: 30]; a broker that is stopped
-    /// is given up 15 seconds later
+    /// is given up 30 seconds later
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     wait: Option<Duration>,
     /// Fail if the broker has no unit ready; without a broker, the memory is populated here
