@@ -80,12 +80,12 @@ fn given_up(_: Backing) {
         assert!(said.contains(&wanted) && said.contains("remedy: see whether"), "{said}");
     };
     std::thread::scope(|scope| {
-        scope.spawn(|| failed(run(socket, &["--wait", "1"], &["true", "{}"]), 16));
-        scope.spawn(|| failed(run(socket, &["--no-wait"], &["true", "{}"]), 15));
+        scope.spawn(|| failed(run(socket, &["--wait", "1"], &["true", "{}"]), 31));
+        scope.spawn(|| failed(run(socket, &["--no-wait"], &["true", "{}"]), 30));
         let load = ["image", "load", "--name", "x", "/proc/self/exe", "--socket"];
-        scope.spawn(move || failed(program().args(load).arg(socket).output().unwrap(), 15));
-        scope.spawn(|| failed(program().args(image).arg(socket).output().unwrap(), 15));
-        scope.spawn(|| failed(program().args(status).arg(socket).output().unwrap(), 15));
+        scope.spawn(move || failed(program().args(load).arg(socket).output().unwrap(), 30));
+        scope.spawn(|| failed(program().args(image).arg(socket).output().unwrap(), 30));
+        scope.spawn(|| failed(program().args(status).arg(socket).output().unwrap(), 30));
     });
     daemon.signal("-CONT");
     daemon.until(|status| status.leases == 0);

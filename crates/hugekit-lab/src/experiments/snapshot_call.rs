@@ -1,19 +1,23 @@
 //! How long the call takes that takes a snapshot, while no thread writes: beside `mprotect` of the same memory, which
-//! protects it too, and beside `fork(2)`. Memory that was never touched has no pages to protect.
+//! protects it too, beside the system call alone by which a snapshot protects it, and beside `fork(2)`. Memory that was
+//! never touched has no pages to protect, but a userfaultfd has to mark each of them.
 
 #![allow(unsafe_code)]
 
+use std::os::fd::AsFd;
 use std::ptr::slice_from_raw_parts;
 use std::time::{Duration, Instant};
 
 use hugekit::Snapshot;
 use hugekit::fault::FaultMode;
+use hugekit_machine::userfaultfd::Features;
 use hugekit_measure::LabError;
 use hugekit_measure::part::{Part, Rounds};
 use hugekit_measure::workloads::anonymous::Pages;
 use hugekit_measure::workloads::forking::Shared;
 use hugekit_record::Unit;
 use hugekit_record::size::Size;
+use hugekit_sys::userfaultfd;
 use rustix::mm::{MprotectFlags, mprotect};
 
 /// Private anonymous memory.
@@ -32,11 +36,15 @@ const MEMORIES: [(&str, Memory); 4] = [
 
 type Call = fn(&mut Shared) -> Result<Duration, LabError>;
 
-const CALLS: [(&str, Call); 3] =
-    [("mprotect", protect), ("fork2", Shared::fork), ("anonymous", take_snapshot)];
+const CALLS: [(&str, Call); 4] = [
+    ("mprotect", protect),
+    ("uffdio", mark),
+    ("fork2", Shared::fork),
+    ("anonymous", take_snapshot),
+];
 
 const NOT_KEPT: &str =
-    "mprotect only protects: it keeps no state, and the program has to handle each write";
+    "the call only protects: it keeps no state, and the program has to handle each write";
 
 pub(super) fn measure(state: usize, rounds: Rounds<'_>) -> Result<Part, LabError> {
     rounds.observer.begin(&format!("snapshot call {}", Size(state)));
@@ -55,6 +63,7 @@ pub(super) fn measure(state: usize, rounds: Rounds<'_>) -> Result<Part, LabError
     })?;
     for (memory, _) in MEMORIES {
         part.compare(("mprotect", "anonymous"), memory, Some(NOT_KEPT));
+        part.compare(("uffdio", "anonymous"), memory, Some(NOT_KEPT));
         part.compare(("fork2", "anonymous"), memory, None);
     }
     Ok(part)
@@ -69,6 +78,22 @@ fn protect(memory: &mut Shared) -> Result<Duration, LabError> {
     let elapsed = began.elapsed();
     let len = Size(bytes.len());
     protected.map(|()| elapsed).map_err(|errno| LabError::Map { len, source: errno.into() })
+}
+
+/// The system call alone, as far as the kernel has it: before Linux 6.4, pages that were never touched get no mark.
+fn mark(memory: &mut Shared) -> Result<Duration, LabError> {
+    let bytes = memory.bytes().as_ptr_range();
+    let addresses = bytes.start.addr()..bytes.end.addr();
+    let marked = userfaultfd::new_user_mode_only().and_then(|descriptor| {
+        userfaultfd::enable(&descriptor, Features::WRITE_PROTECT_UNPOPULATED.0)
+            .or_else(|_| userfaultfd::enable(&descriptor, 0))?;
+        userfaultfd::register_for_copies(descriptor.as_fd(), &addresses, false)?;
+        let began = Instant::now();
+        userfaultfd::protect(descriptor.as_fd(), &addresses, true)?;
+        Ok(began.elapsed())
+    });
+    let len = Size(addresses.len());
+    marked.map_err(|errno| LabError::Map { len, source: errno.into() })
 }
 
 fn take_snapshot(memory: &mut Shared) -> Result<Duration, LabError> {
@@ -94,7 +119,7 @@ mod tests {
             let mut memory = Shared::new(Pages::Base, MIB).unwrap();
             match call(&mut memory) {
                 // A sandbox without userfaultfd has no snapshots.
-                Err(LabError::Snapshot(_)) => {}
+                Err(LabError::Snapshot(_) | LabError::Map { .. }) => {}
                 elapsed => assert!(elapsed.unwrap() > Duration::ZERO),
             }
         }
