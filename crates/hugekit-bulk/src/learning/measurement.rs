@@ -33,7 +33,8 @@ pub(super) struct ComparisonRules {
     pub(super) may_be_held: bool,
     /// Once it is settled, one of this many units is a trial: at first, and after rounds that changed nothing. Logarithms.
     pub(super) intervals: (u32, u32),
-    /// What another candidate must win by to take the place of the one in charge.
+    /// What another candidate must win by to take the place of the one in charge. The prior needs no margin: noise in
+    /// the first samples would otherwise keep it out where it is as fast.
     pub(super) inertia: (u64, u64),
     /// By which a routine that streams must win, in parts: its reader finds nothing in the cache.
     pub(super) readers_share: (u64, u64),
@@ -98,7 +99,8 @@ impl Comparison {
     /// What a cost counts for where `incumbent` is in charge.
     fn weigh(&self, cost: TimePerByte, candidate: usize, incumbent: usize) -> TimePerByte {
         let (by, of) = if self.streams(candidate) { self.rules.readers_share } else { (0, 1) };
-        let (more, than) = if candidate == incumbent { (0, 1) } else { self.rules.inertia };
+        let has_margin = candidate != incumbent && candidate != self.prior;
+        let (more, than) = if has_margin { self.rules.inertia } else { (0, 1) };
         cost.raised(by, of).raised(more, than)
     }
 
@@ -363,6 +365,18 @@ mod tests {
     fn candidates_that_differ_by_less_than_noise_do_not_displace_the_prior() {
         let measurement = Measurement::new();
         work(&measurement, &SLICED, 1000, |candidate| 1000 - candidate as u64 * 5, 4);
+        assert_eq!(measurement.verdict().candidate, Some(LIBC));
+    }
+
+    /// The margin keeps routines from taking turns; it is no reason to stay with one that is slower than the prior.
+    #[test]
+    fn prior_that_seemed_slower_at_first_is_in_charge_again() {
+        let measurement = Measurement::new();
+        let cost = |candidate| if candidate == LIBC { 1300 } else { 1030 };
+        work(&measurement, &SLICED, 12, cost, 4);
+        assert_ne!(measurement.verdict().candidate, Some(LIBC));
+        let cost = |candidate| if candidate == LIBC { 1000 } else { 1030 };
+        work(&measurement, &SLICED, 1000, cost, 4);
         assert_eq!(measurement.verdict().candidate, Some(LIBC));
     }
 
