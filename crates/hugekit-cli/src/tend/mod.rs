@@ -111,6 +111,7 @@ fn rate(text: &str) -> Result<Size, String> {
 
 impl Tend {
     pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
+        self.wanted(None).check()?;
         let tend = self.clone();
         if !self.command.is_empty() {
             // Before the program is started: it waits for children by itself.
@@ -144,9 +145,7 @@ impl Tend {
         started: Option<i32>,
         stop: &AtomicBool,
     ) -> anyhow::Result<()> {
-        let wanted = self.wanted(started);
-        wanted.check()?;
-        let mut session = Session::new(builder.build()?, wanted)?;
+        let mut session = Session::new(builder.build()?, self.wanted(started))?;
         let mut telling = Telling::new(cost);
         session.run(stop, &mut |event| match (self.json, event) {
             (true, Event::Observed(status)) => print_json(status),
@@ -162,7 +161,6 @@ impl Tend {
         stop: &AtomicBool,
     ) -> anyhow::Result<()> {
         let (mut tender, wanted) = (builder.build()?, self.wanted(None));
-        wanted.check()?;
         for &pid in &wanted.pids {
             tender.add(pid)?;
             wanted.check_parent(pid)?;

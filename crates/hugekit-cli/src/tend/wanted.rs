@@ -31,7 +31,7 @@ impl Wanted {
     /// service has a control group while it runs.
     ///
     /// # Errors
-    /// There is such a folder.
+    /// A group is no folder of control groups, and cannot become one.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         match self.groups.iter().find(|group| !may_be_a_group(group)) {
             None => Ok(()),

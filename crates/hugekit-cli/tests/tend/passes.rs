@@ -119,14 +119,16 @@ fn name_that_no_process_has_is_said_and_an_error_of_one_pass() {
 
 #[test]
 fn folder_that_can_be_no_control_group_is_refused_and_a_group_may_come_later() {
-    for once in [&["--once"][..], &[]] {
+    // The program is not started.
+    for end in [&["--once"][..], &[], &["--", "echo", "started"]] {
         for folder in ["/no/such/group", "/tmp", "no-such-group", "/proc/self/cgroup"] {
             cargo_bin_cmd!("hugekit")
                 .args(["tend", "--cgroup", folder])
-                .args(once)
+                .args(end)
                 .timeout(HANGS)
                 .assert()
                 .code(1)
+                .stdout("")
                 .stderr(contains(format!("no such control group: {folder}")))
                 .stderr(contains("remedy: write a folder below /sys/fs/cgroup"));
         }
