@@ -8,7 +8,8 @@ pub(crate) struct Stat {
     pub(crate) state: u8,
     pub(crate) parent: i32,
     pub(crate) flags: u32,
-
+    /// Its pages in memory.
+    pub(crate) resident: u64,
     pub(crate) program: Program,
 }
 
@@ -41,6 +42,7 @@ impl Stat {
             state: *field(3)?.as_bytes().first()?,
             parent: field(4)?.parse().ok()?,
             flags: field(9)?.parse().ok()?,
+            resident: field(24)?.parse().ok()?,
             program: Program { code: field(26)?.parse().ok()?, stack: field(28)?.parse().ok()? },
         })
     }
@@ -65,8 +67,8 @@ mod tests {
         for name in [&b"sh"[..], b"a) R 1 (b", b"\xff\xfe", b"two\nlines) Z", b"", b"))))"] {
             let stat = Stat::parse(&line(name)).unwrap();
             let program = Program { code: 26, stack: 28 };
-            let expected = Stat { name: name.to_vec(), state: b'S', parent: 4, flags: 9, program };
-            assert_eq!(stat, expected);
+            let (name, state) = (name.to_vec(), b'S');
+            assert_eq!(stat, Stat { name, state, parent: 4, flags: 9, resident: 24, program });
         }
         for wrong in [&b""[..], b"17 sh S 1", b"17 (sh) S 1 2", b"17 )sh( S"] {
             assert_eq!(Stat::parse(wrong), None);

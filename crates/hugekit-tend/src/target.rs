@@ -10,6 +10,7 @@ use hugekit::HUGE_PAGE_BYTES;
 use hugekit_sys::other_process::check_collapse;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+use rustix::param::page_size;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::error::TendError;
@@ -127,7 +128,14 @@ impl Target {
 
     /// Whether it still runs the program that it ran when it was opened.
     pub(crate) fn is_there(&self) -> bool {
-        self.folder.stat().is_ok_and(|stat| !stat.is_zombie() && stat.program == self.program)
+        self.resident().is_some()
+    }
+
+    /// Its bytes in memory, if it still runs the program that it ran when it was opened.
+    pub(crate) fn resident(&self) -> Option<u64> {
+        let stat = self.folder.stat().ok()?;
+        let is_there = !stat.is_zombie() && stat.program == self.program;
+        is_there.then(|| stat.resident * page_size() as u64)
     }
 }
 

@@ -224,8 +224,6 @@ impl Tender {
         self.take_back();
         // Of a process that has ended, nothing is told later.
         self.told.try_iter().for_each(|status| tell(&status));
-        // A process that has ended is not told of later.
-        self.told.try_iter().for_each(|status| tell(&status));
     }
 
     fn attend(&mut self, tended: Tended, tell: &mut dyn FnMut(&Status)) {

@@ -35,6 +35,9 @@ const AT_LATEST: Duration = Duration::from_secs(60);
 /// accumulate. If as much memory comes while a pass runs, more is coming: a server loads its data.
 const MUCH: u64 = 16;
 
+/// Less growth than this between two passes does not hurry the next one.
+const LITTLE: u64 = 32 << 20;
+
 /// Collapses for each look at the machine's memory: 32 MiB, which [`Settings::keep_free`] leaves
 /// many times.
 const LOOK_EVERY: usize = 16;
@@ -47,10 +50,16 @@ pub(crate) struct Tended {
     pub(super) passes: u64,
     children: usize,
     pub(super) due: Instant,
+    /// When the last pass ended.
+    passed: Instant,
+    /// The most bytes that it had in memory at the end of a pass.
+    most: u64,
     /// Until the next pass without a fork.
     interval: Duration,
     pub(super) last: Option<PassReport>,
     last_fork: Option<ForkTime>,
+    /// Forks whose time was asked for or estimated.
+    asked: u64,
 }
 
 /// The next step for a process.
@@ -75,20 +84,22 @@ impl Tended {
             passes: 0,
             children: 0,
             due: Instant::now(),
+            passed: Instant::now(),
+            most: 0,
             interval: AT_LATEST,
             last: None,
             last_fork: None,
+            asked: 0,
         }
     }
 
     /// Looks at its children.
     pub(super) fn next(&mut self, cost: Option<&ForkCost>) -> Next {
-        if !self.target.is_there() {
-            return Next::Leave;
-        }
-        let forks = self.relatives.forks();
+        let Some(resident) = self.target.resident() else { return Next::Leave };
         let children = self.relatives.look(&self.target);
-        let has_forked = self.relatives.forks() > forks;
+        // Also a fork that a pass has seen, and ended early for.
+        let has_forked = self.relatives.forks() > self.asked;
+        self.asked = self.relatives.forks();
         let is_new = children != self.children;
         if self.children > 0 && children == 0 {
             self.due = Instant::now();
@@ -102,7 +113,7 @@ impl Tended {
         }
         if is_new {
             Next::Tell
-        } else if children == 0 && self.is_due() {
+        } else if children == 0 && (self.is_due() || self.has_grown(resident)) {
             Next::Pass
         } else {
             Next::Rest
@@ -111,6 +122,13 @@ impl Tended {
 
     pub(super) fn is_due(&self) -> bool {
         Instant::now() >= self.due
+    }
+
+    /// Whether much memory has come since a pass, as where a server is filled: its next fork comes soon, too. Memory that
+    /// comes and goes counts once.
+    fn has_grown(&self, resident: u64) -> bool {
+        let much = LITTLE.max(self.most / MUCH);
+        self.passes > 0 && resident > self.most + much && self.passed.elapsed() >= AGAIN
     }
 
     /// How long the fork took whose child was just seen, by what its memory was after the last
@@ -193,6 +211,8 @@ impl Tended {
 
     fn note(&mut self, report: PassReport) {
         self.passes += 1;
+        self.passed = Instant::now();
+        self.most = self.most.max(self.target.resident().unwrap_or(0));
         self.interval = interval_after(self.interval, &report);
         self.due = Instant::now() + if report.hindrance.is_some() { AGAIN } else { self.interval };
         self.last = Some(report);
@@ -317,6 +337,23 @@ mod tests {
         assert_eq!(after(AT_LATEST / 2, 9), AT_LATEST);
         assert_eq!(after(AT_LATEST, 0), AT_LATEST);
         assert_eq!(after(AGAIN, 160), AGAIN);
+    }
+
+    #[test]
+    fn process_that_has_grown_since_a_pass_has_the_next_one_soon() {
+        let own = std::process::id() as i32;
+        let Ok(target) = Target::beside_a_tender(own) else { return };
+        let mut tended = Tended::new(target);
+        assert!(!tended.has_grown(u64::MAX), "the first pass is due by itself");
+        tended.note(PassReport::default());
+        let (most, little) = (tended.most, LITTLE.max(tended.most / MUCH));
+        assert!(most > 0 && !tended.has_grown(u64::MAX), "not at once");
+        tended.passed -= AGAIN;
+        let grown = [most, most + little, most + little + 1].map(|now| tended.has_grown(now));
+        assert_eq!(grown, [false, false, true]);
+        tended.most = u64::MAX;
+        tended.note(PassReport::default());
+        assert_eq!(tended.most, u64::MAX, "memory that went may come again");
     }
 
     #[test]

@@ -563,6 +563,25 @@ fn fork_is_estimated_by_what_entries_cost() {
     }
 }
 
+#[test]
+fn fork_that_ends_a_pass_is_estimated_too() {
+    let _turn = in_turn();
+    let cost = ForkCost {
+        process: Duration::from_secs(1),
+        base_page: Duration::ZERO,
+        huge_page: Duration::ZERO,
+    };
+    let Some(mut tender) = tender(settings().fork_cost(cost)) else { return };
+    let _child = Forked::new();
+    assert_eq!(pass(&mut tender).hindrance, Some(Hindrance::Child { count: 1 }));
+    let (stop, mut told) = (AtomicBool::new(false), None);
+    tender.run(&stop, &mut |status| {
+        told = told.or(Some(status.last_fork));
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(told, Some(Some(ForkTime::Estimated(cost.process))));
+}
+
 /// A real server, whose save takes a second.
 struct Redis {
     _server: Other,
