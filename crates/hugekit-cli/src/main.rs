@@ -72,6 +72,9 @@ enum Command {
     Restore(restore::RestoreCommand),
     Completions(shell::Completions),
     Man(shell::Man),
+    // The list of commands fits a terminal without it; `docs/` names it where it is of use.
+    #[command(hide = true)]
+    Systemd(shell::Systemd),
 }
 
 fn main() -> ExitCode {
@@ -136,6 +139,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             completions.run(Cli::command()).map(|()| ExitCode::SUCCESS)
         }
         Command::Man(man) => man.run(Cli::command()).map(|()| ExitCode::SUCCESS),
+        Command::Systemd(systemd) => systemd.run().map(|()| ExitCode::SUCCESS),
     }
 }
 
@@ -174,6 +178,8 @@ mod tests {
         assert!(lines.iter().all(|line| line.chars().count() <= text::COLUMNS), "{help}");
         let commands = lines.iter().filter(|line| line.starts_with("  ")).count();
         // And `help`. A command with two lines would be counted twice.
-        assert_eq!(commands, Cli::command().get_subcommands().count() + 1, "{help}");
+        let command = Cli::command();
+        let shown = command.get_subcommands().filter(|command| !command.is_hide_set()).count();
+        assert_eq!(commands, shown + 1, "{help}");
     }
 }

@@ -1,11 +1,11 @@
-//! `hugekit completions` and `hugekit man`: completions and manual pages, made of the definitions
-//! that parse the arguments.
+//! `hugekit completions`, `hugekit man` and `hugekit systemd`: completions and manual pages, made of the definitions
+//! that parse the arguments, and the units of services.
 
 use std::fs;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use clap::{Args, Command};
+use clap::{Args, Command, ValueEnum};
 use clap_complete::Shell;
 
 use crate::text::write_out;
@@ -42,5 +42,35 @@ impl Man {
             .with_context(|| format!("cannot make {}", self.dir.display()))?;
         clap_mangen::generate_to(command, &self.dir)
             .with_context(|| format!("cannot write to {}", self.dir.display()))
+    }
+}
+
+/// Print the systemd unit of a service.
+#[derive(Debug, Args)]
+#[command(after_help = "Example: hugekit systemd tend > hugekit-tend.service")]
+pub(crate) struct Systemd {
+    /// The service
+    #[arg(value_enum)]
+    service: Service,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Service {
+    Broker,
+    /// For the file hugekit-pager@.service
+    Pager,
+    Tend,
+}
+
+impl Systemd {
+    /// The unit starts this program.
+    pub(crate) fn run(&self) -> anyhow::Result<()> {
+        let unit = match self.service {
+            Service::Broker => include_str!("../systemd/hugekit-broker.service"),
+            Service::Pager => include_str!("../systemd/hugekit-pager@.service"),
+            Service::Tend => include_str!("../systemd/hugekit-tend.service"),
+        };
+        let program = std::env::current_exe().context("cannot find this program")?;
+        Ok(write_out(&unit.replace("/usr/local/bin/hugekit", &program.display().to_string()))?)
     }
 }

@@ -151,6 +151,15 @@ fn a_disk_that_is_full_leaves_the_page_there_was_and_nothing_beside_it() {
 }
 
 #[test]
+fn units_of_services_start_this_program() {
+    let program = assert_cmd::cargo::cargo_bin!("hugekit").display().to_string();
+    for service in ["broker", "pager", "tend"] {
+        let unit = hugekit().args(["systemd", service]).assert().success();
+        unit.stdout(contains(format!("ExecStart={program} {service} ")));
+    }
+}
+
+#[test]
 fn shells_and_manuals_know_every_subcommand() {
     for shell in ["bash", "zsh", "fish"] {
         let script = hugekit().args(["completions", shell]).assert().success();

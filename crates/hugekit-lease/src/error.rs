@@ -45,8 +45,8 @@ pub enum LeaseError {
     Refused(Refusal),
     /// The broker did not answer in time: it is stopped, or it hangs.
     #[error(
-        "the broker at {} has not answered for {within:?}{}",
-        socket.display(), Remedy(Some(SEE_PROCESS))
+        "the broker at {} has not answered for {:.0}s{}",
+        socket.display(), within.as_secs_f64(), Remedy(Some(SEE_PROCESS))
     )]
     NoAnswer {
         /// The socket.
@@ -149,7 +149,8 @@ const OF_ROOT: &str = "/run/hugekit/broker.sock";
 
 /// The command that starts a broker for the request.
 fn start(socket: &Path, unit: Option<u64>) -> String {
-    let unit = unit.map_or_else(String::new, |bytes| format!(" --unit {}", option(bytes)));
+    let unit = unit
+        .map_or_else(|| " [--unit SIZE]".to_owned(), |bytes| format!(" --unit {}", option(bytes)));
     let at = match socket == Path::new(OF_ROOT) {
         true => String::new(),
         false => format!(" --socket {}", socket.display()),
@@ -247,6 +248,6 @@ mod tests {
         };
         assert_eq!(remedy(OF_ROOT, Some(4 << 30)), "start one: hugekit broker --unit 4GiB");
         assert_eq!(remedy("/a", Some(5)), "start one: hugekit broker --unit 5 --socket /a");
-        assert_eq!(remedy(OF_ROOT, None), "start one: hugekit broker");
+        assert_eq!(remedy(OF_ROOT, None), "start one: hugekit broker [--unit SIZE]");
     }
 }

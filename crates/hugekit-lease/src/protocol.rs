@@ -439,6 +439,9 @@ impl Refusal {
             Self::WrongSize { unit, .. } => {
                 format!("ask for {}, or start a broker with another --unit", size(unit))
             }
+            Self::OverQuota { used: 0, asked, .. } => {
+                format!("raise --quota of the broker to {} or more", size(asked))
+            }
             Self::OverQuota { .. } => {
                 "end programs that have leases, or raise --quota of the broker".to_owned()
             }

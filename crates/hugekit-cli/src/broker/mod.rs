@@ -5,13 +5,14 @@ mod status;
 
 use std::path::PathBuf;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use hugekit::pool::Backing;
 use hugekit_broker::{
     Broker, BrokerError, Charge, Config, Fill, FillCommand, Limits, LoadOrder, Quotas, fill, load,
 };
 use hugekit_lease::MemoryFile;
+use hugekit_machine::{Node, Root, Topology};
 use hugekit_record::size::Size;
 
 use crate::log;
@@ -171,11 +172,23 @@ impl BrokerCommand {
         broker.run().map_err(explained)
     }
 
+    fn check_node(&self) -> anyhow::Result<()> {
+        let Some(node) = self.node else { return Ok(()) };
+        let nodes = Topology::read(&Root::default())?.nodes;
+        ensure!(
+            nodes.iter().any(|one| one.id == node),
+            "this machine has no node {node}; its nodes are {}",
+            listed(&nodes)
+        );
+        Ok(())
+    }
+
     fn config(&self) -> anyhow::Result<Config> {
         if let Some(Size(0)) = self.unit {
             let made = MemoryFile::create("lease", 0, self.backing.into());
             made.map_err(BrokerError::Unit).map_err(explained)?;
         }
+        self.check_node()?;
         let unit = self.unit.map_or(0, |Size(unit)| unit);
         let ready = if unit == 0 { 0 } else { self.ready.unwrap_or(1) };
         let quotas = Quotas {
@@ -198,6 +211,11 @@ impl BrokerCommand {
             },
         })
     }
+}
+
+/// The nodes by their numbers, as `0, 1`.
+fn listed(nodes: &[Node]) -> String {
+    nodes.iter().map(|node| node.id.to_string()).collect::<Vec<_>>().join(", ")
 }
 
 /// The users that get no lease because their quota is less than one unit. A quota of 0 is meant to give none.

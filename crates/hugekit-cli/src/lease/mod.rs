@@ -150,7 +150,10 @@ fn print_if_it_waits(wait: Duration) -> mpsc::Sender<()> {
     let (asked, answered) = mpsc::channel();
     thread::spawn(move || {
         if answered.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
-            say(&format!("the broker has sent no unit yet: waiting for at most {wait:?}"));
+            say(&match wait {
+                Duration::ZERO => "the broker has not answered yet".to_owned(),
+                _ => format!("the broker has sent no unit yet: waiting for at most {wait:?}"),
+            });
         }
     });
     asked

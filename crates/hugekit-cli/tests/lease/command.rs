@@ -239,6 +239,8 @@ fn configurations(_: Backing) {
     assert!(start(&["--unit", "1MiB", "--charge", "me"]).contains("control group"));
     let none = ["--unit", "1MiB", "--backing", "base", "--charge", "/nonexistent"];
     assert!(start(&none).contains("/nonexistent"));
+    let none = ["--unit", "1MiB", "--backing", "base", "--node", "1023"];
+    assert!(start(&none).contains("no node 1023; its nodes are 0"));
     std::fs::write(socket(folder.path()), "a file of another program").unwrap();
     assert!(start(&["--unit", "1MiB", "--backing", "base"]).contains("cannot listen"));
     assert!(socket(folder.path()).exists());

@@ -13,10 +13,7 @@ use hugekit_machine::{Root, hugepages};
 use super::daemon::{Daemon, PATIENCE, program, socket, start};
 use super::{Check, UNIT};
 
-pub(crate) const CHECKS: &[Check] = &[
-    ("memory_comes_from_the_node_that_was_said", node),
-    ("a_node_that_is_not_there_is_refused", no_node),
-];
+pub(crate) const CHECKS: &[Check] = &[("memory_comes_from_the_node_that_was_said", node)];
 
 pub(crate) const CHECKS_OF_ONE: &[Check] = &[
     ("what_starts_the_broker_is_told_when_it_listens_and_when_it_ends", notices),
@@ -49,17 +46,6 @@ fn node(backing: Backing) {
     let region = pool.region(UNIT).unwrap();
     region.populate(0..UNIT).unwrap();
     assert_eq!(nodes_of(region.as_ptr().addr()), [format!("N{last}")]);
-}
-
-fn no_node(backing: Backing) {
-    let daemon = Daemon::listening(backing, 0, &["--node", "63"]);
-    match daemon.ask(PATIENCE) {
-        Err(LeaseError::Refused(Refusal::NotPopulated { errno, signal: 0 })) => {
-            assert_eq!(errno, libc::EINVAL as u64);
-        }
-        other => panic!("{other:?}"),
-    }
-    assert!(daemon.until(|_| true).failures > 0);
 }
 
 /// As systemd with `Type=notify`.
