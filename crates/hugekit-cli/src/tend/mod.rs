@@ -71,7 +71,7 @@ pub(crate) struct Tend {
     #[arg(long, value_name = "NAME", group = "which", value_parser = name)]
     name: Vec<OsString>,
     /// Tend the processes of this control group (a folder below /sys/fs/cgroup), also those that
-    /// start later. The group may be made later, too.
+    /// start later. Without `--once`, the group may be made later, too.
     #[arg(long, value_name = "DIR", group = "which")]
     cgroup: Vec<PathBuf>,
     /// Start this program, tend it, and exit with its status.
@@ -147,7 +147,12 @@ impl Tend {
                 tend.tend(builder, cost, None, stop)
             }
         };
+        let mut code = ExitCode::SUCCESS;
         if let Some(number) = watch::until_signal(signals, work)? {
+            if self.once {
+                // The pass did not end within the grace, or its end is not known.
+                code = ExitCode::FAILURE;
+            }
             let (json, name) = (self.json, signal_name(number).unwrap_or("a signal"));
             watch::briefly(move || match (json, format!("stopped by {name}")) {
                 // Standard output has only reports then.
@@ -155,7 +160,7 @@ impl Tend {
                 (false, line) => tell(&News::new(&line, Vec::new())),
             });
         }
-        Ok(ExitCode::SUCCESS)
+        Ok(code)
     }
 
     /// Until all processes are gone.
