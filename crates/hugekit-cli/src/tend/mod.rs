@@ -2,6 +2,8 @@
 
 mod event;
 mod news;
+mod once;
+mod output;
 mod program;
 mod session;
 mod signals;
@@ -18,16 +20,17 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::ArgGroup;
-use hugekit::{HUGE_PAGE_BYTES, error_chain};
+use hugekit::HUGE_PAGE_BYTES;
 use hugekit_record::size::Size;
 use hugekit_tend::{Builder, ForkCost, Tender};
-use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::low_level::signal_name;
 
 use self::event::Event;
 use self::news::News;
+use self::output::Form;
 use self::session::Session;
 use self::signals::Signals;
 pub(crate) use self::stamp::say;
@@ -46,7 +49,11 @@ use crate::{pid, text};
 ///
 /// Prints a line when the tending of a process begins, when a pass changes something, when a child
 /// comes or goes, and when the process ends. In a file or a pipe, each line begins with the time in
-/// UTC, unless systemd's journal reads it.
+/// UTC, unless systemd's journal reads it. A line that cannot be written, for example because the
+/// disk is full, is lost, and the tending goes on.
+///
+/// SIGTERM, SIGINT and SIGHUP end the tending; it has no configuration to read again. Under
+/// `nohup`, SIGHUP does nothing.
 ///
 /// A COMMAND runs as under a small init, so `hugekit tend -- COMMAND` can be a container's entry
 /// point: signals are passed on to it, orphans are reaped, and the exit status is the command's, or
@@ -64,22 +71,23 @@ pub(crate) struct Tend {
     #[arg(long, value_name = "NAME", group = "which", value_parser = name)]
     name: Vec<OsString>,
     /// Tend the processes of this control group (a folder below /sys/fs/cgroup), also those that
-    /// start later. The group may be made later, too.
+    /// start later. Without `--once`, the group may be made later, too.
     #[arg(long, value_name = "DIR", group = "which")]
     cgroup: Vec<PathBuf>,
     /// Start this program, tend it, and exit with its status.
     #[arg(last = true, value_name = "COMMAND", group = "which")]
     command: Vec<OsString>,
-    /// Make one pass and exit. It is an error if there is no process to tend.
+    /// Make one pass and exit. The exit status is 1 if there is no process to tend, a PID cannot be
+    /// tended, or the pass ended early, for example because a save began: run it again later.
     #[arg(long, conflicts_with = "command")]
     once: bool,
     /// Collapse a 2 MiB range only if at least this percentage of it is populated. Holes are filled
     /// with zeroes.
-    #[arg(long, value_name = "PERCENT", default_value_t = 90, value_parser = clap::value_parser!(u8).range(1..=100))]
+    #[arg(long, value_name = "PERCENT", default_value_t = 90, value_parser = percent)]
     density: u8,
     /// The most CPU time to use, in percent of one CPU. While a process waits longer for CPUs
     /// because of the tender, it is 5 at most.
-    #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u8).range(1..=100))]
+    #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = percent)]
     cpu: u8,
     /// The most memory to collapse per second, at least 2MiB.
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = rate)]
@@ -100,6 +108,11 @@ fn name(text: &str) -> Result<OsString, &'static str> {
     if text.is_empty() { Err("a process's name is wanted") } else { Ok(text.into()) }
 }
 
+fn percent(text: &str) -> Result<u8, &'static str> {
+    let percent = text.parse().ok().filter(|percent| (1..=100).contains(percent));
+    percent.ok_or("write a whole number from 1 to 100, without a sign: 50 is 50 %")
+}
+
 fn rate(text: &str) -> Result<Size, String> {
     match text.parse::<Size>() {
         Ok(Size(bytes)) if bytes < HUGE_PAGE_BYTES => {
@@ -111,7 +124,7 @@ fn rate(text: &str) -> Result<Size, String> {
 
 impl Tend {
     pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
-        self.wanted(None).check()?;
+        self.wanted(None).check(self.once)?;
         let tend = self.clone();
         if !self.command.is_empty() {
             // Before the program is started: it waits for children by itself.
@@ -134,7 +147,20 @@ impl Tend {
                 tend.tend(builder, cost, None, stop)
             }
         };
-        watch::until_signal(signals, work).map(|()| ExitCode::SUCCESS)
+        let mut code = ExitCode::SUCCESS;
+        if let Some(number) = watch::until_signal(signals, work)? {
+            if self.once {
+                // The pass did not end within the grace, or its end is not known.
+                code = ExitCode::FAILURE;
+            }
+            let (json, name) = (self.json, signal_name(number).unwrap_or("a signal"));
+            watch::briefly(move || match (json, format!("stopped by {name}")) {
+                // Standard output has only reports then.
+                (true, line) => say(&line),
+                (false, line) => tell(&News::new(&line, Vec::new())),
+            });
+        }
+        Ok(code)
     }
 
     /// Until all processes are gone.
@@ -147,10 +173,15 @@ impl Tend {
     ) -> anyhow::Result<()> {
         let mut session = Session::new(builder.build()?, self.wanted(started))?;
         let mut telling = Telling::new(cost);
-        session.run(stop, &mut |event| match (self.json, event) {
-            (true, Event::Observed(status)) => print_json(status),
-            (true, _) => Ok(()),
-            (false, event) => telling.of(event).map_or(Ok(()), |news| print_text(&news)),
+        session.run(stop, &mut |event| {
+            match (self.json, event) {
+                (true, Event::Observed(status)) => {
+                    output::line(&serde_json::to_string(status)?, Form::Json);
+                }
+                (true, _) => {}
+                (false, event) => telling.of(event).iter().for_each(tell),
+            }
+            Ok(())
         })
     }
 
@@ -160,29 +191,15 @@ impl Tend {
         cost: Option<ForkCost>,
         stop: &AtomicBool,
     ) -> anyhow::Result<()> {
-        let (mut tender, wanted) = (builder.build()?, self.wanted(None));
-        for &pid in &wanted.pids {
-            tender.add(pid)?;
-            wanted.check_parent(pid)?;
-        }
-        let found = wanted::find_processes(&wanted.names, &wanted.groups);
-        if found.is_empty() && wanted.pids.is_empty() {
-            bail!("no process to tend: {}", wanted.unmatched());
-        }
-        for error in found.into_iter().filter_map(|pid| tender.add(pid).err()) {
-            say(&format!("note: {:#}", error_chain(&error)));
-        }
-        if tender.is_empty() {
-            bail!("none of the processes can be tended");
-        }
-        for report in tender.pass(stop)? {
-            if self.json {
-                print_json(&report)?;
+        once::pass(builder.build()?, &self.wanted(None), stop, &mut |report| {
+            let line = if self.json {
+                serde_json::to_string(report)?
             } else {
-                print_text(&words::of_pass(&report, cost))?;
-            }
-        }
-        Ok(())
+                text_of(&words::of_pass(report, cost))
+            };
+            // The reports are all that there is of it: it is an error if they cannot be written.
+            text::write_out(&format!("{line}\n")).context("cannot write to standard output")
+        })
     }
 
     fn wanted(&self, started: Option<i32>) -> Wanted {
@@ -208,21 +225,16 @@ impl Tend {
     }
 }
 
-fn print_json(data: &impl Serialize) -> anyhow::Result<()> {
-    print(&serde_json::to_string(data)?)
+fn tell(news: &News) {
+    output::line(&text_of(news), Form::Text);
 }
 
 /// A terminal has columns. Elsewhere, an event is a line.
-fn print_text(news: &News) -> anyhow::Result<()> {
+fn text_of(news: &News) -> String {
     let out = io::stdout();
     if out.is_terminal() {
-        print(&news.in_columns())
+        news.in_columns()
     } else {
-        print(&format!("{}{}", stamp::of(&out), news.in_a_line()))
+        format!("{}{}", stamp::of(&out), news.in_a_line())
     }
-}
-
-/// A reader that closes standard output is no error.
-fn print(text: &str) -> anyhow::Result<()> {
-    text::write_out(&format!("{text}\n")).context("cannot write to standard output")
 }

@@ -10,7 +10,7 @@ use hugekit_tend::{TendError, Tender};
 use super::event::Event;
 use super::stamp;
 use super::teller::Teller;
-use super::wanted::Wanted;
+use super::wanted::{self, Wanted};
 
 /// How often processes are looked for that are not tended yet.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
@@ -110,13 +110,19 @@ impl Session {
         let before = std::mem::take(&mut self.unanswered);
         for pid in wanted {
             match self.tender.try_add(pid) {
-                Some(Ok(()) | Err(TendError::Gone { .. } | TendError::Thread { .. })) => {}
-                Some(Err(error)) => {
-                    let is_taken = matches!(error, TendError::Taken { .. });
-                    self.taken += usize::from(is_taken);
-                    let waits = if is_taken { ": waiting for its end" } else { "" };
-                    self.say_once(pid, &format!("{:#}{waits}", error_chain(&error)));
+                Some(Ok(())) => {}
+                // The root of the control groups has all threads of the kernel.
+                Some(Err(
+                    TendError::Gone { .. } | TendError::Thread { .. } | TendError::Kernel { .. },
+                )) => {}
+                Some(Err(error @ TendError::Taken { .. })) => {
+                    self.taken += 1;
+                    let other = wanted::tender_of(&error);
+                    let other = other.map(|other| format!(" (process {other})"));
+                    let other = other.unwrap_or_default();
+                    self.say_once(pid, &format!("{error}{other}: waiting for its end"));
                 }
+                Some(Err(error)) => self.say_once(pid, &format!("{:#}", error_chain(&error))),
                 None => {
                     self.unanswered.insert(pid);
                     if before.contains(&pid) {

@@ -20,6 +20,8 @@ pub(super) struct Telling {
 struct Pass {
     last: PassReport,
     hindrance: Option<Discriminant<Hindrance>>,
+    /// The reasons of memory on small pages, as they were printed last.
+    left_out: Vec<String>,
 }
 
 impl Telling {
@@ -42,13 +44,18 @@ impl Telling {
     fn of_status(&mut self, status: &Status) -> Option<News> {
         let Some(last) = &status.last else { return Some(words::of_forks(status)) };
         let hindrance = last.hindrance.as_ref().map(discriminant);
-        let now = Pass { last: last.clone(), hindrance };
-        match self.passes.insert(status.pid, now) {
-            Some(before) if before.last == *last => Some(words::of_forks(status)),
-            Some(before) if last.collapsed == 0 && before.hindrance == hindrance => None,
-            Some(_) => Some(words::of_later_pass(status, last, self.cost)),
-            None => Some(words::of_first_pass(status, last, self.cost)),
+        let left_out = words::left_out(last);
+        let now = Pass { last: last.clone(), hindrance, left_out };
+        let Some(before) = self.passes.insert(status.pid, now) else {
+            return Some(words::of_first_pass(status, last, self.cost));
+        };
+        let is_same = before.last == *last;
+        if is_same || last.collapsed == 0 && before.hindrance == hindrance {
+            // The reasons of this pass are not printed.
+            self.passes.entry(status.pid).and_modify(|now| now.left_out = before.left_out);
+            return is_same.then(|| words::of_forks(status));
         }
+        Some(words::of_later_pass(status, last, self.cost, &before.left_out))
     }
 }
 
@@ -77,6 +84,22 @@ mod tests {
         assert_eq!(tells(&status(0, Some(Hindrance::Child { count: 2 }), 5)), None);
         assert!(tells(&status(0, Some(Hindrance::Stuck), 6)).is_some());
         assert!(tells(&status(0, None, 7)).is_some());
+    }
+
+    #[test]
+    fn memory_that_is_left_out_is_told_again_when_it_differs_from_what_was_printed() {
+        let mut telling = Telling::new(None);
+        let mut tells = |collapsed, millis, sparse| {
+            let mut status = status(collapsed, None, millis);
+            status.last.as_mut().unwrap().sparse = sparse;
+            telling.of_status(&status).map(|news| news.in_a_line())
+        };
+        let has_holes = |text: Option<String>| text.unwrap().contains("too many holes");
+        assert!(has_holes(tells(3, 1, 1 << 21)), "the first");
+        assert!(!has_holes(tells(3, 2, 1 << 21)), "the same");
+        assert!(has_holes(tells(3, 3, 1 << 22)), "more");
+        assert_eq!(tells(0, 4, 1 << 23), None);
+        assert!(has_holes(tells(3, 5, 1 << 23)), "the pass before was not printed");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf, absolute};
 
-use hugekit_tend::forked_from;
+use hugekit_tend::{TendError, forked_from};
 use rustix::fs::statfs;
 
 use crate::usage::Remedied;
@@ -31,17 +31,18 @@ impl Wanted {
     /// service has a control group while it runs.
     ///
     /// # Errors
-    /// A group is no folder of control groups, and cannot become one.
-    pub(super) fn check(&self) -> anyhow::Result<()> {
-        match self.groups.iter().find(|group| !may_be_a_group(group)) {
-            None => Ok(()),
-            Some(group) => Err(Remedied {
-                message: format!("no such control group: {}", group.display()),
-                remedy: "write a folder below /sys/fs/cgroup (the service may start later)"
-                    .to_owned(),
+    /// A group is no folder of control groups, and cannot become one. With `once`, it is none now.
+    pub(super) fn check(&self, once: bool) -> anyhow::Result<()> {
+        for group in &self.groups {
+            if let Some(wrong) = Wrong::of(group, once) {
+                return Err(Remedied {
+                    message: format!("no such control group: {}{}", group.display(), wrong.why()),
+                    remedy: wrong.remedy(once, &std::fs::read_to_string("/proc/mounts")?),
+                }
+                .into());
             }
-            .into()),
         }
+        Ok(())
     }
 
     /// # Errors
@@ -86,16 +87,121 @@ pub(super) fn find_processes(names: &[OsString], groups: &[PathBuf]) -> Vec<i32>
     of_groups.chain(hugekit_tend::named(names)).collect()
 }
 
-/// Whether it is a folder of control groups, or may be made in one.
-fn may_be_a_group(path: &Path) -> bool {
-    let Ok(path) = absolute(path) else { return false };
-    let existing = path.ancestors().find(|folder| folder.exists());
-    existing.is_some_and(|folder| {
-        folder.is_dir() && statfs(folder).is_ok_and(|of| OF_GROUPS.contains(&(of.f_type as u32)))
+/// Why a path cannot be tended as a control group.
+#[derive(Debug, PartialEq)]
+enum Wrong {
+    /// There is no such folder, where there could be one.
+    Missing,
+    NoFolder,
+    /// This folder lies in another file system.
+    Elsewhere(PathBuf),
+}
+
+impl Wrong {
+    /// Nothing of a folder of control groups. One that may be made in one is only missing `once`.
+    fn of(path: &Path, once: bool) -> Option<Self> {
+        let path = absolute(path).unwrap_or_else(|_| path.to_owned());
+        let existing = path.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
+        let is_of_groups = statfs(existing).is_ok_and(|of| OF_GROUPS.contains(&(of.f_type as u32)));
+        if !is_of_groups {
+            Some(Self::Elsewhere(existing.to_owned()))
+        } else if !existing.is_dir() {
+            Some(Self::NoFolder)
+        } else {
+            (once && existing != path).then_some(Self::Missing)
+        }
+    }
+
+    fn why(&self) -> String {
+        match self {
+            Self::Missing => String::new(),
+            Self::NoFolder => ": it is no folder".to_owned(),
+            Self::Elsewhere(folder) => {
+                format!(": {} is in no file system of control groups", folder.display())
+            }
+        }
+    }
+
+    fn remedy(&self, once: bool, mounts: &str) -> String {
+        let later = if once { "" } else { " (the service may start later)" };
+        match (self, mount_of_groups(mounts)) {
+            (Self::Missing, _) => "correct the name, or start its service first: --once does not \
+                wait (`systemctl show -p ControlGroup SERVICE` prints the name)"
+                .to_owned(),
+            (_, Some(mount)) => {
+                format!("write a folder below {mount}, where control groups are mounted{later}")
+            }
+            (_, None) => "no control groups are mounted: write --name or a PID".to_owned(),
+        }
+    }
+}
+
+/// Where control groups are mounted: version 2 if it is there.
+fn mount_of_groups(mounts: &str) -> Option<&str> {
+    let of = |kind: &str| {
+        let mut mounts = mounts.lines().map(|line| line.split(' ').skip(1));
+        mounts.find_map(|mut fields| {
+            let mount = fields.next()?;
+            (fields.next()? == kind).then_some(mount)
+        })
+    };
+    of("cgroup2").or_else(|| of("cgroup"))
+}
+
+/// The process that has the lock by which a second tender notices the first, if the kernel shows it here.
+pub(super) fn tender_of(error: &TendError) -> Option<u32> {
+    let TendError::Taken { pid } = *error else { return None };
+    let pages = rustix::fs::stat(format!("/proc/{pid}/pagemap")).ok()?;
+    let (major, minor) = (rustix::fs::major(pages.st_dev), rustix::fs::minor(pages.st_dev));
+    let file = format!("{major:02x}:{minor:02x}:{}", pages.st_ino);
+    holder(&std::fs::read_to_string("/proc/locks").ok()?, &file)
+}
+
+/// In lines such as `3: FLOCK  ADVISORY  WRITE 4711 00:16:12345 0 EOF`. 0 is a process of another PID namespace.
+fn holder(locks: &str, file: &str) -> Option<u32> {
+    locks.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let at = fields.iter().position(|field| *field == "FLOCK")?;
+        // A line of a process that waits has an arrow before the kind.
+        let is_held = !fields[..at].contains(&"->") && *fields.get(at + 4)? == file;
+        fields.get(at + 3).filter(|_| is_held)?.parse().ok().filter(|&pid| pid != 0)
     })
 }
 
 fn processes(group: &Path) -> std::io::Result<Vec<i32>> {
     let listed = std::fs::read_to_string(group.join("cgroup.procs"))?;
     Ok(listed.lines().filter_map(|pid| pid.parse().ok()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HYBRID: &str = "cgroup /sys/fs/cgroup/pids cgroup rw 0 0\n\
+        cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
+
+    #[test]
+    fn remedy_names_the_place_where_groups_are_mounted() {
+        let elsewhere = Wrong::Elsewhere("/tmp".into());
+        let remedy = elsewhere.remedy(false, HYBRID);
+        assert!(remedy.starts_with("write a folder below /sys/fs/cgroup/unified, "), "{remedy}");
+        assert!(remedy.ends_with("(the service may start later)"), "{remedy}");
+        assert!(!elsewhere.remedy(true, HYBRID).contains("later"), "--once does not wait");
+        let without = elsewhere.remedy(false, "proc /proc proc rw 0 0\n");
+        assert!(without.contains("write --name or a PID"), "{without}");
+        let old = elsewhere.remedy(true, &HYBRID.replace("cgroup2 rw", "tmpfs rw"));
+        assert!(old.contains("below /sys/fs/cgroup/pids, "), "{old}");
+    }
+
+    #[test]
+    fn lock_of_the_page_map_names_the_tender() {
+        let locks = "1: POSIX  ADVISORY  WRITE 7 00:16:12 0 0\n\
+            2: FLOCK  ADVISORY  WRITE 8 00:16:13 0 EOF\n\
+            3: FLOCK  ADVISORY  WRITE 9 00:16:12 0 EOF\n\
+            3: -> FLOCK  ADVISORY  WRITE 10 00:16:14 0 EOF\n\
+            4: FLOCK  ADVISORY  WRITE 0 00:16:15 0 EOF\n";
+        assert_eq!(holder(locks, "00:16:12"), Some(9));
+        assert_eq!(holder(locks, "00:16:14"), None, "it waits");
+        assert_eq!(holder(locks, "00:16:15"), None, "of another namespace");
+    }
 }

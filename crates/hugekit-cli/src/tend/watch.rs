@@ -15,6 +15,9 @@ use super::signals::{Signal, Signals};
 /// After a signal the work has so long to end. Then the process ends without it.
 const GRACE: Duration = Duration::from_millis(700);
 
+/// The last line may take so long.
+const LAST: Duration = Duration::from_millis(200);
+
 /// What the first thread waits for.
 pub(super) enum Event {
     Signal(Signal),
@@ -43,18 +46,18 @@ pub(super) fn start(
     Ok(events)
 }
 
-/// Works until that is done, or a signal came.
+/// Works until that is done, or a signal came: its number.
 pub(super) fn until_signal(
     signals: Signals,
     work: impl FnOnce(&AtomicBool) -> anyhow::Result<()> + Send + 'static,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Option<i32>> {
     let stop = Arc::new(AtomicBool::new(false));
     let events = start(signals, &stop, work)?;
     match events.recv()? {
-        Event::Ended(ended) => ended,
-        Event::Signal(_) => {
+        Event::Ended(ended) => ended.map(|()| None),
+        Event::Signal(signal) => {
             stop.store(true, Ordering::Relaxed);
-            end(&events)
+            end(&events).map(|()| Some(signal.number))
         }
     }
 }
@@ -67,5 +70,17 @@ fn end(events: &Receiver<Event>) -> anyhow::Result<()> {
             Ok(Event::Signal(_)) => {}
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Ok(()),
         }
+    }
+}
+
+/// Has a thread do this, and waits for it, but not long: whoever should read its output may not.
+pub(super) fn briefly(last: impl FnOnce() + Send + 'static) {
+    let (tell, done) = channel();
+    let run = move || {
+        last();
+        tell.send(())
+    };
+    if Builder::new().name("last".into()).spawn(run).is_ok() {
+        let _ = done.recv_timeout(LAST);
     }
 }

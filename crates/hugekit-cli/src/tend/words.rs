@@ -32,10 +32,15 @@ pub(super) fn of_first_pass(status: &Status, pass: &PassReport, cost: Option<For
     News::new(&headline_of(status, pass), entries(pass, cost, WHILE_TENDED))
 }
 
-/// After a later one. The memory that is left out has been told, but not all that the kernel refuses.
-pub(super) fn of_later_pass(status: &Status, pass: &PassReport, cost: Option<ForkCost>) -> News {
+/// After a later one. The memory that is left out is told if it differs from `told`, or if the kernel refused a part.
+pub(super) fn of_later_pass(
+    status: &Status,
+    pass: &PassReport,
+    cost: Option<ForkCost>,
+    told: &[String],
+) -> News {
     let mut entries = entries(pass, cost, WHILE_TENDED);
-    if pass.refused.is_empty() {
+    if pass.refused.is_empty() && left_out(pass) == told {
         entries.retain(|&(name, _)| name != LEFT_OUT);
     }
     News::new(&headline_of(status, pass), entries)
@@ -120,7 +125,7 @@ fn millis(duration: Duration) -> String {
 }
 
 /// Memory on small pages, each with its reason.
-fn left_out(pass: &PassReport) -> Vec<String> {
+pub(super) fn left_out(pass: &PassReport) -> Vec<String> {
     let holes = match pass.is_limit_unknown {
         true => "with holes: not filled, because the group's memory limit cannot be read",
         false => "with too many holes (--density)",
@@ -230,10 +235,10 @@ mod tests {
         }
         let forks = "1000 forks seen, the last in 1234.0 ms, as the server reports";
         assert!(joined(&of_forks(&status)).contains(forks));
-        assert!(!joined(&of_later_pass(&status, &last, None)).contains("(MADV_NOHUGEPAGE)"));
+        let told = left_out(&last);
+        let later = |last: &PassReport| joined(&of_later_pass(&status, last, None, &told));
+        assert!(!later(&last).contains("(MADV_NOHUGEPAGE)"));
         last.refused = vec![(Refusal::NoHugePage, 1)];
-        assert!(
-            joined(&of_later_pass(&status, &last, None)).contains("1 range: no huge page is free")
-        );
+        assert!(later(&last).contains("1 range: no huge page is free"));
     }
 }

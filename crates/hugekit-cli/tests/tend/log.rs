@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::os::linux::fs::MetadataExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::running::{Running, is_refused, wait_until};
 
@@ -34,6 +34,57 @@ fn tended_process_has_a_line_for_its_begin_each_pass_and_its_end() {
         assert!(has_time(&line), "{line}");
     }
     assert_eq!(tending.ended().code(), Some(0));
+}
+
+#[test]
+fn signal_that_ends_the_tending_is_the_last_line() {
+    let sleeping = Running::sleeping();
+    for (number, name) in
+        [(libc::SIGTERM, "SIGTERM"), (libc::SIGINT, "SIGINT"), (libc::SIGHUP, "SIGHUP")]
+    {
+        let mut tending = Running::tending(&[&sleeping.pid()]);
+        let lines = tending.lines();
+        if lines.next_line().is_none() {
+            assert!(is_refused(&tending.said_on_stderr()));
+            return;
+        }
+        tending.signal(number);
+        let last = lines.until("stopped by");
+        assert!(last.ends_with(&format!("Z stopped by {name}")) && has_time(&last), "{last}");
+        assert_eq!(lines.next_line(), None);
+        assert_eq!(tending.ended().code(), Some(0));
+    }
+    let mut tending = Running::tending(&["--json", &sleeping.pid()]);
+    let lines = tending.lines();
+    lines.next_line();
+    tending.signal(libc::SIGTERM);
+    assert!(tending.said_on_stderr().ends_with("Z stopped by SIGTERM"));
+    while let Some(line) = lines.next_line() {
+        assert!(line.starts_with('{'), "{line}");
+    }
+}
+
+#[test]
+fn full_disk_of_the_log_does_not_end_the_tending() {
+    let sleeping = Running::sleeping();
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("hugekit"));
+    command.args(["tend", &sleeping.pid()]).stdout(full).stderr(Stdio::piped());
+    let mut tending = Running::of(&mut command);
+    let note = tending.said_on_stderr();
+    if is_refused(&note) {
+        return;
+    }
+    assert!(note.contains("note: a line of the log is lost"), "{note}");
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    assert!(tending.0.try_wait().unwrap().is_none(), "it goes on");
+    tending.signal(libc::SIGTERM);
+    assert_eq!(tending.ended().code(), Some(0));
+    // A single pass has nothing but its report.
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("hugekit"));
+    command.args(["tend", "--once", &sleeping.pid()]).stdout(full).stderr(Stdio::null());
+    assert_eq!(Running::of(&mut command).ended().code(), Some(1));
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod fuse;
 mod hostile;
 mod log;
+mod page;
 mod passes;
 mod program;
 mod running;

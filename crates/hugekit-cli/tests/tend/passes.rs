@@ -23,7 +23,23 @@ fn one_pass_as_json_has_the_processs_memory() {
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["pid"].to_string(), sleeping.pid());
     assert!(report["after"]["all"].as_u64().unwrap() > 0, "{report}");
-    assert!(output.status.success(), "{said}");
+    assert_eq!(output.status.success(), report["hindrance"].is_null(), "{report} {said}");
+}
+
+#[test]
+fn one_pass_tends_the_others_when_a_process_is_gone() {
+    let (sleeping, mut ended) = (Running::sleeping(), Command::new("true").spawn().unwrap());
+    ended.wait().unwrap();
+    let (pid, gone) = (sleeping.pid(), ended.id().to_string());
+    let output = cargo_bin_cmd!("hugekit").args(["tend", "--once", &pid, &gone]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains(&format!("note: process {gone} is gone")) || is_refused(&said), "{said}");
+    if !is_refused(&said) {
+        let report = String::from_utf8(output.stdout).unwrap();
+        assert!(report.contains(&format!("{pid}: ")), "{report}");
+        assert!(said.contains("not tended: 1") || said.contains("ended early"), "{said}");
+    }
 }
 
 #[test]
@@ -66,6 +82,8 @@ fn process_that_is_gone_or_not_named_is_an_error() {
         (&[""], "it is empty: does the process run?"),
         (&["1", "--rate", "0"], "at least 2MiB"),
         (&["1", "--rate", "2097151"], "at least 2MiB"),
+        (&["1", "--density", "50%"], "a whole number from 1 to 100, without a sign"),
+        (&["1", "--cpu", "0"], "a whole number from 1 to 100"),
     ] {
         cargo_bin_cmd!("hugekit")
             .arg("tend")
@@ -94,7 +112,11 @@ fn second_tender_of_a_process_waits_for_the_first_to_end() {
     let mut second = tend();
     let mut note = String::new();
     BufReader::new(second.0.stderr.take().unwrap()).read_line(&mut note).unwrap();
-    assert!(note.contains("another tender") && note.contains("waiting"), "{note}");
+    let which = format!("has another tender (process {}): waiting", first.pid());
+    assert!(note.contains(&which), "{note}");
+    let once = ["tend", "--once", &sleeping.pid()];
+    let refused = cargo_bin_cmd!("hugekit").args(once).assert().code(1);
+    refused.stderr(contains(format!("has another tender (process {})", first.pid())));
     drop(first);
     line.clear();
     BufReader::new(second.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -133,18 +155,54 @@ fn folder_that_can_be_no_control_group_is_refused_and_a_group_may_come_later() {
                 .stderr(contains("remedy: write a folder below /sys/fs/cgroup"));
         }
     }
-    let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
-    let groups = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-    let Some(groups) = groups.into_iter().find(|mount| mount[2].starts_with("cgroup")) else {
+    let Some(groups) = mount_of_groups() else {
         println!("skipped: no control groups are mounted");
         return;
     };
-    let later = format!("{}/no.slice/such.service", groups[1]);
+    let later = format!("{groups}/no.slice/such.service");
+    let once = ["tend", "--once", "--cgroup", &later];
+    let refused = cargo_bin_cmd!("hugekit").args(once).timeout(HANGS).assert().code(1);
+    refused
+        .stderr(contains(format!("no such control group: {later}\n")))
+        .stderr(contains("start its service first: --once does not wait"));
     let mut waiting = Running::tending(&["--cgroup", &later]);
     let said = waiting.said_on_stderr();
     assert!(said.contains("no process to tend yet") && said.contains(&later), "{said}");
     waiting.signal(libc::SIGTERM);
     assert_eq!(waiting.ended().code(), Some(0));
+}
+
+fn mount_of_groups() -> Option<String> {
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
+    let mut mounts = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    mounts.find(|mount| mount[2].starts_with("cgroup")).map(|mount| mount[1].to_owned())
+}
+
+#[test]
+fn threads_of_the_kernel_are_passed_over_in_a_group() {
+    let root = mount_of_groups().unwrap_or_default();
+    let processes = std::fs::read_to_string(format!("{root}/cgroup.procs")).unwrap_or_default();
+    let is_kernels =
+        |pid: &str| std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.is_empty());
+    if !processes.lines().any(is_kernels) {
+        println!("skipped: no group with threads of the kernel");
+        return;
+    }
+    // Without capabilities, it tends none of the other processes of this machine.
+    for once in [&["--once"][..], &[]] {
+        let mut bounded = Command::new("setpriv");
+        bounded.args(["--bounding-set", "-all"]).arg(assert_cmd::cargo::cargo_bin!("hugekit"));
+        let mut tending = Running::new(bounded.args(["tend", "--cgroup", &root]).args(once));
+        let notes = Lines::of(tending.0.stderr.take().unwrap());
+        if once.is_empty() {
+            // It notes all that it finds at its start, and then waits.
+            std::thread::sleep(std::time::Duration::from_millis(1500));
+            tending.signal(libc::SIGTERM);
+        }
+        while let Some(note) = notes.next_line() {
+            assert!(!note.contains("thread of the kernel"), "{note}");
+        }
+    }
 }
 
 /// Forks a child that does nothing, and prints its number.
@@ -178,7 +236,11 @@ fn forked_child_is_refused_and_its_parent_named() {
         assert!(said.contains(&why) && said.contains(&format!("remedy: give {pid}")), "{said}");
     }
     let both = ["tend", "--once", &child, &pid];
-    cargo_bin_cmd!("hugekit").args(both).assert().success();
+    let early = cargo_bin_cmd!("hugekit").args(both).assert().code(1);
+    early
+        .stdout(contains("1 forked children share the memory"))
+        .stderr(contains(format!("error: the pass over {pid} ended early: ")))
+        .stderr(contains("remedy: run it again when the save has ended"));
     let doctor = ["doctor", "--pid", &child];
     let warned = cargo_bin_cmd!("hugekit").args(doctor).assert().success();
     warned.stdout(contains(format!("> hugekit doctor --pid {pid}")));
