@@ -59,17 +59,15 @@ fn start_with_a_damaged_delta_in_the_middle_is_refused() {
             fs::write(file, &bad).unwrap();
             let error = server.refused(USUAL);
             assert!(error.contains(file.file_name().unwrap().to_str().unwrap()), "{error}");
-            // A length that is damaged may be of more bytes than the file has.
-            let says = error.contains("damaged at byte ") || error.contains("is truncated");
-            assert!(offset < 48 || says, "{error}");
+            // Damaged, or truncated: a damaged length may name more bytes than the file has.
+            assert!(offset < 48 || error.contains("at byte "), "{error}");
             assert!(fs::read(file).unwrap() == bad);
         }
         fs::remove_file(file).unwrap();
         assert!(server.refused(USUAL).contains("missing"));
         fs::write(file, &good).unwrap();
     }
-    fs::rename(&files[0], &files[1]).unwrap();
-    fs::copy(&files[1], &files[0]).unwrap();
+    fs::copy(&files[0], &files[1]).unwrap();
     assert!(server.refused("--memory 32MiB").contains("--memory is"));
     // The last delta is the first one: it does not begin with the state that is there.
     assert!(server.refused(USUAL).contains("begins with state"));
