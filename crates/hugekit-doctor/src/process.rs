@@ -105,6 +105,10 @@ fn fork(pid: i32, outlook: &Outlook, cost: ForkCost) -> Line {
     let value = format!("takes about {now_in} of CPU time, tended about {tended_in}");
     if outlook.is_tended {
         TOPIC.ok("fork", format!("{value}; it is tended"))
+    } else if let Some(Hindrance::Child { .. }) = outlook.hindrance {
+        // What the child shares is not counted as memory that a tender would collapse.
+        let again = format!("hugekit doctor --pid {pid}    # again when the child has ended");
+        TOPIC.limited("fork", format!("takes about {now_in} of CPU time")).remedy(again)
     } else if now > 2 * tended && now > tended + WORTH_IT {
         TOPIC.limited("fork", value).remedy(tend(pid, &outlook.name))
     } else {
@@ -182,6 +186,9 @@ mod tests {
         let tended = Extent { huge: 16 * MIB, all: 16 * MIB };
         assert_eq!(verdict(&outlook(little, tended)), (Verdict::Ok, None), "it saves little");
         let mut beside = outlook(small, huge);
+        beside.hindrance = Some(Hindrance::Child { count: 1 });
+        let again = "hugekit doctor --pid 7    # again when the child has ended".to_owned();
+        assert_eq!(verdict(&beside), (Verdict::Limited, Some(again)), "a save runs");
         beside.is_tended = true;
         assert_eq!(verdict(&beside), (Verdict::Ok, None), "it is tended");
     }

@@ -4,7 +4,7 @@ use crate::error::TendError;
 use crate::headroom::{hindrance, may_grow};
 use crate::mappings::{Excluded, Extent, Survey};
 use crate::plan::{History, plan};
-use crate::relatives::forked_from;
+use crate::relatives::{Relatives, forked_from};
 use crate::settings::Settings;
 use crate::status::Hindrance;
 use crate::target::Target;
@@ -54,6 +54,8 @@ impl Outlook {
         let filled = collapsed.saturating_sub(present);
         // Ranges of an older kernel may be huge already: it does not say.
         let huge = (now.huge + collapsed).min(now.all + filled);
+        let children = Relatives::default().look(&target);
+        let child = (children > 0).then_some(Hindrance::Child { count: children });
         Ok(Self {
             name: target.name().into_owned(),
             forked_from: forked_from(pid),
@@ -62,7 +64,7 @@ impl Outlook {
             sparse: plan.sparse,
             is_limit_unknown,
             excluded: survey.excluded(),
-            hindrance: hindrance(&target, &settings),
+            hindrance: child.or_else(|| hindrance(&target, &settings)),
             is_tended,
         })
     }

@@ -49,6 +49,7 @@ pub enum Hindrance {
 impl fmt::Display for Hindrance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Child { count: 1 } => f.write_str("a forked child shares the memory"),
             Self::Child { count } => write!(f, "{count} forked children share the memory"),
             Self::Pressure { percent } => {
                 write!(f, "tasks waited for memory {percent:.1} % of the last ten seconds")

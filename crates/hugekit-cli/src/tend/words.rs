@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hugekit_record::size::Size;
-use hugekit_tend::{ForkCost, ForkTime, PassReport, Status};
+use hugekit_tend::{ForkCost, ForkTime, Hindrance, PassReport, Status};
 
 use super::news::{Entry, News};
 
@@ -68,6 +68,8 @@ const AFTER_ONE_PASS: &str = "stays until writes beside a forked child split the
 
 fn entries(pass: &PassReport, cost: Option<ForkCost>, lasts: &str) -> Vec<Entry> {
     let mut entries = Vec::new();
+    // The memory of a process that is gone says nothing of its forks.
+    let cost = cost.filter(|_| pass.hindrance != Some(Hindrance::Gone));
     entries.extend(cost.map(|cost| ("fork", gain(pass, cost, lasts))));
     if pass.collapsed > 0 {
         entries.push(("cost", costs(pass)));
@@ -148,7 +150,7 @@ pub(super) fn left_out(pass: &PassReport) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use hugekit_tend::{Excluded, Extent, Hindrance, Refusal};
+    use hugekit_tend::{Excluded, Extent, Refusal};
 
     use super::*;
     use crate::text::COLUMNS;
@@ -177,6 +179,8 @@ mod tests {
         let fork = "fork before about 52.4 ms, now about 2.2 ms of CPU time; stays until writes";
         assert!(text.contains(fork), "{text}");
         assert!(text.contains("1020 ranges moved") && text.contains("8KiB of holes filled"));
+        let gone = PassReport { hindrance: Some(Hindrance::Gone), ..pass() };
+        assert!(!joined(&of_pass(&gone, Some(cost()))).contains("fork"), "it forks no more");
         assert!(!joined(&of_pass(&pass(), None)).contains("fork"), "without a measurement");
         let grown = PassReport { before: Extent { huge: 0, all: 50 * MIB }, ..pass() };
         let grown = PassReport { after: Extent { huge: 50 * MIB, all: 2048 * MIB }, ..grown };

@@ -238,7 +238,7 @@ fn forked_child_is_refused_and_its_parent_named() {
     let both = ["tend", "--once", &child, &pid];
     let early = cargo_bin_cmd!("hugekit").args(both).assert().code(1);
     early
-        .stdout(contains("1 forked children share the memory"))
+        .stdout(contains("a forked child shares the memory"))
         .stderr(contains(format!("error: the pass over {pid} ended early: ")))
         .stderr(contains("remedy: run it again when the save has ended"));
     let doctor = ["doctor", "--pid", &child];

@@ -493,6 +493,10 @@ fn outlook_says_what_a_pass_does_then() {
     assert!(outlook.sparse >= sparse.len as u64 / 2, "{outlook:?}");
     let gained = outlook.tended.huge - outlook.now.huge;
     assert!(gained >= whole.len as u64 && outlook.tended.all >= outlook.now.all, "{outlook:?}");
+    let child = Forked::new();
+    let hindrance = Outlook::of(own()).unwrap().hindrance;
+    assert_eq!(hindrance, Some(Hindrance::Child { count: 1 }));
+    drop(child);
     let mut tender = tender(settings()).unwrap();
     assert!(Outlook::of(own()).unwrap().is_tended);
     let report = pass(&mut tender);
