@@ -6,6 +6,7 @@ use hugekit_record::size::Size;
 use hugekit_tend::{ForkCost, ForkTime, Hindrance, PassReport, Status};
 
 use super::news::{Entry, News};
+use crate::text::count;
 
 /// Of a child that came or went.
 pub(super) fn of_forks(status: &Status) -> News {
@@ -32,7 +33,7 @@ pub(super) fn of_first_pass(status: &Status, pass: &PassReport, cost: Option<For
     News::new(&headline_of(status, pass), entries(pass, cost, WHILE_TENDED))
 }
 
-/// After a later one. The memory that is left out is told if it differs from `told`, or if the kernel refused a part.
+/// After a later one. It names the memory that is left out if that differs from `told`, or if the kernel refused a part.
 pub(super) fn of_later_pass(
     status: &Status,
     pass: &PassReport,
@@ -101,7 +102,7 @@ fn costs(pass: &PassReport) -> String {
         bytes => format!(", {} of holes filled", Size(bytes as usize)),
     };
     let (cpu, longest) = (pass.cpu.as_secs_f64(), millis(pass.longest));
-    let ranges = plural(pass.collapsed, "range");
+    let ranges = count(pass.collapsed, "range");
     format!("{ranges} moved, {cpu:.2} s of CPU time, longest {longest}{grown}")
 }
 
@@ -115,11 +116,7 @@ fn forks(status: &Status) -> String {
         }
         _ => String::new(),
     };
-    format!("{} seen{took}", plural(status.forks, "fork"))
-}
-
-fn plural(count: u64, noun: &str) -> String {
-    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+    format!("{} seen{took}", count(status.forks, "fork"))
 }
 
 fn millis(duration: Duration) -> String {
@@ -132,8 +129,10 @@ pub(super) fn left_out(pass: &PassReport) -> Vec<String> {
         true => "with holes: not filled, because the group's memory limit cannot be read",
         false => "with too many holes (--density)",
     };
-    let refused =
-        pass.refused.iter().map(|(reason, count)| format!("{}: {reason}", plural(*count, "range")));
+    let refused = pass
+        .refused
+        .iter()
+        .map(|(reason, ranges)| format!("{}: {reason}", count(*ranges, "range")));
     let sparse = (pass.sparse, format!("in 2 MiB {holes}"));
     let edges = (pass.edges, "at the ends of mappings".to_owned());
     let swapped = (pass.swapped, "swapped out".to_owned());
