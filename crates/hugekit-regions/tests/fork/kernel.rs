@@ -7,6 +7,7 @@ use std::thread;
 use hugekit::fault::FaultMode;
 use hugekit::pool::Backing;
 use hugekit::{Region, RegionError};
+use rustix::mm::{Advice, madvise};
 
 use crate::backings::{Check, FOLIOS, is_zero};
 use crate::child::in_a_child;
@@ -118,7 +119,15 @@ fn fork_under_mlockall_keeps_each_sides_bytes(backing: Backing) {
 /// Bytes of a region that huge pages map.
 fn mapped_by_huge_pages(region: &Region) -> usize {
     let (start, end) = (region.as_ptr().addr(), region.as_ptr().addr() + region.len());
+    let advise = |advice| {
+        // SAFETY: advice about the addresses of the region, which changes no byte.
+        unsafe { madvise(region.as_ptr().cast_mut().cast(), region.len(), advice) }.unwrap();
+    };
+    // The kernel joins the region with a fork beside it, if the frames follow each other, too. With advice of its own
+    // it is apart.
+    advise(Advice::Random);
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    advise(Advice::Normal);
     let (mut is_ours, mut huge) = (false, 0);
     for line in smaps.lines() {
         let mut words = line.split_whitespace();
@@ -142,7 +151,11 @@ fn fork_leaves_its_parent_on_huge_pages(backing: Backing) {
     let whole = |mode: &FaultMode| *mode == FaultMode::InPlace || reads_share();
     for fault_mode in fault_modes().into_iter().filter(whole) {
         let pool = pool(backing, 3);
-        let mut region = pool.region(FOLIOS * backing.page_size()).unwrap();
+        // The fork lies where the first was: behind the region, as its frames do.
+        let mut regions = [(); 2].map(|()| pool.region(FOLIOS * backing.page_size()).unwrap());
+        regions.sort_by_key(|region| region.as_ptr().addr());
+        let [mut region, behind] = regions;
+        drop(behind);
         paint(&mut region, 1);
         if mapped_by_huge_pages(&region) < region.len() {
             return; // The kernel found too few.
