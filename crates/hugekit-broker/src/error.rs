@@ -67,7 +67,8 @@ impl BrokerError {
         Some(match self {
             Self::Running { .. } => "choose another --socket, or stop the other broker".to_owned(),
             Self::Socket { .. } => {
-                "choose a --socket in a directory that this user may write to".to_owned()
+                "choose a --socket in a directory that exists and that this user may write to"
+                    .to_owned()
             }
             Self::Unit(error) => return error.remedy(),
             Self::ReadyForClients { .. } => "use --ready 0".to_owned(),

@@ -35,9 +35,7 @@ impl Listener {
     /// For users to connect to: for all of them where this is root's, and else for this user.
     pub(crate) fn new(path: &Path) -> Result<Self, BrokerError> {
         let refused = |source: io::Error| BrokerError::Socket { socket: path.to_owned(), source };
-        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-            fs::create_dir_all(folder).map_err(refused)?;
-        }
+        make_folder_of(path).map_err(refused)?;
         let lock = lock(path)?;
         match fs::symlink_metadata(path) {
             Ok(found) if is_socket(&found) => fs::remove_file(path).map_err(refused)?,
@@ -69,6 +67,17 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// The folder of a socket, but not the folders above it: a path with a mistake in it is refused.
+fn make_folder_of(path: &Path) -> io::Result<()> {
+    let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) else {
+        return Ok(());
+    };
+    match fs::create_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
     }
 }
 

@@ -153,7 +153,16 @@ pub struct PassReport {
     pub hindrance: Option<Hindrance>,
 }
 
+/// If one part in this many of the memory comes while a pass runs, more is coming.
+const MUCH: u64 = 16;
+
 impl PassReport {
+    /// Whether so much memory came while the pass ran that it is likely that the process still loads its data.
+    #[must_use]
+    pub fn has_grown(&self) -> bool {
+        self.after.all.saturating_sub(self.before.all) > self.after.all / MUCH
+    }
+
     /// Of a pass that was not made.
     pub(crate) fn of_none(pid: i32, hindrance: Hindrance) -> Self {
         Self { pid, hindrance: Some(hindrance), ..Self::default() }

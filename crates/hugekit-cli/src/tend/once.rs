@@ -12,7 +12,8 @@ use super::wanted::{self, Wanted};
 use crate::usage::Remedied;
 
 /// # Errors
-/// No process can be tended, one that is named by its number cannot, or a pass ended early. All others had their pass.
+/// No process can be tended, one that is named by its number cannot, a pass ended early, or a process grew meanwhile. All
+/// others had their pass.
 pub(super) fn pass(
     mut tender: Tender,
     wanted: &Wanted,
@@ -24,10 +25,14 @@ pub(super) fn pass(
     for report in &reports {
         print(report)?;
     }
+    outcome(&reports, refused)
+}
+
+fn outcome(reports: &[PassReport], refused: usize) -> anyhow::Result<()> {
     match reports.iter().find_map(|report| Some((report, report.hindrance?))) {
         Some((report, hindrance)) => Err(early(report, hindrance)),
         None if refused > 0 => bail!("processes that were not tended: {refused}"),
-        None => Ok(()),
+        None => reports.iter().find(|report| report.has_grown()).map_or(Ok(()), |r| Err(grown(r))),
     }
 }
 
@@ -87,6 +92,17 @@ fn early(report: &PassReport, hindrance: Hindrance) -> anyhow::Error {
     Remedied { message, remedy: again.to_owned() }.into()
 }
 
+fn grown(report: &PassReport) -> anyhow::Error {
+    let came = report.after.all.saturating_sub(report.before.all);
+    let message = format!(
+        "the pass over {} left out {} that came while it ran",
+        report.pid,
+        Size(came as usize)
+    );
+    Remedied { message, remedy: "run it again when the program has loaded its data".to_owned() }
+        .into()
+}
+
 #[cfg(test)]
 mod tests {
     use hugekit_tend::Extent;
@@ -107,5 +123,13 @@ mod tests {
         let error = early(&report, Hindrance::Pressure { percent: 9.0 });
         assert_eq!(error.downcast_ref::<Remedied>().unwrap().remedy, "run it again later");
         assert!(early(&report, Hindrance::Gone).downcast_ref::<Remedied>().is_none());
+    }
+
+    #[test]
+    fn pass_over_a_process_that_grew_meanwhile_says_by_how_much() {
+        let [before, after] = [40 << 20, 64 << 20].map(|all| Extent { huge: 10 << 20, all });
+        let report = PassReport { pid: 7, before, after, ..PassReport::default() };
+        let said = outcome(&[report], 0).unwrap_err().to_string();
+        assert!(said.starts_with("the pass over 7 left out 24MiB that came"), "{said}");
     }
 }

@@ -241,6 +241,11 @@ fn configurations(_: Backing) {
     assert!(start(&none).contains("/nonexistent"));
     let none = ["--unit", "1MiB", "--backing", "base", "--node", "1023"];
     assert!(start(&none).contains("no node 1023; its nodes are 0"));
+    let mistaken = folder.path().join("mistaken");
+    let mut broker = program();
+    broker.args(["broker", "--socket"]).arg(mistaken.join("hugekit/broker.sock"));
+    assert!(stderr(&broker.output().unwrap()).contains("a directory that exists"));
+    assert!(!mistaken.exists(), "a mistake in a path makes no folders");
     std::fs::write(socket(folder.path()), "a file of another program").unwrap();
     assert!(start(&["--unit", "1MiB", "--backing", "base"]).contains("cannot listen"));
     assert!(socket(folder.path()).exists());

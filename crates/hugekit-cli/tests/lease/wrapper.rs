@@ -218,6 +218,19 @@ fn script(_: Backing) {
     std::fs::copy(folder.join("hugekit-qemu"), scripts.join("script")).unwrap();
     symlink("scripts/script", folder.join("link")).unwrap();
     starts(&folder.join("link"));
+    // Beside no command, so the first of the folders in PATH has to have it.
+    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
+    let run = |path: &str| {
+        let mut script = Command::new(scripts.join("script"));
+        script.env("HUGEKIT_QEMU", stand_in(folder)).env("PATH", path).arg("-version");
+        script.output().unwrap()
+    };
+    assert_eq!(run(&path).status.code(), Some(0));
+    std::fs::remove_file(folder.join("hugekit")).unwrap();
+    let output = run("/usr/bin:/bin");
+    if output.status.code() != Some(0) {
+        assert!(text(&output.stderr).contains("no command hugekit beside"), "{output:?}");
+    }
 }
 
 /// On a machine whose name no emulator has.

@@ -32,7 +32,7 @@ use hugekit_sys::other_process::collapse;
 const AT_LATEST: Duration = Duration::from_secs(60);
 
 /// If a pass collapses one part in this many of the memory, the next one comes sooner: splits
-/// accumulate. If as much memory comes while a pass runs, more is coming: a server loads its data.
+/// accumulate.
 const MUCH: u64 = 16;
 
 /// Less growth than this between two passes does not hurry the next one.
@@ -287,8 +287,7 @@ impl Tended {
 /// Half of the last one where much was split since, and twice as long where little was. As short as can be where the
 /// process grew meanwhile.
 fn interval_after(last: Duration, report: &PassReport) -> Duration {
-    let grown = report.after.all.saturating_sub(report.before.all);
-    if grown > report.after.all / MUCH {
+    if report.has_grown() {
         return AGAIN;
     }
     let collapsed = report.collapsed.saturating_mul(HUGE_PAGE_BYTES as u64);
