@@ -738,6 +738,8 @@ fn an_interrupt_ends_the_run_with_what_is_finished() {
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
+    hugekit_testing::processes::wait_for_handler(child.id(), libc::SIGINT);
+    // By then it measures.
     std::thread::sleep(std::time::Duration::from_millis(500));
     let pid = child.id().to_string();
     assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());

@@ -1,9 +1,13 @@
 //! Processes that tests start, and wait for.
 
+use std::fs;
 use std::ops::{Deref, DerefMut};
 use std::process::Child;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// On a busy machine a program takes seconds to start.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A process that is killed when it is dropped.
 #[derive(Debug)]
@@ -30,10 +34,23 @@ impl DerefMut for Killed {
     }
 }
 
-/// Whether it happens within ten seconds.
-pub fn happens(mut check: impl FnMut() -> bool) -> bool {
-    (0..2000).any(|_| {
+/// Waits until a process catches or blocks a signal, or has ended. Before that, the signal kills it.
+///
+/// # Panics
+/// It still does not after a minute.
+pub fn wait_for_handler(pid: u32, signal: i32) {
+    let is_handled = || {
+        let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return true };
+        let mask = |name: &str| {
+            let mask = status.lines().find_map(|line| line.strip_prefix(name));
+            mask.map_or(0, |mask| u64::from_str_radix(mask.trim(), 16).unwrap())
+        };
+        let has_ended = status.contains("State:\tZ");
+        has_ended || (mask("SigCgt:") | mask("SigBlk:")) >> (signal - 1) & 1 == 1
+    };
+    let began = Instant::now();
+    while !is_handled() {
+        assert!(began.elapsed() < PATIENCE, "process {pid} does not handle signal {signal}");
         thread::sleep(Duration::from_millis(5));
-        check()
-    })
+    }
 }

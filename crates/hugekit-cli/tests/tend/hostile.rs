@@ -9,6 +9,8 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use hugekit_testing::processes::wait_for_handler;
+
 use crate::fuse::Silent;
 use crate::running::{Lines, Running, is_refused};
 
@@ -84,6 +86,7 @@ fn tender_whose_output_is_not_read_ends_by_a_signal() {
         let mut command = Command::new(assert_cmd::cargo::cargo_bin!("hugekit"));
         command.args(["tend", &sleeping.pid()]).args(once).stdout(full.try_clone().unwrap());
         let mut tending = Running::of(command.stderr(Stdio::null()));
+        wait_for_handler(tending.0.id(), libc::SIGTERM);
         // By then it has something to say, or cannot tend here.
         std::thread::sleep(std::time::Duration::from_millis(800));
         if tending.0.try_wait().unwrap().is_none() {

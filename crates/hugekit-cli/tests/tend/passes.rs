@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Output};
 
 use assert_cmd::cargo::cargo_bin_cmd;
+use hugekit_testing::processes::wait_for_handler;
 use predicates::prelude::*;
 use predicates::str::contains;
 
@@ -195,6 +196,7 @@ fn threads_of_the_kernel_are_passed_over_in_a_group() {
         let mut tending = Running::new(bounded.args(["tend", "--cgroup", &root]).args(once));
         let notes = Lines::of(tending.0.stderr.take().unwrap());
         if once.is_empty() {
+            wait_for_handler(tending.0.id(), libc::SIGTERM);
             // It notes all that it finds at its start, and then waits.
             std::thread::sleep(std::time::Duration::from_millis(1500));
             tending.signal(libc::SIGTERM);

@@ -145,7 +145,7 @@ fn first_process_of_a_container_passes_signals_on_and_reaps_orphans() {
         listed.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<u32>>()
     };
     let first = children(apart.0.id())[0];
-    assert_eq!(children(first).len(), 1, "the program, and no orphan that has ended");
+    wait_until("the program has no orphan beside it", || children(first).len() == 1);
     // SAFETY: sends a signal to a process that this test has started, and that lives.
     assert_eq!(unsafe { libc::kill(first as i32, libc::SIGTERM) }, 0);
     lines.until("got TERM");
