@@ -85,7 +85,10 @@ fn process_that_cannot_be_examined_is_an_error_in_plain_words() {
         return;
     }
     assert_eq!(refused.status.code(), Some(1), "{said}");
-    assert!(said.contains("may not be examined") && said.contains("remedy: run as root"), "{said}");
+    assert!(
+        said.contains("may not be examined") && said.contains("remedy: run with CAP_"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -2,9 +2,11 @@
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::ptr;
+use std::ptr::{self, NonNull};
 
-use rustix::io;
+use rustix::io::{self, Errno};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::process::Pid;
 
 use super::HUGE_PAGE_BYTES;
 use super::last_error;
@@ -23,6 +25,43 @@ pub fn collapse(process: BorrowedFd<'_>, start: u64) -> io::Result<()> {
         iov_len: HUGE_PAGE_BYTES,
     };
     advise(process, &[range])
+}
+
+/// A byte of this process that the kernel cannot read.
+#[derive(Debug)]
+pub struct UnreadableByte {
+    page: NonNull<libc::c_void>,
+    page_size: usize,
+}
+
+impl UnreadableByte {
+    /// Reserves a page without access.
+    pub fn new() -> io::Result<Self> {
+        let (page_size, access) = (rustix::param::page_size(), ProtFlags::empty());
+        // SAFETY: a new mapping, at an address of the kernel's choice.
+        let page = unsafe { mmap_anonymous(ptr::null_mut(), page_size, access, MapFlags::PRIVATE) };
+        let page = NonNull::new(page?).ok_or(Errno::NOMEM)?;
+        Ok(Self { page, page_size })
+    }
+
+    /// Makes the page at `address` of another process writable in its page tables, as a write of that process does, if it
+    /// may be written. A hole is filled with zeroes. No byte changes: for `process_vm_writev(2)` the kernel gets the page
+    /// for writing before it reads what is to be written, and that read fails.
+    pub fn make_writable(&self, process: Pid, address: u64) {
+        let byte = libc::iovec { iov_base: self.page.as_ptr(), iov_len: 1 };
+        let to =
+            libc::iovec { iov_base: ptr::without_provenance_mut(address as usize), iov_len: 1 };
+        // SAFETY: the kernel reads one description of a place on each side, and no byte: the page of this process has no
+        // access, and only this value knows and unmaps it.
+        unsafe { libc::process_vm_writev(process.as_raw_pid(), &byte, 1, &to, 1, 0) };
+    }
+}
+
+impl Drop for UnreadableByte {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, and known to this value only.
+        let _ = unsafe { munmap(self.page.as_ptr(), self.page_size) };
+    }
 }
 
 fn advise(process: BorrowedFd<'_>, ranges: &[libc::iovec]) -> io::Result<()> {

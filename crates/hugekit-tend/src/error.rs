@@ -110,9 +110,10 @@ impl TendError {
     #[must_use]
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
-            Self::NotPermitted { .. } => {
-                Some("run as root, or with CAP_SYS_PTRACE, CAP_SYS_NICE and CAP_DAC_READ_SEARCH")
-            }
+            Self::NotPermitted { .. } => Some(
+                "run with CAP_SYS_PTRACE, CAP_SYS_NICE and CAP_DAC_READ_SEARCH: root has them, but \
+                 in a container only those that it is given",
+            ),
             Self::SwitchedOff { .. } => {
                 Some("start it without PR_SET_THP_DISABLE (Redis: `disable-thp no`)")
             }

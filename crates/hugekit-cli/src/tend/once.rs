@@ -87,6 +87,7 @@ fn early(report: &PassReport, hindrance: Hindrance) -> anyhow::Error {
     let again = match hindrance {
         Hindrance::Gone => return anyhow::Error::msg(message),
         Hindrance::Child { .. } => "run it again when the save has ended",
+        Hindrance::ControlGroup { .. } => "raise the memory limit, or lower --keep-free",
         _ => "run it again later",
     };
     Remedied { message, remedy: again.to_owned() }.into()

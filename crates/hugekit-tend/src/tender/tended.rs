@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use hugekit::HUGE_PAGE_BYTES;
 use hugekit_sys::thread::cpu_time;
 use rustix::io::Errno;
+use rustix::process::Pid;
 
 use super::away::Shared;
 use super::{AGAIN, PIECE, rest};
@@ -25,7 +26,7 @@ use crate::status::{Hindrance, PassReport, Refusal, Status};
 use crate::supply::Supply;
 use crate::target::Target;
 use crate::waits::Waits;
-use hugekit_sys::other_process::collapse;
+use hugekit_sys::other_process::{UnreadableByte, collapse};
 
 /// Without a fork, a pass is made so long after the last one: what was new or sparse then may be
 /// dense now.
@@ -250,7 +251,7 @@ impl Tended {
 
     fn collapse(&mut self, range: Look, work: &mut Work) -> Duration {
         let began = Instant::now();
-        let done = collapse(self.target.descriptor(), range.start);
+        let done = self.try_collapse(range.start, work);
         let took = began.elapsed();
         work.longest = work.longest.max(took);
         match done {
@@ -264,6 +265,25 @@ impl Tended {
             Err(errno) => *work.refused.entry(Refusal::from(errno)).or_insert(0) += 1,
         }
         took
+    }
+
+    /// Some kernels (seen: 6.1, 6.8, 6.12; not 6.18) refuse 2 MiB of which no page can be written without a fault, as after a fork.
+    /// One page that can be written is enough for them.
+    fn try_collapse(&self, start: u64, work: &mut Work) -> Result<(), Errno> {
+        let (descriptor, pid) = (self.target.descriptor(), Pid::from_raw(self.target.pid()));
+        if let (Some(byte), Some(pid)) = (&work.unreadable, pid) {
+            byte.make_writable(pid, start);
+            return collapse(descriptor, start);
+        }
+        let done = collapse(descriptor, start);
+        if let (Err(Errno::INVAL), Some(pid), Ok(byte)) = (done, pid, UnreadableByte::new()) {
+            byte.make_writable(pid, start);
+            collapse(descriptor, start)?;
+            // The rest of the memory has been forked, too.
+            work.unreadable = Some(byte);
+            return Ok(());
+        }
+        done
     }
 
     pub(super) fn lacks_huge_pages(&self) -> bool {
@@ -306,6 +326,8 @@ struct Work {
     refused: BTreeMap<Refusal, u64>,
     longest: Duration,
     hindrance: Option<Hindrance>,
+    /// The kernel collapses nothing of which no page can be written: a page is made writable first.
+    unreadable: Option<UnreadableByte>,
 }
 
 /// None after a stop.

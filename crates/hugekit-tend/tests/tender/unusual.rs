@@ -32,11 +32,9 @@ fn page_that_was_only_read_is_a_hole() {
     let _turn = in_turn();
     let Some(mut tender) = tender(settings()) else { return };
     let memory = Small::new(4, 1);
-    memory.advise(Advice::LinuxNoHugepage);
     for at in (page_size()..memory.len).step_by(page_size()) {
         memory.at(at).load(Ordering::Relaxed);
     }
-    memory.advise(Advice::LinuxHugepage);
     let report = pass(&mut tender);
     assert_eq!(memory.huge(), 0, "{report:?}");
     assert!(report.sparse >= 4 * page_size() as u64, "{report:?}");
