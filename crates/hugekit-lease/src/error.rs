@@ -18,8 +18,12 @@ use hugekit_sys::{ErrorKind, Remedy};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeaseError {
-    /// No broker listens at the socket.
-    #[error("no broker listens at {}{}", socket.display(), Remedy(Some(start(socket, *unit))))]
+    /// No broker listens at the socket, or this process may not connect to it.
+    #[error(
+        "{} {}{}",
+        if is_denied(source) { "this process may not connect to" } else { "no broker listens at" },
+        socket.display(), Remedy(self.remedy())
+    )]
     NoBroker {
         /// The socket.
         socket: PathBuf,
@@ -144,6 +148,13 @@ const START_AS_ROOT: &str = "start a broker as root or as this user";
 const SEE_PROCESS: &str = "see whether the broker is stopped (state T) or hangs: \
                            ps -C hugekit -o pid,state,args; or systemctl status hugekit-broker";
 
+const PERMIT: &str = "a broker of root serves all users; a security profile such as AppArmor's has to \
+                      permit the socket";
+
+fn is_denied(source: &io::Error) -> bool {
+    source.kind() == io::ErrorKind::PermissionDenied
+}
+
 /// The socket of root's broker, at which it listens by default.
 const OF_ROOT: &str = "/run/hugekit/broker.sock";
 
@@ -174,6 +185,7 @@ impl LeaseError {
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         Some(match self {
+            Self::NoBroker { source, .. } if is_denied(source) => PERMIT.to_owned(),
             Self::NoBroker { socket, unit, .. } => start(socket, *unit),
             Self::Untrusted { .. } => START_AS_ROOT.to_owned(),
             Self::Refused(refusal) => return refusal.remedy(),
@@ -249,5 +261,16 @@ mod tests {
         assert_eq!(remedy(OF_ROOT, Some(4 << 30)), "start one: hugekit broker --unit 4GiB");
         assert_eq!(remedy("/a", Some(5)), "start one: hugekit broker --unit 5 --socket /a");
         assert_eq!(remedy(OF_ROOT, None), "start one: hugekit broker [--unit SIZE]");
+    }
+
+    #[test]
+    fn socket_that_may_not_be_used_is_no_broker_that_is_missing() {
+        let (socket, source) = (OF_ROOT.into(), io::ErrorKind::PermissionDenied.into());
+        let said = LeaseError::NoBroker { socket, unit: None, source }.to_string();
+        assert!(
+            said.starts_with("this process may not connect to /run/hugekit/broker.sock"),
+            "{said}"
+        );
+        assert!(!said.contains("start one") && said.contains("AppArmor"), "{said}");
     }
 }

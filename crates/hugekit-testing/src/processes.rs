@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 /// On a busy machine a program takes seconds to start.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+const PAUSE: Duration = Duration::from_millis(5);
+
 /// A process that is killed when it is dropped.
 #[derive(Debug)]
 pub struct Killed(pub Child);
@@ -34,6 +36,18 @@ impl DerefMut for Killed {
     }
 }
 
+/// Whether it happens within a minute.
+pub fn happens(mut check: impl FnMut() -> bool) -> bool {
+    let began = Instant::now();
+    while !check() {
+        if began.elapsed() >= PATIENCE {
+            return false;
+        }
+        thread::sleep(PAUSE);
+    }
+    true
+}
+
 /// Waits until a process catches or blocks a signal, or has ended. Before that, the signal kills it.
 ///
 /// # Panics
@@ -48,9 +62,5 @@ pub fn wait_for_handler(pid: u32, signal: i32) {
         let has_ended = status.contains("State:\tZ");
         has_ended || (mask("SigCgt:") | mask("SigBlk:")) >> (signal - 1) & 1 == 1
     };
-    let began = Instant::now();
-    while !is_handled() {
-        assert!(began.elapsed() < PATIENCE, "process {pid} does not handle signal {signal}");
-        thread::sleep(Duration::from_millis(5));
-    }
+    assert!(happens(is_handled), "process {pid} does not handle signal {signal}");
 }

@@ -1,7 +1,8 @@
 //! Leases for all objects of a guest, or for none.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
@@ -23,6 +24,23 @@ const ANSWER: Duration = Duration::from_secs(1);
 pub(super) struct Leased {
     pub(super) file: OwnedFd,
     pub(super) backing: Backing,
+}
+
+impl Leased {
+    /// Where QEMU opens it.
+    pub(super) fn path(&self) -> String {
+        format!("/proc/self/fd/{}", self.file.as_raw_fd())
+    }
+
+    /// # Errors
+    /// This process may not open it, so QEMU, which will be this process, may not either: a security profile forbids it.
+    fn check_opens(self) -> Result<Self, NotLeased> {
+        let opened = File::options().read(true).write(true).open(self.path());
+        opened.map(|_| self).map_err(|error| {
+            NotLeased::because(format!("this process may not open its lease: {error}"))
+                .remedied("permit what `hugekit qemu --apparmor` prints")
+        })
+    }
 }
 
 /// Brokers, asked in this order until a moment.
@@ -104,7 +122,7 @@ fn within<T: Send + 'static>(
 fn ask(socket: &Path, bytes: usize, wait: Duration) -> Result<Leased, NotLeased> {
     let lease = Lease::ask(socket, bytes, wait)?;
     let backing = lease.backing();
-    Ok(Leased { file: lease.into_file(), backing })
+    Leased { file: lease.into_file(), backing }.check_opens()
 }
 
 /// Whether the units of a broker are on one of these nodes. A machine of one node has no other.

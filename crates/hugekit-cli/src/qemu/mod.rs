@@ -1,5 +1,7 @@
 //! `hugekit qemu`: QEMU as libvirt and other programs start it, with its memory from a broker.
 
+mod apparmor;
+mod emulator;
 mod leases;
 mod left;
 mod memory;
@@ -8,12 +10,12 @@ pub(crate) mod properties;
 
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
-use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::Args;
 use hugekit_record::size::Size;
 use rustix::io::FdFlags;
@@ -47,11 +49,18 @@ pub(crate) struct QemuCommand {
     /// /run/hugekit/broker.sock, or below `$XDG_RUNTIME_DIR`]
     #[arg(long, value_name = "PATH")]
     socket: Vec<PathBuf>,
-    /// Print the script `hugekit-qemu`, which must lie in the folder of `hugekit`
+    /// The emulator, or `auto` for the one of this machine; QEMU's arguments alone follow `--`
+    #[arg(long, value_name = "PATH")]
+    emulator: Option<OsString>,
+    /// Print the script `hugekit-qemu`, which finds `hugekit` in its folder or in `PATH`
     #[arg(long)]
     script: bool,
+    /// Print what AppArmor has to permit to guests of libvirt, for a script in the folder of
+    /// `hugekit`
+    #[arg(long, conflicts_with = "script")]
+    apparmor: bool,
     /// QEMU and its arguments
-    #[arg(last = true, value_name = "QEMU", required_unless_present = "script")]
+    #[arg(last = true, value_name = "QEMU", required_unless_present_any = ["script", "apparmor", "emulator"])]
     command: Vec<OsString>,
 }
 
@@ -62,12 +71,18 @@ impl QemuCommand {
         if self.script {
             return Ok(write_out(SCRIPT)?);
         }
+        if self.apparmor {
+            let program = std::env::current_exe().context("cannot find this program")?;
+            let folder = program.parent().context("this program lies in no folder")?;
+            return Ok(write_out(&apparmor::rules(folder))?);
+        }
         self.start_qemu().map(|never| match never {})
     }
 
     /// Becomes QEMU. Returns only if QEMU cannot be started.
     fn start_qemu(&self) -> anyhow::Result<Infallible> {
-        let (program, asked) = self.command.split_first().expect("required");
+        let (program, asked) = self.program()?;
+        let program = program.as_os_str();
         Left::of_arguments(asked).iter().for_each(|left| say(&left.to_string()));
         let memory = GuestMemory::of_arguments(asked);
         if memory.is_empty() {
@@ -83,6 +98,20 @@ impl QemuCommand {
                 };
                 say(&reason.and(&format!("{given}; QEMU starts as asked")).to_string());
                 Err(start(program, asked))
+            }
+        }
+    }
+
+    /// The emulator, and its arguments.
+    fn program(&self) -> anyhow::Result<(OsString, &[OsString])> {
+        match &self.emulator {
+            Some(auto) if auto == emulator::AUTO => {
+                Ok((emulator::of_this_machine()?, &self.command))
+            }
+            Some(named) => Ok((named.clone(), &self.command)),
+            None => {
+                let (program, asked) = self.command.split_first().expect("required");
+                Ok((program.clone(), asked))
             }
         }
     }
@@ -106,8 +135,7 @@ fn start_on(
     let mut arguments = asked.to_vec();
     for (memory, lease) in memory.iter().zip(leases) {
         rustix::io::fcntl_setfd(&lease.file, FdFlags::empty())?;
-        let path = format!("/proc/self/fd/{}", lease.file.as_raw_fd());
-        memory.replace(&mut arguments, &path, lease.backing);
+        memory.replace(&mut arguments, &lease.path(), lease.backing);
     }
     Err(start(program, &arguments))
 }

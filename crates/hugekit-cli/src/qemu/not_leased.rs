@@ -18,6 +18,11 @@ impl NotLeased {
         Self { reason, remedy: None }
     }
 
+    /// The same with a remedy.
+    pub(super) fn remedied(self, remedy: &str) -> Self {
+        Self { remedy: Some(remedy.to_owned()), ..self }
+    }
+
     /// The reasons of several brokers, with another beginning.
     pub(super) fn of_all(beginning: &str, all: Vec<Self>) -> Self {
         let reasons: Vec<_> = all.iter().map(|one| one.reason.as_str()).collect();

@@ -23,6 +23,8 @@ pub(crate) const CHECKS: &[Check] = &[
     ("qemu_starts_while_the_broker_stands_still", stopped),
     ("the_script_hugekit_qemu_finds_the_command_and_the_emulator", script),
     ("the_script_hugekit_qemu_names_the_places_without_an_emulator", no_emulator),
+    ("rules_for_apparmor_name_the_command", apparmor),
+    ("qemu_that_may_not_open_its_lease_starts_exactly_as_asked", unopenable),
 ];
 
 pub(crate) const CHECKS_OF_QEMU: &[Check] = &[("a_guest_of_hugekit_qemu_runs_in_its_lease", guest)];
@@ -233,24 +235,50 @@ fn script(_: Backing) {
     }
 }
 
-/// On a machine whose name no emulator has.
 fn no_emulator(_: Backing) {
-    if ["/usr/libexec/qemu-kvm", "/usr/bin/kvm"].iter().any(|path| Path::new(path).exists()) {
-        return eprintln!("skipped: this machine has an emulator of that name");
+    let usual = format!("/usr/bin/qemu-system-{}", std::env::consts::ARCH);
+    let places = [&usual, "/usr/libexec/qemu-kvm", "/usr/bin/kvm"];
+    if places.iter().any(|path| Path::new(path).exists()) {
+        return eprintln!("skipped: this machine has an emulator");
     }
     let folder = tempfile::tempdir().unwrap();
-    let uname = folder.path().join("uname");
-    std::fs::write(&uname, "#!/bin/sh\necho none\n").unwrap();
-    make_executable(&uname);
+    symlink(program().get_program(), folder.path().join("hugekit")).unwrap();
     let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
     let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("installed/hugekit-qemu");
     let output = Command::new(installed).env("PATH", path).env_remove("HUGEKIT_QEMU").output();
     let output = output.unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let said = text(&output.stderr);
-    for part in ["/usr/bin/qemu-system-none ", "/usr/libexec/qemu-kvm", "set HUGEKIT_QEMU"] {
+    for part in places.into_iter().chain(["remedy: set HUGEKIT_QEMU"]) {
         assert!(said.contains(part), "{said}");
     }
+}
+
+/// The rules for AppArmor have the paths of this command.
+fn apparmor(_: Backing) {
+    let printed = text(&program().args(["qemu", "--apparmor"]).output().unwrap().stdout);
+    let command = PathBuf::from(program().get_program());
+    assert!(printed.contains(&format!("\n{} ix,\n", command.display())), "{printed}");
+}
+
+/// A security profile or the owner's rights forbid QEMU what the broker has given: here the descriptor is all that there
+/// is, as a file system of processes is missing.
+fn unopenable(_: Backing) {
+    let daemon = Daemon::new(Backing::Base, 1, &[]);
+    let emulator = stand_in(daemon.folder.path());
+    let script = "umount -l /proc && exec \"$0\" \"$@\"";
+    let mut apart = Command::new("unshare");
+    apart.args(["--mount", "sh", "-c", script]).arg(program().get_program());
+    apart.args(["qemu", "--wait", "0", "--socket"]).arg(daemon.socket()).arg("--");
+    let output = apart.arg(emulator).args(one_object()).output().unwrap();
+    if !output.status.success() {
+        return eprintln!("skipped: no namespace of mounts may be made");
+    }
+    assert_eq!(output.stdout, lines(&one_object()));
+    let said = text(&output.stderr);
+    assert!(said.contains("may not open its lease: "), "{said}");
+    assert!(said.contains("Remedy: permit what `hugekit qemu --apparmor` prints"), "{said}");
+    daemon.until(|status| status.leases == 0);
 }
 
 fn guest(backing: Backing) {
