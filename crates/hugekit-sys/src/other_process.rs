@@ -79,3 +79,25 @@ fn advise(process: BorrowedFd<'_>, ranges: &[libc::iovec]) -> io::Result<()> {
     };
     last_error(done < 0)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::hint::black_box;
+
+    use rustix::process::getpid;
+
+    use super::*;
+
+    #[test]
+    fn page_that_is_made_writable_keeps_its_bytes() {
+        let byte = UnreadableByte::new().unwrap();
+        let memory = vec![7_u8; 3 * rustix::param::page_size()];
+        for at in (0..memory.len()).step_by(1000) {
+            byte.make_writable(getpid(), (memory.as_ptr().addr() + at) as u64);
+        }
+        assert!(black_box(&memory).iter().all(|&byte| byte == 7));
+        // No memory is there, and the kernel's.
+        byte.make_writable(getpid(), 0);
+        byte.make_writable(getpid(), u64::MAX);
+    }
+}

@@ -267,8 +267,8 @@ impl Tended {
         took
     }
 
-    /// Some kernels (seen: 6.1, 6.8, 6.12; not 6.18) refuse 2 MiB of which no page can be written without a fault, as after a fork.
-    /// One page that can be written is enough for them.
+    /// Some kernels (seen: 6.1, 6.8, 6.12; not 6.18) refuse 2 MiB of which no page can be written without a fault, as
+    /// after a fork. One page that can be written is enough for them.
     fn try_collapse(&self, start: u64, work: &mut Work) -> Result<(), Errno> {
         let (descriptor, pid) = (self.target.descriptor(), Pid::from_raw(self.target.pid()));
         if let (Some(byte), Some(pid)) = (&work.unreadable, pid) {
