@@ -137,7 +137,8 @@ impl Package {
             names.extend_from_slice(&self.packages);
             names = apt.with_wanted(&names, &self.wanted)?;
         } else if !self.packages.is_empty() {
-            let install = ["install", "--yes", "--download-only", "--no-install-recommends"];
+            // Packages that this machine has are downloaded, too, but not what they depend on.
+            let install = ["install", "--reinstall", "-yd", "--no-install-recommends"];
             output(apt.command("apt-get").args(install).args(&self.packages))?;
         }
         if !names.is_empty() {
