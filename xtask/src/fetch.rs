@@ -137,7 +137,7 @@ impl Package {
             names.extend_from_slice(&self.packages);
             names = apt.with_wanted(&names, &self.wanted)?;
         } else if !self.packages.is_empty() {
-            // Packages that this machine has are downloaded, too, but not what they depend on.
+            // Packages that this machine has are downloaded, too, but not their dependencies.
             let install = ["install", "--reinstall", "-yd", "--no-install-recommends"];
             output(apt.command("apt-get").args(install).args(&self.packages))?;
         }

@@ -46,7 +46,7 @@ impl UnreadableByte {
 
     /// Makes the page at `address` of another process writable in its page tables, as a write of that process does, if it
     /// may be written. A hole is filled with zeroes. No byte changes: for `process_vm_writev(2)` the kernel gets the page
-    /// for writing before it reads what is to be written, and that read fails.
+    /// for writing before it reads the bytes to write, and that read fails.
     pub fn make_writable(&self, process: Pid, address: u64) {
         let byte = libc::iovec { iov_base: self.page.as_ptr(), iov_len: 1 };
         let to =

@@ -61,7 +61,7 @@ impl Small {
             start.byte_add(behind).cast::<u8>()
         };
         let small = Self { start: NonNull::new(start).unwrap(), len: huge_pages * HUGE_PAGE_BYTES };
-        // Small ones, whatever the setting is; from then on huge ones may be had. Without advice, the kernel's own thread
+        // Small ones, whatever the setting is; the kernel may join them later. Without advice, the kernel's own thread
         // collapses no memory unless the setting is `always`.
         let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
         let is_always = setting.is_ok_and(|setting| setting.contains("[always]"));
