@@ -157,10 +157,16 @@ pub struct PassReport {
 const MUCH: u64 = 16;
 
 impl PassReport {
+    /// Bytes that came while the pass ran.
+    #[must_use]
+    pub fn grown(&self) -> u64 {
+        self.after.all.saturating_sub(self.before.all)
+    }
+
     /// Whether so much memory came while the pass ran that it is likely that the process still loads its data.
     #[must_use]
     pub fn has_grown(&self) -> bool {
-        self.after.all.saturating_sub(self.before.all) > self.after.all / MUCH
+        self.grown() > self.after.all / MUCH
     }
 
     /// Of a pass that was not made.

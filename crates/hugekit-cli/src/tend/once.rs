@@ -94,12 +94,8 @@ fn early(report: &PassReport, hindrance: Hindrance) -> anyhow::Error {
 }
 
 fn grown(report: &PassReport) -> anyhow::Error {
-    let came = report.after.all.saturating_sub(report.before.all);
-    let message = format!(
-        "the pass over {} left out {} that came while it ran",
-        report.pid,
-        Size(came as usize)
-    );
+    let (pid, came) = (report.pid, Size(report.grown() as usize));
+    let message = format!("the pass over {pid} left out {came} that came while it ran");
     Remedied { message, remedy: "run it again when the program has loaded its data".to_owned() }
         .into()
 }

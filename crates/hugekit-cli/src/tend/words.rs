@@ -136,8 +136,7 @@ pub(super) fn left_out(pass: &PassReport) -> Vec<String> {
     let sparse = (pass.sparse, format!("in 2 MiB {holes}"));
     let edges = (pass.edges, "at the ends of mappings".to_owned());
     let swapped = (pass.swapped, "swapped out".to_owned());
-    let grown = pass.after.all.saturating_sub(pass.before.all);
-    let new = (grown, "that came while the pass ran".to_owned());
+    let new = (pass.grown(), "that came while the pass ran".to_owned());
     let excluded = pass.excluded.iter().map(|(reason, bytes)| (*bytes, reason.to_string()));
     let mut reasons: Vec<_> = [sparse, edges, swapped, new].into_iter().chain(excluded).collect();
     reasons.retain(|&(bytes, _)| bytes > 0);

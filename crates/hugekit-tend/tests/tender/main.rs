@@ -575,16 +575,18 @@ fn told_of_a_fork(builder: Builder, fork: &mut dyn FnMut()) -> Option<Option<For
     told
 }
 
+/// Every fork takes a second.
+const COST: ForkCost = ForkCost {
+    process: Duration::from_secs(1),
+    base_page: Duration::ZERO,
+    huge_page: Duration::ZERO,
+};
+
 #[test]
 fn fork_is_estimated_by_what_entries_cost() {
     let _turn = in_turn();
-    let cost = ForkCost {
-        process: Duration::from_secs(1),
-        base_page: Duration::ZERO,
-        huge_page: Duration::ZERO,
-    };
     for (builder, expected) in [
-        (settings().fork_cost(cost), Some(ForkTime::Estimated(cost.process))),
+        (settings().fork_cost(COST), Some(ForkTime::Estimated(COST.process))),
         // Without the cost, it is not known.
         (settings(), None),
     ] {
@@ -597,12 +599,7 @@ fn fork_is_estimated_by_what_entries_cost() {
 #[test]
 fn fork_that_ends_a_pass_is_estimated_too() {
     let _turn = in_turn();
-    let cost = ForkCost {
-        process: Duration::from_secs(1),
-        base_page: Duration::ZERO,
-        huge_page: Duration::ZERO,
-    };
-    let Some(mut tender) = tender(settings().fork_cost(cost)) else { return };
+    let Some(mut tender) = tender(settings().fork_cost(COST)) else { return };
     let _child = Forked::new();
     assert_eq!(pass(&mut tender).hindrance, Some(Hindrance::Child { count: 1 }));
     let (stop, mut told) = (AtomicBool::new(false), None);
@@ -610,7 +607,7 @@ fn fork_that_ends_a_pass_is_estimated_too() {
         told = told.or(Some(status.last_fork));
         stop.store(true, Ordering::Relaxed);
     });
-    assert_eq!(told, Some(Some(ForkTime::Estimated(cost.process))));
+    assert_eq!(told, Some(Some(ForkTime::Estimated(COST.process))));
 }
 
 /// A real server, whose save takes a second.
