@@ -22,6 +22,7 @@ pub mod rounds;
 pub mod served;
 pub mod settings;
 pub mod signal_stack;
+pub mod smaps;
 pub mod states;
 pub mod swap;
 pub mod trials;

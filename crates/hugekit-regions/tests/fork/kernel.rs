@@ -7,7 +7,7 @@ use std::thread;
 use hugekit::fault::FaultMode;
 use hugekit::pool::Backing;
 use hugekit::{Region, RegionError};
-use rustix::mm::{Advice, madvise};
+use hugekit_testing::smaps::bytes_at;
 
 use crate::backings::{Check, FOLIOS, is_zero};
 use crate::child::in_a_child;
@@ -118,28 +118,8 @@ fn fork_under_mlockall_keeps_each_sides_bytes(backing: Backing) {
 
 /// Bytes of a region that huge pages map.
 fn mapped_by_huge_pages(region: &Region) -> usize {
-    let (start, end) = (region.as_ptr().addr(), region.as_ptr().addr() + region.len());
-    let advise = |advice| {
-        // SAFETY: advice about the addresses of the region, which changes no byte.
-        unsafe { madvise(region.as_ptr().cast_mut().cast(), region.len(), advice) }.unwrap();
-    };
-    // The kernel joins the region with a fork beside it, if the frames follow each other, too. With advice of its own
-    // it is apart.
-    advise(Advice::Random);
-    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-    advise(Advice::Normal);
-    let (mut is_ours, mut huge) = (false, 0);
-    for line in smaps.lines() {
-        let mut words = line.split_whitespace();
-        let first = words.next().unwrap();
-        if let Some((from, to)) = first.split_once('-') {
-            let address = |text| usize::from_str_radix(text, 16).unwrap();
-            is_ours = start <= address(from) && address(to) <= end;
-        } else if is_ours && first == "ShmemPmdMapped:" {
-            huge += words.next().unwrap().parse::<usize>().unwrap() << 10;
-        }
-    }
-    huge
+    let start = region.as_ptr().expose_provenance();
+    bytes_at(&(start..start + region.len()), "ShmemPmdMapped") as usize
 }
 
 /// Protecting by marks would take every huge page apart, and fault once for each of its base pages afterwards.

@@ -20,6 +20,7 @@ use hugekit_tend::{
     Builder, Excluded, ForkCost, ForkTime, Hindrance, Outlook, PassReport, Refusal, Target,
     TendError, Tender, forked_from,
 };
+use hugekit_testing::smaps::bytes_at;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap_anonymous, munmap};
 use rustix::param::page_size;
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
@@ -96,17 +97,9 @@ impl Small {
         self.start.addr().get()..self.start.addr().get() + self.len
     }
 
-    /// Bytes on huge pages, by `/proc/self/smaps`.
+    /// Bytes on huge pages.
     fn huge(&self) -> u64 {
-        // The kernel joins mappings that are alike. With advice of its own this one is apart.
-        self.advise(Advice::Random);
-        let maps = procfs::process::Process::myself().unwrap().smaps().unwrap();
-        self.advise(Advice::Normal);
-        let Range { start, end } = self.addresses();
-        let own = |map: &&procfs::process::MemoryMap| {
-            (map.address.0 as usize) < end && start < map.address.1 as usize
-        };
-        maps.iter().filter(own).map(|map| map.extension.map["AnonHugePages"]).sum()
+        bytes_at(&self.addresses(), "AnonHugePages")
     }
 }
 
