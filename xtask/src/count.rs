@@ -5,7 +5,7 @@ use std::fmt;
 
 /// Parts of reasons for skipping, and what has the tests run. Other reasons name their remedy themselves.
 const REMEDIES: [(&str, &str); 6] = [
-    ("slow: ", "`cargo xtask test --all` runs them"),
+    ("nightly: ", "`cargo xtask test --all` runs them"),
     ("huge page", "`cargo xtask test` reserves them as root, in a quarter of the available memory"),
     ("this CPU lacks", "`cargo xtask fleet --list` names the CPUs that are emulated"),
     ("one node", "`cargo xtask fleet --only two-nodes-6.1`"),
@@ -47,7 +47,7 @@ impl Count {
         }
     }
 
-    /// `NAME ... ignored, REASON`, `NAME ... ignored (REASON)`, or `[slow: REASON] NAME ... ignored`.
+    /// `NAME ... ignored, REASON`, `NAME ... ignored (REASON)`, or `[nightly: REASON] NAME ... ignored`.
     fn read_test(&mut self, test: &str) {
         let Some((name, outcome)) = test.split_once("... ") else { return };
         let Some(said) = outcome.strip_prefix("ignored") else { return };
@@ -147,7 +147,7 @@ mod tests {
             "test result: ok. 40 passed; 0 failed; 2 ignored; 0 measured; finished in 1s",
             "test x::a     ... ignored (this CPU lacks X)",
             "test x::b ... ignored, this CPU lacks X",
-            "test [slow: it waits] x::c ... ignored",
+            "test [nightly: it waits] x::c ... ignored",
             "test result: FAILED. 3 passed; 1 failed; 1 ignored; 0 measured",
             "SKIPPED [3] crates/x/tests/a.py:5: no faults can be served here: EPERM",
             "==== 2 failed, 250 passed, 3 skipped in 20.15s ====",
@@ -162,7 +162,7 @@ mod tests {
             count.read(line);
         }
         assert_eq!((count.passed, count.failed, count.skipped), (300, 3, 6));
-        assert_eq!((count.reasons["this CPU lacks X"], count.reasons["slow: it waits"]), (2, 1));
+        assert_eq!((count.reasons["this CPU lacks X"], count.reasons["nightly: it waits"]), (2, 1));
         assert_eq!(count.reasons["Python: no faults can be served here: EPERM"], 3);
         let python = "crates/x/tests/a.py::c - AssertionError";
         assert_eq!(count.failures, ["a::b", "1 is not 2", "c::d", python, "`-p x --test a`"]);

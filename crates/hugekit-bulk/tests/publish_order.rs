@@ -146,7 +146,7 @@ fn copy(routine: &'static CopyRoutine) -> (u32, u32) {
 }
 
 #[test]
-#[ignore = "slow: it repeats a race many times"]
+#[ignore = "nightly: it repeats a race many times"]
 fn no_flag_overtakes_the_bytes_that_were_published_before_it() {
     let clears = clear_routines().iter().filter(|one| one.kind() == Kind::Streaming);
     let clears = clears.filter(|one| one.is_available()).map(|one| (one.name(), clear(one)));

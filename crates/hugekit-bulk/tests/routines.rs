@@ -171,7 +171,7 @@ fn trial(row: Row, name: &str, check: Check) -> Trial {
     let trial = Trial::test(format!("{}::{name}", row.name()), move || check(row));
     let trial = match name {
         "large_lengths" | "random_lengths" => {
-            trial.with_kind("slow: it compares megabytes with an oracle").with_ignored_flag(true)
+            trial.with_kind("nightly: it compares megabytes with an oracle").with_ignored_flag(true)
         }
         _ => trial,
     };

@@ -138,7 +138,7 @@ fn a_file_of_any_name_is_shown_as_plain_text() {
 }
 
 #[test]
-#[ignore = "slow: it runs many experiments"]
+#[ignore = "nightly: it runs many experiments"]
 fn without_addresses_what_fits_is_measured_or_nothing_is_begun() {
     for kib in [1_500_000, 400_000, 150_000, 60_000] {
         let run = "lab demand fault cow snapshot --quick --rounds 2 --no-record --json -";
@@ -188,7 +188,7 @@ fn on_a_full_disk(script: &str) -> Option<Output> {
 }
 
 #[test]
-#[ignore = "slow: it runs every experiment"]
+#[ignore = "nightly: it runs every experiment"]
 fn on_a_full_disk_the_tables_are_printed_all_the_same() {
     let run = "exec \"$hugekit\" lab fork --memory 64MiB --rounds 2";
     let Some(output) = on_a_full_disk(run) else { return eprintln!("skipped: may not mount") };
@@ -285,7 +285,7 @@ fn behind_a_filter_of_system_calls_a_process_is_not_said_to_be_gone() {
 
 /// Each with the experiments that make the call.
 #[test]
-#[ignore = "slow: it runs many experiments"]
+#[ignore = "nightly: it runs many experiments"]
 fn behind_a_filter_of_system_calls_what_needs_the_call_fails_alone() {
     for (call, experiments) in [
         (libc::SYS_clone3, "stores epochs"),

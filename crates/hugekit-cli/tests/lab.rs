@@ -238,7 +238,7 @@ fn fork_compares_tables_by_folio_size_and_says_what_it_left_out() {
 }
 
 #[test]
-#[ignore = "slow: it forks gigabytes"]
+#[ignore = "nightly: it forks gigabytes"]
 fn fork_compares_regions_with_processes_where_there_is_memory() {
     let mut forks = lab();
     forks.args(["fork", "--memory", "2GiB", "--rounds", "2", "--quick", "--json", "-"]);
@@ -579,7 +579,7 @@ fn one_routine_stands_beside_memset_and_auto() {
 }
 
 #[test]
-#[ignore = "slow: it runs every experiment"]
+#[ignore = "nightly: it runs every experiment"]
 fn results_come_first_and_tables_fit_80_columns() {
     let _reserved = RESERVED_PAGES.lock();
     let mut everything = lab();
@@ -598,7 +598,7 @@ fn results_come_first_and_tables_fit_80_columns() {
 }
 
 #[test]
-#[ignore = "slow: it runs every experiment"]
+#[ignore = "nightly: it runs every experiment"]
 fn experiments_that_are_not_named_have_results_and_warnings_alone() {
     let mut everything = lab();
     everything.args(["--memory", "64MiB", "--rounds", "2", "--no-record"]);

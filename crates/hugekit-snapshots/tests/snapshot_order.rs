@@ -149,13 +149,13 @@ fn every_range_is_of_one_moment(fault_mode: FaultMode) {
 }
 
 #[test]
-#[ignore = "slow: it takes many snapshots under writers"]
+#[ignore = "nightly: it takes many snapshots under writers"]
 fn snapshot_of_any_range_in_place_is_one_moment() {
     every_range_is_of_one_moment(FAULT_MODES[0]);
 }
 
 #[test]
-#[ignore = "slow: it takes many snapshots under writers"]
+#[ignore = "nightly: it takes many snapshots under writers"]
 fn snapshot_of_any_range_threaded_is_one_moment() {
     every_range_is_of_one_moment(FAULT_MODES[1]);
 }

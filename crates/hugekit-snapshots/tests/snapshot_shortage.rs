@@ -115,13 +115,13 @@ fn no_mappings(fault_mode: FaultMode) {
 }
 
 #[test]
-#[ignore = "slow: it makes the most mappings that the kernel permits"]
+#[ignore = "nightly: it makes the most mappings that the kernel permits"]
 fn snapshot_without_mappings_in_place_works_or_says_what_is_short() {
     no_mappings(FAULT_MODES[0]);
 }
 
 #[test]
-#[ignore = "slow: it makes the most mappings that the kernel permits"]
+#[ignore = "nightly: it makes the most mappings that the kernel permits"]
 fn snapshot_without_mappings_threaded_works_or_says_what_is_short() {
     no_mappings(FAULT_MODES[1]);
 }

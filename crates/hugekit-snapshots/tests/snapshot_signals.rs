@@ -149,20 +149,20 @@ fn makers_are_interrupted(fault_mode: FaultMode) {
 }
 
 #[test]
-#[ignore = "slow: signals must meet each step"]
+#[ignore = "nightly: signals must meet each step"]
 fn snapshot_made_under_signals_in_place_holds_what_was() {
     makers_are_interrupted(FaultMode::InPlace);
 }
 
 #[test]
-#[ignore = "slow: signals must meet each step"]
+#[ignore = "nightly: signals must meet each step"]
 fn snapshot_made_under_signals_threaded_holds_what_was() {
     makers_are_interrupted(FaultMode::Threaded { threads: 2 });
 }
 
 /// Regions that are served in place come and go, and change the table of ranges, under the same signals.
 #[test]
-#[ignore = "slow: signals must meet each step"]
+#[ignore = "nightly: signals must meet each step"]
 fn regions_that_come_and_go_while_handlers_write_hang_no_thread() {
     if !can(FaultMode::InPlace) {
         return;

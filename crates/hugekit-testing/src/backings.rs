@@ -37,7 +37,7 @@ pub fn lacking(backing: Backing, folios: usize) -> Option<String> {
     populated.err().map(|error| error.to_string())
 }
 
-/// A test of that label and name. A name that begins with `[slow: REASON] ` makes an ignored test, which
+/// A test of that label and name. A name that begins with `[nightly: REASON] ` makes an ignored test, which
 /// `--include-ignored` runs.
 pub fn marked(
     label: &str,

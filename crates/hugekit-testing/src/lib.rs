@@ -19,6 +19,7 @@ pub mod processes;
 pub mod racing;
 pub mod remedies;
 pub mod rounds;
+pub mod seed;
 pub mod served;
 pub mod settings;
 pub mod signal_stack;

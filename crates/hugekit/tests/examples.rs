@@ -185,7 +185,7 @@ fn main() {
         sized.into(),
     ];
     let slow = |trial: Trial| {
-        trial.with_kind("slow: cargo builds the example first").with_ignored_flag(true)
+        trial.with_kind("nightly: cargo builds the example first").with_ignored_flag(true)
     };
     let built = built.into_iter().flatten().map(slow);
     let readme = trials(checks![the_readme_has_the_program_of_the_example], None);

@@ -61,7 +61,7 @@ mod tests {
 
     /// A name that fills its line once broke what a test looked for.
     #[test]
-    #[ignore = "slow: it prints many reports"]
+    #[ignore = "nightly: it prints many reports"]
     fn a_record_of_every_machine_is_listed_within_the_columns() {
         for description in hugekit_machines::MACHINES {
             let files = description.files().unwrap();

@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "slow: it prints many reports"]
+    #[ignore = "nightly: it prints many reports"]
     fn the_header_of_every_machine_fits_80_columns() {
         let text = include_str!("../../../hugekit-record/tests/data/record.json");
         for description in hugekit_machines::MACHINES {

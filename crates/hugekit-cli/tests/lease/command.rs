@@ -12,7 +12,7 @@ use super::{Check, UNIT};
 pub(crate) const CHECKS: &[Check] = &[
     ("a_program_gets_its_memory_by_a_path", by_path),
     ("without_a_broker_the_command_populates", alone),
-    ("[slow: a client gives a broker 30 seconds] a_stopped_broker_is_given_up", given_up),
+    ("[nightly: a client gives a broker 30 seconds] a_stopped_broker_is_given_up", given_up),
     ("units_that_cannot_be_made_are_announced_by_both_commands", shortage),
     ("arguments_that_make_no_sense_are_refused", arguments),
     ("a_file_has_its_name_when_it_is_complete", named),

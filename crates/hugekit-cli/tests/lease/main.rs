@@ -85,7 +85,7 @@ fn trials(backing: Backing, checks: &[Check]) -> Vec<Trial> {
 }
 
 fn trial(backing: Backing, &(name, check): &Check) -> Trial {
-    // `[slow: REASON] ` stays the beginning.
+    // `[nightly: REASON] ` stays the beginning.
     let (slow, name) = name.split_at(name.find("] ").map_or(0, |end| end + 2));
     let name = format!("{slow}{}::{name}", format!("{backing:?}").to_lowercase());
     let checks = move || {

@@ -248,7 +248,7 @@ fn fork_beside_release_reads_zero_or_what_was_written(backing: Backing) {
 }
 
 pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
-    "[slow: threads must meet] " fork_under_writers_is_one_moment,
+    "[nightly: threads must meet] " fork_under_writers_is_one_moment,
     prepare_write_beside_a_writing_parent_changes_no_byte,
     forks_by_several_threads_keep_their_bytes,
     fork_beside_release_reads_zero_or_what_was_written,

@@ -388,8 +388,8 @@ fn pinned_bytes_count_as_written(backing: Backing) {
 
 pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
     epoch_has_the_granules_that_were_written_and_no_others,
-    "[slow: a model checks many steps] " epochs_under_any_steps_follow_the_model,
-    "[slow: threads must meet] " epochs_under_writers_forget_no_write,
+    "[nightly: a model checks many steps] " epochs_under_any_steps_follow_the_model,
+    "[nightly: threads must meet] " epochs_under_writers_forget_no_write,
     granule_that_is_written_in_each_state_is_not_watched_and_is_looked_at_again,
     epoch_of_another_region_or_another_state_is_refused,
     epoch_outlives_its_region,

@@ -212,5 +212,5 @@ fn snapshots_under_any_steps_follow_the_model(backing: Backing) {
 }
 
 pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
-    "[slow: a model checks many steps] " snapshots_under_any_steps_follow_the_model,
+    "[nightly: a model checks many steps] " snapshots_under_any_steps_follow_the_model,
 ];

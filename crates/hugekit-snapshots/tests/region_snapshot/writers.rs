@@ -79,6 +79,6 @@ fn snapshots_that_come_and_go_under_writers_hold_what_was(backing: Backing) {
 }
 
 pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
-    "[slow: threads must meet] " snapshot_under_racing_writers_keeps_their_order,
-    "[slow: threads must meet] " snapshots_that_come_and_go_under_writers_hold_what_was,
+    "[nightly: threads must meet] " snapshot_under_racing_writers_keeps_their_order,
+    "[nightly: threads must meet] " snapshots_that_come_and_go_under_writers_hold_what_was,
 ];

@@ -122,6 +122,6 @@ fn collapse_of_split_pages_puts_them_together_again(fault_mode: FaultMode) {
 pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
     in_background_without_writers_retains_everything,
     reserve_of_two_snapshots_is_had_by_one,
-    "[slow: it takes thousands of snapshots] " snapshots_by_the_thousand_leave_nothing_behind,
+    "[nightly: it takes thousands of snapshots] " snapshots_by_the_thousand_leave_nothing_behind,
     collapse_of_split_pages_puts_them_together_again,
 ];

@@ -391,7 +391,7 @@ pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
     epoch_has_the_granules_that_were_written_and_no_others,
     edge_that_is_read_ahead_leaves_the_granule_before_it_where_it_is,
     epochs_under_any_steps_follow_the_model,
-    "[slow: threads must meet] " epochs_under_writers_forget_no_write,
+    "[nightly: threads must meet] " epochs_under_writers_forget_no_write,
     epoch_of_memory_that_is_gone_is_an_error_and_of_what_took_its_place_all_of_it,
     granule_that_is_written_in_each_state_is_not_watched_and_is_looked_at_again,
     changes_that_are_not_taken_leave_memory_plain,

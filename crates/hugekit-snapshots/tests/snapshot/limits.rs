@@ -164,7 +164,7 @@ fn copies_without_addresses_are_an_error_with_a_remedy(fault_mode: FaultMode) {
 }
 
 pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
-    "[slow: it copies up to 1 GiB] " snapshot_of_memory_that_is_all_rewritten_holds_what_was,
+    "[nightly: it copies up to 1 GiB] " snapshot_of_memory_that_is_all_rewritten_holds_what_was,
     snapshots_of_several_ranges_that_are_all_rewritten_hold_what_was,
     reserve_beyond_the_limit_is_held_all_the_same,
     lost_snapshot_names_a_limit_that_works,

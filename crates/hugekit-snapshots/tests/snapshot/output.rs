@@ -155,7 +155,7 @@ fn copy_cancelled_by_its_progress_says_how_far_it_came(fault_mode: FaultMode) {
 }
 
 pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
-    "[slow: threads must meet] " copy_that_has_ended_is_written_no_more,
+    "[nightly: threads must meet] " copy_that_has_ended_is_written_no_more,
     write_to_a_sink_that_fails_is_an_error_with_its_cause,
     write_to_a_full_file_keeps_the_first_part,
     copy_cancelled_by_its_progress_says_how_far_it_came,

@@ -191,7 +191,7 @@ fn snapshot_of_merged_pages_is_whole_or_an_error(fault_mode: FaultMode) {
 
 pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
     snapshot_after_what_owners_do_is_whole_or_an_error,
-    "[slow: threads must meet] " copy_beside_what_owners_do_is_whole_or_an_error,
+    "[nightly: threads must meet] " copy_beside_what_owners_do_is_whole_or_an_error,
     snapshot_of_discarded_memory_holds_what_was_retained,
     snapshot_beside_a_later_one_notices_a_discard,
     snapshot_of_merged_pages_is_whole_or_an_error,

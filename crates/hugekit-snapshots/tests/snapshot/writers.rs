@@ -91,7 +91,7 @@ fn snapshot_beyond_its_cow_limit_is_lost_and_writers_go_on(fault_mode: FaultMode
 }
 
 pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
-    "[slow: threads must meet] " snapshot_under_racing_writers_keeps_their_order,
-    "[slow: threads must meet] " snapshots_that_come_and_go_under_writers_hold_what_was,
+    "[nightly: threads must meet] " snapshot_under_racing_writers_keeps_their_order,
+    "[nightly: threads must meet] " snapshots_that_come_and_go_under_writers_hold_what_was,
     snapshot_beyond_its_cow_limit_is_lost_and_writers_go_on,
 ];
