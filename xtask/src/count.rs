@@ -5,7 +5,7 @@ use std::fmt;
 
 /// Parts of reasons for skipping, and what has the tests run. Other reasons name their remedy themselves.
 const REMEDIES: [(&str, &str); 6] = [
-    ("nightly: ", "`cargo xtask test --all` runs them"),
+    ("nightly: ", "`cargo xtask nightly` runs them"),
     ("huge page", "`cargo xtask test` reserves them as root, in a quarter of the available memory"),
     ("this CPU lacks", "`cargo xtask fleet --list` names the CPUs that are emulated"),
     ("one node", "`cargo xtask fleet --only two-nodes-6.1`"),

@@ -49,7 +49,7 @@ pub(crate) struct Fleet {
     /// Write docs/fleet.md's table from the last run of each guest; boot none
     #[arg(long)]
     record: bool,
-    /// The guests of `cargo xtask test --all`; skipped if something is missing and may not be fetched
+    /// Only three guests that together differ in most; skipped if something is missing and may not be fetched
     #[arg(long)]
     ci: bool,
     /// Compare kernels by `hugekit lab`, in guests on KVM

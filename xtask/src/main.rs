@@ -28,7 +28,7 @@ use clap::Parser;
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask")]
 enum Task {
-    /// Runs tests: the quick ones, unless more is asked for. As root it reserves huge pages meanwhile, of at most a
+    /// Runs tests: those of `ci`, or the parts that are named. As root it reserves huge pages meanwhile, of at most a
     /// quarter of the free memory, and puts them back
     Test(parts::Test),
     /// Format, clippy, documentation, public items, packages and Markdown
@@ -37,8 +37,11 @@ enum Task {
         #[arg(long)]
         bless_api: bool,
     },
-    /// `check`, `test --all` and short runs of the lab, the fuzzer and a sanitizer: before every push
+    /// `check` and `test`: what must pass before a change lands
     Ci(parts::Install),
+    /// What takes long or depends on chance: kills at any moment, soak, fuzzing, sanitizers, guests with other kernels.
+    /// Writes a table to `target/nightly.md`
+    Nightly(parts::Nightly),
     Api(api::Api),
     Faults(faults::Faults),
     Soak(faults::Soak),
@@ -76,6 +79,7 @@ fn main() -> Result<ExitCode> {
         Task::Test(test) => test.run(),
         Task::Check { bless_api } => parts::check(bless_api),
         Task::Ci(install) => parts::ci(&install),
+        Task::Nightly(nightly) => nightly.run(),
         Task::Api(api) => api.run(),
         Task::Faults(faults) => faults.run(),
         Task::Soak(soak) => soak.run(),

@@ -1,10 +1,12 @@
-//! `cargo xtask test`, `check` and `ci`: the parts of parts.toml, one after the other, each within its time.
+//! `cargo xtask test`, `check`, `ci` and `nightly`: the parts of parts.toml, one after the other, each within its time.
 
 use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs;
 use std::io::pipe;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::RecvTimeoutError;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -17,21 +19,34 @@ use crate::settings::Settings;
 /// The exit status of coreutils' `timeout` after the time is over.
 const TIME_IS_OVER: i32 = 124;
 
+/// The part that `cargo xtask check` runs.
+const CHECK: &str = "check";
+
 /// A process that an ended command has left behind may hold its output open: after this long it is not read any more.
 const QUIET_SECONDS: u64 = 5;
 
-/// Some parts of what is tested and checked, or all
+/// Where tests read the seed of their random choices: those of `hugekit_testing::seed` and those of proptest.
+const SEEDS: [&str; 2] = ["HUGEKIT_SEED", "PROPTEST_RNG_SEED"];
+
+/// The tests of `cargo xtask ci`, or the parts that are named
 #[derive(Debug, Args)]
 pub(crate) struct Test {
-    /// Every part that tests something, slow tests included
-    #[arg(long)]
-    all: bool,
     /// These parts: `cargo xtask test --list` names them
-    #[arg(long, num_args = 1.., conflicts_with = "all")]
+    #[arg(long, num_args = 1..)]
     only: Vec<String>,
     /// Print the parts; run none
     #[arg(long)]
     list: bool,
+    #[command(flatten)]
+    install: Install,
+}
+
+/// What takes long or depends on chance
+#[derive(Debug, Args)]
+pub(crate) struct Nightly {
+    /// Where random choices begin, so that a run can be repeated; by default each run begins elsewhere
+    #[arg(long)]
+    seed: Option<u32>,
     #[command(flatten)]
     install: Install,
 }
@@ -66,22 +81,26 @@ struct Part {
     needs: Option<[String; 2]>,
     /// Commands for the shell, run in the repository's folder.
     run: Vec<String>,
-    /// A shorter form that `cargo xtask ci` runs instead.
-    ci: Option<Vec<String>>,
 }
 
-/// What a part belongs to.
+/// What runs a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum When {
-    /// `cargo xtask test`
-    Quick,
-    /// `cargo xtask test --all` and `cargo xtask ci`
-    All,
-    /// `cargo xtask ci` only
+    /// `cargo xtask ci`
     Ci,
-    /// `cargo xtask test --only NAME` only
+    /// `cargo xtask nightly`
+    Nightly,
+    /// `cargo xtask test --only NAME`
     Only,
+}
+
+/// A part that was run.
+#[derive(Debug)]
+struct Ran {
+    name: String,
+    count: Count,
+    time: Duration,
 }
 
 impl Test {
@@ -94,12 +113,27 @@ impl Test {
         for name in &self.only {
             ensure!(parts.iter().any(|part| part.name == *name), "no part {name}: see --list");
         }
-        let wanted = if self.all { When::All } else { When::Quick };
         let chosen = parts.into_iter().filter(|part| match self.only.is_empty() {
-            true => part.when == wanted,
+            true => part.when == When::Ci && part.name != CHECK,
             false => self.only.contains(&part.name),
         });
-        run(&chosen.collect::<Vec<_>>(), self.install.install)
+        run_and_report(&chosen.collect::<Vec<_>>(), &self.install)
+    }
+}
+
+impl Nightly {
+    pub(crate) fn run(&self) -> Result<bool> {
+        let since_epoch = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        let seed = self.seed.unwrap_or(since_epoch.as_secs() as u32).to_string();
+        let mut parts = of(When::Nightly)?;
+        for part in &mut parts {
+            part.env.extend(SEEDS.map(|name| (name.to_owned(), seed.clone())));
+        }
+        let ran = run(&parts, &self.install)?;
+        let table = table(&ran, &seed);
+        println!("\n{table}");
+        fs::write(run::target_dir("nightly.md"), table).context("cannot write nightly.md")?;
+        Ok(ran.iter().all(|part| part.count.failed == 0))
     }
 }
 
@@ -108,20 +142,17 @@ pub(crate) fn check(bless_api: bool) -> Result<bool> {
     if bless_api {
         crate::api::Api { bless: true }.run()?;
     }
-    let parts = parts()?.into_iter().filter(|part| part.name == "check");
-    run(&parts.collect::<Vec<_>>(), false)
+    let parts = parts()?.into_iter().filter(|part| part.name == CHECK);
+    run_and_report(&parts.collect::<Vec<_>>(), &Install { install: false })
 }
 
-/// Everything that is tested and checked.
+/// What must pass before a change lands.
 pub(crate) fn ci(install: &Install) -> Result<bool> {
-    let mut parts = parts()?;
-    parts.retain(|part| [When::All, When::Ci].contains(&part.when));
-    for part in &mut parts {
-        if let Some(shorter) = part.ci.take() {
-            part.run = shorter;
-        }
-    }
-    run(&parts, install.install)
+    run_and_report(&of(When::Ci)?, install)
+}
+
+fn of(when: When) -> Result<Vec<Part>> {
+    Ok(parts()?.into_iter().filter(|part| part.when == when).collect())
 }
 
 fn parts() -> Result<Vec<Part>> {
@@ -129,27 +160,50 @@ fn parts() -> Result<Vec<Part>> {
     Ok(table.part)
 }
 
-fn run(parts: &[Part], install: bool) -> Result<bool> {
-    let settings = Settings::for_tests()?;
-    let (start, mut lines, mut all) = (Instant::now(), Vec::new(), Count::default());
-    for part in parts {
+/// Runs parts, and prints at the end what is kept of a long output. Returns whether all passed.
+fn run_and_report(parts: &[Part], install: &Install) -> Result<bool> {
+    let ran = run(parts, install)?;
+    let (mut all, mut time) = (Count::default(), Duration::ZERO);
+    for part in &ran {
+        all.add(&part.count);
+        time += part.time;
+    }
+    println!();
+    all.print_skipped();
+    ran.iter().for_each(|part| println!("{}: {}, {}", part.name, part.count, clock(part.time)));
+    all.print_failures();
+    println!("\n{all}, {}", clock(time));
+    Ok(all.failed == 0)
+}
+
+fn run(parts: &[Part], install: &Install) -> Result<Vec<Ran>> {
+    let (_settings, start) = (Settings::for_tests()?, Instant::now());
+    let run = |part: &Part| -> Result<Ran> {
         let Part { name, about, minutes, .. } = part;
         println!("\n[{}] {name}: {about}; at most {minutes} minutes", clock(start.elapsed()));
         let (since, mut count) = (Instant::now(), Count::default());
-        part.run(install || may_install(), &mut count)?;
-        let line = format!("{name}: {count}, {}", clock(since.elapsed()));
-        println!("[{}] {line}", clock(start.elapsed()));
-        lines.push(line);
-        all.add(&count);
+        part.run(install.install || may_install(), &mut count)?;
+        let time = since.elapsed();
+        println!("[{}] {name}: {count}, {}", clock(start.elapsed()), clock(time));
+        Ok(Ran { name: name.clone(), count, time })
+    };
+    parts.iter().map(run).collect()
+}
+
+/// The outcome of each part as a table in Markdown, and how to repeat the run.
+fn table(ran: &[Ran], seed: &str) -> String {
+    let mut table = "| part | passed | failed | skipped | minutes | seed |\n".to_owned();
+    table += "| --- | --- | --- | --- | --- | --- |\n";
+    for Ran { name, count, time } in ran {
+        let Count { passed, failed, skipped, .. } = count;
+        let time = clock(*time);
+        let _ = writeln!(table, "| {name} | {passed} | {failed} | {skipped} | {time} | {seed} |");
     }
-    drop(settings);
-    println!();
-    all.print_skipped();
-    // At the end, because that is what is kept of a long output.
-    lines.iter().for_each(|line| println!("{line}"));
-    all.print_failures();
-    println!("\n{all}, {}", clock(start.elapsed()));
-    Ok(all.failed == 0)
+    for failure in ran.iter().flat_map(|part| &part.count.failures) {
+        let _ = writeln!(table, "\nFAILED {failure}");
+    }
+    let _ = writeln!(table, "\n`cargo xtask nightly --seed {seed}` repeats the random choices.");
+    table
 }
 
 /// Minutes and seconds.
@@ -226,8 +280,8 @@ mod tests {
     fn part(minutes: u64, line: &str) -> Count {
         let (name, about) = (String::new(), String::new());
         let (fetch, env, run) = (Vec::new(), BTreeMap::new(), vec![line.to_owned()]);
-        let part =
-            Part { name, about, when: When::All, minutes, fetch, env, needs: None, run, ci: None };
+        let when = When::Ci;
+        let part = Part { name, about, when, minutes, fetch, env, needs: None, run };
         let mut count = Count::default();
         part.run(false, &mut count).unwrap();
         count
@@ -252,6 +306,16 @@ mod tests {
         );
         assert_eq!(part(1, "true").to_string(), "1 passed, 0 failed, 0 skipped");
         assert_eq!(part(1, "exit 3").failures, ["exit 3: exit status: 3"]);
+    }
+
+    #[test]
+    fn table_has_each_part_and_its_failures() {
+        let count = Count { passed: 3, failed: 1, failures: vec!["a".into()], ..Count::default() };
+        let ran = Ran { name: "soak".into(), count, time: Duration::from_secs(61) };
+        let table = table(&[ran], "7");
+        for line in ["| soak | 3 | 1 | 0 | 01:01 | 7 |", "FAILED a", "--seed 7"] {
+            assert!(table.contains(line), "{table}");
+        }
     }
 
     #[test]

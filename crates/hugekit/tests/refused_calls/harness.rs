@@ -35,8 +35,36 @@ const MOST_PROBLEMS: usize = 6;
 /// Where an operation makes more calls than this, those of which others say little new are left out.
 const MANY: usize = 150;
 
-/// Of each kind of call, so many at the beginning are refused once where not all are.
+/// Of each kind of call, this many at the beginning are refused once if not all are.
 const FIRST: usize = 3;
+
+/// Which calls of an operation are refused, from the environment variable `HUGEKIT_FAULTS`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Depth {
+    /// `first`: the first call of each kind, once and from then on.
+    First,
+    /// By default: the first calls of each kind and the last one, once, from then on, and by a filter.
+    Some,
+    /// `all`: every call, with every answer that it may give.
+    All,
+}
+
+impl Depth {
+    pub(crate) fn from_environment() -> Self {
+        match std::env::var("HUGEKIT_FAULTS").as_deref() {
+            Ok("first") => Self::First,
+            Ok("all") => Self::All,
+            _ => Self::Some,
+        }
+    }
+
+    fn lastings(self) -> &'static [Lasting] {
+        match self {
+            Self::First => &[Lasting::Once, Lasting::Kind],
+            Self::Some | Self::All => &[Lasting::Once, Lasting::Kind, Lasting::Filter],
+        }
+    }
+}
 
 /// Runs an operation in a process that is short of something.
 pub(crate) fn run_short(operation: Operation) -> Result<(), Failed> {
@@ -44,8 +72,8 @@ pub(crate) fn run_short(operation: Operation) -> Result<(), Failed> {
     if said.trim() == case::FINE { Ok(()) } else { Err(shortened(&said).into()) }
 }
 
-/// Runs every case of an operation, or those of which others say little new.
-pub(crate) fn refuse_each_call(operation: Operation, thorough: bool) -> Result<(), Failed> {
+/// Runs the cases of an operation.
+pub(crate) fn refuse_each_call(operation: Operation, depth: Depth) -> Result<(), Failed> {
     let clean = run(operation, None, "");
     let lines: Vec<&str> = clean.lines().collect();
     let &[case::FINE, kinds, trace] = &lines[..] else {
@@ -53,10 +81,10 @@ pub(crate) fn refuse_each_call(operation: Operation, thorough: bool) -> Result<(
     };
     let trace: Vec<&str> =
         trace.trim_start_matches("Some([").trim_end_matches("])").split(", ").collect();
-    let thorough = thorough && trace.len() <= MANY;
-    let refusal = Refusal { operation, thorough, kinds, trace };
+    let depth = if depth == Depth::All && trace.len() > MANY { Depth::Some } else { depth };
+    let refusal = Refusal { operation, depth, kinds, trace };
     let mut problems = Vec::new();
-    for lasting in [Lasting::Once, Lasting::Kind, Lasting::Filter] {
+    for &lasting in depth.lastings() {
         refusal.each(lasting, &mut problems);
     }
     let count = problems.len();
@@ -70,7 +98,7 @@ pub(crate) fn refuse_each_call(operation: Operation, thorough: bool) -> Result<(
 /// One operation, what a process has after it, and the calls that it makes the first time.
 struct Refusal<'a> {
     operation: Operation,
-    thorough: bool,
+    depth: Depth,
     kinds: &'a str,
     trace: Vec<&'a str>,
 }
@@ -109,16 +137,19 @@ impl Refusal<'_> {
 
     /// Whether a call tells something that those of its kind before it do not.
     fn is_chosen(&self, nth: usize, lasting: Lasting) -> bool {
-        let Some(kind) = self.trace.get(nth) else { return self.thorough };
+        let Some(kind) = self.trace.get(nth) else { return self.depth == Depth::All };
         let before = self.trace[..nth].iter().filter(|other| *other == kind).count();
         let is_last = !self.trace[nth + 1..].contains(kind);
-        let first = if lasting == Lasting::Once { FIRST } else { 1 };
-        self.thorough || is_last || before < first
+        match self.depth {
+            Depth::All => true,
+            Depth::First => before == 0,
+            Depth::Some => is_last || before < if lasting == Lasting::Once { FIRST } else { 1 },
+        }
     }
 
     /// All of its answers, or one, not the same as the last one's of its kind.
     fn choices(&self, nth: usize) -> Range<usize> {
-        if self.thorough {
+        if self.depth == Depth::All {
             return 0..usize::MAX;
         }
         let kind = self.trace.get(nth);

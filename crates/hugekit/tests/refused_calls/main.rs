@@ -2,7 +2,7 @@
 //!
 //! For each public operation and each n, the n-th call is refused, with each answer that it may give; then it and all
 //! of its kind from there on. The answer is a typed error of the right kind, nothing is lost or leaked, and the
-//! operation works afterwards. With `HUGEKIT_FAULTS=all` every answer is given, else one for each call.
+//! operation works afterwards. `HUGEKIT_FAULTS` decides how many calls are refused: see `harness::Depth`.
 
 #![allow(unsafe_code)]
 

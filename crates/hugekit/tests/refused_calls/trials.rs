@@ -6,12 +6,13 @@ use libtest_mimic::{Arguments, Trial};
 use crate::{backings, harness, operations};
 
 pub(crate) fn main() {
-    let thorough = std::env::var("HUGEKIT_FAULTS").is_ok_and(|which| which == "all");
+    let depth = harness::Depth::from_environment();
+    let thorough = depth == harness::Depth::All;
     let huge = [Backing::Thp, Backing::Hugetlb2M];
     let lacking = huge.map(|backing| (backing, backings::lacking(backing, 2 * operations::FOLIOS)));
     let trials = operations::all(thorough).into_iter().map(|(name, operation)| {
         let lacking = lacking.iter().find(|(backing, _)| *backing == operation.backing);
-        let trial = Trial::test(name, move || harness::refuse_each_call(operation, thorough));
+        let trial = Trial::test(name, move || harness::refuse_each_call(operation, depth));
         backings::unless_lacking(trial, lacking.and_then(|(_, lacking)| lacking.as_deref()))
     });
     let mut short = operations::short_of_mappings(thorough);
