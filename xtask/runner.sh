@@ -4,7 +4,6 @@
 # before each line. The lines of skipped tests are kept for `xtask/tests/skipped.rs`. Other programs run as they are.
 case $1 in */deps/*) ;; *) exec "$@" ;; esac
 notes=$(mktemp -d) || exit 1
-trap 'rm -rf "$notes"' EXIT
 mkfifo "$notes/pipe"
 
 # A process and its descendants.
@@ -34,6 +33,8 @@ watch() {
 
 watch &
 watcher=$!
+trap 'kill $(tree "$watcher") 2>/dev/null; rm -rf "$notes"' EXIT
+trap 'exit 1' HUP INT TERM
 tee "$notes/printed" <"$notes/pipe" &
 tee=$!
 # In the foreground: the shell has programs in the background ignore an interrupt.
@@ -41,7 +42,6 @@ sh -c 'echo $$ >"$0" && exec "$@"' "$notes/program" "$@" >"$notes/pipe" 2>&1
 status=$?
 # A process that the program left behind may hold its output open.
 timeout 5 tail --pid="$tee" -f /dev/null
-kill $(tree "$watcher") 2>/dev/null
 skipped=$(dirname "$1")/../skipped
 mkdir -p "$skipped" && grep -E '^test .*\.\.\. ignored' "$notes/printed" >"$skipped/$(basename "$1")"
 exit "$status"
