@@ -62,7 +62,7 @@ fn program() -> String {
     assert_cmd::cargo::cargo_bin("hugekit").display().to_string()
 }
 
-const RUN: &str = "lab stores --setup --memory 64MiB --no-record --rounds";
+const RUN: &str = "lab stores --routine memset --setup --memory 64MiB --no-record --rounds";
 
 /// A run that does not end by itself, as the only process of its script.
 fn endless(setting: &Path) -> std::io::Result<std::process::Child> {

@@ -1,5 +1,7 @@
 //! Processes that would hold the tender up, or have it do what only it may do.
 
+use hugekit_testing::checks;
+use hugekit_testing::trials::{Checks, skip};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -12,7 +14,7 @@ use std::process::{Command, Stdio};
 use hugekit_testing::processes::wait_for_handler;
 
 use crate::fuse::Silent;
-use crate::running::{Lines, Running, is_refused};
+use crate::running::{Lines, Running};
 
 /// Calls itself Redis, and forks every now and then. Its first socket has a full queue; the name of the second one leads
 /// to another's socket.
@@ -42,11 +44,9 @@ fn python() -> Option<PathBuf> {
     said.status.success().then(|| path.canonicalize().ok())?
 }
 
-#[test]
 fn server_with_a_full_queue_and_a_name_that_leads_elsewhere_is_tended_without_either() {
     let Some(python) = python() else {
-        println!("skipped: no python3");
-        return;
+        skip("no python3");
     };
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
@@ -60,8 +60,7 @@ fn server_with_a_full_queue_and_a_name_that_leads_elsewhere_is_tended_without_ei
     let mut tending = Running::tending(&["--json", &server.pid()]);
     let lines = tending.lines();
     if lines.next_line().is_none() {
-        assert!(is_refused(&tending.said_on_stderr()));
-        return;
+        tending.skip_if_refused();
     }
     lines.until("\"forks\":3");
     assert!(elsewhere.accept().is_err(), "nothing connected to the other's socket");
@@ -69,7 +68,6 @@ fn server_with_a_full_queue_and_a_name_that_leads_elsewhere_is_tended_without_ei
     assert_eq!(tending.ended().code(), Some(0));
 }
 
-#[test]
 fn tender_whose_output_is_not_read_ends_by_a_signal() {
     let sleeping = Running::sleeping();
     let mut ends = [0; 2];
@@ -96,20 +94,17 @@ fn tender_whose_output_is_not_read_ends_by_a_signal() {
     }
 }
 
-#[test]
 fn process_that_keeps_the_kernel_waiting_holds_no_other_up() {
     let folder = tempfile::tempdir().unwrap();
     let Some(mut file) = Silent::at(&folder.path().join("file")) else {
-        println!("skipped: no file system in user space may be mounted");
-        return;
+        skip("no file system in user space may be mounted");
     };
     let sleeping = Running::sleeping();
     let (stuck_pid, other) = (file.stuck().to_string(), sleeping.pid());
     let mut tending = Running::tending(&["--json", &stuck_pid, &other]);
     let lines = tending.lines();
     let Some(line) = lines.next_line() else {
-        assert!(is_refused(&tending.said_on_stderr()));
-        return;
+        tending.skip_if_refused();
     };
     assert!(line.contains(&format!("\"pid\":{other}")), "{line}");
     let notes = Lines::of(tending.0.stderr.take().unwrap());
@@ -121,3 +116,9 @@ fn process_that_keeps_the_kernel_waiting_holds_no_other_up() {
     assert!(!once.ended().success());
     assert!(once.said_on_stderr().contains("keeps the kernel waiting"));
 }
+
+pub(crate) const CHECKS: Checks = checks![
+    server_with_a_full_queue_and_a_name_that_leads_elsewhere_is_tended_without_either,
+    tender_whose_output_is_not_read_ends_by_a_signal,
+    process_that_keeps_the_kernel_waiting_holds_no_other_up,
+];

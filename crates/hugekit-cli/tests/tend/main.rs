@@ -8,3 +8,12 @@ mod page;
 mod passes;
 mod program;
 mod running;
+
+use hugekit_testing::trials::trials;
+use libtest_mimic::Arguments;
+
+fn main() {
+    let all = [hostile::CHECKS, log::CHECKS, page::CHECKS, passes::CHECKS, program::CHECKS];
+    let trials = all.into_iter().flat_map(|checks| trials(checks, None));
+    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit();
+}
