@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 use hugekit_testing::processes::wait_for_handler;
 
 use crate::fuse::Silent;
-use crate::running::{Lines, Running};
+use crate::running::{Lines, Running, wait_until};
 
 /// Calls itself Redis, and forks every now and then. Its first socket has a full queue; the name of the second one leads
 /// to another's socket.
@@ -68,6 +68,14 @@ fn server_with_a_full_queue_and_a_name_that_leads_elsewhere_is_tended_without_ei
     assert_eq!(tending.ended().code(), Some(0));
 }
 
+/// Whether a thread of the process is within a write to standard output.
+fn writes(pid: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let call = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("syscall"));
+    let is_write = format!("{} 0x1 ", libc::SYS_write);
+    threads.filter_map(|thread| call(thread).ok()).any(|call| call.starts_with(&is_write))
+}
+
 fn tender_whose_output_is_not_read_ends_by_a_signal() {
     let sleeping = Running::sleeping();
     let mut ends = [0; 2];
@@ -85,12 +93,14 @@ fn tender_whose_output_is_not_read_ends_by_a_signal() {
         command.args(["tend", &sleeping.pid()]).args(once).stdout(full.try_clone().unwrap());
         let mut tending = Running::of(command.stderr(Stdio::null()));
         wait_for_handler(tending.0.id(), libc::SIGTERM);
-        // By then it has something to say, or cannot tend here.
-        std::thread::sleep(std::time::Duration::from_millis(800));
-        if tending.0.try_wait().unwrap().is_none() {
-            tending.signal(libc::SIGTERM);
-            assert_eq!(tending.ended().code(), Some(code), "{once:?}");
+        let pid = tending.0.id();
+        // It has something to say, or cannot tend here.
+        wait_until("it writes", || tending.0.try_wait().unwrap().is_some() || writes(pid));
+        if tending.0.try_wait().unwrap().is_some() {
+            skip("no process can be tended here");
         }
+        tending.signal(libc::SIGTERM);
+        assert_eq!(tending.ended().code(), Some(code), "{once:?}");
     }
 }
 

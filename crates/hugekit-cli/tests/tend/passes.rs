@@ -183,12 +183,13 @@ fn threads_of_the_kernel_are_passed_over_in_a_group() {
         let notes = Lines::of(tending.0.stderr.take().unwrap());
         if once.is_empty() {
             wait_for_handler(tending.0.id(), libc::SIGTERM);
-            // It notes all that it finds at its start, and then waits.
-            std::thread::sleep(std::time::Duration::from_millis(1500));
-            tending.signal(libc::SIGTERM);
         }
         while let Some(note) = notes.next_line() {
             assert!(!note.contains("thread of the kernel"), "{note}");
+            // It notes all that it finds at its start, and then waits.
+            if note.ends_with("waiting") {
+                tending.signal(libc::SIGTERM);
+            }
         }
     }
 }
@@ -246,8 +247,10 @@ fn processes_of_a_name_that_may_not_be_tended_are_noted_at_once_and_once() {
     }
     assert!(note.contains(&pid) && note.contains("CAP_SYS_PTRACE"), "{note}");
     notes.until("none that was found can be tended; waiting");
-    // It looks again every two seconds.
-    std::thread::sleep(std::time::Duration::from_millis(2500));
+    // It looks again every two seconds, and then notes another one.
+    let other = Running::sleeping_named("hk-of-a-name");
+    let note = notes.next_line().unwrap();
+    assert!(note.contains(&other.pid()), "each process is noted once: {note}");
     tending.signal(libc::SIGTERM);
     assert_eq!(tending.ended().code(), Some(0));
     assert_eq!(notes.next_line(), None, "each process is noted once");
