@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use hugekit::pool::Backing;
 use hugekit_image::{FileIdentity, Image};
 use hugekit_lease::protocol::{
-    Answer, ImageFacts, ImageName, Load, MOST_IMAGES, MOST_ROWS, Malformed, Payer, Refusal,
-    Request, Status, VERSION,
+    Answer, ImageFacts, ImageName, Load, MOST_IMAGES, MOST_ROWS, Malformed, Refusal, Request,
+    Status, VERSION,
 };
 use hugekit_lease::{LeaseError, MemoryFile};
 use hugekit_machine::{Memory, Root};
@@ -31,6 +31,7 @@ use crate::connection::{Connection, Said};
 use crate::error::BrokerError;
 use crate::fill::Fill;
 use crate::filler::Filler;
+use crate::group::Charged;
 use crate::images::{HeldImage, Images, Viewer};
 use crate::ledger::{Claim, Ledger};
 use crate::listener::Listener;
@@ -38,11 +39,11 @@ use crate::load::LoadOrder;
 use crate::loading::{Loaded, Loading};
 use crate::notices::Notices;
 use crate::pages::Pages;
+use crate::priority;
 use crate::seats::{Seat, displaced};
 use crate::signals::Signals;
 use crate::unit::{ClientId, Ending, Filling, Outcome, Ready, not_populated, refused};
 use crate::watch::{self, Watched, Watches};
-use crate::{group, priority};
 
 /// Clients that are accepted in one turn: others are answered in between.
 const ACCEPTED_AT_ONCE: usize = 32;
@@ -413,7 +414,7 @@ impl Broker {
                 let wanted = self.config.ready + waiting.len();
                 let may_begin = !waiting.is_empty() || self.settled_from <= Instant::now();
                 if may_begin && self.filling.is_empty() && self.ready.len() < wanted {
-                    self.start_unit(None, self.groups(), !waiting.is_empty());
+                    self.start_unit(None, self.charged(), !waiting.is_empty());
                 }
                 if !waiting.is_empty() {
                     self.hurry();
@@ -432,19 +433,21 @@ impl Broker {
         if is_begun || filling.count() + ending.count() >= self.config.limits.fillers_of_user {
             return;
         }
-        let groups = group::of_process(&self.root, connection.pid(), connection.uid());
-        self.start_unit(Some((id, account)), groups.unwrap_or_default(), true);
+        let counts = if self.config.backing.is_reserved() { "hugetlb" } else { "memory" };
+        let charged = Charged::to_client(&self.root, connection, counts);
+        self.start_unit(Some((id, account)), charged, true);
     }
 
-    fn groups(&self) -> Vec<PathBuf> {
+    /// Who pays for what is no single client's.
+    fn charged(&self) -> Charged {
         match &self.config.charge {
-            Charge::Group(group) => vec![group.clone()],
-            Charge::Broker | Charge::Client => Vec::new(),
+            Charge::Group(group) => Charged::to_group(group.clone()),
+            Charge::Broker | Charge::Client => Charged::to_the_broker(),
         }
     }
 
     /// Begins a unit, if there is memory for it.
-    fn start_unit(&mut self, client: Option<(ClientId, u32)>, groups: Vec<PathBuf>, hurried: bool) {
+    fn start_unit(&mut self, client: Option<(ClientId, u32)>, charged: Charged, hurried: bool) {
         if self.fill_from > Instant::now() {
             return;
         }
@@ -455,11 +458,7 @@ impl Broker {
             return;
         }
         self.has_warned = false;
-        let payer = match (&self.config.charge, groups.is_empty()) {
-            (Charge::Client, false) => Payer::Client,
-            (Charge::Group(_), _) => Payer::Group,
-            _ => Payer::Broker,
-        };
+        let Charged { groups, payer } = charged;
         match self.make(groups, !hurried) {
             Ok((memory, filler)) => {
                 let hurried = hurried.then(Instant::now);
@@ -497,7 +496,8 @@ impl Broker {
 
     /// A client waits: what populates in the background gets help, and its own priority back.
     fn hurry(&mut self) {
-        let (command, node, groups) = (&self.config.filler, self.config.node, self.groups());
+        let (command, node, groups) =
+            (&self.config.filler, self.config.node, self.charged().groups);
         let thp = self.config.backing == Backing::Thp;
         for filling in self.filling.iter_mut().filter(|filling| filling.hurried.is_none()) {
             filling.hurried = Some(Instant::now());
@@ -759,12 +759,12 @@ impl Broker {
 
     fn start_load(&mut self, id: ClientId, load: &Load, claim: Claim) {
         let Client { connection, .. } = self.clients.remove(&id).expect("it spoke");
-        let groups = match self.config.charge {
-            Charge::Client => group::of_process(&self.root, connection.pid(), connection.uid())
-                .unwrap_or_default(),
-            _ => self.groups(),
+        let charged = match self.config.charge {
+            // An image is shared memory, on huge pages or not.
+            Charge::Client => Charged::to_client(&self.root, &connection, "memory"),
+            _ => self.charged(),
         };
-        let order = LoadOrder { groups, ..LoadOrder::default() };
+        let order = LoadOrder { groups: charged.groups, ..LoadOrder::default() };
         match Loading::start(&self.config.filler, order, connection, load, claim) {
             Ok(loading) => self.loading.push(loading),
             Err((connection, claim, refusal)) => {

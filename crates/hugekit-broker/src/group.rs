@@ -1,53 +1,67 @@
-//! Control groups of other processes, as directories that a process can be placed in.
+//! Control groups of clients, which a process that populates joins.
 
 use std::path::PathBuf;
 
+use hugekit_lease::protocol::Payer;
 use hugekit_machine::Root;
+use hugekit_machine::cgroup::Cgroups;
 
-/// The directories of the groups by which a process is charged for memory and for huge pages, if all of them can be
-/// found. The process has to be of that user still: its number may be another's by now.
-pub(crate) fn of_process(root: &Root, pid: u32, uid: u32) -> Option<Vec<PathBuf>> {
-    let text = |file: &str| {
-        // The name of a process may be any bytes.
-        let bytes = std::fs::read(root.path(file)).ok()?;
-        Some(String::from_utf8_lossy(&bytes).into_owned())
-    };
-    let status = text(&format!("/proc/{pid}/status"))?;
-    let owner = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    if owner.split_ascii_whitespace().nth(1)?.parse() != Ok(uid) {
-        return None;
+use crate::connection::Connection;
+
+/// What a process that populates joins, and whose group the kernel charges then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Charged {
+    /// Directories of control groups.
+    pub(crate) groups: Vec<PathBuf>,
+    pub(crate) payer: Payer,
+}
+
+impl Charged {
+    pub(crate) fn to_the_broker() -> Self {
+        Self { groups: Vec::new(), payer: Payer::Broker }
     }
-    let groups = text(&format!("/proc/{pid}/cgroup"))?;
-    let mounts = text("/proc/self/mountinfo")?;
-    let paths = groups.lines().filter_map(charging);
-    let folders: Vec<_> =
-        paths.map(|(controller, path)| folder(&mounts, controller, path)).collect::<Option<_>>()?;
-    (!folders.is_empty()).then_some(folders)
+
+    pub(crate) fn to_group(group: PathBuf) -> Self {
+        Self { groups: vec![group], payer: Payer::Group }
+    }
+
+    /// To the client of a connection, if its groups can be found.
+    pub(crate) fn to_client(root: &Root, connection: &Connection, controller: &str) -> Self {
+        let (pid, uid) = (connection.pid(), connection.uid());
+        let charged = Self::to_process(root, pid, uid, controller);
+        if charged.payer == Payer::Broker {
+            tracing::warn!(
+                "memory for process {pid} of user {uid} is charged to the broker: the process has ended, or no mount here \
+                 shows its control group that counts {controller}"
+            );
+        }
+        charged
+    }
+
+    /// To the groups of a process of that user: the process's number may be another user's by now.
+    ///
+    /// The process that populates joins all groups of the client that may count or stop it. The client pays if the group
+    /// of the controller that counts this memory is one of them.
+    fn to_process(root: &Root, pid: u32, uid: u32, controller: &str) -> Self {
+        let pid = pid.cast_signed();
+        let groups = (owner(root, pid) == Some(uid)).then(|| Cgroups::of(root, pid).ok()).flatten();
+        let Some(groups) = groups else { return Self::to_the_broker() };
+        let counting = groups.directory(controller);
+        let payer = if counting.is_some() { Payer::Client } else { Payer::Broker };
+        let others = ["memory", "hugetlb"].map(|name| groups.directory(name));
+        let found = [counting, groups.unified_directory()].into_iter().chain(others).flatten();
+        let mut groups: Vec<PathBuf> = found.collect();
+        groups.sort();
+        groups.dedup();
+        Self { groups, payer }
+    }
 }
 
-/// The controller and the path of a line of `/proc/PID/cgroup`, if memory is charged by it: `""` for version 2.
-fn charging(line: &str) -> Option<(&str, &str)> {
-    let mut fields = line.splitn(3, ':');
-    let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
-    let mut names = controllers.split(',');
-    names.find(|name| ["", "memory", "hugetlb"].contains(name)).map(|name| (name, path))
-}
-
-/// The directory of a group below the mount that shows its hierarchy.
-fn folder(mounts: &str, controller: &str, path: &str) -> Option<PathBuf> {
-    mounts.lines().find_map(|line| {
-        let (before, after) = line.split_once(" - ")?;
-        let mut before = before.split(' ').skip(3);
-        let (shown, at) = (before.next()?, before.next()?);
-        let mut after = after.split(' ');
-        let (kind, options) = (after.next()?, after.nth(1)?);
-        let is_it = match controller {
-            "" => kind == "cgroup2",
-            name => kind == "cgroup" && options.split(',').any(|option| option == name),
-        };
-        let below = path.strip_prefix(shown.trim_end_matches('/'))?;
-        is_it.then(|| PathBuf::from(at).join(below.trim_start_matches('/')))
-    })
+/// The effective user of a process.
+fn owner(root: &Root, pid: i32) -> Option<u32> {
+    let status = root.read(format!("/proc/{pid}/status")).ok()?;
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    users.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -69,28 +83,60 @@ mod tests {
         (folder, root)
     }
 
+    /// Whom memory of process 7 is charged to, by these files.
+    fn charged(cgroup: &str, mounts: &str) -> (Vec<String>, Payer) {
+        let (folder, root) = machine(cgroup, mounts);
+        let Charged { groups, payer } = Charged::to_process(&root, 7, 1000, "memory");
+        let below = |path: &PathBuf| {
+            let path = path.strip_prefix(folder.path()).unwrap();
+            format!("/{}", path.display()).trim_end_matches('/').to_owned()
+        };
+        (groups.iter().map(below).collect(), payer)
+    }
+
     #[test]
     fn groups_of_both_versions_are_found() {
         let mounts = "31 23 0:28 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw";
-        let (_folder, root) = machine("0::/user/vm\n", mounts);
-        let found = of_process(&root, 7, 1000).unwrap();
-        assert_eq!(found, [PathBuf::from("/sys/fs/cgroup/user/vm")]);
+        let found = charged("0::/user/vm\n", mounts);
+        assert_eq!(found, (vec!["/sys/fs/cgroup/user/vm".to_owned()], Payer::Client));
         let mounts = "30 23 0:27 / /cg/cpu rw - cgroup cgroup rw,cpu\n\
                       31 23 0:28 /outer /cg/mem rw - cgroup cgroup rw,memory\n\
                       32 23 0:29 / /cg/u rw shared:4 - cgroup2 cgroup2 rw";
-        let (_folder, root) = machine("4:memory:/outer/vm\n3:cpu:/x\n0::/\n", mounts);
-        let found = of_process(&root, 7, 1000).unwrap();
-        assert_eq!(found, [PathBuf::from("/cg/mem/vm"), PathBuf::from("/cg/u/")]);
+        let found = charged("4:memory:/outer/vm\n3:cpu:/x\n0::/\n", mounts);
+        assert_eq!(found, (vec!["/cg/mem/vm".to_owned(), "/cg/u".to_owned()], Payer::Client));
     }
 
     #[test]
     fn groups_of_a_process_of_another_user_or_out_of_sight_are_none() {
         let mounts = "31 23 0:28 /inner /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw";
         let (_folder, root) = machine("0::/inner/vm\n", mounts);
-        assert!(of_process(&root, 7, 1000).is_some());
-        assert_eq!(of_process(&root, 7, 0), None);
-        assert_eq!(of_process(&root, 8, 1000), None);
-        let (_folder, root) = machine("0::/outer/vm\n", mounts);
-        assert_eq!(of_process(&root, 7, 1000), None);
+        let payer = |pid, uid| Charged::to_process(&root, pid, uid, "memory").payer;
+        assert_eq!(payer(7, 1000), Payer::Client);
+        assert_eq!(payer(7, 0), Payer::Broker);
+        assert_eq!(payer(8, 1000), Payer::Broker);
+        assert_eq!(charged("0::/outer/vm\n", mounts), (vec![], Payer::Broker));
+    }
+
+    #[test]
+    fn group_whose_name_begins_as_that_of_a_mount_is_not_below_it() {
+        let mounts = "31 23 0:28 /a /sys/fs/cgroup rw - cgroup2 cgroup2 rw";
+        assert_eq!(charged("0::/ab/vm\n", mounts), (vec![], Payer::Broker));
+    }
+
+    #[test]
+    fn group_below_a_mount_with_a_space_is_found() {
+        let mounts = r"31 23 0:28 /a\040b /my\040groups rw - cgroup2 cgroup2 rw";
+        let found = charged("0::/a b/vm\n", mounts);
+        assert_eq!(found, (vec!["/my groups/vm".to_owned()], Payer::Client));
+    }
+
+    #[test]
+    fn groups_beside_a_hierarchy_that_is_not_mounted_are_found() {
+        let listed = "4:memory:/vm\n3:hugetlb:/vm\n0::/vm\n";
+        let mounts = "31 23 0:28 / /cg/mem rw - cgroup cgroup rw,memory";
+        assert_eq!(charged(listed, mounts), (vec!["/cg/mem/vm".to_owned()], Payer::Client));
+        // The client does not pay if the group that counts its memory is the one that is not found.
+        let mounts = "31 23 0:28 / /cg/u rw - cgroup2 cgroup2 rw";
+        assert_eq!(charged(listed, mounts), (vec!["/cg/u/vm".to_owned()], Payer::Broker));
     }
 }

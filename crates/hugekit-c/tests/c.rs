@@ -133,7 +133,8 @@ fn of_page(places: &'static Places, page: &'static str) -> Trial {
 
 /// The README's program, with memory of another size, all of which it writes.
 fn readme_at(places: &'static Places, mib: u64) -> Trial {
-    Trial::ignorable_test(format!("README.md at {mib} MiB"), move || {
+    let kind = if mib >= 1024 { "nightly: it uses gigabytes" } else { "" };
+    let trial = Trial::ignorable_test(format!("README.md at {mib} MiB"), move || {
         let (available, needed) = (available_mib()?, 3 * mib);
         if available < needed {
             let reason =
@@ -151,7 +152,8 @@ fn readme_at(places: &'static Places, mib: u64) -> Trial {
         let end = "memset(hugekit_region_address(guest), 1, bytes);";
         let program = with_main(&format!("{begin}\n{sized}{end}\n"));
         run(&mut Command::new(places.compile_text(&format!("readme-{mib}"), &program)?))
-    })
+    });
+    trial.with_kind(kind).with_ignored_flag(!kind.is_empty())
 }
 
 /// The blocks of C of a page of the repository.

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 
 use assert_cmd::Command;
+use hugekit_testing::trials::{Checks, skip, trials};
+use libtest_mimic::Arguments;
 use predicates::prelude::*;
 use serde_json::Value;
 
@@ -31,7 +33,6 @@ fn report() -> Value {
     serde_json::from_slice(&output).unwrap()
 }
 
-#[test]
 fn json_has_every_topic() {
     let report = report();
     assert_eq!(report["schema"], "hugekit-doctor/1");
@@ -40,7 +41,6 @@ fn json_has_every_topic() {
     assert!(TOPICS.iter().all(|topic| topics.contains(topic)), "{topics:?}");
 }
 
-#[test]
 fn json_has_a_remedy_for_what_is_missing() {
     for line in report()["lines"].as_array().unwrap() {
         let verdict = line["verdict"].as_str().unwrap();
@@ -49,21 +49,18 @@ fn json_has_a_remedy_for_what_is_missing() {
     }
 }
 
-#[test]
 fn json_says_which_machine() {
     let machine = &report()["machine"];
     assert_eq!(machine["architecture"], std::env::consts::ARCH);
     assert!(machine["memory_bytes"].as_u64().unwrap() > 0);
 }
 
-#[test]
 fn a_pipe_gets_no_colour_and_no_notices() {
     let plain = predicate::str::contains("\u{1b}").not();
     let report = doctor().assert().success().stderr("");
     report.stdout(plain.and(predicate::str::contains("userfaultfd")));
 }
 
-#[test]
 fn process_that_cannot_be_examined_is_an_error_in_plain_words() {
     for (pid, says) in [
         ("xyz", "it is no process's number: `pgrep -o -x NAME` prints it"),
@@ -81,8 +78,7 @@ fn process_that_cannot_be_examined_is_an_error_in_plain_words() {
     let refused = bounded.arg(own).output().unwrap();
     let said = String::from_utf8(refused.stderr).unwrap();
     if said.contains("setpriv: ") {
-        println!("skipped: {said}");
-        return;
+        skip(said);
     }
     assert_eq!(refused.status.code(), Some(1), "{said}");
     assert!(
@@ -91,8 +87,20 @@ fn process_that_cannot_be_examined_is_an_error_in_plain_words() {
     );
 }
 
-#[test]
 fn unknown_arguments_are_usage_errors() {
     doctor().arg("--cure").assert().code(2).stderr(predicate::str::contains("--cure"));
     doctor().arg("extra").assert().code(2);
+}
+
+const CHECKS: Checks = hugekit_testing::checks![
+    json_has_every_topic,
+    json_has_a_remedy_for_what_is_missing,
+    json_says_which_machine,
+    a_pipe_gets_no_colour_and_no_notices,
+    process_that_cannot_be_examined_is_an_error_in_plain_words,
+    unknown_arguments_are_usage_errors,
+];
+
+fn main() {
+    libtest_mimic::run(&Arguments::from_args(), trials(CHECKS, None)).exit();
 }

@@ -7,6 +7,8 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use hugekit_testing::trials::{Checks, skip, trials};
+use libtest_mimic::Arguments;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use serde_json::Value;
 
@@ -41,7 +43,6 @@ fn experiments(output: &Output) -> Vec<Value> {
     record["experiments"].as_array().unwrap().clone()
 }
 
-#[test]
 fn no_foreseeable_error_has_a_backtrace() {
     let folder = tempfile::tempdir().unwrap();
     let damaged = folder.path().join("damaged.json");
@@ -65,7 +66,6 @@ fn no_foreseeable_error_has_a_backtrace() {
     }
 }
 
-#[test]
 fn a_full_disk_is_an_error_in_words_and_a_closed_pipe_none() {
     for arguments in [&["doctor"][..], &["lab", "--show", KEPT], &["completions", "bash"]] {
         let full = fs::File::options().write(true).open("/dev/full").unwrap();
@@ -80,18 +80,16 @@ fn a_full_disk_is_an_error_in_words_and_a_closed_pipe_none() {
     }
 }
 
-#[test]
 fn standard_error_may_be_closed_too() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let mut run = hugekit();
-    run.args(["lab", "fork", "--memory", "64MiB", "--rounds", "2"]);
+    run.args(["lab", "stores", "--routine", "memset", "--memory", "64MiB", "--rounds", "2"]);
     let output = run.stderr(writer).stdout(Stdio::piped()).output().unwrap();
     assert_eq!(output.status.code(), Some(0));
     assert!(String::from_utf8_lossy(&output.stdout).contains("Summary"));
 }
 
-#[test]
 fn no_string_of_a_record_acts_on_a_terminal() {
     let folder = tempfile::tempdir().unwrap();
     let evil = "\\u001b]0;owned\\u0007\\u009b2J\\u202e";
@@ -120,7 +118,6 @@ fn no_string_of_a_record_acts_on_a_terminal() {
     }
 }
 
-#[test]
 fn a_file_of_any_name_is_shown_as_plain_text() {
     let folder = tempfile::tempdir().unwrap();
     let records = folder.path().join("hugekit/records");
@@ -137,8 +134,6 @@ fn a_file_of_any_name_is_shown_as_plain_text() {
     assert!(!show.stderr.contains(&0x1b), "{:?}", String::from_utf8_lossy(&show.stderr));
 }
 
-#[test]
-#[ignore = "nightly: it runs many experiments"]
 fn without_addresses_what_fits_is_measured_or_nothing_is_begun() {
     for kib in [1_500_000, 400_000, 150_000, 60_000] {
         let run = "lab demand fault cow snapshot --quick --rounds 2 --no-record --json -";
@@ -155,11 +150,10 @@ fn without_addresses_what_fits_is_measured_or_nothing_is_begun() {
     }
 }
 
-#[test]
 fn without_descriptors_what_needs_none_is_measured_and_the_rest_is_noted() {
     let output = limited(
         "ulimit -n 6",
-        "lab stores snapshot --memory 64MiB --rounds 2 --no-record --json -",
+        "lab stores snapshot --routine memset --quick --memory 64MiB --rounds 2 --no-record --json -",
     );
     assert!(said(&output).contains("could not be measured"));
     assert_eq!(output.status.code(), Some(4), "which says that something is missing");
@@ -174,30 +168,28 @@ fn without_descriptors_what_needs_none_is_measured_and_the_rest_is_noted() {
     }
 }
 
-/// Where this process may make mounts of its own.
-fn on_a_full_disk(script: &str) -> Option<Output> {
+fn on_a_full_disk(script: &str) -> Output {
     let program = env!("CARGO_BIN_EXE_hugekit");
     let mount = "mount -t tmpfs -o size=4k none /mnt && dd if=/dev/zero of=/mnt/full bs=4k count=1 status=none";
-    let allowed = Command::new("unshare").args(["--mount", "sh", "-c", mount]).output().ok()?;
+    let allowed = Command::new("unshare").args(["--mount", "sh", "-c", mount]).output();
+    if !allowed.is_ok_and(|output| output.status.success()) {
+        skip("this process may not mount a file system of its own");
+    }
     let script = format!("{mount} && hugekit='{program}' && {script}");
-    allowed.status.success().then(|| {
-        let mut command = Command::new("unshare");
-        command.args(["--mount", "sh", "-c", &script]).env("RUST_BACKTRACE", "1");
-        command.env("XDG_DATA_HOME", "/mnt/data").output().unwrap()
-    })
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", &script]).env("RUST_BACKTRACE", "1");
+    command.env("XDG_DATA_HOME", "/mnt/data").output().unwrap()
 }
 
-#[test]
-#[ignore = "nightly: it runs every experiment"]
 fn on_a_full_disk_the_tables_are_printed_all_the_same() {
-    let run = "exec \"$hugekit\" lab fork --memory 64MiB --rounds 2";
-    let Some(output) = on_a_full_disk(run) else { return eprintln!("skipped: may not mount") };
+    let run = "exec \"$hugekit\" lab stores --routine memset --memory 64MiB --rounds 2";
+    let output = on_a_full_disk(run);
     let said = said(&output);
     assert!(said.contains("warning: cannot keep the record in /mnt/data"), "{said}");
     assert!(String::from_utf8_lossy(&output.stdout).contains("Summary"));
     assert_eq!(output.status.code(), Some(0));
-    let run = "exec \"$hugekit\" lab fork --memory 64MiB --rounds 2 --no-record --json /mnt/a.json --html /tmp/hugekit-hostile.html";
-    let Some(output) = on_a_full_disk(run) else { return };
+    let run = "exec \"$hugekit\" lab stores --routine memset --memory 64MiB --rounds 2 --no-record --json /mnt/a.json --html /tmp/hugekit-hostile.html";
+    let output = on_a_full_disk(run);
     let words = String::from_utf8_lossy(&output.stderr);
     assert!(words.contains("cannot write /mnt/a.json"), "{words}");
     assert_eq!(output.status.code(), Some(1));
@@ -211,10 +203,9 @@ fn on_a_full_disk_the_tables_are_printed_all_the_same() {
     fs::remove_file(page).unwrap();
 }
 
-#[test]
 fn without_a_home_a_run_is_printed() {
     let mut run = hugekit();
-    run.args(["lab", "fork", "--memory", "64MiB", "--rounds", "2"]);
+    run.args(["lab", "stores", "--routine", "memset", "--memory", "64MiB", "--rounds", "2"]);
     let output = run.env_remove("XDG_DATA_HOME").env("HOME", "relative").output().unwrap();
     assert!(said(&output).contains("warning: "), "{}", said(&output));
     assert_eq!(output.status.code(), Some(0));
@@ -253,7 +244,6 @@ const REFUSED: [i64; 11] = [
     libc::SYS_userfaultfd,
 ];
 
-#[test]
 fn behind_a_filter_of_system_calls_the_doctor_reports_and_a_demo_ends_with_an_error_in_words() {
     for (call, errno) in
         REFUSED.iter().flat_map(|&call| [(call, libc::EPERM), (call, libc::ENOSYS)])
@@ -261,7 +251,7 @@ fn behind_a_filter_of_system_calls_the_doctor_reports_and_a_demo_ends_with_an_er
         let output = filtered(call, errno, "doctor --json");
         assert_eq!((output.status.code(), said(&output).as_str()), (Some(0), ""), "{call} {errno}");
         for which in ["memory", "fork", "snapshot"] {
-            let output = filtered(call, errno, &format!("demo {which} --size 8MiB"));
+            let output = filtered(call, errno, &format!("demo {which} --size 4MiB"));
             let said = said(&output);
             match output.status.code() {
                 Some(0) => {}
@@ -273,7 +263,6 @@ fn behind_a_filter_of_system_calls_the_doctor_reports_and_a_demo_ends_with_an_er
     }
 }
 
-#[test]
 fn behind_a_filter_of_system_calls_a_process_is_not_said_to_be_gone() {
     let run = format!("tend --once {}", std::process::id());
     let output = filtered(libc::SYS_pidfd_open, libc::EPERM, &run);
@@ -284,8 +273,6 @@ fn behind_a_filter_of_system_calls_a_process_is_not_said_to_be_gone() {
 }
 
 /// Each with the experiments that make the call.
-#[test]
-#[ignore = "nightly: it runs many experiments"]
 fn behind_a_filter_of_system_calls_what_needs_the_call_fails_alone() {
     for (call, experiments) in [
         (libc::SYS_clone3, "stores epochs"),
@@ -306,4 +293,23 @@ fn behind_a_filter_of_system_calls_what_needs_the_call_fails_alone() {
             }
         }
     }
+}
+
+const CHECKS: Checks = hugekit_testing::checks![
+    no_foreseeable_error_has_a_backtrace,
+    a_full_disk_is_an_error_in_words_and_a_closed_pipe_none,
+    standard_error_may_be_closed_too,
+    no_string_of_a_record_acts_on_a_terminal,
+    a_file_of_any_name_is_shown_as_plain_text,
+    "[nightly: it runs many experiments] " without_addresses_what_fits_is_measured_or_nothing_is_begun,
+    without_descriptors_what_needs_none_is_measured_and_the_rest_is_noted,
+    on_a_full_disk_the_tables_are_printed_all_the_same,
+    without_a_home_a_run_is_printed,
+    behind_a_filter_of_system_calls_the_doctor_reports_and_a_demo_ends_with_an_error_in_words,
+    behind_a_filter_of_system_calls_a_process_is_not_said_to_be_gone,
+    "[nightly: it runs many experiments] " behind_a_filter_of_system_calls_what_needs_the_call_fails_alone,
+];
+
+fn main() {
+    libtest_mimic::run(&Arguments::from_args(), trials(CHECKS, None)).exit();
 }

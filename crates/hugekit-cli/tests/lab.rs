@@ -4,6 +4,8 @@ use std::process::{Output, Stdio};
 use std::sync::Mutex;
 
 use assert_cmd::Command;
+use hugekit_testing::trials::{Checks, skip, trials};
+use libtest_mimic::Arguments;
 use predicates::prelude::*;
 use serde_json::Value;
 
@@ -16,8 +18,19 @@ fn lab() -> Command {
 
 /// The least that still measures everything the experiment has to say about small sizes.
 fn smallest(experiment: &str) -> Command {
+    smallest_of("64MiB", experiment)
+}
+
+fn smallest_of(memory: &str, experiment: &str) -> Command {
     let mut command = lab();
-    command.args([experiment, "--memory", "64MiB", "--rounds", "2"]);
+    command.args([experiment, "--memory", memory, "--rounds", "2"]);
+    command
+}
+
+/// A run of a fraction of a second.
+fn shortest() -> Command {
+    let mut command = smallest("stores");
+    command.args(["--routine", "memset"]);
     command
 }
 
@@ -27,6 +40,15 @@ fn record(output: &Output) -> Value {
 
 fn strings<'a>(values: &'a Value, field: &str) -> Vec<&'a str> {
     values.as_array().unwrap().iter().map(|value| value[field].as_str().unwrap()).collect()
+}
+
+/// What cannot be measured here is a skipped test, and has a remedy.
+fn skip_if_skipped(experiment: &Value) {
+    let skipped = &experiment["skipped"];
+    if *skipped != Value::Null {
+        assert!(skipped["remedy"].is_string(), "{skipped}");
+        skip(skipped["reason"].as_str().unwrap());
+    }
 }
 
 /// No figure stands beside a case or ratio as if its workload were the same, and each of these has one whose
@@ -45,9 +67,8 @@ fn assert_published_elsewhere_only(experiment: &Value, beside: &[impl AsRef<str>
     }
 }
 
-#[test]
 fn json_on_standard_output_is_all_there_is() {
-    let output = smallest("stores").args(["--json", "-"]).assert().success().get_output().clone();
+    let output = shortest().args(["--json", "-"]).assert().success().get_output().clone();
     let record = record(&output);
     assert_eq!(record["schema"], "hugekit-lab/1");
     assert!(record["command"].as_str().unwrap().starts_with("hugekit lab stores"));
@@ -55,7 +76,6 @@ fn json_on_standard_output_is_all_there_is() {
     assert_eq!(record["experiments"][0]["skipped"], Value::Null);
 }
 
-#[test]
 fn stores_has_every_routine_and_ratio_with_raw_samples() {
     let output = smallest("stores").args(["--json", "-"]).assert().success().get_output().clone();
     let stores = &record(&output)["experiments"][0];
@@ -85,7 +105,6 @@ fn stores_has_every_routine_and_ratio_with_raw_samples() {
     }
 }
 
-#[test]
 fn clear_has_every_method_and_what_comes_after() {
     let output = smallest("clear").args(["--json", "-"]).assert().success().get_output().clone();
     let clear = &record(&output)["experiments"][0];
@@ -102,7 +121,6 @@ fn clear_has_every_method_and_what_comes_after() {
     }
 }
 
-#[test]
 fn copies_has_every_routine_cold_and_warm() {
     let output = smallest("copies").args(["--json", "-"]).assert().success().get_output().clone();
     let copies = &record(&output)["experiments"][0];
@@ -124,14 +142,10 @@ fn copies_has_every_routine_cold_and_warm() {
     }
 }
 
-#[test]
 fn learn_has_every_look_beside_libc_the_best_and_the_built_in_choice() {
     let output = smallest("learn").args(["--json", "-"]).assert().success().get_output().clone();
     let learn = &record(&output)["experiments"][0];
-    if learn["skipped"] != Value::Null {
-        assert!(learn["skipped"]["remedy"].is_string());
-        return;
-    }
+    skip_if_skipped(learn);
     let (cases, ratios) = (strings(&learn["cases"], "id"), strings(&learn["ratios"], "id"));
     // A GiB does not fit.
     for workload in ["32MiB", "2MiB-cold"] {
@@ -153,13 +167,12 @@ fn learn_has_every_look_beside_libc_the_best_and_the_built_in_choice() {
     assert!(notices.contains("2MiB-cold: in the end by "), "{notices}");
 }
 
-#[test]
 fn parallel_compares_threads_with_one_and_a_job_with_a_loop() {
     let output = smallest("parallel").args(["--json", "-"]).assert().success().get_output().clone();
     let parallel = &record(&output)["experiments"][0];
     if std::thread::available_parallelism().unwrap().get() < 2 {
-        assert!(parallel["skipped"]["remedy"].is_string());
-        return;
+        assert_ne!(parallel["skipped"], Value::Null);
+        skip_if_skipped(parallel);
     }
     let ratios = strings(&parallel["ratios"], "id");
     for id in [
@@ -176,8 +189,8 @@ fn parallel_compares_threads_with_one_and_a_job_with_a_loop() {
     assert_published_elsewhere_only(parallel, &["parallel/serial-vs-threads/clear/2"]);
 }
 
-#[test]
 fn demand_says_what_moved_and_what_was_left_out() {
+    let _reserved = RESERVED_PAGES.lock();
     let output = smallest("demand").args(["--json", "-"]).assert().success().get_output().clone();
     let demand = &record(&output)["experiments"][0];
     let cases = strings(&demand["cases"], "id");
@@ -195,8 +208,8 @@ fn demand_says_what_moved_and_what_was_left_out() {
     assert!(notices.contains("the pool is on "), "{notices}");
 }
 
-#[test]
 fn fault_compares_rows_first_faults_and_threads() {
+    let _reserved = RESERVED_PAGES.lock();
     let output = smallest("fault").args(["--json", "-"]).assert().success().get_output().clone();
     let fault = &record(&output)["experiments"][0];
     let ratios = strings(&fault["ratios"], "id");
@@ -214,7 +227,6 @@ fn fault_compares_rows_first_faults_and_threads() {
     }
 }
 
-#[test]
 fn fork_compares_tables_by_folio_size_and_says_what_it_left_out() {
     let output = smallest("fork").args(["--json", "-"]).assert().success().get_output().clone();
     let fork = &record(&output)["experiments"][0];
@@ -237,15 +249,13 @@ fn fork_compares_tables_by_folio_size_and_says_what_it_left_out() {
     assert!(notices.contains("fork(2) of 1GiB left out, and forks of regions"), "{notices}");
 }
 
-#[test]
-#[ignore = "nightly: it forks gigabytes"]
 fn fork_compares_regions_with_processes_where_there_is_memory() {
     let mut forks = lab();
     forks.args(["fork", "--memory", "2GiB", "--rounds", "2", "--quick", "--json", "-"]);
     let memory = hugekit_machine::Memory::read(&hugekit_machine::Root::default()).unwrap();
     if memory.available < 2 << 30 {
         forks.assert().code(2).stderr(predicate::str::contains("are available"));
-        return;
+        skip("less than 2 GiB of memory are available");
     }
     let output = forks.assert().success().get_output().clone();
     let fork = &record(&output)["experiments"][0];
@@ -254,7 +264,7 @@ fn fork_compares_regions_with_processes_where_there_is_memory() {
         // Only where there is too little: the kernel's memory and the regions'.
         let available = hugekit_machine::Memory::read(&hugekit_machine::Root::default());
         assert!(available.unwrap().available < 5 << 30, "{notices}");
-        return;
+        skip(notices);
     }
     let ratios = strings(&fork["ratios"], "id");
     let cases = strings(&fork["cases"], "id");
@@ -279,9 +289,10 @@ fn fork_compares_regions_with_processes_where_there_is_memory() {
     }
 }
 
-#[test]
 fn cow_has_writers_in_order_and_at_random_and_single_copies() {
-    let output = smallest("cow").args(["--json", "-"]).assert().success().get_output().clone();
+    let _reserved = RESERVED_PAGES.lock();
+    let output =
+        smallest_of("16MiB", "cow").args(["--json", "-"]).assert().success().get_output().clone();
     let cow = &record(&output)["experiments"][0];
     let cases = strings(&cow["cases"], "id");
     for workload in ["1", "1-random"] {
@@ -307,10 +318,9 @@ fn cow_has_writers_in_order_and_at_random_and_single_copies() {
     }
 }
 
-/// Held by tests that need nearly all reserved huge pages.
+/// Held by tests that need reserved huge pages: some need nearly all.
 static RESERVED_PAGES: Mutex<()> = Mutex::new(());
 
-#[test]
 fn lease_has_all_comparisons_or_says_what_it_lacks() {
     let _reserved = RESERVED_PAGES.lock();
     let mut lab = lab();
@@ -323,7 +333,7 @@ fn lease_has_all_comparisons_or_says_what_it_lacks() {
             said.0.contains("pages of 2MiB are free") && said.1.contains("--setup"),
             "{said:?}"
         );
-        return;
+        skip(said.0);
     }
     // Other processes may have the pages at that moment.
     if let Some(failures) = lease["failures"].as_array() {
@@ -335,7 +345,7 @@ fn lease_has_all_comparisons_or_says_what_it_lacks() {
                 .any(|lack| reason.contains(lack))
         };
         assert!(failures.iter().all(is_lack), "{failures:?}");
-        return;
+        skip(failures[0]["reason"].as_str().unwrap());
     }
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let ratios = strings(&lease["ratios"], "id");
@@ -361,9 +371,14 @@ fn lease_has_all_comparisons_or_says_what_it_lacks() {
     }
 }
 
-#[test]
 fn snapshot_watches_a_writer_before_during_and_after() {
-    let output = smallest("snapshot").args(["--json", "-"]).assert().success().get_output().clone();
+    let _reserved = RESERVED_PAGES.lock();
+    let output = smallest_of("16MiB", "snapshot")
+        .args(["--json", "-"])
+        .assert()
+        .success()
+        .get_output()
+        .clone();
     let snapshot = &record(&output)["experiments"][0];
     let cases = strings(&snapshot["cases"], "id");
     let ratios = strings(&snapshot["ratios"], "id");
@@ -384,7 +399,7 @@ fn snapshot_watches_a_writer_before_during_and_after() {
     }
     let calls = ["fork2-vs-anonymous/call-base", "mprotect-vs-anonymous/call-untouched-thp"];
     for id in
-        ["memcpy-vs-save/32MiB", "fork2-thp-vs-anonymous-unreserved/stall"].iter().chain(&calls)
+        ["memcpy-vs-save/8MiB", "fork2-thp-vs-anonymous-unreserved/stall"].iter().chain(&calls)
     {
         assert!(ratios.contains(&format!("snapshot/{id}").as_str()), "{id}: {ratios:?}");
     }
@@ -404,14 +419,11 @@ fn snapshot_watches_a_writer_before_during_and_after() {
     }
 }
 
-#[test]
 fn tend_forks_programs_that_are_tended_and_such_that_are_not() {
     let arguments = ["tend", "--quick", "--memory", "32MiB", "--rounds", "2", "--json", "-"];
     let output = lab().args(arguments).assert().success().get_output().clone();
     let tend = &record(&output)["experiments"][0];
-    if tend["skipped"] != Value::Null {
-        return; // Memory of another process cannot be collapsed here.
-    }
+    skip_if_skipped(tend);
     let (cases, ratios) = (strings(&tend["cases"], "id"), strings(&tend["ratios"], "id"));
     for id in ["plain/fork-2MiB", "tended/fork-2MiB", "khugepaged/fork-2MiB", "tended/rss"] {
         assert!(cases.contains(&format!("tend/{id}").as_str()), "{id}: {cases:?}");
@@ -436,7 +448,6 @@ fn quick_guests(experiment: &str, temporary: &tempfile::TempDir) -> std::process
     lab
 }
 
-#[test]
 fn restore_has_all_comparisons_or_says_what_it_lacks() {
     let _reserved = RESERVED_PAGES.lock();
     let temporary = tempfile::tempdir().unwrap();
@@ -444,7 +455,7 @@ fn restore_has_all_comparisons_or_says_what_it_lacks() {
     let restore = &record(&output)["experiments"][0];
     if let Some(reason) = hugekit_guests::lacking() {
         assert_eq!(restore["skipped"]["reason"], reason);
-        return;
+        skip(reason);
     }
     assert_eq!(restore["skipped"], Value::Null);
     // Other processes may have the pages at that moment.
@@ -475,7 +486,6 @@ fn restore_has_all_comparisons_or_says_what_it_lacks() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-#[test]
 fn checkpoint_has_all_comparisons_or_says_what_it_lacks() {
     let _reserved = RESERVED_PAGES.lock();
     let temporary = tempfile::tempdir().unwrap();
@@ -485,7 +495,7 @@ fn checkpoint_has_all_comparisons_or_says_what_it_lacks() {
         let reason = checkpoint["skipped"]["reason"].as_str().unwrap();
         let lacking = hugekit_guests::lacking();
         assert!(lacking.map_or(reason.contains("userfaultfd"), |lack| lack == reason), "{reason}");
-        return;
+        skip(reason);
     }
     for failure in checkpoint["failures"].as_array().into_iter().flatten() {
         assert!(failure["case"].as_str().unwrap().contains("hugetlb"), "{failure}");
@@ -506,14 +516,18 @@ fn checkpoint_has_all_comparisons_or_says_what_it_lacks() {
     for id in ["checkpoint/fork/answered-2-children", "checkpoint/fork/paused-2-children"] {
         assert!(cases.contains(&id), "{id}: {cases:?}");
     }
-    check_guest_sees_pauses(checkpoint);
     let left: Vec<_> = temporary.path().read_dir().unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
 }
 
 /// The guest writes before it is paused: its longest stall is not shorter than the pause, but for
 /// the requests that pause and resume it.
-fn check_guest_sees_pauses(checkpoint: &Value) {
+fn guest_of_a_checkpoint_sees_pauses() {
+    let _reserved = RESERVED_PAGES.lock();
+    let temporary = tempfile::tempdir().unwrap();
+    let output = quick_guests("checkpoint", &temporary).output().unwrap();
+    let checkpoint = &record(&output)["experiments"][0];
+    skip_if_skipped(checkpoint);
     let median = |name: &str| {
         let id = format!("checkpoint/stock-diff/{name}-written-100%");
         let cases = checkpoint["cases"].as_array().unwrap();
@@ -522,6 +536,13 @@ fn check_guest_sees_pauses(checkpoint: &Value) {
     };
     let (stall, paused) = (median("stall"), median("paused"));
     assert!(stall > paused / 2.0, "{stall} {paused}");
+}
+
+/// CPU time of a process in user mode, in hundredths of a second.
+fn ticks(of: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{of}/stat")).unwrap();
+    let (_, fields) = stat.rsplit_once(") ").unwrap();
+    fields.split(' ').nth(11).unwrap().parse().unwrap()
 }
 
 /// Children of a process that still run.
@@ -544,11 +565,9 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-#[test]
 fn restore_that_is_ended_leaves_no_vmm() {
     if let Some(reason) = hugekit_guests::lacking() {
-        println!("skipped: {reason}");
-        return;
+        skip(reason);
     }
     use rustix::process::{Pid, Signal, kill_process};
     for signal in [Signal::KILL, Signal::INT] {
@@ -566,20 +585,12 @@ fn restore_that_is_ended_leaves_no_vmm() {
     }
 }
 
-#[test]
 fn one_routine_stands_beside_memset_and_auto() {
-    let output = smallest("stores")
-        .args(["--routine", "memset", "--json", "-"])
-        .assert()
-        .success()
-        .get_output()
-        .clone();
+    let output = shortest().args(["--json", "-"]).assert().success().get_output().clone();
     let cases = record(&output)["experiments"][0]["cases"].clone();
     assert!(strings(&cases, "id").iter().all(|id| id.contains("memset") || id.contains("auto")));
 }
 
-#[test]
-#[ignore = "nightly: it runs every experiment"]
 fn results_come_first_and_tables_fit_80_columns() {
     let _reserved = RESERVED_PAGES.lock();
     let mut everything = lab();
@@ -597,8 +608,6 @@ fn results_come_first_and_tables_fit_80_columns() {
     assert!(tables.contains("\nmedian, GiB/s\n"), "{tables}");
 }
 
-#[test]
-#[ignore = "nightly: it runs every experiment"]
 fn experiments_that_are_not_named_have_results_and_warnings_alone() {
     let mut everything = lab();
     everything.args(["--memory", "64MiB", "--rounds", "2", "--no-record"]);
@@ -609,11 +618,10 @@ fn experiments_that_are_not_named_have_results_and_warnings_alone() {
     assert!(!text.contains("\nmedian"), "{text}");
 }
 
-#[test]
 fn a_record_is_written_to_a_file_beside_the_tables() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("record.json");
-    smallest("stores")
+    shortest()
         .arg("--json")
         .arg(&path)
         .assert()
@@ -624,9 +632,8 @@ fn a_record_is_written_to_a_file_beside_the_tables() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
-#[test]
 fn a_record_that_cannot_be_written_is_an_error_before_anything_runs() {
-    smallest("stores")
+    shortest()
         .args(["--json", "/no/such/folder/record.json"])
         .assert()
         .failure()
@@ -634,10 +641,9 @@ fn a_record_that_cannot_be_written_is_an_error_before_anything_runs() {
         .stderr(predicate::str::contains("cannot write /no/such/folder/record.json"));
 }
 
-#[test]
 fn a_device_is_written_to_and_stays_a_device() {
     use std::os::unix::fs::FileTypeExt;
-    smallest("stores")
+    shortest()
         .args(["--json", "/dev/full"])
         .assert()
         .failure()
@@ -645,14 +651,12 @@ fn a_device_is_written_to_and_stays_a_device() {
     assert!(std::fs::metadata("/dev/full").unwrap().file_type().is_char_device());
 }
 
-#[test]
 fn a_folder_is_no_place_for_a_record() {
     let folder = tempfile::tempdir().unwrap();
-    smallest("stores").arg("--json").arg(folder.path()).assert().failure().stdout("");
+    shortest().arg("--json").arg(folder.path()).assert().failure().stdout("");
     assert!(folder.path().is_dir());
 }
 
-#[test]
 fn an_unknown_experiment_names_the_valid_ones() {
     lab()
         .arg("storse")
@@ -661,12 +665,10 @@ fn an_unknown_experiment_names_the_valid_ones() {
         .stderr(predicate::str::contains("stores").and(predicate::str::contains("clear")));
 }
 
-#[test]
 fn an_unknown_routine_names_the_valid_ones() {
     lab().args(["--routine", "bzero"]).assert().code(2).stderr(predicate::str::contains("memset"));
 }
 
-#[test]
 fn a_routine_this_cpu_lacks_is_named_as_unavailable() {
     let clears: Vec<_> =
         hugekit_bulk::arch::clear_routines().iter().filter(|r| r.is_available()).collect();
@@ -681,12 +683,10 @@ fn a_routine_this_cpu_lacks_is_named_as_unavailable() {
     }
 }
 
-#[test]
 fn a_size_that_is_none_is_a_usage_error_that_shows_a_valid_one() {
     lab().args(["--memory", "lots"]).assert().code(2).stderr(predicate::str::contains("512MiB"));
 }
 
-#[test]
 fn more_memory_than_there_is_names_both_figures() {
     lab().args(["--memory", "999TiB"]).assert().code(2).stderr(
         predicate::str::contains("not enough memory: 999TiB requested")
@@ -694,17 +694,14 @@ fn more_memory_than_there_is_names_both_figures() {
     );
 }
 
-#[test]
 fn too_little_memory_to_measure_on_is_a_usage_error() {
     lab().args(["--memory", "4KiB"]).assert().code(2).stderr(predicate::str::contains("16MiB"));
 }
 
-#[test]
 fn one_round_is_too_few_to_compare() {
     lab().args(["--rounds", "1"]).assert().code(2).stderr(predicate::str::contains("2.."));
 }
 
-#[test]
 fn the_noise_of_a_result_is_in_the_record() {
     let output = smallest("fork").args(["--json", "-"]).assert().success().get_output().clone();
     let record = record(&output);
@@ -720,17 +717,15 @@ fn the_noise_of_a_result_is_in_the_record() {
     assert!(noise["counters"][0]["per_round"]["minor-faults"].is_number());
 }
 
-#[test]
 fn colour_is_for_terminals_that_want_it() {
-    let plain = smallest("fork").assert().success().get_output().clone();
+    let plain = shortest().assert().success().get_output().clone();
     assert!(!plain.stdout.contains(&0x1b));
     for (variable, value, coloured) in [("CLICOLOR_FORCE", "1", true), ("NO_COLOR", "1", false)] {
-        let output = smallest("fork").env(variable, value).assert().success().get_output().clone();
+        let output = shortest().env(variable, value).assert().success().get_output().clone();
         assert_eq!(output.stdout.contains(&0x1b), coloured, "{variable}");
     }
 }
 
-#[test]
 fn an_interrupt_ends_the_run_with_what_is_finished() {
     let child = std::process::Command::new(assert_cmd::cargo::cargo_bin("hugekit"))
         .args(["lab", "stores", "--memory", "64MiB", "--rounds", "1000000", "--json", "-"])
@@ -739,11 +734,53 @@ fn an_interrupt_ends_the_run_with_what_is_finished() {
         .spawn()
         .unwrap();
     hugekit_testing::processes::wait_for_handler(child.id(), libc::SIGINT);
-    // By then it measures.
-    std::thread::sleep(std::time::Duration::from_millis(500));
+    // What comes before it measures uses far less.
+    until("it measures", || ticks(child.id()) > 20);
     let pid = child.id().to_string();
     assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130));
     assert_eq!(record(&output)["experiments"], Value::Array(Vec::new()));
+}
+
+const CHECKS: Checks = hugekit_testing::checks![
+    json_on_standard_output_is_all_there_is,
+    stores_has_every_routine_and_ratio_with_raw_samples,
+    clear_has_every_method_and_what_comes_after,
+    copies_has_every_routine_cold_and_warm,
+    learn_has_every_look_beside_libc_the_best_and_the_built_in_choice,
+    parallel_compares_threads_with_one_and_a_job_with_a_loop,
+    demand_says_what_moved_and_what_was_left_out,
+    fault_compares_rows_first_faults_and_threads,
+    fork_compares_tables_by_folio_size_and_says_what_it_left_out,
+    "[nightly: it forks gigabytes] " fork_compares_regions_with_processes_where_there_is_memory,
+    cow_has_writers_in_order_and_at_random_and_single_copies,
+    lease_has_all_comparisons_or_says_what_it_lacks,
+    snapshot_watches_a_writer_before_during_and_after,
+    tend_forks_programs_that_are_tended_and_such_that_are_not,
+    "[nightly: it restores a guest in every way] " restore_has_all_comparisons_or_says_what_it_lacks,
+    "[nightly: it saves a guest in every way] " checkpoint_has_all_comparisons_or_says_what_it_lacks,
+    "[nightly: it compares measured times] " guest_of_a_checkpoint_sees_pauses,
+    restore_that_is_ended_leaves_no_vmm,
+    one_routine_stands_beside_memset_and_auto,
+    "[nightly: it runs every experiment] " results_come_first_and_tables_fit_80_columns,
+    "[nightly: it runs every experiment] " experiments_that_are_not_named_have_results_and_warnings_alone,
+    a_record_is_written_to_a_file_beside_the_tables,
+    a_record_that_cannot_be_written_is_an_error_before_anything_runs,
+    a_device_is_written_to_and_stays_a_device,
+    a_folder_is_no_place_for_a_record,
+    an_unknown_experiment_names_the_valid_ones,
+    an_unknown_routine_names_the_valid_ones,
+    a_routine_this_cpu_lacks_is_named_as_unavailable,
+    a_size_that_is_none_is_a_usage_error_that_shows_a_valid_one,
+    more_memory_than_there_is_names_both_figures,
+    too_little_memory_to_measure_on_is_a_usage_error,
+    one_round_is_too_few_to_compare,
+    the_noise_of_a_result_is_in_the_record,
+    colour_is_for_terminals_that_want_it,
+    an_interrupt_ends_the_run_with_what_is_finished,
+];
+
+fn main() {
+    libtest_mimic::run(&Arguments::from_args(), trials(CHECKS, None)).exit();
 }

@@ -38,7 +38,7 @@ fn assert_success(output: &Output, what: &str) {
 
 fn run_on(machine: Machine) -> Result<(), Failed> {
     let files = machine.files()?;
-    let run = "lab demand fault snapshot --memory 64MiB --rounds 2 --json -";
+    let run = "lab demand fault snapshot --quick --memory 16MiB --rounds 2 --json -";
     let output = hugekit(&files, run)?;
     let record: Value = serde_json::from_slice(&output.stdout)?;
     let sizes = [machine.l1d, machine.l2, machine.llc];

@@ -23,7 +23,7 @@ fn kept(data: &Path) -> Vec<PathBuf> {
 #[test]
 fn a_run_is_kept_listed_and_shown_as_it_was_printed() {
     let data = tempfile::tempdir().unwrap();
-    let run = ["lab", "stores", "--memory", "64MiB", "--rounds", "2"];
+    let run = ["lab", "stores", "--routine", "memset", "--memory", "64MiB", "--rounds", "2"];
     let output = hugekit(data.path()).args(run).assert().success().get_output().clone();
     let [path] = &kept(data.path())[..] else { panic!("one record is kept") };
     let id = path.file_stem().unwrap().to_str().unwrap();
@@ -46,7 +46,17 @@ fn a_run_is_kept_listed_and_shown_as_it_was_printed() {
 #[test]
 fn no_record_is_kept_if_none_is_wanted() {
     let data = tempfile::tempdir().unwrap();
-    let run = ["lab", "stores", "--memory", "64MiB", "--rounds", "2", "--no-record"];
+    let run = [
+        "lab",
+        "stores",
+        "--routine",
+        "memset",
+        "--memory",
+        "64MiB",
+        "--rounds",
+        "2",
+        "--no-record",
+    ];
     hugekit(data.path()).args(run).assert().success();
     assert!(kept(data.path()).is_empty());
     hugekit(data.path()).args(["lab", "--list"]).assert().success().stdout(contains("no records"));
@@ -54,7 +64,7 @@ fn no_record_is_kept_if_none_is_wanted() {
 
 #[test]
 fn what_cannot_be_kept_was_measured_all_the_same() {
-    let run = ["lab", "stores", "--memory", "64MiB", "--rounds", "2"];
+    let run = ["lab", "stores", "--routine", "memset", "--memory", "64MiB", "--rounds", "2"];
     let said = contains("warning: cannot keep the record in /dev/null/hugekit/records");
     hugekit(Path::new("/dev/null"))
         .args(run)

@@ -127,6 +127,11 @@ impl Group {
         self.v1_controllers.as_ref().is_some_and(listed)
     }
 
+    /// The process's own group, if the mount shows it.
+    fn directory(&self) -> Option<PathBuf> {
+        (self.view != GroupView::Outside).then(|| self.mount.join(&self.path))
+    }
+
     /// The group and those above it, innermost first.
     fn directories(&self) -> impl Iterator<Item = PathBuf> + '_ {
         self.path.ancestors().map(|path| self.mount.join(path))
@@ -172,6 +177,23 @@ impl Cgroups {
             (false, true) => Layout::V2,
             (true, true) => Layout::Hybrid,
         }
+    }
+
+    /// The directory of the process's group in the hierarchy that has this controller: in the hierarchy of version 2
+    /// if no other has the controller. `None` if no mount here shows the group.
+    #[must_use]
+    pub fn directory(&self, controller: &str) -> Option<PathBuf> {
+        if self.hidden.iter().any(|listed| listed.has(controller)) {
+            return None;
+        }
+        self.group_of(controller)?.directory().map(|path| self.root.path(path))
+    }
+
+    /// The directory of the process's group in the hierarchy of version 2. `None` if no mount here shows the group.
+    #[must_use]
+    pub fn unified_directory(&self) -> Option<PathBuf> {
+        let unified = self.groups.iter().find(|group| group.v1_controllers.is_none());
+        unified?.directory().map(|path| self.root.path(path))
     }
 
     /// The tightest CPU quota.

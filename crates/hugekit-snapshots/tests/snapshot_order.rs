@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use hugekit_testing::memory;
+use hugekit_testing::permitted;
 use hugekit_testing::racing::Stops;
 use hugekit_testing::rounds;
 
@@ -16,12 +17,15 @@ use hugekit::fault::FaultMode;
 use hugekit::pool::{Backing, Pool};
 use hugekit::snapshot::Granule;
 use hugekit::{HUGE_PAGE_BYTES as HUGE, Snapshot, SnapshotError};
+use hugekit_testing::trials::{Checks, skip, trials};
+use libtest_mimic::Arguments;
 use memory::Memory;
 use rounds::rounds;
 
 const PAGE: usize = 4096;
 /// In each order of stores, of which each range has four.
-const ROUNDS: usize = 150;
+const ROUNDS: usize = 40;
+const MANY_ROUNDS: usize = 150;
 
 const FAULT_MODES: [FaultMode; 2] = [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }];
 
@@ -131,9 +135,9 @@ const RANGES: [(usize, usize, bool); 8] = [
     (2 * PAGE + 8, 3 * PAGE - 16, true),
 ];
 
-fn every_range_is_of_one_moment(fault_mode: FaultMode) {
+fn every_range_is_of_one_moment(fault_mode: FaultMode, rounds: usize) {
     if !can(fault_mode) {
-        return;
+        skip(format!("{fault_mode:?} is not permitted"));
     }
     for (at, len, huge) in RANGES {
         let memory = Memory::filled(5 * HUGE, huge, 0);
@@ -141,27 +145,30 @@ fn every_range_is_of_one_moment(fault_mode: FaultMode) {
         let range = ptr::slice_from_raw_parts(ptr::with_exposed_provenance(start), len);
         for words in orders(start, len) {
             let take = || seen(fault_mode, Granule::Auto, range, &words);
-            let wrong = out_of_order(&words, &vec![], take);
-            assert_eq!(wrong, 0, "{fault_mode:?} {at} {len}: of {}", rounds(ROUNDS));
+            let wrong = out_of_order_in(rounds, &words, &vec![], take);
+            assert_eq!(wrong, 0, "{fault_mode:?} {at} {len}: of {rounds}");
             words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         }
     }
 }
 
-#[test]
-#[ignore = "nightly: it takes many snapshots under writers"]
 fn snapshot_of_any_range_in_place_is_one_moment() {
-    every_range_is_of_one_moment(FAULT_MODES[0]);
+    every_range_is_of_one_moment(FAULT_MODES[0], 3);
 }
 
-#[test]
-#[ignore = "nightly: it takes many snapshots under writers"]
 fn snapshot_of_any_range_threaded_is_one_moment() {
-    every_range_is_of_one_moment(FAULT_MODES[1]);
+    every_range_is_of_one_moment(FAULT_MODES[1], 3);
+}
+
+fn snapshot_of_any_range_many_times_in_place_is_one_moment() {
+    every_range_is_of_one_moment(FAULT_MODES[0], rounds(MANY_ROUNDS));
+}
+
+fn snapshot_of_any_range_many_times_threaded_is_one_moment() {
+    every_range_is_of_one_moment(FAULT_MODES[1], rounds(MANY_ROUNDS));
 }
 
 /// More base pages than one thread protects alone.
-#[test]
 fn snapshot_of_much_memory_is_one_moment() {
     for fault_mode in FAULT_MODES.into_iter().filter(|&fault_mode| can(fault_mode)) {
         let memory = Memory::filled(130 * HUGE, false, 0);
@@ -176,7 +183,6 @@ fn snapshot_of_much_memory_is_one_moment() {
 }
 
 /// What lies beside the ends, in the same pages, is written all the time.
-#[test]
 fn snapshot_beside_neighbours_that_never_rest_is_one_moment() {
     for fault_mode in FAULT_MODES {
         if !can(fault_mode) {
@@ -208,7 +214,6 @@ fn snapshot_beside_neighbours_that_never_rest_is_one_moment() {
 }
 
 /// System calls write what lies beside the ends, in the same pages, while snapshots are made: none fails.
-#[test]
 fn system_call_beside_a_snapshots_ends_goes_on() {
     for fault_mode in FAULT_MODES {
         if !can(fault_mode) {
@@ -249,7 +254,6 @@ fn system_call_beside_a_snapshots_ends_goes_on() {
 }
 
 /// Beside a snapshot of the memory around, whose pages are the other's edges.
-#[test]
 fn snapshots_of_the_same_pages_hold_what_was() {
     for fault_mode in FAULT_MODES {
         if !can(fault_mode) {
@@ -281,7 +285,6 @@ fn snapshots_of_the_same_pages_hold_what_was() {
 }
 
 /// As an allocator hands memory out: a few words behind the beginning of a page, side by side.
-#[test]
 fn snapshot_of_what_an_allocator_gave_is_one_moment() {
     for fault_mode in FAULT_MODES {
         if !can(fault_mode) {
@@ -300,7 +303,6 @@ fn snapshot_of_what_an_allocator_gave_is_one_moment() {
 }
 
 /// Several ranges that lie side by side are of one moment, each of them in any case.
-#[test]
 fn of_several_under_writers_is_one_moment() {
     for fault_mode in FAULT_MODES {
         if !can(fault_mode) {
@@ -332,7 +334,6 @@ fn of_several_under_writers_is_one_moment() {
 }
 
 /// Regions begin and end with a page, and are cut by granules alone.
-#[test]
 fn snapshot_of_a_region_is_one_moment() {
     let pool = Pool::builder(32 << 20).backing(Backing::Base).build().unwrap();
     for len in [10_000, 100 << 10, 3 << 20] {
@@ -348,4 +349,25 @@ fn snapshot_of_a_region_is_one_moment() {
             words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         }
     }
+}
+
+const CHECKS: Checks = hugekit_testing::checks![
+    snapshot_of_any_range_in_place_is_one_moment,
+    snapshot_of_any_range_threaded_is_one_moment,
+    "[nightly: it takes many snapshots under writers] " snapshot_of_any_range_many_times_in_place_is_one_moment,
+    "[nightly: it takes many snapshots under writers] " snapshot_of_any_range_many_times_threaded_is_one_moment,
+    snapshot_of_much_memory_is_one_moment,
+    snapshot_beside_neighbours_that_never_rest_is_one_moment,
+    system_call_beside_a_snapshots_ends_goes_on,
+    snapshots_of_the_same_pages_hold_what_was,
+    snapshot_of_what_an_allocator_gave_is_one_moment,
+    of_several_under_writers_is_one_moment,
+    snapshot_of_a_region_is_one_moment,
+];
+
+fn main() {
+    let mut arguments = Arguments::from_args();
+    // Each test has threads that write as fast as they can.
+    arguments.test_threads = Some(1);
+    libtest_mimic::run(&arguments, trials(CHECKS, permitted::lacking())).exit();
 }

@@ -5,6 +5,7 @@
 
 use hugekit_testing::child;
 use hugekit_testing::memory;
+use hugekit_testing::permitted;
 
 use std::process::Command;
 use std::ptr;
@@ -18,6 +19,8 @@ use hugekit::pool::{Backing, Clearing, Pool};
 use hugekit::snapshot::Granule;
 use hugekit::snapshot::View;
 use hugekit::{HUGE_PAGE_BYTES as HUGE, Snapshot, SnapshotError};
+use hugekit_testing::trials::{Checks, skip, trials};
+use libtest_mimic::Arguments;
 use memory::Memory;
 
 const PAGE: usize = 4096;
@@ -112,14 +115,26 @@ fn use_one(fault_mode: FaultMode, memory: &Memory, round: usize) {
     }
 }
 
-fn makers_are_interrupted(fault_mode: FaultMode) {
+/// How long the makers go on: that signals meet each step is a matter of time.
+const LONG: Duration = Duration::from_secs(4);
+
+/// Each maker makes a few snapshots, in any case, and goes on until a signal has come.
+const LEAST: usize = 4;
+
+/// Whether a thread that has done this in so many rounds has to go on.
+fn goes_on(rounds: usize, until: Instant) -> bool {
+    let has_signals = SIGNALS.load(Ordering::Relaxed) > 0;
+    rounds < LEAST || !has_signals || Instant::now() < until
+}
+
+fn makers_are_interrupted(fault_mode: FaultMode, time: Duration) {
     if !can(fault_mode) {
-        return;
+        skip(format!("{fault_mode:?} is not permitted"));
     }
     let code = in_a_child(|| {
         let memory = Memory::filled(8 * HUGE + PAGE, true, 0);
         have_handlers_write(&memory);
-        let (until, stop) = (Instant::now() + Duration::from_secs(4), AtomicBool::new(false));
+        let (until, stop) = (Instant::now() + time, AtomicBool::new(false));
         let rounds: usize = thread::scope(|scope| {
             // One that waits for nothing, so that handlers write while the makers are anywhere.
             scope.spawn(|| {
@@ -131,7 +146,7 @@ fn makers_are_interrupted(fault_mode: FaultMode) {
             let make = |maker: usize| {
                 let _interrupted = Interrupted::start();
                 let mut rounds = 0;
-                while Instant::now() < until {
+                while goes_on(rounds, until) {
                     use_one(fault_mode, &memory, maker + rounds);
                     rounds += 1;
                 }
@@ -148,35 +163,47 @@ fn makers_are_interrupted(fault_mode: FaultMode) {
     assert_eq!(code, 0);
 }
 
-#[test]
-#[ignore = "nightly: signals must meet each step"]
 fn snapshot_made_under_signals_in_place_holds_what_was() {
-    makers_are_interrupted(FaultMode::InPlace);
+    makers_are_interrupted(FaultMode::InPlace, Duration::ZERO);
 }
 
-#[test]
-#[ignore = "nightly: signals must meet each step"]
 fn snapshot_made_under_signals_threaded_holds_what_was() {
-    makers_are_interrupted(FaultMode::Threaded { threads: 2 });
+    makers_are_interrupted(FaultMode::Threaded { threads: 2 }, Duration::ZERO);
+}
+
+fn snapshot_made_for_long_under_signals_in_place_holds_what_was() {
+    makers_are_interrupted(FaultMode::InPlace, LONG);
+}
+
+fn snapshot_made_for_long_under_signals_threaded_holds_what_was() {
+    makers_are_interrupted(FaultMode::Threaded { threads: 2 }, LONG);
+}
+
+fn regions_that_come_and_go_while_handlers_write_hang_no_thread() {
+    regions_come_and_go(Duration::ZERO);
+}
+
+fn regions_that_come_and_go_for_long_while_handlers_write_hang_no_thread() {
+    regions_come_and_go(LONG);
 }
 
 /// Regions that are served in place come and go, and change the table of ranges, under the same signals.
-#[test]
-#[ignore = "nightly: signals must meet each step"]
-fn regions_that_come_and_go_while_handlers_write_hang_no_thread() {
+fn regions_come_and_go(time: Duration) {
     if !can(FaultMode::InPlace) {
-        return;
+        skip("faults may not be served in place");
     }
     let code = in_a_child(|| {
         let memory = Memory::filled(4 * HUGE, true, 0);
         have_handlers_write(&memory);
-        let until = Instant::now() + Duration::from_secs(4);
+        let until = Instant::now() + time;
         let pool = Pool::builder(4 << 20).backing(Backing::Base).clearing(Clearing::OnFault);
         let pool = pool.populate_on_allocation(true).scrub_threads(0).build().unwrap();
         thread::scope(|scope| {
             scope.spawn(|| {
                 let _interrupted = Interrupted::start();
-                while Instant::now() < until {
+                let mut rounds = 0;
+                while goes_on(rounds, until) {
+                    rounds += 1;
                     let region = pool.region_builder(1 << 20).fault_mode(FaultMode::InPlace);
                     let mut region = region.build().unwrap();
                     region[PAGE] = 1;
@@ -184,7 +211,7 @@ fn regions_that_come_and_go_while_handlers_write_hang_no_thread() {
             });
             let _interrupted = Interrupted::start();
             let mut round = 0;
-            while Instant::now() < until {
+            while goes_on(round, until) {
                 use_one(FaultMode::InPlace, &memory, round);
                 round += 1;
             }
@@ -213,7 +240,6 @@ unsafe fn in_a_vfork_child(child: impl FnOnce()) -> bool {
     libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
 }
 
-#[test]
 fn vfork_child_that_writes_a_snapshots_memory_is_served() {
     for fault_mode in [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }] {
         if !can(fault_mode) {
@@ -240,7 +266,6 @@ fn vfork_child_that_writes_a_snapshots_memory_is_served() {
 }
 
 /// The same for memory that is made ready at its first touch, and for forks of regions.
-#[test]
 fn vfork_child_that_writes_a_region_is_served() {
     for fault_mode in [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }] {
         if !can(fault_mode) {
@@ -259,4 +284,19 @@ fn vfork_child_that_writes_a_region_is_served() {
         assert!(unsafe { in_a_vfork_child(|| (fork[0], region[PAGE]) = (1, 4)) }, "{fault_mode:?}");
         assert_eq!((fork[0], fork[PAGE], region[0], region[PAGE]), (1, 3, 0, 4));
     }
+}
+
+const CHECKS: Checks = hugekit_testing::checks![
+    snapshot_made_under_signals_in_place_holds_what_was,
+    snapshot_made_under_signals_threaded_holds_what_was,
+    "[nightly: signals must meet each step] " snapshot_made_for_long_under_signals_in_place_holds_what_was,
+    "[nightly: signals must meet each step] " snapshot_made_for_long_under_signals_threaded_holds_what_was,
+    regions_that_come_and_go_while_handlers_write_hang_no_thread,
+    "[nightly: signals must meet each step] " regions_that_come_and_go_for_long_while_handlers_write_hang_no_thread,
+    vfork_child_that_writes_a_snapshots_memory_is_served,
+    vfork_child_that_writes_a_region_is_served,
+];
+
+fn main() {
+    libtest_mimic::run(&Arguments::from_args(), trials(CHECKS, permitted::lacking())).exit();
 }

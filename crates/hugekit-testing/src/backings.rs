@@ -1,8 +1,9 @@
 //! Tests that run on every backing, and count as skipped where the machine has none of it.
 use hugekit::Pool;
 use hugekit::pool::{Backing, PoolBuilder};
-use libtest_mimic::{Failed, Trial};
+use libtest_mimic::{Completion, Failed, Trial};
 
+use super::trials;
 pub use super::trials::unless_lacking;
 
 /// Folios of a test's pool.
@@ -38,27 +39,22 @@ pub fn lacking(backing: Backing, folios: usize) -> Option<String> {
 }
 
 /// A test of that label and name. A name that begins with `[nightly: REASON] ` makes an ignored test, which
-/// `--include-ignored` runs.
+/// `--ignored` runs.
 pub fn marked(
     label: &str,
     name: &str,
     run: impl FnOnce() -> Result<(), Failed> + Send + 'static,
 ) -> Trial {
-    let marked = name.strip_prefix('[').and_then(|name| name.split_once("] "));
-    let (kind, name) = marked.unwrap_or(("", name));
-    let trial = Trial::test(format!("{label}::{name}").to_lowercase(), run);
-    trial.with_kind(kind).with_ignored_flag(!kind.is_empty())
+    let label = format!("{label}::").to_lowercase();
+    trials::marked(&label, name, || run().map(|()| Completion::Completed))
 }
 
 /// Each check as a test that needs as many folios.
 pub fn trials_on(backing: Backing, folios: usize, checks: &[Check]) -> Vec<Trial> {
     let lacking = lacking(backing, folios);
     let trial = |&(name, check): &Check| {
-        let run = move || -> Result<(), Failed> {
-            check(backing);
-            Ok(())
-        };
-        let trial = marked(&format!("{backing:?}"), name, run);
+        let label = format!("{backing:?}::").to_lowercase();
+        let trial = trials::marked(&label, name, move || trials::completion(|| check(backing)));
         unless_lacking(trial, lacking.as_deref())
     };
     checks.iter().map(trial).collect()

@@ -1,4 +1,6 @@
 //! Tests as lists of functions, which a machine skips if it lacks what they need.
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
 use libtest_mimic::{Completion, Failed, Trial};
 
 /// A list of functions with their names. Words in quotes stand before the name that follows them.
@@ -11,14 +13,44 @@ macro_rules! checks {
 
 pub type Checks = &'static [(&'static str, fn())];
 
+/// What [`skip`] throws.
+struct Skipped(String);
+
+/// Ends a test that finds out that the machine lacks what it needs: the test counts as skipped, for this reason. Only
+/// in the thread that [`completion`] runs the test in.
+pub fn skip(reason: impl Into<String>) -> ! {
+    // Not a panic: nothing is printed.
+    resume_unwind(Box::new(Skipped(reason.into())))
+}
+
+/// Runs a test that may [`skip`].
+pub fn completion(check: impl FnOnce()) -> Result<Completion, Failed> {
+    let Err(thrown) = catch_unwind(AssertUnwindSafe(check)) else {
+        return Ok(Completion::Completed);
+    };
+    match thrown.downcast::<Skipped>() {
+        Ok(skipped) => Ok(Completion::ignored_with(skipped.0)),
+        Err(panic) => resume_unwind(panic),
+    }
+}
+
+/// A test of that name. A name that begins with `[nightly: REASON] ` makes an ignored test, which `--ignored` runs.
+/// `label` stands before the rest of the name.
+pub fn marked(
+    label: &str,
+    name: &str,
+    run: impl FnOnce() -> Result<Completion, Failed> + Send + 'static,
+) -> Trial {
+    let marked = name.strip_prefix('[').and_then(|name| name.split_once("] "));
+    let (kind, name) = marked.unwrap_or(("", name));
+    let trial = Trial::ignorable_test(format!("{label}{name}"), run);
+    trial.with_kind(kind).with_ignored_flag(!kind.is_empty())
+}
+
 /// Each check as a test.
 pub fn trials(checks: Checks, lacking: Option<String>) -> Vec<Trial> {
     let trial = |&(name, check): &(&'static str, fn())| {
-        let run = move || -> Result<(), Failed> {
-            check();
-            Ok(())
-        };
-        unless_lacking(Trial::test(name, run), lacking.as_deref())
+        unless_lacking(marked("", name, move || completion(check)), lacking.as_deref())
     };
     checks.iter().map(trial).collect()
 }
@@ -26,5 +58,7 @@ pub fn trials(checks: Checks, lacking: Option<String>) -> Vec<Trial> {
 /// The test, skipped if the machine lacks what it needs.
 pub fn unless_lacking(trial: Trial, lacking: Option<&str>) -> Trial {
     let Some(reason) = lacking.map(str::to_owned) else { return trial };
-    Trial::ignorable_test(trial.name(), move || Ok(Completion::ignored_with(reason)))
+    let (kind, is_ignored) = (trial.kind().to_owned(), trial.has_ignored_flag());
+    let skipped = Trial::ignorable_test(trial.name(), move || Ok(Completion::ignored_with(reason)));
+    skipped.with_kind(kind).with_ignored_flag(is_ignored)
 }

@@ -119,6 +119,9 @@ const SIZED: [Sized; 13] = [
     ("snapshot_stall", &["4", "reserve"], "snapshot: made in", 18_000),
 ];
 
+/// An example that needs more MiB runs in the nightly tests only.
+const LARGE: u64 = 1_000;
+
 /// One at a time: they share the memory that is available.
 static ONE: Mutex<()> = Mutex::new(());
 
@@ -126,7 +129,8 @@ static ONE: Mutex<()> = Mutex::new(());
 fn sized((example, arguments, says, mib): Sized, lacking: Option<&String>) -> Trial {
     let name = format!("{example}_at_{}", arguments.join("_"));
     let lacking = lacking.cloned();
-    Trial::ignorable_test(name, move || {
+    let kind = if mib > LARGE { "nightly: it uses gigabytes" } else { "" };
+    let trial = Trial::ignorable_test(name, move || {
         let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let available = Memory::read(&Root::default())?.available >> 20;
         let short = format!("{available} MiB of memory are available, and {mib} are needed");
@@ -136,7 +140,8 @@ fn sized((example, arguments, says, mib): Sized, lacking: Option<&String>) -> Tr
         let (succeeded, print) = printed(example, arguments);
         assert!(succeeded && print.contains(says), "{print}");
         Ok(Completion::Completed)
-    })
+    });
+    trial.with_kind(kind).with_ignored_flag(!kind.is_empty())
 }
 
 /// Why no guest can run here, if so.
@@ -184,10 +189,7 @@ fn main() {
         trials(WITH_A_GUEST_ON_A_FORK, fork.as_deref()),
         sized.into(),
     ];
-    let slow = |trial: Trial| {
-        trial.with_kind("nightly: cargo builds the example first").with_ignored_flag(true)
-    };
-    let built = built.into_iter().flatten().map(slow);
     let readme = trials(checks![the_readme_has_the_program_of_the_example], None);
-    libtest_mimic::run(&Arguments::from_args(), built.chain(readme).collect()).exit();
+    let trials = built.into_iter().flatten().chain(readme).collect();
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }

@@ -76,6 +76,13 @@ impl Daemon {
         daemon
     }
 
+    /// One that another program starts, with the arguments of a command; nothing is waited for.
+    pub(crate) fn started_by(program: &Path, usual: &Command, folder: TempDir) -> Self {
+        let mut command = Command::new(program);
+        command.args(usual.get_args()).stderr(Stdio::null());
+        Self { child: command.spawn().unwrap(), folder }
+    }
+
     /// One whose command was changed in place, of which nothing is waited for.
     pub(crate) fn changed(
         backing: Backing,
@@ -195,7 +202,13 @@ pub(crate) fn start(folder: &Path, backing: Backing, ready: usize, more: &[&str]
     start_of(UNIT, folder, backing, ready, more)
 }
 
-fn start_of(unit: usize, folder: &Path, backing: Backing, ready: usize, more: &[&str]) -> Command {
+pub(crate) fn start_of(
+    unit: usize,
+    folder: &Path,
+    backing: Backing,
+    ready: usize,
+    more: &[&str],
+) -> Command {
     let pages = match backing {
         Backing::Hugetlb2M => "hugetlb",
         Backing::Hugetlb1G => "hugetlb-1g",

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{PipeReader, Read};
 use std::os::fd::AsRawFd;
 use std::process::Stdio;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use hugekit::Pool;
@@ -13,6 +14,7 @@ use hugekit_lease::{Lease, LeaseError};
 use hugekit_machine::{Root, hugepages};
 
 use super::daemon::{Daemon, PATIENCE, program, until_gone};
+use super::gate::Gated;
 use super::{Check, UNIT};
 
 pub(crate) const CHECKS: &[Check] = &[
@@ -22,6 +24,10 @@ pub(crate) const CHECKS: &[Check] = &[
     ("a_process_that_populates_may_be_killed", filler_killed),
     ("what_cannot_be_populated_for_one_client_is_no_others", one_of_two),
     ("processes_that_populate_end_with_the_broker", fillers_end),
+    (
+        "[nightly: it kills at random moments] a_process_that_populates_may_be_killed_at_any_moment",
+        filler_killed_at_any_moment,
+    ),
 ];
 
 pub(crate) const CHECKS_OF_HUGE_PAGES: &[Check] = &[
@@ -88,66 +94,77 @@ fn broker_ends(backing: Backing) {
     }
 }
 
+fn kill(filler: u32) {
+    let pid = rustix::process::Pid::from_raw(filler as i32).unwrap();
+    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+}
+
+fn ask(daemon: &Daemon) -> JoinHandle<Result<Lease, LeaseError>> {
+    let socket = daemon.socket();
+    std::thread::spawn(move || Lease::ask(&socket, UNIT, PATIENCE))
+}
+
+/// Whether the lease was refused because its process was killed.
+fn is_killed(asked: &Result<Lease, LeaseError>) -> bool {
+    matches!(asked, Err(LeaseError::Refused(Refusal::NotPopulated { signal: 9, .. })))
+}
+
 fn filler_killed(backing: Backing) {
+    let gated = Gated::new(UNIT, backing, &[]);
+    let asks = ask(&gated.daemon);
+    gated.fillers(1).into_iter().for_each(kill);
+    let asked = asks.join().unwrap();
+    assert!(is_killed(&asked), "{asked:?}");
+    let _open = gated.open();
+    goes_on_after_a_failure(&gated.daemon);
+}
+
+fn filler_killed_at_any_moment(backing: Backing) {
     let daemon = Daemon::new(backing, 0, &[]);
     let mut killed = false;
     let since = Instant::now();
     // A unit takes a few milliseconds: one of many is met.
     while !killed && since.elapsed() < PATIENCE {
-        let socket = daemon.socket();
-        let asks = std::thread::spawn(move || Lease::ask(&socket, UNIT, PATIENCE));
+        let asks = ask(&daemon);
         while !asks.is_finished() && !killed {
-            for filler in daemon.fillers() {
-                let pid = rustix::process::Pid::from_raw(filler as i32).unwrap();
-                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-            }
+            daemon.fillers().into_iter().for_each(kill);
         }
-        killed = match asks.join().unwrap() {
-            Ok(_) => false,
-            Err(LeaseError::Refused(Refusal::NotPopulated { signal: 9, .. })) => true,
-            Err(other) => panic!("{other:?}"),
-        };
+        let asked = asks.join().unwrap();
+        killed = is_killed(&asked);
+        assert!(killed || asked.is_ok(), "{asked:?}");
     }
     assert!(killed);
+    goes_on_after_a_failure(&daemon);
+}
+
+fn goes_on_after_a_failure(daemon: &Daemon) {
     let status = daemon.until(|_| true);
     assert!(status.failures > 0);
     assert!(matches!(status.last_failure, Some(Refusal::NotPopulated { signal: 9, .. })));
-    // It goes on, and tries again after a pause.
+    // It tries again after a pause.
     daemon.ask(PATIENCE).unwrap();
 }
 
 /// Units that are charged to clients are populated for each alone.
 fn one_of_two(backing: Backing) {
-    let daemon = Daemon::new(backing, 0, &["--charge", "client"]);
-    let since = Instant::now();
-    let mut refused = 0;
-    while refused == 0 {
-        assert!(since.elapsed() < PATIENCE, "no two processes were met at once");
-        let ask = || {
-            let socket = daemon.socket();
-            std::thread::spawn(move || Lease::ask(&socket, UNIT, PATIENCE))
-        };
-        let asks = [ask(), ask()];
-        while !asks.iter().any(std::thread::JoinHandle::is_finished) {
-            if let [one, _] = daemon.fillers()[..] {
-                let pid = rustix::process::Pid::from_raw(one as i32).unwrap();
-                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-                break;
-            }
-        }
-        refused = asks.map(|ask| ask.join().unwrap()).iter().filter(|ask| ask.is_err()).count();
-        assert!(refused < 2, "both were refused");
-    }
+    let gated = Gated::new(UNIT, backing, &["--charge", "client"]);
+    let asks = [ask(&gated.daemon), ask(&gated.daemon)];
+    kill(gated.fillers(2)[0]);
+    gated.daemon.until(|status| status.failures == 1);
+    let _open = gated.open();
+    let asked = asks.map(|ask| ask.join().unwrap());
+    assert_eq!(asked.iter().filter(|asked| is_killed(asked)).count(), 1, "{asked:?}");
+    assert_eq!(asked.iter().filter(|asked| asked.is_ok()).count(), 1, "{asked:?}");
 }
 
 fn fillers_end(backing: Backing) {
-    // Large enough that the broker is killed while it is populated.
-    let mut daemon = Daemon::of_units(16 * UNIT, backing, 1);
-    while daemon.fillers().is_empty() && daemon.until(|_| true).ready == 0 {}
-    let fillers = daemon.fillers();
-    daemon.signal("-KILL");
-    daemon.ended();
+    let mut gated = Gated::new(UNIT, backing, &[]);
+    let asks = ask(&gated.daemon);
+    let fillers = gated.fillers(1);
+    gated.daemon.signal("-KILL");
+    gated.daemon.ended();
     fillers.into_iter().for_each(until_gone);
+    assert!(asks.join().unwrap().is_err());
 }
 
 fn free() -> u64 {

@@ -1,16 +1,19 @@
 //! What the broker deals with stands still, or takes nothing any more: it serves others, and ends when it is told to.
 
-use std::io::{PipeReader, Read, Write};
+use std::io::{BufRead, BufReader, PipeReader, Read, Write};
 use std::os::unix::net::UnixDatagram;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::sync::mpsc::channel;
+use std::time::Instant;
 
 use hugekit::pool::Backing;
 use hugekit_lease::protocol::Request;
+use hugekit_testing::processes::happens;
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process};
 
 use super::attacks::{connection, lease, say};
 use super::daemon::{Daemon, PATIENCE};
+use super::gate::Gated;
 use super::{Check, UNIT};
 
 pub(crate) const CHECKS_OF_ONE: &[Check] = &[
@@ -45,18 +48,18 @@ fn ends(mut daemon: Daemon) {
     assert!(daemon.ended().success());
 }
 
-/// Has it fail to accept connections, and say so.
+/// Has it fail to accept connections, and say so: each silent one goes for the next one's descriptor.
 fn without_descriptors(daemon: &Daemon) {
-    allow_descriptors(daemon, Some(daemon.descriptors().len() as u64));
-    for _ in 0..4 {
-        drop((0..20).map(|_| connection(daemon)).collect::<Vec<_>>());
-        std::thread::sleep(Duration::from_millis(120));
-    }
+    allow_descriptors(daemon, Some(daemon.descriptors().len() as u64 + 1));
+    let silent: Vec<_> = (0..20).map(|_| connection(daemon)).collect();
+    // It comes after them.
+    daemon.until(|_| true);
+    drop(silent);
     allow_descriptors(daemon, None);
 }
 
 fn full_log(backing: Backing) {
-    let (_reader, writer) = full_pipe();
+    let (reader, writer) = full_pipe();
     let daemon = Daemon::changed(backing, 0, &[], |command| {
         command.stderr(writer);
     });
@@ -64,7 +67,33 @@ fn full_log(backing: Backing) {
     without_descriptors(&daemon);
     daemon.until(|_| true);
     daemon.ask(PATIENCE).unwrap();
+    until_said(&reader, "could not be accepted");
+    // Another one ends while its log is full.
+    drop((daemon, reader));
+    let (_reader, writer) = full_pipe();
+    let daemon = Daemon::changed(backing, 0, &[], |command| {
+        command.stderr(writer);
+    });
+    daemon.until(|_| true);
+    without_descriptors(&daemon);
     ends(daemon);
+}
+
+/// Reads a log until it has this.
+fn until_said(log: &PipeReader, part: &'static str) {
+    let mut log = BufReader::new(log.try_clone().unwrap());
+    let (tell, told) = channel();
+    std::thread::spawn(move || {
+        let mut line = Vec::new();
+        while log.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+            if String::from_utf8_lossy(&line).contains(part) {
+                return tell.send(());
+            }
+            line.clear();
+        }
+        Ok(())
+    });
+    told.recv_timeout(PATIENCE).expect("the log says it");
 }
 
 fn long_log(backing: Backing) {
@@ -120,18 +149,22 @@ fn full_manager(backing: Backing) {
 }
 
 fn stopped_filler(backing: Backing) {
-    let daemon = Daemon::of_units(64 * UNIT, backing, 1);
-    let since = Instant::now();
-    let filler = loop {
-        match daemon.fillers()[..] {
-            [filler, ..] => break Pid::from_raw(filler as i32).unwrap(),
-            [] => assert!(since.elapsed() < PATIENCE && daemon.status().unwrap().ready == 0),
-        }
-    };
-    kill_process(filler, Signal::STOP).unwrap();
-    daemon.until(|_| true);
-    ends(daemon);
-    super::daemon::until_gone(filler.as_raw_nonzero().get() as u32);
+    let gated = Gated::new(UNIT, backing, &[]);
+    let client = connection(&gated.daemon);
+    say(&client, &lease(u64::MAX));
+    let filler = gated.fillers(1)[0];
+    kill_process(Pid::from_raw(filler as i32).unwrap(), Signal::STOP).unwrap();
+    let stopped = || state(filler) == Some('T');
+    assert!(happens(stopped), "it does not stop");
+    gated.daemon.until(|_| true);
+    ends(gated.daemon);
+    super::daemon::until_gone(filler);
+}
+
+/// The letter of a process's state.
+fn state(process: u32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
 }
 
 /// One at each step: before its request, in the middle of it, after it, and with its lease unread.
@@ -150,17 +183,15 @@ fn stopped_clients(backing: Backing) {
     }
 }
 
-/// A unit that is charged to a client is populated for it alone: here, each time, for one that has gone.
+/// A unit that is charged to a client is populated for it alone: here, each time, for one that goes meanwhile.
 fn no_zombies(backing: Backing) {
-    let daemon = Daemon::new(backing, 0, &["--charge", "client"]);
-    for _ in 0..30 {
-        let client = connection(&daemon);
+    let gated = Gated::new(UNIT, backing, &["--charge", "client"]);
+    for _ in 0..3 {
+        let client = connection(&gated.daemon);
         say(&client, &lease(u64::MAX));
-        while daemon.fillers().is_empty() && daemon.status().unwrap().given == 0 {}
-    }
-    daemon.until(|status| status.waiting == 0 && status.leases == 0);
-    let since = Instant::now();
-    while !daemon.fillers().is_empty() {
-        assert!(since.elapsed() < PATIENCE, "{:?}", daemon.fillers());
+        let fillers = gated.fillers(1);
+        drop(client);
+        gated.daemon.until(|status| status.waiting == 0 && status.leases == 0);
+        assert!(happens(|| gated.daemon.fillers().is_empty()), "{fillers:?}");
     }
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use hugekit::pool::Backing;
@@ -46,7 +47,9 @@ impl Group {
         is_unified: bool,
         switched_on: Option<&'static str>,
     ) -> Result<Self, String> {
-        let folder = root.join(format!("hugekit-test-{}", std::process::id()));
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let folder = root.join(format!("hugekit-test-{}-{number}", std::process::id()));
         fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         Ok(Self { folder, is_unified, switched_on })
     }

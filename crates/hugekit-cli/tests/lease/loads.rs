@@ -14,12 +14,16 @@ use hugekit_lease::images;
 use hugekit_lease::protocol::{Answer, Load, NotLoaded, Refusal};
 use hugekit_testing::fuse::{Call, Mounted, Reply};
 use hugekit_testing::processes::Killed;
+use hugekit_testing::trials::skip;
 
 use super::Check;
 use super::attacks::{connection, hear};
 use super::daemon::{Daemon, PATIENCE, program, until_gone};
 use super::group::{self, Group};
-use super::images::{bytes_of, failed, load, load_of, memory, name, refused, run, send, written};
+use super::images::{
+    MEMORY, bytes_of, failed, in_shared_memory, load, load_of, memory, name, refused, run, send,
+    written,
+};
 
 pub(crate) const CHECKS: &[Check] = &[
     ("a_file_that_answers_late_is_loaded", late),
@@ -37,32 +41,33 @@ pub(crate) const CHECKS: &[Check] = &[
 pub(crate) const CHECKS_OF_MEMORY: &[Check] =
     &[("a_group_with_too_little_memory_gets_no_image_and_keeps_the_broker", full_group)];
 
+const NO_MOUNT: &str = "this process may not mount a file that it serves itself";
+
 /// A piece of the file that its server sends.
 fn part(offset: u64, len: usize) -> Reply {
-    let memory = memory();
+    let memory = &*MEMORY;
     let start = memory.len().min(offset as usize);
     Reply::Bytes(memory[start..memory.len().min(start + len)].to_vec())
 }
 
-/// A file whose server answers as that function says. `None` if this process may not mount it.
-fn served(
-    folder: &Path,
-    mut answer: impl FnMut(u64, usize) -> Reply + Send + 'static,
-) -> Option<Mounted> {
+/// A file whose server answers as that function says.
+fn served(folder: &Path, mut answer: impl FnMut(u64, usize) -> Reply + Send + 'static) -> Mounted {
     let flush = Reply::Bytes(vec![]);
-    Mounted::at(&folder.join("served"), memory().len() as u64, move |call| match call {
+    let file = Mounted::at(&folder.join("served"), memory().len() as u64, move |call| match call {
         Call::Read { offset, len } => answer(offset, len),
         Call::Flush => flush.clone(),
-    })
+    });
+    file.unwrap_or_else(|| skip(NO_MOUNT))
 }
 
 fn late(_: Backing) {
     let folder = tempfile::tempdir().unwrap();
     let slowly = |offset, len| {
-        std::thread::sleep(Duration::from_millis(5));
+        // Other threads run meanwhile, and what waits for the bytes sleeps.
+        std::thread::sleep(Duration::from_millis(1));
         part(offset, len)
     };
-    let Some(file) = served(folder.path(), slowly) else { return };
+    let file = served(folder.path(), slowly);
     let daemon = Daemon::of_images(&[]);
     load(&daemon, &load_of("web"), &[&File::open(file.path()).unwrap()]).unwrap();
     assert!(bytes_of(&daemon, "web") == memory());
@@ -75,7 +80,7 @@ fn unreadable_part(_: Backing) {
         true => Reply::Error(libc::EIO),
         false => part(offset, len),
     };
-    let Some(file) = served(folder.path(), half) else { return };
+    let file = served(folder.path(), half);
     let uid = rustix::process::geteuid().as_raw();
     let daemon = Daemon::of_images(&["--quota", &format!("{uid}=64MiB")]);
     let opened = File::open(file.path()).unwrap();
@@ -99,8 +104,8 @@ struct Stuck {
     _file: Mounted,
 }
 
-/// Begins one, and waits until some of the memory is populated. `None` if this process may mount no such file.
-fn stuck(daemon: &Daemon, folder: &Path) -> Option<Stuck> {
+/// Begins one, and waits until some of the memory is populated.
+fn stuck(daemon: &Daemon, folder: &Path) -> Stuck {
     let reached = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&reached);
     let half = move |offset, len| {
@@ -110,13 +115,13 @@ fn stuck(daemon: &Daemon, folder: &Path) -> Option<Stuck> {
         told.store(true, Ordering::Relaxed);
         Reply::Never
     };
-    let file = served(folder, half)?;
+    let file = served(folder, half);
     let mut client = program();
     client.args(["image", "load", "--name", "stuck", "--socket"]).arg(daemon.socket());
     let client = client.arg(file.path()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     let stuck = Stuck { client: Killed(client.unwrap()), _file: file };
     until(|| reached.load(Ordering::Relaxed));
-    Some(stuck)
+    stuck
 }
 
 fn until(mut is_so: impl FnMut() -> bool) {
@@ -130,7 +135,7 @@ fn until(mut is_so: impl FnMut() -> bool) {
 fn never(_: Backing) {
     let folder = tempfile::tempdir().unwrap();
     let daemon = Daemon::of_images(&[]);
-    let Some(stuck) = stuck(&daemon, folder.path()) else { return };
+    let stuck = stuck(&daemon, folder.path());
     let good = written(folder.path(), "good", &memory());
     load(&daemon, &load_of("web"), &[&good]).unwrap();
     assert!(bytes_of(&daemon, "web") == memory());
@@ -143,7 +148,7 @@ fn ends_in_a_load(_: Backing) {
     let folder = tempfile::tempdir().unwrap();
     for signal in ["-TERM", "-INT", "-HUP", "-KILL"] {
         let mut daemon = Daemon::of_images(&[]);
-        let Some(mut stuck) = stuck(&daemon, folder.path()) else { return };
+        let mut stuck = stuck(&daemon, folder.path());
         let loads = daemon.fillers();
         assert_eq!(loads.len(), 1);
         assert!(shared_memory(loads[0]) > 0);
@@ -177,7 +182,7 @@ fn killed(_: Backing) {
     let uid = rustix::process::geteuid().as_raw();
     let daemon = Daemon::of_images(&["--quota", &format!("{uid}=8MiB")]);
     for _ in 0..3 {
-        let Some(mut stuck) = stuck(&daemon, folder.path()) else { return };
+        let mut stuck = stuck(&daemon, folder.path());
         assert_eq!(of_stuck(&daemon), 1);
         let loads = daemon.fillers();
         assert!(loads.len() == 1 && shared_memory(loads[0]) > 0);
@@ -195,7 +200,7 @@ fn killed(_: Backing) {
 fn one_name(_: Backing) {
     let folder = tempfile::tempdir().unwrap();
     let daemon = Daemon::of_images(&[]);
-    let Some(stuck) = stuck(&daemon, folder.path()) else { return };
+    let stuck = stuck(&daemon, folder.path());
     let good = written(folder.path(), "good", &memory());
     let again = || load(&daemon, &load_of("stuck"), &[&good]);
     assert_eq!(refused(again()), Refusal::ImageExists);
@@ -276,7 +281,7 @@ fn other_checkpoint(_: Backing) {
 
 /// Where a sparse file may be that long.
 fn huge_files(_: Backing) {
-    let Ok(folder) = tempfile::tempdir_in("/dev/shm") else { return };
+    let folder = in_shared_memory();
     let daemon = Daemon::of_images(&[]);
     let path = folder.path().join("sparse");
     File::create(&path).unwrap().set_len(1 << 62).unwrap();
@@ -287,7 +292,7 @@ fn huge_files(_: Backing) {
         Call::Read { len, .. } => Reply::Bytes(vec![0; len]),
         Call::Flush => Reply::Bytes(vec![]),
     });
-    let Some(file) = file else { return };
+    let file = file.unwrap_or_else(|| skip(NO_MOUNT));
     let path = file.path().to_str().unwrap();
     let said = failed(&run(&daemon, &["image", "load", "--name", "x"], &[path]));
     assert!(said.contains("are available"), "{said}");
@@ -300,7 +305,7 @@ fn full_tmpfs(_: Backing) {
         Command::new("mount").args(arguments).arg(folder.path()).stderr(Stdio::null()).status()
     };
     if !mount(&["-t", "tmpfs", "-o", "size=2m", "none"]).is_ok_and(|status| status.success()) {
-        return;
+        skip("this process may not mount a tmpfs");
     }
     let _unmount = scopeguard::guard(folder.path().to_owned(), |path| {
         let _ = Command::new("umount").arg(path).status();

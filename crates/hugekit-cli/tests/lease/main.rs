@@ -8,6 +8,7 @@ mod daemon;
 mod ends;
 mod floods;
 mod freezes;
+mod gate;
 mod group;
 mod images;
 mod leases;
@@ -22,7 +23,8 @@ mod wrapper;
 
 use hugekit::Pool;
 use hugekit::pool::Backing;
-use libtest_mimic::{Arguments, Completion, Trial};
+use hugekit_testing::trials::{self, unless_lacking};
+use libtest_mimic::{Arguments, Trial};
 
 use group::Group;
 
@@ -42,7 +44,7 @@ fn main() {
     let checks =
         [leases::CHECKS, refusals::CHECKS, ends::CHECKS, attacks::CHECKS, machines::CHECKS]
             .concat();
-    let mut trials = trials(Backing::Base, &checks);
+    let mut trials = self::trials(Backing::Base, &checks);
     trials.extend(self::trials(Backing::Hugetlb2M, &checks));
     trials.extend(self::trials(Backing::Hugetlb2M, ends::CHECKS_OF_HUGE_PAGES));
     trials.extend(self::trials(
@@ -59,7 +61,12 @@ fn main() {
         ]
         .concat(),
     ));
-    trials.extend(needing(floods::lacking(), Backing::Base, floods::CHECKS));
+    trials.extend(needing(not_root(), Backing::Base, floods::CHECKS));
+    for backing in [Backing::Base, Backing::Hugetlb2M] {
+        trials.extend(needing(not_root(), backing, refusals::CHECKS_OF_ROOT));
+    }
+    trials.extend(needing(not_root(), Backing::Base, machines::CHECKS_OF_ROOT));
+    trials.extend(needing(not_root(), Backing::Base, images::CHECKS_OF_ROOT));
     let of_thp = [machines::CHECKS_OF_THP, leases::CHECKS].concat();
     trials.extend(self::trials(Backing::Thp, &of_thp));
     trials.extend(needing(Group::lacking(""), Backing::Base, payers::CHECKS_OF_FROZEN));
@@ -77,36 +84,26 @@ fn main() {
     libtest_mimic::run(&arguments, trials).exit();
 }
 
+/// Why this test cannot have processes and threads of other users.
+fn not_root() -> Option<String> {
+    let is_root = rustix::process::geteuid().is_root();
+    (!is_root).then(|| "only root may connect as other users".to_owned())
+}
+
 fn trials(backing: Backing, checks: &[Check]) -> Vec<Trial> {
     let pool = Pool::builder(UNIT * UNITS).backing(backing).strict(true);
     let lacking = pool.populate_on_allocation(true).build().err().map(|error| error.to_string());
-    let trial = |check| unless_lacking(trial(backing, check), lacking.as_ref());
+    let trial = |check| unless_lacking(trial(backing, check), lacking.as_deref());
     checks.iter().map(trial).collect()
 }
 
 fn trial(backing: Backing, &(name, check): &Check) -> Trial {
-    // `[nightly: REASON] ` stays the beginning.
-    let (slow, name) = name.split_at(name.find("] ").map_or(0, |end| end + 2));
-    let name = format!("{slow}{}::{name}", format!("{backing:?}").to_lowercase());
-    let checks = move || {
-        check(backing);
-        Ok(())
-    };
-    Trial::test(name, checks).with_ignored_flag(!slow.is_empty())
+    let label = format!("{backing:?}::").to_lowercase();
+    trials::marked(&label, name, move || trials::completion(|| check(backing)))
 }
 
 /// Trials that need something else beside the backing.
 fn needing(lacking: Option<String>, backing: Backing, checks: &[Check]) -> Vec<Trial> {
     let trials = trials(backing, checks).into_iter();
-    trials.map(|trial| unless_lacking(trial, lacking.as_ref())).collect()
-}
-
-fn unless_lacking(trial: Trial, lacking: Option<&String>) -> Trial {
-    match lacking {
-        None => trial,
-        Some(reason) => {
-            let reason = reason.clone();
-            Trial::ignorable_test(trial.name(), move || Ok(Completion::ignored_with(reason)))
-        }
-    }
+    trials.map(|trial| unless_lacking(trial, lacking.as_deref())).collect()
 }

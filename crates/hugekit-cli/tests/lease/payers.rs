@@ -72,8 +72,9 @@ fn client(backing: Backing) {
     let daemon = Daemon::new(backing, 0, &["--charge", "client"]);
     let inside = started(group.around(&holder(&daemon)));
     assert!(group.charged(backing) >= UNIT as u64);
-    // Of another client, outside, the group does not hear.
-    let outside = started(holder(&daemon));
+    // Of another client, in another group, the group does not hear.
+    let other = self::group(backing);
+    let outside = started(other.around(&holder(&daemon)));
     assert!(group.charged(backing) < 2 * UNIT as u64);
     let status = daemon.until(|status| status.leases == 2);
     let payers: Vec<_> = status.rows.iter().map(|row| row.payer).collect();

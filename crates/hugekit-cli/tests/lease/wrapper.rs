@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use hugekit::pool::Backing;
 use hugekit_programs::firmware;
+use hugekit_testing::trials::skip;
 
 use super::daemon::{Daemon, PATIENCE, program, socket};
 use super::qemu::emulator;
@@ -239,7 +240,7 @@ fn no_emulator(_: Backing) {
     let usual = format!("/usr/bin/qemu-system-{}", std::env::consts::ARCH);
     let places = [&usual, "/usr/libexec/qemu-kvm", "/usr/bin/kvm"];
     if places.iter().any(|path| Path::new(path).exists()) {
-        return eprintln!("skipped: this machine has an emulator");
+        skip("this machine has an emulator");
     }
     let folder = tempfile::tempdir().unwrap();
     symlink(program().get_program(), folder.path().join("hugekit")).unwrap();
@@ -273,7 +274,7 @@ fn unopenable(_: Backing) {
     let output = apart.arg(emulator).args(one_object()).output().unwrap();
     let said = text(&output.stderr);
     if ["unshare: ", "umount: "].iter().any(|refusal| said.contains(refusal)) {
-        return eprintln!("skipped: {said}");
+        skip(format!("the file system of processes cannot be hidden: {said}"));
     }
     assert_eq!(output.stdout, lines(&one_object()), "{said}");
     assert!(said.contains("may not open its lease: "), "{said}");

@@ -1,5 +1,7 @@
 //! Processes that would hold the tender up, or have it do what only it may do.
 
+use hugekit_testing::checks;
+use hugekit_testing::trials::{Checks, skip};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -12,7 +14,7 @@ use std::process::{Command, Stdio};
 use hugekit_testing::processes::wait_for_handler;
 
 use crate::fuse::Silent;
-use crate::running::{Lines, Running, is_refused};
+use crate::running::{Lines, Running, wait_until};
 
 /// Calls itself Redis, and forks every now and then. Its first socket has a full queue; the name of the second one leads
 /// to another's socket.
@@ -42,11 +44,9 @@ fn python() -> Option<PathBuf> {
     said.status.success().then(|| path.canonicalize().ok())?
 }
 
-#[test]
 fn server_with_a_full_queue_and_a_name_that_leads_elsewhere_is_tended_without_either() {
     let Some(python) = python() else {
-        println!("skipped: no python3");
-        return;
+        skip("no python3");
     };
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
@@ -60,8 +60,7 @@ fn server_with_a_full_queue_and_a_name_that_leads_elsewhere_is_tended_without_ei
     let mut tending = Running::tending(&["--json", &server.pid()]);
     let lines = tending.lines();
     if lines.next_line().is_none() {
-        assert!(is_refused(&tending.said_on_stderr()));
-        return;
+        tending.skip_if_refused();
     }
     lines.until("\"forks\":3");
     assert!(elsewhere.accept().is_err(), "nothing connected to the other's socket");
@@ -69,7 +68,14 @@ fn server_with_a_full_queue_and_a_name_that_leads_elsewhere_is_tended_without_ei
     assert_eq!(tending.ended().code(), Some(0));
 }
 
-#[test]
+/// Whether a thread of the process is within a write to standard output.
+fn writes(pid: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let call = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("syscall"));
+    let is_write = format!("{} 0x1 ", libc::SYS_write);
+    threads.filter_map(|thread| call(thread).ok()).any(|call| call.starts_with(&is_write))
+}
+
 fn tender_whose_output_is_not_read_ends_by_a_signal() {
     let sleeping = Running::sleeping();
     let mut ends = [0; 2];
@@ -87,29 +93,28 @@ fn tender_whose_output_is_not_read_ends_by_a_signal() {
         command.args(["tend", &sleeping.pid()]).args(once).stdout(full.try_clone().unwrap());
         let mut tending = Running::of(command.stderr(Stdio::null()));
         wait_for_handler(tending.0.id(), libc::SIGTERM);
-        // By then it has something to say, or cannot tend here.
-        std::thread::sleep(std::time::Duration::from_millis(800));
-        if tending.0.try_wait().unwrap().is_none() {
-            tending.signal(libc::SIGTERM);
-            assert_eq!(tending.ended().code(), Some(code), "{once:?}");
+        let pid = tending.0.id();
+        // It has something to say, or cannot tend here.
+        wait_until("it writes", || tending.0.try_wait().unwrap().is_some() || writes(pid));
+        if tending.0.try_wait().unwrap().is_some() {
+            skip("no process can be tended here");
         }
+        tending.signal(libc::SIGTERM);
+        assert_eq!(tending.ended().code(), Some(code), "{once:?}");
     }
 }
 
-#[test]
 fn process_that_keeps_the_kernel_waiting_holds_no_other_up() {
     let folder = tempfile::tempdir().unwrap();
     let Some(mut file) = Silent::at(&folder.path().join("file")) else {
-        println!("skipped: no file system in user space may be mounted");
-        return;
+        skip("no file system in user space may be mounted");
     };
     let sleeping = Running::sleeping();
     let (stuck_pid, other) = (file.stuck().to_string(), sleeping.pid());
     let mut tending = Running::tending(&["--json", &stuck_pid, &other]);
     let lines = tending.lines();
     let Some(line) = lines.next_line() else {
-        assert!(is_refused(&tending.said_on_stderr()));
-        return;
+        tending.skip_if_refused();
     };
     assert!(line.contains(&format!("\"pid\":{other}")), "{line}");
     let notes = Lines::of(tending.0.stderr.take().unwrap());
@@ -121,3 +126,9 @@ fn process_that_keeps_the_kernel_waiting_holds_no_other_up() {
     assert!(!once.ended().success());
     assert!(once.said_on_stderr().contains("keeps the kernel waiting"));
 }
+
+pub(crate) const CHECKS: Checks = checks![
+    server_with_a_full_queue_and_a_name_that_leads_elsewhere_is_tended_without_either,
+    tender_whose_output_is_not_read_ends_by_a_signal,
+    process_that_keeps_the_kernel_waiting_holds_no_other_up,
+];

@@ -8,3 +8,15 @@ mod page;
 mod passes;
 mod program;
 mod running;
+
+use hugekit_testing::trials::trials;
+use libtest_mimic::Arguments;
+
+fn main() {
+    let all = [hostile::CHECKS, log::CHECKS, page::CHECKS, passes::CHECKS, program::CHECKS];
+    let trials = all.into_iter().flat_map(|checks| trials(checks, None));
+    let mut arguments = Arguments::from_args();
+    // They wait most of the time.
+    arguments.test_threads.get_or_insert(8);
+    libtest_mimic::run(&arguments, trials.collect()).exit();
+}

@@ -1,12 +1,13 @@
 //! The page for users of Redis, who have the command and no checkout.
 
+use hugekit_testing::checks;
+use hugekit_testing::trials::Checks;
 use std::path::Path;
 
 fn read(path: &str) -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
 }
 
-#[test]
 fn page_has_the_files_of_the_side_car() {
     let page = read("../../docs/redis.md");
     for path in ["container/compose.yaml", "container/Containerfile"] {
@@ -19,7 +20,6 @@ fn page_has_the_files_of_the_side_car() {
 }
 
 /// The fields of a pass and of its hindrance, as `--json` prints them.
-#[test]
 fn page_explains_each_field_of_a_pass() {
     let page = read("../../docs/redis.md");
     let report = serde_json::to_value(hugekit_tend::PassReport::default()).unwrap();
@@ -27,3 +27,6 @@ fn page_explains_each_field_of_a_pass() {
         assert!(page.contains(&format!("`{field}`")), "{field}");
     }
 }
+
+pub(crate) const CHECKS: Checks =
+    checks![page_has_the_files_of_the_side_car, page_explains_each_field_of_a_pass,];

@@ -1,5 +1,7 @@
 //! Passes, and who has a process.
 
+use hugekit_testing::checks;
+use hugekit_testing::trials::{Checks, skip};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Output};
 
@@ -8,9 +10,8 @@ use hugekit_testing::processes::wait_for_handler;
 use predicates::prelude::*;
 use predicates::str::contains;
 
-use crate::running::{HANGS, Lines, Running, is_refused, wait_until};
+use crate::running::{HANGS, Lines, Running, skip_if_refused, wait_until};
 
-#[test]
 fn one_pass_as_json_has_the_processs_memory() {
     let sleeping = Running::sleeping();
     let output = cargo_bin_cmd!("hugekit")
@@ -18,16 +19,13 @@ fn one_pass_as_json_has_the_processs_memory() {
         .output()
         .unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
-    if is_refused(&said) {
-        return;
-    }
+    skip_if_refused(&said);
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["pid"].to_string(), sleeping.pid());
     assert!(report["after"]["all"].as_u64().unwrap() > 0, "{report}");
     assert_eq!(output.status.success(), report["hindrance"].is_null(), "{report} {said}");
 }
 
-#[test]
 fn one_pass_tends_the_others_when_a_process_is_gone() {
     let (sleeping, mut ended) = (Running::sleeping(), Command::new("true").spawn().unwrap());
     ended.wait().unwrap();
@@ -35,15 +33,13 @@ fn one_pass_tends_the_others_when_a_process_is_gone() {
     let output = cargo_bin_cmd!("hugekit").args(["tend", "--once", &pid, &gone]).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains(&format!("note: process {gone} is gone")) || is_refused(&said), "{said}");
-    if !is_refused(&said) {
-        let report = String::from_utf8(output.stdout).unwrap();
-        assert!(report.contains(&format!("{pid}: ")), "{report}");
-        assert!(said.contains("not tended: 1") || said.contains("ended early"), "{said}");
-    }
+    skip_if_refused(&said);
+    assert!(said.contains(&format!("note: process {gone} is gone")), "{said}");
+    let report = String::from_utf8(output.stdout).unwrap();
+    assert!(report.contains(&format!("{pid}: ")), "{report}");
+    assert!(said.contains("not tended: 1") || said.contains("ended early"), "{said}");
 }
 
-#[test]
 fn program_that_is_started_gives_its_exit_status() {
     let output = cargo_bin_cmd!("hugekit")
         .args(["tend", "--", "sh", "-c", "sleep 0.3; exit 7"])
@@ -52,21 +48,17 @@ fn program_that_is_started_gives_its_exit_status() {
     assert_eq!(output.status.code(), Some(7), "also where it cannot be tended");
 }
 
-#[test]
 fn program_that_another_one_has_started_in_its_place_is_tended() {
     let output = cargo_bin_cmd!("hugekit")
         .args(["tend", "--json", "--", "sh", "-c", "sleep 0.3; exec sleep 0.5"])
         .output()
         .unwrap();
-    if is_refused(&String::from_utf8(output.stderr).unwrap()) {
-        return;
-    }
+    skip_if_refused(&String::from_utf8(output.stderr).unwrap());
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(said.lines().any(|line| line.contains("\"name\":\"sleep\"")), "{said}");
     assert_eq!(output.status.code(), Some(0));
 }
 
-#[test]
 fn process_that_is_gone_or_not_named_is_an_error() {
     let mut ended = Command::new("true").spawn().unwrap();
     ended.wait().unwrap();
@@ -95,7 +87,6 @@ fn process_that_is_gone_or_not_named_is_an_error() {
     }
 }
 
-#[test]
 fn second_tender_of_a_process_waits_for_the_first_to_end() {
     let sleeping = Running::sleeping();
     let program = assert_cmd::cargo::cargo_bin!("hugekit");
@@ -108,7 +99,7 @@ fn second_tender_of_a_process_waits_for_the_first_to_end() {
     let mut line = String::new();
     let mut said = BufReader::new(first.0.stdout.take().unwrap());
     if said.read_line(&mut line).unwrap() == 0 {
-        return; // It cannot be tended here.
+        first.skip_if_refused();
     }
     let mut second = tend();
     let mut note = String::new();
@@ -124,7 +115,6 @@ fn second_tender_of_a_process_waits_for_the_first_to_end() {
     assert!(line.contains("\"passes\":1"), "{line}");
 }
 
-#[test]
 fn name_that_no_process_has_is_said_and_an_error_of_one_pass() {
     cargo_bin_cmd!("hugekit")
         .args(["tend", "--once", "--name", "no-such-name"])
@@ -140,7 +130,6 @@ fn name_that_no_process_has_is_said_and_an_error_of_one_pass() {
     assert_eq!(waiting.ended().code(), Some(0));
 }
 
-#[test]
 fn folder_that_can_be_no_control_group_is_refused_and_a_group_may_come_later() {
     // The program is not started.
     for end in [&["--once"][..], &[], &["--", "echo", "started"]] {
@@ -157,8 +146,7 @@ fn folder_that_can_be_no_control_group_is_refused_and_a_group_may_come_later() {
         }
     }
     let Some(groups) = mount_of_groups() else {
-        println!("skipped: no control groups are mounted");
-        return;
+        skip("no control groups are mounted");
     };
     let later = format!("{groups}/no.slice/such.service");
     let once = ["tend", "--once", "--cgroup", &later];
@@ -179,15 +167,13 @@ fn mount_of_groups() -> Option<String> {
     mounts.find(|mount| mount[2].starts_with("cgroup")).map(|mount| mount[1].to_owned())
 }
 
-#[test]
 fn threads_of_the_kernel_are_passed_over_in_a_group() {
     let root = mount_of_groups().unwrap_or_default();
     let processes = std::fs::read_to_string(format!("{root}/cgroup.procs")).unwrap_or_default();
     let is_kernels =
         |pid: &str| std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.is_empty());
     if !processes.lines().any(is_kernels) {
-        println!("skipped: no group with threads of the kernel");
-        return;
+        skip("no group with threads of the kernel");
     }
     // Without capabilities, it tends none of the other processes of this machine.
     for once in [&["--once"][..], &[]] {
@@ -197,12 +183,13 @@ fn threads_of_the_kernel_are_passed_over_in_a_group() {
         let notes = Lines::of(tending.0.stderr.take().unwrap());
         if once.is_empty() {
             wait_for_handler(tending.0.id(), libc::SIGTERM);
-            // It notes all that it finds at its start, and then waits.
-            std::thread::sleep(std::time::Duration::from_millis(1500));
-            tending.signal(libc::SIGTERM);
         }
         while let Some(note) = notes.next_line() {
             assert!(!note.contains("thread of the kernel"), "{note}");
+            // It notes all that it finds at its start, and then waits.
+            if note.ends_with("waiting") {
+                tending.signal(libc::SIGTERM);
+            }
         }
     }
 }
@@ -218,12 +205,10 @@ else:
     time.sleep(60)
 "#;
 
-#[test]
 fn forked_child_is_refused_and_its_parent_named() {
     let mut parent = Running::new(Command::new("python3").args(["-c", FORKS]));
     let Some(child) = parent.lines().next_line() else {
-        println!("skipped: no python3");
-        return;
+        skip("no python3");
     };
     let pid = parent.pid();
     for once in [&["--once"][..], &[]] {
@@ -231,9 +216,7 @@ fn forked_child_is_refused_and_its_parent_named() {
         let output = tend.args(["tend", &child]).args(once).timeout(HANGS).output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{said}");
-        if is_refused(&said) {
-            return;
-        }
+        skip_if_refused(&said);
         let why = format!("process {child} is a child of {pid} (forked to save?)");
         assert!(said.contains(&why) && said.contains(&format!("remedy: give {pid}")), "{said}");
     }
@@ -251,7 +234,6 @@ fn forked_child_is_refused_and_its_parent_named() {
     assert!(parent.ended().success());
 }
 
-#[test]
 fn processes_of_a_name_that_may_not_be_tended_are_noted_at_once_and_once() {
     let mut server = Running::sleeping_named("hk-of-a-name");
     let pid = server.pid();
@@ -261,32 +243,29 @@ fn processes_of_a_name_that_may_not_be_tended_are_noted_at_once_and_once() {
     let notes = Lines::of(tending.0.stderr.take().unwrap());
     let note = notes.next_line().unwrap_or_default();
     if !note.contains("may not be tended") {
-        println!("skipped: {note}");
-        return;
+        skip(note);
     }
     assert!(note.contains(&pid) && note.contains("CAP_SYS_PTRACE"), "{note}");
     notes.until("none that was found can be tended; waiting");
-    // It looks again every two seconds.
-    std::thread::sleep(std::time::Duration::from_millis(2500));
+    // It looks again every two seconds, and then notes another one.
+    let other = Running::sleeping_named("hk-of-a-name");
+    let note = notes.next_line().unwrap();
+    assert!(note.contains(&other.pid()), "each process is noted once: {note}");
     tending.signal(libc::SIGTERM);
     assert_eq!(tending.ended().code(), Some(0));
     assert_eq!(notes.next_line(), None, "each process is noted once");
     server.0.kill().unwrap();
 }
 
-#[test]
 fn pass_that_collapses_nothing_says_why() {
     let sleeping = Running::sleeping();
     let output =
         cargo_bin_cmd!("hugekit").args(["tend", "--once", &sleeping.pid()]).output().unwrap();
-    if is_refused(&String::from_utf8(output.stderr).unwrap()) {
-        return;
-    }
+    skip_if_refused(&String::from_utf8(output.stderr).unwrap());
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(said.contains("in mappings without a whole aligned 2 MiB"), "{said}");
 }
 
-#[test]
 fn hole_is_not_filled_when_the_memory_limit_cannot_be_read() {
     let sleeping = Running::sleeping();
     let program = assert_cmd::cargo::cargo_bin!("hugekit");
@@ -295,8 +274,7 @@ fn hole_is_not_filled_when_the_memory_limit_cannot_be_read() {
     apart.args(["--mount", "--cgroup", "sh", "-c", script]).arg(program).arg(sleeping.pid());
     let output = apart.output().unwrap();
     if !output.status.success() {
-        println!("skipped: control groups cannot be hidden from a process");
-        return;
+        skip("control groups cannot be hidden from a process");
     }
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["is_limit_unknown"], true, "{report}");
@@ -314,7 +292,6 @@ fn pass_with(capabilities: &[&str], pid: &str) -> Output {
     bounded.output().unwrap()
 }
 
-#[test]
 fn process_of_another_user_needs_three_capabilities_and_no_more() {
     const NEEDED: [&str; 3] = ["sys_ptrace", "sys_nice", "dac_read_search"];
     let mut of_nobody = Command::new("setpriv");
@@ -330,8 +307,7 @@ fn process_of_another_user_needs_three_capabilities_and_no_more() {
     if !said.status.success() {
         let unbounded = cargo_bin_cmd!("hugekit").args(["tend", "--once", &pid]).output().unwrap();
         assert!(!unbounded.status.success(), "only with more capabilities: {said:?}");
-        println!("skipped: {}", String::from_utf8_lossy(&unbounded.stderr));
-        return;
+        skip(String::from_utf8_lossy(&unbounded.stderr));
     }
     for missing in NEEDED {
         let others: Vec<&str> = NEEDED.into_iter().filter(|&name| name != missing).collect();
@@ -339,3 +315,20 @@ fn process_of_another_user_needs_three_capabilities_and_no_more() {
         assert!(said.contains("may not be tended"), "without {missing}: {said}");
     }
 }
+
+pub(crate) const CHECKS: Checks = checks![
+    one_pass_as_json_has_the_processs_memory,
+    one_pass_tends_the_others_when_a_process_is_gone,
+    program_that_is_started_gives_its_exit_status,
+    program_that_another_one_has_started_in_its_place_is_tended,
+    process_that_is_gone_or_not_named_is_an_error,
+    second_tender_of_a_process_waits_for_the_first_to_end,
+    name_that_no_process_has_is_said_and_an_error_of_one_pass,
+    folder_that_can_be_no_control_group_is_refused_and_a_group_may_come_later,
+    threads_of_the_kernel_are_passed_over_in_a_group,
+    forked_child_is_refused_and_its_parent_named,
+    processes_of_a_name_that_may_not_be_tended_are_noted_at_once_and_once,
+    pass_that_collapses_nothing_says_why,
+    hole_is_not_filled_when_the_memory_limit_cannot_be_read,
+    process_of_another_user_needs_three_capabilities_and_no_more,
+];

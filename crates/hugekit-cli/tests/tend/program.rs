@@ -1,5 +1,7 @@
 //! A program that is started to be tended.
 
+use hugekit_testing::checks;
+use hugekit_testing::trials::{Checks, skip};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -17,7 +19,6 @@ trap 'echo got TERM; exit 5' TERM
 echo ready
 while :; do sleep 0.02; done";
 
-#[test]
 fn signals_are_passed_on_and_the_status_is_the_programs() {
     let mut tending = Running::tending(&["--", "sh", "-c", SAYS_SIGNALS]);
     let lines = tending.lines();
@@ -38,7 +39,6 @@ fn signals_are_passed_on_and_the_status_is_the_programs() {
     assert_eq!(tending.ended().code(), Some(5));
 }
 
-#[test]
 fn tender_stops_with_its_program_and_goes_on_with_it() {
     let mut tending = Running::tending(&["--", "sh", "-c", SAYS_SIGNALS]);
     let lines = tending.lines();
@@ -53,7 +53,6 @@ fn tender_stops_with_its_program_and_goes_on_with_it() {
     assert_eq!(tending.ended().code(), Some(5));
 }
 
-#[test]
 fn program_that_a_signal_ends_gives_128_and_its_number() {
     let mut tending = Running::tending(&["--", "sh", "-c", "kill -KILL $$"]);
     assert_eq!(tending.ended().code(), Some(128 + libc::SIGKILL));
@@ -62,7 +61,6 @@ fn program_that_a_signal_ends_gives_128_and_its_number() {
     assert_eq!(missing.ended().code(), Some(1));
 }
 
-#[test]
 fn signal_that_the_caller_ignores_stays_ignored_and_no_other_is_blocked() {
     let script = "trap '' HUP; exec \"$0\" tend -- grep -E 'Sig(Blk|Ign)' /proc/self/status";
     let program = assert_cmd::cargo::cargo_bin!("hugekit");
@@ -89,7 +87,6 @@ fn terminal() -> (File, OwnedFd) {
     }
 }
 
-#[test]
 fn key_of_the_terminal_reaches_the_program_once() {
     let (mut own, theirs) = terminal();
     let mut command = Command::new(assert_cmd::cargo::cargo_bin!("hugekit"));
@@ -124,7 +121,6 @@ fn key_of_the_terminal_reaches_the_program_once() {
     assert_eq!(tending.ended().code(), Some(5));
 }
 
-#[test]
 fn first_process_of_a_container_passes_signals_on_and_reaps_orphans() {
     let script =
         "sh -c 'sleep 0.05 & sleep 0.05 &'; sleep 0.5; echo orphaned; ".to_owned() + SAYS_SIGNALS;
@@ -135,8 +131,7 @@ fn first_process_of_a_container_passes_signals_on_and_reaps_orphans() {
     let lines = apart.lines();
     // Only root has namespaces.
     let Some(_) = lines.next_line() else {
-        println!("skipped: no new process namespace may be made");
-        return;
+        skip("no new process namespace may be made");
     };
     lines.until("ready");
     let children = |of: u32| {
@@ -152,13 +147,11 @@ fn first_process_of_a_container_passes_signals_on_and_reaps_orphans() {
     assert_eq!(apart.ended().code(), Some(5));
 }
 
-#[test]
 fn server_saves_before_it_ends_by_the_signal_to_its_tender() {
     let folder = tempfile::tempdir().unwrap();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     if Command::new("redis-server").arg("--version").output().is_err() {
-        println!("skipped: no redis-server");
-        return;
+        skip("no redis-server");
     }
     let mut command = Command::new(assert_cmd::cargo::cargo_bin!("hugekit"));
     command.args(["tend", "--", "redis-server", "--bind", "127.0.0.1", "--port"]);
@@ -176,3 +169,13 @@ fn server_saves_before_it_ends_by_the_signal_to_its_tender() {
     let saved = std::fs::read(folder.path().join("dump.rdb")).expect("the server has saved");
     assert!(saved.windows(5).any(|bytes| bytes == b"value"));
 }
+
+pub(crate) const CHECKS: Checks = checks![
+    signals_are_passed_on_and_the_status_is_the_programs,
+    tender_stops_with_its_program_and_goes_on_with_it,
+    program_that_a_signal_ends_gives_128_and_its_number,
+    signal_that_the_caller_ignores_stays_ignored_and_no_other_is_blocked,
+    key_of_the_terminal_reaches_the_program_once,
+    first_process_of_a_container_passes_signals_on_and_reaps_orphans,
+    server_saves_before_it_ends_by_the_signal_to_its_tender,
+];

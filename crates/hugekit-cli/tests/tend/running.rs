@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use hugekit_testing::processes::Killed;
+use hugekit_testing::trials::skip;
 
 /// Far more than anything here takes: what lasts longer hangs.
 pub(crate) const HANGS: Duration = Duration::from_secs(60);
@@ -54,6 +55,13 @@ impl Running {
     /// Lines of its standard output, as they come.
     pub(crate) fn lines(&mut self) -> Lines {
         Lines::of(self.0.stdout.take().unwrap())
+    }
+
+    /// Skips the test if this process cannot tend, which it has said instead of a line.
+    pub(crate) fn skip_if_refused(&mut self) -> ! {
+        let said = self.said_on_stderr();
+        skip_if_refused(&said);
+        panic!("the tender has ended: {said}");
     }
 
     /// The first line of its standard error.
@@ -126,9 +134,10 @@ impl Lines {
     }
 }
 
-/// What keeps every process here from being tended: the kernel, or who runs the test.
-pub(crate) fn is_refused(output: &str) -> bool {
-    ["may not be tended", "needs Linux 6.1", "only pages of 2 MiB"]
-        .iter()
-        .any(|why| output.contains(why))
+/// Skips a test if no process can be tended here: the kernel does not permit it, or the user who runs the test may not.
+pub(crate) fn skip_if_refused(output: &str) {
+    let refusals = ["may not be tended", "needs Linux 6.1", "only pages of 2 MiB"];
+    if refusals.iter().any(|why| output.contains(why)) {
+        skip(output.trim());
+    }
 }

@@ -82,6 +82,14 @@ impl Generations {
 /// Threads write while forks are taken: a fork has everything that was written before, nothing that was written after,
 /// and of each thread a state that was.
 fn fork_under_writers_is_one_moment(backing: Backing) {
+    forks_under_writers(backing, 4);
+}
+
+fn fork_under_writers_many_times_is_one_moment(backing: Backing) {
+    forks_under_writers(backing, rounds(60) as u8);
+}
+
+fn forks_under_writers(backing: Backing, rounds: u8) {
     for fault_mode in fault_modes() {
         for granule in granules(backing) {
             let pool = pool(backing, 4);
@@ -93,16 +101,16 @@ fn fork_under_writers_is_one_moment(backing: Backing) {
                     let generations = &generations;
                     scope.spawn(move || generations.write(writer));
                 }
-                forks_stay_what_they_were(&generations, fault_mode);
+                forks_stay_what_they_were(&generations, fault_mode, rounds);
             });
         }
     }
 }
 
 /// Every other fork is kept for a round, and compared then and written; the others are written at once.
-fn forks_stay_what_they_were(generations: &Generations, fault_mode: FaultMode) {
+fn forks_stay_what_they_were(generations: &Generations, fault_mode: FaultMode, rounds: u8) {
     let mut kept: Option<(Region, Vec<u8>)> = None;
-    for round in 0..rounds(60) as u8 {
+    for round in 0..rounds {
         let mut fork = generations.fork(fault_mode, round % 3 == 0);
         let bytes = fork.to_vec();
         if let Some((mut kept, bytes)) = kept.take() {
@@ -248,7 +256,8 @@ fn fork_beside_release_reads_zero_or_what_was_written(backing: Backing) {
 }
 
 pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
-    "[nightly: threads must meet] " fork_under_writers_is_one_moment,
+    fork_under_writers_is_one_moment,
+    "[nightly: threads must meet] " fork_under_writers_many_times_is_one_moment,
     prepare_write_beside_a_writing_parent_changes_no_byte,
     forks_by_several_threads_keep_their_bytes,
     fork_beside_release_reads_zero_or_what_was_written,
