@@ -28,3 +28,8 @@ pub fn unless_lacking(trial: Trial, lacking: Option<&str>) -> Trial {
     let Some(reason) = lacking.map(str::to_owned) else { return trial };
     Trial::ignorable_test(trial.name(), move || Ok(Completion::ignored_with(reason)))
 }
+
+/// The test, which only the nightly run does.
+pub fn nightly(reason: &str, trial: Trial) -> Trial {
+    trial.with_kind(format!("nightly: {reason}")).with_ignored_flag(true)
+}
