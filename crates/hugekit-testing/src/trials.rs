@@ -11,14 +11,19 @@ macro_rules! checks {
 
 pub type Checks = &'static [(&'static str, fn())];
 
-/// Each check as a test.
+/// Each check as a test. A name that begins with `[nightly: REASON] ` makes an ignored test.
 pub fn trials(checks: Checks, lacking: Option<String>) -> Vec<Trial> {
     let trial = |&(name, check): &(&'static str, fn())| {
         let run = move || -> Result<(), Failed> {
             check();
             Ok(())
         };
-        unless_lacking(Trial::test(name, run), lacking.as_deref())
+        let marked = name.strip_prefix("[nightly: ").and_then(|name| name.split_once("] "));
+        let trial = match marked {
+            Some((reason, name)) => nightly(reason, Trial::test(name, run)),
+            None => Trial::test(name, run),
+        };
+        unless_lacking(trial, lacking.as_deref())
     };
     checks.iter().map(trial).collect()
 }
