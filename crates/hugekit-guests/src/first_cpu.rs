@@ -1,8 +1,9 @@
 //! When a guest that has just answered can be saved.
 //!
-//! A VMM prints the last byte of an answer while KVM waits for the end of that output, and KVM ends it when the virtual
-//! CPU runs again. A guest that is saved before that may be restored into a triple fault, if KVM has no hardware
-//! virtualization beneath it. The guest itself polls, so its first virtual CPU soon uses time of a CPU again.
+//! A VMM prints the last byte of an answer while KVM waits for the end of that output. KVM ends the
+//! output when the virtual CPU runs again. A guest that is saved before that may be restored into a
+//! triple fault if KVM has no hardware virtualization beneath it. The guest polls its serial port, so
+//! its first virtual CPU uses more CPU time as soon as it runs again.
 
 use std::fs;
 use std::io;
