@@ -12,6 +12,7 @@ use std::process::{Command, Output};
 use std::sync::{Mutex, PoisonError};
 
 use hugekit_testing::example;
+use hugekit_testing::trials::nightly;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 use self::programs::{Linked, Places, Program, said};
@@ -101,6 +102,12 @@ fn trials(places: &'static Places) -> Vec<Trial> {
     }
     trials.extend(["README.md", "docs/c.md", "docs/restore.md"].map(|page| of_page(places, page)));
     trials.extend([128, 1024, 4096].map(|mib| readme_at(places, mib)));
+    let rewritten =
+        Trial::ignorable_test("snapshot.c::256_and_1024_mib_are_rewritten", move || {
+            let path = places.compile(Program::c("snapshot.c", false), Linked::Static)?;
+            run(Command::new(path).args(["256", "1024"]))
+        });
+    trials.push(nightly("it rewrites 1 GiB", rewritten));
     trials.push(go(places));
     trials.push(vm(places));
     trials

@@ -8,7 +8,9 @@ use std::slice;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use hugekit_guests::{Firecracker, Pages, Request, Serial, SmallVmm, Snapshot, lacking, program};
+use hugekit_guests::{
+    Firecracker, Pages, Request, Serial, SmallVmm, Snapshot, await_end_of_output, lacking, program,
+};
 use hugekit_testing::processes::Killed;
 use hugekit_testing::trials::{Checks, trials};
 use libtest_mimic::Arguments;
@@ -20,9 +22,6 @@ use tempfile::TempDir;
 const MEMORY: u64 = 64;
 const WRITE: Request = Request::Write { start: 16 << 20, len: 32 << 20, seed: 7 };
 const VERIFY: Request = Request::Verify { start: 16 << 20, len: 32 << 20, seed: 7 };
-/// A snapshot at the moment of serial output cannot be restored on machines without hardware
-/// virtualization.
-const QUIET: Duration = Duration::from_millis(300);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 fn main() {
@@ -85,12 +84,9 @@ fn guest(folder: &Path) -> Firecracker {
     let mut origin = Firecracker::start(folder, "origin").unwrap();
     origin.boot(MEMORY, Pages::Base).unwrap();
     origin.serial.ask(WRITE).unwrap();
-    sleep(QUIET);
     origin.save(&first).unwrap();
     drop(origin);
-    let vmm = restore(folder, "vm", &first.state, slice::from_ref(&first.memory));
-    sleep(QUIET);
-    vmm
+    restore(folder, "vm", &first.state, slice::from_ref(&first.memory))
 }
 
 /// A child of `hugekit fork`, whose serial port is two named pipes.
@@ -144,7 +140,7 @@ fn forked() {
     for child in &mut children {
         assert_eq!(child.serial.ask(VERIFY).unwrap(), 0);
     }
-    sleep(QUIET);
+    await_end_of_output(children[1].pid).unwrap();
     let mut grandchildren = fork(folder, children[1].pid, "vm.api.2", 1);
     assert_eq!(grandchildren[0].serial.ask(VERIFY).unwrap(), 0);
     check_status(&vmm, &children, &grandchildren[0]);
@@ -214,7 +210,7 @@ fn series(folder: &Path, vmm: &mut Firecracker) {
     assert_eq!(first["folder"], place("000001", "").to_string_lossy().trim_end_matches('/'));
     assert!(first["delta_bytes"].is_null(), "{first}");
     vmm.serial.ask(Request::Write { start: 20 << 20, len: 1 << 20, seed: 11 }).unwrap();
-    sleep(QUIET);
+    await_end_of_output(vmm.pid()).unwrap();
     kill_process(Pid::from_child(&series.0), Signal::TERM).unwrap();
     let last = next();
     let read = last["read_bytes"].as_u64().unwrap();
@@ -233,11 +229,11 @@ fn deltas(folder: &Path, vmm: &mut Firecracker) {
     let changed = |seed| Request::Write { start: 16 << 20, len: 1 << 20, seed };
     let place = |name: &str, file: &str| folder.join(name).join(file);
     vmm.serial.ask(changed(8)).unwrap();
-    sleep(QUIET);
+    await_end_of_output(vmm.pid()).unwrap();
     let report = saved(&save(folder, vmm.pid(), "vm.api", "first", &["full"]));
     assert!((1 << 20..8 << 20).contains(&report["delta_bytes"].as_u64().unwrap()), "{report}");
     vmm.serial.ask(changed(9)).unwrap();
-    sleep(QUIET);
+    await_end_of_output(vmm.pid()).unwrap();
     saved(&save(folder, vmm.pid(), "vm.api", "second", &["full", "first"]));
     saved(&save(folder, vmm.pid(), "vm.api", "other", &[]));
     let chain = |full| {

@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
-const MEMORY: u64 = 128 * MIB;
-const WRITTEN: Request = Request::Write { start: 16 * MIB, len: 96 * MIB, seed: 7 };
-const DIFFERENT: Request = Request::Verify { start: 16 * MIB, len: 96 * MIB, seed: 7 };
+const MEMORY: u64 = 64 * MIB;
+const WRITTEN: Request = Request::Write { start: 8 * MIB, len: 32 * MIB, seed: 7 };
+const DIFFERENT: Request = Request::Verify { start: 8 * MIB, len: 32 * MIB, seed: 7 };
 
 fn hugekit(arguments: &[&str]) -> Command {
     let mut command = Command::new(assert_cmd::cargo::cargo_bin("hugekit"));

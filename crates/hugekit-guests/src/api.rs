@@ -6,16 +6,17 @@ use std::path::Path;
 use hugekit_vmm_api::send;
 use serde_json::Value;
 
-/// Sends a request. An answer other than 2xx is an error with the VMM's words.
+/// Sends a request, and returns the body of its answer. An answer other than 2xx is an error with the
+/// VMM's words.
 pub(crate) fn request(
     socket: &Path,
     method: &str,
     path: &str,
     body: Option<&Value>,
-) -> io::Result<()> {
+) -> io::Result<String> {
     let answer = send(socket, method, path, body)?.wait()?;
     if answer.is_success() {
-        return Ok(());
+        return Ok(answer.body);
     }
     Err(io::Error::other(format!("{method} {path}: {}: {}", answer.status, answer.body)))
 }

@@ -11,15 +11,12 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::serial::Serial;
-use crate::{api, guest, nested_state};
+use crate::{api, first_cpu, guest, nested_state};
 
 const VARIABLE: &str = "HUGEKIT_CLOUD_HYPERVISOR";
 
 /// How long one may take until its API answers or its serial port listens.
-const START: Duration = Duration::from_secs(20);
-
-/// A snapshot taken just after serial output may be restored into a triple fault.
-const QUIET: Duration = Duration::from_millis(300);
+const START: Duration = Duration::from_secs(60);
 
 /// The program; `None` if the environment names none.
 #[must_use]
@@ -114,7 +111,7 @@ impl CloudHypervisor {
     /// Pauses the guest and saves all of it in a folder, which is made.
     pub fn save(&self, to: &Path) -> io::Result<()> {
         fs::create_dir_all(to)?;
-        sleep(QUIET);
+        first_cpu::await_end_of_output(self.pid())?;
         self.pause()?;
         self.put("vm.snapshot", &json!({"destination_url": url(to)}))
     }
@@ -134,6 +131,7 @@ impl CloudHypervisor {
             &format!("/api/v1/{path}"),
             Some(body).filter(|body| !body.is_null()),
         )
+        .map(drop)
     }
 
     fn connect(&mut self, path: &Path) -> io::Result<UnixStream> {

@@ -11,15 +11,12 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::serial::Serial;
-use crate::{api, guest};
+use crate::{api, first_cpu, guest};
 
 const VARIABLE: &str = "HUGEKIT_FIRECRACKER";
 
 /// How long a Firecracker may take until its API answers.
-const START: Duration = Duration::from_secs(20);
-
-/// A snapshot taken just after serial output is restored into a triple fault.
-const QUIET: Duration = Duration::from_millis(300);
+const START: Duration = Duration::from_secs(60);
 
 /// The program that the environment names, or else the one on `PATH`; `None` if there is neither.
 #[must_use]
@@ -184,6 +181,13 @@ impl Firecracker {
         self.patch("/vm", &json!({"state": "Resumed"}))
     }
 
+    /// Whether the guest is paused, as the API says.
+    pub fn is_paused(&self) -> io::Result<bool> {
+        let answer = api::request(&self.api, "GET", "/", None)?;
+        let answer: Value = serde_json::from_str(&answer)?;
+        Ok(answer["state"] == "Paused")
+    }
+
     /// Pauses the guest and saves all of it.
     pub fn save(&self, to: &Snapshot) -> io::Result<()> {
         self.save_as("Full", to)
@@ -195,7 +199,7 @@ impl Firecracker {
     }
 
     fn save_as(&self, kind: &str, to: &Snapshot) -> io::Result<()> {
-        sleep(QUIET);
+        first_cpu::await_end_of_output(self.pid())?;
         self.pause()?;
         self.create(kind, to)
     }
@@ -225,11 +229,11 @@ impl Firecracker {
     }
 
     pub fn put(&self, path: &str, body: &Value) -> io::Result<()> {
-        api::request(&self.api, "PUT", path, Some(body))
+        api::request(&self.api, "PUT", path, Some(body)).map(drop)
     }
 
     pub fn patch(&self, path: &str, body: &Value) -> io::Result<()> {
-        api::request(&self.api, "PATCH", path, Some(body))
+        api::request(&self.api, "PATCH", path, Some(body)).map(drop)
     }
 
     /// Waits until its API answers.

@@ -10,6 +10,7 @@
 mod api;
 pub mod cloud_hypervisor;
 mod firecracker;
+mod first_cpu;
 mod guest;
 mod huge_pages;
 mod nested_state;
@@ -19,6 +20,7 @@ pub mod small_vmm;
 
 pub use cloud_hypervisor::CloudHypervisor;
 pub use firecracker::{Firecracker, Pages, Snapshot, lacking, program};
+pub use first_cpu::await_end_of_output;
 pub use huge_pages::HugePages;
 pub use request::{CLUSTER, Request, pattern_at, sum_of_pattern};
 pub use serial::Serial;

@@ -9,9 +9,9 @@ use hugekit_machine::Root;
 const MIB: u64 = 1 << 20;
 
 /// Memory of the guest, and what it has written before it was saved.
-const MEMORY: u64 = 128;
-const START: u64 = 16 * MIB;
-const LEN: u64 = 96 * MIB;
+const MEMORY: u64 = 48;
+const START: u64 = 8 * MIB;
+const LEN: u64 = 32 * MIB;
 const SEED: u64 = 0x5eed_0000_1234_5678;
 
 fn differing(clone: &mut Firecracker, seed: u64) -> u64 {

@@ -19,7 +19,10 @@ const LONGEST: usize = 64 << 10;
 
 /// Receives the message and its descriptor.
 pub(crate) fn receive(connection: &UnixStream) -> Result<(Vec<u8>, OwnedFd), Refusal> {
-    let until = Instant::now() + LONGEST_WAIT;
+    receive_until(connection, Instant::now() + LONGEST_WAIT)
+}
+
+fn receive_until(connection: &UnixStream, until: Instant) -> Result<(Vec<u8>, OwnedFd), Refusal> {
     let (mut message, mut descriptors) = (Vec::new(), Vec::new());
     let mut room = vec![0; LONGEST];
     while !is_whole(&message) || descriptors.is_empty() {
@@ -103,6 +106,15 @@ mod tests {
         send_handshake(&theirs, &json!([]), None).unwrap();
         drop(theirs);
         assert!(matches!(receive(&ours), Err(Refusal::Descriptors(0))));
+    }
+
+    #[test]
+    fn silent_connection_is_refused_when_its_time_is_over() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        for text in ["", "[{"] {
+            theirs.write_all(text.as_bytes()).unwrap();
+            assert!(matches!(receive_until(&ours, Instant::now()), Err(Refusal::Silent(5))));
+        }
     }
 
     #[test]

@@ -8,9 +8,14 @@ import pytest
 
 MIB = 1 << 20
 
-slow = pytest.mark.skipif(
-    "HUGEKIT_SLOW" not in os.environ, reason="it is slow: cargo xtask test --only python runs it, and HUGEKIT_SLOW=1"
-)
+IS_NIGHTLY = "HUGEKIT_NIGHTLY" in os.environ
+# The seed of random choices: the nightly run sets a new one.
+SEED = int(os.environ.get("HUGEKIT_SEED", "1"))
+
+
+def nightly(reason):
+    """Marks a test that only the nightly run does, which sets HUGEKIT_NIGHTLY."""
+    return pytest.mark.skipif(not IS_NIGHTLY, reason=f"nightly: {reason}")
 
 
 @pytest.fixture(scope="session")
@@ -22,7 +27,7 @@ def serves():
         pytest.skip(f"no faults can be served here: {refused}")
 
 
-@pytest.fixture(params=[64, 256, pytest.param(1024, marks=slow)], ids="{} MiB".format)
+@pytest.fixture(params=[64, pytest.param(256, marks=nightly("it rewrites 256 MiB")), pytest.param(1024, marks=nightly("it rewrites 1 GiB"))], ids="{} MiB".format)
 def size(request):
     """Bytes of a state that is saved while all of it is rewritten."""
     nbytes = request.param * MIB

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 
+import conftest
 import hugekit
 import numpy as np
 import pytest
@@ -797,28 +798,44 @@ while True:
 """
 
 
+def killed(folder, seed, wait):
+    """
+    Kills a process that saves without an end when `wait` returns, with the lines that it has read: all files that have
+    their names are whole, and what was said to be saved is there.
+    """
+    folder.mkdir()
+    process = subprocess.Popen([sys.executable, "-c", KILLED, folder, str(seed)], stdout=subprocess.PIPE, text=True)
+    lines = [process.stdout.readline(), *wait(process)]
+    process.send_signal(signal.SIGKILL)
+    said = int([*lines, *process.stdout.read().split()][-1])
+    process.wait()
+    names = sorted(name for name in os.listdir(folder) if not name.endswith(".partial"))
+    assert len(names) in (said + 1, said + 2) and names[-1] == f"{len(names) - 1:04}"
+    array, small = np.zeros(6 * MIB, "u1"), np.zeros(10, "i8")
+    for number in range(1, len(names)):
+        array[(number * 7919 * 512) % array.size :][:1000] = number % 255 + 1
+    small[:] = len(names) - 1
+    begins = (len(names) - 1) // 20 * 20
+    found = hugekit.load_checkpoint([folder / name for name in names[begins:]])
+    assert equal(found, {"array": array, "small": small})
+
+
 def test_a_process_that_is_killed_leaves_whole_files(tmp_path):
-    """SIGKILL at random moments: all files that have their names are whole, and what was said to be saved is there."""
-    chance = random.Random(3)
-    for attempt in range(12):
-        folder = tmp_path / str(attempt)
-        folder.mkdir()
-        process = subprocess.Popen([sys.executable, "-c", KILLED, folder, str(attempt)], stdout=subprocess.PIPE, text=True)
-        process.stdout.readline()
+    """When it has saved a full file, a delta, and a full file again."""
+    for count in [0, 1, 20]:
+        killed(tmp_path / str(count), count, lambda process: [process.stdout.readline() for _ in range(count)])
+
+
+@conftest.nightly("it kills at random moments")
+def test_a_process_that_is_killed_at_any_moment_leaves_whole_files(tmp_path):
+    chance = random.Random(conftest.SEED)
+
+    def wait(_):
         time.sleep(chance.random() * 0.6)
-        process.send_signal(signal.SIGKILL)
-        said = [0, *map(int, process.stdout.read().split())][-1]
-        process.wait()
-        names = sorted(name for name in os.listdir(folder) if not name.endswith(".partial"))
-        assert len(names) in (said + 1, said + 2) and names[-1] == f"{len(names) - 1:04}"
-        array, small = np.zeros(6 * MIB, "u1"), np.zeros(10, "i8")
-        for number in range(len(names)):
-            if number:
-                array[(number * 7919 * 512) % array.size :][:1000] = number % 255 + 1
-        small[:] = len(names) - 1
-        begins = (len(names) - 1) // 20 * 20
-        found = hugekit.load_checkpoint([folder / name for name in names[begins:]])
-        assert equal(found, {"array": array, "small": small})
+        return []
+
+    for attempt in range(100):
+        killed(tmp_path / str(attempt), attempt, wait)
 
 
 def test_the_command_reads_the_files(chain, tmp_path):

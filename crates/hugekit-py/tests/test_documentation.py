@@ -36,8 +36,8 @@ def test_example(text, serves):
 ROOT = pathlib.Path(__file__).parents[3]
 
 
-def slow_of(mib):
-    return pytest.param(mib, marks=conftest.slow)
+def nightly_of(mib):
+    return pytest.param(mib, marks=conftest.nightly(f"it saves {mib} MiB"))
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/python.md", "docs/restore.md", "crates/hugekit-py/README.md"])
@@ -53,7 +53,7 @@ def test_programs_of_a_page(page, serves, tmp_path, monkeypatch):
         exec(compile(program, page, "exec"), {})
 
 
-@pytest.mark.parametrize("mib", [128, slow_of(1024), slow_of(4096)])
+@pytest.mark.parametrize("mib", [128, nightly_of(1024), nightly_of(4096)])
 def test_the_readme_at(mib, serves, tmp_path, monkeypatch):
     """Its program with an array of another size: limits that are shares of the memory matter there."""
     (line,) = [line for line in open("/proc/meminfo") if line.startswith("MemAvailable:")]

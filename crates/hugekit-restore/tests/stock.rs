@@ -14,9 +14,9 @@ use tempfile::TempDir;
 const MIB: u64 = 1 << 20;
 
 /// Memory of the guest, and what it has written before it was saved.
-const MEMORY: u64 = 128 * MIB;
-const START: u64 = 16 * MIB;
-const LEN: u64 = 96 * MIB;
+const MEMORY: u64 = 64 * MIB;
+const START: u64 = 8 * MIB;
+const LEN: u64 = 32 * MIB;
 const SEED: u64 = 0x5eed_0000_1234_5678;
 
 /// Whether the test can run; if not, prints why.

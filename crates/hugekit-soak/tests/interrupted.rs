@@ -3,9 +3,9 @@
 //! handler reads and writes the memory concerned. A handler belongs to a whole process, so each operation runs in
 //! one of its own, which a supervisor watches.
 //!
-//! `HUGEKIT_INTERRUPTED_MS` says how long each takes at least, 700 ms unless said; `HUGEKIT_INTERRUPTED_SEED`
-//! what it is made of, and `HUGEKIT_INTERRUPTED_PATIENCE` after how many seconds without a step it counts as hung;
-//! `HUGEKIT_INTERRUPTED_STRETCH` how many instructions are stepped in a row.
+//! In CI each operation runs a few times, and until a signal has come. The nightly run repeats each for seconds.
+//! `HUGEKIT_INTERRUPTED_MS` is another time in milliseconds, and `HUGEKIT_INTERRUPTED_STRETCH` is how many instructions
+//! are stepped in a row.
 
 use std::process::{Command, ExitCode};
 use std::sync::atomic::Ordering;
@@ -20,16 +20,27 @@ use hugekit_soak::storm::Storm;
 use hugekit_soak::supervisor::{self, Ended};
 use hugekit_soak::world::{Size, World};
 use hugekit_soak::{backtraces, exposed, footprint, soak, step, tracer};
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use hugekit_testing::seed::random;
+use hugekit_testing::trials::{nightly, unless_lacking};
+use libtest_mimic::{Arguments, Failed, Trial};
 
 /// Names the case that this process is to run.
 const CASE: &str = "HUGEKIT_INTERRUPTED";
+
+/// For how many milliseconds the process repeats its operation.
+const TIME: &str = "HUGEKIT_INTERRUPTED_MS";
 
 /// Has this process trace the one that runs the case.
 const TRACER: &str = "HUGEKIT_INTERRUPTED_TRACER";
 
 /// Seconds: a hung operation makes no step for ever; a slow machine's makes one in far less.
-const PATIENCE: u64 = 60;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How often an operation runs at least.
+const ROUNDS: u64 = 3;
+
+/// Milliseconds for which the nightly run repeats an operation.
+const NIGHTLY: u64 = 2000;
 
 /// Instructions from one signal to the next, round by round: memory that a handler touches all the time has few
 /// first touches left.
@@ -84,16 +95,16 @@ impl Case {
         format!("{}{by}::{}", self.operation.name, self.when.name())
     }
 
-    fn run(&self) -> Result<(), Failed> {
+    /// Repeats the operation for at least this many milliseconds.
+    fn run(&self, time: u64) -> Result<(), Failed> {
         let program = std::env::current_exe()?;
         let mut command = Command::new(program);
-        command.env(CASE, self.name());
+        command.env(CASE, self.name()).env(TIME, number("MS", time).to_string());
         if self.when == When::AtEachSystemCall {
             command.env(TRACER, "1");
         }
         let mut counts = (0, 0);
-        let patience = Duration::from_secs(number("PATIENCE", PATIENCE));
-        let ended = supervisor::run(command, patience, |status| {
+        let ended = supervisor::run(command, PATIENCE, |status| {
             counts = (status.read(Count::Signals), status.read(Count::BytesVerified));
         })?;
         match ended {
@@ -116,9 +127,9 @@ impl Case {
         step::install();
         let storm = (self.when != When::AtEachSystemCall).then(Storm::start);
         step::STRETCH.store(number("STRETCH", 512) as u32, Ordering::SeqCst);
-        let (started, time, seed) = (Instant::now(), number("MS", 700), number("SEED", 1));
-        let mut round = 0;
-        while started.elapsed() < Duration::from_millis(time) || exposed::calls() == 0 {
+        let (started, time) = (Instant::now(), Duration::from_millis(number("MS", 0)));
+        let (seed, mut round) = (random().u64(..), 0);
+        while round < ROUNDS || started.elapsed() < time || exposed::calls() == 0 {
             self.round(status, soak::mix(seed, round), round);
             round += 1;
         }
@@ -175,14 +186,12 @@ fn cannot_trace() -> Option<String> {
     tracer::run(Command::new("true")).err().map(|error| format!("cannot trace a child: {error}"))
 }
 
-fn trial(case: Case, lack: Option<String>) -> Trial {
-    let trial = Trial::test(case.name(), move || case.run());
-    match lack {
-        Some(lack) => {
-            Trial::ignorable_test(trial.name(), move || Ok(Completion::ignored_with(lack)))
-        }
-        None => trial,
-    }
+fn trials(case: Case, lack: Option<String>) -> [Trial; 2] {
+    let once = Trial::test(case.name(), move || case.run(0));
+    let name = format!("{}::for_seconds", case.name());
+    let repeated = Trial::test(name, move || case.run(NIGHTLY));
+    [once, nightly("signals must meet each step", repeated)]
+        .map(|trial| unless_lacking(trial, lack.as_deref()))
 }
 
 /// Traces the process that runs the case, and ends as it does.
@@ -208,6 +217,6 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let (threaded, traced) = (threads_cannot_serve(), cannot_trace());
-    let trials = cases.into_iter().map(|case| trial(case, lack(&case, &threaded, &traced)));
+    let trials = cases.into_iter().flat_map(|case| trials(case, lack(&case, &threaded, &traced)));
     libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
 }

@@ -62,3 +62,8 @@ pub fn unless_lacking(trial: Trial, lacking: Option<&str>) -> Trial {
     let skipped = Trial::ignorable_test(trial.name(), move || Ok(Completion::ignored_with(reason)));
     skipped.with_kind(kind).with_ignored_flag(is_ignored)
 }
+
+/// The test, which only the nightly run does.
+pub fn nightly(reason: &str, trial: Trial) -> Trial {
+    trial.with_kind(format!("nightly: {reason}")).with_ignored_flag(true)
+}

@@ -1,21 +1,26 @@
-//! Servers that are killed at any moment, while clients write and saves run, against a log of all
-//! transactions.
+//! Servers that are killed while clients write and saves run, against a log of all transactions: when a
+//! save has begun, and at any moment.
 //!
 //! Each transaction adds one to a number of all clients, and one to a number of its client. So the
 //! state after a kill names its moment: it has to have all transactions up to there, and no other. The
-//! last completed save began at that moment or before it. `HUGEKIT_KILLS` is the number of kills.
+//! last completed save began at that moment or before it.
 
 use std::process::Stdio;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use fastrand::Rng;
 use hugekit_testing::checks;
-use hugekit_testing::processes::Killed;
+use hugekit_testing::processes::{Killed, happens};
+use hugekit_testing::seed::random;
 use hugekit_testing::trials::Checks;
 use redis::Value;
 
 use crate::server::{Client, Model, Server};
 
+/// Kills at random moments.
+const KILLS: u32 = 100;
 const CLIENTS: usize = 3;
 /// Of each client.
 const KEYS: usize = 400;
@@ -34,7 +39,7 @@ struct Sent {
 type Log = Vec<Sent>;
 
 /// Writes until the server is gone. Values have any length, most of them short.
-fn write(Client(mut connection): Client, name: usize, mut random: fastrand::Rng, log: &mut Log) {
+fn write(Client(mut connection): Client, name: usize, mut random: Rng, log: &mut Log) {
     loop {
         let key = format!("{name}:{}", random.usize(..KEYS));
         let bits = random.usize(..10);
@@ -56,8 +61,9 @@ fn write(Client(mut connection): Client, name: usize, mut random: fastrand::Rng,
     }
 }
 
-/// Saves until the server is gone. Returns a moment that the last completed save has.
-fn save(mut client: Client) -> Option<u64> {
+/// Saves until the server is gone, and counts the saves that have begun. Returns a moment that the last
+/// completed save has.
+fn save(mut client: Client, count: &AtomicU64) -> Option<u64> {
     let (mut began, mut completed) = (None, None);
     loop {
         let Some(Value::BulkString(info)) = client.try_ask(&["INFO"]) else { return completed };
@@ -72,19 +78,27 @@ fn save(mut client: Client) -> Option<u64> {
         let started = client.try_ask(&["BGSAVE"]);
         assert!(matches!(started, Some(Value::SimpleString(_)) | None), "{started:?}");
         began = started.map(|_| moment);
+        count.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// Kills a server with clients. Returns a moment that the last completed save has.
-fn kill(server: &mut Server, after: Duration, logs: &mut [Log; CLIENTS]) -> Option<u64> {
+/// Kills a server with clients when `wait` returns, which gets the number of saves that have begun.
+/// Returns a moment that the last completed save has.
+fn kill(
+    server: &mut Server,
+    random: &mut Rng,
+    logs: &mut [Log; CLIENTS],
+    wait: impl FnOnce(&AtomicU64),
+) -> Option<u64> {
     let connections = [(); CLIENTS].map(|()| server.client());
-    let saver = server.client();
+    let (saver, saves) = (server.client(), AtomicU64::new(0));
     thread::scope(|scope| {
         for (name, (client, log)) in connections.into_iter().zip(logs).enumerate() {
-            scope.spawn(move || write(client, name, fastrand::Rng::new(), log));
+            let random = random.fork();
+            scope.spawn(move || write(client, name, random, log));
         }
-        let saver = scope.spawn(move || save(saver));
-        thread::sleep(after);
+        let saver = scope.spawn(|| save(saver, &saves));
+        wait(&saves);
         server.process = None;
         saver.join().unwrap()
     })
@@ -114,12 +128,26 @@ fn is_one_moment(client: &mut Client, logs: &mut [Log; CLIENTS], saved: Option<u
     client.holds(&state);
 }
 
+/// The first save is a full one, and those after it are deltas.
+fn server_killed_when_a_save_has_begun_loses_at_most_this_save() {
+    let (mut server, mut random) = (Server::start(OPTIONS), random());
+    let mut logs = [const { Log::new() }; CLIENTS];
+    for number in 2..=3 {
+        let saved = kill(&mut server, &mut random, &mut logs, |saves| {
+            assert!(happens(|| saves.load(Ordering::Relaxed) >= number), "no save begins");
+        });
+        assert!(saved.is_some(), "no save was completed");
+        server.restart(OPTIONS);
+        is_one_moment(&mut server.client(), &mut logs, saved);
+    }
+}
+
 fn server_killed_at_any_moment_loses_at_most_the_last_delta() {
-    let kills = std::env::var("HUGEKIT_KILLS").map_or(6, |kills| kills.parse().expect("a number"));
-    let (mut server, mut random) = (Server::start(OPTIONS), fastrand::Rng::new());
-    let (mut logs, mut completed, mut longest) = ([const { Log::new() }; CLIENTS], 0, 700_000);
-    for kill_number in 1.. {
-        let saved = kill(&mut server, Duration::from_micros(random.u64(1000..longest)), &mut logs);
+    let (mut server, mut random) = (Server::start(OPTIONS), random());
+    let (mut logs, mut completed) = ([const { Log::new() }; CLIENTS], 0);
+    for _ in 0..KILLS {
+        let moment = Duration::from_micros(random.u64(1000..700_000));
+        let saved = kill(&mut server, &mut random, &mut logs, |_| thread::sleep(moment));
         completed += usize::from(saved.is_some());
         if random.u8(..3) == 0 {
             // Killed while it loads, perhaps.
@@ -128,13 +156,12 @@ fn server_killed_at_any_moment_loses_at_most_the_last_delta() {
         }
         server.restart(OPTIONS);
         is_one_moment(&mut server.client(), &mut logs, saved);
-        if kill_number >= kills && completed > 0 {
-            break;
-        }
-        // On a busy machine a save takes longer.
-        longest *= 1 + u64::from(kill_number >= kills);
-        assert!(kill_number < kills + 8, "no save was completed");
     }
+    assert!(completed > 0, "no save was completed");
 }
 
-pub(crate) const CHECKS: Checks = checks![server_killed_at_any_moment_loses_at_most_the_last_delta];
+pub(crate) const CHECKS: Checks = checks![
+    server_killed_when_a_save_has_begun_loses_at_most_this_save,
+    "[nightly: it kills at random moments] "
+        server_killed_at_any_moment_loses_at_most_the_last_delta,
+];

@@ -2,16 +2,16 @@
 //! the same replies as from `redis-server`.
 //!
 //! [`are_alike`] lists where replies may differ. Requests that only one of the servers knows are not
-//! sent. `HUGEKIT_FUZZ_SECONDS` and `HUGEKIT_FUZZ_SEED` say for how long, and from which seed on.
+//! sent.
 
 use std::io::Write;
 use std::mem::discriminant;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use hugekit_programs::Unpacked;
 use hugekit_testing::checks;
 use hugekit_testing::processes::{Killed, happens};
+use hugekit_testing::seed::random;
 use hugekit_testing::trials::Checks;
 use redis::Value;
 
@@ -122,17 +122,17 @@ fn request(random: &mut fastrand::Rng, is_queuing: bool) -> Vec<String> {
     words.collect()
 }
 
-/// Sends the requests of a seed to both servers.
-fn compare(seed: u64, servers: &mut [Client; 2]) {
-    let (mut random, mut log) = (fastrand::Rng::with_seed(seed), Vec::new());
+/// Sends some requests to both servers.
+fn compare(random: &mut fastrand::Rng, servers: &mut [Client; 2]) {
+    let mut log = Vec::new();
     let mut queue: Option<Vec<Vec<String>>> = None;
     for _ in 0..60 {
-        let words = request(&mut random, queue.is_some());
+        let words = request(random, queue.is_some());
         let [ours, theirs] = servers.each_mut().map(|server| server.try_ask(&words).expect("one"));
         log.push(words.join(" "));
         assert!(
             are_alike(&words, queue.as_deref().unwrap_or_default(), &ours, &theirs),
-            "HUGEKIT_FUZZ_SEED={seed}\n{log:?}\n ours:   {ours:?}\n theirs: {theirs:?}"
+            "{log:?}\n ours:   {ours:?}\n theirs: {theirs:?}"
         );
         match (words[0].as_str(), theirs) {
             ("multi", _) => queue = queue.or(Some(Vec::new())),
@@ -149,8 +149,15 @@ fn compare(seed: u64, servers: &mut [Client; 2]) {
 }
 
 fn random_requests_are_answered_as_by_the_real_server() {
-    let number = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().expect(name));
-    let (server, began) = (Server::start("--memory 64MiB"), Instant::now());
+    compare_often(100);
+}
+
+fn many_requests_are_answered_as_by_the_real_server() {
+    compare_often(10_000);
+}
+
+fn compare_often(times: u32) {
+    let server = Server::start("--memory 64MiB");
     let socket = server.path("socket");
     let mut command = program("redis-server").unwrap();
     command.args(["--port", "0", "--save", "", "--databases", "1", "--unixsocket"]).arg(&socket);
@@ -159,16 +166,13 @@ fn random_requests_are_answered_as_by_the_real_server() {
     let address = format!("unix://{}", socket.display());
     assert!(happens(|| Client::connect(&*address).is_ok()), "{command:?}");
     let mut servers = [server.client(), Client::connect(&*address).unwrap()];
-    let seconds = number("HUGEKIT_FUZZ_SECONDS").map(Duration::from_secs);
-    let first = number("HUGEKIT_FUZZ_SEED").unwrap_or(1);
-    for seed in first.. {
-        if seconds.map_or(seed >= first + 300, |seconds| began.elapsed() >= seconds) {
-            break;
-        }
-        compare(seed, &mut servers);
-    }
+    let mut random = random();
+    (0..times).for_each(|_| compare(&mut random, &mut servers));
 }
 
 pub(crate) const REDIS_CLI: Checks = checks![redis_cli_by_each_protocol_is_answered];
 pub(crate) const REDIS_PY: Checks = checks![redis_py_by_each_protocol_is_answered];
-pub(crate) const REDIS_SERVER: Checks = checks![random_requests_are_answered_as_by_the_real_server];
+pub(crate) const REDIS_SERVER: Checks = checks![
+    random_requests_are_answered_as_by_the_real_server,
+    "[nightly: it sends many random requests] " many_requests_are_answered_as_by_the_real_server,
+];

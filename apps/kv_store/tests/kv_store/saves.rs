@@ -53,7 +53,7 @@ fn start_with_a_damaged_delta_in_the_middle_is_refused() {
     let files = server.deltas();
     for file in [&server.path("dump.hkv"), &files[0]] {
         let good = fs::read(file).unwrap();
-        for offset in (0..48).step_by(5).chain((48..good.len()).step_by(good.len() / 9)) {
+        for offset in (0..48).step_by(11).chain((48..good.len()).step_by(good.len() / 4)) {
             let mut bad = good.clone();
             bad[offset] ^= 1 << (offset % 8);
             fs::write(file, &bad).unwrap();

@@ -12,10 +12,6 @@ use hugekit_pager::{Event, Pager, Source};
 
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(120);
 
-/// A snapshot at the moment of serial output cannot be restored on machines without hardware
-/// virtualization.
-pub(crate) const QUIET: Duration = Duration::from_millis(300);
-
 /// A guest with this many MiB, which has written before it was saved. Its API is `guest.api` in the
 /// folder.
 pub(crate) fn guest(folder: &Path, memory: u64, written: Request) -> Firecracker {
@@ -40,6 +36,5 @@ pub(crate) fn guest(folder: &Path, memory: u64, written: Request) -> Firecracker
     while !matches!(events.recv().expect("an event"), Event::Complete(_)) {}
     drop(stopper);
     thread.join().expect("no panic").expect("the pager ends");
-    thread::sleep(QUIET);
     vmm
 }

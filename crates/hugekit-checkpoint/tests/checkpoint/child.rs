@@ -4,9 +4,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use hugekit_checkpoint::{SeriesSettings, Settings, checkpoint};
+use hugekit_checkpoint::{ForkSettings, SeriesSettings, Settings, checkpoint};
 
-use crate::family::fork_vm;
+use crate::family::fork_with;
 use crate::series;
 
 const ARGUMENT: &str = "hugekit-test-checkpoint";
@@ -23,11 +23,12 @@ pub(crate) fn run_if_asked() {
     run_fork_if_asked();
     run_series_if_asked();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [first, pid, api, output, previous @ ..] = &arguments[..] else { return };
+    let [first, pid, check_api, api, output, previous @ ..] = &arguments[..] else { return };
     if first != ARGUMENT {
         return;
     }
     let settings = Settings {
+        check_api: check_api == "true",
         previous: previous.iter().map(Into::into).collect(),
         ..Settings::new(pid.parse().unwrap(), api.into(), output.into())
     };
@@ -47,7 +48,7 @@ pub(crate) fn run_if_asked() {
 /// Starts one. What it says is piped.
 pub(crate) fn start(settings: &Settings) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args([ARGUMENT, &settings.pid.to_string()])
+        .args([ARGUMENT, &settings.pid.to_string(), &settings.check_api.to_string()])
         .args([&settings.api, &settings.output])
         .args(&settings.previous)
         .stdin(Stdio::null())
@@ -90,8 +91,11 @@ fn run_fork_if_asked() {
         return;
     }
     let api = Path::new(api);
+    let settings = ForkSettings::new(pid.parse().unwrap(), api.to_owned(), Vec::new());
+    // The API may be that of a proxy.
+    let settings = ForkSettings { check_api: false, ..settings };
     // The children end when their guests are dropped, so this ends without that.
-    let code = match fork_vm(pid.parse().unwrap(), api, &CHILDREN) {
+    let code = match fork_with(settings, api.parent().unwrap(), &CHILDREN) {
         Ok(_guests) => std::process::exit(0),
         Err(error) => {
             println!("{error:?}");

@@ -2,7 +2,6 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::thread::sleep;
 
 use hugekit_checkpoint::{CheckpointError, Report, Settings, Way, checkpoint, state_of};
 use hugekit_delta::apply;
@@ -12,9 +11,7 @@ use hugekit_pager::Source;
 use libtest_mimic::Trial;
 
 use crate::proxy::{Proxy, also_saving_to};
-use crate::scene::{
-    LEN, LONGEST_WAIT, MIB, PagerThread, QUIET, SEED, START, Scene, check_pattern, trial,
-};
+use crate::scene::{LEN, LONGEST_WAIT, MIB, PagerThread, SEED, START, Scene, check_pattern, trial};
 
 type Check = (&'static str, fn(Pages));
 
@@ -130,7 +127,7 @@ fn restores(pages: Pages) {
     series.ask(Request::Write { start: START, len: CHANGED, seed: 5 });
     let first = series.save(&series.scene.api());
     assert!(first.delta_bytes.unwrap() > CHANGED && first.copied_bytes < CHANGED + MIB, "{first}");
-    sleep(QUIET);
+    series.scene.await_end_of_output();
     let second = series.save(&series.scene.api());
     assert!(second.copied_bytes < MIB, "{second}");
     let first_state = state_of(&series.memory()).unwrap();

@@ -3,17 +3,18 @@
 use std::fs;
 use std::ops::Range;
 use std::path::Path;
-use std::thread::sleep;
 
 use hugekit_checkpoint::{
     CheckpointError, ForkError, ForkReport, ForkSettings, Way, checkpoint, fork,
 };
-use hugekit_guests::{Firecracker, Pages, Request, Serial, Snapshot, sum_of_pattern};
+use hugekit_guests::{
+    Firecracker, Pages, Request, Serial, Snapshot, await_end_of_output, sum_of_pattern,
+};
 use libtest_mimic::Trial;
 
 use crate::family::{ForkedGuest, child_of, fork_vm, fork_with};
+use crate::kills::kill_and_await_end;
 use crate::proxy::{Proxy, holding_resume};
-use crate::scene::QUIET;
 use crate::scene::{
     LEN, LONGEST_WAIT, PagerThread, SEED, START, Scene, check_file, check_pattern, origin, trial,
 };
@@ -52,7 +53,6 @@ fn one_child(pages: Pages) {
 /// The guest writes other words as soon as it runs again, before anything is copied.
 fn check_moment(pages: Pages, names: &[&str]) {
     let mut scene = Scene::start(pages);
-    sleep(QUIET);
     let (mut children, report) = fork_before_writes(&mut scene, names);
     assert_eq!(report.way, Way::WriteProtected);
     assert!(report.faults > 0 && report.children.len() == names.len());
@@ -97,11 +97,10 @@ fn fork_scene(scene: &Scene, names: &[&str]) -> Result<Vec<ForkedGuest>, ForkErr
 
 fn again(_: Pages) {
     let mut scene = Scene::start(Pages::Base);
-    sleep(QUIET);
     let mut child = fork_scene(&scene, &["a"]).unwrap().remove(0);
     child.check(SEED);
     child.serial.ask(Request::Write { start: START, len: LEN, seed: 3 }).unwrap();
-    sleep(QUIET);
+    await_end_of_output(child.pid).unwrap();
     let (mut grandchildren, _) = fork_vm(child.pid, &child.api, &["a-a", "a-b"]).unwrap();
     child.serial.ask(Request::Write { start: START, len: LEN, seed: 4 }).unwrap();
     for grandchild in &mut grandchildren {
@@ -133,7 +132,8 @@ fn twin(_: Pages) {
     for serial in serials.chain([&mut twin.serial, &mut vmm.serial]) {
         go_on(serial);
     }
-    sleep(QUIET);
+    await_end_of_output(vmm.pid()).unwrap();
+    children.iter().for_each(|child| await_end_of_output(child.pid).unwrap());
     let files = |name: &str| Snapshot {
         state: folder.join(format!("{name}.state")),
         memory: folder.join(format!("{name}.memory")),
@@ -144,8 +144,10 @@ fn twin(_: Pages) {
     let right = fs::read(files("twin").memory).unwrap();
     for name in ["clone", "a", "b"] {
         let found = fs::read(files(name).memory).unwrap();
-        let differs = |at: &usize| found[*at] != right[*at] && !RESTORES.contains(at);
-        let places: Vec<usize> = (0..right.len()).filter(differs).take(64).collect();
+        let pages = (0..right.len()).step_by(4096).map(|start| start..start + 4096);
+        let differs = |page: &Range<usize>| found[page.clone()] != right[page.clone()];
+        let bytes = pages.filter(differs).flatten().filter(|&at| found[at] != right[at]);
+        let places: Vec<usize> = bytes.filter(|at| !RESTORES.contains(at)).take(64).collect();
         assert!(places.is_empty(), "{name} differs from its twin at {places:x?}");
     }
 }
@@ -169,13 +171,12 @@ fn go_on(serial: &mut Serial) {
 
 fn paused_before(_: Pages) {
     let mut scene = Scene::start(Pages::Base);
-    sleep(QUIET);
     scene.vmm.pause().unwrap();
     let (mut children, report) = fork_vm(scene.vmm.pid(), &scene.api(), &["a"]).unwrap();
     assert!(report.paused_ms == 0.0);
     children[0].check(SEED);
     scene.vmm.serial.send(Request::Reply).unwrap();
-    assert!(scene.vmm.serial.answer_within(QUIET).is_err(), "it runs");
+    assert!(scene.vmm.is_paused().unwrap(), "it runs");
     scene.vmm.resume().unwrap();
     scene.vmm.serial.answer_within(LONGEST_WAIT).unwrap();
     scene.check_runs_free();
@@ -183,7 +184,6 @@ fn paused_before(_: Pages) {
 
 fn stock(_: Pages) {
     let mut scene = Scene::start(Pages::Base);
-    sleep(QUIET);
     let refused = "HTTP/1.1 400 \r\nContent-Length: 0\r\n\r\n";
     let proxy = Proxy::start(
         &scene.api(),
@@ -274,7 +274,7 @@ fn ended(_: Pages) {
         Box::new(move |request, forward| {
             let answer = forward(request);
             if request.contains("Resumed") {
-                crate::kills::kill(pid);
+                kill_and_await_end(pid);
             }
             Some(answer)
         }),

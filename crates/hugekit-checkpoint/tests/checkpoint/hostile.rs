@@ -8,9 +8,9 @@ use std::process::Command;
 use hugekit_checkpoint::{CheckpointError, Settings, checkpoint};
 use hugekit_guests::{Firecracker, Pages, Request};
 use libtest_mimic::Trial;
-use rustix::process::{Pid, Signal, kill_process};
 
 use crate::child;
+use crate::kills::kill_and_await_end;
 use crate::proxy::{Proxy, request};
 use crate::scene::{LEN, LONGEST_WAIT, PagerThread, SEED, START, Scene, check_file, origin, trial};
 
@@ -51,15 +51,11 @@ fn save_with(
     checkpoint(&settings).map(|_| ())
 }
 
-fn kill(pid: i32) {
-    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
-}
-
 fn ended_before() {
     let scene = Scene::start(Pages::Base);
     let pid = scene.vmm.pid();
     let saved = save_with(&scene, "/snapshot/create", move |_, _| {
-        kill(pid);
+        kill_and_await_end(pid);
         Some(String::new())
     });
     assert!(matches!(saved, Err(CheckpointError::Ended { .. })), "{saved:?}");
@@ -71,7 +67,7 @@ fn ended_in_the_copy() {
     let pid = scene.vmm.pid();
     let saved = save_with(&scene, "Resumed", move |request, forward| {
         let answer = forward(request);
-        kill(pid);
+        kill_and_await_end(pid);
         Some(answer)
     });
     assert!(matches!(saved, Err(CheckpointError::Ended { .. })), "{saved:?}");

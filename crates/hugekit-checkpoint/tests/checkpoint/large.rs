@@ -2,15 +2,14 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::thread::sleep;
 
 use hugekit_checkpoint::checkpoint;
-use hugekit_guests::{Firecracker, Pages, Request, Snapshot, pattern_at};
+use hugekit_guests::{Firecracker, Pages, Request, Snapshot, await_end_of_output, pattern_at};
 use libtest_mimic::Trial;
 use tempfile::TempDir;
 
 use crate::family::{ForkedGuest, fork_vm};
-use crate::scene::{LONGEST_WAIT, MIB, QUIET, SEED, START, Scene, registered, trial};
+use crate::scene::{LONGEST_WAIT, MIB, SEED, START, Scene, registered, trial};
 
 /// Memory that has a second region, in MiB; most of it is never touched.
 const LARGE: u64 = 3200;
@@ -53,10 +52,9 @@ fn saved() {
 
 fn forked() {
     let scene = restored();
-    sleep(QUIET);
     let (mut children, _) = fork_vm(scene.vmm.pid(), &scene.api(), &["a"]).unwrap();
     check_guest(&mut children[0]);
-    sleep(QUIET);
+    await_end_of_output(children[0].pid).unwrap();
     let (mut grandchildren, _) = fork_vm(children[0].pid, &children[0].api, &["a-a"]).unwrap();
     check_guest(&mut grandchildren[0]);
 }

@@ -11,6 +11,7 @@ mod large;
 mod other_kills;
 mod pager_child;
 mod proxy;
+mod random_kills;
 mod saved;
 mod scene;
 mod series;
@@ -33,10 +34,13 @@ fn main() {
         hostile::trials(),
         large::trials(),
         kills::trials(),
+        random_kills::trials(),
         other_kills::trials(),
         forks::trials(),
         fork_kills::trials(),
     ];
     let trials: Vec<Trial> = trials.into_iter().flatten().collect();
-    libtest_mimic::run(&arguments, trials).exit();
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    scene::remove_origins();
+    conclusion.exit();
 }

@@ -1,7 +1,5 @@
-//! Kills of other processes than the checkpoint: of the VM that it saves, and of the pager that
-//! still supplies the memory of this VM.
-//!
-//! `HUGEKIT_CHECKPOINT_KILLS` is how many of each kind, instead of the usual few.
+//! Kills of other processes than the checkpoint, at random moments: of the VM that it saves, and of
+//! the pager that still supplies the memory of this VM.
 
 use std::fs;
 use std::process::{Child, ExitStatus};
@@ -9,52 +7,47 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use hugekit_guests::{Pages, Request, Snapshot};
+use hugekit_testing::seed::random;
 use libtest_mimic::Trial;
 
 use crate::child;
-use crate::kills::{asked, kill, save_when_it_is_free, usual_time};
+use crate::kills::{kill, save_when_it_is_free};
 use crate::pager_child::PagerChild;
+use crate::random_kills::{REASON, usual_time};
 use crate::scene::{
-    LEN, LONGEST_WAIT, PagerThread, SEED, START, Scene, check_file, registered, trial,
+    LEN, LONGEST_WAIT, PagerThread, SEED, START, Scene, check_file, nightly, registered,
 };
 
-/// Each kill needs a VM of its own.
-const USUAL: u32 = 3;
-
-fn kills() -> u32 {
-    asked().unwrap_or(USUAL)
-}
+/// Kills of one test. Each kill needs a VM of its own.
+const KILLS: u32 = 30;
 
 pub(crate) fn trials() -> Vec<Trial> {
+    let base = |name: &str, check: fn()| nightly(REASON, name, Pages::Base, check);
     vec![
-        trial("kills::checkpoint_whose_vm_is_killed_is_whole_or_absent", Pages::Base, vm_killed),
-        trial(
-            "kills::vm_whose_pager_is_killed_is_saved_when_it_is_complete",
-            Pages::Base,
-            pager_killed,
-        ),
+        base("kills::checkpoint_whose_vm_is_killed_is_whole_or_absent", vm_killed),
+        base("kills::vm_whose_pager_is_killed_at_any_moment_is_saved", pager_killed),
     ]
 }
 
 /// While the guest writes the words that are there already.
 fn vm_killed() {
-    let mut scene = Scene::start(Pages::Base);
+    let (mut scene, mut random) = (Scene::start(Pages::Base), random());
     let longest = usual_time(&mut scene);
     let mut whole = 0;
-    for _ in 0..kills() {
+    for _ in 0..KILLS {
         scene.vmm.serial.send(Request::Write { start: START, len: LEN, seed: SEED }).unwrap();
         let child = child::start(&scene.settings());
-        random_wait(longest);
+        random_wait(longest, &mut random);
         kill(scene.vmm.pid());
         whole += u32::from(check_end(&scene, child));
         scene = scene.restarted();
     }
-    eprintln!("VM: {whole} of {} were whole, in {longest:?}", kills());
+    eprintln!("VM: {whole} of {KILLS} were whole, in {longest:?}");
 }
 
 /// Mostly a short one: `longest` is that of a busy machine.
-fn random_wait(longest: Duration) {
-    sleep(longest.mul_f64(fastrand::f64().powi(2)));
+fn random_wait(longest: Duration, random: &mut fastrand::Rng) {
+    sleep(longest.mul_f64(random.f64().powi(2)));
 }
 
 /// The checkpoint has ended by itself, and its status is that of the output, which is removed.
@@ -89,16 +82,16 @@ fn await_end(child: &mut Child) -> ExitStatus {
 fn pager_killed() {
     let (mut scene, longest) = time_to_complete(Scene::start(Pages::Base));
     let memory = Snapshot::in_folder(scene.folder.path()).memory;
-    let (mut saved, mut taken_over) = (0, 0);
-    for _ in 0..kills() {
-        let mut pager = PagerChild::start(scene.folder.path().join("q.sock"), &memory);
+    let (mut saved, mut taken_over, mut random) = (0, 0, random());
+    for _ in 0..KILLS {
+        let mut pager = PagerChild::start(scene.folder.path().join("q.sock"), &memory, true);
         scene = scene.served_by(&pager.socket);
         scene.vmm.serial.send(Request::Write { start: START, len: LEN, seed: SEED }).unwrap();
-        random_wait(longest / 2);
+        random_wait(longest / 2, &mut random);
         let child = child::start(&scene.settings());
-        random_wait(longest / 2);
+        random_wait(longest / 2, &mut random);
         pager.kill();
-        random_wait(longest / 2);
+        random_wait(longest / 2, &mut random);
         let next = PagerThread::start(pager.socket.clone(), &memory, true);
         saved += u32::from(check_end(&scene, child));
         taken_over += u32::from(await_complete(&scene));
@@ -109,8 +102,7 @@ fn pager_killed() {
         fs::remove_dir_all(scene.output()).unwrap();
         scene.check_runs_free();
     }
-    let kills = kills();
-    eprintln!("pager: {saved} of {kills} saved, {taken_over} taken over, in {longest:?}");
+    eprintln!("pager: {saved} of {KILLS} saved, {taken_over} taken over, in {longest:?}");
 }
 
 /// Twice that of a pager that is not killed.

@@ -19,10 +19,11 @@ pub(crate) struct PagerChild {
 
 impl PagerChild {
     /// Returns when it listens.
-    pub(crate) fn start(socket: PathBuf, memory: &Path) -> Self {
+    pub(crate) fn start(socket: PathBuf, memory: &Path, prefetch: bool) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .arg(ARGUMENT)
             .args([&socket, memory])
+            .arg(prefetch.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -49,12 +50,13 @@ impl Drop for PagerChild {
 /// Runs the pager until standard input is closed.
 pub(crate) fn run_if_asked() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [first, socket, memory] = &arguments[..] else { return };
+    let [first, socket, memory, prefetch] = &arguments[..] else { return };
     if first != ARGUMENT {
         return;
     }
-    let pager = Pager::start(pager_settings(socket.into()), Source::open(memory.as_ref()).unwrap());
-    let pager = pager.unwrap();
+    let prefetch = prefetch == "true";
+    let settings = hugekit_pager::Settings { prefetch, ..pager_settings(socket.into()) };
+    let pager = Pager::start(settings, Source::open(memory.as_ref()).unwrap()).unwrap();
     println!("listening");
     pager.run(io::stdin().as_fd(), &|_| ()).unwrap();
     std::process::exit(0);

@@ -31,20 +31,26 @@ pub(crate) fn also_saving_to(stock: &Path) -> Act {
     })
 }
 
-/// Holds back the answer that the VM runs again. Also returns the end that hears that it runs, and
-/// the end that lets the answer pass.
+/// Holds back the answer that the VM runs again.
 pub(crate) fn holding_resume() -> (Act, Receiver<()>, Sender<()>) {
-    let (runs, does_run) = channel();
+    holding("Resumed")
+}
+
+/// Holds back the answer to the first request with these words, which the VMM has carried out. Also
+/// returns the end that hears of that, and the end that lets the answer pass.
+pub(crate) fn holding(words: &'static str) -> (Act, Receiver<()>, Sender<()>) {
+    let (comes, came) = channel();
     let (go_on, goes_on) = channel();
+    let mut is_first = true;
     let hold: Act = Box::new(move |request, forward| {
         let answer = forward(request);
-        if request.contains("Resumed") {
-            runs.send(()).unwrap();
+        if request.contains(words) && std::mem::take(&mut is_first) {
+            comes.send(()).unwrap();
             goes_on.recv_timeout(LONGEST_WAIT).unwrap();
         }
         Some(answer)
     });
-    (hold, does_run, go_on)
+    (hold, came, go_on)
 }
 
 /// Forwards one request after the other until it is dropped.
@@ -80,12 +86,13 @@ impl Drop for Proxy {
             let done = thread.join();
             assert!(done.is_ok() || std::thread::panicking(), "the proxy has panicked");
         }
+        let _ = std::fs::remove_file(&self.socket);
     }
 }
 
 fn serve(mut from: UnixStream, to: &Path, act: &mut Act) {
     from.set_nonblocking(false).unwrap();
-    from.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    from.set_read_timeout(Some(LONGEST_WAIT)).unwrap();
     let request = read_message(&mut from);
     let forward = |request: &str| send(to, request);
     let answer = act(&request, &forward).unwrap_or_else(|| forward(&request));
@@ -95,7 +102,7 @@ fn serve(mut from: UnixStream, to: &Path, act: &mut Act) {
 /// Sends a request to an API; the answer, which is empty if the VMM has ended.
 pub(crate) fn send(to: &Path, request: &str) -> String {
     let Ok(mut stream) = UnixStream::connect(to) else { return String::new() };
-    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stream.set_read_timeout(Some(LONGEST_WAIT)).unwrap();
     stream.write_all(request.as_bytes()).unwrap();
     read_message(&mut stream)
 }

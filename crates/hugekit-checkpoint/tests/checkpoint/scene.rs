@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use hugekit_checkpoint::Settings;
-use hugekit_guests::{Firecracker, HugePages, Pages, Request, Snapshot, lacking, pattern_at};
+use hugekit_guests::{
+    Firecracker, HugePages, Pages, Request, Snapshot, await_end_of_output, lacking, pattern_at,
+};
 use hugekit_pager::{Event, Pager, Source};
 use libtest_mimic::{Completion, Failed, Trial};
 use tempfile::TempDir;
@@ -15,18 +17,14 @@ use tempfile::TempDir;
 pub(crate) const MIB: u64 = 1 << 20;
 
 /// Memory that guests of these tests have.
-pub(crate) const MEMORY: u64 = 128;
+pub(crate) const MEMORY: u64 = 48;
 
 /// What a guest has written before it was saved first.
-pub(crate) const START: u64 = 16 * MIB;
-pub(crate) const LEN: u64 = 96 * MIB;
+pub(crate) const START: u64 = 8 * MIB;
+pub(crate) const LEN: u64 = 32 * MIB;
 pub(crate) const SEED: u64 = 0x5eed_0000_1234_5678;
 
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(60);
-
-/// A snapshot at the moment of serial output cannot be restored on machines without hardware
-/// virtualization.
-pub(crate) const QUIET: Duration = Duration::from_millis(300);
 
 /// What VMs touch first is not recorded.
 pub(crate) fn pager_settings(socket: PathBuf) -> hugekit_pager::Settings {
@@ -136,6 +134,11 @@ impl Scene {
         Snapshot { state: self.output().join("vmstate"), memory: self.output().join("memory") }
     }
 
+    /// Waits until the guest, which runs, is done with its last answer.
+    pub(crate) fn await_end_of_output(&self) {
+        await_end_of_output(self.vmm.pid()).unwrap();
+    }
+
     /// The guest answers, and its memory is neither protected nor served.
     pub(crate) fn check_runs_free(&mut self) {
         self.vmm.serial.send(Request::Reply).unwrap();
@@ -153,15 +156,36 @@ impl Scene {
     }
 }
 
-/// A snapshot of a guest that has written its pattern.
+/// Snapshots that were taken for earlier tests: no test changes their files.
+static ORIGINS: Mutex<Vec<(Pages, TempDir)>> = Mutex::new(Vec::new());
+
+/// Removes the snapshots that [`origin`] has kept.
+pub(crate) fn remove_origins() {
+    ORIGINS.lock().unwrap_or_else(PoisonError::into_inner).clear();
+}
+
+/// A snapshot of a guest that has written its pattern, in a new folder.
 pub(crate) fn origin(pages: Pages) -> (TempDir, Snapshot) {
+    let mut origins = ORIGINS.lock().unwrap_or_else(PoisonError::into_inner);
+    if !origins.iter().any(|(of, _)| *of == pages) {
+        origins.push((pages, new_origin(pages)));
+    }
+    let (_, kept) = origins.iter().find(|(of, _)| *of == pages).expect("there is one now");
+    let (kept, folder) = (Snapshot::in_folder(kept.path()), TempDir::new().unwrap());
+    let snapshot = Snapshot::in_folder(folder.path());
+    fs::hard_link(kept.state, &snapshot.state).unwrap();
+    fs::hard_link(kept.memory, &snapshot.memory).unwrap();
+    (folder, snapshot)
+}
+
+fn new_origin(pages: Pages) -> TempDir {
     let folder = TempDir::new().unwrap();
     let snapshot = Snapshot::in_folder(folder.path());
     let mut origin = Firecracker::start(folder.path(), "origin").unwrap();
     origin.boot(MEMORY, pages).unwrap();
     origin.serial.ask(Request::Write { start: START, len: LEN, seed: SEED }).unwrap();
     origin.save(&snapshot).unwrap();
-    (folder, snapshot)
+    folder
 }
 
 pub(crate) fn check_pattern(vmm: &mut Firecracker, seed: u64) {
@@ -189,6 +213,16 @@ pub(crate) fn registered(pid: i32) -> usize {
 pub(crate) fn partial_folders(folder: &Path) -> usize {
     let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
     names.filter(|name| name.to_string_lossy().starts_with(".checkpoint-")).count()
+}
+
+/// As [`trial`], ignored unless the nightly run asks for it.
+pub(crate) fn nightly(
+    reason: &str,
+    name: &str,
+    pages: Pages,
+    check: impl FnOnce() + Send + 'static,
+) -> Trial {
+    hugekit_testing::trials::nightly(reason, trial(name, pages, check))
 }
 
 /// A trial for a kind of pages, ignored if this machine cannot run its guest.

@@ -179,15 +179,16 @@ fn given_back() {
 
 /// The VMM works on while the memory is copied.
 fn loop_of_all() {
-    for _ in 0..4 {
+    let mut random = hugekit_testing::seed::random();
+    for _ in 0..2 {
         let mut small = Small::start(MEMORY, &[At::Resume]);
         let mut sent = 0;
         small
             .save_while(|vmm| {
                 for _ in 0..60 {
-                    let start = fastrand::u64(0..MEMORY / MIB - 1) * MIB;
-                    let len = fastrand::u64(1..=MIB / 4096) * 4096;
-                    let write = Request::Write { start, len, seed: fastrand::u64(..) };
+                    let start = random.u64(0..MEMORY / MIB - 1) * MIB;
+                    let len = random.u64(1..=MIB / 4096) * 4096;
+                    let write = Request::Write { start, len, seed: random.u64(..) };
                     vmm.serial.send(write).unwrap();
                     vmm.serial.send(Request::Remove { start, len }).unwrap();
                     sent += 2;

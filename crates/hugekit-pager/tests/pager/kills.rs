@@ -1,21 +1,26 @@
 //! Pagers that are killed at random moments, from before a VMM connects until after its VM is
 //! complete: the next one takes every VM over, with every byte.
 //!
-//! `HUGEKIT_PAGER_KILLS` is how many of each kind, instead of the usual few. A VMM that finds no
-//! pager, or loses it before it has sent its message, sees an error at once. Such a restore is
-//! repeated, and its kill is not counted.
+//! A VMM that finds no pager, or loses it before it has sent its message, sees an error at once. Such
+//! a restore is repeated, and its kill is not counted. Other modules kill pagers at chosen moments.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use hugekit_guests::{Request, SmallVmm};
+use hugekit_testing::seed::random;
+use hugekit_testing::trials::nightly;
 use libtest_mimic::{Failed, Trial};
 
 use crate::fixture::Fixture;
 use crate::memory_file::MIB;
 use crate::pager_process::{LONGEST_WAIT, Options, PagerProcess};
 
-const USUAL: u32 = 20;
+/// Kills of one test that VMs live through.
+const KILLS: u32 = 100;
+
+/// Why a test is not in CI.
+pub(crate) const REASON: &str = "it kills at random moments";
 
 /// Kills that one VM lives through.
 const OF_ONE: u32 = 4;
@@ -25,29 +30,22 @@ const LEN: u64 = 32 * MIB;
 /// What a VM gives back.
 const REMOVED: (u64, u64) = (6 * MIB, 4 * MIB);
 
-pub(crate) fn kills() -> u32 {
-    asked().unwrap_or(USUAL)
-}
-
-fn asked() -> Option<u32> {
-    std::env::var("HUGEKIT_PAGER_KILLS").ok()?.parse().ok()
-}
-
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![Trial::test("kills::small_vmm_survives_every_kill_of_the_pager", || {
+    let trial = Trial::test("kills::small_vmm_survives_every_kill_of_the_pager", || {
         small_vmm_survives_every_kill();
         Ok::<(), Failed>(())
-    })]
+    });
+    vec![nightly(REASON, trial)]
 }
 
 /// When a pager is killed: half of the time about when it records the VM, which is `typical` after
 /// the start of a restore, and otherwise at any time until all data was read ahead.
-pub(crate) fn random_moment(typical: Duration) -> Duration {
+pub(crate) fn random_moment(random: &mut fastrand::Rng, typical: Duration) -> Duration {
     let typical = typical.as_micros() as u64;
-    let micros = if fastrand::bool() {
-        fastrand::u64(typical / 2..typical * 3 / 2 + 1)
+    let micros = if random.bool() {
+        random.u64(typical / 2..typical * 3 / 2 + 1)
     } else {
-        fastrand::u64(0..typical + 40_000)
+        random.u64(0..typical + 40_000)
     };
     Duration::from_micros(micros)
 }
@@ -71,35 +69,32 @@ impl Tally {
 
     pub(crate) fn refused(&mut self) {
         self.refused += 1;
-        let most = 50 * kills();
+        let most = 50 * KILLS;
         assert!(self.refused < most, "{most} restores saw an error");
     }
 
     pub(crate) fn is_enough(&self) -> bool {
-        self.survived >= kills()
+        self.survived >= KILLS
     }
 
-    /// Prints it if many kills were asked for.
     pub(crate) fn print(&self, what: &str) {
-        if asked().is_some() {
-            eprintln!("{what}: {self:?}");
-        }
+        eprintln!("{what}: {self:?}");
     }
 }
 
 fn small_vmm_survives_every_kill() {
-    let mut tally = Tally::default();
+    let (mut tally, mut random) = (Tally::default(), random());
     for round in 0.. {
         if tally.is_enough() {
             break;
         }
-        survive(round, &mut tally);
+        survive(round, &mut tally, &mut random);
     }
     tally.print("small VMM");
 }
 
 /// One VM that lives through several kills.
-fn survive(round: u32, tally: &mut Tally) {
+fn survive(round: u32, tally: &mut Tally, random: &mut fastrand::Rng) {
     let mut fixture = Fixture::with(LEN, |all| match round % 3 {
         0 => all,
         1 => Options { stay: true, ..all },
@@ -109,7 +104,7 @@ fn survive(round: u32, tally: &mut Tally) {
     });
     let typical = time_to_serve(&fixture);
     let mut vm = fixture.vm();
-    if kill_under(&mut fixture, &mut vm, random_moment(typical)).is_err() {
+    if kill_under(&mut fixture, &mut vm, random_moment(random, typical)).is_err() {
         // By itself and not by a signal: it has seen an error.
         let ending = vm.ending_within(LONGEST_WAIT).unwrap();
         assert_eq!(ending.and_then(|status| status.code()), Some(1), "the VM hangs or has crashed");
@@ -117,7 +112,7 @@ fn survive(round: u32, tally: &mut Tally) {
     }
     tally.survived(vm.pid(), &fixture.pager);
     for _ in 1..OF_ONE {
-        kill_under(&mut fixture, &mut vm, random_moment(typical)).unwrap();
+        kill_under(&mut fixture, &mut vm, random_moment(random, typical)).unwrap();
         tally.survived(vm.pid(), &fixture.pager);
     }
     fixture.check(&mut vm, Some(REMOVED));

@@ -5,21 +5,23 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use hugekit_guests::{Firecracker, HugePages, Pages, Request, Snapshot, lacking};
+use hugekit_testing::seed::random;
+use hugekit_testing::trials::nightly;
 use libtest_mimic::{Completion, Trial};
 use tempfile::TempDir;
 
-use crate::kills::{Tally, random_moment};
+use crate::kills::{REASON, Tally, random_moment};
 use crate::pager_process::{LONGEST_WAIT, Options, PagerProcess};
 
 const MIB: u64 = 1 << 20;
 
 /// Memory that guests of these tests have.
-const MEMORY: u64 = 128;
+const MEMORY: u64 = 48;
 
 /// What a guest has written before it was saved: most of the memory, but neither its beginning nor
 /// its end.
-const START: u64 = 16 * MIB;
-const LEN: u64 = 96 * MIB;
+const START: u64 = 8 * MIB;
+const LEN: u64 = 32 * MIB;
 const SEED: u64 = 0x5eed_0000_1234_5678;
 
 type Check = (&'static str, fn(Pages));
@@ -28,9 +30,15 @@ const CHECKS: &[Check] = &[
     ("restore_on_demand_shows_every_byte", restore_on_demand_shows_every_byte),
     ("restore_with_everything_read_ahead_leaves_huge_pages", restore_read_ahead),
     ("every_byte_is_shown_to_two_virtual_cpus_at_once", two_cpus),
-    ("guest_survives_every_kill_of_the_pager", guest_survives_every_kill),
-    ("memory_in_the_balloon_reads_zero_and_all_other_stays", balloon_in_a_loop),
+    ("guest_survives_a_kill_of_the_pager_that_serves_it", survives_a_kill),
+    ("guest_survives_a_kill_of_the_pager_that_did_not_see_it", survives_a_lost_message),
+    ("memory_in_the_balloon_reads_zero_and_all_other_stays", |pages| balloon_in_a_loop(pages, 3)),
 ];
+
+const AT_RANDOM: &[Check] = &[("guest_survives_every_kill_of_the_pager", survives_every_kill)];
+
+const REPEATED: &[Check] =
+    &[("memory_in_the_balloon_reads_zero_again_and_again", |pages| balloon_in_a_loop(pages, 60))];
 
 pub(crate) fn trials() -> Vec<Trial> {
     let trial = |pages: Pages, &(name, check): &Check| {
@@ -46,7 +54,12 @@ pub(crate) fn trials() -> Vec<Trial> {
         })
     };
     let pages = [Pages::Base, Pages::Hugetlb2M];
-    let of_pages = pages.into_iter().flat_map(|pages| CHECKS.iter().map(move |c| trial(pages, c)));
+    let of_pages = pages.into_iter().flat_map(|pages| {
+        let trials = |checks: &'static [Check]| checks.iter().map(move |c| trial(pages, c));
+        let at_random = trials(AT_RANDOM).map(|trial| nightly(REASON, trial));
+        let repeated = trials(REPEATED).map(|trial| nightly("it repeats a race", trial));
+        trials(CHECKS).chain(at_random).chain(repeated)
+    });
     let large = Trial::ignorable_test("large::every_byte_of_two_regions_is_shown", || {
         Ok(match lacking() {
             Some(reason) => Completion::ignored_with(reason),
@@ -140,19 +153,66 @@ fn huge_bytes(pid: i32) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
-fn guest_survives_every_kill(pages: Pages) {
+/// A part of the memory is there when the pager is killed, and the guest waits for the rest.
+fn survives_a_kill(pages: Pages) {
+    let folder = TempDir::new().unwrap();
+    let snapshot = saved(folder.path(), pages);
+    let options = Options { prefetch: false, ..Options::new(&snapshot.memory) };
+    let mut pager = PagerProcess::start(folder.path(), &options);
+    let mut clone = restored(folder.path(), "clone", &snapshot, &pager);
+    clone.serial.ask(Request::Touch { start: START, len: LEN / 2 }).unwrap();
+    pager.kill();
+    clone.serial.send(Request::Touch { start: 0, len: MEMORY * MIB }).unwrap();
+    await_message(clone.pid(), || false);
+    let _next = PagerProcess::start(folder.path(), &options);
+    clone.serial.answer_within(LONGEST_WAIT).unwrap();
+    check_bytes(&mut clone);
+}
+
+fn survives_a_lost_message(pages: Pages) {
+    let folder = TempDir::new().unwrap();
+    let snapshot = saved(folder.path(), pages);
+    let options = Options::new(&snapshot.memory);
+    let pager = PagerProcess::start(folder.path(), &options);
+    let (mut clone, _next) = lose(folder.path(), &snapshot, &options, pager);
+    check_bytes(&mut clone);
+}
+
+/// A guest whose message is lost with a pager, and the next pager, which has taken the guest over.
+fn lose(
+    folder: &Path,
+    snapshot: &Snapshot,
+    options: &Options,
+    mut pager: PagerProcess,
+) -> (Firecracker, PagerProcess) {
+    pager.freeze();
+    let clone = Firecracker::start(folder, "clone").unwrap();
+    let (pid, socket) = (clone.pid(), pager.socket.clone());
+    std::thread::scope(|scope| {
+        let load = scope.spawn(|| clone.load_by_handler(snapshot, &socket, true).unwrap());
+        await_message(pid, || load.is_finished());
+        pager.kill();
+        pager = PagerProcess::start(folder, options);
+    });
+    let line = pager.await_line("taken over");
+    assert!(line.starts_with(&format!("{pid}:")), "{line}");
+    (clone, pager)
+}
+
+fn survives_every_kill(pages: Pages) {
     let folder = TempDir::new().unwrap();
     let snapshot = saved(folder.path(), pages);
     let options = Options::new(&snapshot.memory);
     let mut pager = PagerProcess::start(folder.path(), &options);
     let socket = pager.socket.clone();
     let typical = time_to_serve(folder.path(), &snapshot, &pager);
-    let mut tally = Tally::default();
+    let (mut tally, mut random) = (Tally::default(), random());
     while !tally.is_enough() {
         let mut clone = Firecracker::start(folder.path(), "clone").unwrap();
+        let moment = random_moment(&mut random, typical);
         let (next, loaded) = std::thread::scope(|scope| {
             let kill = || {
-                sleep(random_moment(typical));
+                sleep(moment);
                 pager.kill();
                 PagerProcess::start(folder.path(), &options)
             };
@@ -200,22 +260,12 @@ fn two_regions() {
     let folder = TempDir::new().unwrap();
     let snapshot = saved_with_two_regions(folder.path());
     let options = Options::new(&snapshot.memory);
-    let mut pager = PagerProcess::start(folder.path(), &options);
+    let pager = PagerProcess::start(folder.path(), &options);
     let mut clone = restored(folder.path(), "clone", &snapshot, &pager);
     check_two_regions(&mut clone);
     pager.await_line("complete");
     drop(clone);
-    pager.freeze();
-    let mut clone = Firecracker::start(folder.path(), "clone").unwrap();
-    let (pid, socket) = (clone.pid(), pager.socket.clone());
-    std::thread::scope(|scope| {
-        let load = scope.spawn(|| clone.load_by_handler(&snapshot, &socket, true).unwrap());
-        await_message(pid, || load.is_finished());
-        pager.kill();
-        pager = PagerProcess::start(folder.path(), &options);
-    });
-    let line = pager.await_line("taken over");
-    assert!(line.starts_with(&format!("{pid}:")), "{line}");
+    let (mut clone, _next) = lose(folder.path(), &snapshot, &options, pager);
     check_two_regions(&mut clone);
 }
 
@@ -258,27 +308,21 @@ fn waits_for_memory(pid: i32) -> bool {
 }
 
 /// Memory that a guest gives to its balloon: parts of its pattern.
-const GIVEN: u64 = 64 * MIB;
+const GIVEN: u64 = 16 * MIB;
 
 /// How often a guest does so after one restore.
-const INFLATIONS: u32 = 64;
+const INFLATIONS: u32 = 32;
 
 /// What it gives at once.
 fn unit(pages: Pages) -> u64 {
     if pages == Pages::Base { MIB / 2 } else { 2 * MIB }
 }
 
-/// Restores with a balloon; `HUGEKIT_PAGER_BALLOONS` is how many, instead of the usual few.
-fn restores_with_a_balloon() -> u32 {
-    let asked = std::env::var("HUGEKIT_PAGER_BALLOONS").ok();
-    asked.and_then(|asked| asked.parse().ok()).unwrap_or(3)
-}
-
 /// While memory is supplied on demand, read ahead, and collapsed.
-fn balloon_in_a_loop(pages: Pages) {
-    let folder = TempDir::new().unwrap();
+fn balloon_in_a_loop(pages: Pages, restores: u32) {
+    let (folder, mut random) = (TempDir::new().unwrap(), random());
     let snapshot = saved(folder.path(), pages);
-    for round in 0..restores_with_a_balloon() {
+    for round in 0..restores {
         let all = Options::new(&snapshot.memory);
         let options = match round % 3 {
             0 => all,
@@ -287,15 +331,15 @@ fn balloon_in_a_loop(pages: Pages) {
         };
         let pager = PagerProcess::start(folder.path(), &options);
         let mut clone = restored(folder.path(), "clone", &snapshot, &pager);
-        inflate_and_deflate(&mut clone, unit(pages));
+        inflate_and_deflate(&mut clone, unit(pages), &mut random);
     }
 }
 
-fn inflate_and_deflate(clone: &mut Firecracker, unit: u64) {
+fn inflate_and_deflate(clone: &mut Firecracker, unit: u64, random: &mut fastrand::Rng) {
     let mut is_given = vec![false; (GIVEN / unit) as usize];
     let range = |index: usize| (START + index as u64 * unit, unit);
     for _ in 0..INFLATIONS {
-        let index = fastrand::usize(0..is_given.len());
+        let index = random.usize(0..is_given.len());
         let (start, len) = range(index);
         assert_eq!(clone.serial.ask(Request::Inflate { start, len }).unwrap(), 0, "no balloon");
         is_given[index] = true;

@@ -20,6 +20,7 @@ use hugekit_tend::{
     Builder, Excluded, ForkCost, ForkTime, Hindrance, Outlook, PassReport, Refusal, Target,
     TendError, Tender, forked_from,
 };
+use hugekit_testing::processes::happens;
 use hugekit_testing::smaps::bytes_at;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap_anonymous, munmap};
 use rustix::param::page_size;
@@ -466,19 +467,20 @@ fn process_that_is_stopped_or_in_another_pid_namespace_is_tended_all_the_same() 
     let stopped = Other::new(Command::new("sleep").arg("60"));
     kill_process(Pid::from_child(&stopped.0), Signal::STOP).unwrap();
     let mut apart = Command::new("unshare");
-    let apart = Other::new(apart.args(["--pid", "--fork", "--kill-child", "sleep", "60"]));
+    let mut apart = Other::new(apart.args(["--pid", "--fork", "--kill-child", "sleep", "60"]));
+    let parent = apart.pid();
     let inner = || {
-        let task = procfs::process::Process::new(apart.pid()).ok()?.task_main_thread().ok()?;
+        let task = procfs::process::Process::new(parent).ok()?.task_main_thread().ok()?;
         i32::try_from(*task.children().ok()?.first()?).ok()
     };
-    // Only root has namespaces, and it takes a moment.
-    let inner = (0..100).find_map(|_| {
-        inner().or_else(|| {
-            thread::sleep(Duration::from_millis(5));
-            None
-        })
-    });
-    for pid in [Some(stopped.pid()), inner].into_iter().flatten() {
+    // Without the right to make a namespace, the program ends.
+    let mut has_ended = || apart.0.try_wait().unwrap().is_some();
+    let mut found = None;
+    assert!(happens(|| {
+        found = inner();
+        found.is_some() || has_ended()
+    }));
+    for pid in [Some(stopped.pid()), found].into_iter().flatten() {
         let Ok(mut tender) = settings().process(pid).build() else { continue };
         let report = pass(&mut tender);
         assert!(report.hindrance.is_none() && report.after.all > 0, "{report:?}");
@@ -605,13 +607,29 @@ fn fork_that_ends_a_pass_is_estimated_too() {
 
 /// A real server, whose save takes a second.
 struct Redis {
-    _server: Other,
+    server: Other,
     _folder: tempfile::TempDir,
     port: u16,
 }
 
 impl Redis {
     fn new() -> Option<(Self, i32)> {
+        loop {
+            let mut redis = Self::started()?;
+            let has_ended = |redis: &mut Self| redis.server.0.try_wait().unwrap().is_some();
+            assert!(happens(|| redis.said("PING\r\n") == "+PONG\r\n" || has_ended(&mut redis)));
+            // Another program may have got the port before the server.
+            if has_ended(&mut redis) {
+                continue;
+            }
+            let set = |key| redis.said(&format!("SET {key} 1\r\n"));
+            (0..20).for_each(|key| assert_eq!(set(key), "+OK\r\n"));
+            let pid = redis.server.pid();
+            return Some((redis, pid));
+        }
+    }
+
+    fn started() -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut command = Command::new("redis-server");
@@ -621,13 +639,7 @@ impl Redis {
             println!("skipped: no redis-server");
             return None;
         };
-        let (pid, server) = (server.id() as i32, Other(server));
-        let redis = Self { _server: server, _folder: folder, port };
-        while redis.said("PING\r\n") != "+PONG\r\n" {
-            thread::sleep(Duration::from_millis(5));
-        }
-        (0..20).for_each(|key| assert_eq!(redis.said(&format!("SET {key} 1\r\n")), "+OK\r\n"));
-        Some((redis, pid))
+        Some(Self { server: Other(server), _folder: folder, port })
     }
 
     /// Its answer; nothing while it does not listen.
@@ -655,5 +667,5 @@ fn fork_of_a_server_takes_as_long_as_the_server_says() {
         Some(told) => told.expect("the server was asked"),
     };
     let ForkTime::Told(took) = told else { panic!("{told:?}") };
-    assert!(took > Duration::ZERO && took < Duration::from_secs(10), "{took:?}");
+    assert!(took > Duration::ZERO && took < Duration::from_secs(60), "{took:?}");
 }

@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use hugekit_testing::processes::happens;
 use rustix::fs::{FlockOperation, flock};
 use rustix::mm::mmap;
 
@@ -143,11 +144,7 @@ fn names_that_are_no_text_keep_no_process_from_being_tended() {
     let other = Other::new(Command::new(&program).arg("60"));
     let is_named = || hugekit_tend::named(&[program.file_name().unwrap()]) == [other.pid()];
     // The kernel lets the parent go on before it has named the child.
-    let has_come = (0..1000).any(|_| {
-        thread::sleep(Duration::from_millis(5));
-        is_named()
-    });
-    assert!(has_come);
+    assert!(happens(is_named));
     match Target::open(other.pid()) {
         Err(error) => assert!(!matches!(error, TendError::Unreadable { .. }), "{error:?}"),
         Ok(target) => assert_eq!(target.name(), "\u{fffd}) R 1 (\n\u{fffd}!long"),
