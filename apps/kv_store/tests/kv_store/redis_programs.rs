@@ -153,7 +153,7 @@ fn random_requests_are_answered_as_by_the_real_server() {
 }
 
 fn many_requests_are_answered_as_by_the_real_server() {
-    compare_often(10_000);
+    compare_often(3_000);
 }
 
 fn compare_often(times: u32) {
