@@ -46,7 +46,7 @@ use usage::{Remedied, UsageError};
     arg_required_else_help = true,
     // A terminal of 24 lines shows all of it.
     help_template = "{about}\n{usage-heading} {usage}\n\n{subcommands}{after-help}",
-    after_help = "Begin with `hugekit demo`: gains, measured here in half a minute. Then `hugekit doctor`."
+    after_help = "Begin with `hugekit demo`, which measures gains here, and `hugekit doctor`."
 )]
 struct Cli {
     #[command(subcommand)]

@@ -5,7 +5,7 @@ use std::io::{self, BufRead};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use rustix::io::retry_on_intr;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Pid, WaitOptions, waitpid};
 use rustix::thread::disable_transparent_huge_pages;
 
@@ -57,11 +57,12 @@ impl Program {
     fn collapse(&mut self) -> anyhow::Result<()> {
         match self.memory.collapse() {
             Ok(_) => Ok(()),
-            Err(errno) => Err(Remedied {
-                message: format!("its memory cannot be collapsed: {errno}"),
+            Err(Errno::INVAL) => Err(Remedied {
+                message: "MADV_COLLAPSE is unknown to this kernel".to_owned(),
                 remedy: "run Linux 6.1 or newer, with transparent huge pages".to_owned(),
             }
             .into()),
+            Err(errno) => bail!("its memory cannot be put on huge pages: {errno}"),
         }
     }
 

@@ -13,12 +13,14 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 /// Words of a base page.
 pub(super) const PAGE: usize = 4096 / size_of::<u64>();
 
-/// Bytes that are mapped as words, from a multiple of 2 MiB on if they are anonymous.
+/// Bytes that are mapped as words, from a multiple of 2 MiB on.
 pub(super) struct Memory {
     mapping: NonNull<u64>,
+    /// Bytes of the mapping.
     mapped: usize,
-    /// Words before the first one that is used, and behind it.
+    /// Words of it before the first one that is used.
     offset: usize,
+    /// Words that are used.
     words: usize,
 }
 
@@ -29,11 +31,10 @@ impl Memory {
         let how = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         // SAFETY: a new mapping at an address of the kernel's choice aliases nothing.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), mapped, how.0, how.1) };
-        let mut memory = Self::of(start.context("no memory can be mapped")?, mapped)?;
-        memory.offset = memory.mapping.as_ptr().cast::<u8>().align_offset(HUGE_PAGE_BYTES);
-        memory.offset /= size_of::<u64>();
-        memory.words = bytes / size_of::<u64>();
-        Ok(memory)
+        let start = start.context("no memory can be mapped")?.cast::<u64>();
+        let mapping = NonNull::new(start).context("the kernel maps nothing at address 0")?;
+        let offset = start.cast::<u8>().align_offset(HUGE_PAGE_BYTES) / size_of::<u64>();
+        Ok(Self { mapping, mapped, offset, words: bytes / size_of::<u64>() })
     }
 
     /// Private zeroed memory, on huge pages if the kernel has them, as QEMU asks for.
@@ -44,20 +45,18 @@ impl Memory {
         Ok(memory)
     }
 
-    /// A file of this many bytes.
+    /// A file of this many bytes, where huge pages of the file can be mapped as such: QEMU's `align=2M`.
     pub(super) fn of_file(file: &File, bytes: usize, flags: MapFlags) -> anyhow::Result<Self> {
         let has = file.metadata()?.len();
         ensure!(has >= bytes as u64, "the file has {has} bytes, not {bytes}");
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice. Only the tour's own processes have the file, which
-        // none of them shortens, and none of them writes to it while another one has mapped it.
-        let start = unsafe { mmap(ptr::null_mut(), bytes, protection, flags, file, 0) };
-        Self::of(start.context("the file cannot be mapped")?, bytes)
-    }
-
-    fn of(start: *mut std::ffi::c_void, mapped: usize) -> anyhow::Result<Self> {
-        let mapping = NonNull::new(start.cast()).context("the kernel maps nothing at address 0")?;
-        Ok(Self { mapping, mapped, offset: 0, words: mapped / size_of::<u64>() })
+        let mut memory = Self::anonymous(bytes)?;
+        let (start, flags) = (memory.as_mut_ptr().cast(), flags | MapFlags::FIXED);
+        // SAFETY: what is replaced is memory of this mapping, which has not been touched. Only the tour's own processes
+        // have the file, which none of them shortens, and none of them writes to it while another one has mapped it.
+        let mapped =
+            unsafe { mmap(start, bytes, ProtFlags::READ | ProtFlags::WRITE, flags, file, 0) };
+        mapped.context("the file cannot be mapped")?;
+        Ok(memory)
     }
 
     /// The same words as bytes.

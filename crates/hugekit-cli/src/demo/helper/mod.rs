@@ -56,13 +56,13 @@ pub(super) enum Said {
     Wrong(String),
 }
 
-/// A byte is wrong: a mistake in hugekit, or in this machine's memory.
+/// A byte is wrong, or a process crashed: a mistake in hugekit, or in this machine's memory.
 #[derive(Debug)]
 pub(super) struct Wrong(pub(super) String);
 
 impl fmt::Display for Wrong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "WRONG BYTES: {}", self.0)
+        f.write_str(&self.0)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail};
+use hugekit::error_chain;
 use hugekit_record::size::Size;
 use hugekit_tend::{Extent, Hindrance, PassReport, TendError, Tender};
 
@@ -12,19 +13,21 @@ use super::redis::{self, Redis};
 use super::stop::{Interrupted, Stop};
 use super::{Tour, room};
 use crate::demo::helper::{Helper, Said, Wrong};
+use crate::usage::Remedied;
 
 pub(super) const TITLE: &str = "fork(2) of a program with much memory";
 
-const FORKS: usize = 5;
-
 /// Forks, the start, the pass and the comparison.
-pub(super) const STEPS: u64 = 2 * FORKS as u64 + 3;
+pub(super) const STEPS: u64 = 2 * StandIn::FORKS as u64 + 3;
 
 /// Its memory, and a server's overhead.
 const COPIES: usize = 2;
 
 /// A program that is measured.
 pub(super) trait Program {
+    /// Before, and after.
+    const FORKS: usize;
+
     fn pid(&self) -> i32;
     /// How long it stood still for a fork. It has written to all of its data since the last one.
     fn fork(&mut self, stop: &Stop) -> anyhow::Result<Duration>;
@@ -32,22 +35,15 @@ pub(super) trait Program {
     fn check(&mut self, stop: &Stop) -> anyhow::Result<()>;
 }
 
-/// A real server, if one is installed and may be tended; otherwise the stand-in.
+/// Of a real server, if one is installed and may be tended; otherwise of a program of the demo's own.
 pub(super) fn run(tour: &Tour) -> anyhow::Result<Found> {
     let bytes = room::bytes(tour.size, COPIES)?;
     let Some(name) = redis::installed() else {
-        return stand_in(
-            tour,
-            bytes,
-            "No redis-server or valkey-server is installed: a program of the demo's own",
-        );
+        return stand_in(tour, bytes, "redis-server and valkey-server are not installed");
     };
     match server(tour, bytes, name) {
         Err(error) if !error.is::<Interrupted>() && !error.is::<Wrong>() => {
-            let instead = format!(
-                "{name} is installed, but not used ({error:#}): a program of the demo's own"
-            );
-            stand_in(tour, bytes, &instead)
+            stand_in(tour, bytes, &format!("{name} is not used ({error:#})"))
         }
         found => found,
     }
@@ -55,70 +51,76 @@ pub(super) fn run(tour: &Tour) -> anyhow::Result<Found> {
 
 fn server(tour: &Tour, bytes: usize, name: &str) -> anyhow::Result<Found> {
     tour.does(&format!("{name} loads data"));
-    // Before it is filled, which takes seconds.
     let mut server = Redis::start(name, &tour.stop)?;
-    let tender = tender_of(server.pid())?;
+    // Before it is filled, which takes seconds.
+    let tender = tender_of(server.pid()).map_err(reason)?;
     server.fill(bytes, &tour.stop)?;
-    let (before, after, pass) = measured(tour, &mut server, |_, stop| pass(tender, stop))?;
+    let found = measured(tour, &mut server, |_, stop| pass(tender, stop))?;
     Ok(Found {
         title: format!("fork(2) of {name} with {} of data, as for a save", Size(bytes)),
-        before: vec![before],
-        after,
-        notes: format!("latest_fork_usec of {name}, medians of {FORKS}. {pass}"),
+        notes: format!("latest_fork_usec of {name}. {}", found.notes),
         commands: vec![
-            format!("sudo hugekit tend --once \"$(pgrep -o -x {name})\"   # one pass"),
-            format!("sudo hugekit tend --name {name}   # until Ctrl-C; see docs/redis.md"),
+            format!("sudo hugekit tend --once \"$(pgrep -o -x {name})\"  # one pass"),
+            format!("sudo hugekit tend --name {name}  # docs/redis.md"),
         ],
+        ..found
     })
 }
 
-fn stand_in(tour: &Tour, bytes: usize, instead: &str) -> anyhow::Result<Found> {
+fn stand_in(tour: &Tour, bytes: usize, why: &str) -> anyhow::Result<Found> {
     tour.does("a program fills its memory");
     let mut program = StandIn::start(bytes, &tour.stop)?;
-    let (before, after, pass) =
-        measured(tour, &mut program, |program, stop| match tender_of(program.pid()) {
-            Err(error) => program.collapse(&error, stop),
-            Ok(tender) => pass(tender, stop),
-        })?;
+    let tend = |program: &mut StandIn, stop: &Stop| match tender_of(program.pid()) {
+        Ok(tender) => pass(tender, stop),
+        Err(error @ (TendError::NotPermitted { .. } | TendError::Unreadable { .. })) => {
+            program.collapse(error, stop)
+        }
+        Err(error) => Err(reason(error)),
+    };
+    let found = measured(tour, &mut program, tend)?;
     Ok(Found {
         title: format!("fork(2) of a program with {}, as for a save", Size(bytes)),
-        before: vec![before],
-        after,
-        notes: format!("{instead} stands in for them. Medians of {FORKS} forks. {pass}"),
+        notes: format!("The program stands in for Redis: {why}. {}", found.notes),
         commands: vec![
             "sudo hugekit tend --once PID   # one pass".to_owned(),
-            "sudo hugekit tend --name NAME  # until Ctrl-C; see docs/redis.md".to_owned(),
+            "sudo hugekit tend --name NAME  # docs/redis.md".to_owned(),
         ],
+        ..found
     })
 }
 
-/// The ways before and after, and what lies between.
+/// Why it cannot be tended, with the remedy apart.
+fn reason(error: TendError) -> anyhow::Error {
+    let remedy = error.remedy().map(str::to_owned);
+    Remedied::error(error, remedy)
+}
+
+/// Forks before and after it is tended.
 fn measured<P: Program>(
     tour: &Tour,
     program: &mut P,
     tend: impl FnOnce(&mut P, &Stop) -> anyhow::Result<String>,
-) -> anyhow::Result<(Way, Way, String)> {
+) -> anyhow::Result<Found> {
     tour.step();
     tour.does("forks before the program is tended");
-    let mut before = Way::new("not tended");
-    let mut after = Way::new("tended");
-    forks(tour, program, &mut before)?;
+    let before = Way { name: "not tended".to_owned(), times: forks(tour, program)? };
     tour.does("the program is tended");
     let pass = tend(program, &tour.stop)?;
     tour.step();
     tour.does("forks after that");
-    forks(tour, program, &mut after)?;
+    let after = Way { name: "tended".to_owned(), times: forks(tour, program)? };
     program.check(&tour.stop)?;
     tour.step();
-    Ok((before, after, pass))
+    let notes = format!("Medians of {} forks. {pass}", P::FORKS);
+    Ok(Found { title: String::new(), before: vec![before], after, notes, commands: Vec::new() })
 }
 
-fn forks(tour: &Tour, program: &mut impl Program, way: &mut Way) -> anyhow::Result<()> {
-    for _ in 0..FORKS {
-        way.times.push(program.fork(&tour.stop)?);
+fn forks<P: Program>(tour: &Tour, program: &mut P) -> anyhow::Result<Vec<Duration>> {
+    let fork = |_| {
         tour.step();
-    }
-    Ok(())
+        program.fork(&tour.stop)
+    };
+    (0..P::FORKS).map(fork).collect()
 }
 
 fn tender_of(pid: i32) -> Result<Tender, TendError> {
@@ -167,21 +169,26 @@ impl StandIn {
     }
 
     /// Has it do what a tender would do from outside, which this process may not.
-    fn collapse(&mut self, refused: &TendError, stop: &Stop) -> anyhow::Result<String> {
+    fn collapse(&mut self, refused: TendError, stop: &Stop) -> anyhow::Result<String> {
         let began = Instant::now();
         self.0.order("collapse");
         self.0.ready(stop)?;
         let took = began.elapsed();
-        let extent = Extent::of(self.pid()).map_or(String::new(), |extent| {
-            format!(": {} of {}", mib(extent.huge), mib(extent.all))
-        });
+        let extent = Extent::of(self.pid()).map_or_else(
+            |_| "its memory".to_owned(),
+            |extent| format!("{} of its {}", mib(extent.huge), mib(extent.all)),
+        );
         Ok(format!(
-            "It put its memory on huge pages itself, in {took:.1?}{extent}. From outside {refused}."
+            "It put {extent} on huge pages itself, in {took:.1?}, because this user may not tend \
+             another process ({}); root may.",
+            error_chain(&refused)
         ))
     }
 }
 
 impl Program for StandIn {
+    const FORKS: usize = 5;
+
     fn pid(&self) -> i32 {
         self.0.pid()
     }

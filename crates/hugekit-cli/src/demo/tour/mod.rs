@@ -60,8 +60,9 @@ pub(super) fn run(size: Option<Size>) -> anyhow::Result<ExitCode> {
     let told = tour.tell();
     tour.bar.finish_and_clear();
     match told {
+        // The processes and files of the part are gone: it ended by an error.
         Err(error) if error.is::<Interrupted>() => {
-            say("interrupted: all processes are ended, and all files are removed");
+            say("interrupted; nothing is left behind");
             Ok(ExitCode::from(INTERRUPTED))
         }
         told => told,
@@ -108,7 +109,8 @@ impl Tour {
 
 fn not_here(title: &'static str, error: &anyhow::Error) -> String {
     let remedy = error.downcast_ref().map(|Remedied { remedy, .. }| plain(remedy));
-    NotHere { title, reason: plain(&format!("{error:#}")), remedy }.to_string()
+    let is_wrong = error.is::<Wrong>();
+    NotHere { title, is_wrong, reason: plain(&format!("{error:#}")), remedy }.to_string()
 }
 
 fn beginning(size: usize) -> String {

@@ -27,6 +27,8 @@ pub(super) struct Found {
 /// Why a part was not done here.
 pub(super) struct NotHere {
     pub(super) title: &'static str,
+    /// Whether this machine can do it, and the result was wrong.
+    pub(super) is_wrong: bool,
     pub(super) reason: String,
     pub(super) remedy: Option<String>,
 }
@@ -82,7 +84,8 @@ impl fmt::Display for NotHere {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.title)?;
         let remedy = self.remedy.as_ref().map(|remedy| ("remedy", remedy));
-        for (label, text) in [("not here", &self.reason)].into_iter().chain(remedy) {
+        let label = if self.is_wrong { "WRONG" } else { "not here" };
+        for (label, text) in [(label, &self.reason)].into_iter().chain(remedy) {
             for (nth, line) in wrap(text, COLUMNS - 2 - LABEL).iter().enumerate() {
                 writeln!(f, "  {:LABEL$}{line}", if nth == 0 { label } else { "" })?;
             }
@@ -122,7 +125,8 @@ mod tests {
     #[test]
     fn part_that_cannot_be_done_has_the_reason_and_the_remedy() {
         let remedy = Some("set the setting".to_owned());
-        let not = NotHere { title: "A thing", reason: "a setting forbids it".to_owned(), remedy };
+        let reason = "a setting forbids it".to_owned();
+        let not = NotHere { title: "A thing", is_wrong: false, reason, remedy };
         assert_eq!(
             not.to_string(),
             "A thing\n  not here a setting forbids it\n  remedy   set the setting\n"

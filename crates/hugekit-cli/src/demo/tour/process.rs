@@ -13,6 +13,9 @@ use super::stop::Stop;
 use crate::demo::helper::{Helper, Said, Wrong};
 use crate::usage::Remedied;
 
+/// Exit code of a process that panics.
+const PANICKED: i32 = 101;
+
 /// Killed when dropped.
 pub(super) struct Process {
     child: Child,
@@ -129,6 +132,9 @@ impl Process {
         };
         if status.signal() == Some(rustix::process::Signal::KILL.as_raw()) {
             return anyhow!("its process was killed; perhaps memory is short");
+        }
+        if status.signal().is_some() || status.code() == Some(PANICKED) {
+            return Wrong(format!("its process has crashed: {status}")).into();
         }
         let mut printed = String::new();
         if let Some(mut errors) = self.child.stderr.take() {

@@ -85,19 +85,23 @@ impl Redis {
             let requests: Vec<u8> = some.clone().flat_map(&request).collect();
             self.answers.get_mut().write_all(&requests)?;
             for key in some {
-                check(key, &self.answer()?)?;
+                check(key, &self.answer(stop)?)?;
             }
         }
         Ok(())
     }
 
-    fn ask(&mut self, words: &[&[u8]]) -> anyhow::Result<Vec<u8>> {
+    fn ask(&mut self, words: &[&[u8]], stop: &Stop) -> anyhow::Result<Vec<u8>> {
         self.answers.get_mut().write_all(&request(words))?;
-        self.answer()
+        self.answer(stop)
     }
 
     /// The bytes of a string, a status or a number.
-    fn answer(&mut self) -> anyhow::Result<Vec<u8>> {
+    fn answer(&mut self, stop: &Stop) -> anyhow::Result<Vec<u8>> {
+        if self.answers.buffer().is_empty() {
+            let answers = stop.wait_for(self.answers.get_ref(), Some(PATIENCE))?;
+            ensure!(answers, "it does not answer");
+        }
         let mut line = Vec::new();
         self.answers.read_until(b'\n', &mut line).context("it does not answer")?;
         let line = line.strip_suffix(b"\r\n").context("it has closed the connection")?;
@@ -117,8 +121,8 @@ impl Redis {
         }
     }
 
-    fn figure(&mut self, name: &str) -> anyhow::Result<u64> {
-        let info = self.ask(&[b"INFO"])?;
+    fn figure(&mut self, name: &str, stop: &Stop) -> anyhow::Result<u64> {
+        let info = self.ask(&[b"INFO"], stop)?;
         let info = String::from_utf8_lossy(&info);
         let value = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         value
@@ -128,6 +132,9 @@ impl Redis {
 }
 
 impl Program for Redis {
+    /// It writes to all of its data before each fork, which takes a second.
+    const FORKS: usize = 3;
+
     fn pid(&self) -> i32 {
         self.process.pid()
     }
@@ -137,13 +144,13 @@ impl Program for Redis {
         let byte = [self.written];
         let set = |key| request(&[b"SETRANGE", &name(key), b"0", &byte]);
         self.for_all(stop, set, |_, _| Ok(()))?;
-        self.ask(&[b"BGSAVE"])?;
+        self.ask(&[b"BGSAVE"], stop)?;
         let since = Instant::now();
-        while self.figure("rdb_bgsave_in_progress")? > 0 {
+        while self.figure("rdb_bgsave_in_progress", stop)? > 0 {
             ensure!(since.elapsed() < PATIENCE, "its save does not end");
             stop.rest(PAUSE)?;
         }
-        Ok(Duration::from_micros(self.figure("latest_fork_usec")?))
+        Ok(Duration::from_micros(self.figure("latest_fork_usec", stop)?))
     }
 
     fn check(&mut self, stop: &Stop) -> anyhow::Result<()> {

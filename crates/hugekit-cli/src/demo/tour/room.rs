@@ -25,10 +25,10 @@ fn available() -> anyhow::Result<u64> {
 /// Bytes for a part that has them this many times at once: what is wanted, if that is half of what is available.
 pub(super) fn bytes(wanted: usize, copies: usize) -> anyhow::Result<usize> {
     let available = usize::try_from(available()?).unwrap_or(usize::MAX);
-    let bytes = wanted.next_multiple_of(HUGE_PAGE_BYTES).min(available / 2 / copies);
-    let bytes = bytes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    let most = available / 2 / copies / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    let bytes = wanted.clamp(1, most.max(1)).next_multiple_of(HUGE_PAGE_BYTES).min(most);
     ensure!(
-        bytes >= LEAST.min(wanted),
+        bytes > 0 && bytes >= LEAST.min(wanted),
         "it needs {}, and {} of memory are available",
         Size(2 * copies * LEAST),
         Size(available / MIB * MIB)
@@ -43,7 +43,7 @@ pub(super) fn in_a_file(bytes: usize) -> anyhow::Result<usize> {
     let free = usize::try_from(free?).unwrap_or(usize::MAX);
     let fits = bytes.min(free / 2) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
     ensure!(
-        fits >= LEAST.min(bytes),
+        fits > 0 && fits >= LEAST.min(bytes),
         "{} has only {} free for a file",
         folder.display(),
         Size(free / MIB * MIB)
@@ -58,7 +58,7 @@ pub(super) fn facts() -> String {
         |error| format!("memory unknown ({error})"),
         |bytes| format!("{:.1} GiB of memory available", bytes as f64 / (1 << 30) as f64),
     );
-    format!("Linux {kernel}, {available}, transparent huge pages: {}", huge_pages())
+    format!("Linux {kernel}, {available}, THP {}", huge_pages())
 }
 
 /// The setting, which is the word in brackets.
