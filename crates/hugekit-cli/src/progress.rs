@@ -32,7 +32,10 @@ pub(crate) fn of_bytes(name: &str, total: u64) -> ProgressBar {
 pub(crate) fn of_steps(steps: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{spinner} {msg:40} {wide_bar} {elapsed}");
     let bar = ProgressBar::new(steps).with_style(style.expect("the template is constant"));
-    bar.enable_steady_tick(TICK);
+    // It takes a thread.
+    if !bar.is_hidden() {
+        bar.enable_steady_tick(TICK);
+    }
     bar
 }
 

@@ -25,7 +25,7 @@ const USUAL: usize = 512 * MIB;
 /// Bytes of a VM, whose page faults take long if each one brings in 4 KiB.
 const USUAL_OF_VM: usize = 64 * MIB;
 
-/// Measure on this machine, in half a minute, tasks with and without hugekit.
+/// Measure what programs gain on this machine, in half a minute.
 ///
 /// Without a TASK it is a tour, with real memory and processes: the fork of a program that is tended, a snapshot, a start
 /// with memory that is ready, and a restore from a file. With a TASK, ways to do it are compared in ten seconds. The ways

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Pid, WaitOptions, waitpid};
-use rustix::thread::disable_transparent_huge_pages;
+use rustix::thread::{disable_transparent_huge_pages, transparent_huge_pages_are_disabled};
 
 use super::memory::{Memory, PAGE};
 use super::{Said, Wrong, say};
@@ -39,10 +39,11 @@ impl Program {
     /// On base pages, as a server that loaded its data while there were no huge pages for it.
     fn new(bytes: usize) -> anyhow::Result<Self> {
         let mut memory = Memory::anonymous(bytes)?;
-        // Only of this process, and of the faults until it is permitted again.
+        // Only of this process. If it is so for all that its user starts, it stays so.
+        let is_disabled = transparent_huge_pages_are_disabled().unwrap_or(true);
         let _ = disable_transparent_huge_pages(true);
         memory.iter_mut().zip(0..).for_each(|(word, at)| *word = pattern_at(at));
-        let _ = disable_transparent_huge_pages(false);
+        let _ = disable_transparent_huge_pages(is_disabled);
         Ok(Self { memory, written: 0 })
     }
 

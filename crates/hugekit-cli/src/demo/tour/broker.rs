@@ -52,7 +52,8 @@ impl Broker {
                 return Err(error.context("the broker has ended"));
             }
             if since.elapsed() > PATIENCE {
-                bail!("the broker has no memory ready after {} s", PATIENCE.as_secs());
+                let said = self.process.last_line();
+                bail!("the broker has no memory ready after {} s: {said}", PATIENCE.as_secs());
             }
             stop.rest(PAUSE)?;
         }

@@ -124,6 +124,21 @@ impl Process {
         matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)).then(|| self.ended())
     }
 
+    /// Ends it. Returns the last line that it printed for people.
+    pub(super) fn last_line(&mut self) -> String {
+        let _ = self.child.kill();
+        plain(self.printed().lines().last().unwrap_or("it printed nothing"))
+    }
+
+    /// Its standard error, to the end.
+    fn printed(&mut self) -> String {
+        let mut printed = Vec::new();
+        if let Some(mut errors) = self.child.stderr.take() {
+            let _ = errors.read_to_end(&mut printed);
+        }
+        String::from_utf8_lossy(&printed).into_owned()
+    }
+
     /// Why it has ended: by what it printed, or by the signal.
     fn ended(&mut self) -> anyhow::Error {
         let status = match self.child.wait() {
@@ -136,10 +151,7 @@ impl Process {
         if status.signal().is_some() || status.code() == Some(PANICKED) {
             return Wrong(format!("its process has crashed: {status}")).into();
         }
-        let mut printed = String::new();
-        if let Some(mut errors) = self.child.stderr.take() {
-            let _ = errors.read_to_string(&mut printed);
-        }
+        let printed = self.printed();
         let line = |start: &str| {
             printed.lines().find_map(|line| Some(plain(line.split_once(start)?.1.trim())))
         };

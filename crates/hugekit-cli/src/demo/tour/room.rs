@@ -56,7 +56,7 @@ pub(super) fn facts() -> String {
     let kernel = plain(&rustix::system::uname().release().to_string_lossy());
     let available = available().map_or_else(
         |error| format!("memory unknown ({error})"),
-        |bytes| format!("{:.1} GiB of memory available", bytes as f64 / (1 << 30) as f64),
+        |bytes| format!("{:.1} GiB of memory available", bytes as f64 / f64::from(1 << 30)),
     );
     format!("Linux {kernel}, {available}, THP {}", huge_pages())
 }

@@ -23,7 +23,7 @@ pub(super) const STEPS: u64 = 2 * ROUNDS as u64 + 1;
 const COPIES: usize = 2;
 
 pub(super) fn run(tour: &Tour) -> anyhow::Result<Found> {
-    let bytes = room::bytes(tour.size, COPIES)?;
+    let bytes = room::bytes(tour.size / 2, COPIES)?;
     tour.does("a broker populates memory");
     let began = Instant::now();
     let mut broker = Broker::start(Some(bytes), &tour.stop)?;
