@@ -28,6 +28,17 @@ pub(crate) fn of_bytes(name: &str, total: u64) -> ProgressBar {
     bar
 }
 
+/// Steps of a command that prints results as they come: on standard error if that is a terminal, and else hidden.
+pub(crate) fn of_steps(steps: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{spinner} {msg:40} {wide_bar} {elapsed}");
+    let bar = ProgressBar::new(steps).with_style(style.expect("the template is constant"));
+    // It takes a thread.
+    if !bar.is_hidden() {
+        bar.enable_steady_tick(TICK);
+    }
+    bar
+}
+
 /// Between two pictures of a spinner.
 const TICK: Duration = Duration::from_millis(100);
 

@@ -9,7 +9,10 @@ use std::process::{Command, Output, Stdio};
 
 use hugekit_testing::trials::{Checks, skip, trials};
 use libtest_mimic::Arguments;
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule,
+};
 use serde_json::Value;
 
 const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hugekit-record/tests/data/record.json");
@@ -212,9 +215,24 @@ fn without_a_home_a_run_is_printed() {
 }
 
 /// The command behind a filter of system calls, which refuses one of them with an error.
-#[allow(unsafe_code)]
 fn filtered(call: i64, errno: i32, arguments: &str) -> Output {
-    let refused = BTreeMap::from([(call, Vec::new())]);
+    behind(BTreeMap::from([(call, Vec::new())]), errno, arguments)
+}
+
+/// `USERFAULTFD_IOC_NEW` of `/dev/userfaultfd`.
+const NEW_USERFAULTFD: u64 = 0xaa00;
+
+/// The command without userfaultfd: neither by the system call nor by the device.
+fn without_userfaultfd(arguments: &str) -> Output {
+    let is_new =
+        SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, NEW_USERFAULTFD);
+    let of_device = SeccompRule::new(vec![is_new.unwrap()]).unwrap();
+    let refused = [(libc::SYS_userfaultfd, Vec::new()), (libc::SYS_ioctl, vec![of_device])];
+    behind(BTreeMap::from(refused), libc::EPERM, arguments)
+}
+
+#[allow(unsafe_code)]
+fn behind(refused: BTreeMap<i64, Vec<SeccompRule>>, errno: i32, arguments: &str) -> Output {
     let refusal = SeccompAction::Errno(errno as u32);
     let arch = std::env::consts::ARCH.try_into().expect("an architecture of seccomp's");
     let filter = SeccompFilter::new(refused, SeccompAction::Allow, refusal, arch).unwrap();
@@ -263,6 +281,31 @@ fn behind_a_filter_of_system_calls_the_doctor_reports_and_a_demo_ends_with_an_er
     }
 }
 
+/// Only the snapshot needs it.
+fn behind_a_filter_of_system_calls_the_tour_says_why_it_takes_no_snapshot_and_does_the_rest() {
+    let output = without_userfaultfd("demo --size 8MiB");
+    assert_eq!((output.status.code(), said(&output).as_str()), (Some(0), ""));
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let snapshot = "Saving memory while its program writes\n  not here ";
+    let (fork, rest) = printed.split_once(snapshot).expect(&printed);
+    assert!(rest.contains("userfaultfd"), "{printed}");
+    let done = |parts: &str| parts.matches("\n  after    ").count();
+    assert_eq!((done(fork), done(rest)), (1, 2), "{printed}");
+}
+
+/// Each system call is needed by some parts, if by any.
+fn behind_any_filter_of_system_calls_the_tour_goes_to_its_end() {
+    for (call, errno) in
+        REFUSED.iter().flat_map(|&call| [(call, libc::EPERM), (call, libc::ENOSYS)])
+    {
+        let output = filtered(call, errno, "demo --size 4MiB");
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(0), "{call} {errno} {printed} {}", said(&output));
+        assert!(printed.contains("\nRead on: "), "{call} {errno} {printed}");
+        said(&output);
+    }
+}
+
 fn behind_a_filter_of_system_calls_a_process_is_not_said_to_be_gone() {
     let run = format!("tend --once {}", std::process::id());
     let output = filtered(libc::SYS_pidfd_open, libc::EPERM, &run);
@@ -306,6 +349,8 @@ const CHECKS: Checks = hugekit_testing::checks![
     on_a_full_disk_the_tables_are_printed_all_the_same,
     without_a_home_a_run_is_printed,
     behind_a_filter_of_system_calls_the_doctor_reports_and_a_demo_ends_with_an_error_in_words,
+    behind_a_filter_of_system_calls_the_tour_says_why_it_takes_no_snapshot_and_does_the_rest,
+    "[nightly: it runs the tour for each system call] " behind_any_filter_of_system_calls_the_tour_goes_to_its_end,
     behind_a_filter_of_system_calls_a_process_is_not_said_to_be_gone,
     "[nightly: it runs many experiments] " behind_a_filter_of_system_calls_what_needs_the_call_fails_alone,
 ];

@@ -1,15 +1,22 @@
-//! `hugekit demo`: demonstrations of ten seconds each, compared with a program without hugekit.
+//! `hugekit demo`: a tour of the gains on this machine, and demonstrations of ten seconds each, all compared with a
+//! program without hugekit.
 
 mod fork;
+mod helper;
 mod memory;
 mod restore;
 mod snapshot;
+mod tour;
 mod ways;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use hugekit_machine::{Memory, Root};
 use hugekit_record::size::{MIB, Size};
 
+use self::helper::Helper;
 use crate::text::write_out;
 
 /// Bytes of a demonstration, if eight times as many are available.
@@ -18,18 +25,27 @@ const USUAL: usize = 512 * MIB;
 /// Bytes of a VM, whose page faults take long if each one brings in 4 KiB.
 const USUAL_OF_VM: usize = 64 * MIB;
 
-/// Compare, in ten seconds, a task with and without hugekit.
+/// Measure what programs gain on this machine, in half a minute.
 ///
-/// The ways take turns, and every result is checked. Needs neither root nor reserved huge pages.
-/// `hugekit lab` measures the same more carefully.
+/// Without a TASK it is a tour, with real memory and processes: the fork of a program that is tended, a snapshot, a start
+/// with memory that is ready, and a restore from a file. With a TASK, ways to do it are compared in ten seconds. The ways
+/// take turns, and every result is checked. Needs neither root nor reserved huge pages, changes no setting, and leaves
+/// nothing behind. `hugekit lab` measures the same more carefully.
 #[derive(Debug, Args)]
-#[command(arg_required_else_help = true, after_help = "Example: hugekit demo snapshot")]
+#[command(after_help = "Example: hugekit demo")]
 pub(crate) struct Demo {
     /// The task
-    which: Which,
-    /// Bytes to work on, such as 1GiB [default: 512MiB, 64MiB of a VM, or an eighth of the available memory]
+    #[arg(value_name = "TASK")]
+    which: Option<Which>,
+    /// Bytes to work on, such as 256MiB [default: of the tour 1GiB, of a task 512MiB, of a VM 64MiB; less if little
+    /// memory is available]
     #[arg(long)]
     size: Option<Size>,
+    /// A process that the tour starts, and its arguments.
+    #[arg(long, hide = true, conflicts_with = "which")]
+    helper: Option<Helper>,
+    #[arg(last = true, hide = true)]
+    of_helper: Vec<OsString>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -45,21 +61,31 @@ enum Which {
 }
 
 impl Demo {
-    pub(crate) fn run(&self) -> anyhow::Result<()> {
-        let bytes = self.size.map_or_else(|| self.which.usual(), |size| Ok(size.0))?;
-        // Whole huge pages, so that none of the ways has a remainder of its own.
-        let bytes = bytes.next_multiple_of(hugekit::HUGE_PAGE_BYTES);
-        let ways = match self.which {
-            Which::Memory => memory::run(bytes),
-            Which::Fork => fork::run(bytes),
-            Which::Snapshot => snapshot::run(bytes),
-            Which::Restore => restore::run(bytes),
-        }?;
-        Ok(write_out(&ways.to_string())?)
+    pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
+        match (self.helper, self.which) {
+            (Some(helper), _) => {
+                Ok(helper.run(self.size.map_or(0, |size| size.0), &self.of_helper))
+            }
+            (None, Some(which)) => which.run(self.size).map(|()| ExitCode::SUCCESS),
+            (None, None) => tour::run(self.size),
+        }
     }
 }
 
 impl Which {
+    fn run(self, size: Option<Size>) -> anyhow::Result<()> {
+        let bytes = size.map_or_else(|| self.usual(), |size| Ok(size.0))?;
+        // Whole huge pages, so that none of the ways has a remainder of its own.
+        let bytes = bytes.next_multiple_of(hugekit::HUGE_PAGE_BYTES);
+        let ways = match self {
+            Self::Memory => memory::run(bytes),
+            Self::Fork => fork::run(bytes),
+            Self::Snapshot => snapshot::run(bytes),
+            Self::Restore => restore::run(bytes),
+        }?;
+        Ok(write_out(&ways.to_string())?)
+    }
+
     fn usual(self) -> anyhow::Result<usize> {
         let available = Memory::read(&Root::default())?.available;
         let most = if matches!(self, Self::Restore) { USUAL_OF_VM } else { USUAL };

@@ -5,23 +5,24 @@ use std::io::{Read, Seek, Write};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use hugekit::{Pool, SharedRegion, Snapshot};
 use hugekit_record::size::Size;
 
+use super::helper::Wrong;
 use super::ways::Ways;
 use crate::usage::Remedied;
 
 /// Each step of the owner's writes the number of the step into one block of this size.
-const BLOCK: usize = 4096;
+pub(super) const BLOCK: usize = 4096;
 
 /// Steps before a save, and how far apart their blocks are: a prime, so that all blocks come to be written.
-const BEFORE: u64 = 10_000;
+pub(super) const BEFORE: u64 = 10_000;
 const APART: u64 = 7919;
 
 pub(super) fn run(bytes: usize) -> anyhow::Result<Ways> {
     let pool = Pool::builder(2 * bytes).build()?;
-    let mut owner = Owner { state: pool.region(bytes)?.share(), steps: 0 };
+    let mut owner = Owner::new(&pool, bytes)?;
     let mut copy = vec![1_u8; bytes];
     let mut file = tempfile::tempfile().context("no file to save to")?;
     let about = format!(
@@ -51,19 +52,23 @@ pub(super) fn run(bytes: usize) -> anyhow::Result<Ways> {
 }
 
 /// A program that writes its state, step by step.
-struct Owner {
+pub(super) struct Owner {
     state: SharedRegion,
-    steps: u64,
+    pub(super) steps: u64,
 }
 
 impl Owner {
-    fn blocks(&self) -> u64 {
+    pub(super) fn new(pool: &Pool, bytes: usize) -> anyhow::Result<Self> {
+        Ok(Self { state: pool.region(bytes)?.share(), steps: 0 })
+    }
+
+    pub(super) fn blocks(&self) -> u64 {
         (self.state.len() / BLOCK) as u64
     }
 
-    fn step(&mut self) {
+    pub(super) fn step(&mut self) {
         self.steps += 1;
-        let block = self.steps * APART % self.blocks();
+        let block = block_of(self.steps, self.blocks());
         let at = block as usize * BLOCK;
         self.state.write_at(at, &self.steps.to_ne_bytes()).expect("within the state");
     }
@@ -89,7 +94,7 @@ impl Owner {
         Ok(stopped.max(longest))
     }
 
-    fn snapshot_and_write(&mut self, file: &mut File) -> anyhow::Result<Duration> {
+    pub(super) fn snapshot_and_write(&mut self, file: &mut File) -> anyhow::Result<Duration> {
         let start = Instant::now();
         let snapshot = Snapshot::of_region(&self.state).map_err(|error| {
             let remedy = error.remedy();
@@ -120,27 +125,33 @@ impl Owner {
     }
 }
 
+/// The block that a step writes to.
+pub(super) fn block_of(step: u64, blocks: u64) -> u64 {
+    step * APART % blocks
+}
+
 fn save(snapshot: Snapshot, file: &mut File) -> anyhow::Result<()> {
     snapshot.write_to(file)?;
     Ok(())
 }
 
 /// The file has each block as the last of so many steps left it.
-fn compare(file: &mut File, steps: u64, blocks: u64) -> anyhow::Result<()> {
+pub(super) fn compare(file: &mut File, steps: u64, blocks: u64) -> anyhow::Result<()> {
     let mut expected = vec![0_u64; usize::try_from(blocks)?];
     for step in 1..=steps {
-        expected[(step * APART % blocks) as usize] = step;
+        expected[block_of(step, blocks) as usize] = step;
     }
     file.rewind()?;
     let mut block = [0_u8; BLOCK];
     for (number, expected) in expected.into_iter().enumerate() {
         file.read_exact(&mut block)?;
         let (step, rest) = block.split_at(size_of::<u64>());
-        ensure!(step == expected.to_ne_bytes(), "block {number} was saved of another moment");
-        ensure!(
-            rest.iter().all(|&byte| byte == 0),
-            "block {number} has bytes that were not written"
-        );
+        if step != expected.to_ne_bytes() {
+            return Err(Wrong(format!("block {number} was saved of another moment")).into());
+        }
+        if rest.iter().any(|&byte| byte != 0) {
+            return Err(Wrong(format!("block {number} has bytes that were not written")).into());
+        }
     }
     Ok(())
 }

@@ -1,0 +1,75 @@
+//! The signals that end the tour.
+
+use std::fmt;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use crate::progress::INTERRUPTED;
+use crate::signals;
+
+/// A signal came: what was started is ended, and what was made is removed.
+#[derive(Debug)]
+pub(super) struct Interrupted;
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("interrupted")
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+/// Whether a signal came. Each wait of the tour ends when one comes.
+pub(super) struct Stop {
+    flag: Arc<AtomicBool>,
+    came: UnixStream,
+}
+
+impl Stop {
+    /// The first signal ends the tour in an orderly way, a second one at once.
+    pub(super) fn new() -> std::io::Result<Self> {
+        let flag = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            flag::register_conditional_shutdown(signal, INTERRUPTED.into(), Arc::clone(&flag))?;
+            flag::register(signal, Arc::clone(&flag))?;
+        }
+        Ok(Self { flag, came: signals::ending()? })
+    }
+
+    pub(super) fn flag(&self) -> &AtomicBool {
+        &self.flag
+    }
+
+    pub(super) fn check(&self) -> Result<(), Interrupted> {
+        if self.flag.load(Ordering::Relaxed) { Err(Interrupted) } else { Ok(()) }
+    }
+
+    /// Waits until the descriptor can be read or has ended, or this long: whether it can be.
+    pub(super) fn wait_for(
+        &self,
+        readable: impl AsFd,
+        at_most: Option<Duration>,
+    ) -> anyhow::Result<bool> {
+        let at_most = at_most.map(Timespec::try_from).transpose()?;
+        let mut polled = [readable.as_fd(), self.came.as_fd()]
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        match poll(&mut polled, at_most.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => self.check()?,
+            Err(errno) => return Err(errno.into()),
+        }
+        Ok(!polled[0].revents().is_empty())
+    }
+
+    /// Rests this long.
+    pub(super) fn rest(&self, duration: Duration) -> anyhow::Result<()> {
+        self.wait_for(&self.came, Some(duration)).map(drop)
+    }
+}
