@@ -16,13 +16,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::Instant;
 
-use anyhow::{Error, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::Args;
 
 use crate::count::Count;
-use crate::run::may_install;
 pub(crate) use become_command::Become;
-use boot::{Files, Programs, lacking};
+use boot::{Files, Programs};
 use guest::{Guest, Run, Table};
 use qemu::Accelerator;
 use report::Report;
@@ -32,6 +31,9 @@ const SECONDS: u64 = 1200;
 
 /// An emulated guest is booted at most this often.
 const BOOTS: usize = 3;
+
+/// Guests that run side by side.
+const AT_ONCE: usize = 2;
 
 /// Boots small guests and runs the library's tests in them. What is missing for
 /// that is fetched into `target/fleet`, where each guest's logs are, too
@@ -49,9 +51,6 @@ pub(crate) struct Fleet {
     /// Write docs/fleet.md's table from the last run of each guest; boot none
     #[arg(long)]
     record: bool,
-    /// Only three guests that together differ in most; skipped if something is missing and may not be fetched
-    #[arg(long)]
-    ci: bool,
     /// Compare kernels by `hugekit lab`, in guests on KVM
     #[arg(long)]
     compare_kernels: bool,
@@ -76,9 +75,8 @@ impl Fleet {
         if self.record {
             return record::write(&table).map(|()| true);
         }
-        let names = if self.ci { &table.ci } else { &self.only };
-        table.guest.retain(|guest| names.is_empty() || names.contains(&guest.name));
-        ensure!(table.guest.len() >= names.len(), "no such guest: see --list");
+        table.guest.retain(|guest| self.only.is_empty() || self.only.contains(&guest.name));
+        ensure!(table.guest.len() >= self.only.len(), "no such guest: see --list");
         let (mut programs, mut ready) = (Programs::default(), Vec::new());
         let mut count = Count::default();
         for mut guest in table.guest {
@@ -86,8 +84,7 @@ impl Fleet {
                 guest.runs = self.run.iter().cloned().map(Run::from).collect();
                 (guest.left_out, guest.counters) = (Vec::new(), Vec::new());
             }
-            let lack = lacking(&guest)?.filter(|_| self.ci && !may_install());
-            match lack.map_or_else(|| programs.prepare(&guest), |lack| Err(Error::msg(lack))) {
+            match programs.prepare(&guest) {
                 Ok(files) => ready.push((guest, files)),
                 Err(error) => count.skip(format!("guest {}: {error:#}", guest.name)),
             }
@@ -99,13 +96,12 @@ impl Fleet {
         Ok(count.failed == 0)
     }
 
-    /// CI boots two at a time: one leaves a third of two CPUs idle.
+    /// Two at a time: one leaves a third of two CPUs idle.
     fn boot_all(&self, guests: &[(Guest, Files)], count: &mut Count) -> Result<()> {
-        let at_once = 1 + usize::from(self.ci);
         let boot = |(guest, files): &(Guest, Files)| self.boot_one(guest, files);
-        let boot_from = |first| guests.iter().skip(first).step_by(at_once).map(boot).collect();
+        let boot_from = |first| guests.iter().skip(first).step_by(AT_ONCE).map(boot).collect();
         let counts: Vec<Result<Vec<Count>>> = thread::scope(|scope| {
-            let threads: Vec<_> = (0..at_once).map(|n| scope.spawn(move || boot_from(n))).collect();
+            let threads: Vec<_> = (0..AT_ONCE).map(|n| scope.spawn(move || boot_from(n))).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         for some in counts {

@@ -160,7 +160,7 @@ fn parts() -> Result<Vec<Part>> {
     Ok(table.part)
 }
 
-/// Runs parts, and prints at the end what is kept of a long output. Returns whether all passed.
+/// Runs parts, and prints a summary at the end. Returns whether all passed.
 fn run_and_report(parts: &[Part], install: &Install) -> Result<bool> {
     let ran = run(parts, install)?;
     let (mut all, mut time) = (Count::default(), Duration::ZERO);

@@ -438,7 +438,7 @@ impl Broker {
         self.start_unit(Some((id, account)), charged, true);
     }
 
-    /// Who pays for what is no single client's.
+    /// The payer of memory that belongs to no single client.
     fn charged(&self) -> Charged {
         match &self.config.charge {
             Charge::Group(group) => Charged::to_group(group.clone()),

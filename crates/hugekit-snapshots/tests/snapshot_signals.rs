@@ -121,7 +121,7 @@ const LONG: Duration = Duration::from_secs(4);
 /// Each maker makes a few snapshots, in any case, and goes on until a signal has come.
 const LEAST: usize = 4;
 
-/// Whether a thread that has done this in so many rounds has to go on.
+/// Whether a thread that has done this in `rounds` rounds has to go on.
 fn goes_on(rounds: usize, until: Instant) -> bool {
     let has_signals = SIGNALS.load(Ordering::Relaxed) > 0;
     rounds < LEAST || !has_signals || Instant::now() < until

@@ -16,7 +16,7 @@ pub type Checks = &'static [(&'static str, fn())];
 /// What [`skip`] throws.
 struct Skipped(String);
 
-/// Ends a test that finds out that the machine lacks what it needs: the test counts as skipped, for this reason. Only
+/// Ends a test on a machine that cannot run it: the test counts as skipped, for this reason. Only
 /// in the thread that [`completion`] runs the test in.
 pub fn skip(reason: impl Into<String>) -> ! {
     // Not a panic: nothing is printed.

@@ -38,13 +38,6 @@ fn busybox(arm: bool) -> Result<Package> {
     Package::named(if arm { "busybox-aarch64" } else { "busybox-x86_64" })
 }
 
-/// Why a guest cannot be booted without fetching something.
-pub(super) fn lacking(guest: &Guest) -> Result<Option<String>> {
-    let (qemu, busybox) = (qemu(&guest.kernel)?, busybox(guest.kernel.arm)?);
-    let lacks = |package: &Package| (!package.is_here()).then(|| package.lack());
-    Ok(lacks(&guest.kernel.package()).or_else(|| lacks(&qemu)).or_else(|| lacks(&busybox)))
-}
-
 impl Programs {
     /// Makes the archive of a guest, and fetches what is missing for it. The error is why it cannot be booted here.
     pub(super) fn prepare(&mut self, guest: &Guest) -> Result<Files> {

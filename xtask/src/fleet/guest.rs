@@ -11,8 +11,6 @@ use crate::fetch::Package;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Table {
-    /// The guests that every change's tests boot.
-    pub(super) ci: Vec<String>,
     /// Guests that differ in their kernels only, the oldest first.
     pub(super) compared: Vec<String>,
     kernels: BTreeMap<String, Kernel>,
@@ -244,7 +242,6 @@ mod tests {
         let table = Table::read().unwrap();
         let names: BTreeSet<_> = table.guest.iter().map(|guest| &guest.name).collect();
         assert_eq!(names.len(), table.guest.len());
-        assert!(table.ci.iter().all(|name| names.contains(name)));
         for guest in &table.guest {
             let runs: BTreeSet<_> = guest.runs.iter().map(Run::name).collect();
             assert_eq!(runs.len(), guest.runs.len(), "{}", guest.name);

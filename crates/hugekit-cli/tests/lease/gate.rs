@@ -56,7 +56,7 @@ impl Gated {
         Open { _reader: reader.unwrap() }
     }
 
-    /// Waits until so many processes stand at the gate, or are just before it, and returns them.
+    /// Waits until this many processes stand at the gate, or are just before it, and returns them.
     pub(crate) fn fillers(&self, count: usize) -> Vec<u32> {
         let since = std::time::Instant::now();
         loop {

@@ -51,7 +51,7 @@ impl Memory {
         ensure!(has >= bytes as u64, "the file has {has} bytes, not {bytes}");
         let mut memory = Self::anonymous(bytes)?;
         let (start, flags) = (memory.as_mut_ptr().cast(), flags | MapFlags::FIXED);
-        // SAFETY: what is replaced is memory of this mapping, which has not been touched. Only the tour's own processes
+        // SAFETY: the replaced memory belongs to this mapping, which has not been touched. Only the tour's own processes
         // have the file, which none of them shortens, and none of them writes to it while another one has mapped it.
         let mapped =
             unsafe { mmap(start, bytes, ProtFlags::READ | ProtFlags::WRITE, flags, file, 0) };
@@ -109,7 +109,7 @@ impl DerefMut for Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: exactly what was mapped; every borrow of it has ended.
+        // SAFETY: the whole mapping is unmapped; every borrow of it has ended.
         let _ = unsafe { munmap(self.mapping.as_ptr().cast(), self.mapped) };
     }
 }

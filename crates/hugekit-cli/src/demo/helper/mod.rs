@@ -1,7 +1,7 @@
 //! Processes that the tour starts: this program again, which does one part of the work and ends with the tour.
 //!
 //! A process of its own is measured like the user's program, and memory that turns out to be short ends it and not the
-//! tour. It prints what it has to say in lines of JSON, and reads orders from standard input, whose end is the tour's.
+//! tour. It prints its results as lines of JSON, and reads orders from standard input, whose end is the tour's.
 
 mod forks;
 mod memory;
@@ -24,10 +24,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::usage::Remedied;
 
-/// What a process does, with as many bytes as it was told.
+/// The task of a helper process, and its bytes.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(super) enum Helper {
-    /// Has memory on base pages, and forks when it is told to.
+    /// Has memory on base pages, and forks on request.
     Forks,
     /// Saves memory while it is written, by `fork(2)` and by snapshots.
     Saves,

@@ -22,7 +22,7 @@ pub(super) struct Broker {
 }
 
 impl Broker {
-    /// With one unit of so many bytes, or for images.
+    /// With one unit of this size, or for images.
     pub(super) fn start(unit: Option<usize>, stop: &Stop) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir().context("no folder for the broker's socket")?;
         let mut command = hugekit()?;

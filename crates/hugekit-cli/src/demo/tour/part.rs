@@ -13,7 +13,7 @@ pub(super) struct Way {
 
 /// What a part found.
 pub(super) struct Found {
-    /// What was done, with the size.
+    /// The measured task, with the size.
     pub(super) title: String,
     /// Without hugekit, the usual way first.
     pub(super) before: Vec<Way>,

@@ -22,7 +22,7 @@ pub(super) struct Process {
     /// Open as long as it is to live.
     orders: ChildStdin,
     lines: ChildStdout,
-    /// What was read of them.
+    /// Output that was read from them.
     read: Vec<u8>,
 }
 
@@ -139,7 +139,7 @@ impl Process {
         String::from_utf8_lossy(&printed).into_owned()
     }
 
-    /// Why it has ended: by what it printed, or by the signal.
+    /// The reason for its end: its last output, or the signal.
     fn ended(&mut self) -> anyhow::Error {
         let status = match self.child.wait() {
             Ok(status) => status,

@@ -66,7 +66,7 @@ impl Redis {
         Ok(Self { process, answers: BufReader::new(stream), keys: 0, written: 0 })
     }
 
-    /// Sets keys until their values are so many bytes.
+    /// Sets keys until their values have `bytes` bytes.
     pub(super) fn fill(&mut self, bytes: usize, stop: &Stop) -> anyhow::Result<()> {
         self.keys = bytes / VALUE;
         self.for_all(stop, |key| request(&[b"SET", &name(key), &value(key, 0)]), |_, _| Ok(()))

@@ -22,7 +22,7 @@ fn available() -> anyhow::Result<u64> {
     Ok(machine.min(group))
 }
 
-/// Bytes for a part that has them this many times at once: what is wanted, if that is half of what is available.
+/// Bytes for a part that has them this many times at once: the wanted size, if half of the available memory suffices.
 pub(super) fn bytes(wanted: usize, copies: usize) -> anyhow::Result<usize> {
     let available = usize::try_from(available()?).unwrap_or(usize::MAX);
     let most = available / 2 / copies / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;

@@ -15,7 +15,7 @@ use signal_hook::flag;
 use crate::progress::INTERRUPTED;
 use crate::signals;
 
-/// A signal came: what was started is ended, and what was made is removed.
+/// A signal came: children are ended and files removed.
 #[derive(Debug)]
 pub(super) struct Interrupted;
 
