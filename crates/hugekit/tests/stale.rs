@@ -348,6 +348,19 @@ fn khugepaged_at_full_speed_shows_nothing_stale(backing: Backing) {
     }
 }
 
+/// Waits until the kernel's thread has looked at all memory twice: equal pages are merged in the second scan.
+fn await_scans_by_ksm() {
+    let scans = || {
+        let read = std::fs::read_to_string("/sys/kernel/mm/ksm/full_scans").unwrap();
+        read.trim().parse::<u64>().unwrap()
+    };
+    let (before, began) = (scans(), Instant::now());
+    while scans() < before + 3 {
+        assert!(began.elapsed() < Duration::from_secs(120), "KSM does not scan");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// The kernel's thread that merges equal pages of processes finds nothing of a pool to merge.
 fn ksm_at_full_speed_shows_nothing_stale(backing: Backing) {
     let _alone = Setting::alone();
@@ -355,10 +368,10 @@ fn ksm_at_full_speed_shows_nothing_stale(backing: Backing) {
     advise(&region, libc::MADV_MERGEABLE);
     let _settings = [("pages_to_scan", "10000"), ("sleep_millisecs", "0"), ("run", "1")]
         .map(|(name, value)| Setting::change(&Path::new("/sys/kernel/mm/ksm").join(name), value));
-    std::thread::sleep(Duration::from_millis(200));
+    await_scans_by_ksm();
     assert!(is_zero(&region));
     region.fill(9);
-    std::thread::sleep(Duration::from_millis(200));
+    await_scans_by_ksm();
     assert!(region.iter().all(|&byte| byte == 9));
 }
 
@@ -445,7 +458,7 @@ fn by_ring(trial: Trial) -> Trial {
 
 /// What changes settings of the whole machine for a moment, one after the other.
 const BY_ROOT: &[Check] = hugekit_testing::checks![
-    khugepaged_at_full_speed_shows_nothing_stale,
+    "[nightly: the kernel's thread has the lowest priority] " khugepaged_at_full_speed_shows_nothing_stale,
     ksm_at_full_speed_shows_nothing_stale,
 ];
 

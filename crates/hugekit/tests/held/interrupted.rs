@@ -61,7 +61,7 @@ fn in_a_child(test: &str, run: impl FnOnce()) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.env(INSIDE, "1").args(["--exact", test, "--nocapture"]);
     let mut child = command.spawn().unwrap();
-    let until = Instant::now() + Duration::from_secs(30);
+    let until = Instant::now() + Duration::from_secs(120);
     while Instant::now() < until {
         if let Some(status) = child.try_wait().unwrap() {
             return assert!(status.success(), "{status}");
