@@ -60,7 +60,7 @@ impl Fuzz {
 
     /// A test of the C interface generates sequences, checks and shortens them.
     fn run_operations(&self) -> Result<bool> {
-        let mut test = cargo(&["test", "--workspace", "--test", "operations"]);
+        let mut test = cargo(&["test", "--test", "operations"]);
         test.env("HUGEKIT_FUZZ_SECONDS", self.seconds.to_string());
         test.envs(self.seed.map(|seed| ("HUGEKIT_FUZZ_SEED", seed.to_string())));
         passes(&mut test)

@@ -4,6 +4,8 @@
 //! CPU lacks is listed as ignored, with what it needs, instead of passing unseen.
 #![allow(unsafe_code)]
 
+use std::sync::LazyLock;
+
 use hugekit_bulk::arch::{
     ClearRoutine, CopyRoutine, Kind, Unfenced, clear_routines, copy_routines,
 };
@@ -70,15 +72,17 @@ impl Row {
     }
 }
 
-/// What memory holds before: no byte of it is zero, and neighbours differ.
-fn pattern(len: usize) -> Vec<u8> {
-    (0..len).map(|at| (at % 255) as u8 + 1).collect()
-}
+/// More bytes than any check uses.
+const MOST: usize = 5 << 20;
 
-/// What is copied: differs from the pattern at every byte, and from page to page.
-fn source(len: usize) -> Vec<u8> {
-    (0..len).map(|at| ((at % 255) as u8 + 1) ^ 0x80 ^ ((at >> 12) % 64) as u8).collect()
-}
+/// The memory before a routine runs: no byte of it is zero, and neighbours differ.
+static PATTERN: LazyLock<Vec<u8>> =
+    LazyLock::new(|| (0..MOST).map(|at| (at % 255) as u8 + 1).collect());
+
+/// The source of copies: differs from the pattern at every byte, and from page to page.
+static SOURCE: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    (0..MOST).map(|at| ((at % 255) as u8 + 1) ^ 0x80 ^ ((at >> 12) % 64) as u8).collect()
+});
 
 /// Guard bytes on either side: more than the widest block any routine writes.
 const GUARD: usize = 256;
@@ -86,24 +90,25 @@ const GUARD: usize = 256;
 /// Runs on `len` bytes at `offset` behind the guard, the source at another alignment, and compares
 /// all of it with the oracle.
 fn check(row: Row, offset: usize, len: usize) -> Result<(), Failed> {
-    let mut actual = pattern(GUARD + offset + len + GUARD);
+    let mut actual = PATTERN[..GUARD + offset + len + GUARD].to_vec();
     let mut expected = actual.clone();
     let skew = offset * 7 % 67;
-    let source = &source(skew + len)[skew..];
+    let source = &SOURCE[skew..][..len];
     for (byte, &from) in expected[GUARD + offset..].iter_mut().zip(source) {
         *byte = row.oracle(from);
     }
     row.run(&mut actual[GUARD + offset..][..len], source).publish();
-    match actual.iter().zip(&expected).position(|(a, b)| a != b) {
-        None => Ok(()),
-        Some(at) => Err(format!(
-            "offset {offset}, length {len}: byte {} relative to the start is {:#x}, not {:#x}",
-            at as isize - (GUARD + offset) as isize,
-            actual[at],
-            expected[at],
-        )
-        .into()),
+    if actual == expected {
+        return Ok(());
     }
+    let at = actual.iter().zip(&expected).position(|(a, b)| a != b).unwrap_or_default();
+    Err(format!(
+        "offset {offset}, length {len}: byte {} relative to the start is {:#x}, not {:#x}",
+        at as isize - (GUARD + offset) as isize,
+        actual[at],
+        expected[at],
+    )
+    .into())
 }
 
 fn short_lengths_at_every_offset(row: Row) -> Result<(), Failed> {
@@ -169,12 +174,6 @@ fn trials() -> Vec<Trial> {
 
 fn trial(row: Row, name: &str, check: Check) -> Trial {
     let trial = Trial::test(format!("{}::{name}", row.name()), move || check(row));
-    let trial = match name {
-        "large_lengths" | "random_lengths" => {
-            trial.with_kind("nightly: it compares megabytes with an oracle").with_ignored_flag(true)
-        }
-        _ => trial,
-    };
     let lacking = (!row.is_available()).then(|| format!("this CPU lacks {}", row.needs()));
     unless_lacking(trial, lacking.as_deref())
 }

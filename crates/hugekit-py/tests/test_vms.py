@@ -21,8 +21,8 @@ import os, pathlib, signal, sys, hugekit
 pid, api, folder, firecracker = int(sys.argv[1]), *sys.argv[2:]
 folder = pathlib.Path(folder)
 """
-    # As `cargo test --workspace` builds it: for one package, cargo would compile everything again.
-    build = ["cargo", "build", "--quiet", "--workspace", "--example", "guest", "--target-dir", ROOT / "target"]
+    # As `cargo test` builds it: for one package, cargo would compile everything again.
+    build = ["cargo", "build", "--quiet", "--example", "guest", "--target-dir", ROOT / "target"]
     subprocess.run(build, cwd=ROOT, check=True, timeout=1800)
     program = [ROOT / "target/debug/examples/guest", sys.executable, "-c", opening + "\n".join(code)]
     done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=1800)

@@ -82,8 +82,8 @@ impl Programs {
         } else {
             let mut cargo = run::cargo(match guest.runs.iter().all(Run::is_command) {
                 true => &["build", "--release", "--package", "hugekit-cli"],
-                // All of the workspace, so that these are the files that `cargo test --workspace` has made.
-                false => &["test", "--workspace", "--no-run"],
+                // The packages of `cargo test`, so that these are the files that it has made.
+                false => &["test", "--no-run"],
             });
             cargo.arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit());
             run::output(&mut cargo)?

@@ -2,9 +2,9 @@
 //! `benchmarks.toml`, which has the page's text and rows.
 //!
 //! ```sh
-//! cargo run --package hugekit-record --example benchmarks                  # writes both
-//! cargo run --package hugekit-record --example benchmarks -- --check       # fails if either is stale
-//! cargo run --package hugekit-record --example benchmarks -- keep SET FILE…    # keeps new records
+//! cargo run --example benchmarks                  # writes both
+//! cargo run --example benchmarks -- --check       # fails if either is stale
+//! cargo run --example benchmarks -- keep SET FILE…    # keeps new records
 //! ```
 
 mod figure;
@@ -59,7 +59,7 @@ fn check(path: &Path, text: &str) -> Result<()> {
     let line = found.lines().zip(text.lines()).take_while(|(one, other)| one == other).count() + 1;
     ensure!(
         found == text,
-        "{}, line {line}: it is not what docs/records says; remedy: `cargo run --package hugekit-record --example \
+        "{}, line {line}: it is not what docs/records says; remedy: `cargo run --example \
          benchmarks`",
         path.display()
     );
