@@ -27,6 +27,7 @@ use hugekit::fault::FaultMode;
 use hugekit::pool::Backing;
 use hugekit::{HUGE_PAGE_BYTES as HUGE, Pool, Region, snapshot};
 use libtest_mimic::{Arguments, Trial};
+use rustix::param::page_size;
 use served::{at_fault, soiled};
 use settings::Setting;
 use swap::Swap;
@@ -366,6 +367,10 @@ fn ksm_at_full_speed_shows_nothing_stale(backing: Backing) {
     let _alone = Setting::alone();
     let (_pool, mut region) = untouched(backing, FaultMode::InPlace);
     advise(&region, libc::MADV_MERGEABLE);
+    // The kernel scans only processes that have private memory to merge.
+    let buffer = vec![7_u8; 1 << 20];
+    let whole_pages = &buffer[buffer.as_ptr().align_offset(page_size())..];
+    assert!(advise(whole_pages, libc::MADV_MERGEABLE));
     let _settings = [("pages_to_scan", "10000"), ("sleep_millisecs", "0"), ("run", "1")]
         .map(|(name, value)| Setting::change(&Path::new("/sys/kernel/mm/ksm").join(name), value));
     await_scans_by_ksm();
