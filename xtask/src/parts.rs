@@ -91,8 +91,6 @@ enum When {
     Ci,
     /// `cargo xtask nightly`
     Nightly,
-    /// `cargo xtask test --only NAME`
-    Only,
 }
 
 /// A part that was run.
