@@ -1,9 +1,10 @@
 //! What a pager tells its user.
 
-use std::fmt;
 use std::time::Duration;
+use std::{fmt, io};
 
 use hugekit_sys::error_chain;
+use rustix::io::Errno;
 
 use crate::error::{Refusal, VmError};
 
@@ -73,6 +74,8 @@ pub struct Completed {
     pub copied: u64,
     /// Bytes that were put on huge pages.
     pub collapsed: u64,
+    /// Bytes that the kernel did not put on huge pages, and its answer; `None` if it refused none.
+    pub refused: Option<(u64, Errno)>,
     /// Whether the pager still serves it.
     pub stays: bool,
 }
@@ -105,14 +108,18 @@ impl fmt::Display for Event {
 
 impl fmt::Display for Completed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { pid, after, faults, copied, collapsed, stays } = self;
+        let Self { pid, after, faults, copied, collapsed, refused, stays } = self;
         let (copied, collapsed) = (copied >> 20, collapsed >> 20);
         write!(
             f,
             "{pid}: complete after {:.2} s: {faults} faults, {copied} MiB copied, {collapsed} MiB on \
-             huge pages; {}",
+             huge pages",
             after.as_secs_f64(),
-            if *stays { "still served" } else { "left to the kernel" },
-        )
+        )?;
+        if let Some((bytes, errno)) = refused {
+            let may = if *errno == Errno::PERM { " (it takes CAP_SYS_NICE)" } else { "" };
+            write!(f, ", {} MiB not: {}{may}", bytes >> 20, io::Error::from(*errno))?;
+        }
+        write!(f, "; {}", if *stays { "still served" } else { "left to the kernel" })
     }
 }

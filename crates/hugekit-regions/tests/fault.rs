@@ -5,6 +5,8 @@
 use hugekit::PopulateOptions;
 use hugekit_testing::backings;
 use hugekit_testing::child;
+use hugekit_testing::permitted;
+use hugekit_testing::racing::Stops;
 use hugekit_testing::served;
 
 use std::fs::File;
@@ -14,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex};
 use std::thread;
 
-use backings::{Check, FOLIOS, builder, is_zero, trials, trials_on, unscrubbed};
+use backings::{Check, FOLIOS, builder, is_zero, trials, trials_on, unless_lacking, unscrubbed};
 use child::in_a_child;
 use hugekit::ErrorKind;
 use hugekit::fault::FaultMode;
@@ -28,9 +30,14 @@ use served::{at_fault, soiled};
 const FAULT_MODES: [FaultMode; 3] =
     [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }, FaultMode::Threaded { threads: 3 }];
 
+/// Those that this process may use.
+fn fault_modes() -> Vec<FaultMode> {
+    permitted::those_of(FAULT_MODES)
+}
+
 /// Calls `check` with a region over all of a dirty pool, for every way to serve it.
 fn each(backing: Backing, check: impl Fn(&Pool, Region)) {
-    for fault_mode in FAULT_MODES {
+    for fault_mode in fault_modes() {
         let pool = soiled(backing, FOLIOS);
         let region = at_fault(&pool, FOLIOS * backing.page_size(), fault_mode);
         check(&pool, region);
@@ -100,7 +107,7 @@ fn region_of_clean_memory_is_not_served(backing: Backing) {
 /// Nothing is behind a hole of reserved pages before it is touched; elsewhere no kernel promises that
 /// memory is left then, so it is populated at allocation.
 fn region_of_reserved_holes_populates_at_the_fault(backing: Backing) {
-    for fault_mode in FAULT_MODES {
+    for fault_mode in fault_modes() {
         let (pool, page) = (unscrubbed(backing), backing.page_size());
         let build =
             pool.region_builder(FOLIOS * page).clearing(Clearing::OnFault).fault_mode(fault_mode);
@@ -196,7 +203,7 @@ fn prepare_write_of_served_memory_lets_system_calls_write(backing: Backing) {
 
 /// The kernel may unmap what it likes at any time (to compact memory, to join pages): so one time of several counts.
 fn populate_of_served_memory_leaves_no_fault(backing: Backing) {
-    for fault_mode in FAULT_MODES {
+    for fault_mode in fault_modes() {
         let left: Vec<i64> = (0..5).map(|_| faults_after_populate(backing, fault_mode)).collect();
         assert!(left.contains(&0), "{fault_mode:?}: {left:?}");
     }
@@ -288,6 +295,7 @@ fn release_beside_faults_reads_zero_or_what_was_written(backing: Backing) {
         let stop = AtomicBool::new(false);
         let number = AtomicU64::new(1);
         thread::scope(|scope| {
+            let _end = Stops(&stop);
             for _ in 0..2 {
                 scope.spawn(|| {
                     while !stop.load(Ordering::Relaxed) {
@@ -304,7 +312,6 @@ fn release_beside_faults_reads_zero_or_what_was_written(backing: Backing) {
                 region.release(first * page..FOLIOS * page).unwrap();
                 region.prepare_write(first * page..(first + 1) * page).unwrap();
             }
-            stop.store(true, Ordering::Relaxed);
         });
         region.release(0..FOLIOS * page).unwrap();
         assert!(region.words().iter().all(|word| word.load(Ordering::Relaxed) == 0));
@@ -316,12 +323,13 @@ fn release_beside_faults_reads_zero_or_what_was_written(backing: Backing) {
 fn regions_that_come_and_go_read_zero(backing: Backing) {
     let pool = builder(backing, FOLIOS).build().unwrap();
     let page = backing.page_size();
+    let fault_modes = fault_modes();
     thread::scope(|scope| {
         for thread in 0..3_usize {
-            let pool = &pool;
+            let (pool, fault_modes) = (&pool, &fault_modes);
             scope.spawn(move || {
                 for round in 0..60 {
-                    let fault_mode = FAULT_MODES[(thread + round) % FAULT_MODES.len()];
+                    let fault_mode = fault_modes[(thread + round) % fault_modes.len()];
                     let builder = pool.region_builder((1 + round % 2) * page);
                     let builder = builder.clearing(Clearing::OnFault).fault_mode(fault_mode);
                     let mut region = builder.build().unwrap();
@@ -358,7 +366,7 @@ fn region_in_a_forked_child_is_refused(backing: Backing) {
             }
             drop(region);
             let pool = soiled(Backing::Base, FOLIOS);
-            for fault_mode in FAULT_MODES {
+            for fault_mode in fault_modes() {
                 let own = at_fault(&pool, FOLIOS * 4096, fault_mode);
                 if !is_zero(&own) {
                     return 2;
@@ -410,6 +418,7 @@ fn proc_mem_of_a_served_region_shows_no_earlier_owners_bytes(backing: Backing) {
 }
 
 fn build_on_nonsense_terms_is_refused(backing: Backing) {
+    permitted::need(FaultMode::Threaded { threads: 1 });
     let pool = soiled(backing, FOLIOS);
     let none = FaultMode::Threaded { threads: 0 };
     let refused = pool.region_builder(1).clearing(Clearing::OnFault).fault_mode(none).build();
@@ -456,6 +465,7 @@ fn region_of_a_gigantic_page_is_cleared_by_threads_or_before(backing: Backing) {
     assert!(is_zero(&in_place));
     in_place[0] = 7;
     drop(in_place);
+    permitted::need(FaultMode::Threaded { threads: 1 });
     let threaded = ask(FaultMode::Threaded { threads: 1 });
     assert!(threaded.serving().is_some());
     assert!(is_zero(&threaded));
@@ -467,5 +477,7 @@ fn main() {
     let gigantic: &[Check] =
         hugekit_testing::checks![region_of_a_gigantic_page_is_cleared_by_threads_or_before,];
     trials.extend(trials_on(Backing::Hugetlb1G, 1, gigantic));
-    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+    let forbidden = permitted::lacking();
+    let trials = trials.into_iter().map(|trial| unless_lacking(trial, forbidden.as_deref()));
+    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit();
 }

@@ -79,18 +79,22 @@ impl SnapshotPlan<'_> {
         let Protected { snapshot, tracker, serving } = match fault_mode {
             FaultMode::InPlace => self.protect_in_place(None),
             FaultMode::Threaded { threads } => self.protect_by(Way::Threaded, threads, None),
-            _auto => match self.protect_by(Way::Threaded, 1, None) {
-                Err(SnapshotError::Fault(fallback)) => {
-                    hugekit_sys::events::info!(
-                        "writes are served in place: {}",
-                        error_chain(&fallback)
-                    );
-                    self.protect_in_place(Some(fallback))
-                }
-                threaded => threaded,
-            },
+            _auto => self.protect_as_permitted(),
         }?;
         Ok(Anonymous { snapshot, tracker, cap: self.cap, serving, background: None, _taken: taken })
+    }
+
+    /// By a thread, unless this process may not, or another snapshot of the memory is served in place.
+    fn protect_as_permitted(&self) -> Result<Protected, SnapshotError> {
+        let fallback = match self.protect_by(Way::Threaded, 1, None) {
+            Err(SnapshotError::Fault(fallback)) => fallback,
+            Err(SnapshotError::Unsuitable { reason: Unsuitable::OtherFaultMode, .. }) => {
+                FaultError::AnotherInPlace
+            }
+            threaded => return threaded,
+        };
+        hugekit_sys::events::info!("writes are served in place: {}", error_chain(&fallback));
+        self.protect_in_place(Some(fallback))
     }
 
     fn protect_in_place(&self, fallback: Option<FaultError>) -> Result<Protected, SnapshotError> {

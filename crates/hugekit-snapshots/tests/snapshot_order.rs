@@ -87,7 +87,8 @@ fn out_of_order_in(
     })
 }
 
-/// Takes a snapshot of the range and reads the words in it.
+/// Takes a snapshot of the range and reads the words in it. Nothing of a snapshot that is refused because the pages of its
+/// edges never rest: who may not serve faults of system calls may not make writers wait.
 fn seen(
     fault_mode: FaultMode,
     granule: Granule,
@@ -96,8 +97,11 @@ fn seen(
 ) -> Vec<u64> {
     let builder = Snapshot::builder().fault_mode(fault_mode).granule(granule);
     // SAFETY: no thread blocks SIGBUS, and no system call writes there.
-    let snapshot = unsafe { builder.max_cow_bytes(usize::MAX >> 1).of_anonymous(range) }.unwrap();
-    read(&snapshot, range, words)
+    match unsafe { builder.max_cow_bytes(usize::MAX >> 1).of_anonymous(range) } {
+        Ok(snapshot) => read(&snapshot, range, words),
+        Err(SnapshotError::Unquiet { .. }) if permitted::lacking_for_threads().is_some() => vec![0],
+        Err(other) => panic!("{other}"),
+    }
 }
 
 fn read(snapshot: &Snapshot, range: *const [u8], words: &Words<'_>) -> Vec<u64> {
@@ -274,9 +278,10 @@ fn snapshots_of_the_same_pages_hold_what_was() {
                 around.prepare_write(HUGE..2 * HUGE).unwrap();
             }
             let seen = seen(fault_mode, Granule::Small, range, words);
-            // Older than the other one, and complete.
+            // Older than the other one, if that was taken, and complete.
             let whole = read(&around, memory.range(), words);
-            assert!(whole.iter().zip(&seen).all(|(older, newer)| older <= newer));
+            let is_older = whole.iter().zip(&seen).all(|(older, newer)| older <= newer);
+            assert!(is_older || seen.len() < words.len());
             assert!(whole.is_sorted_by(|one, next| next <= one));
             seen
         };

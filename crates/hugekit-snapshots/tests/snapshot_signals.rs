@@ -19,6 +19,7 @@ use hugekit::pool::{Backing, Clearing, Pool};
 use hugekit::snapshot::Granule;
 use hugekit::snapshot::View;
 use hugekit::{HUGE_PAGE_BYTES as HUGE, Snapshot, SnapshotError};
+use hugekit_testing::racing::Stops;
 use hugekit_testing::trials::{Checks, skip, trials};
 use libtest_mimic::Arguments;
 use memory::Memory;
@@ -136,6 +137,7 @@ fn makers_are_interrupted(fault_mode: FaultMode, time: Duration) {
         have_handlers_write(&memory);
         let (until, stop) = (Instant::now() + time, AtomicBool::new(false));
         let rounds: usize = thread::scope(|scope| {
+            let _end = Stops(&stop);
             // One that waits for nothing, so that handlers write while the makers are anywhere.
             scope.spawn(|| {
                 let _interrupted = Interrupted::start();
@@ -153,9 +155,7 @@ fn makers_are_interrupted(fault_mode: FaultMode, time: Duration) {
                 rounds
             };
             let makers: Vec<_> = (0..3).map(|maker| scope.spawn(move || make(maker))).collect();
-            let rounds = makers.into_iter().map(|maker| maker.join().unwrap()).sum();
-            stop.store(true, Ordering::Relaxed);
-            rounds
+            makers.into_iter().map(|maker| maker.join().unwrap()).sum()
         });
         assert!(rounds > 0 && SIGNALS.load(Ordering::Relaxed) > 0);
         0

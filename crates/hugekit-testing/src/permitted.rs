@@ -1,6 +1,9 @@
 //! Whether faults may be served, and by threads.
+use hugekit::fault::FaultMode;
 use hugekit_machine::Root;
 use hugekit_machine::userfaultfd::{Userfaultfd, Uses};
+
+use super::trials;
 
 fn uses() -> Uses {
     Userfaultfd::read(&Root::default()).unwrap().uses
@@ -15,4 +18,32 @@ pub fn lacking() -> Option<String> {
 pub fn lacking_for_threads() -> Option<String> {
     let some = matches!(uses(), Uses::None | Uses::UserModeOnly);
     some.then(|| "only faults of user mode may be served, and those in place".to_owned())
+}
+
+/// Why faults may not be served so, if so.
+pub fn lacking_for(fault_mode: FaultMode) -> Option<String> {
+    match fault_mode {
+        FaultMode::Threaded { .. } => lacking_for_threads(),
+        _ => lacking(),
+    }
+}
+
+/// In place, and by a thread: those that this process may use. One that it may not use is skipped with its reason by
+/// the tests that exist once for each.
+pub fn fault_modes() -> Vec<FaultMode> {
+    those_of([FaultMode::InPlace, FaultMode::Threaded { threads: 1 }])
+}
+
+/// Those that this process may use.
+pub fn those_of(fault_modes: impl IntoIterator<Item = FaultMode>) -> Vec<FaultMode> {
+    let permitted = |mode: &FaultMode| lacking_for(*mode).is_none();
+    fault_modes.into_iter().filter(permitted).collect()
+}
+
+/// Skips the test where this process may not serve faults so. Only in the thread that [`trials::completion`] runs the
+/// test in.
+pub fn need(fault_mode: FaultMode) {
+    if let Some(reason) = lacking_for(fault_mode) {
+        trials::skip(reason);
+    }
 }

@@ -5,12 +5,13 @@
 use hugekit_testing::alias;
 use hugekit_testing::backings;
 use hugekit_testing::child;
+use hugekit_testing::permitted;
 use hugekit_testing::signal_stack;
 
 use std::io::Write;
 
 use alias::{alias_of, fail};
-use backings::{Check, trials_on};
+use backings::{Check, trials_on, unless_lacking};
 use child::died_of;
 use hugekit::fault::FaultMode;
 use hugekit::pool::Backing;
@@ -19,7 +20,6 @@ use hugekit::{HUGE_PAGE_BYTES, Pool, PoolError, PopulateError, Region, RegionErr
 use hugekit_bulk::parallel::JobError;
 use libtest_mimic::Arguments;
 
-const FAULT_MODES: [FaultMode; 2] = [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }];
 const MARKER: &[u8] = b"this memory will fail";
 const REGIONS: usize = 3;
 
@@ -53,7 +53,7 @@ fn fail_the_marker(backing: Backing, region: &Region) {
 
 /// Calls `check` with a region and a fork of it, after memory that they share has failed.
 fn each(backing: Backing, check: impl Fn(Region, Region)) {
-    for fault_mode in FAULT_MODES {
+    for fault_mode in permitted::fault_modes() {
         let (pool, region) = marked(backing);
         let fork = region.fork_builder().fault_mode(fault_mode).build().unwrap();
         fail_the_marker(backing, &region);
@@ -122,7 +122,7 @@ fn read_of_a_fork_of_a_fork_that_failed_is_told(backing: Backing) {
 
 /// An access to what is lost ends as one to failed memory does: by SIGBUS, not in waiting for ever.
 fn touch_of_failed_memory_ends_by_sigbus(backing: Backing) {
-    for fault_mode in FAULT_MODES {
+    for fault_mode in permitted::fault_modes() {
         for by_write in [false, true] {
             let signal = died_of(|| {
                 each_of(backing, fault_mode, by_write);
@@ -237,5 +237,7 @@ fn main() {
     for backing in [Backing::Thp, Backing::Hugetlb2M] {
         trials.extend(trials_on(backing, REGIONS * len(backing) / backing.page_size(), OF_POOLS));
     }
-    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+    let forbidden = permitted::lacking();
+    let trials = trials.into_iter().map(|trial| unless_lacking(trial, forbidden.as_deref()));
+    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit();
 }

@@ -5,6 +5,8 @@
 
 use hugekit_testing::child;
 use hugekit_testing::memory;
+use hugekit_testing::permitted;
+use hugekit_testing::trials::{Checks, trials};
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -22,6 +24,7 @@ use hugekit::{
     SnapshotError, Threads,
 };
 use hugekit_bulk::parallel::{Job, NodeMap};
+use libtest_mimic::Arguments;
 use memory::Memory;
 
 const LEN: usize = 4 * HUGE;
@@ -30,12 +33,6 @@ const TWO: Threads = Threads::Exactly(2);
 fn taken(memory: &Memory) -> Snapshot {
     // SAFETY: no thread blocks SIGBUS, and no system call writes there.
     unsafe { Snapshot::of_anonymous(memory.range()) }.unwrap()
-}
-
-fn is_refused_here() -> bool {
-    let memory = Memory::filled(HUGE, false, 7);
-    // SAFETY: no thread blocks SIGBUS, and no system call writes there.
-    unsafe { Snapshot::of_anonymous(memory.range()) }.is_err()
 }
 
 /// The memory can be written and snapshotted, as if nothing had been.
@@ -78,37 +75,31 @@ mod writers {
 
     fn with(act: impl FnOnce(&Memory, Snapshot)) {
         child(|| {
-            if !is_refused_here() {
-                let memory = Memory::filled(LEN, false, 7);
-                let snapshot = taken(&memory);
-                memory.words()[0].store(8, Ordering::Relaxed);
-                act(&memory, snapshot);
-                is_as_before(&memory);
-            }
+            let memory = Memory::filled(LEN, false, 7);
+            let snapshot = taken(&memory);
+            memory.words()[0].store(8, Ordering::Relaxed);
+            act(&memory, snapshot);
+            is_as_before(&memory);
         });
     }
 
-    #[test]
-    fn writer_that_says_more_than_it_was_given_panics_and_writes_nothing() {
+    pub(super) fn writer_that_says_more_than_it_was_given_panics_and_writes_nothing() {
         with(|_, snapshot| panics(|| snapshot.write_to(Liar(|bytes: &[u8]| Ok(bytes.len() + 1)))));
         with(|_, snapshot| panics(|| snapshot.write_to(Liar(|_: &[u8]| Ok(usize::MAX)))));
     }
 
-    #[test]
-    fn writer_that_takes_nothing_is_an_error() {
+    pub(super) fn writer_that_takes_nothing_is_an_error() {
         with(|_, snapshot| {
             let written = snapshot.write_to(Liar(|_: &[u8]| Ok(0)));
             assert!(matches!(written, Err(SnapshotError::Write { written: 0, .. })));
         });
     }
 
-    #[test]
-    fn writer_that_panics_ends_the_snapshot() {
+    pub(super) fn writer_that_panics_ends_the_snapshot() {
         with(|_, snapshot| panics(|| snapshot.write_to(Liar(|_: &[u8]| panic!("as it was told")))));
     }
 
-    #[test]
-    fn writer_that_snapshots_and_writes_the_same_memory_gets_what_was() {
+    pub(super) fn writer_that_snapshots_and_writes_the_same_memory_gets_what_was() {
         with(|memory, snapshot| {
             let sum = Cell::new(0_u64);
             let writer = Liar(|bytes: &[u8]| {
@@ -127,13 +118,9 @@ mod writers {
         });
     }
 
-    #[test]
-    fn taker_of_changes_that_panics_or_calls_again_ends_them() {
+    pub(super) fn taker_of_changes_that_panics_or_calls_again_ends_them() {
         for panic in [false, true] {
             child(|| {
-                if is_refused_here() {
-                    return;
-                }
                 let memory = Memory::filled(LEN, false, 7);
                 // SAFETY: no thread blocks SIGBUS, and no system call writes there.
                 let changes = unsafe { Snapshot::builder().first_epoch(memory.range()) }.unwrap();
@@ -157,8 +144,7 @@ mod writers {
 mod callbacks {
     use super::*;
 
-    #[test]
-    fn progress_that_panics_stops_the_work_and_leaves_nothing_locked() {
+    pub(super) fn progress_that_panics_stops_the_work_and_leaves_nothing_locked() {
         child(|| {
             let told = |_: usize, _: usize| panic!("as it was told");
             let (mut bytes, other) = (vec![1; LEN], vec![2; LEN]);
@@ -176,8 +162,7 @@ mod callbacks {
         });
     }
 
-    #[test]
-    fn progress_that_panics_gives_the_folios_back() {
+    pub(super) fn progress_that_panics_gives_the_folios_back() {
         child(|| {
             let pool = Pool::builder(LEN).backing(Backing::Base).scrub_threads(0).build().unwrap();
             pool.region(LEN).unwrap().fill(1);
@@ -200,12 +185,8 @@ mod callbacks {
         });
     }
 
-    #[test]
-    fn snapshot_whose_progress_panics_ends() {
+    pub(super) fn snapshot_whose_progress_panics_ends() {
         child(|| {
-            if is_refused_here() {
-                return;
-            }
             let memory = Memory::filled(LEN, false, 7);
             let mut copy = vec![0; LEN];
             let told = |_: usize, _: usize| panic!("as it was told");
@@ -215,8 +196,7 @@ mod callbacks {
         });
     }
 
-    #[test]
-    fn progress_that_works_meanwhile_is_no_obstacle() {
+    pub(super) fn progress_that_works_meanwhile_is_no_obstacle() {
         child(|| {
             let pool = Pool::builder(4 * LEN).backing(Backing::Base);
             let pool = pool.populate_on_allocation(true).build().unwrap();
@@ -240,8 +220,7 @@ mod callbacks {
         });
     }
 
-    #[test]
-    fn chunk_that_panics_or_works_meanwhile_is_no_obstacle() {
+    pub(super) fn chunk_that_panics_or_works_meanwhile_is_no_obstacle() {
         child(|| {
             let job = Job::new(LEN).min_chunk(4096).threads(TWO);
             panics(|| job.run(|_| -> Result<(), Infallible> { panic!("as it was told") }));
@@ -250,8 +229,7 @@ mod callbacks {
         });
     }
 
-    #[test]
-    fn progress_that_forks_the_process_leaves_a_child_that_ends() {
+    pub(super) fn progress_that_forks_the_process_leaves_a_child_that_ends() {
         child(|| {
             let mut bytes = vec![1; LEN];
             let told = |_: usize, _: usize| {
@@ -290,8 +268,7 @@ mod answers {
         }
     }
 
-    #[test]
-    fn iterators_that_lie_about_their_length_give_what_they_have() {
+    pub(super) fn iterators_that_lie_about_their_length_give_what_they_have() {
         for hint in [0, 1, 1000] {
             let parts = [(0..LEN / 2, 0), (LEN / 2..LEN, 0)];
             let map = NodeMap::new(Hinted(parts.into_iter(), hint)).unwrap();
@@ -304,8 +281,7 @@ mod answers {
         }
     }
 
-    #[test]
-    fn node_map_that_goes_beyond_the_bytes_gives_no_chunk_there() {
+    pub(super) fn node_map_that_goes_beyond_the_bytes_gives_no_chunk_there() {
         let beyond = NodeMap::new([(LEN / 2..4 * LEN, 0), (4 * LEN..usize::MAX, 1)]).unwrap();
         let done = AtomicUsize::new(0);
         let count = |chunk: Range<usize>| {
@@ -317,19 +293,14 @@ mod answers {
         assert_eq!(done.into_inner(), LEN);
     }
 
-    #[test]
-    fn node_maps_that_overlap_or_do_not_ascend_are_refused() {
+    pub(super) fn node_maps_that_overlap_or_do_not_ascend_are_refused() {
         for parts in [vec![(0..10, 0), (5..20, 1)], vec![(10..20, 0), (0..10, 1)], vec![]] {
             assert!(NodeMap::new(parts).is_err());
         }
     }
 
-    #[test]
-    fn view_holds_its_snapshot_by_reference_or_shares_it() {
+    pub(super) fn view_holds_its_snapshot_by_reference_or_shares_it() {
         child(|| {
-            if is_refused_here() {
-                return;
-            }
             let memory = Memory::filled(LEN, false, 7);
             let snapshot = Arc::new(taken(&memory));
             let shared = View::of(Arc::clone(&snapshot)).unwrap();
@@ -340,4 +311,78 @@ mod answers {
             assert!(shared.bytes(0..LEN).unwrap().iter().step_by(8).all(|&byte| byte == 7));
         });
     }
+}
+
+/// Those that any process can run.
+const CHECKS: Checks = &[
+    (
+        "callbacks::progress_that_panics_stops_the_work_and_leaves_nothing_locked",
+        callbacks::progress_that_panics_stops_the_work_and_leaves_nothing_locked,
+    ),
+    (
+        "callbacks::progress_that_panics_gives_the_folios_back",
+        callbacks::progress_that_panics_gives_the_folios_back,
+    ),
+    (
+        "callbacks::progress_that_works_meanwhile_is_no_obstacle",
+        callbacks::progress_that_works_meanwhile_is_no_obstacle,
+    ),
+    (
+        "callbacks::chunk_that_panics_or_works_meanwhile_is_no_obstacle",
+        callbacks::chunk_that_panics_or_works_meanwhile_is_no_obstacle,
+    ),
+    (
+        "callbacks::progress_that_forks_the_process_leaves_a_child_that_ends",
+        callbacks::progress_that_forks_the_process_leaves_a_child_that_ends,
+    ),
+    (
+        "answers::iterators_that_lie_about_their_length_give_what_they_have",
+        answers::iterators_that_lie_about_their_length_give_what_they_have,
+    ),
+    (
+        "answers::node_map_that_goes_beyond_the_bytes_gives_no_chunk_there",
+        answers::node_map_that_goes_beyond_the_bytes_gives_no_chunk_there,
+    ),
+    (
+        "answers::node_maps_that_overlap_or_do_not_ascend_are_refused",
+        answers::node_maps_that_overlap_or_do_not_ascend_are_refused,
+    ),
+];
+
+/// Those that take snapshots.
+const OF_SNAPSHOTS: Checks = &[
+    (
+        "writers::writer_that_says_more_than_it_was_given_panics_and_writes_nothing",
+        writers::writer_that_says_more_than_it_was_given_panics_and_writes_nothing,
+    ),
+    (
+        "writers::writer_that_takes_nothing_is_an_error",
+        writers::writer_that_takes_nothing_is_an_error,
+    ),
+    (
+        "writers::writer_that_panics_ends_the_snapshot",
+        writers::writer_that_panics_ends_the_snapshot,
+    ),
+    (
+        "writers::writer_that_snapshots_and_writes_the_same_memory_gets_what_was",
+        writers::writer_that_snapshots_and_writes_the_same_memory_gets_what_was,
+    ),
+    (
+        "writers::taker_of_changes_that_panics_or_calls_again_ends_them",
+        writers::taker_of_changes_that_panics_or_calls_again_ends_them,
+    ),
+    (
+        "callbacks::snapshot_whose_progress_panics_ends",
+        callbacks::snapshot_whose_progress_panics_ends,
+    ),
+    (
+        "answers::view_holds_its_snapshot_by_reference_or_shares_it",
+        answers::view_holds_its_snapshot_by_reference_or_shares_it,
+    ),
+];
+
+fn main() {
+    let mut tests = trials(CHECKS, None);
+    tests.extend(trials(OF_SNAPSHOTS, permitted::lacking()));
+    libtest_mimic::run(&Arguments::from_args(), tests).exit();
 }

@@ -6,6 +6,8 @@ use hugekit_testing::alias;
 use hugekit_testing::aligned;
 use hugekit_testing::backings;
 use hugekit_testing::child;
+use hugekit_testing::permitted;
+use hugekit_testing::racing::Stops;
 use hugekit_testing::served;
 use hugekit_testing::settings;
 use hugekit_testing::swap;
@@ -17,6 +19,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::ptr::slice_from_raw_parts_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use alias::alias_of;
@@ -35,11 +38,9 @@ use uring::Ring;
 
 const LEN: usize = 4 * HUGE;
 
-const FAULT_MODES: [FaultMode; 2] = [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }];
-
 /// Calls `attack` with a region over all of a dirty pool, which no thread has touched yet, for every way to serve it.
 fn each(backing: Backing, attack: impl Fn(&mut Region)) {
-    for fault_mode in FAULT_MODES {
+    for fault_mode in permitted::fault_modes() {
         let (_pool, mut region) = untouched(backing, fault_mode);
         attack(&mut region);
         assert!(is_zero(&region), "{fault_mode:?}: bytes of an earlier owner");
@@ -122,7 +123,7 @@ fn collapse_after_a_release_shows_nothing_stale(backing: Backing) {
 
 /// What is shared with a fork stays its own, too: neither writes the other's page.
 fn collapse_of_forks_shows_nothing_stale(backing: Backing) {
-    for fault_mode in FAULT_MODES {
+    for fault_mode in permitted::fault_modes() {
         let (_pool, mut region) = half_of_a_pool(backing, fault_mode);
         region.fill(1);
         let mut fork = region.fork_builder().fault_mode(fault_mode).build().unwrap();
@@ -234,7 +235,7 @@ fn read_by_another_process_shows_nothing_stale(backing: Backing) {
 /// Another thread locks and unlocks all that the process has, which populates it, while regions come and go: none
 /// shows what it should not, and each one's handler threads hear that it ends.
 fn mlockall_meanwhile_shows_nothing_stale(backing: Backing) {
-    for fault_mode in FAULT_MODES {
+    for fault_mode in permitted::fault_modes() {
         let code = in_a_child(|| regions_come_and_go_while_locked(backing, fault_mode));
         assert_eq!(code, 0, "{fault_mode:?}");
     }
@@ -242,10 +243,11 @@ fn mlockall_meanwhile_shows_nothing_stale(backing: Backing) {
 
 fn regions_come_and_go_while_locked(backing: Backing, fault_mode: FaultMode) -> i32 {
     let pool = soiled(backing, LEN / backing.page_size());
-    let stop = std::sync::atomic::AtomicBool::new(false);
+    let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _end = Stops(&stop);
         scope.spawn(|| {
-            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+            while !stop.load(Ordering::Relaxed) {
                 // SAFETY: locking changes no byte.
                 unsafe {
                     libc::mlockall(libc::MCL_CURRENT);
@@ -260,7 +262,6 @@ fn regions_come_and_go_while_locked(backing: Backing, fault_mode: FaultMode) -> 
             clean
         });
         let clean = clean && (0..30).all(|_| a_fork_parts_at_a_write(&pool, fault_mode));
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
         i32::from(!clean)
     })
 }
@@ -277,7 +278,7 @@ fn a_fork_parts_at_a_write(pool: &Pool, fault_mode: FaultMode) -> bool {
 /// Another process reads all that this one has, the pages by which handler threads are told to end, too: they go on
 /// serving, and still end.
 fn read_of_all_memory_meanwhile_shows_nothing_stale(backing: Backing) {
-    for fault_mode in FAULT_MODES {
+    for fault_mode in permitted::fault_modes() {
         let code = in_a_child(|| {
             let (_pool, region) = untouched(backing, fault_mode);
             let (me, pages) = (std::process::id(), pages_of_small_mappings());
@@ -319,8 +320,9 @@ fn khugepaged(counter: &str) -> u64 {
 /// and maps nothing.
 fn khugepaged_at_full_speed_shows_nothing_stale(backing: Backing) {
     let _alone = Setting::alone();
+    let fault_modes = permitted::fault_modes();
     let pools: Vec<Pool> =
-        FAULT_MODES.iter().map(|_| soiled(backing, LEN / backing.page_size())).collect();
+        fault_modes.iter().map(|_| soiled(backing, LEN / backing.page_size())).collect();
     let _settings = [
         ("/sys/kernel/mm/transparent_hugepage/shmem_enabled".to_owned(), "always"),
         // Where it was `never`, the thread starts now.
@@ -332,7 +334,7 @@ fn khugepaged_at_full_speed_shows_nothing_stale(backing: Backing) {
     .map(|(path, value)| Setting::change(Path::new(&path), value));
     let regions: Vec<Region> = pools
         .iter()
-        .zip(FAULT_MODES)
+        .zip(fault_modes)
         .map(|(pool, fault_mode)| untouched_of(pool, fault_mode))
         .collect();
     for region in &regions {
@@ -422,7 +424,7 @@ const CHECKS: &[Check] = hugekit_testing::checks![
 /// What `io_uring` holds of a region that was retired stays what it was: the next owner is not heard in it. Of one
 /// that is cleared at the fault it holds zeroes, or the kernel refuses to hold it.
 fn io_uring_that_holds_pages_shows_nothing_of_the_next_owner(backing: Backing) {
-    for fault_mode in FAULT_MODES {
+    for fault_mode in permitted::fault_modes() {
         let (pool, mut region) = untouched(backing, fault_mode);
         let start = region.as_mut_ptr();
         let (ring, early) = (Ring::new().unwrap(), Ring::new().unwrap());
@@ -478,6 +480,7 @@ fn by_root(trial: Trial) -> Trial {
 }
 
 fn main() {
+    let forbidden = permitted::lacking();
     let mut trials = Vec::new();
     let no_swap = Swap::new().err().map(|error| format!("no swap file in /var/tmp: {error}"));
     for backing in [Backing::Base, Backing::Thp, Backing::Hugetlb2M] {
@@ -491,5 +494,6 @@ fn main() {
         let by_swap = |trial| unless_lacking(by_root(trial), no_swap.as_deref());
         trials.extend(trials_on(backing, folios, BY_SWAP).into_iter().map(by_swap));
     }
-    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+    let trials = trials.into_iter().map(|trial| unless_lacking(trial, forbidden.as_deref()));
+    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit();
 }

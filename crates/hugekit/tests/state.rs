@@ -5,6 +5,8 @@
 
 use hugekit_testing::child;
 use hugekit_testing::memory;
+use hugekit_testing::permitted;
+use hugekit_testing::trials::{Checks, trials};
 
 use std::ops::Range;
 use std::ptr;
@@ -18,11 +20,12 @@ use hugekit::fault::FaultMode;
 use hugekit::pool::{Backing, Clearing, Pool};
 use hugekit::snapshot::Granule;
 use hugekit::{Region, Snapshot, SnapshotError};
+use hugekit_testing::racing::Stops;
+use libtest_mimic::Arguments;
 use memory::Memory;
 use rustix::mm::{MprotectFlags, mprotect};
 use rustix::param::page_size;
 
-const FAULT_MODES: [FaultMode; 2] = [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }];
 const BYTES: usize = 1 << 20;
 
 /// Private writable memory of no file that a snapshot may protect: the heap, other arenas, zeroed statics, and what
@@ -109,12 +112,6 @@ fn lazy_region(pool: &Pool, fault_mode: FaultMode) -> Region {
     builder.build().unwrap()
 }
 
-/// Whether this process may serve faults so.
-fn is_permitted(fault_mode: FaultMode) -> bool {
-    let pool = dirty_pool(BYTES);
-    pool.region_builder(BYTES).clearing(Clearing::OnFault).fault_mode(fault_mode).build().is_ok()
-}
-
 fn touch(bytes: *mut u8, len: usize) {
     for offset in (0..len).step_by(page_size()) {
         // SAFETY: within memory that this thread alone accesses.
@@ -139,9 +136,8 @@ fn with_read_only<R>(ranges: &[Range<usize>], act: impl FnOnce() -> R) -> R {
 
 /// First accesses, writes to what forks share and writes to what a snapshot protects are served while the heap and
 /// all its like can only be read: a handler that wrote there would end the process.
-#[test]
 fn handlers_under_any_fault_write_to_nothing_a_snapshot_protects() {
-    for fault_mode in FAULT_MODES.into_iter().filter(|&fault_mode| is_permitted(fault_mode)) {
+    for fault_mode in permitted::fault_modes() {
         let code = in_a_child(|| {
             let pool = dirty_pool(8 * BYTES);
             let mut lazy = lazy_region(&pool, fault_mode);
@@ -177,13 +173,9 @@ fn handlers_under_any_fault_write_to_nothing_a_snapshot_protects() {
 
 /// A C library keeps the stacks of threads that have ended for those that begin. One of them is memory as any other
 /// when a snapshot is made of it, and the threads that serve the snapshot begin only then.
-#[test]
 fn snapshot_of_an_ended_threads_stack_is_served() {
     const BEHIND: usize = 64 << 10;
     let mode = FaultMode::Threaded { threads: 1 };
-    if !is_permitted(mode) {
-        return;
-    }
     let code = in_a_child(|| {
         let place =
             thread::spawn(|| std::hint::black_box(&mut [0_u8]).as_ptr().addr()).join().unwrap();
@@ -202,21 +194,19 @@ fn snapshot_of_an_ended_threads_stack_is_served() {
 
 /// A snapshot of each mapping that can be had, two at a time, over and over, while regions are served and forked:
 /// calls of hugekit's may fail, where the kernel may not write to what is protected, but none may hang.
-#[test]
 fn snapshot_of_the_whole_heap_hangs_no_thread() {
-    for fault_mode in FAULT_MODES.into_iter().filter(|&fault_mode| is_permitted(fault_mode)) {
+    for fault_mode in permitted::fault_modes() {
         let code = in_a_child(|| {
             let (stop, served) = (AtomicBool::new(false), AtomicUsize::new(0));
             let most = thread::scope(|scope| {
+                let _end = Stops(&stop);
                 for _ in 0..2 {
                     scope.spawn(|| use_regions(fault_mode, &stop, &served));
                 }
                 while served.load(Ordering::Relaxed) < 2 {
                     thread::yield_now();
                 }
-                let most = snapshot_everything(fault_mode, &served);
-                stop.store(true, Ordering::Relaxed);
-                most
+                snapshot_everything(fault_mode, &served)
             });
             i32::from(most == 0)
         });
@@ -271,4 +261,17 @@ fn of(range: &Range<usize>, fault_mode: FaultMode) -> Option<Snapshot> {
     // fail, which this test puts up with.
     let made: Result<Snapshot, SnapshotError> = unsafe { builder.of_anonymous(slice) };
     made.ok()
+}
+
+const CHECKS: Checks = hugekit_testing::checks![
+    handlers_under_any_fault_write_to_nothing_a_snapshot_protects,
+    snapshot_of_the_whole_heap_hangs_no_thread,
+];
+
+const OF_THREADS: Checks = hugekit_testing::checks![snapshot_of_an_ended_threads_stack_is_served];
+
+fn main() {
+    let mut tests = trials(CHECKS, permitted::lacking());
+    tests.extend(trials(OF_THREADS, permitted::lacking_for_threads()));
+    libtest_mimic::run(&Arguments::from_args(), tests).exit();
 }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use hugekit_sys::thread;
 
+use super::collapse::Collapsed;
 use super::demand::Server;
 use super::install::Supply;
 use super::reader::{self, Chunk, Read};
@@ -212,9 +213,11 @@ impl<'a> Server<'a> {
         if !stays {
             self.leave()?;
         }
+        let Collapsed { bytes: collapsed, refused } = self.collapse()?;
         let completed = Completed {
             pid: self.vm.pid(),
-            collapsed: self.collapse()?,
+            collapsed,
+            refused,
             after: self.since.elapsed(),
             faults: self.answered,
             copied: self.copied,

@@ -19,21 +19,32 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// How long a process may take to end whose memory is gone.
 const ENDING: Duration = Duration::from_secs(1);
 
+/// How much of a VM's memory was put on huge pages.
+#[derive(Default)]
+pub(super) struct Collapsed {
+    pub(super) bytes: u64,
+    /// The bytes that the kernel did not collapse, and its last answer: no huge page is free, this process may not, or
+    /// the kernel has no such call.
+    pub(super) refused: Option<(u64, Errno)>,
+}
+
 impl Server<'_> {
     /// Collapses each aligned 2 MiB of which at least half is data and nothing was given back.
-    /// Returns the bytes.
-    pub(super) fn collapse(&mut self) -> Result<u64, Stop> {
-        let (mut left, mut collapsed) = (self.vm.to_collapse(), 0);
+    pub(super) fn collapse(&mut self) -> Result<Collapsed, Stop> {
+        let (mut left, mut collapsed) = (self.vm.to_collapse(), Collapsed::default());
         for _ in 0..ROUNDS {
             let mut again = Vec::new();
             for start in left {
                 self.vm.wait(self.stop, &self.bell, Some(Duration::ZERO))?;
                 self.read_messages()?;
                 match self.vm.process.collapse(start) {
-                    Ok(()) => collapsed += HUGE,
+                    Ok(()) => collapsed.bytes += HUGE,
                     Err(Errno::AGAIN) => again.push(start),
-                    // No huge page is free, or the kernel has no such call: it stays as it is.
-                    Err(_) => {}
+                    // It stays as it is.
+                    Err(errno) => {
+                        let bytes = collapsed.refused.map_or(0, |(bytes, _)| bytes);
+                        collapsed.refused = Some((bytes + HUGE, errno));
+                    }
                 }
             }
             left = again;

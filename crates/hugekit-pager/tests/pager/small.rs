@@ -2,13 +2,17 @@
 //! off.
 
 use std::fs::{self, File};
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use hugekit_guests::{Pages, Request, SmallVmm};
+use hugekit_sys::other_process::check_collapse;
 use hugekit_testing::trials::nightly;
 use libtest_mimic::{Completion, Failed, Trial};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::fixture::Fixture;
 use crate::memory_file::MIB;
@@ -334,6 +338,12 @@ fn set_leaving(fixture: &Fixture) {
     pages.write_all_at(&1_u64.to_le_bytes(), 0).unwrap();
 }
 
+/// As the kernel tells the pager, which is a process with the same rights.
+fn collapse_is_permitted(pid: i32) -> Result<(), Errno> {
+    let pid = Pid::from_raw(pid).unwrap();
+    check_collapse(pidfd_open(pid, PidfdFlags::empty()).unwrap().as_fd())
+}
+
 /// The next pager knows which memory is data, and puts it on huge pages.
 fn collapse_of_a_killed_pager() {
     let mut fixture = Fixture::on_demand(LEN);
@@ -343,9 +353,15 @@ fn collapse_of_a_killed_pager() {
     set_leaving(&fixture);
     fixture.start_next();
     let line = fixture.pager.await_line("left to the kernel");
-    if hugekit_sys::mapping::can_collapse() {
-        let huge = rollup_kib(vm.pid(), "AnonHugePages:") << 10;
-        assert!(huge >= LEN / 2, "{huge} bytes are on huge pages: {line}");
+    match collapse_is_permitted(vm.pid()) {
+        Ok(()) => {
+            let huge = rollup_kib(vm.pid(), "AnonHugePages:") << 10;
+            assert!(huge >= LEN / 2, "{huge} bytes are on huge pages: {line}");
+        }
+        Err(errno) => {
+            let reason = format!(" MiB not: {}", std::io::Error::from(errno));
+            assert!(line.contains(&reason), "{line}");
+        }
     }
     fixture.check(&mut vm, None);
     assert!(!state_files(fixture.folder()).iter().any(|path| path.extension().unwrap() == "json"));

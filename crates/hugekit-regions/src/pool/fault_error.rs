@@ -62,6 +62,9 @@ pub enum FaultError {
         Remedy(Some(UNBLOCK))
     )]
     Blocked,
+    /// Another snapshot of the same memory handles writes in place. The kernel tells only one side of a write.
+    #[error("another snapshot of this memory handles writes in place")]
+    AnotherInPlace,
     /// [`FaultMode::Threaded`](crate::fault::FaultMode::Threaded) with 0 threads.
     #[error("0 handler threads requested: the least is 1")]
     NoThreads,
@@ -166,7 +169,7 @@ impl FaultError {
         match self {
             Self::NotPermitted { .. } => ErrorKind::NotPermitted,
             Self::Lacking { .. } | Self::Collapsible | Self::OnValgrind => ErrorKind::Unsupported,
-            Self::HandlerReplaced | Self::Blocked => ErrorKind::Conflict,
+            Self::HandlerReplaced | Self::Blocked | Self::AnotherInPlace => ErrorKind::Conflict,
             Self::NoThreads | Self::TooManyThreads { .. } => ErrorKind::Invalid,
             Self::NotStarted(source) => source.kind().into(),
             Self::Kernel { source, .. } => source.kind().into(),

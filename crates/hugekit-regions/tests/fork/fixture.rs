@@ -1,18 +1,10 @@
 //! What the checks of forks have in common: pools, painted regions, and each way to fork one.
 
-use hugekit::fault::FaultMode;
 use hugekit::pool::Backing;
 use hugekit::{HUGE_PAGE_BYTES, Pool, Region};
 
 use crate::backings::{FOLIOS, builder};
-use crate::permitted;
-
-/// Each way of serving that this process may use.
-pub(crate) fn fault_modes() -> Vec<FaultMode> {
-    let threaded = permitted::lacking_for_threads().is_none();
-    let threaded = threaded.then_some(FaultMode::Threaded { threads: 1 });
-    [FaultMode::InPlace].into_iter().chain(threaded).collect()
-}
+use crate::permitted::fault_modes;
 
 /// A pool for so many regions of as many folios as a test's have.
 pub(crate) fn pool(backing: Backing, regions: usize) -> Pool {

@@ -7,11 +7,15 @@ use std::thread;
 use hugekit::fault::FaultMode;
 use hugekit::pool::Backing;
 use hugekit::{Region, RegionError};
+use hugekit_testing::memory::Memory;
 use hugekit_testing::smaps::bytes_at;
+use hugekit_testing::trials::skip;
+use rustix::mm::mlock;
 
 use crate::backings::{Check, FOLIOS, is_zero};
 use crate::child::in_a_child;
-use crate::fixture::{each, fault_modes, granules, is_painted, paint, pool};
+use crate::fixture::{each, granules, is_painted, paint, pool};
+use crate::permitted::fault_modes;
 use crate::sharing::reads_share;
 
 /// A fork group whose slots are in every state there is is made ready by all of its regions at the same time: each
@@ -83,9 +87,19 @@ fn fork_of_pinned_pages_leaves_them_to_the_parent(backing: Backing) {
     }
 }
 
+/// Whether this user may lock so many bytes.
+fn may_lock(len: usize) -> rustix::io::Result<()> {
+    let memory = Memory::untouched(len, false);
+    // SAFETY: memory of our own, which is unmapped with its locks.
+    unsafe { mlock(memory.start().cast(), len) }
+}
+
 /// A process that locks all it maps has pages mapped by the kernel that no thread touched: none of them may
 /// let a write through.
 fn fork_under_mlockall_keeps_each_sides_bytes(backing: Backing) {
+    if let Err(errno) = may_lock(4 * FOLIOS * backing.page_size()) {
+        skip(format!("this user may not lock the memory (ulimit -l): {errno}"));
+    }
     for fault_mode in fault_modes() {
         let code = in_a_child(|| {
             let pool = pool(backing, 4);
@@ -97,9 +111,7 @@ fn fork_under_mlockall_keeps_each_sides_bytes(backing: Backing) {
             };
             let early = how(&region);
             // SAFETY: changes no byte.
-            if unsafe { libc::mlockall(libc::MCL_FUTURE) } != 0 {
-                return 0; // More than this user may lock.
-            }
+            assert_eq!(unsafe { libc::mlockall(libc::MCL_FUTURE) }, 0);
             let mut child = how(&region);
             paint(&mut child[..2 * granule], 2);
             let mut grandchild = how(&child);

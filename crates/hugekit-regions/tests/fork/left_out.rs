@@ -10,7 +10,8 @@ use hugekit::{Pool, Region, Snapshot};
 use hugekit_testing::states::saved;
 
 use crate::backings::{Check, FOLIOS, builder, is_zero};
-use crate::fixture::{fault_modes, granules, is_painted, paint};
+use crate::fixture::{granules, is_painted, paint};
+use crate::permitted::fault_modes;
 
 /// Bytes of a region.
 fn region_len(backing: Backing, granule: usize) -> usize {

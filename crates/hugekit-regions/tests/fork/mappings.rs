@@ -7,7 +7,8 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
 use crate::backings::{Check, FOLIOS, builder, is_zero};
 use crate::child::in_a_child;
-use crate::fixture::{fault_modes, granules, is_painted, paint, pool};
+use crate::fixture::{granules, is_painted, paint, pool};
+use crate::permitted::fault_modes;
 
 /// Mappings of this process that have some of a region: the kernel may join the first or the last with a neighbour's.
 fn mappings(region: &Region) -> usize {

@@ -14,7 +14,8 @@ use proptest::sample::Index;
 use proptest::test_runner::TestRunner;
 
 use crate::backings::{Check, builder};
-use crate::fixture::{fault_modes, granules, paint};
+use crate::fixture::{granules, paint};
+use crate::permitted::fault_modes;
 
 /// One region of a tree, and what it must read as.
 #[derive(Debug)]

@@ -6,7 +6,8 @@ use hugekit::region::ForkError;
 use hugekit::{HUGE_PAGE_BYTES, RegionError, error_chain};
 
 use crate::backings::{Check, FOLIOS, builder, unscrubbed};
-use crate::fixture::{fault_modes, granules, is_painted, paint, pool};
+use crate::fixture::{granules, is_painted, paint, pool};
+use crate::permitted::fault_modes;
 
 fn fork_beyond_the_pool_is_an_error_and_changes_nothing(backing: Backing) {
     for fault_mode in fault_modes() {

@@ -10,7 +10,8 @@ use hugekit::{Region, SharedRegion};
 use hugekit_testing::racing::Stops;
 
 use crate::backings::{Check, FOLIOS, is_zero};
-use crate::fixture::{fault_modes, granules, is_painted, paint, pool};
+use crate::fixture::{granules, is_painted, paint, pool};
+use crate::permitted::fault_modes;
 use crate::rounds::rounds;
 
 const WRITERS: usize = 2;
@@ -142,6 +143,7 @@ fn prepare_write_beside_a_writing_parent_changes_no_byte(backing: Backing) {
                 unsafe { word.read_volatile() }
             };
             thread::scope(|scope| {
+                let _end = Stops(&stop);
                 scope.spawn(|| {
                     for generation in 1.. {
                         for slot in (0..slots).rev() {
@@ -171,8 +173,6 @@ fn prepare_write_beside_a_writing_parent_changes_no_byte(backing: Backing) {
                         same &= reader.join().unwrap() && is_same();
                     });
                 }
-                // Before anything is asserted: the scope waits for the writer.
-                stop.store(true, Ordering::SeqCst);
             });
             assert!(same, "the parent's writes were seen");
         }
@@ -230,6 +230,7 @@ fn fork_beside_release_reads_zero_or_what_was_written(backing: Backing) {
         let region = pool.region(FOLIOS * page).unwrap().share();
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
+            let _end = Stops(&stop);
             scope.spawn(|| {
                 for folio in (0..FOLIOS).cycle() {
                     region.release(folio * page..(folio + 1) * page).unwrap();
@@ -250,7 +251,6 @@ fn fork_beside_release_reads_zero_or_what_was_written(backing: Backing) {
                 let again = fork.words().iter().map(|word| word.load(Ordering::Relaxed));
                 assert!(again.eq(words));
             }
-            stop.store(true, Ordering::Relaxed);
         });
     }
 }

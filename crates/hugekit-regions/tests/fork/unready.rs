@@ -8,8 +8,8 @@ use hugekit::{Pool, Region, Snapshot};
 use hugekit_testing::states::saved;
 
 use crate::backings::{Check, builder, is_zero};
-use crate::fixture::fault_modes;
 use crate::model::Tree;
+use crate::permitted::fault_modes;
 
 /// Granules of a region.
 pub(crate) const GRANULES: usize = 8;

@@ -17,10 +17,11 @@ use hugekit::pool::Backing;
 use hugekit::region::ForkBuilder;
 use hugekit::snapshot::Changes;
 use hugekit::{ClearOptions, CopyOptions, SharedRegion};
+use hugekit_testing::racing::Stops;
 use hugekit_testing::states::saved;
 
 use crate::backings::{Check, FOLIOS, builder};
-use crate::fixture::{FAULT_MODES, granules};
+use crate::fixture::{fault_modes, granules};
 
 const RUNS: usize = 1;
 const STATES: usize = 20;
@@ -153,6 +154,7 @@ fn follow(scene: &Scene, seed: u64) {
         }
     };
     thread::scope(|scope| {
+        let _end = Stops(&stop);
         (0..WRITERS).for_each(|writer| drop(scope.spawn(move || write(writer))));
         let (mut image, mut epoch) = (vec![0xa5; scene.region.len()], None);
         for state in 0..STATES {
@@ -166,19 +168,17 @@ fn follow(scene: &Scene, seed: u64) {
             };
             epoch = Some(saved(changes, &mut image));
             if image != expected {
-                stop.store(true, Ordering::Relaxed);
                 let at = (0..image.len()).find(|&at| image[at] != expected[at]);
                 panic!("seed {seed}, state {state}: byte {at:?} is another");
             }
         }
-        stop.store(true, Ordering::Relaxed);
     });
 }
 
 fn epochs_under_every_kind_of_writer_are_of_one_moment(backing: Backing) {
     for run in 0..runs() {
         let seed = fastrand::u64(..1 << 32) + run as u64;
-        for fault_mode in FAULT_MODES {
+        for fault_mode in fault_modes() {
             for granule in granules(backing) {
                 let len = FOLIOS / 2 * backing.page_size().max(64 << 10);
                 // Forks of writers need folios, too.

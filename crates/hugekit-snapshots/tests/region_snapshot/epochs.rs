@@ -16,7 +16,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
 use crate::backings::{Check, FOLIOS, builder};
-use crate::fixture::{FAULT_MODES, copied, granules, is_painted, painted};
+use crate::fixture::{copied, fault_modes, granules, is_painted, painted};
 
 /// A region with what serves it.
 struct Watched {
@@ -59,7 +59,7 @@ fn pool_of(backing: Backing, regions: usize) -> Pool {
 
 /// Calls `check` with a painted region, in every way, and its pool.
 fn each(backing: Backing, check: impl Fn(&Pool, Watched)) {
-    for fault_mode in FAULT_MODES {
+    for fault_mode in fault_modes() {
         for granule in granules(backing) {
             let pool = pool_of(backing, 4);
             let mut region = pool.region(len(backing)).unwrap();
@@ -255,7 +255,7 @@ impl Model {
 fn epochs_under_any_steps_follow_the_model(backing: Backing) {
     let cases = if backing == Backing::Base { 200 } else { 24 };
     let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
-    for fault_mode in FAULT_MODES {
+    for fault_mode in fault_modes() {
         for granule in granules(backing) {
             // Small granules keep folios in use.
             let pool = pool_of(backing, 8);
@@ -274,7 +274,7 @@ fn epochs_under_any_steps_follow_the_model(backing: Backing) {
 }
 
 fn epochs_under_writers_forget_no_write(backing: Backing) {
-    for fault_mode in FAULT_MODES {
+    for fault_mode in fault_modes() {
         for granule in granules(backing) {
             let pool = pool_of(backing, 4);
             let region = pool.region(len(backing)).unwrap().share();
@@ -372,7 +372,7 @@ fn changes_that_are_not_taken_leave_the_region_plain(backing: Backing) {
 }
 
 fn pinned_bytes_count_as_written(backing: Backing) {
-    for fault_mode in FAULT_MODES {
+    for fault_mode in fault_modes() {
         for granule in granules(backing) {
             let pool = pool_of(backing, 4);
             let region = pool.region(len(backing)).unwrap().share();

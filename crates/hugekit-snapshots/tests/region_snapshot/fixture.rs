@@ -1,14 +1,11 @@
 //! What the checks of snapshots of regions have in common: painted regions, and each way to take one.
 
-use hugekit::fault::FaultMode;
 use hugekit::pool::Backing;
 use hugekit::{HUGE_PAGE_BYTES, Pool, Region, Snapshot};
+pub(crate) use hugekit_testing::permitted::fault_modes;
 pub(crate) use hugekit_testing::states::copied;
 
 use crate::backings::{FOLIOS, builder};
-
-pub(crate) const FAULT_MODES: [FaultMode; 2] =
-    [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }];
 
 /// Granules that are shared on a backing: the usual one, and a small one.
 pub(crate) fn granules(backing: Backing) -> Vec<usize> {
@@ -32,7 +29,7 @@ pub(crate) fn each(
     regions: usize,
     check: impl Fn(&Pool, Region, Take<'_>, usize),
 ) {
-    for fault_mode in FAULT_MODES {
+    for fault_mode in fault_modes() {
         for granule in granules(backing) {
             let pool = builder(backing, regions * FOLIOS).scrub_threads(0).build().unwrap();
             let mut region = pool.region(FOLIOS * backing.page_size()).unwrap();

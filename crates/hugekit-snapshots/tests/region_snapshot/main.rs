@@ -5,6 +5,7 @@
 mod all_writers;
 use hugekit_testing::backings;
 use hugekit_testing::child;
+use hugekit_testing::permitted;
 mod contents;
 mod epochs;
 mod fixture;
@@ -13,7 +14,7 @@ mod model;
 mod processes;
 mod refused;
 mod writers;
-use backings::{trials, trials_on};
+use backings::{trials, trials_on, unless_lacking};
 use hugekit::pool::Backing;
 use libtest_mimic::Arguments;
 
@@ -30,5 +31,7 @@ fn main() {
     ];
     let mut trials = trials(&checks.concat());
     trials.extend(trials_on(Backing::Hugetlb1G, 1, refused::GIGANTIC));
-    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+    let forbidden = permitted::lacking();
+    let trials = trials.into_iter().map(|trial| unless_lacking(trial, forbidden.as_deref()));
+    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit();
 }

@@ -10,7 +10,7 @@ use proptest::sample::Index;
 use proptest::test_runner::TestRunner;
 
 use crate::backings::{Check, builder};
-use crate::fixture::{FAULT_MODES, Take, copied, granules, painted};
+use crate::fixture::{Take, copied, fault_modes, granules, painted};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -172,7 +172,7 @@ fn piece(at: &Index, len: usize, of: usize) -> Range<usize> {
 /// Any steps on regions, forks and snapshots, against plain vectors.
 fn snapshots_under_any_steps_follow_the_model(backing: Backing) {
     let (page, folios) = (backing.page_size(), 5);
-    for fault_mode in FAULT_MODES {
+    for fault_mode in fault_modes() {
         for granule in granules(backing) {
             let cases = if backing == Backing::Base { 200 } else { 24 };
             let config =

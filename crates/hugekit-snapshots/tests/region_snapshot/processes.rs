@@ -7,7 +7,7 @@ use hugekit::region::{ForkError, Region};
 
 use crate::backings::{Check, FOLIOS, builder};
 use crate::child::in_a_child;
-use crate::fixture::{FAULT_MODES, copied, each, granules, is_painted, painted};
+use crate::fixture::{copied, each, fault_modes, granules, is_painted, painted};
 
 fn snapshot_in_a_forked_child_is_refused(backing: Backing) {
     each(backing, 2, |_, mut region, take, granule| {
@@ -65,7 +65,7 @@ fn snapshots_by_the_thousand_leave_nothing_behind(backing: Backing) {
         assert_eq!(pool.stats().unwrap().in_use, FOLIOS);
         0
     };
-    for fault_mode in FAULT_MODES {
+    for fault_mode in fault_modes() {
         // Where no other test has mappings and descriptors come and go.
         assert_eq!(in_a_child(|| take(fault_mode)), 0);
     }

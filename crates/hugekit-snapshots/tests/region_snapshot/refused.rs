@@ -7,7 +7,7 @@ use hugekit::region::ForkError;
 use hugekit::{Cancel, HUGE_PAGE_BYTES, Region, RegionError, SnapshotError};
 
 use crate::backings::{Check, FOLIOS, builder};
-use crate::fixture::{FAULT_MODES, each, is_painted, painted};
+use crate::fixture::{each, fault_modes, is_painted, painted};
 
 /// Fails when it has taken so many bytes.
 struct Fails(usize);
@@ -62,7 +62,7 @@ fn write_that_fails_is_an_error_and_nothing_stays_protected(backing: Backing) {
 }
 
 fn snapshot_that_cannot_be_is_refused_and_changes_nothing(backing: Backing) {
-    for fault_mode in FAULT_MODES {
+    for fault_mode in fault_modes() {
         let pool = builder(backing, FOLIOS).scrub_threads(0).build().unwrap();
         let mut region = pool.region(FOLIOS * backing.page_size()).unwrap();
         region.iter_mut().enumerate().for_each(|(at, byte)| *byte = painted(at));

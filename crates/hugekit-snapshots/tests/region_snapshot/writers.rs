@@ -6,12 +6,13 @@ use std::thread;
 use hugekit::Snapshot;
 use hugekit::pool::Backing;
 use hugekit_testing::racing;
+use hugekit_testing::racing::Stops;
 
 use crate::backings::{Check, FOLIOS, builder};
-use crate::fixture::{FAULT_MODES, copied, granules};
+use crate::fixture::{copied, fault_modes, granules};
 
 fn snapshot_under_racing_writers_keeps_their_order(backing: Backing) {
-    for fault_mode in FAULT_MODES {
+    for fault_mode in fault_modes() {
         for granule in granules(backing) {
             let pool = builder(backing, 3 * FOLIOS).scrub_threads(0).build().unwrap();
             let region = pool.region(FOLIOS * backing.page_size()).unwrap().share();
@@ -25,12 +26,13 @@ fn snapshot_under_racing_writers_keeps_their_order(backing: Backing) {
 /// Snapshots and forks of one region, made, read and dropped by several threads while others write, and a region
 /// that is retired while its snapshot is read.
 fn snapshots_that_come_and_go_under_writers_hold_what_was(backing: Backing) {
-    for fault_mode in FAULT_MODES {
+    for fault_mode in fault_modes() {
         let granule = granules(backing)[0];
         let pool = builder(backing, 8 * FOLIOS).scrub_threads(0).build().unwrap();
         let region = pool.region(FOLIOS * backing.page_size()).unwrap().share();
         let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
         thread::scope(|scope| {
+            let _end = Stops(&stop);
             for writer in 0..2_usize {
                 let (region, stop, written) = (&region, &stop, &written);
                 scope.spawn(move || {
@@ -70,9 +72,7 @@ fn snapshots_that_come_and_go_under_writers_hold_what_was(backing: Backing) {
                     })
                 })
                 .collect();
-            let ended: Vec<_> = takers.into_iter().map(thread::ScopedJoinHandle::join).collect();
-            stop.store(true, Ordering::Relaxed);
-            ended.into_iter().for_each(|ended| ended.unwrap());
+            takers.into_iter().for_each(|taker| taker.join().unwrap());
         });
         assert_eq!(region.shared_bytes().unwrap(), 0);
     }

@@ -7,6 +7,7 @@ use std::thread;
 use hugekit::fault::FaultMode;
 use hugekit::snapshot::Granule;
 use hugekit::{HUGE_PAGE_BYTES as HUGE, SnapshotError};
+use hugekit_testing::racing::Stops;
 
 use crate::child::in_a_child;
 use crate::fixture::{Check, PAGE, copied, loaded, of, of_all, words};
@@ -41,6 +42,7 @@ fn snapshot_beside_forked_children_holds_what_was(fault_mode: FaultMode) {
     let memory = Memory::filled(4 * HUGE, true, 0);
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
+        let _end = Stops(&stop);
         scope.spawn(|| {
             for number in 1.. {
                 for word in memory.words().iter().step_by(PAGE / 8) {
@@ -60,7 +62,6 @@ fn snapshot_beside_forked_children_holds_what_was(fault_mode: FaultMode) {
                 assert!((before[index]..=after[index]).contains(&word), "{index}");
             }
         }
-        stop.store(true, Ordering::Relaxed);
     });
 }
 

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use hugekit::fault::FaultMode;
+use hugekit::pool::FaultError;
 use hugekit::snapshot::{Granule, Unsuitable};
 use hugekit::{HUGE_PAGE_BYTES as HUGE, SnapshotError};
 
@@ -116,6 +117,21 @@ fn snapshot_of_another_userfaultfds_memory_is_refused(fault_mode: FaultMode) {
     })));
 }
 
+/// A program that does not say how takes as many snapshots of its memory as it likes, with the rights that it has.
+fn snapshot_by_default_is_served_as_the_one_before(fault_mode: FaultMode) {
+    let memory = Memory::filled(2 * HUGE, true, 7);
+    let first = of(fault_mode, memory.range(), Granule::Auto).unwrap();
+    let second = of(FaultMode::Auto, memory.range(), Granule::Auto).unwrap();
+    memory.words()[0].store(8, Ordering::Relaxed);
+    let serving = second.serving().unwrap();
+    assert_eq!(serving.fault_mode, first.serving().unwrap().fault_mode);
+    let told = matches!(serving.fallback, Some(FaultError::AnotherInPlace));
+    assert_eq!(told, fault_mode == FaultMode::InPlace);
+    for snapshot in [first, second] {
+        assert!(words(&copied(snapshot)).all(|word| word == 7));
+    }
+}
+
 /// In a process of its own: others refuse while it lasts.
 fn snapshot_beside_a_thread_that_blocks_sigbus_names_it(fault_mode: FaultMode) {
     let code = in_a_child(|| {
@@ -150,5 +166,6 @@ fn snapshot_beside_a_thread_that_blocks_sigbus_names_it(fault_mode: FaultMode) {
 pub(crate) const CHECKS: &[Check] = hugekit_testing::checks![
     snapshot_of_unsuitable_memory_is_refused_and_says_why,
     snapshot_of_another_userfaultfds_memory_is_refused,
+    snapshot_by_default_is_served_as_the_one_before,
     snapshot_beside_a_thread_that_blocks_sigbus_names_it,
 ];

@@ -8,6 +8,7 @@ use hugekit::fault::FaultMode;
 use hugekit::snapshot::Granule;
 use hugekit::{HUGE_PAGE_BYTES as HUGE, Snapshot, SnapshotError};
 use hugekit_testing::racing;
+use hugekit_testing::racing::Stops;
 
 use crate::fixture::{Check, PAGE, SMALL, assert_is_plain, of};
 use crate::memory::Memory;
@@ -26,6 +27,7 @@ fn snapshots_that_come_and_go_under_writers_hold_what_was(fault_mode: FaultMode)
     let memory = Memory::filled(8 * HUGE, true, 0);
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
+        let _end = Stops(&stop);
         for writer in 0..2_usize {
             let (memory, stop) = (&memory, &stop);
             scope.spawn(move || {
@@ -62,7 +64,6 @@ fn snapshots_that_come_and_go_under_writers_hold_what_was(fault_mode: FaultMode)
             })
             .collect();
         makers.into_iter().for_each(|maker| maker.join().unwrap());
-        stop.store(true, Ordering::Relaxed);
     });
     assert_is_plain(&memory);
 }
