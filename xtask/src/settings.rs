@@ -3,13 +3,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use anyhow::{Context, Result};
 use procfs::{Current, Meminfo};
+use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
@@ -121,7 +121,8 @@ fn put_back_on_signals() -> Result<()> {
         for signal in signals.forever() {
             let child = CHILD.load(Ordering::Relaxed);
             if child != 0 {
-                let _ = Command::new("kill").arg(child.to_string()).status();
+                let child = Pid::from_raw(child.cast_signed());
+                let _ = child.map(|child| kill_process(child, Signal::TERM));
             }
             changes().undo();
             let _ = emulate_default_handler(signal);

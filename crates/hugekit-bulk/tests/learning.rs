@@ -10,6 +10,7 @@ use std::thread;
 use hugekit::{ClearOptions, CopyOptions, HUGE_PAGE_BYTES, Reuse, Threads};
 use hugekit_bulk::learning::{self, ChosenBy, Learned};
 use hugekit_bulk::profile::CacheState;
+use hugekit_testing::trials::skipped;
 
 /// So much settles a class of slices.
 const LONG: usize = 32 * HUGE_PAGE_BYTES;
@@ -81,7 +82,7 @@ fn clears_by_several_threads_at_once_are_right_while_they_learn() {
 fn long_operation_settles_its_class_and_the_report_says_so() {
     let _turn = in_turn();
     if !can_learn() {
-        return;
+        return skipped("this CPU offers one routine, or no clock");
     }
     let (mut to, from) = (vec![0_u8; LONG], source(LONG));
     let how = CopyOptions::new().reuse(Reuse::None);
@@ -100,7 +101,7 @@ fn long_operation_settles_its_class_and_the_report_says_so() {
 fn huge_pages_one_by_one_settle_their_class_too() {
     let _turn = in_turn();
     if !can_learn() {
-        return;
+        return skipped("this CPU offers one routine, or no clock");
     }
     let mut folio = vec![1_u8; HUGE_PAGE_BYTES];
     for _ in 0..40 {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use hugekit_testing::permitted;
 use hugekit_testing::processes::{Killed, happens};
+use hugekit_testing::trials::skipped;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// What a demonstration prints, or the remedy for what this machine refuses.
@@ -104,9 +105,7 @@ fn tour_measures_every_part_and_leaves_no_file() {
 #[test]
 fn tour_of_an_ordinary_user_has_the_program_put_its_own_memory_on_huge_pages() {
     if !rustix::process::geteuid().is_root() {
-        return eprintln!(
-            "skipped: only root becomes another user; all other tests are of this user"
-        );
+        return skipped("only root becomes another user; all other tests are of this user");
     }
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();

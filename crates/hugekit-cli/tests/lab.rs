@@ -736,8 +736,7 @@ fn an_interrupt_ends_the_run_with_what_is_finished() {
     hugekit_testing::processes::wait_for_handler(child.id(), libc::SIGINT);
     // What comes before it measures uses far less.
     until("it measures", || ticks(child.id()) > 20);
-    let pid = child.id().to_string();
-    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    hugekit_testing::processes::signal(child.id(), rustix::process::Signal::INT);
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130));
     assert_eq!(record(&output)["experiments"], Value::Array(Vec::new()));

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use hugekit_delta::Chain;
 use hugekit_guests::{Pages, Request, SmallVmm, pattern_at};
 use hugekit_testing::processes::Killed;
-use hugekit_testing::trials::{Checks, trials};
+use hugekit_testing::trials::{Checks, skipped, trials};
 use libtest_mimic::Arguments;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -161,7 +161,7 @@ fn stopped_and_followed() {
 /// With the capabilities alone that systemd leaves it, where this test may drop the others.
 fn with_capabilities_of_unit() {
     if !rustix::process::geteuid().is_root() {
-        return;
+        return skipped("only root gives up capabilities");
     }
     let folder = folder_with_memory();
     let first = Pager::start(folder.path());

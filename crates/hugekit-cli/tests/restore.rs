@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use hugekit_guests::cloud_hypervisor::{lacking, snapshot_for};
 use hugekit_guests::{CloudHypervisor, Request};
 use hugekit_testing::processes::Killed;
+use hugekit_testing::trials::skipped;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -43,7 +44,7 @@ fn succeeded(command: &mut Command) -> Output {
 #[test]
 fn vm_runs_from_an_image_of_a_broker() {
     if let Some(reason) = lacking() {
-        println!("skipped: {reason}");
+        skipped(reason);
         return;
     }
     let folder = TempDir::new().unwrap();

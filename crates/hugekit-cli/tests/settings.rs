@@ -9,8 +9,10 @@ use std::process::{Command, ExitCode, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use hugekit_testing::processes::signal;
 use hugekit_testing::trials::{marked, unless_lacking};
 use libtest_mimic::{Arguments, Completion, Failed};
+use rustix::process::Signal;
 
 const ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 
@@ -71,22 +73,17 @@ fn endless(setting: &Path) -> std::io::Result<std::process::Child> {
     among_own_mounts(&script).stdout(Stdio::piped()).spawn()
 }
 
-fn signal(child: &std::process::Child, name: &str) -> Result<(), Failed> {
-    assert!(Command::new("kill").args([name, &child.id().to_string()]).status()?.success());
-    Ok(())
-}
-
 fn interrupted(setting: &Path) -> Result<(), Failed> {
-    for name in ["-INT", "-TERM", "-HUP"] {
+    for sent in [Signal::INT, Signal::TERM, Signal::HUP] {
         fs::write(setting, NEVER)?;
         let mut child = endless(setting)?;
         while fs::read_to_string(setting)? != "madvise" {
             assert!(child.try_wait()?.is_none(), "it ended early");
             thread::sleep(Duration::from_millis(10));
         }
-        signal(&child, name)?;
+        signal(child.id(), sent);
         let output = child.wait_with_output()?;
-        assert_eq!(output.status.code(), Some(130), "{name}");
+        assert_eq!(output.status.code(), Some(130), "{sent:?}");
         assert!(String::from_utf8(output.stdout)?.contains("Summary"));
         assert_eq!(fs::read_to_string(setting)?, "never");
     }
@@ -95,16 +92,18 @@ fn interrupted(setting: &Path) -> Result<(), Failed> {
 
 /// Before anything is changed, while it is, and afterwards.
 fn at_any_moment(setting: &Path) -> Result<(), Failed> {
-    for (moment, name) in ["-TERM", "-INT", "-HUP"].into_iter().cycle().take(15).enumerate() {
+    for (moment, sent) in
+        [Signal::TERM, Signal::INT, Signal::HUP].into_iter().cycle().take(15).enumerate()
+    {
         let mut child = endless(setting)?;
         thread::sleep(Duration::from_millis(4 * moment as u64 * moment as u64));
         // Again and again: the script's shell does not hear one that comes while it waits for `mount`.
         while child.try_wait()?.is_none() {
-            signal(&child, name)?;
+            signal(child.id(), sent);
             thread::sleep(Duration::from_millis(200));
         }
         let left = fs::read_to_string(setting)?;
-        assert!(left == NEVER || left == "never", "{moment} {name}: {left}");
+        assert!(left == NEVER || left == "never", "{moment} {sent:?}: {left}");
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 
 use hugekit::{HUGE_PAGE_BYTES as HUGE, Snapshot};
 use hugekit_delta::{BLOCK, Chain, apply};
+use hugekit_testing::trials::skipped;
 
 #[test]
 fn chain_of_epochs_holds_blocks_that_have_changed_and_gives_the_last_state() {
@@ -14,7 +15,7 @@ fn chain_of_epochs_holds_blocks_that_have_changed_and_gives_the_last_state() {
     let mut changes = match taken {
         Ok(changes) => changes,
         // Where writes cannot be served, there are no epochs.
-        Err(error) => return println!("skipped: {error}"),
+        Err(error) => return skipped(error),
     };
     for round in 0..4 {
         let delta = tempfile::NamedTempFile::new().unwrap();

@@ -6,6 +6,7 @@ use hugekit::pool::Backing;
 use hugekit::{HUGE_PAGE_BYTES, Pool};
 use hugekit_doctor::{Line, Verdict, examine};
 use hugekit_machine::Root;
+use hugekit_testing::trials::skipped;
 
 const FOLIOS: usize = 4;
 
@@ -36,7 +37,7 @@ fn line_about_shared_memory_says_what_a_pool_gets() {
     let mut region = pool.region(pool.capacity()).unwrap();
     region.fill(1);
     let Some(huge) = bytes_on_huge_pages(region.as_ptr().addr()) else {
-        return eprintln!("skipped: /proc/self/smaps has no ShmemPmdMapped");
+        return skipped("/proc/self/smaps has no ShmemPmdMapped");
     };
     // Single folios may be base pages, when memory is fragmented.
     assert_eq!(huge > 0, line.verdict != Verdict::Missing, "{huge} bytes of huge pages: {line:?}");

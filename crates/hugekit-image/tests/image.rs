@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use hugekit_image::{Image, ImageError, ImageRange, clones};
 use hugekit_machine::Root;
+use hugekit_testing::trials::skipped;
 use rustix::fs::{MemfdFlags, SealFlags, memfd_create};
 
 const GRANULE: usize = 2 << 20;
@@ -301,7 +302,7 @@ fn clone_has_what_it_read_shared_and_what_it_wrote_alone() {
 fn image_is_on_huge_pages_and_mapped_by_them() {
     let image = load(file(&random(32 * GRANULE, 8)));
     if image.huge_bytes() < 32 * GRANULE as u64 {
-        println!("skipped: the kernel gave {} bytes on huge pages", image.huge_bytes());
+        skipped(format_args!("the kernel gave {} bytes on huge pages", image.huge_bytes()));
         return;
     }
     let mapped = image.map().unwrap();

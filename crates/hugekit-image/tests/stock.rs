@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use hugekit_guests::{Firecracker, Pages, Request, Snapshot, lacking};
 use hugekit_image::{Image, clones};
 use hugekit_machine::Root;
+use hugekit_testing::trials::skipped;
 
 const MIB: u64 = 1 << 20;
 
@@ -21,7 +22,7 @@ fn differing(clone: &mut Firecracker, seed: u64) -> u64 {
 #[test]
 fn clones_of_an_image_have_its_bytes_and_their_own_writes() {
     if let Some(reason) = lacking() {
-        println!("skipped: {reason}");
+        skipped(reason);
         return;
     }
     let folder = tempfile::tempdir().unwrap();

@@ -8,6 +8,7 @@ use hugekit_guests::cloud_hypervisor::{lacking, snapshot_for};
 use hugekit_guests::{CloudHypervisor, Firecracker, Request, Serial, pattern_at};
 use hugekit_image::Image;
 use hugekit_restore::{ReadyMemory, Restore, RestoreError, Snapshot};
+use hugekit_testing::trials::skipped;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -23,7 +24,7 @@ const SEED: u64 = 0x5eed_0000_1234_5678;
 fn can_run() -> bool {
     let reason = lacking();
     if let Some(reason) = &reason {
-        println!("skipped: {reason}");
+        skipped(reason);
     }
     reason.is_none()
 }

@@ -16,6 +16,7 @@ use std::slice;
 use hugekit::fault::FaultMode;
 use hugekit::snapshot::{Changes, Epoch};
 use hugekit::{HUGE_PAGE_BYTES as HUGE, Snapshot, SnapshotError};
+use hugekit_testing::trials::skipped;
 use swap::Swap;
 use uring::Ring;
 
@@ -85,7 +86,7 @@ fn each(check: impl Fn(&mut Scene, Epoch)) {
                 let epoch = scene.saved(changes);
                 check(&mut scene, epoch);
             }
-            Err(error) => println!("skipped: {fault_mode:?}: {error}"),
+            Err(error) => skipped(format_args!("{fault_mode:?}: {error}")),
         }
     }
 }
@@ -139,9 +140,9 @@ fn writes_through_fixed_buffers_are_not_seen() {
     let source = source();
     each(|scene, epoch| {
         drop(epoch);
-        let Ok(mut ring) = Ring::new() else { return println!("skipped: no io_uring") };
+        let Ok(mut ring) = Ring::new() else { return skipped("no io_uring") };
         if let Err(error) = ring.register(&[slice_from_raw_parts_mut(scene.at(2 * HUGE), PAGE)]) {
-            return println!("skipped: {error}");
+            return skipped(error);
         }
         let changes = scene.first().unwrap();
         let epoch = scene.saved(changes);
@@ -159,11 +160,11 @@ fn writes_through_fixed_buffers_are_not_seen() {
 #[test]
 fn memory_that_is_swapped_out_is_as_it_was_and_its_writes_are_changes() {
     if !rustix::process::geteuid().is_root() {
-        return println!("skipped: only root makes a swap file");
+        return skipped("only root makes a swap file");
     }
     let swap = match Swap::new() {
         Ok(swap) => swap,
-        Err(error) => return println!("skipped: {error}"),
+        Err(error) => return skipped(error),
     };
     each(|scene, mut epoch| {
         for round in 2..6_u8 {

@@ -33,13 +33,15 @@ impl Supply {
 
 #[cfg(test)]
 mod tests {
+    use hugekit_testing::trials::skipped;
+
     use super::*;
 
     #[test]
     fn refresh_keeps_no_memory() {
         let supply = Supply::new();
         if !supply.refresh() {
-            println!("skipped: no huge page is available");
+            skipped("no huge page is available");
             return;
         }
         assert_eq!(supply.0.as_ref().unwrap().resident(), 0);

@@ -56,6 +56,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread;
 
+    use hugekit_testing::trials::skipped;
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
     use super::*;
@@ -72,7 +73,7 @@ mod tests {
     fn waits_of_threads_that_share_a_cpu_are_counted() {
         let own = Folder::open(std::process::id() as i32).unwrap();
         let Some(before) = own.waited_for_cpus() else {
-            println!("skipped: this kernel does not count waits for CPUs (CONFIG_SCHED_INFO)");
+            skipped("this kernel does not count waits for CPUs (CONFIG_SCHED_INFO)");
             return;
         };
         let (one, stop) = (one_cpu(), AtomicBool::new(false));

@@ -6,6 +6,8 @@ use std::process::Child;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 /// On a busy machine a program takes seconds to start.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -34,6 +36,14 @@ impl DerefMut for Killed {
     fn deref_mut(&mut self) -> &mut Child {
         &mut self.0
     }
+}
+
+/// Sends a process a signal.
+///
+/// # Panics
+/// It has ended, or is another user's.
+pub fn signal(pid: u32, signal: Signal) {
+    kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal).unwrap();
 }
 
 /// Whether it happens within a minute.

@@ -1,4 +1,6 @@
 //! Tests as lists of functions, which a machine skips if it lacks what they need.
+use std::fmt::Display;
+use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use libtest_mimic::{Completion, Failed, Trial};
@@ -21,6 +23,15 @@ struct Skipped(String);
 pub fn skip(reason: impl Into<String>) -> ! {
     // Not a panic: nothing is printed.
     resume_unwind(Box::new(Skipped(reason.into())))
+}
+
+/// Says that the calling test, one of the standard harness, which knows no such end, skips a part or all of itself: then
+/// it returns. Not captured, so that the list of skipped tests has it.
+pub fn skipped(reason: impl Display) {
+    let thread = std::thread::current();
+    let line = format!("test {} ... ignored ({reason})\n", thread.name().unwrap_or("of a thread"));
+    // One call, so that no other thread's line gets in between.
+    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 /// Runs a test that may [`skip`].

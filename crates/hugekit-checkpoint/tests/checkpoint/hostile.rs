@@ -13,6 +13,7 @@ use crate::child;
 use crate::kills::kill_and_await_end;
 use crate::proxy::{Proxy, request};
 use crate::scene::{LEN, LONGEST_WAIT, PagerThread, SEED, START, Scene, check_file, origin, trial};
+use hugekit_testing::trials::skipped;
 
 type Check = (&'static str, fn());
 
@@ -171,7 +172,7 @@ fn full_disk(is_delta: bool) {
     let small = scene.folder.path().join("small");
     fs::create_dir(&small).unwrap();
     let Some(_mounted) = Mounted::tmpfs(&small) else {
-        eprintln!("skipped: only root mounts a file system");
+        skipped("only root mounts a file system");
         return;
     };
     let settings = Settings { output: small.join("saved"), previous, ..scene.settings() };

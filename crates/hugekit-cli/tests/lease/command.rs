@@ -7,6 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 use hugekit::pool::Backing;
 use hugekit_testing::processes::{Killed, happens};
+use rustix::process::Signal;
 
 use super::daemon::{Daemon, program, socket, start};
 use super::{Check, UNIT};
@@ -80,7 +81,7 @@ fn given_up(_: Backing) {
     let daemon = Daemon::new(Backing::Base, 1, &[]);
     let socket = &daemon.socket();
     let (image, status) = (["image", "list", "--socket"], ["broker", "status", "--socket"]);
-    daemon.signal("-STOP");
+    daemon.signal(Signal::STOP);
     let failed = |output: Output, seconds: u32| {
         let (said, wanted) = (stderr(&output), format!("has not answered for {seconds}s"));
         assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -94,7 +95,7 @@ fn given_up(_: Backing) {
         scope.spawn(|| failed(program().args(image).arg(socket).output().unwrap(), 30));
         scope.spawn(|| failed(program().args(status).arg(socket).output().unwrap(), 30));
     });
-    daemon.signal("-CONT");
+    daemon.signal(Signal::CONT);
     daemon.until(|status| status.leases == 0);
 }
 
@@ -103,7 +104,7 @@ fn log_of(mut daemon: Daemon, log: &tempfile::NamedTempFile, part: &str) -> Stri
     let read = || std::fs::read_to_string(log.path()).unwrap();
     // A thread of its own writes the log.
     assert!(happens(|| read().contains(part)), "{}", read());
-    daemon.signal("-TERM");
+    daemon.signal(Signal::TERM);
     assert!(daemon.ended().success());
     read()
 }

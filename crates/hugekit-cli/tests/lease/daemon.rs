@@ -10,6 +10,8 @@ use hugekit::pool::Backing;
 use hugekit_lease as lease;
 use hugekit_lease::protocol::Status;
 use hugekit_lease::{Lease, LeaseError};
+use hugekit_testing::processes;
+use rustix::process::Signal;
 use tempfile::TempDir;
 
 use super::UNIT;
@@ -142,9 +144,8 @@ impl Daemon {
         Lease::ask(&self.socket(), UNIT, wait)
     }
 
-    pub(crate) fn signal(&self, name: &str) {
-        let sent = Command::new("kill").args([name, &self.pid().to_string()]).status().unwrap();
-        assert!(sent.success());
+    pub(crate) fn signal(&self, signal: Signal) {
+        processes::signal(self.pid(), signal);
     }
 
     pub(crate) fn ended(&mut self) -> ExitStatus {

@@ -12,6 +12,7 @@ use hugekit::pool::Backing;
 use hugekit_lease::protocol::Refusal;
 use hugekit_lease::{Lease, LeaseError};
 use hugekit_machine::{Root, hugepages};
+use rustix::process::Signal;
 
 use super::daemon::{Daemon, PATIENCE, program, until_gone};
 use super::gate::Gated;
@@ -42,7 +43,7 @@ fn broker_killed(backing: Backing) {
     let pool = Pool::builder(UNIT).broker(daemon.socket()).build().unwrap();
     let mut region = pool.region(UNIT).unwrap();
     region.fill(7);
-    daemon.signal("-KILL");
+    daemon.signal(Signal::KILL);
     assert!(!daemon.ended().success());
     let since = Instant::now();
     loop {
@@ -81,7 +82,7 @@ fn client_killed(backing: Backing) {
 
 fn broker_ends(backing: Backing) {
     let all = (1_u64 << 50).to_string();
-    for name in ["-TERM", "-INT", "-HUP"] {
+    for name in [Signal::TERM, Signal::INT, Signal::HUP] {
         let mut daemon = Daemon::listening(backing, 0, &["--keep-free", &all]);
         let socket = daemon.socket();
         let asks = std::thread::spawn(move || Lease::ask(&socket, UNIT, PATIENCE));
@@ -161,7 +162,7 @@ fn fillers_end(backing: Backing) {
     let mut gated = Gated::new(UNIT, backing, &[]);
     let asks = ask(&gated.daemon);
     let fillers = gated.fillers(1);
-    gated.daemon.signal("-KILL");
+    gated.daemon.signal(Signal::KILL);
     gated.daemon.ended();
     fillers.into_iter().for_each(until_gone);
     assert!(asks.join().unwrap().is_err());

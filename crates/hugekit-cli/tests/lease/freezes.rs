@@ -44,7 +44,7 @@ fn allow_descriptors(daemon: &Daemon, most: Option<u64>) {
 
 /// Ends the broker, which may not take longer than a second on a machine with nothing else to do.
 fn ends(mut daemon: Daemon) {
-    daemon.signal("-TERM");
+    daemon.signal(Signal::TERM);
     assert!(daemon.ended().success());
 }
 

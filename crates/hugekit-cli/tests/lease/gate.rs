@@ -36,9 +36,10 @@ impl Gated {
         let usual = start_of(unit, folder.path(), backing, 0, more);
         let daemon = Daemon::started_by(&command, &usual, folder);
         daemon.until(|_| true);
-        // The broker starts what lies at its own path.
+        // The broker starts what lies at its own path, as `hugekit broker fill`. The gate comes before the other groups,
+        // because a group that may not be joined is the last that is tried.
         let script = format!(
-            "#!/bin/sh\nexec '{}' \"$@\" --group '{}'\n",
+            "#!/bin/sh\nshift 2\nexec '{}' broker fill --group '{}' \"$@\"\n",
             program().get_program().to_str().unwrap(),
             gate.path().display()
         );

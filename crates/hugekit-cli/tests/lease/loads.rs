@@ -15,6 +15,7 @@ use hugekit_lease::protocol::{Answer, Load, NotLoaded, Refusal};
 use hugekit_testing::fuse::{Call, Mounted, Reply};
 use hugekit_testing::processes::Killed;
 use hugekit_testing::trials::skip;
+use rustix::process::Signal;
 
 use super::Check;
 use super::attacks::{connection, hear};
@@ -146,7 +147,7 @@ fn never(_: Backing) {
 
 fn ends_in_a_load(_: Backing) {
     let folder = tempfile::tempdir().unwrap();
-    for signal in ["-TERM", "-INT", "-HUP", "-KILL"] {
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::KILL] {
         let mut daemon = Daemon::of_images(&[]);
         let mut stuck = stuck(&daemon, folder.path());
         let loads = daemon.fillers();
@@ -154,8 +155,8 @@ fn ends_in_a_load(_: Backing) {
         assert!(shared_memory(loads[0]) > 0);
         daemon.signal(signal);
         // The file is silent all the time: whoever waits for it does not end.
-        assert_eq!(daemon.ended().success(), signal != "-KILL");
-        if signal != "-KILL" {
+        assert_eq!(daemon.ended().success(), signal != Signal::KILL);
+        if signal != Signal::KILL {
             until(|| shared_memory(loads[0]) == 0);
             until(|| stuck.client.try_wait().unwrap().is_some());
         }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use hugekit::pool::Backing;
 use hugekit_programs::firmware;
 use hugekit_testing::trials::skip;
+use rustix::process::Signal;
 
 use super::daemon::{Daemon, PATIENCE, program, socket};
 use super::qemu::emulator;
@@ -190,9 +191,9 @@ fn left(_: Backing) {
 fn stopped(_: Backing) {
     let daemon = Daemon::new(Backing::Base, 1, &[]);
     let emulator = stand_in(daemon.folder.path());
-    daemon.signal("-STOP");
+    daemon.signal(Signal::STOP);
     let output = wrapped(&daemon.socket(), &emulator, &one_object());
-    daemon.signal("-CONT");
+    daemon.signal(Signal::CONT);
     assert_eq!(output.stdout, lines(&one_object()));
     assert!(text(&output.stderr).contains("has not answered for 1s"), "{output:?}");
 }

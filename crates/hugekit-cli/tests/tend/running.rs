@@ -1,6 +1,6 @@
 //! Programs that tests start, and that end with them.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -43,8 +43,15 @@ impl Running {
         Self::of(command.stdout(Stdio::piped()).stderr(Stdio::piped()))
     }
 
+    /// Skips the test if there is no such program.
     pub(crate) fn of(command: &mut Command) -> Self {
-        Self(Killed(command.spawn().unwrap()))
+        match command.spawn() {
+            Ok(child) => Self(Killed(child)),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                skip(format!("no {}", command.get_program().display()))
+            }
+            Err(error) => panic!("{error}"),
+        }
     }
 
     pub(crate) fn signal(&self, number: i32) {

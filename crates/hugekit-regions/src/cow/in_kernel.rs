@@ -57,7 +57,14 @@ impl InKernel<'_> {
         }
         let addresses = self.mapping.addresses_of(slots);
         for _ in 0..TRIES {
-            self.group.descriptor.protect(&addresses, on).map_err(Refused::Kernel)?;
+            if let Err(errno) = self.group.descriptor.protect(&addresses, on) {
+                // The kernel goes mapping by mapping, and leaves marks on those before the one that it refuses. Their
+                // slots stay as they were, and a write to a marked page of such a slot would fault for ever.
+                if on {
+                    let _ = self.group.descriptor.protect(&addresses, false);
+                }
+                return Err(Refused::Kernel(errno));
+            }
             if !on || self.are_marked(&addresses) {
                 return Ok(());
             }

@@ -176,3 +176,48 @@ fn runs<T: PartialEq>(
         Some((said, start..rest.start))
     })
 }
+
+#[cfg(test)]
+#[allow(unsafe_code)]
+mod tests {
+    use super::super::bulk::Bulk;
+    use super::super::exclusive::Whole;
+    use super::super::hold_back::HoldBack;
+    use crate::fault::FaultMode;
+    use crate::pool::{Backing, Pool};
+    use hugekit_bulk::parallel::Threads;
+    use hugekit_sys::pagemap::PageMap;
+    use hugekit_sys::thread::without_signals;
+    use std::ptr;
+
+    const GRANULE: usize = 64 << 10;
+
+    /// The kernel marks what comes before a slot that a write mapped anew, and refuses the rest: a write to what is
+    /// marked and in no table would fault for ever.
+    #[test]
+    fn slots_before_one_that_cannot_be_marked_are_not_marked() {
+        let pool = Pool::builder(12 * GRANULE).backing(Backing::Base).scrub_threads(0);
+        let pool = pool.build().unwrap();
+        let mut parent = pool.region(4 * GRANULE).unwrap();
+        parent.fill(1);
+        let builder = parent.fork_builder().granule(GRANULE).fault_mode(FaultMode::InPlace);
+        let Ok(fork) = builder.handle(None) else { return };
+        let write = |slot: usize| {
+            let byte = ptr::with_exposed_provenance_mut::<u8>(fork.start + slot * GRANULE);
+            // SAFETY: a byte of the fork, which no other thread has.
+            unsafe { byte.write_volatile(2) };
+        };
+        (write(0), write(1));
+        without_signals(|blocked| {
+            let mut tables = fork.group.gate.alone(blocked);
+            let id = tables.mappings.of_region(fork.start).id();
+            HoldBack(Whole::new(&fork.group, &mut tables, id)).watch().unwrap();
+        });
+        write(2);
+        Bulk(&fork).protect_ahead(4 * GRANULE, &[], Threads::Exactly(1));
+        let marked = PageMap::open().unwrap().first_protected(&(fork.start..fork.start + GRANULE));
+        assert_eq!(marked, Ok(None));
+        write(0);
+        fork.leave(false).unwrap();
+    }
+}

@@ -105,7 +105,7 @@ impl<'a> ForkBuilder<'a> {
     }
 
     /// Its mapping in the fork group, with the beginning of an epoch of the region if there is one.
-    pub(super) fn handle(&self, turn: Option<&mut Turn<'_>>) -> Result<CowHandle, ForkError> {
+    pub(crate) fn handle(&self, turn: Option<&mut Turn<'_>>) -> Result<CowHandle, ForkError> {
         let terms = |pool: &Pool| {
             let granule_bytes = granule(pool, self.granule)?;
             let fault_mode = self.fault_mode.unwrap_or_default();

@@ -3,6 +3,7 @@
 use hugekit::pool::{Backing, PoolError};
 use hugekit::{HUGE_PAGE_BYTES, Pool};
 use hugekit_machine::Root;
+use hugekit_testing::trials::skipped;
 
 use crate::child::in_a_child;
 
@@ -81,11 +82,11 @@ fn refuse_to_populate_base_pages() -> bool {
 fn build_that_cannot_populate_takes_the_next_backing() {
     let builder = Pool::builder(HUGE_PAGE_BYTES).ladder([Backing::Base, Backing::Thp]);
     if builder.clone().ladder([Backing::Thp]).build().is_err() {
-        return eprintln!("skipped: this machine has no pool on transparent huge pages");
+        return skipped("this machine has no pool on transparent huge pages");
     }
     let code = in_a_child(|| {
         if !refuse_to_populate_base_pages() {
-            eprintln!("skipped: this process may not install a filter of system calls");
+            skipped("this process may not install a filter of system calls");
             return 0;
         }
         let strict = builder.clone().strict(true).build();

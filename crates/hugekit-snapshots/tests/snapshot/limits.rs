@@ -9,6 +9,7 @@ use hugekit::fault::FaultMode;
 use hugekit::snapshot::{Builder, Reserve};
 use hugekit::{HUGE_PAGE_BYTES as HUGE, Snapshot, SnapshotError};
 use hugekit_machine::{Memory as MachineMemory, Root};
+use hugekit_testing::trials::skipped;
 
 use crate::fixture::{Check, words};
 use crate::memory::Memory;
@@ -21,11 +22,8 @@ fn sizes() -> impl Iterator<Item = usize> {
         let machine = MachineMemory::read(&Root::default()).unwrap();
         let fits = machine.available > 4 * *len as u64;
         if !fits {
-            println!(
-                "skipped: {} MiB, of which {} MiB are available",
-                len / MIB,
-                machine.available >> 20
-            );
+            let available = machine.available >> 20;
+            skipped(format_args!("{} MiB, while {available} MiB are available", len / MIB));
         }
         fits
     };

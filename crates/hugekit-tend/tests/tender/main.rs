@@ -22,6 +22,7 @@ use hugekit_tend::{
 };
 use hugekit_testing::processes::happens;
 use hugekit_testing::smaps::bytes_at;
+use hugekit_testing::trials::skipped;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap_anonymous, munmap};
 use rustix::param::page_size;
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
@@ -636,7 +637,7 @@ impl Redis {
         command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
         command.args(["--rdb-key-save-delay", "50000", "--dir"]).arg(folder.path());
         let Ok(server) = command.stdout(Stdio::null()).stdin(Stdio::null()).spawn() else {
-            println!("skipped: no redis-server");
+            skipped("no redis-server");
             return None;
         };
         Some(Self { server: Other(server), _folder: folder, port })

@@ -50,7 +50,7 @@ fn guard_pages_stay_and_are_the_reason() {
     let guard = unsafe { memory.start.as_ptr().add(7 * page_size()) };
     // SAFETY: a page of the mapping, of which no reference exists. Only the kernel accesses the page afterwards.
     if unsafe { libc::madvise(guard.cast(), page_size(), MADV_GUARD_INSTALL) } != 0 {
-        println!("skipped: the kernel has no guard pages in mappings");
+        skipped("the kernel has no guard pages in mappings");
         return;
     }
     let report = pass(&mut tender);
@@ -87,7 +87,7 @@ fn memory_whose_owner_serves_the_faults_is_left_as_it_is() {
     let Some(mut tender) = tender(settings().density(0.1)) else { return };
     let memory = Small::new(2, pages() / 2);
     let Some(_served) = userfaultfd(&memory) else {
-        println!("skipped: no userfaultfd");
+        skipped("no userfaultfd");
         return;
     };
     let report = pass(&mut tender);
@@ -106,7 +106,7 @@ fn terabytes_that_are_all_but_empty_take_no_time() {
     let len = 8 << 40;
     // SAFETY: a new mapping, at an address of the kernel's choice.
     let Ok(start) = (unsafe { mmap_anonymous(ptr::null_mut(), len, access, flags) }) else {
-        println!("skipped: no such address space");
+        skipped("no such address space");
         return;
     };
     // SAFETY: within the mapping, of which no reference exists.
@@ -187,7 +187,7 @@ impl Limited {
                 return Some(group);
             }
         }
-        println!("skipped: no control group with a limit on memory can be made");
+        skipped("no control group with a limit on memory can be made");
         None
     }
 }
@@ -208,8 +208,10 @@ fn limit_of_the_control_group_holds_the_tender_back_in_either_version() {
     let _turn = in_turn();
     let other = Other::new(Command::new("sleep").arg("60"));
     let Some(_group) = Limited::of(&other, 64 << 20) else { return };
-    let Ok(mut tender) = settings().keep_free(128 << 20).process(other.pid()).build() else {
-        return;
+    let tender = settings().keep_free(128 << 20).process(other.pid()).build();
+    let mut tender = match tender {
+        Ok(tender) => tender,
+        Err(error) => return skipped(error),
     };
     let report = pass(&mut tender);
     match report.hindrance {

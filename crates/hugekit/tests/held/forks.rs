@@ -6,6 +6,7 @@ use hugekit::Region;
 use hugekit::fault::FaultMode;
 use hugekit::pool::{Backing, Pool};
 use hugekit::region::ForkError;
+use hugekit_testing::trials::skipped;
 
 const PAGES: usize = 8;
 
@@ -28,7 +29,7 @@ fn gate_while_held_sees_no_allocation() {
         let pool = pool.build().unwrap();
         let mut region = pool.region(PAGES * page_size()).unwrap();
         if let Err(ForkError::Fault(_)) = forked(&region, 8) {
-            return; // Without userfaultfd there are no forks.
+            return skipped("no userfaultfd, no forks");
         }
         let mut forks: Vec<Region> = (0..children).map(|_| forked(&region, 8).unwrap()).collect();
         write(&mut region, [0, 3]);

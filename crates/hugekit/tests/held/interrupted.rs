@@ -11,6 +11,7 @@ use hugekit::pool::{Backing, Clearing, Pool, PoolError};
 use hugekit::snapshot::{Granule, Snapshot, SnapshotError};
 use hugekit_sys::private_pages::PrivateBytes;
 use hugekit_sys::sync::held;
+use hugekit_testing::trials::skipped;
 
 const PAGE: usize = 4096;
 
@@ -56,7 +57,7 @@ fn in_a_child(test: &str, run: impl FnOnce()) {
         return run();
     }
     if !are_faults_served() {
-        return;
+        return skipped("faults may not be served");
     }
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.env(INSIDE, "1").args(["--exact", test, "--nocapture"]);
@@ -105,7 +106,8 @@ fn use_snapshots(fault_mode: FaultMode) {
     let len = 12 * PAGE;
     let memory = PrivateBytes::new(len, PAGE).unwrap();
     if of(fault_mode, &memory, len).is_none() {
-        return; // Who may not serve faults of system calls has no such threads.
+        // Who may not serve faults of system calls has no such threads.
+        return skipped("not permitted");
     }
     have_a_handler_write(memory.start(), len);
     let uses: [fn(Snapshot); 4] = [
@@ -136,7 +138,7 @@ fn use_regions(fault_mode: FaultMode) {
         pool.region_builder(len).fault_mode(fault_mode).build()
     };
     if let Err(PoolError::Fault(_)) = dirty_region() {
-        return; // As above.
+        return skipped("not permitted");
     }
     have_a_handler_write(ptr::null_mut(), 0);
     at_each_claim(|| {
@@ -188,7 +190,7 @@ fn use_another_handler() {
     let len = 12 * PAGE;
     let memory = PrivateBytes::new(len, PAGE).unwrap();
     if of(FaultMode::InPlace, &memory, len).is_none() {
-        return;
+        return skipped("not permitted");
     }
     have_a_handler_write(memory.start(), len);
     at_each_claim(|| {

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use hugekit_testing::trials::skipped;
 
 const GIB: usize = 1 << 30;
 
@@ -109,7 +110,7 @@ fn objects_of_names_and_values_are_replaced() {
         ),
     ] {
         if asked.contains("/dev/shm") && !is_folder_of_memory(Path::new("/dev/shm")) {
-            eprintln!("skipped: /dev/shm is no folder of memory");
+            skipped("/dev/shm is no folder of memory");
             continue;
         }
         assert_eq!(replaced(&around(asked), Backing::Hugetlb2M), around(wanted));
