@@ -144,7 +144,7 @@ impl Lines {
 /// Skips a test if no process can be tended here: the kernel does not permit it, or the user who runs the test may not.
 pub(crate) fn skip_if_refused(output: &str) {
     let refusals = ["may not be tended", "needs Linux 6.1", "only pages of 2 MiB"];
-    if refusals.iter().any(|why| output.contains(why)) {
-        skip(output.trim());
+    if let Some(at) = refusals.iter().find_map(|why| output.find(why)) {
+        skip(format!("a process {}", output[at..].lines().next().unwrap_or_default()));
     }
 }
