@@ -119,7 +119,7 @@ pub struct Broker {
     /// When units may be begun ahead again, while no client waits.
     settled_from: Instant,
     accept_from: Instant,
-    /// Whether the log has that memory is too short for a unit, since the last one was begun.
+    /// True if the log has that memory is too short for a unit, since the last one was begun.
     has_warned: bool,
 }
 
@@ -619,7 +619,7 @@ impl Broker {
         let _ = connection.answer(&Answer::Refused(refusal), None);
     }
 
-    /// Whether there is room for one more client of an account, if need be in the place of another one.
+    /// Returns whether there is room for one more client of an account, if need be in the place of another one.
     fn make_room(&mut self, account: u32) -> bool {
         let limits = self.config.limits;
         let own = self.seats(|of| of == account);
@@ -748,7 +748,7 @@ impl Broker {
         self.ledger.claim(account, load.most)
     }
 
-    /// Whether there is memory for an image beside those that are being loaded.
+    /// Returns whether there is memory for an image beside those that are being loaded.
     fn check_memory(&self, asked: u64) -> Result<(), Refusal> {
         let available = Memory::read(&self.root).map_or(0, |memory| memory.available);
         let claimed = self.loading.iter().map(Loading::claimed).sum();
@@ -878,12 +878,12 @@ impl Broker {
     }
 }
 
-/// Whether a user sees what all users have: root and the broker's own user.
+/// Returns whether a user sees what all users have: root and the broker's own user.
 fn sees_all(uid: u32) -> bool {
     [0, rustix::process::geteuid().as_raw()].contains(&uid)
 }
 
-/// Whether the configuration makes sense on this machine.
+/// Returns whether the configuration makes sense on this machine.
 fn check(config: &Config) -> Result<(), BrokerError> {
     match config.unit {
         0 if config.ready > 0 => return Err(BrokerError::ReadyWithoutUnit { ready: config.ready }),

@@ -36,7 +36,7 @@ impl Notices {
         }
     }
 
-    /// Whether a notice waits for room.
+    /// Returns whether a notice waits for room.
     pub(crate) fn is_waiting(&self) -> bool {
         self.manager.is_some() && self.pending.is_some()
     }

@@ -5,8 +5,9 @@ use rustix::io;
 use rustix::process::{Pid, Resource, getrlimit, setpriority_process};
 use rustix::thread::{CapabilitySet, capabilities};
 
-/// Whether this process may raise what it has lowered. An unprivileged one may not, and a process of `SCHED_IDLE` that
-/// cannot be raised would keep a client waiting as long as other programs want the CPUs: 17.8 s in a trial.
+/// Returns whether this process may raise what it has lowered. An unprivileged one may not, and a process of
+/// `SCHED_IDLE` that cannot be raised would keep a client waiting as long as other programs want the CPUs: 17.8 s in a
+/// trial.
 pub(crate) fn may_raise() -> bool {
     let privileged =
         capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_NICE));

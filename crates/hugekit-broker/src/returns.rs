@@ -37,7 +37,7 @@ struct Ended {
     /// Taken elsewhere before its end.
     before: i128,
     is_back: bool,
-    /// Whether it counts against its account's quota.
+    /// True if it counts against its account's quota.
     counts: bool,
 }
 

@@ -39,7 +39,7 @@ pub enum Reuse {
 }
 
 impl Reuse {
-    /// Whether some of the memory is used soon.
+    /// Returns whether some of the memory is used soon.
     fn is_soon(self) -> bool {
         matches!(self, Self::Target | Self::All)
     }
@@ -151,7 +151,7 @@ mod sealed {
 #[derive(Debug)]
 #[must_use = "a builder does nothing until run"]
 pub struct Operation<'a, F: 'static> {
-    /// Whether anything was asked for but a reuse that keeps nothing in the cache.
+    /// True if anything was asked for but a reuse that keeps nothing in the cache.
     asks: bool,
     target: Option<usize>,
     reuse: Reuse,
@@ -311,8 +311,8 @@ impl<'a, F: Method> Operation<'a, F> {
         Ok(Report { used: Some(plan.far.used(len)), ..Report::alone(len) })
     }
 
-    /// Whether it is short, and nothing was asked for that could make it another routine's than libc's: looked at before
-    /// anything else.
+    /// Returns whether it is short, and nothing was asked for that could make it another routine's than libc's: looked
+    /// at before anything else.
     #[inline(always)]
     fn is_plain(&self, len: usize) -> bool {
         !self.asks && len < F::plain_below().cold()

@@ -169,7 +169,7 @@ impl<'a> PopulateOptions<'a> {
 }
 
 impl PopulateOptions<'_> {
-    /// As [`run`](Self::run), on transparent huge pages as far as the kernel makes them: `start` and `len` are
+    /// Like [`run`](Self::run), on transparent huge pages as far as the kernel makes them: `start` and `len` are
     /// multiples of `folio`. Returns bytes that are on such.
     ///
     /// # Errors

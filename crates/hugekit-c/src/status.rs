@@ -243,7 +243,7 @@ struct Last {
 
 thread_local! {
     static LAST: RefCell<Last> = RefCell::default();
-    /// Whether the heap had no room for the last reason. Apart, because it needs none.
+    /// True if the heap had no room for the last reason. Apart, because it needs none.
     static IS_UNTOLD: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -397,7 +397,7 @@ pub(crate) unsafe fn give<T>(
     unsafe { give_checked(out, name, make) }
 }
 
-/// As [`give`], where `make` looks for room by itself.
+/// Like [`give`], where `make` looks for room by itself.
 ///
 /// # Safety
 /// As there.

@@ -78,10 +78,10 @@ impl<T: Versioned> Place<T> {
         Ok(Self { to, size })
     }
 
-    /// As [`new`](Self::new), where there must be one.
+    /// Like [`new`](Self::new), where there must be one.
     ///
     /// # Safety
-    /// As for [`new`](Self::new).
+    /// The conditions of [`new`](Self::new).
     pub(crate) unsafe fn needed(to: *mut T) -> Result<Self, Refusal> {
         if to.is_null() {
             return Err(Refusal::invalid(format_args!(

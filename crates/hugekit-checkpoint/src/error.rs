@@ -172,7 +172,7 @@ impl CheckpointError {
         }
     }
 
-    /// Whether a VMM that is ending may be the reason.
+    /// Returns whether a VMM that is ending may be the reason.
     pub(crate) fn may_be_an_end(&self) -> bool {
         matches!(
             self,

@@ -14,12 +14,12 @@ pub struct ForkSettings {
     pub api: PathBuf,
     /// From 1 to 64.
     pub children: Vec<ChildSettings>,
-    /// Whether children run as soon as they are restored.
+    /// True if children run as soon as they are restored.
     pub resume: bool,
-    /// Whether memory on base pages is put on huge pages before the pause. This copies it once
+    /// True if memory on base pages is put on huge pages before the pause. This copies it once
     /// more.
     pub collapse: bool,
-    /// Whether the API's socket must belong to the VMM's process. The socket of a proxy does not.
+    /// True if the API's socket must belong to the VMM's process. The socket of a proxy does not.
     pub check_api: bool,
 }
 

@@ -41,7 +41,7 @@ pub(crate) struct Frozen<'a> {
     writes: &'a mut Writes,
     is_copied: Vec<bool>,
     buffer: Vec<u8>,
-    /// Whether memory was released before the moment that is saved.
+    /// True if memory was released before the moment that is saved.
     is_opened: bool,
     pub(crate) progress: Progress,
 }
@@ -89,7 +89,7 @@ impl<'a> Frozen<'a> {
         self.sink.restart().map_err(|source| self.sink.refused(source))
     }
 
-    /// Whether the VM changed memory between the protection and the moment that is saved: then the
+    /// Returns whether the VM changed memory between the protection and the moment that is saved: then the
     /// moment has to be chosen again.
     pub(crate) fn is_opened(&self) -> bool {
         self.is_opened

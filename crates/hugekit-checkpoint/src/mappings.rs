@@ -15,7 +15,7 @@ fn may_be_guest_memory(mapping: &Mapping) -> bool {
     mapping.is_private && is_writable && (mapping.is_anonymous || mapping.is_hugetlb())
 }
 
-/// Whether a mapping goes on in the next one. The kernel does not join mappings of hugetlbfs again
+/// Returns whether a mapping goes on in the next one. The kernel does not join mappings of hugetlbfs again
 /// that a checkpoint has split.
 fn goes_on_in(mapping: &Mapping, next: &Mapping) -> bool {
     let unserved = |mapping: &Mapping| {

@@ -35,7 +35,7 @@ pub(crate) struct Nursery<'a> {
     handler: Handler,
     listener: UnixListener,
     socket: &'a Path,
-    /// Whether children run as soon as they are restored.
+    /// True if children run as soon as they are restored.
     resume: bool,
 }
 

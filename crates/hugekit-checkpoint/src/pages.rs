@@ -66,7 +66,7 @@ impl Pages {
         Err(io::ErrorKind::UnexpectedEof.into())
     }
 
-    /// Whether all pages of an aligned huge page are there, and on base pages. A kernel that cannot
+    /// Returns whether all pages of an aligned huge page are there, and on base pages. A kernel that cannot
     /// tell (before Linux 6.7) says that they are on base pages.
     pub(crate) fn is_full_and_not_huge(&self, addresses: &Range<u64>) -> io::Result<bool> {
         Ok(self.populated(addresses)? == [addresses.clone()] && !self.is_huge(addresses))

@@ -44,7 +44,7 @@ pub(crate) struct Preserved {
     map: MmapRaw,
     bytes: u64,
     granules: Vec<Part>,
-    /// Whether a granule is wanted, so that the copy need not take the lock to know.
+    /// True if a granule is wanted, so that the copy need not take the lock to know.
     is_wanted: AtomicBool,
     readers: Mutex<Readers>,
     /// Rung when a granule is wanted, and when all children are restored.
@@ -72,7 +72,7 @@ struct Readers {
 }
 
 impl Readers {
-    /// Whether children are being restored, and have not been for long.
+    /// Returns whether children are being restored, and have not been for long.
     fn should_have_cpus(&self) -> bool {
         self.restoring > 0 && self.begun.is_some_and(|begun| begun.elapsed() < LONGEST_REST)
     }

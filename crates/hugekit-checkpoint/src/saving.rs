@@ -37,7 +37,7 @@ pub(crate) struct Saving<'a> {
     pub(crate) api: &'a Api,
     pub(crate) sink: &'a dyn Sink,
     pub(crate) guard: &'a Guard,
-    /// Whether the VM ran before. Otherwise it stays paused.
+    /// True if the VM ran before. Otherwise it stays paused.
     pub(crate) is_running: bool,
 }
 

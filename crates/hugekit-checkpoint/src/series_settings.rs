@@ -17,7 +17,7 @@ pub struct SeriesSettings {
     pub deltas: u64,
     /// The last checkpoint of the series. None by default.
     pub count: Option<u64>,
-    /// Whether a series that is stopped makes a last checkpoint. It does not by default.
+    /// True if a series that is stopped makes a last checkpoint. It does not by default.
     pub save_at_end: bool,
 }
 

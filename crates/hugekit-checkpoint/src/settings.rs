@@ -14,10 +14,10 @@ pub struct Settings {
     /// Checkpoints of the same VM, the oldest first: a full one, and the deltas since. The output is
     /// then a delta. None by default.
     pub previous: Vec<PathBuf>,
-    /// Whether memory on base pages is put on huge pages before the pause. This copies it once
+    /// True if memory on base pages is put on huge pages before the pause. This copies it once
     /// more.
     pub collapse: bool,
-    /// Whether the API's socket must belong to the VMM's process. The socket of a proxy does not.
+    /// True if the API's socket must belong to the VMM's process. The socket of a proxy does not.
     pub check_api: bool,
 }
 

@@ -35,7 +35,7 @@ impl Unnamed {
         &self.file
     }
 
-    /// Whether Firecracker has begun to write: then it has saved the state of all devices.
+    /// Returns whether Firecracker has begun to write: then it has saved the state of all devices.
     pub(crate) fn is_begun(&self) -> bool {
         self.file.metadata().is_ok_and(|found| found.len() > 0)
     }

@@ -130,7 +130,7 @@ impl Vm {
         self.settle(&mut |_| Ok(()))
     }
 
-    /// Whether a thread of the VM waits until its message is read that it gives memory back.
+    /// Returns whether a thread of the VM waits until its message is read that it gives memory back.
     pub(crate) fn gives_memory_back(&self) -> bool {
         self.faults.is_changing(&NOWHERE)
     }

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync
 use std::thread;
 use std::time::{Duration, Instant};
 
-use hugekit_record::plain;
+use hugekit_machine::plain;
 
 /// Lines that are written in one [`WINDOW`]. Those that follow are counted.
 const LINES: u32 = 32;

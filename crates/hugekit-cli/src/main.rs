@@ -108,7 +108,7 @@ impl Command {
         }
     }
 
-    /// Whether it serves other programs, and so never waits for the reader of its log.
+    /// Returns whether it serves other programs, and so never waits for the reader of its log.
     fn is_daemon(&self) -> bool {
         match self {
             Self::Broker(broker) => broker.is_daemon(),

@@ -5,9 +5,9 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use hugekit_machine::plain;
 use hugekit_record::Record;
 use hugekit_record::archive::Archive;
-use hugekit_record::plain;
 
 /// A file if it has a slash or ends in `.json`, or if there is one of that name; else an ID.
 #[derive(Clone, Debug)]

@@ -13,7 +13,7 @@ use crate::Cli;
 struct Line {
     page: PathBuf,
     text: String,
-    /// Whether it can be parsed as it stands: it is in a block that readers copy, and has no placeholder.
+    /// True if it can be parsed as it stands: it is in a block that readers copy, and has no placeholder.
     is_whole: bool,
 }
 

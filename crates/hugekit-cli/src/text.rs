@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use hugekit_record::plain;
+use hugekit_machine::plain;
 
 pub(crate) const COLUMNS: usize = 80;
 

@@ -1,5 +1,6 @@
 //! The lab's contract on the command line.
 
+use std::io::Read;
 use std::process::{Output, Stdio};
 use std::sync::Mutex;
 
@@ -731,13 +732,15 @@ fn an_interrupt_ends_the_run_with_what_is_finished() {
         .args(["lab", "stores", "--memory", "64MiB", "--rounds", "1000000", "--json", "-"])
         .arg("--no-record")
         .stdout(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
+        .spawn();
+    let mut child = hugekit_testing::processes::Killed(child.unwrap());
     hugekit_testing::processes::wait_for_handler(child.id(), libc::SIGINT);
     // What comes before it measures uses far less.
     until("it measures", || ticks(child.id()) > 20);
     hugekit_testing::processes::signal(child.id(), rustix::process::Signal::INT);
-    let output = child.wait_with_output().unwrap();
+    let mut stdout = Vec::new();
+    child.stdout.take().unwrap().read_to_end(&mut stdout).unwrap();
+    let output = Output { status: child.wait().unwrap(), stdout, stderr: Vec::new() };
     assert_eq!(output.status.code(), Some(130));
     assert_eq!(record(&output)["experiments"], Value::Array(Vec::new()));
 }

@@ -37,7 +37,7 @@ pub struct Chain<K = Places> {
 pub struct Saved {
     /// The state.
     pub state: StateId,
-    /// Whether all of it was written, rather than what has changed.
+    /// True if all of it was written, rather than what has changed.
     pub is_full: bool,
     /// Bytes in blocks that were written, or are zero now.
     pub changed: u64,
@@ -66,11 +66,11 @@ impl Chain {
         chain.ok_or(DeltaError::Nothing)
     }
 
-    /// As [`resume`](Self::resume), of a chain whose first state is a raw file: the bytes of that state, which the file does
-    /// not name. Holes of the file are zeroes.
+    /// Like [`resume`](Self::resume), of a chain whose first state is a raw file: the bytes of that state, which the
+    /// file does not name. Holes of the file are zeroes.
     ///
     /// # Errors
-    /// As of [`resume`](Self::resume); or the raw file cannot be read.
+    /// The errors of [`resume`](Self::resume); or the raw file cannot be read.
     pub fn resume_raw(
         raw: &File,
         state: StateId,
@@ -108,12 +108,12 @@ impl Chain {
         self.saving(to, output)
     }
 
-    /// As [`save`](Self::save), of a state of which it is known what may have changed: what it returns takes those bytes,
-    /// with their offsets, ascending. All others are as they were in the last state; of the first one, all bytes are to
-    /// be given.
+    /// Like [`save`](Self::save), of a state of which it is known what may have changed: what it returns takes those
+    /// bytes, with their offsets, ascending. All others are as they were in the last state; of the first one, all bytes
+    /// are to be given.
     ///
     /// # Errors
-    /// As of [`save`](Self::save).
+    /// The errors of [`save`](Self::save).
     pub fn save_changes<'a>(
         &'a mut self,
         to: &'a File,
@@ -185,12 +185,12 @@ impl Chain<Hashes> {
         self.saving(to, None)
     }
 
-    /// As [`save`](Self::save), of a state of which it is known what may have changed: what it returns takes those bytes,
-    /// with their offsets, ascending. All others are as they were in the last state; of the first one, all bytes are to
-    /// be given.
+    /// Like [`save`](Self::save), of a state of which it is known what may have changed: what it returns takes those
+    /// bytes, with their offsets, ascending. All others are as they were in the last state; of the first one, all bytes
+    /// are to be given.
     ///
     /// # Errors
-    /// As of [`save`](Self::save).
+    /// The errors of [`save`](Self::save).
     pub fn save_changes<W: Write>(
         &mut self,
         to: W,
@@ -349,7 +349,7 @@ impl<W: Write> SavingChanges<'_, W> {
     /// So many bytes at `offset` are zero in the state. Those that were zero in the last state cost almost nothing.
     ///
     /// # Errors
-    /// As of [`put`](Self::put).
+    /// The errors of [`put`](Self::put).
     pub fn clear(&mut self, offset: u64, len: u64) -> io::Result<()> {
         let end = offset.saturating_add(len);
         let mut at = offset;

@@ -99,7 +99,7 @@ impl Files {
         }
     }
 
-    /// Whether all of these bytes could be read.
+    /// Returns whether all of these bytes could be read.
     pub(crate) fn read(&self, number: u32, at: u64, to: &mut [u8]) -> bool {
         self.kept.get(&number).is_some_and(|kept| kept.file.read_exact_at(to, at).is_ok())
     }

@@ -152,7 +152,7 @@ impl<R: Read> Reader<R> {
     /// The state that it leads to. Changes that were not read yet are read.
     ///
     /// # Errors
-    /// As of [`next`](Self::next).
+    /// The errors of [`next`](Self::next).
     pub fn finish(mut self) -> Result<StateId, DeltaError> {
         loop {
             self.next()?;
@@ -191,7 +191,7 @@ impl<R: Read> Reader<R> {
         Ok(piece)
     }
 
-    /// Whether the piece may come here.
+    /// Returns whether the piece may come here.
     fn place(&mut self, piece: Piece) -> Option<()> {
         if piece.kind == Kind::End {
             let id = StateId(self.payload.as_slice().try_into().ok()?);

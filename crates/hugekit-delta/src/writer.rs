@@ -81,7 +81,7 @@ impl<W: Write> Writer<W> {
         self.finish_as(id)
     }
 
-    /// As [`finish`](Self::finish): it leads to a state that is known by another delta.
+    /// Like [`finish`](Self::finish): it leads to a state that is known by another delta.
     pub(crate) fn finish_as(mut self, id: StateId) -> Result<StateId, DeltaError> {
         let end = Piece { kind: Kind::End, offset: self.pieces, len: 0 };
         self.piece(end, &id.0)?;

@@ -103,7 +103,7 @@ impl<'a> ImageBuilder<'a> {
     /// of deltas the whole length.
     ///
     /// # Errors
-    /// As of [`load`](Self::load).
+    /// The errors of [`load`](Self::load).
     #[doc(hidden)]
     pub fn needed(&self) -> Result<u64, ImageError> {
         let first = self.sources.first().ok_or(ImageError::Nothing)?.try_clone();
@@ -136,7 +136,7 @@ impl<'a> ImageBuilder<'a> {
     /// and how many bytes of it are on huge pages.
     ///
     /// # Errors
-    /// As of [`load`](Self::load).
+    /// The errors of [`load`](Self::load).
     #[doc(hidden)]
     pub fn load_unsealed(self) -> Result<(OwnedFd, u64), ImageError> {
         headroom::check()?;
@@ -149,7 +149,7 @@ impl<'a> ImageBuilder<'a> {
     /// Loads the image into an empty file that memfd_create(2) has made and that may be sealed. Its mode stays as it is.
     ///
     /// # Errors
-    /// As of [`load`](Self::load); or the file is another one.
+    /// The errors of [`load`](Self::load); or the file is another one.
     #[doc(hidden)]
     pub fn load_into(self, file: OwnedFd) -> Result<Image, ImageError> {
         let canvas = self.fill(file)?;
@@ -162,7 +162,7 @@ impl<'a> ImageBuilder<'a> {
     /// many bytes of it are on huge pages.
     ///
     /// # Errors
-    /// As of [`load`](Self::load); or the folder is in no file system of memory, or has a file of that name.
+    /// The errors of [`load`](Self::load); or the folder is in no file system of memory, or has a file of that name.
     pub fn load_to(self, path: &Path) -> Result<u64, ImageError> {
         headroom::check()?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());

@@ -29,7 +29,7 @@ const HUGE: u8 = 1;
 /// Base pages are behind the bytes that were written.
 const BASE: u8 = 2;
 
-/// Whether a block, or a part of one, is all zeroes.
+/// Returns whether a block, or a part of one, is all zeroes.
 pub(crate) fn is_zero(block: &[u8]) -> bool {
     block.chunks(BLOCK).all(|block| *block == ZEROES[..block.len()])
 }
@@ -204,8 +204,8 @@ impl Canvas {
         }
     }
 
-    /// Whether one huge page is behind the granule then. The touch of one of its base pages allocates a huge page where
-    /// the setting permits it, and the collapse makes one elsewhere.
+    /// Returns whether one huge page is behind the granule then. The touch of one of its base pages allocates a huge
+    /// page where the setting permits it, and the collapse makes one elsewhere.
     fn make_huge(&self, granule: usize, touched: usize) -> Result<bool, ImageError> {
         self.populate_bytes(&(touched..touched + 1))?;
         // SAFETY: a mapping of this value's, which no userfaultfd watches, so that no access to it waits for a thread.

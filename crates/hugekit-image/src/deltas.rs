@@ -15,7 +15,7 @@ use crate::raw::Raw;
 /// The bytes that each delta begins with.
 const MAGIC: &[u8] = b"HKDELTA\0";
 
-/// Whether a source is a delta, and no raw memory file.
+/// Returns whether a source is a delta, and no raw memory file.
 pub(crate) fn is_delta(source: &Raw) -> Result<bool, ImageError> {
     source.begins_with(MAGIC)
 }

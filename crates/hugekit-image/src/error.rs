@@ -7,8 +7,8 @@ use hugekit_bulk::PopulateError;
 use hugekit_delta::DeltaError;
 use hugekit_lease::LeaseError;
 use hugekit_lease::protocol::ImageRange;
+use hugekit_machine::size::{Exact, Size};
 use hugekit_sys::headroom::HeapShortage;
-use hugekit_sys::size::Size;
 use hugekit_sys::{ErrorKind, Remedy};
 
 use crate::range::Misfit;
@@ -116,8 +116,8 @@ pub enum ImageError {
     },
 }
 
-fn size(bytes: &u64) -> Size {
-    Size(usize::try_from(*bytes).unwrap_or(usize::MAX))
+fn size(bytes: &u64) -> Exact {
+    Size::from(*bytes).exact()
 }
 
 fn free_memory(error: &PopulateError) -> Option<&'static str> {
@@ -146,7 +146,7 @@ impl ImageError {
         })
     }
 
-    /// What it means for a program.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

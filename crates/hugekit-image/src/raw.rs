@@ -62,7 +62,7 @@ impl Raw {
         self.nth
     }
 
-    /// Whether it begins with these bytes.
+    /// Returns whether it begins with these bytes.
     #[cfg(feature = "delta")]
     pub(crate) fn begins_with(&self, magic: &[u8]) -> Result<bool, ImageError> {
         let mut start = vec![0; magic.len()];

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use hugekit_record::size::Size;
+use hugekit_machine::size::Size;
 
 /// The user's wishes for a run.
 #[derive(Clone, Debug, Default)]

@@ -4,12 +4,12 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use hugekit_machine::Root;
+use hugekit_machine::plain;
 use hugekit_measure::LabError;
 use hugekit_measure::counters::Counting;
 use hugekit_measure::machine::{clearing_kernel, describe};
 use hugekit_measure::noise::{Moment, uncontrolled};
 use hugekit_measure::{Interrupted, Observer};
-use hugekit_record::plain;
 use hugekit_record::{Experiment, Failure, KIND, Machine, Ratio, Record, VERSION, parts};
 use jiff::Timestamp;
 

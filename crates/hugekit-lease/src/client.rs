@@ -11,7 +11,7 @@ use super::protocol::{Answer, Payer, Request, Status};
 use hugekit_sys::backing::Backing;
 use hugekit_sys::seqpacket;
 
-/// How long a pool's builder waits for a unit to be ready.
+/// The default time that a pool's builder waits for a unit.
 pub const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 
 /// Memory from a broker: populated, zeroed, and used by no other process.
@@ -108,10 +108,10 @@ pub fn peer(connection: impl AsFd) -> Result<Peer, LeaseError> {
     Ok(Peer { pid: peer.pid.unsigned_abs(), uid: peer.uid, gid: peer.gid })
 }
 
-/// What the broker at `socket` has.
+/// Returns the status of the broker at `socket`.
 ///
 /// # Errors
-/// As of [`Lease::ask`].
+/// The errors of [`Lease::ask`].
 pub fn status(socket: &Path) -> Result<Status, LeaseError> {
     match Exchange::new(socket, Duration::ZERO).ask(&Request::Status)? {
         (Answer::Status(status), None) => Ok(*status),
@@ -125,7 +125,7 @@ pub fn status(socket: &Path) -> Result<Status, LeaseError> {
 /// other memory. Returns the bytes of these units.
 ///
 /// # Errors
-/// As of [`Lease::ask`].
+/// The errors of [`Lease::ask`].
 pub fn give_back(socket: &Path, bytes: u64, page_size: u64) -> Result<u64, LeaseError> {
     let request = Request::GiveBack { bytes, page_size };
     match Exchange::new(socket, Duration::ZERO).ask(&request)? {
@@ -135,7 +135,7 @@ pub fn give_back(socket: &Path, bytes: u64, page_size: u64) -> Result<u64, Lease
     }
 }
 
-/// Whether the memory is what was asked for and what was said.
+/// Returns whether the memory is what was asked for and what was said.
 fn check(memory: &MemoryFile, asked: usize, said: u64, page_size: u64) -> Result<(), LeaseError> {
     let (bytes, present) = (memory.bytes(), memory.present()?);
     if bytes != asked || said != asked as u64 {

@@ -8,10 +8,10 @@ use super::protocol::{Malformed, Refusal};
 use hugekit_bulk::PopulateError;
 use hugekit_bulk::parallel::JobError;
 use hugekit_machine::hugepages::Shortage;
+use hugekit_machine::size::Size;
 use hugekit_machine::{Root, hugepages};
 use hugekit_sys::backing::Backing;
 use hugekit_sys::headroom::HeapShortage;
-use hugekit_sys::size::Size;
 use hugekit_sys::{ErrorKind, Remedy};
 
 /// An error of requesting a lease, or of making a file of memory. Nothing is allocated then.
@@ -55,7 +55,7 @@ pub enum LeaseError {
     NoAnswer {
         /// The socket.
         socket: PathBuf,
-        /// How long the client waited.
+        /// The time that the client waited.
         within: Duration,
     },
     /// The broker ended the connection without an answer.
@@ -71,7 +71,7 @@ pub enum LeaseError {
     #[error(transparent)]
     Unfit(#[from] Unfit),
     /// The kernel has no pages of this size.
-    #[error("this kernel has no huge pages of {}", Size(*page_size))]
+    #[error("this kernel has no huge pages of {}", Size(*page_size).exact())]
     NoHugePages {
         /// In bytes.
         page_size: usize,
@@ -113,7 +113,7 @@ pub enum Unfit {
     #[error("the file cannot be written: it is sealed against that, or open for reading only")]
     ReadOnly,
     /// Its length is 0, or not a multiple of its page size.
-    #[error("{bytes} bytes are not one or more whole pages of {}", Size(*page_size))]
+    #[error("{bytes} bytes are not one or more whole pages of {}", Size(*page_size).exact())]
     Length {
         /// Its length in bytes.
         bytes: u64,
@@ -121,7 +121,7 @@ pub enum Unfit {
         page_size: usize,
     },
     /// Its length is not the requested one.
-    #[error("the file has {}, but {} were asked for", Size(*bytes), Size(*wanted))]
+    #[error("the file has {}, but {} were asked for", Size(*bytes).exact(), Size(*wanted).exact())]
     Other {
         /// Its length in bytes.
         bytes: usize,
@@ -135,7 +135,7 @@ pub enum Unfit {
         page_size: u64,
     },
     /// Fewer bytes are populated than announced.
-    #[error("of {} only {} are populated", Size(*bytes), Size(*present as usize))]
+    #[error("of {} only {} are populated", Size(*bytes).exact(), Size(*present as usize).exact())]
     NotPopulated {
         /// Its length in bytes.
         bytes: usize,
@@ -171,7 +171,7 @@ fn start(socket: &Path, unit: Option<u64>) -> String {
 
 /// A size as an option has it: without a space.
 fn option(bytes: u64) -> String {
-    let size = Size(usize::try_from(bytes).unwrap_or(usize::MAX)).to_string();
+    let size = Size::from(bytes).exact().to_string();
     size.replace(" bytes", "").replace(' ', "")
 }
 
@@ -181,7 +181,7 @@ fn one_version(malformed: &Malformed) -> Option<&'static str> {
 }
 
 impl LeaseError {
-    /// How an administrator or the program can prevent this error; `None` if no remedy is known.
+    /// Returns how an administrator or the program can prevent this error; `None` if no remedy is known.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         Some(match self {

@@ -17,13 +17,13 @@ use super::protocol::{Answer, LONGEST, Request};
 /// from one thread that never waits, but a host that was short of memory once delayed it by more than 10 s.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(30);
 
-/// How often a connection is tried if the broker's queue is full.
+/// The pause between attempts to connect if the broker's queue is full.
 const RETRY: Duration = Duration::from_millis(5);
 
 /// An answer, and the descriptor that may come with it.
 type Answered = (Answer, Option<OwnedFd>);
 
-/// One connection to a broker, and the moments at which the client gives up.
+/// A connection to a broker, and the times at which the client gives up.
 #[derive(Debug)]
 pub(crate) struct Exchange<'a> {
     socket: &'a Path,

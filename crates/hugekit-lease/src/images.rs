@@ -27,11 +27,11 @@ pub fn load(
     load_telling(socket, load, sources, wait, &mut |_, _| {})
 }
 
-/// As [`load`]. If the load asks for that, `tell` is called now and then with the bytes of the sources that were read,
-/// and the bytes of all sources.
+/// Like [`load`]. If the load asks for that, `tell` is called now and then with the bytes of the sources that were
+/// read, and the bytes of all sources.
 ///
 /// # Errors
-/// As of [`load`].
+/// The errors of [`load`].
 pub fn load_telling(
     socket: &Path,
     load: &Load,
@@ -51,7 +51,7 @@ pub fn load_telling(
 /// The file of an image: sealed against writes and other lengths, and opened for reading.
 ///
 /// # Errors
-/// As of [`load`]; or the broker sends a file that can be changed.
+/// The errors of [`load`]; or the broker sends a file that can be changed.
 pub fn get(socket: &Path, name: ImageName) -> Result<(OwnedFd, ImageFacts), LeaseError> {
     match Exchange::new(socket, Duration::ZERO).ask(&Request::Get(name))? {
         (Answer::Image(facts), Some(file)) => {
@@ -69,7 +69,7 @@ pub fn get(socket: &Path, name: ImageName) -> Result<(OwnedFd, ImageFacts), Leas
 /// Has the broker hold an image no longer. Processes that have it keep it.
 ///
 /// # Errors
-/// As of [`load`].
+/// The errors of [`load`].
 pub fn drop(socket: &Path, name: ImageName) -> Result<(), LeaseError> {
     match Exchange::new(socket, Duration::ZERO).ask(&Request::Drop(name))? {
         (Answer::Dropped, None) => Ok(()),
@@ -80,7 +80,7 @@ pub fn drop(socket: &Path, name: ImageName) -> Result<(), LeaseError> {
 /// The images that this user may have, the oldest first. Root and the broker's own user see all.
 ///
 /// # Errors
-/// As of [`load`].
+/// The errors of [`load`].
 pub fn list(socket: &Path) -> Result<Vec<ImageRow>, LeaseError> {
     match Exchange::new(socket, Duration::ZERO).ask(&Request::Images)? {
         (Answer::Images(rows), None) => Ok(rows),

@@ -52,7 +52,7 @@ impl MemoryFile {
     /// told a path. Any process that opens it by a [name](Self::link) may change its length.
     ///
     /// # Errors
-    /// As of [`create`](Self::create); or the folder is in no such file system.
+    /// The errors of [`create`](Self::create); or the folder is in no such file system.
     pub fn create_in(folder: &Path, bytes: usize) -> Result<Self, LeaseError> {
         headroom::check()?;
         let kernel = |call| move |errno: Errno| LeaseError::Kernel { call, source: errno.into() };
@@ -84,7 +84,7 @@ impl MemoryFile {
     /// which other process has it, cannot be seen.
     ///
     /// # Errors
-    /// What is not so.
+    /// The first of these conditions that the file does not meet.
     pub fn check(file: OwnedFd) -> Result<Self, LeaseError> {
         headroom::check()?;
         let facts = memfd::facts(&file)
@@ -194,7 +194,7 @@ impl AsFd for MemoryFile {
     }
 }
 
-/// Whether a file will do, and as what.
+/// Returns whether a file will do, and as what.
 fn fit(facts: &Facts) -> Result<(usize, Backing), Unfit> {
     let backing = backing_of(facts.len, facts.huge_page)?;
     let page_size = backing.page_size();
@@ -206,7 +206,7 @@ fn fit(facts: &Facts) -> Result<(usize, Backing), Unfit> {
     }
 }
 
-/// What a file of that length is made of, whose pages are shared memory or huge ones of a size.
+/// Returns the backing of a file of that length. Its pages are shared memory, or huge pages of a size.
 fn backing_of(len: u64, huge_page: Option<u64>) -> Result<Backing, Unfit> {
     let huge = Backing::Thp.page_size() as u64;
     match huge_page {

@@ -8,8 +8,8 @@ mod images;
 
 use std::time::Duration;
 
+use hugekit_machine::size::{Exact, Size};
 use hugekit_sys::backing::Backing;
-use hugekit_sys::size::Size;
 use hugekit_sys::{ErrorKind, HUGE_PAGE_BYTES};
 
 pub use images::{
@@ -40,7 +40,7 @@ const STATUS: usize = 20 * 8;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"hgkl");
 
-/// Why a message is none of this protocol.
+/// The reason why a message does not belong to this protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Malformed {
@@ -64,7 +64,7 @@ pub enum Malformed {
     Meaning,
 }
 
-/// What a client asks for.
+/// A request of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Request {
@@ -72,20 +72,20 @@ pub enum Request {
     Lease {
         /// Its size in bytes.
         bytes: u64,
-        /// How long the client waits for one, in milliseconds.
+        /// The time that the client waits for one, in milliseconds.
         wait_ms: u64,
     },
-    /// What the broker has.
+    /// The status of the broker.
     Status,
     /// An image, to be loaded from the files whose descriptors come with the message.
     Load(Box<Load>),
     /// A descriptor of an image.
     Get(ImageName),
-    /// That the broker holds an image no longer.
+    /// The broker is to drop an image.
     Drop(ImageName),
-    /// The images.
+    /// The list of images.
     Images,
-    /// That units which no client has return to the kernel, as far as memory is too short for a program
+    /// The broker is to give back units that no client has, as far as memory is too short for a program
     /// that starts without a lease.
     GiveBack {
         /// Bytes that the program needs.
@@ -107,7 +107,7 @@ pub enum Payer {
     Group,
 }
 
-/// What a broker answers.
+/// An answer of a broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Answer {
@@ -117,16 +117,16 @@ pub enum Answer {
         bytes: u64,
         /// Bytes of its pages.
         page_size: u64,
-        /// Whose control group is charged.
+        /// The process whose control group is charged.
         payer: Payer,
         /// Bytes of it that were on huge pages when it was populated.
         huge: u64,
     },
     /// No lease, and why.
     Refused(Refusal),
-    /// What the broker has.
+    /// The status of the broker.
     Status(Box<Status>),
-    /// How far a load is, if its request asked for that. The answer follows.
+    /// The progress of a load, if its request asked for it. The answer follows.
     Loading {
         /// Bytes of the sources that were read.
         done: u64,
@@ -148,7 +148,7 @@ pub enum Answer {
     },
 }
 
-/// Why a broker gives no lease. All sizes are bytes.
+/// The reason why a broker gives no lease. All sizes are bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -169,7 +169,7 @@ pub enum Refusal {
     /// Every lease of this broker is one unit.
     #[error("{} were asked for, but the broker's units are of {}", size(asked), size(unit))]
     WrongSize {
-        /// What was asked for.
+        /// The requested size.
         asked: u64,
         /// The size of a unit.
         unit: u64,
@@ -182,11 +182,11 @@ pub enum Refusal {
         size(quota)
     )]
     OverQuota {
-        /// What was asked for.
+        /// The requested size.
         asked: u64,
-        /// What the user has, and what its ended leases have not returned yet.
+        /// The bytes that the user has, and those that its ended leases have not returned yet.
         used: u64,
-        /// What the user may have.
+        /// The most bytes that the user may have.
         quota: u64,
     },
     /// No unit was ready within the time.
@@ -195,9 +195,9 @@ pub enum Refusal {
         none_ready(*waited_ms), size(present), size(unit), clients(*before)
     )]
     NoneReady {
-        /// How long the client waited, in milliseconds.
+        /// The time that the client waited, in milliseconds.
         waited_ms: u64,
-        /// Of the unit that is populated next, what is.
+        /// Populated bytes of the next unit.
         present: u64,
         /// The size of a unit.
         unit: u64,
@@ -219,7 +219,7 @@ pub enum Refusal {
         page_size: u64,
         /// Free memory of that kind, promised to no process.
         free: u64,
-        /// What the broker leaves free.
+        /// The bytes that the broker leaves free.
         keep_free: u64,
     },
     /// The user has as many connections to the broker as it may have, or all users together have.
@@ -272,7 +272,7 @@ pub enum Refusal {
         asked: u64,
         /// Available memory.
         free: u64,
-        /// What the broker leaves free.
+        /// The bytes that the broker leaves free.
         keep_free: u64,
     },
     /// Only root and the broker's own user load images for all users, or drop them.
@@ -300,11 +300,11 @@ pub enum Refusal {
     NotLoaded(NotLoaded),
 }
 
-/// What a broker has. All sizes are bytes.
+/// The status of a broker. All sizes are bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Status {
-    /// What units are made of.
+    /// The backing of units.
     pub backing: Backing,
     /// The node that they come from, if one was said.
     pub node: Option<u32>,
@@ -316,7 +316,7 @@ pub struct Status {
     pub ready: u64,
     /// Units that are being populated.
     pub filling: u64,
-    /// What of these is populated.
+    /// Populated bytes of these.
     pub filled: u64,
     /// Leases that have not ended.
     pub leases: u64,
@@ -325,15 +325,15 @@ pub struct Status {
     pub unreturned: u64,
     /// Clients that wait.
     pub waiting: u64,
-    /// What the broker leaves free.
+    /// The bytes that the broker leaves free.
     pub keep_free: u64,
     /// Free memory of that kind, promised to no process.
     pub free: u64,
     /// Leases given since the broker was started.
     pub given: u64,
-    /// How often a unit could not be populated since.
+    /// The number of units that could not be populated since.
     pub failures: u64,
-    /// Why the last time.
+    /// The reason of the last failure.
     pub last_failure: Option<Refusal>,
     /// Bytes of ready units that were on huge pages when they were populated.
     pub huge: u64,
@@ -341,25 +341,25 @@ pub struct Status {
     pub rows: Vec<Row>,
 }
 
-/// One lease.
+/// A lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Whose it is.
+    /// The user that has it.
     pub uid: u32,
     /// The process that asked, which may have passed it on.
     pub pid: u32,
     /// Its size in bytes.
     pub bytes: u64,
-    /// How long ago it was given, in milliseconds.
+    /// The time since it was given, in milliseconds.
     pub age_ms: u64,
-    /// Whose control group is charged.
+    /// The process whose control group is charged.
     pub payer: Payer,
-    /// Whether it has ended, and its memory has not come back.
+    /// True if it has ended, and its memory has not come back.
     pub is_unreturned: bool,
 }
 
 impl Status {
-    /// One without rows, of a broker that has just been started.
+    /// Makes the status of a broker that has just been started: without rows.
     #[must_use]
     pub fn new(backing: Backing, unit: u64, target: u64) -> Self {
         Self {
@@ -384,8 +384,8 @@ impl Status {
     }
 }
 
-fn size(bytes: &u64) -> Size {
-    Size(usize::try_from(*bytes).unwrap_or(usize::MAX))
+fn size(bytes: &u64) -> Exact {
+    Size::from(*bytes).exact()
 }
 
 fn failure(errno: u64, signal: u64) -> String {
@@ -406,7 +406,7 @@ fn clients(number: u64) -> String {
     }
 }
 
-/// How the memory that units lack can be provided.
+/// Returns how an administrator can provide the memory that units lack.
 fn more_pages(missing: u64, page_size: u64) -> String {
     if page_size < HUGE_PAGE_BYTES as u64 {
         return "end programs that have leases, or start the broker with smaller units".to_owned();
@@ -428,7 +428,7 @@ fn none_ready(waited_ms: u64) -> String {
 }
 
 impl Refusal {
-    /// What the client or an administrator can do about it.
+    /// Returns what the client or an administrator can do about it.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         Some(match self {
@@ -568,7 +568,7 @@ fn backing_of(code: u64) -> Option<Backing> {
 }
 
 impl Request {
-    /// As a message. Of the ranges of a load as many as it may have.
+    /// Encodes the request. A load with too many ranges is cut to the most that a message may have.
     #[must_use]
     pub fn to_message(&self) -> Vec<u8> {
         match self {
@@ -586,10 +586,10 @@ impl Request {
         }
     }
 
-    /// Of a message.
+    /// Decodes a message.
     ///
     /// # Errors
-    /// It is none.
+    /// The bytes are not such a message.
     pub fn of_message(message: &[u8]) -> Result<Self, Malformed> {
         let length = Malformed::Length { len: message.len() };
         if message.len() < MESSAGE || message.len() > LONGEST_REQUEST {
@@ -620,7 +620,7 @@ impl Request {
 }
 
 impl Answer {
-    /// As a message. Of the rows of a status as many as it may have.
+    /// Encodes the answer. A status with too many rows is cut to the most that a message may have.
     #[must_use]
     pub fn to_message(&self) -> Vec<u8> {
         match self {
@@ -646,10 +646,10 @@ impl Answer {
         }
     }
 
-    /// Of a message.
+    /// Decodes a message.
     ///
     /// # Errors
-    /// It is none.
+    /// The bytes are not such a message.
     pub fn of_message(message: &[u8]) -> Result<Self, Malformed> {
         let (kind, mut rest) = opened(message)?;
         if kind == STATUS_OF {
@@ -812,7 +812,7 @@ fn of_image(kind: u16, figures: [u64; 2], name: ImageName) -> Vec<u8> {
     message
 }
 
-/// What is left of a message.
+/// The rest of a message.
 struct Rest<'a>(&'a [u8]);
 
 /// The kind of a message, and what stands behind.
@@ -863,7 +863,7 @@ impl Rest<'_> {
 }
 
 impl Malformed {
-    /// What it means for a program.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         ErrorKind::Unsupported
@@ -871,7 +871,7 @@ impl Malformed {
 }
 
 impl Refusal {
-    /// What it means for a program.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -1102,7 +1102,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is understood at all is written again as it was: no two messages mean the same.
+        /// A message that is understood is encoded to the same bytes: no two messages mean the same.
         #[test]
         fn bytes_of_a_stranger_mean_one_thing_or_nothing(
             which in 0..50_usize, at in 0..LONGEST, byte: u8, len in 0..LONGEST,

@@ -20,7 +20,7 @@ pub struct CacheSizes {
     pub l2: usize,
     /// The last level, whichever that is.
     pub llc: usize,
-    /// How many online CPUs share the last level.
+    /// The number of online CPUs that share the last level.
     pub llc_shared_by: usize,
 }
 
@@ -193,7 +193,7 @@ mod tests {
     const SERVER: CacheSizes =
         CacheSizes { l1d: 48 << 10, l2: 2 << 20, llc: 480 << 20, llc_shared_by: 128 };
 
-    /// Whether a description lies over the kernel's files (`cargo xtask on`): those are on sysfs.
+    /// Returns whether a description lies over the kernel's files (`cargo xtask on`): those are on sysfs.
     fn is_described(path: &str) -> bool {
         const SYSFS_MAGIC: u64 = 0x6265_6572;
         rustix::fs::statfs(path).is_ok_and(|found| found.f_type as u64 != SYSFS_MAGIC)

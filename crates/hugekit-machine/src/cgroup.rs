@@ -24,7 +24,7 @@ const SEES_ALL_GROUPS: &str = "cgroup:[4026531835]";
 pub struct Cgroups {
     root: Root,
     groups: Vec<Group>,
-    /// Those in hierarchies that no mount shows here.
+    /// Groups in hierarchies that no mount shows here.
     hidden: Vec<Listed>,
 }
 
@@ -99,7 +99,7 @@ pub struct Cpuset {
     pub file: PathBuf,
 }
 
-/// One hierarchy, seen from this process.
+/// A hierarchy, seen from this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Group {
     /// Controllers of a version 1 hierarchy; `None` is version 2.
@@ -110,7 +110,7 @@ struct Group {
     view: GroupView,
 }
 
-/// How much of the way from a group to the root a mount shows.
+/// The part of the path from a group to the root that a mount shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GroupView {
     /// All of it, as far as this process's cgroup namespace reaches.
@@ -151,7 +151,7 @@ impl Cgroups {
     /// Finds the groups of another process.
     ///
     /// # Errors
-    /// As of [`read`](Self::read).
+    /// The errors of [`read`](Self::read).
     pub fn of(root: &Root, pid: i32) -> Result<Self, Error> {
         Self::in_file(root, &format!("/proc/{pid}/cgroup"))
     }
@@ -226,8 +226,8 @@ impl Cgroups {
         self.tightest("memory", v1, v2)
     }
 
-    /// How much more memory the process may use before a limit refuses or slows it: of version 1 those on memory
-    /// and on memory with swap, of version 2 `memory.max` and `memory.high`.
+    /// Returns how much more memory the process may use before a limit refuses or slows it. In version 1: the limits
+    /// on memory and on memory with swap. In version 2: `memory.max` and `memory.high`.
     pub fn memory_left(&self) -> MemoryLeft {
         let is_of_memory = |listed: &Listed| listed.has("memory");
         if self.hidden.iter().any(is_of_memory) {
@@ -421,7 +421,7 @@ fn strings(bytes: &[u8]) -> Vec<String> {
     words(bytes, b',').map(|word| String::from_utf8_lossy(word).into_owned()).collect()
 }
 
-/// One line of `/proc/PID/cgroup`.
+/// A line of `/proc/PID/cgroup`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Listed {
     /// Controllers of a version 1 hierarchy; `None` is version 2.

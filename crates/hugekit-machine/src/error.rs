@@ -3,7 +3,7 @@ use std::path::PathBuf;
 
 use hugekit_sys::ErrorKind;
 
-/// Why a fact about the machine is not known. The message names the file.
+/// The reason why a fact about the machine is not known. The message names the file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -12,7 +12,7 @@ pub enum Error {
     Unreadable {
         /// The file or directory.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The file was read and does not say what it should.
@@ -20,9 +20,9 @@ pub enum Error {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What was looked for.
+        /// The expected content.
         expected: &'static str,
-        /// What stood there, cut to one short line.
+        /// The content, cut to one short line.
         found: String,
     },
 }
@@ -37,12 +37,12 @@ impl Error {
         Self::Unreadable { path, source: io::ErrorKind::OutOfMemory.into() }
     }
 
-    /// Whether the file does not exist, which for most files means that the kernel lacks the feature.
+    /// Returns whether the file does not exist, which for most files means that the kernel lacks the feature.
     pub fn is_not_found(&self) -> bool {
         self.io_kind() == Some(io::ErrorKind::NotFound)
     }
 
-    /// Whether the file told of a thread that ended while it was read.
+    /// Returns whether the file told of a thread that ended while it was read.
     pub(super) fn is_of_a_dead_thread(&self) -> bool {
         let code = match self {
             Self::Unreadable { source, .. } => source.raw_os_error(),
@@ -51,12 +51,12 @@ impl Error {
         code == Some(rustix::io::Errno::SRCH.raw_os_error())
     }
 
-    /// Whether this process may not open a file that exists.
+    /// Returns whether this process may not open a file that exists.
     pub fn is_permission_denied(&self) -> bool {
         self.io_kind() == Some(io::ErrorKind::PermissionDenied)
     }
 
-    /// What it means for a program.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.io_kind().map_or(ErrorKind::Kernel, ErrorKind::from)

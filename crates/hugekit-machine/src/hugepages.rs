@@ -4,8 +4,8 @@ use std::fmt;
 
 use super::topology::online_nodes;
 use super::{Error, Memory, Root};
+use crate::size::Size;
 use hugekit_sys::Remedy;
-use hugekit_sys::size::Size;
 
 const POOLS: &str = "/sys/kernel/mm/hugepages";
 
@@ -22,7 +22,7 @@ pub struct HugePagePool {
     pub reserved: u64,
     /// Pages taken from ordinary memory beyond what the administrator reserved.
     pub surplus: u64,
-    /// How many surplus pages the kernel may take.
+    /// The most surplus pages that the kernel may allocate.
     pub overcommit: u64,
     /// The same pool node by node.
     pub nodes: Vec<NodePool>,
@@ -35,9 +35,9 @@ pub struct NodePool {
     pub node: u32,
     /// Pages on the node.
     pub total: u64,
-    /// Of those, free.
+    /// Free pages among these.
     pub free: u64,
-    /// Of those, surplus.
+    /// Surplus pages among these.
     pub surplus: u64,
 }
 
@@ -62,9 +62,9 @@ pub struct Shortage {
     pub wanted: u64,
     /// Pages that the machine has.
     pub total: u64,
-    /// Of these, not in use.
+    /// Pages among these that are not in use.
     pub free: u64,
-    /// Of the free ones, promised to mappings that have not touched them yet.
+    /// Free pages that are promised to mappings that have not touched them yet.
     pub promised: u64,
     /// Pages for which the machine has memory to spare; `None` where it does not say.
     pub spare: Option<u64>,
@@ -74,7 +74,7 @@ impl fmt::Display for Shortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { page_size, wanted, total, free, promised, .. } = *self;
         let pages = if wanted == 1 { "page" } else { "pages" };
-        write!(f, "needs {wanted} huge {pages} of {}, and ", Size(page_size))?;
+        write!(f, "needs {wanted} huge {pages} of {}, and ", Size(page_size).exact())?;
         match (total, free, promised) {
             (0, ..) => write!(f, "none is reserved")?,
             (_, 0, _) => write!(f, "all {total} that are reserved are in use")?,
@@ -103,7 +103,7 @@ impl Shortage {
         })
     }
 
-    /// What an administrator can do about it.
+    /// Returns how an administrator can provide the missing pages.
     #[must_use]
     pub fn remedy(&self) -> String {
         let missing = self.wanted.saturating_sub(self.free.saturating_sub(self.promised));
@@ -111,9 +111,9 @@ impl Shortage {
     }
 }
 
-/// What an administrator can do where so many pages of a size are missing, of which the machine holds `total`:
-/// a command, or, where the machine cannot spare the memory, that it cannot and how many it could.
-/// `spare` is how many more pages it could ([`Memory::spare`](super::Memory::spare)), where that is known.
+/// Returns the command that reserves `missing` more pages of a size, of which the machine has `total`. If the machine
+/// cannot spare the memory, returns that, and how many pages it can spare. `spare` is the number of pages that it can
+/// spare ([`Memory::spare`](super::Memory::spare)), if that is known.
 pub fn remedy(page_size: u64, total: u64, missing: u64, spare: Option<u64>) -> String {
     let kib = page_size >> 10;
     match spare {
@@ -152,7 +152,7 @@ pub fn size_of(name: &str) -> Option<u64> {
 /// Reads the pool of pages of one size.
 ///
 /// # Errors
-/// As of [`read`]; a kernel without pages of that size has no such files.
+/// The errors of [`read`]; a kernel without pages of that size has no such files.
 pub fn read_size(root: &Root, page_size: u64) -> Result<HugePagePool, Error> {
     let number = |name| root.read_number(format!("{POOLS}/hugepages-{}kB/{name}", page_size >> 10));
     let nodes = online_nodes(root)?.unwrap_or_default();

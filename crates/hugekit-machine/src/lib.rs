@@ -20,8 +20,10 @@ pub mod hugepages;
 pub mod limits;
 pub mod mappings;
 pub mod memory;
+mod plain;
 pub mod process;
 mod root;
+pub mod size;
 #[cfg(test)]
 mod synthetic;
 mod text;
@@ -32,6 +34,7 @@ pub mod userfaultfd;
 pub use cache::CacheSizes;
 pub use error::Error;
 pub use memory::Memory;
+pub use plain::{is_unprintable, plain};
 pub use root::Root;
 pub use topology::{Node, Topology};
 

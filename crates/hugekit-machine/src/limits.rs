@@ -2,7 +2,7 @@
 
 use super::{CpuSet, Error, Root, text};
 
-/// Where this process may run and allocate; the outcome of affinity and of cgroup cpusets together.
+/// The CPUs and nodes that this process may use, by its affinity and by cgroup cpusets together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allowed {
     /// CPUs.
@@ -25,7 +25,7 @@ impl Allowed {
     }
 }
 
-/// How many mappings a process may have; each isolated huge page of a fork costs two.
+/// Returns the most mappings that a process may have. Each isolated huge page of a fork costs two.
 ///
 /// # Errors
 /// The file cannot be read or understood.

@@ -9,14 +9,14 @@ const MAPS: &str = "/proc/self/maps";
 const SMAPS: &str = "/proc/self/smaps";
 const KSM: &str = "/proc/self/ksm_stat";
 
-/// One mapping of this process, as `/proc/self/maps` shows it.
+/// A mapping of this process, from `/proc/self/maps`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MappedRange {
     /// Its addresses.
     pub addresses: Range<usize>,
-    /// Whether it may be read now.
+    /// True if it may be read now.
     pub is_readable: bool,
-    /// Whether what is written is seen by others who map the same.
+    /// True if what is written is seen by others who map the same.
     pub is_shared: bool,
     /// The file's inode; 0 if there is none.
     pub inode: u64,
@@ -62,11 +62,11 @@ pub fn read(root: &Root) -> Result<Vec<MappedRange>, Error> {
     read_some(root, |_| true)
 }
 
-/// As [`read`], those at whose addresses `is_wanted` says so. No memory is taken for the others, of which a process may
-/// have as many as it may have mappings.
+/// Like [`read`], those at whose addresses `is_wanted` says so. No memory is taken for the others, of which a process
+/// may have as many as it may have mappings.
 ///
 /// # Errors
-/// As there, and if there is no memory for those that are wanted.
+/// The errors of [`read`], and too little memory for the requested mappings.
 pub fn read_some(
     root: &Root,
     is_wanted: impl Fn(&Range<usize>) -> bool,
@@ -104,7 +104,7 @@ pub fn mergeable(root: &Root, addresses: &Range<usize>) -> Result<Vec<usize>, Er
     Ok(found)
 }
 
-/// Whether some mapping that overlaps `addresses` is on transparent huge pages.
+/// Returns whether some mapping that overlaps `addresses` is on transparent huge pages.
 ///
 /// # Errors
 /// `/proc/self/smaps` cannot be read.
@@ -117,7 +117,7 @@ pub fn probe_huge_pages(root: &Root, addresses: &Range<usize>) -> Result<bool, E
     Ok(have)
 }
 
-/// What `/proc/self/smaps` says of the mappings that overlap `addresses`, line by line, with their first addresses.
+/// Calls `each` with the lines of `/proc/self/smaps` about mappings that overlap `addresses`, and their first addresses.
 /// Nothing in a kernel without it.
 fn each_line_about(
     root: &Root,

@@ -5,9 +5,9 @@ use super::{Error, Root, text};
 /// Memory of the machine in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// What the kernel manages.
+    /// Memory that the kernel manages.
     pub total: u64,
-    /// Not used for anything.
+    /// Memory that is not used for anything.
     pub free: u64,
     /// Bytes available without swapping, by the kernel's estimate.
     pub available: u64,
@@ -17,12 +17,12 @@ pub struct Memory {
     pub swap_total: u64,
 }
 
-/// One part in this many of all memory is never reserved for huge pages: the rest of the system
+/// This fraction of all memory, 1/8, is never reserved for huge pages: the rest of the system
 /// uses it.
 const LEFT_ALONE: u64 = 8;
 
 impl Memory {
-    /// What may be set apart for huge pages without harm: what is available, less an eighth of all
+    /// Returns the memory that can become huge pages without harm: the available memory, less an eighth of all
     /// memory.
     pub fn spare(&self) -> u64 {
         self.available.saturating_sub(self.total / LEFT_ALONE)

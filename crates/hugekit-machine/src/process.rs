@@ -16,9 +16,9 @@ pub struct Process {
     pub capabilities: u64,
     /// The active system-call filter.
     pub seccomp: Seccomp,
-    /// Whether capabilities count for the whole machine: false in a container's own user namespace.
+    /// True if capabilities count for the whole machine: false in a container's own user namespace.
     pub in_first_user_namespace: bool,
-    /// Whether this process gets transparent huge pages; false after `prctl(PR_SET_THP_DISABLE)`, which
+    /// True if this process gets transparent huge pages; false after `prctl(PR_SET_THP_DISABLE)`, which
     /// children inherit.
     pub thp_allowed: bool,
 }
@@ -53,7 +53,7 @@ impl Process {
         })
     }
 
-    /// Whether the kernel takes this process as holding `CAP_SYS_PTRACE`, which counts only in the first
+    /// Returns whether the kernel takes this process as holding `CAP_SYS_PTRACE`, which counts only in the first
     /// user namespace.
     pub fn may_trace(&self) -> bool {
         self.in_first_user_namespace && self.capabilities & (1 << CAP_SYS_PTRACE) != 0

@@ -9,7 +9,7 @@ use hugekit_sys::injection::{Call, pass};
 /// Most of the kernel's files fit, and are read by one call.
 const TYPICAL_BYTES: usize = 4096;
 
-/// Where `/sys`, `/proc` and `/dev` are looked for.
+/// The directory in which `/sys`, `/proc` and `/dev` are read.
 ///
 /// The default is the machine itself. [`Root::at`] describes another one: a copy of these directories
 /// taken elsewhere, or one written by a test.
@@ -30,19 +30,19 @@ impl Root {
         Self { directory: Cow::Owned(directory.into()) }
     }
 
-    /// Where the file lies that a program on that machine would call `absolute`.
+    /// Returns the path of the file that a program on that machine would call `absolute`.
     pub fn path(&self, absolute: impl AsRef<Path>) -> PathBuf {
         let absolute = absolute.as_ref();
         self.directory.join(absolute.strip_prefix("/").unwrap_or(absolute))
     }
 
-    /// Whether this is the machine that runs us, so that asking the processor itself makes sense.
+    /// Returns whether this is the machine that runs us, so that asking the processor itself makes sense.
     #[must_use]
     pub fn is_this_machine(&self) -> bool {
         self.directory == Path::new("/")
     }
 
-    /// Whether a file is there that this process may look at.
+    /// Returns whether a file is there that this process may look at.
     pub fn exists(&self, absolute: impl AsRef<Path>) -> bool {
         pass(Call::Stat).is_ok() && self.path(absolute).exists()
     }
@@ -96,7 +96,7 @@ impl Root {
         Ok(())
     }
 
-    /// As [`read`](Self::read), for files that not every kernel has: `None` where it is not there.
+    /// Like [`read`](Self::read), for files that not every kernel has: `None` where it is not there.
     ///
     /// # Errors
     /// It is there and cannot be read.
@@ -104,7 +104,7 @@ impl Root {
         if_present(self.read(absolute))
     }
 
-    /// As [`read_bytes`](Self::read_bytes), for files that not every kernel has.
+    /// Like [`read_bytes`](Self::read_bytes), for files that not every kernel has.
     ///
     /// # Errors
     /// It is there and cannot be read.
@@ -132,7 +132,7 @@ impl Root {
     /// The number that a file holds.
     ///
     /// # Errors
-    /// As of [`read_value`](Self::read_value).
+    /// The errors of [`read_value`](Self::read_value).
     pub fn read_number(&self, absolute: impl AsRef<Path>) -> Result<u64, Error> {
         self.read_value(absolute, "a number", |text| text.parse().ok())
     }
@@ -148,7 +148,7 @@ impl Root {
         Ok(entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect())
     }
 
-    /// What a symbolic link points to, as text.
+    /// Returns the target of a symbolic link, as text.
     pub fn link(&self, absolute: impl AsRef<Path>) -> Option<String> {
         pass(Call::Readlink).ok()?;
         fs::read_link(self.path(absolute)).ok()?.into_os_string().into_string().ok()

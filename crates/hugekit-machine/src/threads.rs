@@ -18,7 +18,7 @@ pub fn ids(root: &Root) -> Result<Vec<u32>, Error> {
     Ok(entries.flatten().filter_map(name).collect())
 }
 
-/// Whether a thread blocks a signal now; `None` if it has ended.
+/// Returns whether a thread blocks a signal now; `None` if it has ended.
 ///
 /// # Errors
 /// Its status cannot be read or understood.
@@ -33,7 +33,7 @@ pub fn blocks(root: &Root, thread: u32, signal: u32) -> Result<Option<bool>, Err
     Ok(Some(mask >> (signal - 1) & 1 == 1))
 }
 
-/// Whether a thread runs or would if it had a CPU, and the nanoseconds that it has run; `None` if it has ended,
+/// Returns whether a thread runs or would if it had a CPU, and the nanoseconds that it has run; `None` if it has ended,
 /// or the kernel does not count (`CONFIG_SCHED_INFO`).
 pub fn progress(root: &Root, thread: u32) -> Option<(bool, u64)> {
     let status = root.read(format!("{TASKS}/{thread}/status")).ok()?;

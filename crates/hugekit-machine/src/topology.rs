@@ -13,7 +13,7 @@ pub struct Topology {
     pub nodes: Vec<Node>,
 }
 
-/// One NUMA node.
+/// A NUMA node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     /// The kernel's number for it.
@@ -22,10 +22,10 @@ pub struct Node {
     pub cpus: CpuSet,
     /// Its memory in bytes; 0 for a node that has only CPUs.
     pub memory_total: u64,
-    /// Of that, bytes not in use.
+    /// Bytes of it that are not in use.
     pub memory_free: u64,
-    /// How far each node of the machine is, in their order, as ACPI has it: 10 to itself, 20 if an access takes twice as
-    /// long. Empty where the kernel does not say.
+    /// The distance to each node of the machine, in their order, from ACPI: 10 to itself, 20 if an access takes twice as
+    /// long. Empty if the kernel does not say.
     pub distances: Vec<u32>,
 }
 

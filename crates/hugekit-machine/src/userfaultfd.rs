@@ -16,33 +16,33 @@ use super::{Error, Root};
 
 const DEVICE: &str = "/dev/userfaultfd";
 
-/// What this process can do with userfaultfd.
+/// The uses of userfaultfd that this process has.
 #[derive(Debug)]
 pub struct Userfaultfd {
-    /// The most it can do.
+    /// The most that the process may do.
     pub uses: Uses,
     /// The kernel's features; empty if no descriptor could be opened to read them.
     pub features: Features,
-    /// What keeps the system call from the whole use, in the order to remove it; empty if nothing does.
+    /// The obstacles to the whole use of the system call, in the order to remove them.
     pub obstacles: Vec<Obstacle>,
-    /// Whether opening the device node gives a descriptor.
+    /// The result of opening the device node.
     pub device: Result<(), Error>,
 }
 
 /// Which page faults this process may serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Uses {
-    /// All, by the system call.
+    /// All faults, by the system call.
     Whole,
-    /// All, but only by `/dev/userfaultfd`.
+    /// All faults, but only by `/dev/userfaultfd`.
     WholeByDevice,
-    /// Those of user code; a system call that meets such a page fails with EFAULT.
+    /// Faults of user code. A system call that meets such a page fails with EFAULT.
     UserModeOnly,
-    /// None.
+    /// No faults.
     None,
 }
 
-/// Why the system call does not give the whole use.
+/// An obstacle to the whole use of the system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Obstacle {
     /// The kernel was built without it.
@@ -87,7 +87,7 @@ impl Features {
     /// Moving pages (Linux 6.8).
     pub const MOVE: Self = Self(1 << 16);
 
-    /// Whether all of `wanted` are there.
+    /// Returns whether all of `wanted` are there.
     pub fn contains(self, wanted: Self) -> bool {
         self.0 & wanted.0 == wanted.0
     }
@@ -130,7 +130,7 @@ impl Userfaultfd {
     }
 }
 
-/// Whether `vm.unprivileged_userfaultfd` lets every process serve every fault (Linux 5.2).
+/// Returns whether `vm.unprivileged_userfaultfd` lets every process serve every fault (Linux 5.2).
 ///
 /// # Errors
 /// The file cannot be read or understood.
@@ -151,16 +151,16 @@ fn device_error(root: &Root, errno: Errno) -> Error {
     Error::Unreadable { path: root.path(DEVICE), source: io::Error::from(errno) }
 }
 
-/// How each attempt failed; `None` is success.
+/// The error of each attempt; `None` is success.
 struct Outcome {
-    /// Asking raises a signal, and was left alone.
+    /// The system call raises a signal, so it was not tried.
     fatal: bool,
     whole: Option<Errno>,
     user_mode: Option<Errno>,
     device: Option<Errno>,
 }
 
-/// What the kernel goes by.
+/// The facts by which the kernel decides.
 struct Rules {
     process: Process,
     /// `None` where the kernel has no such rule: before Linux 5.2, or without userfaultfd.
@@ -204,7 +204,7 @@ impl Rules {
         self.process.seccomp == Seccomp::Filter
     }
 
-    /// Why the kernel itself would refuse the whole use, if it would.
+    /// Returns why the kernel itself would refuse the whole use, if it would.
     fn denies(&self) -> Option<Obstacle> {
         if self.unprivileged == Some(true) || self.process.may_trace() {
             return None;

@@ -270,8 +270,8 @@ mod tests {
     use crate::Quiet;
     use crate::sampler::{Plan, try_alternate};
     use crate::workloads::forking::process;
+    use hugekit_machine::size::Size;
     use hugekit_record::Unit;
-    use hugekit_record::size::Size;
 
     fn case(id: &str, samples: &[f64]) -> Case {
         Case::new(id, Unit::Microseconds, samples.to_vec())

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use hugekit_record::size::Size;
+use hugekit_machine::size::Size;
 
 use crate::observer::Interrupted;
 

@@ -81,7 +81,7 @@ impl Parts for Experiment {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use {crate::Quiet, hugekit_record::size::Size};
+    use {crate::Quiet, hugekit_machine::size::Size};
 
     fn refused() -> LabError {
         let cause = std::io::Error::from(std::io::ErrorKind::OutOfMemory);

@@ -52,7 +52,7 @@ impl Pager {
         self.earlier.iter().for_each(|pager| pager.remove(&self.folder));
     }
 
-    /// Whether none is left; otherwise the pager is to end.
+    /// Returns whether none is left; otherwise the pager is to end.
     fn adopt_all<'scope>(
         &'scope self,
         mut orphans: Vec<Orphan>,

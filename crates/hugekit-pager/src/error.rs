@@ -48,7 +48,7 @@ pub enum PagerError {
 }
 
 impl PagerError {
-    /// What it means for a program.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

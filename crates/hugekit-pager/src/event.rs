@@ -76,7 +76,7 @@ pub struct Completed {
     pub collapsed: u64,
     /// Bytes that the kernel did not put on huge pages, and its answer; `None` if it refused none.
     pub refused: Option<(u64, Errno)>,
-    /// Whether the pager still serves it.
+    /// True if the pager still serves it.
     pub stays: bool,
 }
 

@@ -46,7 +46,7 @@ fn receive_until(connection: &UnixStream, until: Instant) -> Result<(Vec<u8>, Ow
     Ok((message, descriptor))
 }
 
-/// Whether nothing more of the text can come: it is JSON, or cannot become JSON.
+/// Returns whether nothing more of the text can come: it is JSON, or cannot become JSON.
 fn is_whole(message: &[u8]) -> bool {
     let parsed = serde_json::from_slice::<serde::de::IgnoredAny>(message);
     parsed.map_or_else(|error| !error.is_eof(), |_| true)

@@ -159,7 +159,7 @@ impl Layout {
         regions
     }
 
-    /// Whether another VM's regions have the same sizes, offsets and pages, in the same order of
+    /// Returns whether another VM's regions have the same sizes, offsets and pages, in the same order of
     /// addresses.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         let parts = |layout: &Self| -> Vec<_> {

@@ -29,14 +29,14 @@ const ENDING: Duration = Duration::from_secs(5);
 pub(crate) struct Orphan {
     pub(crate) process: Process,
     pub(crate) pager: Arc<PagerRecord>,
-    /// Whether the log says that the VM waits.
+    /// True if the log says that the VM waits.
     pub(crate) is_told: bool,
     /// The number of its connection, and what that stands for.
     connection: (i32, PathBuf),
 }
 
 impl Orphan {
-    /// Whether it still has its connection and a userfaultfd: a VMM that has failed closes them.
+    /// Returns whether it still has its connection and a userfaultfd: a VMM that has failed closes them.
     pub(crate) fn still_waits(&self) -> bool {
         let links = self.process.links().unwrap_or_default();
         !self.process.has_ended()

@@ -288,7 +288,7 @@ impl Pager {
     }
 }
 
-/// Whether VMs of a user are served, besides those of `users`.
+/// Returns whether VMs of a user are served, besides those of `users`.
 fn is_served(users: &[u32], uid: u32) -> bool {
     uid == rustix::process::geteuid().as_raw() || uid == 0 || users.contains(&uid)
 }

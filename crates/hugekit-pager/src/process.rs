@@ -124,7 +124,7 @@ impl Process {
         self.descriptor.as_fd()
     }
 
-    /// Whether it has ended.
+    /// Returns whether it has ended.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.await_end(Duration::ZERO)
@@ -150,7 +150,7 @@ impl Process {
         Ok(entries.filter_map(link).collect())
     }
 
-    /// Whether no page is mapped at an address; `false` if `/proc` does not tell.
+    /// Returns whether no page is mapped at an address; `false` if `/proc` does not tell.
     pub(crate) fn lacks(&self, address: u64) -> bool {
         const PRESENT: u64 = 1 << 63;
         const SWAPPED: u64 = 1 << 62;

@@ -13,7 +13,7 @@ pub struct Settings {
     pub state: Option<PathBuf>,
     /// Bytes that one fault brings in at least: a power of two from the base page to 2 MiB.
     pub around: u64,
-    /// Whether memory is read before it is touched. If not, the pager serves until the VM ends.
+    /// True if memory is read before it is touched. If not, the pager serves until the VM ends.
     pub prefetch: bool,
     /// The file that names what VMs touch first. `None`: the memory file's path with `.working-set`
     /// behind it.
@@ -24,7 +24,7 @@ pub struct Settings {
     /// For this time after its connection, a VM gets only memory that it waits for. The time is over
     /// earlier if the VM has had 16 faults.
     pub startup: Duration,
-    /// Whether the pager goes on serving a VM when all of its memory is there.
+    /// True if the pager goes on serving a VM when all of its memory is there.
     pub stay: bool,
     /// For how long a VM waits whose message was lost with an earlier pager and whose regions cannot
     /// be distinguished. Another VM of the same memory file that connects meanwhile shows them.

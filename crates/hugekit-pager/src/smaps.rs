@@ -11,34 +11,34 @@ pub struct Mapping {
     pub addresses: Range<u64>,
     /// Bytes of its pages.
     pub page: u64,
-    /// Whether writes are seen by this process only.
+    /// True if writes are seen by this process only.
     pub is_private: bool,
-    /// Whether it shows no file; mappings of hugetlbfs always show one.
+    /// True if it shows no file; mappings of hugetlbfs always show one.
     pub is_anonymous: bool,
     /// `VmFlags`, of two letters each.
     pub flags: Vec<String>,
 }
 
 impl Mapping {
-    /// Whether it has one of `VmFlags`.
+    /// Returns whether it has one of `VmFlags`.
     #[must_use]
     pub fn has(&self, flag: &str) -> bool {
         self.flags.iter().any(|has| has == flag)
     }
 
-    /// Whether a userfaultfd serves first accesses there.
+    /// Returns whether a userfaultfd serves first accesses there.
     #[must_use]
     pub fn is_served(&self) -> bool {
         self.has("um")
     }
 
-    /// Whether a userfaultfd serves writes there. A checkpoint asks for that, and no pager does.
+    /// Returns whether a userfaultfd serves writes there. A checkpoint asks for that, and no pager does.
     #[must_use]
     pub fn is_protected(&self) -> bool {
         self.has("uw")
     }
 
-    /// Whether its pages are of hugetlbfs.
+    /// Returns whether its pages are of hugetlbfs.
     #[must_use]
     pub fn is_hugetlb(&self) -> bool {
         self.has("ht")

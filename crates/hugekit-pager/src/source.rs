@@ -148,7 +148,7 @@ impl Source {
         Self { bytes: Bytes::Arriving(memory), identity: Identity { name, parts }, len }
     }
 
-    /// Whether a later restore can be from the same memory.
+    /// Returns whether a later restore can be from the same memory.
     pub(crate) fn is_kept(&self) -> bool {
         matches!(self.bytes, Bytes::File(..))
     }

@@ -151,7 +151,7 @@ impl State {
         Bitmap(&self.words()[BITS + self.words..])
     }
 
-    /// Whether the VM's memory was being left to the kernel: from then on it must not be registered
+    /// Returns whether the VM's memory was being left to the kernel: from then on it must not be registered
     /// again.
     pub(crate) fn is_leaving(&self) -> bool {
         self.words()[LEAVING].load(Ordering::Acquire) != 0
@@ -170,7 +170,7 @@ impl State {
     }
 }
 
-/// Whether an earlier pager has recorded the VM of a process.
+/// Returns whether an earlier pager has recorded the VM of a process.
 pub(crate) fn is_recorded(folder: &Path, process: &Process) -> bool {
     record_path(folder, process).exists()
 }

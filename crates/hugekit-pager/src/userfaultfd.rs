@@ -190,7 +190,7 @@ impl Userfaultfd {
         calls::wake(self.as_fd(), &in_words(addresses))
     }
 
-    /// Whether a thread of the VMM is in the middle of giving memory back, so that a message of
+    /// Returns whether a thread of the VMM is in the middle of giving memory back, so that a message of
     /// that is, or was, to be read. The kernel says so before it looks at the addresses, which are
     /// not registered here.
     #[must_use]
@@ -199,7 +199,7 @@ impl Userfaultfd {
     }
 }
 
-/// Whether a link of `/proc/PID/fd` is one of a userfaultfd.
+/// Returns whether a link of `/proc/PID/fd` is one of a userfaultfd.
 pub(crate) fn is_userfaultfd(link: &std::path::Path) -> bool {
     link.as_os_str() == "anon_inode:[userfaultfd]"
 }

@@ -153,7 +153,7 @@ fn has_references(dtype: &str) -> PyErr {
     ))
 }
 
-/// Whether a format of the struct module holds an object; names stand between colons.
+/// Returns whether a format of the struct module holds an object; names stand between colons.
 fn has_objects(format: &[u8]) -> bool {
     format.split(|&byte| byte == b':').step_by(2).any(|types| types.contains(&b'O'))
 }

@@ -75,7 +75,7 @@ impl Teller {
         }
     }
 
-    /// As [`tell`](Self::tell). Without a callback it looks for Ctrl-C, which raises an exception too.
+    /// Like [`tell`](Self::tell). Without a callback it looks for Ctrl-C, which raises an exception too.
     pub(crate) fn tell_or_look(&self, done: usize, total: usize) {
         if !self.is_silent() {
             return self.tell(done, total);
@@ -98,7 +98,7 @@ impl Teller {
         }
     }
 
-    /// As [`result`](Self::result); the callback's exception says what was done before it.
+    /// Like [`result`](Self::result); the callback's exception says what was done before it.
     pub(crate) fn result_or_done<T, E>(
         &self,
         py: Python<'_>,

@@ -244,7 +244,7 @@ impl Pin {
         drop(self.pinned().take());
     }
 
-    /// Whether it was closed.
+    /// Returns whether it was closed.
     #[getter]
     fn closed(&self) -> bool {
         self.pinned().is_none()

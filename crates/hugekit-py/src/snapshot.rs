@@ -686,7 +686,7 @@ impl Snapshot {
         self.serving
     }
 
-    /// Whether it has ended.
+    /// Returns whether it has ended.
     #[getter]
     fn closed(&self) -> bool {
         lock(&self.parts).is_none()

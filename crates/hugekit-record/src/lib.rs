@@ -6,15 +6,14 @@ pub mod archive;
 pub mod compare;
 mod noise;
 mod part;
-mod plain;
 pub mod published;
 mod reading;
-pub mod size;
 pub mod stats;
 
 use std::error::Error;
 
 use hugekit::error_chain;
+use hugekit_machine::plain;
 use jiff::Timestamp;
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Serialize, Serializer};
@@ -22,7 +21,6 @@ use serde::{Deserialize, Serialize, Serializer};
 use stats::{Summary, median};
 
 pub use noise::{AVAILABLE, Counters, Noise};
-pub use plain::plain;
 pub use published::{Difference, Elsewhere, Published};
 pub use reading::{ContentError, ReadError};
 
@@ -206,7 +204,7 @@ pub struct Failure {
 impl Failure {
     /// The failure of a case, with the sources of its error.
     pub fn of(case: &str, error: &(dyn Error + 'static)) -> Self {
-        Self { case: case.to_owned(), reason: crate::plain(&error_chain(error).to_string()) }
+        Self { case: case.to_owned(), reason: plain(&error_chain(error).to_string()) }
     }
 }
 

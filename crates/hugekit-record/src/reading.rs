@@ -6,7 +6,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use hugekit_machine::plain;
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::{Experiment, KIND, Record, VERSION};
 
@@ -85,7 +87,7 @@ impl Record {
             Some(found) if found > VERSION => Err(ContentError::Newer { found }),
             Some(_) => {
                 let value = serde_json::from_str(text).map_err(ContentError::Damaged)?;
-                let value = crate::plain::plain_value(value);
+                let value = plain_value(value);
                 let record: Self = serde_json::from_value(value).map_err(ContentError::Damaged)?;
                 record.experiments.iter().try_for_each(check)?;
                 Ok(record)
@@ -118,6 +120,18 @@ fn check(experiment: &Experiment) -> Result<(), ContentError> {
     Ok(())
 }
 
+/// [`plain`] strings in a document, names of fields included.
+fn plain_value(value: Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(plain(&text)),
+        Value::Array(values) => Value::Array(values.into_iter().map(plain_value).collect()),
+        Value::Object(fields) => Value::Object(
+            fields.into_iter().map(|(name, value)| (plain(&name), plain_value(value))).collect(),
+        ),
+        other => other,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -138,6 +152,13 @@ mod tests {
     }
 
     #[test]
+    fn every_string_of_a_document_is_cleaned() {
+        let value = serde_json::json!({"a\u{1b}": ["\u{1b}", {"b": "\u{9b}"}, 1.5, null]});
+        let text = serde_json::to_string(&plain_value(value)).unwrap();
+        assert_eq!(text, "{\"a\u{fffd}\":[\"\u{fffd}\",{\"b\":\"\u{fffd}\"},1.5,null]}");
+    }
+
+    #[test]
     fn what_was_written_is_read() {
         let text = serde_json::to_string_pretty(&record()).unwrap();
         assert_eq!(Record::parse(&text).unwrap(), record());
@@ -155,7 +176,10 @@ mod tests {
                 Ok(record) => format!("{record:?}"),
                 Err(error) => hugekit::error_chain(&error).to_string(),
             };
-            assert!(said.contains("]0;owned") && !said.contains(crate::plain::acts), "{said}");
+            assert!(
+                said.contains("]0;owned") && !said.contains(hugekit_machine::is_unprintable),
+                "{said}"
+            );
             assert!(!said.contains("\\u{1b}") && !said.contains("\\u{9b}"), "{said}");
         }
     }

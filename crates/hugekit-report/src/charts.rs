@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use hugekit_lab::finding::figure;
-use hugekit_record::size::Size;
+use hugekit_machine::size::Size;
 use hugekit_record::{Case, Experiment, Machine, Published, Ratio, Sequence, Unit, parts};
 
 use super::grouped;

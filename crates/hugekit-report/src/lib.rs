@@ -11,8 +11,8 @@ mod tables;
 
 use hugekit_lab::EXPERIMENTS;
 use hugekit_lab::finding::finding;
+use hugekit_machine::size::Size;
 use hugekit_record::compare::Comparison;
-use hugekit_record::size::Size;
 use hugekit_record::{Experiment, Machine, Record};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 

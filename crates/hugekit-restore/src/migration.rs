@@ -41,7 +41,7 @@ impl<'a> Restore<'a> {
         Self { snapshot, is_resumed: false }
     }
 
-    /// Whether the VM runs as soon as it is complete.
+    /// Returns whether the VM runs as soon as it is complete.
     pub fn resume(self, is_resumed: bool) -> Self {
         Self { is_resumed, ..self }
     }

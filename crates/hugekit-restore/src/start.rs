@@ -25,7 +25,7 @@ pub(crate) fn await_listener<T>(
     }
 }
 
-/// Whether the other side may only not be there yet.
+/// Returns whether the other side may only not be there yet.
 fn is_early(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }

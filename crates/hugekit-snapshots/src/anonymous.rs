@@ -67,7 +67,7 @@ impl Anonymous {
     /// they copy themselves, and no fault there could be one that waits for them.
     ///
     /// # Safety
-    /// As for [`SnapshotState::deliver_to`], but for faults.
+    /// The conditions of [`SnapshotState::deliver_to`], but for faults.
     pub(super) unsafe fn deliver_to(&self, to: *mut u8) -> Option<Delivering<'_>> {
         let range = to.addr()..to.addr() + self.snapshot.interval().range().len();
         let is_plain = self.tracker.is_in_place() && tracker::is_plain(&range);

@@ -277,7 +277,7 @@ pub(super) fn range_of(memory: *const [u8]) -> Result<Range<usize>, SnapshotErro
     }
 }
 
-/// Whether some of the range is on huge pages; where the page map cannot be scanned, whether some
+/// Returns whether some of the range is on huge pages; where the page map cannot be scanned, whether some
 /// of its mappings is.
 fn probe_huge_pages(range: &Range<usize>) -> Result<bool, SnapshotError> {
     let map = PageMap::open().map_err(SnapshotError::kernel("/proc/self/pagemap"))?;

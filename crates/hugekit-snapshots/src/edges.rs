@@ -146,7 +146,7 @@ impl Edges {
 pub(super) struct Guarding<'a> {
     pub(super) how: Guard,
     pub(super) descriptor: BorrowedFd<'a>,
-    /// Whether some snapshot has an address, whose range is registered with the protector then.
+    /// True if some snapshot has an address, whose range is registered with the protector then.
     pub(super) others: &'a dyn Fn(usize) -> bool,
 }
 

@@ -115,7 +115,7 @@ impl Changes {
 
     /// The first state of anonymous memory: all of a range.
     ///
-    /// As [`Builder::protect`], for callers with the contract of [`Builder::first_epoch`].
+    /// Like [`Builder::protect`], for callers with the contract of [`Builder::first_epoch`].
     pub(super) fn first_of_anonymous(
         builder: &Builder,
         range: Range<usize>,
@@ -129,7 +129,7 @@ impl Changes {
 
     /// The next state of an epoch's anonymous memory.
     ///
-    /// As [`Builder::protect`], for callers with the contract of [`Builder::since`].
+    /// Like [`Builder::protect`], for callers with the contract of [`Builder::since`].
     pub(super) fn since_of_anonymous(
         builder: Builder,
         epoch: Epoch,

@@ -232,7 +232,7 @@ impl Unsuitable {
 }
 
 impl SnapshotError {
-    /// How an administrator or the program can prevent this error; `None` if no remedy is known.
+    /// Returns how an administrator or the program can prevent this error; `None` if no remedy is known.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         Some(match self {

@@ -80,7 +80,7 @@ impl Granules {
         self.0.settled(index).state
     }
 
-    /// Whether its bytes are with their owner alone, copied by no thread. What the caller has loaded before was
+    /// Returns whether its bytes are with their owner alone, copied by no thread. What the caller has loaded before was
     /// loaded while that was so.
     pub(super) fn is_still_with_owner(&self, index: usize) -> bool {
         fence(Ordering::Acquire);
@@ -88,7 +88,7 @@ impl Granules {
         seen.state == GranulePlace::Owner && !seen.is_busy
     }
 
-    /// Whether a write to it is to be known before it is done.
+    /// Returns whether a write to it is to be known before it is done.
     pub(super) fn needs_protection(&self, index: usize) -> bool {
         matches!(self.0.look(index).state, GranulePlace::Owner | GranulePlace::Saved)
     }

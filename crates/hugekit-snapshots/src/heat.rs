@@ -31,7 +31,7 @@ impl Heat {
         self
     }
 
-    /// Whether its writes are not worth a fault in this state.
+    /// Returns whether its writes are not worth a fault in this state.
     pub(super) fn is_hot(&self, granule: usize) -> bool {
         (HOT..LOOKED_AT).contains(&self.0[granule])
     }

@@ -31,7 +31,7 @@ pub(super) fn map(scanned: &Scanned, range: &Range<usize>) {
     }
 }
 
-/// Whether it could be mapped. In a mapping that gets base pages only, one page is touched to find that out.
+/// Returns whether it could be mapped. In a mapping that gets base pages only, one page is touched to find that out.
 fn map_untouched(scanned: &Scanned, range: &Range<usize>) -> bool {
     let read = |len| populate_read(with_exposed_provenance_mut(range.start), len).is_ok();
     let first = range.start..range.start + HUGE_PAGE_BYTES;

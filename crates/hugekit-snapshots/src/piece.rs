@@ -39,7 +39,7 @@ impl Piece {
         Ok(ranges.iter().map(piece).collect())
     }
 
-    /// Whether both were cut from one snapshot.
+    /// Returns whether both were cut from one snapshot.
     pub(super) fn has_same_whole(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.whole, &other.whole)
     }

@@ -64,7 +64,7 @@ impl Segment {
         &self.addresses
     }
 
-    /// Whether no other snapshot is here.
+    /// Returns whether no other snapshot is here.
     pub(super) fn is_only(&self, snapshot: &Arc<SnapshotState>) -> bool {
         self.snapshots.iter().all(|other| Arc::ptr_eq(other, snapshot))
     }

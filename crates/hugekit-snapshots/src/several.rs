@@ -19,7 +19,7 @@ const HEADER_BYTES: usize = 16;
 /// [`Builder::take_many`].
 ///
 /// # Safety
-/// As for [`Builder::take_many`].
+/// The conditions of [`Builder::take_many`].
 pub(super) unsafe fn take_many(
     builder: &Builder,
     memory: &[*const [u8]],
@@ -50,7 +50,7 @@ pub(super) fn neighbours(builder: &Builder, ranges: &[Range<usize>]) -> Vec<Vec<
     groups.map(<[usize]>::to_vec).collect()
 }
 
-/// Whether two ranges, in ascending order, can be taken at once: if no owner's bytes lie between them, and
+/// Returns whether two ranges, in ascending order, can be taken at once: if no owner's bytes lie between them, and
 /// one granule suits both.
 fn are_neighbours(builder: &Builder, one: &Range<usize>, other: &Range<usize>) -> bool {
     // No huge page fits in, so any granule will do.
@@ -95,7 +95,7 @@ unsafe fn take_group(
 /// threads, or not at all.
 ///
 /// # Safety
-/// As for [`take_group`].
+/// The conditions of [`take_group`].
 unsafe fn take_at_once(builder: &Builder, group: &[NumberedRange]) -> Option<Vec<Snapshot>> {
     let (first, last) = (group.first()?, group.last()?);
     if group.len() == 1 {
@@ -148,10 +148,10 @@ impl NumberedRange {
     }
 }
 
-/// Whether a gap between two ranges holds nothing but the allocator's word on the second, and what was left of the
-/// first one's last page. No page lies there as a whole, so that it cannot be mapped apart, and be a stack or
-/// something that a handler of faults writes itself; and all but the last bytes are zero, so that no block of a
-/// heap lies there, which would have a word of its own before it.
+/// Returns whether a gap between two ranges holds nothing but the allocator's word on the second, and what was left of
+/// the first one's last page. No page lies there as a whole, so that it cannot be mapped apart, and be a stack or
+/// something that a handler of faults writes itself; and all but the last bytes are zero, so that no block of a heap
+/// lies there, which would have a word of its own before it.
 fn is_padding(between: &Range<usize>) -> bool {
     let page = page_size();
     if between.is_empty() {

@@ -145,7 +145,7 @@ impl Snapshot {
         Ok(pieces.into_iter().map(|piece| Self { source: SnapshotSource::Piece(piece) }).collect())
     }
 
-    /// Whether both are pieces of one snapshot, or one and the same: their [`stats`](Self::stats) are then.
+    /// Returns whether both are pieces of one snapshot, or one and the same: their [`stats`](Self::stats) are then.
     #[must_use]
     #[doc(hidden)]
     pub fn shares_cost_with(&self, other: &Self) -> bool {

@@ -111,7 +111,7 @@ impl SnapshotSource {
         }
     }
 
-    /// As [`try_read`](Self::try_read), to memory of our own.
+    /// Like [`try_read`](Self::try_read), to memory of our own.
     ///
     /// # Safety
     /// `to` can be written for the part's length, by the kernel too, and no other thread uses it.

@@ -134,7 +134,7 @@ impl SnapshotState {
         self.live.costs.counts()
     }
 
-    /// Whether a write to an address of the inner range is to be known before it is done.
+    /// Returns whether a write to an address of the inner range is to be known before it is done.
     pub(super) fn needs(&self, address: usize) -> bool {
         let (index, _) = self.interval.granule_at(address);
         self.phase() == Phase::Live && self.granules.needs_protection(index)
@@ -205,10 +205,11 @@ impl SnapshotState {
         }
     }
 
-    /// As [`read`](Self::read), to where the kernel may refuse to write, past the cache unless the bytes are used soon.
+    /// Like [`read`](Self::read), to where the kernel may refuse to write, past the cache unless the bytes are used
+    /// soon.
     ///
     /// # Safety
-    /// As for [`read`](Self::read), but the kernel need not be able to write to `to`.
+    /// The conditions of [`read`](Self::read), but the kernel need not be able to write to `to`.
     pub(super) unsafe fn try_read(
         &self,
         part: &Range<usize>,
@@ -268,7 +269,7 @@ impl SnapshotState {
     /// the page is not protected, that is what the owner did.
     ///
     /// # Safety
-    /// As for [`try_read`](Self::try_read).
+    /// The conditions of [`try_read`](Self::try_read).
     unsafe fn read_from_owner(
         &self,
         index: usize,
@@ -338,7 +339,7 @@ impl SnapshotState {
         before.enter(Phase::Ended);
     }
 
-    /// Whether a writer may still have to copy a granule.
+    /// Returns whether a writer may still have to copy a granule.
     pub(super) fn has_unread(&self) -> bool {
         (0..self.granules.len()).any(|index| self.granules.settled(index) == GranulePlace::Owner)
     }

@@ -87,7 +87,7 @@ impl<'a> Stream<'a> {
         take(self.read_and_release(batch, buffer)?).map_err(failed)
     }
 
-    /// Whether a batch is one part, and preserved: it stays where it is until it is released.
+    /// Returns whether a batch is one part, and preserved: it stays where it is until it is released.
     pub(super) fn is_retained(&self, batch: &[Range<usize>]) -> bool {
         matches!(batch, [part] if self.source.kept(part).is_some())
     }

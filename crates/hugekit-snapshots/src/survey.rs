@@ -53,8 +53,8 @@ pub(super) fn no_thread_blocks_sigbus() -> Result<(), SnapshotError> {
     Ok(())
 }
 
-/// Whether a thread goes on to block SIGBUS. While it only waits for a CPU, as one that has just been started may
-/// for long where others want them too, it cannot have done with it.
+/// Returns whether a thread goes on to block SIGBUS. While it only waits for a CPU, as one that has just been started
+/// may for long where others want them too, it cannot have done with it.
 fn blocks_sigbus(root: &Root, thread: u32) -> Result<bool, SnapshotError> {
     let (began, mut looks, mut before) = (Instant::now(), 0, None);
     while threads::blocks(root, thread, libc::SIGBUS as u32)? == Some(true) {
@@ -136,8 +136,8 @@ fn belongs_to_no_thread(range: &Range<usize>) -> Result<(), SnapshotError> {
     Ok(())
 }
 
-/// Whether all threads that write to a page can be made to wait, for as long as the calling one does something that
-/// needs neither its stack there nor its thread-local variables. The kernel writes to these, too, when it lets a
+/// Returns whether all threads that write to a page can be made to wait, for as long as the calling one does something
+/// that needs neither its stack there nor its thread-local variables. The kernel writes to these, too, when it lets a
 /// thread go on (restartable sequences).
 pub(super) fn probe_stoppable(page: usize) -> Result<bool, SnapshotError> {
     let here = std::ptr::from_ref(&page).addr();
@@ -151,8 +151,8 @@ pub(super) fn probe_stoppable(page: usize) -> Result<bool, SnapshotError> {
 /// A thread that makes a snapshot has all of its frames within so many bytes, on whatever stack it runs.
 const FRAMES: usize = 256 << 10;
 
-/// Whether an address of the calling thread's stack lies on the one that it was started with, of which no page is
-/// taken for another's.
+/// Returns whether an address of the calling thread's stack lies on the one that it was started with, of which no page
+/// is taken for another's.
 fn probe_own_stack(here: usize) -> Result<bool, SnapshotError> {
     let of_here =
         mappings::read_some(&Root::default(), |addresses| addresses.contains(&here))?.pop();

@@ -69,7 +69,7 @@ struct TrackerState {
 }
 
 impl TrackerState {
-    /// Whether the kernel does not serve what is there any more.
+    /// Returns whether the kernel does not serve what is there any more.
     fn is_abandoned(&self) -> bool {
         self.protector.as_ref().is_some_and(|protector| protector.is_abandoned())
     }
@@ -151,7 +151,7 @@ impl WriteTracker {
         })
     }
 
-    /// Whether its writes are served by who writes.
+    /// Returns whether its writes are served by who writes.
     pub(super) fn is_in_place(&self) -> bool {
         self.way == Way::InPlace
     }
@@ -393,8 +393,8 @@ impl WriteTracker {
         }
     }
 
-    /// Whether the kernel notes writes to a page, so that it need not be stopped while it is copied. Errors are met
-    /// again where a snapshot is made.
+    /// Returns whether the kernel notes writes to a page, so that it need not be stopped while it is copied. Errors are
+    /// met again where a snapshot is made.
     pub(super) fn notes_writes(&self) -> bool {
         let mut state = self.lock();
         if state.watched.is_none() {
@@ -406,7 +406,7 @@ impl WriteTracker {
         true
     }
 
-    /// Whether some snapshot has part of a range.
+    /// Returns whether some snapshot has part of a range.
     pub(super) fn has_part_of(&self, range: &Range<usize>) -> bool {
         self.lock()
             .snapshots
@@ -415,7 +415,7 @@ impl WriteTracker {
     }
 }
 
-/// Whether no snapshot has part of a range, and nothing else whose faults this process handles in place.
+/// Returns whether no snapshot has part of a range, and nothing else whose faults this process handles in place.
 pub(super) fn is_plain(range: &Range<usize>) -> bool {
     let has_none =
         |way| WriteTracker::current(way).is_ok_and(|tracker| !tracker.has_part_of(range));

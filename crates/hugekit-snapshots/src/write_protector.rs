@@ -132,7 +132,7 @@ impl WriteProtector {
         }
     }
 
-    /// Whether one of these is held.
+    /// Returns whether one of these is held.
     pub(super) fn holds(&self, range: &Range<usize>) -> bool {
         self.shared.held.iter().any(|page| {
             let page = page.load(Ordering::SeqCst);
@@ -140,7 +140,7 @@ impl WriteProtector {
         })
     }
 
-    /// Whether every page that holds some of the range is protected.
+    /// Returns whether every page that holds some of the range is protected.
     pub(super) fn is_protected(&self, range: &Range<usize>) -> bool {
         self.pagemap.probe_protected(&whole_pages(range)) == Ok(true)
     }
@@ -233,7 +233,7 @@ impl WriteProtector {
         self.shared.abandoned.load(Ordering::SeqCst) > 0
     }
 
-    /// Whether the kernel still does what it is asked.
+    /// Returns whether the kernel still does what it is asked.
     pub(super) fn is_answered(&self, address: usize) -> bool {
         self.wake(address).is_ok()
     }

@@ -29,7 +29,7 @@ fn each_taken(look: &mut dyn FnMut(&Range<usize>)) {
     }
 }
 
-/// Whether some of these addresses are taken.
+/// Returns whether some of these addresses are taken.
 pub(super) fn is_taken(addresses: &Range<usize>) -> bool {
     let mut is_taken = false;
     each_taken(&mut |taken| is_taken |= overlaps(taken, addresses));

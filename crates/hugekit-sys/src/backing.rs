@@ -34,7 +34,7 @@ impl Backing {
         }
     }
 
-    /// Whether the kernel reserves these pages for the pool, so no other process can take them.
+    /// Returns whether the kernel reserves these pages for the pool, so no other process can take them.
     #[must_use]
     pub fn is_reserved(self) -> bool {
         matches!(self, Self::Hugetlb1G | Self::Hugetlb2M)

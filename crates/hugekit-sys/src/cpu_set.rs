@@ -20,12 +20,12 @@ pub struct CpuSet {
 pub struct ParseCpuSetError;
 
 impl CpuSet {
-    /// How many CPUs the set has.
+    /// Returns the number of CPUs in the set.
     pub fn len(&self) -> usize {
         self.ranges.iter().map(|range| (range.end() - range.start()) as usize + 1).sum()
     }
 
-    /// Whether the set has no CPU.
+    /// Returns whether the set has no CPU.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
@@ -35,7 +35,7 @@ impl CpuSet {
         self.ranges.first().map(|range| *range.start())
     }
 
-    /// Whether `cpu` is in the set.
+    /// Returns whether `cpu` is in the set.
     pub fn contains(&self, cpu: u32) -> bool {
         self.ranges.iter().any(|range| range.contains(&cpu))
     }

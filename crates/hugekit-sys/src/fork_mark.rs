@@ -44,7 +44,7 @@ impl ForkMark {
         Self { by: marked_page().map_or_else(|| By::Process(getpid()), By::Page) }
     }
 
-    /// Whether the calling process has the memory in which the mark was made, and not a copy of it.
+    /// Returns whether the calling process has the memory in which the mark was made, and not a copy of it.
     /// Async-signal-safe.
     pub fn is_ours(&self) -> bool {
         match &self.by {

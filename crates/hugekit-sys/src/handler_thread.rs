@@ -15,7 +15,7 @@ use super::mapping;
 use super::private_pages::PrivateBytes;
 use super::thread::{MAPPINGS, SignalsBlocked, without_signals};
 
-/// As much as Rust's own threads have: untouched, it costs addresses alone.
+/// The size of the stacks of Rust's own threads. Pages that are not touched cost only addresses.
 const STACK_BYTES: usize = 2 << 20;
 
 /// A running thread. Dropped without [`join`](Self::join), it keeps its stack permanently.
@@ -35,7 +35,7 @@ unsafe impl Send for ThreadId {}
 // accessed.
 unsafe impl Sync for ThreadId {}
 
-/// What a new thread is given.
+/// The argument of a new thread.
 struct Start {
     name: &'static CStr,
     life: Box<dyn FnOnce(&SignalsBlocked) + Send>,
@@ -46,7 +46,7 @@ impl HandlerThread {
     /// Starts a thread that never runs the program's own signal handlers, and waits until it runs.
     ///
     /// # Errors
-    /// What the system said; `ENOMEM` where the process may not have as many mappings as a thread takes.
+    /// The error of the system: `ENOMEM` if the process has too few mappings left for a thread.
     pub fn spawn(
         name: &'static CStr,
         life: impl FnOnce(&SignalsBlocked) + Send + 'static,
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
     use hugekit_machine::{Root, mappings};
 
-    /// Whether a snapshot of these addresses would be refused.
+    /// Returns whether a snapshot of the address would be refused.
     fn is_apart(address: usize) -> bool {
         let all = mappings::read(&Root::default()).unwrap();
         all.iter().any(|mapping| mapping.addresses.contains(&address) && !mapping.is_readable)

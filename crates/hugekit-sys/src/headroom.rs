@@ -39,8 +39,8 @@ const REMEDY: &str = "free memory, or raise vm.max_map_count, ulimit -v or ulimi
 pub struct HeapShortage;
 
 impl HeapShortage {
-    /// Whether the heap has room for an operation of this library; each looks by itself. For bindings, whose own small
-    /// allocations come before and after.
+    /// Returns whether the heap has room for an operation of this library; each looks by itself. For bindings, whose
+    /// own small allocations come before and after.
     ///
     /// # Errors
     /// It has not. Nothing was allocated then, and the error allocates nothing either.
@@ -49,8 +49,8 @@ impl HeapShortage {
         check()
     }
 
-    /// How an administrator or the program can prevent this error. For bindings: errors that wrap
-    /// this one have the remedy.
+    /// Returns how an administrator or the program can prevent this error. For bindings: errors that wrap this one
+    /// have the remedy.
     #[doc(hidden)]
     #[must_use]
     pub fn remedy(&self) -> String {
@@ -58,7 +58,7 @@ impl HeapShortage {
     }
 }
 
-/// Whether the heap has room for an operation.
+/// Returns whether the heap has room for an operation.
 ///
 /// # Errors
 /// It has not. Nothing was allocated then, and the error allocates nothing either.
@@ -67,7 +67,7 @@ pub fn check() -> Result<(), HeapShortage> {
     Block::new().map(drop)
 }
 
-/// A block for what cannot fail, where the heap has no room for it. Given back when dropped.
+/// Lends a block to an operation that cannot fail, if the heap has no room for it.
 #[must_use = "the block is lent until this is dropped"]
 pub fn lend() -> Lent {
     if Block::new().is_err() {
@@ -76,7 +76,7 @@ pub fn lend() -> Lent {
     Lent(())
 }
 
-/// What was lent.
+/// A block of the heap that is lent until this is dropped.
 #[derive(Debug)]
 pub struct Lent(());
 

@@ -21,7 +21,7 @@ pub use self::older::{Novelty, features_of, has};
 /// Lets a call pass, or answers in the kernel's place. Async-signal-safe.
 ///
 /// # Errors
-/// What a test wants.
+/// Passes each call, unless a test refuses it.
 #[cfg(not(hugekit_faults))]
 #[inline(always)]
 #[allow(clippy::unnecessary_wraps, reason = "with the feature it answers")]
@@ -29,7 +29,7 @@ pub const fn pass(_: Call) -> io::Result<()> {
     Ok(())
 }
 
-/// What some kernels have.
+/// Features that only newer kernels have.
 #[cfg(not(hugekit_faults))]
 #[derive(Clone, Copy, Debug)]
 pub enum Novelty {
@@ -37,7 +37,7 @@ pub enum Novelty {
     ProtectedContinue,
 }
 
-/// Whether the kernel may be asked for it.
+/// Returns whether the kernel may be asked for it.
 #[cfg(not(hugekit_faults))]
 #[inline(always)]
 pub const fn has(_: Novelty) -> bool {
@@ -67,8 +67,8 @@ macro_rules! calls {
         impl Call {
             const ALL: &[Self] = &[$(Self::$call,)* $(Self::$ioctl,)*];
 
-            /// What the kernel may answer but success, as far as the manual pages and its sources say and this
-            /// crate's arguments allow.
+            /// The errors that the kernel can return for the arguments of this crate, from the manual pages and the
+            /// kernel's source.
             fn answers(self) -> &'static [io::Errno] {
                 match self {
                     $(Self::$call => &[$(io::Errno::$errno),*],)*

@@ -45,7 +45,6 @@ pub mod error_kind;
 pub mod events;
 pub mod huge_page;
 mod remedy;
-pub mod size;
 pub mod sync;
 
 pub use self::error_kind::{ErrorKind, error_chain, system_error};
@@ -55,7 +54,7 @@ pub use self::remedy::Remedy;
 
 use rustix::io;
 
-/// How a call of libc's ended, right after it: by its answer refused or not.
+/// Converts the result of a call to libc that has just returned: `errno` if it was refused.
 fn last_error(refused: bool) -> io::Result<()> {
     let errno = || std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
     if refused { Err(io::Errno::from_raw_os_error(errno())) } else { Ok(()) }

@@ -118,7 +118,7 @@ impl Mapping {
         Ok(Some(Self { start: not_null(start)?, len }))
     }
 
-    /// Whether it lies where it may.
+    /// Returns whether it lies where it may.
     fn suits(&self, align: usize) -> bool {
         let start = self.start.as_ptr().addr();
         start % align == 0 && !apart::is_taken(&(start..start + self.len))
@@ -134,7 +134,7 @@ impl Mapping {
         Self::aligned(&file, offset, len, align)
     }
 
-    /// As [`new`](Self::new), but children that are forked from now on have it too.
+    /// Like [`new`](Self::new), but children that are forked from now on have it too.
     pub fn of_children_too(
         file: impl AsFd,
         offset: u64,
@@ -219,7 +219,7 @@ impl Mapping {
     /// Unmaps all but the first `len` bytes: some, but not all, and a multiple of the page size.
     ///
     /// # Safety
-    /// As for [`unmap`](Self::unmap), of the addresses from there on.
+    /// The conditions of [`unmap`](Self::unmap), of the addresses from there on.
     pub unsafe fn unmap_from(&mut self, len: usize) -> io::Result<()> {
         assert!(0 < len && len < self.len);
         let tail = self.start.as_ptr().wrapping_add(len);
@@ -274,7 +274,7 @@ pub unsafe fn replace(
     })
 }
 
-/// Where a mapping was prepared last that moved to a multiple of a huge page: free again since.
+/// The addresses that the last mapping was prepared at before it moved to a multiple of a huge page. They are free.
 static PREPARED: AtomicUsize = AtomicUsize::new(0);
 
 /// A mapping that is to be moved to these addresses, with no page tables of its own: a move takes along those of all
@@ -304,12 +304,12 @@ fn fresh(file: impl AsFd, offset: u64, addresses: &Range<usize>) -> io::Result<M
     near(below)
 }
 
-/// As [`replace`], for when no mapping is left to prepare it elsewhere: the addresses are those of whole
+/// Like [`replace`], for when no mapping is left to prepare it elsewhere: the addresses are those of whole
 /// mappings, so that there are no more afterwards. A process that another thread forks at this very moment
 /// may have the memory too.
 ///
 /// # Safety
-/// As for [`replace`].
+/// The conditions of [`replace`].
 pub unsafe fn replace_all(
     file: impl AsFd,
     offset: u64,
@@ -351,7 +351,7 @@ pub unsafe fn replace_by_nothing(empty: impl AsFd, addresses: &Range<usize>) -> 
 /// where the addresses are those of whole ones. Async-signal-safe.
 ///
 /// # Safety
-/// As for [`replace_by_nothing`].
+/// The conditions of [`replace_by_nothing`].
 pub unsafe fn forbid(addresses: &Range<usize>) -> io::Result<()> {
     let there = ptr::with_exposed_provenance_mut(addresses.start);
     pass(Call::Mprotect)?;
@@ -392,7 +392,7 @@ pub struct Spare {
 }
 
 impl Spare {
-    /// As many as can be had. Each maps the file's first page, and cannot be accessed, so that no two of
+    /// Makes as many as the process may have. Each maps the file's first page and cannot be accessed, so no two of
     /// them become one.
     pub fn new(file: impl AsFd, page_size: usize) -> Self {
         let page = |_| {
@@ -488,7 +488,7 @@ impl UntouchedPages {
     /// Unmaps it.
     ///
     /// # Safety
-    /// As for [`Mapping::unmap`].
+    /// The conditions of [`Mapping::unmap`].
     pub unsafe fn unmap(&self) -> io::Result<()> {
         // SAFETY: exactly the addresses that were mapped; they are still this mapping's, and no thread uses them: the
         // contract of this function.
@@ -521,7 +521,7 @@ pub(super) fn check_room(mappings: usize) -> io::Result<()> {
 /// `mmap(2)` of a file.
 ///
 /// # Safety
-/// As for [`rustix::mm::mmap`].
+/// The conditions of [`rustix::mm::mmap`].
 pub(super) unsafe fn map(
     at: *mut u8,
     len: usize,
@@ -538,7 +538,7 @@ pub(super) unsafe fn map(
 /// `mmap(2)` of no file.
 ///
 /// # Safety
-/// As for [`rustix::mm::mmap_anonymous`].
+/// The conditions of [`rustix::mm::mmap_anonymous`].
 pub(super) unsafe fn map_anonymous(
     at: *mut u8,
     len: usize,
@@ -550,7 +550,7 @@ pub(super) unsafe fn map_anonymous(
     not_null(unsafe { rustix::mm::mmap_anonymous(at.cast(), len, access, how) }?.cast())
 }
 
-/// How often the kernel is asked to unmap something: it needs memory of its own for that, which may be short for a
+/// The most attempts to unmap something. The kernel needs memory of its own for that, which may be short for a
 /// moment.
 const TRIES: usize = 3;
 
@@ -560,7 +560,7 @@ const TRIES: usize = 3;
 /// `ENOMEM` where this cuts a mapping in two, and the process may have no more.
 ///
 /// # Safety
-/// As for [`rustix::mm::munmap`].
+/// The conditions of [`rustix::mm::munmap`].
 pub(super) unsafe fn unmap(start: *mut u8, len: usize) -> io::Result<()> {
     let unmap = || {
         pass(Call::Munmap)?;
@@ -597,7 +597,7 @@ pub unsafe fn collapse(start: *mut u8, len: usize) -> io::Result<()> {
     io::retry_on_intr(collapse)
 }
 
-/// Whether the kernel may know `MADV_COLLAPSE`: it looks at the advice before the length.
+/// Returns whether the kernel may know `MADV_COLLAPSE`: it looks at the advice before the length.
 pub fn can_collapse() -> bool {
     // SAFETY: of no bytes.
     unsafe { collapse(ptr::null_mut(), 0) != Err(io::Errno::INVAL) }

@@ -9,7 +9,7 @@ use rustix::io;
 
 use super::injection::{Call, pass};
 
-/// What a file's pages are.
+/// The kind of a file's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FilePages {
     /// Base pages, or transparent huge ones where they are asked for.
@@ -73,7 +73,7 @@ pub fn size_for_good(file: impl AsFd, len: u64) -> io::Result<()> {
     rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
 }
 
-/// What keeps a file's length and every byte of it as they are.
+/// The seals that keep the length and the bytes of a file.
 const CONTENTS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::WRITE);
 
 /// Seals the length and the bytes of a file permanently. `EBUSY` while a writable shared mapping of it exists, or while
@@ -83,8 +83,8 @@ pub fn seal_contents(file: impl AsFd) -> io::Result<()> {
     rustix::fs::fcntl_add_seals(&file, CONTENTS | SealFlags::SEAL)
 }
 
-/// Whether no process can change the length or a byte of a file. False of a file that cannot be sealed. Never waits: the
-/// kernel does not ask the file's own file system.
+/// Returns whether no process can change the length or a byte of a file. False of a file that cannot be sealed. Never
+/// waits: the kernel does not ask the file's own file system.
 pub fn has_sealed_contents(file: impl AsFd) -> io::Result<bool> {
     pass(Call::GetSeals)?;
     match rustix::fs::fcntl_get_seals(&file) {
@@ -114,7 +114,7 @@ pub fn make_openable(file: impl AsFd) -> io::Result<()> {
     rustix::fs::fchmod(file, Mode::from_raw_mode(0o666))
 }
 
-/// What a file is, as far as it is memory.
+/// Facts about a file as memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// In bytes.
@@ -123,9 +123,9 @@ pub struct Facts {
     pub present: u64,
     /// Bytes of its pages where they are the kernel's reserved huge ones; `None` for shared memory.
     pub huge_page: Option<u64>,
-    /// Whether its length can never change.
+    /// True if its length can never change.
     pub has_one_length: bool,
-    /// Whether it may be written through this descriptor.
+    /// True if it may be written through this descriptor.
     pub is_writable: bool,
 }
 
@@ -133,7 +133,7 @@ pub struct Facts {
 const HUGETLBFS: u64 = 0x9584_58f6;
 const TMPFS: u64 = 0x0102_1994;
 
-/// Of a file of memory, bytes of its pages if they are the kernel's reserved huge ones. `None` of any other file.
+/// Returns the page size of a memory file: `Some(None)` for ordinary pages, `None` for a file that is not memory.
 pub fn huge_page(file: impl AsFd) -> io::Result<Option<Option<u64>>> {
     let system = io::retry_on_intr(|| {
         pass(Call::Fstatfs)?;

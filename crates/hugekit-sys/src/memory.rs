@@ -26,7 +26,7 @@ pub fn populate_write(start: *mut u8, len: usize) -> io::Result<()> {
     io::retry_on_intr(populate)
 }
 
-/// As [`populate_write`] with a read instead. For memory that is shared and populated already that is
+/// Like [`populate_write`] with a read instead. For memory that is shared and populated already that is
 /// as good: a page of it is mapped writable at once. And base pages are then mapped many at a time
 /// (1 GiB in 90 ms instead of 250).
 pub fn populate_read(start: *mut u8, len: usize) -> io::Result<()> {
@@ -56,12 +56,12 @@ pub unsafe fn unmap_pages(start: *mut u8, len: usize) -> io::Result<()> {
     }
 }
 
-/// Whether the kernel knows `MADV_POPULATE_WRITE`: it looks at the advice before the length.
+/// Returns whether the kernel knows `MADV_POPULATE_WRITE`: it looks at the advice before the length.
 pub fn can_populate() -> bool {
     populate_write(ptr::null_mut(), 0).is_ok()
 }
 
-/// Whether all pages of a mapped range are in memory. Both are multiples of the page size.
+/// Returns whether all pages of a mapped range are in memory. Both are multiples of the page size.
 pub fn probe_present(start: *mut u8, len: usize) -> io::Result<bool> {
     let mut pages = vec![0_u8; len / rustix::param::page_size()];
     pass(Call::Mincore)?;
@@ -71,7 +71,7 @@ pub fn probe_present(start: *mut u8, len: usize) -> io::Result<bool> {
     Ok(pages.iter().all(|page| page & 1 == 1))
 }
 
-/// Whether every page of the range is mapped, readable or not. Both are multiples of the page size.
+/// Returns whether every page of the range is mapped, readable or not. Both are multiples of the page size.
 pub fn is_mapped(start: *const u8, len: usize) -> bool {
     let sync = || {
         pass(Call::Msync)?;

@@ -11,7 +11,7 @@ use super::last_error;
 use super::mapping::Mapping;
 use crate::cpu_set::CpuSet;
 
-/// How the kernel chooses a node for a page; values of `linux/mempolicy.h`.
+/// The policy by which the kernel chooses a node for a page. The values are those of `linux/mempolicy.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Mode {
@@ -25,7 +25,7 @@ pub enum Mode {
 const PREFERRED_MANY: c_int = 5;
 const WEIGHTED_INTERLEAVE: c_int = 6;
 
-/// What a program adds to a mode: that the kernel may also move pages, and how it reads the numbers of nodes.
+/// Flags of a mode: whether the kernel may also move pages, and how it reads the numbers of nodes.
 const MODE_FLAGS: c_int =
     libc::MPOL_F_STATIC_NODES | libc::MPOL_F_RELATIVE_NODES | libc::MPOL_F_NUMA_BALANCING;
 
@@ -60,19 +60,19 @@ pub fn bind(mapping: &Mapping, mode: Mode, nodes: &CpuSet) -> io::Result<()> {
     last_error(answer != 0)
 }
 
-/// Where pages come from that are not there yet.
+/// The node that missing pages are allocated on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PageSource {
     /// The node of the CPU that faults them in.
     Local,
     /// These nodes, the nearest of them first.
     Nodes(CpuSet),
-    /// One node after the other.
+    /// The nodes in turn.
     InTurn,
 }
 
-/// Where the calling thread's faults at this address take pages from: by the policy of the mapping, if it has one, else
-/// by the thread's own. `EFAULT` for what is not mapped.
+/// Returns the node that a fault of the calling thread at this address allocates a page on: by the policy of the mapping,
+/// or by the policy of the thread if the mapping has none. `EFAULT` if the address is not mapped.
 pub fn policy_of(address: *const u8) -> io::Result<PageSource> {
     match asked(address, OF_ADDRESS)? {
         (libc::MPOL_DEFAULT, _) => asked(ptr::null(), 0).map(source),

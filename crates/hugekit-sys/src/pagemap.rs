@@ -19,7 +19,7 @@ use super::injection::{Call, pass};
 /// This process's page map. A forked child that inherits it would be told of its parent.
 #[derive(Debug)]
 pub enum PageMap {
-    /// What is wanted is asked for.
+    /// The kernel is asked for pages of some categories.
     Scanned(Scanned),
     /// All entries are read. They report protection since Linux 5.14.
     Read(OwnedFd),
@@ -46,7 +46,7 @@ impl PageMap {
         }
     }
 
-    /// Whether every page of the range is protected against writes by userfaultfd. Async-signal-safe.
+    /// Returns whether every page of the range is protected against writes by userfaultfd. Async-signal-safe.
     pub fn probe_protected(&self, range: &Range<usize>) -> io::Result<bool> {
         Ok(self.first_protected(range)?.is_some_and(|found| found == *range))
     }
@@ -59,7 +59,7 @@ impl PageMap {
         }
     }
 
-    /// Whether some page of the range is part of a file. Async-signal-safe.
+    /// Returns whether some page of the range is part of a file. Async-signal-safe.
     pub fn probe_file(&self, range: &Range<usize>) -> io::Result<bool> {
         match self {
             Self::Scanned(scanned) => scanned.probe_file(range),

@@ -49,7 +49,7 @@ pub unsafe fn copy(
     if copied as usize == bytes { Ok(()) } else { Err(io::Errno::FAULT) }
 }
 
-/// Whether a byte can be read. Async-signal-safe.
+/// Returns whether a byte can be read. Async-signal-safe.
 pub fn is_readable(address: usize) -> bool {
     let mut byte = 0_u8;
     // SAFETY: one byte is written.

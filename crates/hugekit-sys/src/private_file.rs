@@ -40,7 +40,7 @@ impl PrivateFile {
         }
     }
 
-    /// Where the first byte is.
+    /// Returns the address of the first byte.
     pub fn start(&self) -> NonNull<u8> {
         self.start
     }

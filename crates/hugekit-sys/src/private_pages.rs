@@ -39,13 +39,13 @@ impl PrivateBytes {
         Self::mapped(len, align, ProtFlags::READ | ProtFlags::WRITE)
     }
 
-    /// As [`new`](Self::new), and no snapshot can protect them.
+    /// Like [`new`](Self::new), and no snapshot can protect them.
     fn for_handlers(len: usize, align: usize) -> io::Result<Self> {
         Self::mapped(len, align, ProtFlags::WRITE)
     }
 
-    /// As [`for_handlers`](Self::for_handlers), of whole pages, the lowest of which no thread may touch: what grows
-    /// downwards to there has overflown.
+    /// Like [`for_handlers`](Self::for_handlers), in whole pages. The lowest page is a guard: a stack that grows down to
+    /// it has overflowed.
     pub(super) fn as_a_stack(len: usize) -> io::Result<Self> {
         let page = rustix::param::page_size();
         let stack = Self::for_handlers(len, page)?;
@@ -158,8 +158,8 @@ impl<T: fmt::Debug> fmt::Debug for Private<T> {
     }
 }
 
-/// One piece of memory of our own, from which slices are cut one after the other: a mapping for each would take
-/// longer than what they are for.
+/// A piece of private memory that is cut into slices, one after the other. A mapping for each slice would take longer
+/// than the work that needs the slices.
 #[derive(Debug)]
 pub struct PrivatePiece {
     bytes: Arc<PrivateBytes>,
@@ -196,7 +196,7 @@ impl PrivatePiece {
         Ok(Self { bytes, len, used: 0 })
     }
 
-    /// What a slice takes of a piece at most.
+    /// Returns the most bytes of a piece that a slice of `len` values takes.
     pub const fn bytes_of<T>(len: usize) -> usize {
         len * size_of::<T>() + align_of::<T>()
     }

@@ -7,7 +7,7 @@ use super::injection::{Call, pass};
 use rustix::io;
 use rustix::process::{DumpableBehavior, Pid, WaitOptions, set_dumpable_behavior, waitpid};
 
-/// Whether a process lives through `attempt`, found out by a forked child that leaves no core dump.
+/// Returns whether a process lives through `attempt`, found out by a forked child that leaves no core dump.
 ///
 /// # Safety
 /// `attempt` must be async-signal-safe: it runs between `fork` and `_exit`, where another thread may have held
@@ -46,14 +46,14 @@ pub fn thread_local_bytes() -> usize {
     sum
 }
 
-/// Whether the calling thread has a system-call filter.
+/// Returns whether the calling thread has a system-call filter.
 pub fn is_filtered() -> bool {
     // SAFETY: answers with a number and takes no pointer; without seccomp, with an error.
     unsafe { libc::prctl(libc::PR_GET_SECCOMP) == 2 }
 }
 
-/// Whether the calling thread may read the CPU's clock by itself: `prctl(PR_SET_TSC)` can make that a SIGSEGV. Where
-/// there is no such setting it may.
+/// Returns whether the calling thread may read the CPU's clock by itself: `prctl(PR_SET_TSC)` can make that a SIGSEGV.
+/// Where there is no such setting it may.
 pub fn may_read_ticks() -> bool {
     let mut state: c_int = libc::PR_TSC_ENABLE;
     // SAFETY: writes one number at most; where the request is not known, nothing.

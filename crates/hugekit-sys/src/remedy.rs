@@ -6,7 +6,7 @@
 
 use std::fmt::{self, Display, Write};
 
-/// How the text of a remedy begins. [`Remedy`] writes it in one piece.
+/// The beginning of a remedy in a message. [`Remedy`] writes it in one piece.
 const BEGIN: &str = " (remedy: ";
 
 /// The end of an error's `Display`: ` (remedy: ...)`, or nothing if no remedy is known.

@@ -26,7 +26,7 @@ const MOST_DESCRIPTORS: usize = 33;
 pub struct Message {
     /// Its length; 0 if the other end is closed.
     pub len: usize,
-    /// Whether it was longer than the room for it, or carried more descriptors than were received.
+    /// True if the message was longer than the buffer, or carried more descriptors than there was room for.
     pub is_cut: bool,
     pub descriptors: Vec<OwnedFd>,
 }

@@ -16,11 +16,11 @@ use super::thread::{SignalMask, hold_back};
 /// A handler that gets all facts of the kernel.
 pub type SignalHandler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 
-/// What a process does on a signal.
+/// The action of a process for a signal.
 #[derive(Clone)]
 pub struct Disposition(libc::sigaction);
 
-/// Where a signal came from, as far as its code says.
+/// The origin of a signal, as its code names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// The kernel could not carry out an access to this address.
@@ -62,10 +62,10 @@ pub unsafe fn install(signal: c_int, handler: SignalHandler) -> io::Result<()> {
     last_error(refused)
 }
 
-/// Why a SIGBUS came.
+/// Returns why a SIGBUS came.
 ///
 /// # Safety
-/// What the kernel gave to a handler of SIGBUS.
+/// `info` is the argument that the kernel gave to a handler of SIGBUS.
 pub unsafe fn cause(info: *const libc::siginfo_t) -> Cause {
     // SAFETY: `info` is what the kernel gave to a handler, so it is valid. With these codes the kernel sets `si_addr`.
     unsafe {
@@ -81,7 +81,7 @@ pub unsafe fn cause(info: *const libc::siginfo_t) -> Cause {
 /// The address of a mapping whose rights forbid the access that a SIGSEGV is of, if it is of one.
 ///
 /// # Safety
-/// What the kernel gave to a handler of SIGSEGV.
+/// `info` is the argument that the kernel gave to a handler of SIGSEGV.
 pub unsafe fn forbidden(info: *const libc::siginfo_t) -> Option<usize> {
     /// `SEGV_ACCERR`, the same on all architectures.
     const RIGHTS: c_int = 2;
@@ -134,7 +134,7 @@ pub unsafe fn pass_on(
 /// there may be none: the kernel tells of memory that failed after a system call that read it, too.
 ///
 /// # Safety
-/// As for [`pass_on`].
+/// The conditions of [`pass_on`].
 #[cold]
 #[inline(never)] // what it needs of a signal stack is not there for each fault
 unsafe fn die_of(signal: c_int, info: *mut libc::siginfo_t) {
@@ -154,26 +154,26 @@ unsafe fn die_of(signal: c_int, info: *mut libc::siginfo_t) {
 }
 
 impl Disposition {
-    /// What a process does that said nothing.
+    /// The action of a process that has set none.
     // SAFETY: zeroed, the structure is a valid one, and that is the default.
     pub const DEFAULT: Self = Self(unsafe { std::mem::zeroed() });
 
-    /// Whether it is this handler.
+    /// Returns whether the action is this handler.
     pub fn is(&self, handler: SignalHandler) -> bool {
         self.0.sa_sigaction == handler as *const () as usize
     }
 
-    /// Whether it is what a process does that said nothing.
+    /// Returns whether the action is the default.
     pub fn is_default(&self) -> bool {
         self.0.sa_sigaction == libc::SIG_DFL
     }
 
-    /// Whether it is a function of the program's.
+    /// Returns whether the action is a function, neither the default nor to ignore the signal.
     pub fn is_function(&self) -> bool {
         !matches!(self.0.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN)
     }
 
-    /// Whether the kernel forgets it once it was called.
+    /// Returns whether the kernel resets the action after one call (`SA_RESETHAND`).
     pub fn is_for_once(&self) -> bool {
         self.0.sa_flags & libc::SA_RESETHAND != 0
     }

@@ -121,8 +121,8 @@ fn cpu_of(stat: &str) -> Option<u32> {
     behind_name.split_ascii_whitespace().nth(36)?.parse().ok()
 }
 
-/// Where a thread of this process keeps its list of robust locks: in glibc part of its descriptor, which lies
-/// with its thread-local variables at the top of its stack. `None` where the C library keeps none.
+/// Returns the address of a thread's list of robust locks. In glibc the list is part of the thread's descriptor, which
+/// lies with its thread-local variables at the top of its stack. `None` if the C library keeps no list.
 pub fn descriptor_of(thread: u32) -> Option<usize> {
     let (mut head, mut len) = (std::ptr::null_mut::<c_void>(), 0_usize);
     pass(Call::GetRobustList).ok()?;
@@ -163,7 +163,7 @@ pub(super) const MAPPINGS: usize = 12;
 /// ones meanwhile.
 ///
 /// # Errors
-/// What the system said; `ENOMEM` where the process may not have as many mappings as a thread takes.
+/// The error of the system: `ENOMEM` if the process has too few mappings left for a thread.
 pub fn spawn(
     name: &str,
     life: impl FnOnce(&SignalsBlocked) + Send + 'static,
@@ -177,10 +177,10 @@ pub fn spawn(
     })
 }
 
-/// As [`spawn`], of a thread that ends before a scope does.
+/// Like [`spawn`], for a thread that ends before its scope.
 ///
 /// # Errors
-/// As there.
+/// The errors of [`spawn`].
 pub fn spawn_scoped<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     name: &str,
@@ -244,8 +244,8 @@ pub fn without_signals<R>(act: impl FnOnce(&SignalsBlocked) -> R) -> R {
     result
 }
 
-/// As [`SignalMask::asynchronous`], a bit for each of the kernel's signals: handlers have little stack, and a C library's set
-/// takes 128 bytes of it.
+/// Like [`SignalMask::asynchronous`], a bit for each of the kernel's signals: handlers have little stack, and a C
+/// library's set takes 128 bytes of it.
 const ASYNCHRONOUS: u64 = {
     let (mut set, mut at) = (!0, 0);
     while at < LEFT_OUT.len() {
@@ -255,7 +255,7 @@ const ASYNCHRONOUS: u64 = {
     set
 };
 
-/// What a thread brings upon itself, what cannot be blocked, and what the C library keeps for itself.
+/// Signals of a thread's own faults, signals that cannot be blocked, and signals of the C library.
 const LEFT_OUT: [c_int; 11] = [
     libc::SIGSEGV,
     libc::SIGBUS,
@@ -270,7 +270,7 @@ const LEFT_OUT: [c_int; 11] = [
     if cfg!(target_env = "musl") { 34 } else { 33 },
 ];
 
-/// Whether the calling thread has a signal blocked. Async-signal-safe.
+/// Returns whether the calling thread has a signal blocked. Async-signal-safe.
 pub fn is_blocked(signal: c_int) -> bool {
     change_mask(libc::SIG_BLOCK, 0) >> (signal - 1) & 1 == 1
 }
@@ -316,10 +316,10 @@ impl SignalMask {
         }
     }
 
-    /// What was blocked where a signal interrupted the thread.
+    /// Returns the signals that the interrupted thread had blocked.
     ///
     /// # Safety
-    /// The context that the kernel gave to a handler.
+    /// `context` is the argument that the kernel gave to a handler.
     pub(super) unsafe fn of_context(context: *const c_void) -> Self {
         // SAFETY: `context` is the `ucontext_t` that the kernel gave to a handler: the contract of this function.
         Self(unsafe { (*context.cast::<libc::ucontext_t>()).uc_sigmask })

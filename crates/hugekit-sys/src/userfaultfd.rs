@@ -139,7 +139,7 @@ pub fn new_user_mode_only() -> io::Result<OwnedFd> {
     new(UFFD_USER_MODE_ONLY)
 }
 
-/// Whether asking is harmless; a system-call filter may answer with a signal that ends the process.
+/// Returns whether the system call may be tried. A system-call filter can answer it with a signal that ends the process.
 pub fn may_be_asked_for() -> bool {
     // SAFETY: opening and closing a descriptor are two system calls, which take no lock of this process.
     let survives = unsafe { process::survives(|| drop(new_user_mode_only())) };
@@ -210,12 +210,12 @@ pub fn register(
     register_for(descriptor, addresses, mode)
 }
 
-/// As [`register`], for private anonymous memory that no user has touched.
+/// Like [`register`], for untouched private anonymous memory.
 pub fn register_untouched(descriptor: BorrowedFd<'_>, addresses: &Range<usize>) -> io::Result<()> {
     register_for(descriptor, addresses, REGISTER_MISSING)
 }
 
-/// As [`register_untouched`], and has the descriptor serve writes to what is protected there, too.
+/// Like [`register_untouched`]. The descriptor also reports writes to protected pages.
 pub fn register_for_writes(descriptor: BorrowedFd<'_>, addresses: &Range<usize>) -> io::Result<()> {
     register_for(descriptor, addresses, REGISTER_MISSING | REGISTER_WP)
 }
@@ -305,8 +305,8 @@ pub fn abandon(descriptor: BorrowedFd<'_>) -> io::Result<()> {
     last_error(unsafe { libc::dup3(from, to, libc::O_CLOEXEC) } < 0)
 }
 
-/// Whether the number still stands for what it was opened for, or for what [`abandon`] put there, as far as `/proc`
-/// tells: another library may have closed it, and the number be another file's.
+/// Returns whether the descriptor still is the userfaultfd, or what [`abandon`] put there, as far as `/proc` tells.
+/// Another library may have closed it, and the number may be another file's now.
 pub fn is_kept(descriptor: BorrowedFd<'_>) -> bool {
     let is = |what| stands_for(descriptor, what).unwrap_or(true);
     is(b"anon_inode:[userfaultfd]") || is(b"/memfd:hugekit-nothing")
@@ -316,8 +316,8 @@ fn is_userfaultfd(descriptor: BorrowedFd<'_>) -> bool {
     stands_for(descriptor, b"anon_inode:[userfaultfd]").unwrap_or(false)
 }
 
-/// Whether what `/proc` says of a descriptor begins so, which is never of one that is closed; `None` if `/proc` cannot
-/// be asked. Async-signal-safe.
+/// Returns whether what `/proc` says of a descriptor begins so, which is never of one that is closed; `None` if `/proc`
+/// cannot be asked. Async-signal-safe.
 fn stands_for(descriptor: BorrowedFd<'_>, what: &[u8]) -> Option<bool> {
     let (mut path, mut link) = ([0_u8; 32], [0_u8; 32]);
     let written = write!(&mut path[..], "/proc/self/fd/{}\0", descriptor.as_raw_fd());
@@ -384,8 +384,8 @@ pub fn map_present(
     done.map_err(|errno| (usize::try_from(request.mapped).unwrap_or(0), errno))
 }
 
-/// Whether this kernel maps pages that are protected from the beginning ([`map_present`], Linux 6.4). It looks at the
-/// request before it looks for the addresses, of which none are registered here.
+/// Returns whether this kernel maps pages that are protected from the beginning ([`map_present`], Linux 6.4). It looks
+/// at the request before it looks for the addresses, of which none are registered here.
 pub fn can_map_protected(descriptor: BorrowedFd<'_>) -> bool {
     has(Novelty::ProtectedContinue)
         && match map_present(descriptor, &(page_size()..2 * page_size()), true) {
@@ -430,11 +430,11 @@ pub fn copy(descriptor: BorrowedFd<'_>, to: usize, from: &[u8]) -> Result<(), (u
 /// A fault that a thread waits for.
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
-    /// To the byte if that was enabled.
+    /// The faulting address. Exact to the byte if that feature is enabled, otherwise the start of the page.
     pub address: usize,
     /// Who waits; 0 if that was not enabled.
     pub thread: u32,
-    /// Whether the access was a write.
+    /// True if the access was a write.
     pub write: bool,
 }
 

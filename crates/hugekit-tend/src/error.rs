@@ -91,7 +91,7 @@ pub enum TendError {
 }
 
 impl TendError {
-    /// What it means for a program.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

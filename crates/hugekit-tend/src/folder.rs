@@ -52,7 +52,7 @@ impl Folder {
         Ok(value(&self.read("status")?, key).and_then(number))
     }
 
-    /// Whether it has ended, and its parent has not waited for it.
+    /// Returns whether it has ended, and its parent has not waited for it.
     pub(crate) fn is_zombie(&self) -> bool {
         let status = self.read("status").unwrap_or_default();
         value(&status, "State").is_some_and(|state| state.starts_with(b"Z"))

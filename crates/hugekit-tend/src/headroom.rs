@@ -29,8 +29,8 @@ pub(crate) fn hindrance(target: &Target, settings: &Settings) -> Option<Hindranc
     }
 }
 
-/// Whether holes of this process may be filled. Memory that it did not ask for must not exceed a limit that the tender
-/// cannot read: the kernel would kill the process.
+/// Returns whether holes of this process may be filled. Memory that it did not ask for must not exceed a limit that the
+/// tender cannot read: the kernel would kill the process.
 pub(crate) fn may_grow(target: &Target) -> bool {
     left_of_groups(target) != MemoryLeft::Unknown
 }

@@ -61,7 +61,7 @@ impl<T: Send + 'static> Job<T> {
         }
     }
 
-    /// Whether its thread waits for something in the kernel, as far as is known.
+    /// Returns whether its thread waits for something in the kernel, as far as is known.
     pub(crate) fn check_stuck(&mut self) -> bool {
         let now = self.thread.as_ref().and_then(cpu_time);
         if now.is_none_or(|now| now > self.progress.0) {

@@ -23,13 +23,13 @@ pub struct Outlook {
     pub tended: Extent,
     /// Bytes in ranges of 2 MiB with too many holes.
     pub sparse: u64,
-    /// Whether the memory limit of its control group cannot be read, so that no hole would be filled.
+    /// True if the memory limit of its control group cannot be read, so that no hole would be filled.
     pub is_limit_unknown: bool,
     /// Bytes on small pages in mappings that would be left as they are, by reason.
     pub excluded: Vec<(Excluded, u64)>,
     /// What would keep a tender waiting now.
     pub hindrance: Option<Hindrance>,
-    /// Whether another tender has it.
+    /// True if another tender has it.
     pub is_tended: bool,
 }
 

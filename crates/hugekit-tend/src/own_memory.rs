@@ -56,7 +56,7 @@ impl OwnMemory {
         (0..self.len).step_by(page_size()).for_each(|at| self.touch(at));
     }
 
-    /// Whether all of it is on huge pages now. Holes are filled.
+    /// Returns whether all of it is on huge pages now. Holes are filled.
     pub(crate) fn collapse(&self) -> bool {
         // SAFETY: the mapping's memory, of which no byte changes.
         let done = unsafe { libc::madvise(self.start.as_ptr().cast(), self.len, MADV_COLLAPSE) };

@@ -26,7 +26,7 @@ pub(crate) struct Look {
     pub(crate) start: u64,
     /// Bytes that are there.
     pub(crate) present: u64,
-    /// Whether they are one huge page; of an older kernel, that is not known.
+    /// True if they are one huge page; of an older kernel, that is not known.
     pub(crate) is_huge: Option<bool>,
 }
 
@@ -43,8 +43,8 @@ pub(crate) fn look(pages: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<Vec<
     Ok(found)
 }
 
-/// Whether the memory whose page map this is still is some process's: it ends when its process ends, or starts another
-/// program.
+/// Returns whether the memory whose page map this is still is some process's: it ends when its process ends, or starts
+/// another program.
 pub(crate) fn is_memory_there(pages: BorrowedFd<'_>) -> bool {
     let mut entry = [0; size_of::<u64>()];
     io::retry_on_intr(|| io::pread(pages, entry.as_mut_slice(), 0)).is_ok_and(|count| count > 0)

@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_millis(300);
 /// Between two looks whether the server has accepted.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
-/// Whether a program of this name may be such a server.
+/// Returns whether a program of this name may be such a server.
 pub(crate) fn is_server(name: &str) -> bool {
     NAMES.iter().any(|part| name.contains(part))
 }
@@ -131,7 +131,7 @@ fn ask_at(server: &Folder, address: SocketAddr, deadline: Instant) -> Option<Dur
     ask(Bounded { stream, deadline })
 }
 
-/// Whether the other end of a connection is a descriptor of the server.
+/// Returns whether the other end of a connection is a descriptor of the server.
 fn has_accepted(server: &Folder, address: SocketAddr, from: SocketAddr) -> bool {
     let end = table(server, |row| (row.local, row.remote) == (address, from)).pop();
     end.is_some_and(|end| end.inode != 0 && sockets(server).contains(&end.inode))

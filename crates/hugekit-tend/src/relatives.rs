@@ -74,7 +74,7 @@ pub fn forked_from(pid: i32) -> Option<i32> {
     is_same.then_some(child.parent)
 }
 
-/// Whether a process is a forked child of one of these that has not started another program.
+/// Returns whether a process is a forked child of one of these that has not started another program.
 pub(crate) fn is_child(pid: i32, parents: &[(i32, Program)]) -> bool {
     let stat = Folder::open(pid).and_then(|folder| folder.stat());
     stat.is_ok_and(|stat| parents.contains(&(stat.parent, stat.program)))

@@ -10,7 +10,7 @@ pub(crate) struct Mapping {
     pub(crate) is_private: bool,
     /// Of its file; 0 if there is none.
     pub(crate) inode: u64,
-    /// Whether the kernel made it (`[vdso]`, `[vvar]`, `[vsyscall]`).
+    /// True if the kernel made it (`[vdso]`, `[vvar]`, `[vsyscall]`).
     pub(crate) is_kernels: bool,
     /// Pages that are private copies or of no file.
     pub(crate) anonymous: u64,

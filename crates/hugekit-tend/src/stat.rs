@@ -47,7 +47,7 @@ impl Stat {
         })
     }
 
-    /// Whether it has ended, and its parent has not waited for it.
+    /// Returns whether it has ended, and its parent has not waited for it.
     pub(crate) fn is_zombie(&self) -> bool {
         self.state == b'Z'
     }

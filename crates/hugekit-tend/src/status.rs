@@ -131,7 +131,7 @@ pub struct PassReport {
     pub refused: Vec<(Refusal, u64)>,
     /// Bytes in ranges with too many holes.
     pub sparse: u64,
-    /// Whether the memory limit of its control group cannot be read. Then no hole is filled, and `sparse` has all
+    /// True if the memory limit of its control group cannot be read. Then no hole is filled, and `sparse` has all
     /// ranges with holes.
     pub is_limit_unknown: bool,
     /// Bytes that are swapped out: holes.
@@ -163,7 +163,7 @@ impl PassReport {
         self.after.all.saturating_sub(self.before.all)
     }
 
-    /// Whether so much memory came while the pass ran that it is likely that the process still loads its data.
+    /// Returns whether so much memory came while the pass ran that it is likely that the process still loads its data.
     #[must_use]
     pub fn has_grown(&self) -> bool {
         self.grown() > self.after.all / MUCH

@@ -47,7 +47,7 @@ impl Target {
         Ok(target)
     }
 
-    /// As [`open`](Self::open), also of one that another tender has: to look at.
+    /// Like [`open`](Self::open), also of one that another tender has: to look at.
     pub(crate) fn beside_a_tender(pid: i32) -> Result<Self, TendError> {
         let gone = || TendError::Gone { pid };
         let unread = |error| TendError::of_reading(pid, error);
@@ -121,12 +121,12 @@ impl Target {
         self.program
     }
 
-    /// Whether it was a forked child of one of these when it was opened, and had not started another program.
+    /// Returns whether it was a forked child of one of these when it was opened, and had not started another program.
     pub(crate) fn is_child_of(&self, parents: &[(i32, Program)]) -> bool {
         parents.contains(&(self.parent, self.program))
     }
 
-    /// Whether it still runs the program that it ran when it was opened.
+    /// Returns whether it still runs the program that it ran when it was opened.
     pub(crate) fn is_there(&self) -> bool {
         self.resident().is_some()
     }

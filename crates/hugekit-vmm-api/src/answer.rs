@@ -20,7 +20,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Whether the VMM has carried out the request.
+    /// Returns whether the VMM has carried out the request.
     #[must_use]
     pub fn is_success(&self) -> bool {
         (200..300).contains(&self.status)

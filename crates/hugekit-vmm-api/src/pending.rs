@@ -60,7 +60,7 @@ impl Pending {
         }
     }
 
-    /// Whether some of the answer has come, or the VMM has hung up.
+    /// Returns whether some of the answer has come, or the VMM has hung up.
     #[must_use]
     pub fn is_answered(&self) -> bool {
         await_until(&self.from, PollFlags::IN, Instant::now()).unwrap_or(true)

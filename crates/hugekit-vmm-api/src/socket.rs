@@ -49,7 +49,7 @@ pub(crate) fn write_all(mut to: &UnixStream, mut text: &[u8], longest: Duration)
     Ok(())
 }
 
-/// Whether a descriptor became ready in time.
+/// Returns whether a descriptor became ready in time.
 pub(crate) fn await_until(fd: impl AsFd, flags: PollFlags, until: Instant) -> io::Result<bool> {
     loop {
         let left = until.saturating_duration_since(Instant::now());

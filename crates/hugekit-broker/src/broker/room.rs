@@ -27,7 +27,7 @@ impl Broker {
         self.answer(id, &Answer::GivenBack { bytes }, None);
     }
 
-    /// Whether units are begun ahead, and are made of the same memory as the program's.
+    /// Returns whether units are begun ahead, and are made of the same memory as the program's.
     fn has_pages_of(&self, page_size: u64) -> bool {
         let Config { backing, unit, charge, .. } = &self.config;
         let own = if backing.is_reserved() { backing.page_size() as u64 } else { 0 };

@@ -53,7 +53,7 @@ pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize, routine: &CopyRouti
     unsafe { function(dst, src, len, version) == 0 }
 }
 
-/// Whether the interrupted instruction is one of the copy's.
+/// Returns whether the interrupted instruction is one of the copy's.
 ///
 /// # Safety
 /// The context that the kernel gave to a handler.
@@ -66,7 +66,7 @@ pub unsafe fn is_interrupted(context: *const c_void) -> bool {
 /// Abandons the interrupted copy once the handler returns.
 ///
 /// # Safety
-/// As for [`is_interrupted`], which has said yes.
+/// The conditions of [`is_interrupted`], which has said yes.
 pub unsafe fn abandon(context: *mut c_void) {
     // SAFETY: `context` is the `ucontext_t` that the kernel gave to the calling handler, which alone has it until it
     // returns.

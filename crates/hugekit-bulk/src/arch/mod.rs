@@ -73,7 +73,7 @@ impl<F> Routine<F> {
         self.name
     }
 
-    /// Whether the routine leaves the written bytes in the cache.
+    /// Returns whether the routine leaves the written bytes in the cache.
     #[must_use]
     pub const fn kind(&self) -> Kind {
         self.kind
@@ -85,7 +85,7 @@ impl<F> Routine<F> {
         self.needs
     }
 
-    /// Whether this CPU and this kernel let it run. Detected once, then a load.
+    /// Returns whether this CPU and this kernel let it run. Detected once, then a load.
     #[must_use]
     pub fn is_available(&self) -> bool {
         (self.is_available)()
@@ -203,7 +203,7 @@ impl Unfenced {
         Self { streamed, thread: PhantomData }
     }
 
-    /// Whether anything went through streaming stores.
+    /// Returns whether anything went through streaming stores.
     #[must_use]
     pub const fn is_pending(&self) -> bool {
         self.streamed

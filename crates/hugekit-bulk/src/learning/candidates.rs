@@ -107,13 +107,13 @@ impl Class {
         })
     }
 
-    /// Whether its operations are compared as wholes: those that store through the cache, and the
+    /// Returns whether its operations are compared as wholes: those that store through the cache, and the
     /// best that streams.
     pub(super) fn is_whole(self) -> bool {
         self.state == CacheState::Warm && self.log < WHOLE_BELOW
     }
 
-    /// Whether its operations are cut into slices to learn from.
+    /// Returns whether its operations are cut into slices to learn from.
     pub(super) fn is_sliced(self) -> bool {
         !self.is_whole() && (1 << self.log) >= SLICE
     }
@@ -230,7 +230,7 @@ impl<F> Candidates<F> {
         &self.stripes[stripe()].0[class.index()]
     }
 
-    /// Whether there is anything to choose from.
+    /// Returns whether there is anything to choose from.
     pub(super) fn has_choice(&self) -> bool {
         self.candidates.len() > 1
     }

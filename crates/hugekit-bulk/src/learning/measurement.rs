@@ -27,7 +27,7 @@ const HOPELESS: (u64, u64) = (1, 4);
 pub(super) struct ComparisonRules {
     /// Until it is settled, one of this many units is a trial. Logarithm.
     pub(super) patience: u32,
-    /// Whether a cache may hold the bytes. Then each candidate has two trials in a row, and the second one counts: what
+    /// True if a cache may hold the bytes. Then each candidate has two trials in a row, and the second one counts: what
     /// the first one leaves in the cache is what the second one finds there. And a candidate that stores through the
     /// cache counts by its best sample, because other code that evicts the bytes between the two makes it seem slower.
     pub(super) may_be_held: bool,
@@ -151,7 +151,7 @@ pub(super) struct Measurement {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trial {
     pub(super) candidate: usize,
-    /// Whether its time counts.
+    /// True if its time counts.
     pub(super) counts: bool,
     /// Trials that were begun, this one included.
     number: u32,
@@ -175,7 +175,7 @@ impl Measurement {
         self.trials.load(Ordering::Relaxed)
     }
 
-    /// Whether a trial is due after this many units.
+    /// Returns whether a trial is due after this many units.
     #[inline]
     pub(super) fn is_due(&self, units: u32) -> bool {
         units >> self.verdict().interval != 0

@@ -68,7 +68,7 @@ pub struct Learned {
     pub routine: &'static str,
     /// Pieces of operations that were timed.
     pub trials: u32,
-    /// Whether each candidate had its turns.
+    /// True if each candidate had its turns.
     pub is_settled: bool,
 }
 
@@ -83,14 +83,14 @@ pub(crate) struct Knowledge {
 static IS_ENABLED: AtomicBool = AtomicBool::new(true);
 static KNOWLEDGE: First<Option<Knowledge>> = First::new();
 
-/// Whether operations learn that go by the built-in profile, from now on, in this process. They do unless a program
-/// says otherwise. What was learned is kept, and not gone by while it is off.
+/// Returns whether operations learn that go by the built-in profile, from now on, in this process. They do unless a
+/// program says otherwise. What was learned is kept, and not gone by while it is off.
 pub fn set_enabled(enabled: bool) {
     IS_ENABLED.store(enabled, Ordering::Relaxed);
 }
 
-/// Whether operations learn: not if that was [switched off](set_enabled), if a profile is installed, or if this CPU
-/// offers nothing to choose from, or no clock.
+/// Returns whether operations learn: not if that was [switched off](set_enabled), if a profile is installed, or if this
+/// CPU offers nothing to choose from, or no clock.
 #[must_use]
 pub fn is_enabled() -> bool {
     knowledge().is_some()

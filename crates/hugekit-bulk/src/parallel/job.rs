@@ -173,7 +173,7 @@ impl<'a> Job<'a> {
             .map(|report| Report { capped: capped.or(report.capped), ..report })
     }
 
-    /// Whether the caller wants to know how far it is, or may stop it.
+    /// Returns whether the caller wants to know how far it is, or may stop it.
     fn is_watched(&self) -> bool {
         self.progress.is_some() || self.cancel.is_some()
     }

@@ -78,7 +78,7 @@ impl NodeMap {
         })
     }
 
-    /// As [`of_pages`](Self::of_pages), for whatever says which nodes hold the pages at these offsets.
+    /// Like [`of_pages`](Self::of_pages), for whatever says which nodes hold the pages at these offsets.
     fn sampled(
         len: usize,
         step: usize,

@@ -19,7 +19,7 @@ pub struct WorkSharing<'a> {
     pub progress: Option<&'a Progress<'a>>,
     /// Stops the job.
     pub cancel: Option<&'a Cancel>,
-    /// Whether helpers run at low priority.
+    /// True if helpers run at low priority.
     pub low_priority: bool,
 }
 
@@ -33,7 +33,7 @@ impl fmt::Debug for WorkSharing<'_> {
 }
 
 impl<'a> WorkSharing<'a> {
-    /// Whether so many bytes are done by the calling thread in one go. Asked for every clear, and
+    /// Returns whether so many bytes are done by the calling thread in one go. Asked for every clear, and
     /// therefore all that a small one pays.
     #[inline]
     pub fn is_alone(&self, len: usize, profile: &Profile) -> bool {

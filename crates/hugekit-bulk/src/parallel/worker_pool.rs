@@ -44,7 +44,7 @@ pub(super) struct WorkerPool {
     opened: Condvar,
     /// The last helper left a closed request: callers wait for this.
     left: Condvar,
-    /// Whether the calling process is still the one that these workers run in.
+    /// True if the calling process is still the one that these workers run in.
     is_ours: Box<dyn Fn() -> bool + Send + Sync>,
 }
 

@@ -75,7 +75,7 @@ impl Workers {
         places
     }
 
-    /// Whether memory can be on more than one node.
+    /// Returns whether memory can be on more than one node.
     pub(super) fn has_nodes(&self) -> bool {
         self.machine.nodes().len() > 1
     }

@@ -32,7 +32,8 @@ impl Profile {
         INSTALLED.get().unwrap_or_else(|| Self::built_in())
     }
 
-    /// Whether the program has installed a profile. Its routines are then the program's choice, and nothing is learned.
+    /// Returns whether the program has installed a profile. Its routines are then the program's choice, and nothing is
+    /// learned.
     #[inline]
     pub(crate) fn is_installed() -> bool {
         INSTALLED.get().is_some()

@@ -12,8 +12,8 @@ use hugekit_broker::{
     Broker, BrokerError, Charge, Config, Fill, FillCommand, Limits, LoadOrder, Quotas, fill, load,
 };
 use hugekit_lease::MemoryFile;
+use hugekit_machine::size::Size;
 use hugekit_machine::{Node, Root, Topology};
-use hugekit_record::size::Size;
 
 use crate::log;
 use crate::socket;
@@ -127,7 +127,7 @@ fn quota(text: &str) -> Result<(Option<u32>, u64), String> {
         }
     };
     let Size(bytes) =
-        size.parse().map_err(|error: hugekit_record::size::ParseSizeError| error.to_string())?;
+        size.parse().map_err(|error: hugekit_machine::size::ParseSizeError| error.to_string())?;
     Ok((user, bytes as u64))
 }
 
@@ -141,7 +141,7 @@ fn charge(text: &str) -> Result<Charge, String> {
 }
 
 impl BrokerCommand {
-    /// Whether it is the broker or its populating child, and not a user's `status`.
+    /// Returns whether it is the broker or its populating child, and not a user's `status`.
     pub(crate) fn is_daemon(&self) -> bool {
         !matches!(self.command, Some(Command::Status(_)))
     }

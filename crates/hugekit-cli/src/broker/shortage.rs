@@ -2,8 +2,8 @@
 
 use hugekit::pool::Backing;
 use hugekit_broker::Config;
+use hugekit_machine::size::Size;
 use hugekit_machine::{Memory, Root, hugepages};
-use hugekit_record::size::Size;
 
 use crate::text::count;
 

@@ -12,7 +12,7 @@ use hugekit::pool::Backing;
 use hugekit_lease::LeaseError;
 use hugekit_lease::protocol::{self, Payer, Refusal, Row};
 use hugekit_machine::Root;
-use hugekit_record::size::Size;
+use hugekit_machine::size::Size;
 use serde_json::json;
 
 use super::shortage;

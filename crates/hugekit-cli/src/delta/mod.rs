@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 use clap::{Args, Subcommand};
 use hugekit_delta::{Contents, StateId, apply, inspect, merge};
-use hugekit_record::size::Size;
+use hugekit_machine::size::Size;
 use serde::Serialize;
 
 use crate::file::{beside, cannot_write, put};
@@ -108,7 +108,7 @@ impl Entry {
         let base = self.base.as_deref().map_or("full".to_owned(), |base| format!("from {base}"));
         format!(
             "{}: {base} to {}, {} of memory; {} in {} changes, {} zero",
-            hugekit_record::plain(&self.file.display().to_string()),
+            hugekit_machine::plain(&self.file.display().to_string()),
             self.state,
             Size(self.length as usize),
             Size(self.bytes as usize),

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use hugekit::{Pool, Region, copy};
-use hugekit_record::size::Size;
+use hugekit_machine::size::Size;
 
 use super::ways::Ways;
 use crate::usage::Remedied;

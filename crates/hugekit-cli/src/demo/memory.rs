@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use hugekit::{Pool, Region};
-use hugekit_record::size::Size;
+use hugekit_machine::size::Size;
 
 use super::ways::Ways;
 

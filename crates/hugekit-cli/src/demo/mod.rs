@@ -13,8 +13,8 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
+use hugekit_machine::size::{MIB, Size};
 use hugekit_machine::{Memory, Root};
-use hugekit_record::size::{MIB, Size};
 
 use self::helper::Helper;
 use crate::text::write_out;

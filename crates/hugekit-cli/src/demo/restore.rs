@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, ensure};
 use hugekit_guests::{Firecracker, Pages, Request, Serial, SmallVmm, Snapshot, pattern_at};
+use hugekit_machine::size::Size;
 use hugekit_pager::{Event, LONGEST_AROUND, Pager, Settings, Source};
-use hugekit_record::size::Size;
 
 use super::ways::Ways;
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use hugekit::{Pool, SharedRegion, Snapshot};
-use hugekit_record::size::Size;
+use hugekit_machine::size::Size;
 
 use super::helper::Wrong;
 use super::ways::Ways;

@@ -5,7 +5,7 @@ use std::io;
 
 use anstyle::{AnsiColor, Style};
 use hugekit_doctor::{Line, Verdict};
-use hugekit_record::plain;
+use hugekit_machine::plain;
 use serde::Serialize;
 
 use crate::text::{COLUMNS, wrap, write_out};

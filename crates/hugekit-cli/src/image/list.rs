@@ -7,7 +7,7 @@ use hugekit_image::{FileIdentity, ImageClone, clones};
 use hugekit_lease::images;
 use hugekit_lease::protocol::ImageRow;
 use hugekit_machine::Root;
-use hugekit_record::size::Size;
+use hugekit_machine::size::Size;
 use serde_json::json;
 
 use super::{AskedBroker, explained};

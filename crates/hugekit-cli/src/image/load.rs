@@ -12,7 +12,7 @@ use hugekit_delta::{Reader, StateId};
 use hugekit_image::{Image, ImageBuilder};
 use hugekit_lease::protocol::{self, ImageFacts, ImageName, ImageRange, NotLoaded, Refusal};
 use hugekit_lease::{LeaseError, images};
-use hugekit_record::size::Size;
+use hugekit_machine::size::Size;
 
 use super::{AskedBroker, explained};
 use crate::progress;

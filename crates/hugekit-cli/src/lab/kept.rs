@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 use hugekit::error_chain;
+use hugekit_machine::plain;
 use hugekit_record::Record;
 use hugekit_record::archive::{Archive, Kept};
-use hugekit_record::plain;
 
 use crate::text::{COLUMNS, wrap, write_out};
 

@@ -14,9 +14,9 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use hugekit::error_chain;
 use hugekit_bulk::arch::{Routine, clear_routines, copy_routines};
 use hugekit_lab::{Definition, EXPERIMENTS, LabError, Options, Outcome};
+use hugekit_machine::size::Size;
 use hugekit_record::Record;
 use hugekit_record::archive::Archive;
-use hugekit_record::size::Size;
 
 use crate::file::{OpenSink, Sink};
 use crate::operand::Operand;
@@ -239,7 +239,7 @@ impl Lab {
 
 /// Where a result goes.
 struct Sinks<'a> {
-    /// Whether standard output is for people.
+    /// True if standard output is for people.
     print: bool,
     json: Option<OpenSink<'a>>,
     html: Option<OpenSink<'a>>,

@@ -7,8 +7,8 @@ use anstyle::Style;
 use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
 use hugekit_lab::EXPERIMENTS;
 use hugekit_lab::finding::{elsewhere, figure, finding, reasons};
+use hugekit_machine::size::Size;
 use hugekit_record::Published;
-use hugekit_record::size::Size;
 use hugekit_record::{Case, Distribution, Experiment, Machine, Ratio, Record, Unit, parts};
 
 use super::claims;

@@ -6,7 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use hugekit_record::size::Size;
+use hugekit_machine::size::Size;
 use rustix::io::FdFlags;
 
 use super::{mistakes, not_started};
@@ -55,7 +55,7 @@ impl<'a> Prepared<'a> {
         mistakes::unused(self.arguments, leased)
     }
 
-    /// Whether QEMU, if it is that, maps the memory at a multiple of 2 MiB.
+    /// Returns whether QEMU, if it is that, maps the memory at a multiple of 2 MiB.
     pub(super) fn is_aligned(&self) -> bool {
         let naming = self.naming().unwrap_or_default().to_string_lossy();
         !naming.contains("memory-backend-file") || naming.contains("align")
@@ -78,7 +78,7 @@ impl<'a> Prepared<'a> {
     }
 }
 
-/// Whether an argument has a placeholder of the memory.
+/// Returns whether an argument has a placeholder of the memory.
 pub(super) fn names_memory(argument: &OsStr) -> bool {
     [PATH, NUMBER].iter().any(|mark| find(argument.as_bytes(), mark).is_some())
 }

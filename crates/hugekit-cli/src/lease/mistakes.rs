@@ -3,7 +3,7 @@
 
 use std::ffi::{OsStr, OsString};
 
-use hugekit_record::size::Size;
+use hugekit_machine::size::Size;
 
 use super::command::names_memory;
 use crate::qemu::properties::Properties;
@@ -57,7 +57,7 @@ fn mistake(before: &OsStr, argument: &OsStr, leased: Size) -> Option<String> {
     })
 }
 
-/// Whether QEMU's option of this name, which maps its file privately, names the memory.
+/// Returns whether QEMU's option of this name, which maps its file privately, names the memory.
 fn maps_privately(before: &OsStr, argument: &OsStr) -> bool {
     let is_option =
         |text: &OsStr| [OsStr::new("-mem-path"), OsStr::new("--mem-path")].contains(&text);

@@ -17,7 +17,7 @@ use hugekit::{HUGE_PAGE_BYTES, PopulateOptions, Threads};
 use hugekit_image::Image;
 use hugekit_lease::protocol::ImageName;
 use hugekit_lease::{DEFAULT_WAIT, Lease, LeaseError, MemoryFile};
-use hugekit_record::size::Size;
+use hugekit_machine::size::Size;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::broker::Pages;

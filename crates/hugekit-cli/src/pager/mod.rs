@@ -9,8 +9,8 @@ use anyhow::Context;
 use clap::Args;
 use hugekit_delta::StateId;
 use hugekit_image::{Image, ImageBuilder};
+use hugekit_machine::size::Size;
 use hugekit_pager::{LONGEST_AROUND, Pager, PagerError, Settings, Source};
-use hugekit_record::size::Size;
 
 use crate::image;
 use crate::log;

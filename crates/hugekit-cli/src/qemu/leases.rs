@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use hugekit::pool::Backing;
 use hugekit_lease::{Lease, LeaseError, give_back};
+use hugekit_machine::size::Size;
 use hugekit_machine::{Root, Topology};
-use hugekit_record::size::Size;
 
 use super::memory::GuestMemory;
 use super::not_leased::NotLeased;
@@ -125,7 +125,7 @@ fn ask(socket: &Path, bytes: usize, wait: Duration) -> Result<Leased, NotLeased>
     Leased { file: lease.into_file(), backing }.check_opens()
 }
 
-/// Whether the units of a broker are on one of these nodes. A machine of one node has no other.
+/// Returns whether the units of a broker are on one of these nodes. A machine of one node has no other.
 fn is_on_node(socket: &Path, nodes: &[u32]) -> Result<(), NotLeased> {
     let has_one = || Topology::read(&Root::default()).is_ok_and(|found| found.nodes.len() == 1);
     if nodes.is_empty() || has_one() {
@@ -136,7 +136,7 @@ fn is_on_node(socket: &Path, nodes: &[u32]) -> Result<(), NotLeased> {
     fits(nodes, node).map_err(|place| NotLeased::because(elsewhere(place)))
 }
 
-/// Whether units of one node, or of any node, are on one of these nodes; otherwise, where they are.
+/// Returns whether units of one node, or of any node, are on one of these nodes; otherwise, where they are.
 fn fits(nodes: &[u32], node: Option<u32>) -> Result<(), String> {
     match node {
         Some(node) if nodes.contains(&node) => Ok(()),

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use hugekit_record::size::Size;
+use hugekit_machine::size::Size;
 use rustix::io::FdFlags;
 
 use crate::lease::{not_started, seconds};

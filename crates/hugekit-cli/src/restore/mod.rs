@@ -7,7 +7,7 @@ use anyhow::Context;
 use clap::Args;
 use hugekit_image::Image;
 use hugekit_lease::protocol::ImageName;
-use hugekit_record::size::Size;
+use hugekit_machine::size::Size;
 use hugekit_restore::{ReadyMemory, Restore, RestoreError, Snapshot};
 use serde_json::json;
 

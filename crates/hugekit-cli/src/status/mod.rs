@@ -4,7 +4,7 @@ use anyhow::Context;
 use clap::Args;
 use comfy_table::Table;
 use hugekit_checkpoint::{ForkedVm, forked_vms};
-use hugekit_record::size::Size;
+use hugekit_machine::size::Size;
 
 use crate::text::write_out;
 

@@ -23,7 +23,7 @@ use std::sync::atomic::AtomicBool;
 use anyhow::Context;
 use clap::ArgGroup;
 use hugekit::HUGE_PAGE_BYTES;
-use hugekit_record::size::Size;
+use hugekit_machine::size::Size;
 use hugekit_tend::{Builder, ForkCost, Tender};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::signal_name;

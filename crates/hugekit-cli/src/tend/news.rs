@@ -1,6 +1,6 @@
 //! One event of a tender, as a terminal shows it and as a line of a log.
 
-use hugekit_record::plain;
+use hugekit_machine::plain;
 
 use crate::text::{COLUMNS, wrap};
 

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{anyhow, bail};
 use hugekit::error_chain;
-use hugekit_record::size::Size;
+use hugekit_machine::size::Size;
 use hugekit_tend::{Hindrance, PassReport, TendError, Tender};
 
 use super::stamp::say;

@@ -22,7 +22,7 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// Whether processes may come that are not there yet.
+    /// Returns whether processes may come that are not there yet.
     pub(super) fn follows(&self) -> bool {
         !self.names.is_empty() || !self.groups.is_empty()
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hugekit_record::size::Size;
+use hugekit_machine::size::Size;
 use hugekit_tend::{ForkCost, ForkTime, Hindrance, PassReport, Status};
 
 use super::news::{Entry, News};

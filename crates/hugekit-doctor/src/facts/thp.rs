@@ -151,7 +151,7 @@ pub(crate) fn shmem(root: &Root) -> Result<Setting<Shmem>, Error> {
 /// The background thread that collapses base pages into huge ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Khugepaged {
-    /// Whether it compacts memory to find a huge page.
+    /// True if it compacts memory to find a huge page.
     pub(crate) defrag: bool,
     /// How many of a huge page's base pages may be untouched and still be filled in, in pages.
     pub(crate) max_ptes_none: u64,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use hugekit_machine::size::{GIB, MIB, Size};
 use hugekit_machine::{CacheSizes, Memory, Root, cache};
 use hugekit_measure::machine::memory::{THP_ENABLED, available_memory, free_huge_pages, has_thp};
 use hugekit_measure::machine::settings::{PATIENCE, Settings};
@@ -11,7 +12,6 @@ use hugekit_measure::workloads::anonymous::{Anonymous, Pages};
 use hugekit_measure::workloads::arena::Arena;
 use hugekit_measure::{LabError, Observer};
 use hugekit_record::Experiment;
-use hugekit_record::size::{GIB, MIB, Size};
 
 use crate::Options;
 

@@ -9,9 +9,9 @@ use std::time::Instant;
 use hugekit::{ClearOptions, Reuse};
 use hugekit_bulk::arch::{ClearRoutine, Unfenced, clear_routine, clear_routines};
 use hugekit_bulk::sweep::{GIGANTIC_OVER_BYTES, Order, SUBPAGE_BYTES};
+use hugekit_machine::size::{GIB, KIB, MIB, Size};
 use hugekit_measure::LabError;
 use hugekit_measure::part::Part;
-use hugekit_record::size::{GIB, KIB, MIB, Size};
 use hugekit_record::{Experiment, Unit};
 
 use super::bench::left_out;

@@ -13,10 +13,10 @@ use hugekit_bulk::arch::{
     Kind, Routine, clear_routine, clear_routines, copy_routine, copy_routines,
 };
 use hugekit_bulk::learning::{self, Used};
+use hugekit_machine::size::{GIB, MIB, Size};
 use hugekit_measure::LabError;
 use hugekit_measure::part::Part;
 use hugekit_measure::part::Parts;
-use hugekit_record::size::{GIB, MIB, Size};
 use hugekit_record::stats::median;
 use hugekit_record::{Case, Experiment, Ratio, Sequence, Unit};
 

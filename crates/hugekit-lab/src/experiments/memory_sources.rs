@@ -4,11 +4,11 @@ use hugekit::error_chain;
 use hugekit::pool::{Backing, PoolBuilder};
 use hugekit::{Pool, PoolError, Region, Threads};
 use hugekit_machine::Root;
+use hugekit_machine::size::{GIB, MIB, Size};
 use hugekit_measure::LabError;
 use hugekit_measure::machine::memory::{remedy, why_no_thp};
 use hugekit_measure::workloads::anonymous::{Anonymous, Pages};
 use hugekit_record::Experiment;
-use hugekit_record::size::{GIB, MIB, Size};
 
 use super::bench::Bench;
 

@@ -6,9 +6,9 @@ use std::time::Instant;
 use hugekit_bulk::arch::{Kind, Routine};
 use hugekit_bulk::learning::{ChosenBy, Used};
 use hugekit_machine::CacheSizes;
+use hugekit_machine::size::{GIB, MIB};
 use hugekit_measure::LabError;
 use hugekit_measure::part::{Part, Rounds};
-use hugekit_record::size::{GIB, MIB};
 use hugekit_record::{Ratio, Unit, parts};
 
 use super::Bench;

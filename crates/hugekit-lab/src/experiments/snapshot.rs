@@ -20,6 +20,7 @@ use hugekit::fault::FaultMode;
 use hugekit::pool::Backing;
 use hugekit::snapshot::{Builder, Granule, Reserve, SnapshotStats};
 use hugekit::{CopyOptions, Reuse, SharedRegion, Snapshot, SnapshotError};
+use hugekit_machine::size::{GIB, MIB, Size};
 use hugekit_measure::LabError;
 use hugekit_measure::latencies::{distribution, sum};
 use hugekit_measure::machine::cpus;
@@ -32,7 +33,6 @@ use hugekit_measure::workloads::latency_writer::{
 };
 use hugekit_measure::workloads::outside::Outside;
 use hugekit_measure::workloads::threads::spawn;
-use hugekit_record::size::{GIB, MIB, Size};
 use hugekit_record::{Experiment, Timeline, Unit};
 
 use super::memory_sources::unscrubbed;

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use hugekit::Snapshot;
 use hugekit::fault::FaultMode;
+use hugekit_machine::size::Size;
 use hugekit_machine::userfaultfd::Features;
 use hugekit_measure::LabError;
 use hugekit_measure::part::{Part, Rounds};
 use hugekit_measure::workloads::anonymous::Pages;
 use hugekit_measure::workloads::forking::Shared;
 use hugekit_record::Unit;
-use hugekit_record::size::Size;
 use hugekit_sys::userfaultfd;
 use rustix::mm::{MprotectFlags, mprotect};
 
@@ -111,7 +111,7 @@ fn take_snapshot(memory: &mut Shared) -> Result<Duration, LabError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hugekit_record::size::MIB;
+    use hugekit_machine::size::MIB;
 
     #[test]
     fn each_call_takes_time() {

@@ -27,11 +27,11 @@ const RANGE: usize = 3 * 8;
 /// Bytes of a load at most.
 pub(super) const LONGEST_LOAD: usize = super::MESSAGE + STATE + MOST_RANGES * RANGE;
 
-/// What an image is called: letters, digits, `.`, `_` and `-`, of which the first is a letter or a digit.
+/// The name of an image: letters, digits, `.`, `_` and `-`. The first character is a letter or a digit.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ImageName([u8; NAME]);
 
-/// Why a text names no image.
+/// The error of a text that is not the name of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the name of an image has 1 to {NAME} letters, digits, `.`, `_` and `-`, and begins with a letter or a digit"
@@ -82,16 +82,16 @@ impl fmt::Debug for ImageName {
     }
 }
 
-/// What a broker is to load. Descriptors of the sources come with the message.
+/// A request to load an image. Descriptors of the sources come with the message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// What the image will be called.
+    /// The name that the image gets.
     pub name: ImageName,
     /// Bytes that may be populated for it: they are counted against the user's quota until it is loaded.
     pub most: u64,
-    /// Whether all users may have it.
+    /// True if all users may have it.
     pub is_for_all: bool,
-    /// Whether the client is told how far the load is: [`Answer::Loading`](super::Answer::Loading).
+    /// True if the client is told how far the load is: [`Answer::Loading`](super::Answer::Loading).
     pub tells_progress: bool,
     /// The state of the raw memory file. Without it, the first delta may begin with any state of its length.
     pub state: Option<[u8; STATE]>,
@@ -102,11 +102,11 @@ pub struct Load {
 /// A part of a raw memory file, and where it lies in the image. All are bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImageRange {
-    /// Where it begins in the file.
+    /// Its offset in the file.
     pub from: u64,
-    /// How long it is.
+    /// Its length.
     pub len: u64,
-    /// Where it begins in the image.
+    /// Its offset in the image.
     pub to: u64,
 }
 
@@ -115,18 +115,18 @@ pub struct ImageRange {
 pub struct ImageFacts {
     /// Its length.
     pub bytes: u64,
-    /// What the kernel has put pages behind.
+    /// Bytes that are populated.
     pub present: u64,
-    /// What was on huge pages when it was loaded.
+    /// Bytes that were on huge pages when it was loaded.
     pub huge: u64,
 }
 
-/// One image of a list.
+/// An image in a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImageRow {
-    /// What it is called.
+    /// Its name.
     pub name: ImageName,
-    /// How large it is.
+    /// Its size.
     pub facts: ImageFacts,
     /// The device of its file, as `stat` has it.
     pub device: u64,
@@ -134,15 +134,15 @@ pub struct ImageRow {
     pub inode: u64,
     /// Who has loaded it.
     pub uid: u32,
-    /// Whether all users may have it.
+    /// True if all users may have it.
     pub is_for_all: bool,
-    /// Whether it was dropped, and goes on for those who have it.
+    /// True if it was dropped, and goes on for those who have it.
     pub is_dropped: bool,
-    /// How long ago it was loaded, in milliseconds.
+    /// The time since it was loaded, in milliseconds.
     pub age_ms: u64,
 }
 
-/// Why an image was not loaded. Sources are numbered from 0; all sizes are bytes.
+/// The reason why an image was not loaded. Sources are numbered from 0. All sizes are bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotLoaded {
@@ -181,11 +181,11 @@ pub enum NotLoaded {
          or overlaps another one"
     )]
     Range {
-        /// Where it begins in the file.
+        /// Its offset in the file.
         from: u64,
-        /// How long it is.
+        /// Its length.
         len: u64,
-        /// Where it begins in the image.
+        /// Its offset in the image.
         to: u64,
     },
     /// A source behind the first is no delta, or a delta is damaged.
@@ -213,7 +213,7 @@ pub enum NotLoaded {
     /// The sources have more memory than the client said.
     #[error("the image needs more than the {} that were asked for", size(most))]
     TooLarge {
-        /// What was asked for.
+        /// The requested size.
         most: u64,
     },
     /// Memory was short.
@@ -235,7 +235,7 @@ fn system_error(errno: u64) -> String {
 }
 
 impl NotLoaded {
-    /// What the client can do about it.
+    /// Returns what the client can do about it.
     #[must_use]
     pub fn remedy(&self) -> Option<&'static str> {
         Some(match self {
@@ -267,7 +267,7 @@ impl NotLoaded {
         }
     }
 
-    /// As the figures of a refusal: which, and what it has.
+    /// Encodes the reason as the figures of a refusal.
     pub(super) fn figures(self) -> [u64; FIGURES] {
         match self {
             Self::Nothing => [1, 0, 0, 0],

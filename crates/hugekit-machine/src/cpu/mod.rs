@@ -39,19 +39,19 @@ pub fn cpu_model() -> CpuModel {
     imp::cpu_model()
 }
 
-/// Whether the CPU reports a hypervisor. False if the architecture has no way to report one.
+/// Returns whether the CPU reports a hypervisor. False if the architecture has no way to report one.
 pub fn is_guest() -> bool {
     imp::is_guest()
 }
 
-/// Whether the CPU has `MOVDIR64B`, which writes a whole line.
+/// Returns whether the CPU has `MOVDIR64B`, which writes a whole line.
 #[cfg(target_arch = "x86_64")]
 #[must_use]
 pub fn has_movdir64b() -> bool {
     imp::has_movdir64b()
 }
 
-/// Whether the CPU has `CLZERO`, which clears a whole line.
+/// Returns whether the CPU has `CLZERO`, which clears a whole line.
 #[cfg(target_arch = "x86_64")]
 #[must_use]
 pub fn has_clzero() -> bool {

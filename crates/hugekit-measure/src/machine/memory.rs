@@ -1,8 +1,8 @@
 //! The memory that this process may still have, and the pages that it may be on.
 
 use hugekit_machine::cgroup::Cgroups;
+use hugekit_machine::size::{MIB, Size};
 use hugekit_machine::{Memory, Root, hugepages};
-use hugekit_record::size::{MIB, Size};
 use procfs::process::Process;
 use rustix::process::{Resource, getrlimit};
 

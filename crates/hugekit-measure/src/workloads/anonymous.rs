@@ -4,7 +4,7 @@
 
 use std::ptr::{self, NonNull};
 
-use hugekit_record::size::{GIB, MIB, Size};
+use hugekit_machine::size::{GIB, MIB, Size};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 

@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use hugekit_record::size::{GIB, MIB, Size};
+use hugekit_machine::size::{GIB, MIB, Size};
 use procfs::process::{MemoryMap, Process};
 
 use crate::workloads::anonymous::Anonymous;

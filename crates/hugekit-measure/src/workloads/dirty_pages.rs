@@ -140,7 +140,7 @@ fn errno(error: &std::io::Error) -> Errno {
 mod tests {
     use super::*;
     use crate::workloads::anonymous::{Anonymous, Pages};
-    use hugekit_record::size::MIB;
+    use hugekit_machine::size::MIB;
 
     #[test]
     fn each_way_counts_the_pages_that_were_written() {

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use hugekit::{PopulateOptions, Threads};
-use hugekit_record::size::Size;
+use hugekit_machine::size::Size;
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise, mprotect};
 use rustix::process::{
@@ -223,7 +223,7 @@ impl Drop for Child {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hugekit_record::size::MIB;
+    use hugekit_machine::size::MIB;
 
     #[test]
     fn a_fork_takes_time_and_leaves_memory_as_it_was() {

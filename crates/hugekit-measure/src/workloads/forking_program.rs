@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
 
-use hugekit_record::size::Size;
+use hugekit_machine::size::Size;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::LabError;
@@ -171,7 +171,7 @@ fn fork_and_write(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hugekit_record::size::MIB;
+    use hugekit_machine::size::MIB;
 
     #[test]
     fn program_forks_as_often_as_it_is_told_and_has_its_memory() {

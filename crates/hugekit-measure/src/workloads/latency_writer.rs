@@ -155,7 +155,7 @@ mod tests {
     use super::*;
     use crate::workloads::anonymous::Pages;
     use crate::workloads::outside::Outside;
-    use hugekit_record::size::MIB;
+    use hugekit_machine::size::MIB;
 
     #[test]
     fn every_store_is_watched_in_its_phase() {

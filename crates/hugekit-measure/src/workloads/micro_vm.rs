@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use hugekit_guests::{Firecracker, Pages, Request, Snapshot};
-use hugekit_record::size::MIB;
+use hugekit_machine::size::MIB;
 use procfs::process::Process;
 use rustix::process::{Pid, Signal, kill_process};
 

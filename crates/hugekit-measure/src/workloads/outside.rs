@@ -5,7 +5,7 @@
 use std::ptr;
 use std::sync::atomic::AtomicU64;
 
-use hugekit_record::size::Size;
+use hugekit_machine::size::Size;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::LabError;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use hugekit_record::size::MIB;
+use hugekit_machine::size::MIB;
 
 use crate::LabError;
 use crate::workloads::latency_writer::{LINE, Workload};

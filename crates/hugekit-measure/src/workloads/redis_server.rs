@@ -42,7 +42,7 @@ impl RedisServer {
     pub fn version() -> io::Result<String> {
         // Reading two pipes at once needs ioctl(2), which std takes for granted.
         let said = Command::new(NAME).arg("--version").stderr(Stdio::null()).output()?;
-        Ok(hugekit_record::plain(String::from_utf8_lossy(&said.stdout).trim()))
+        Ok(hugekit_machine::plain(String::from_utf8_lossy(&said.stdout).trim()))
     }
 
     /// Without data, with these options beside those that keep it from doing anything unasked.
@@ -174,7 +174,7 @@ fn failed(source: io::Error) -> LabError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hugekit_record::size::MIB;
+    use hugekit_machine::size::MIB;
 
     #[test]
     fn server_is_filled_saves_and_tells_its_fork() {

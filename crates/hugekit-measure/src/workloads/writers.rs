@@ -139,7 +139,7 @@ pub fn in_threads(memories: &mut [&mut [u8]], work: Work) -> Result<Vec<Spent>, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hugekit_record::size::MIB;
+    use hugekit_machine::size::MIB;
 
     fn mark(memory: &mut [u8], index: usize) {
         memory.fill(10 + index as u8);

@@ -43,7 +43,7 @@ pub(super) enum Ahead {
 }
 
 impl<'a> Server<'a> {
-    /// Whether the VM has just connected. Only faults are answered then.
+    /// Returns whether the VM has just connected. Only faults are answered then.
     pub(super) fn is_starting(&self) -> bool {
         let Ahead::Waiting { until } = self.ahead else { return false };
         self.answered < FIRST_FAULTS && Instant::now() < until

@@ -65,7 +65,7 @@ pub(super) struct Server<'a> {
     pub(super) answered: u64,
     pub(super) copied: u64,
     pub(super) ahead: Ahead,
-    /// Whether it was told that pages cannot be supplied.
+    /// True if it was told that pages cannot be supplied.
     has_failed: bool,
 }
 
@@ -205,7 +205,7 @@ impl<'a> Server<'a> {
         done
     }
 
-    /// As [`bring`](Self::bring), of pages that no thread is known to wait for: what cannot be had
+    /// Like [`bring`](Self::bring), of pages that no thread is known to wait for: what cannot be had
     /// waits for a fault.
     pub(super) fn bring_ahead(&mut self, offsets: Range<u64>, supply: Supply) -> Result<(), Stop> {
         match self.bring(offsets, supply) {

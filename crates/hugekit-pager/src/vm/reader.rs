@@ -37,7 +37,7 @@ pub(super) struct Read {
     pub(super) found: Found,
     /// Room for the bytes.
     pub(super) room: Vec<u8>,
-    /// Whether they are of the working set.
+    /// True if they are of the working set.
     pub(super) is_wanted: bool,
 }
 

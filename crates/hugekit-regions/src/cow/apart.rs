@@ -67,7 +67,7 @@ impl Apart {
         parts.map(move |range| range.start.max(start) - start..range.end.min(start + len) - start)
     }
 
-    /// Whether no byte of a slot of `len` bytes is inherited.
+    /// Returns whether no byte of a slot of `len` bytes is inherited.
     pub(super) fn is_left_out(&self, slot: usize, len: usize) -> bool {
         self.left_out_of(slot, len).next() == Some(0..len)
     }

@@ -85,7 +85,7 @@ impl Compaction<'_> {
     }
 }
 
-/// Whether a slot shows the frame that was reserved for it, or can still take it.
+/// Returns whether a slot shows the frame that was reserved for it, or can still take it.
 fn has_place(mapping: &CowMapping) -> impl Fn(usize) -> bool {
     |slot| {
         let entry = mapping.entry(slot);

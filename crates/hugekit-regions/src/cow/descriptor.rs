@@ -77,8 +77,8 @@ impl Descriptor {
         self.threads.is_none()
     }
 
-    /// Whether writes can be held back, and so the kernel be kept from `MADV_COLLAPSE`, which would map memory as it
-    /// is.
+    /// Returns whether writes can be held back, and so the kernel be kept from `MADV_COLLAPSE`, which would map memory
+    /// as it is.
     pub(super) fn watches_writes(&self) -> bool {
         self.watches_writes
     }
@@ -123,13 +123,13 @@ impl Descriptor {
         }
     }
 
-    /// As [`wake`](Self::wake), of which the caller sees to a refusal.
+    /// Like [`wake`](Self::wake), of which the caller sees to a refusal.
     pub(super) fn try_to_wake(&self, addresses: &Range<usize>) -> io::Result<()> {
         userfaultfd::wake(self.as_fd(), addresses)
     }
 
-    /// Whether the kernel has refused to wake threads since the last time that this was asked: they are to be seen to
-    /// by [`Faults::leave`](crate::fault::Faults::leave).
+    /// Returns whether the kernel has refused to wake threads since the last time that this was asked: they are to be
+    /// seen to by [`Faults::leave`](crate::fault::Faults::leave).
     pub(super) fn has_unwoken(&self) -> bool {
         self.unwoken.swap(false, Ordering::Relaxed)
     }

@@ -23,7 +23,7 @@ use hugekit_sys::thread::without_signals;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lost;
 
-/// As [`copy_out`], or sets `to` to zero if there is nothing to copy from.
+/// Like [`copy_out`], or sets `to` to zero if there is nothing to copy from.
 ///
 /// # Safety
 /// As there.
@@ -65,7 +65,7 @@ unsafe fn copy_out(to: *mut u8, from: *mut u8, len: usize, reuse: Reuse) -> Resu
     }
 }
 
-/// As [`copy_out`], whichever of the two it is that faults: what is written to is written by this thread, so that its
+/// Like [`copy_out`], whichever of the two it is that faults: what is written to is written by this thread, so that its
 /// faults are served as ever.
 ///
 /// # Safety

@@ -49,7 +49,7 @@ impl<'a> Turn<'a> {
         self.written = vec![u64::MAX; slots.div_ceil(64)];
     }
 
-    /// Whether the epoch before is the last one of that region, if there was one.
+    /// Returns whether the epoch before is the last one of that region, if there was one.
     pub(super) fn follows_on(&self, region: &CowHandle) -> bool {
         self.since.is_none_or(|watch| region.look(|_, mapping| watch.is_of(mapping)))
     }
@@ -146,7 +146,7 @@ impl Watch {
         tables.mappings.iter().find(|mapping| self.is_of(mapping))
     }
 
-    /// Whether it is the last epoch of a region.
+    /// Returns whether it is the last epoch of a region.
     fn is_of(&self, mapping: &CowMapping) -> bool {
         mapping.counts().epoch.load(Ordering::SeqCst) == self.number
     }

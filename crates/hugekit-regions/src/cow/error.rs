@@ -119,7 +119,7 @@ pub enum ForkError {
 const RAISE_MAPPINGS: &str = "raise vm.max_map_count";
 
 impl ForkError {
-    /// How an administrator or the program can prevent this error; `None` if no remedy is known.
+    /// Returns how an administrator or the program can prevent this error; `None` if no remedy is known.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         Some(match self {

@@ -23,7 +23,7 @@ use hugekit_sys::mapping::Mapping;
 pub(crate) struct First {
     mapping: Option<Mapping>,
     words: Option<MappingWords>,
-    /// Whether threads may see all of it.
+    /// True if threads may see all of it.
     is_ready: bool,
 }
 
@@ -93,7 +93,7 @@ impl First {
         Ok(())
     }
 
-    /// Whether writes to all of it can be held back from now on.
+    /// Returns whether writes to all of it can be held back from now on.
     fn begin_to_watch(&self, group: &ForkGroup, mapping: &Mapping) -> Result<bool, FaultError> {
         let addresses = mapping.addresses();
         let is_watched = match self.is_ready {

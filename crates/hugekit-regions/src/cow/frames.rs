@@ -195,12 +195,12 @@ impl Frames {
         Slot::fresh(lack)
     }
 
-    /// Whether memory of the frame has failed. Async-signal-safe.
+    /// Returns whether memory of the frame has failed. Async-signal-safe.
     pub(super) fn is_broken(&self, frame: u64) -> bool {
         self.holds(frame, Content::Broken)
     }
 
-    /// Whether a folio of the frame holds this.
+    /// Returns whether a folio of the frame holds this.
     fn holds(&self, frame: u64, content: Content) -> bool {
         let holding = self.holding(frame);
         let folios = &holding.contents[self.folios_of(holding, frame)];
@@ -300,7 +300,7 @@ impl Frames {
         Broken
     }
 
-    /// As [`copy`](Self::copy), where memory that has failed ends the process.
+    /// Like [`copy`](Self::copy), where memory that has failed ends the process.
     #[cold]
     #[inline(never)] // as above
     fn copy_surely(&self, from: u64, to: u64, near: Near) {

@@ -48,7 +48,7 @@ pub(crate) struct ForkGroup {
     serving: Serving,
     /// What sharing needs: from the first fork on.
     sharing: OnceLock<Sharing>,
-    /// Whether released memory is cleared when it is touched next.
+    /// True if released memory is cleared when it is touched next.
     clears_at_fault: private_pages::Private<AtomicBool>,
     pub(super) granule_bytes: usize,
     /// Which thread is at a slot, of all mappings together.
@@ -201,7 +201,7 @@ impl ForkGroup {
         self.sharing.get()
     }
 
-    /// Whether a region of the group was to be forked.
+    /// Returns whether a region of the group was to be forked.
     pub(crate) fn is_shared(&self) -> bool {
         self.sharing().is_some()
     }
@@ -211,7 +211,7 @@ impl ForkGroup {
         self.sharing().map_or(Hold::Marks, |sharing| sharing.hold)
     }
 
-    /// Whether the first fork of its only region can share memory here, on these terms.
+    /// Returns whether the first fork of its only region can share memory here, on these terms.
     pub(crate) fn suits(&self, terms: &Terms) -> bool {
         let served = self.serving.fault_mode;
         let is_served_so = [FaultMode::Auto, served].contains(&terms.fault_mode);
@@ -222,7 +222,7 @@ impl ForkGroup {
             && terms.granule_bytes == self.granule_bytes
     }
 
-    /// Whether a slot that was released may stay as it is until it is touched: a fault there will be served.
+    /// Returns whether a slot that was released may stay as it is until it is touched: a fault there will be served.
     pub(super) fn clears_at_fault(&self) -> bool {
         self.clears_at_fault.load(Ordering::SeqCst) && !self.unserved.load(Ordering::SeqCst)
     }
@@ -236,7 +236,7 @@ impl ForkGroup {
         &self.serving
     }
 
-    /// Whether what a later fork asks for is what the group has.
+    /// Returns whether what a later fork asks for is what the group has.
     pub(crate) fn check(
         &self,
         granule: Option<usize>,

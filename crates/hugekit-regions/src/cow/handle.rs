@@ -27,7 +27,7 @@ pub(crate) struct CowHandle {
     /// Its address.
     pub(crate) start: usize,
     registration: Option<Registration>,
-    /// Whether the group has not been left yet.
+    /// True if the group has not been left yet.
     is_member: bool,
 }
 
@@ -56,7 +56,7 @@ impl CowHandle {
         Self { group, start, registration, is_member: true }
     }
 
-    /// Whether this is the process that has the region.
+    /// Returns whether this is the process that has the region.
     pub(crate) fn is_ours(&self) -> bool {
         self.group.pool.memory().is_ours()
     }

@@ -72,13 +72,13 @@ impl InKernel<'_> {
         Err(Refused::Kernel(Errno::AGAIN))
     }
 
-    /// Whether what holds writes of a slot back are the rights of its mapping.
+    /// Returns whether what holds writes of a slot back are the rights of its mapping.
     pub(super) fn is_by_rights(&self, slot: usize) -> bool {
         self.group.hold() == Hold::Rights && self.mapping.is_in_place(slot)
     }
 
-    /// Whether marks are where they were asked for. Kernels whose page map has to be read, before 6.7, may leave a
-    /// huge page of shared memory out that another thread maps again while it is taken apart (seen with 6.1).
+    /// Returns whether marks are where they were asked for. Kernels whose page map has to be read, before 6.7, may
+    /// leave a huge page of shared memory out that another thread maps again while it is taken apart (seen with 6.1).
     fn are_marked(&self, addresses: &Range<usize>) -> bool {
         match self.group.sharing().and_then(|sharing| sharing.pagemap.as_ref()) {
             Some(map @ PageMap::Read(_)) if self.group.pool.backing() == Backing::Thp => {

@@ -49,7 +49,7 @@ pub(super) struct MappingWords {
 /// What is counted of one region.
 #[derive(Debug)]
 pub(super) struct MappingCounts {
-    /// Whether every address is registered, so that writes can be held back.
+    /// True if every address is registered, so that writes can be held back.
     pub(super) registered: AtomicBool,
     /// The kernel's mappings that it costs beyond the one of every region.
     pub(super) vmas: AtomicIsize,
@@ -160,7 +160,7 @@ impl CowMapping {
         (address - self.addresses().start) / self.granule_bytes
     }
 
-    /// Whether another mapping shows the same frame at this moment.
+    /// Returns whether another mapping shows the same frame at this moment.
     pub(super) fn is_shared(&self, slot: usize) -> bool {
         self.links.get(slot).after != self.id
     }
@@ -209,7 +209,7 @@ impl CowMapping {
         blocks.take_while(|(block, _)| block.end <= self.slots())
     }
 
-    /// Whether slots map frames that follow each other and are the region's alone, for good.
+    /// Returns whether slots map frames that follow each other and are the region's alone, for good.
     pub(super) fn is_run_of_its_own(&self, slots: Range<usize>) -> bool {
         let len = slots.len();
         self.table.run_of(slots, |entry| entry.slot == Slot::Exclusive(Pages::InPlace)) == len

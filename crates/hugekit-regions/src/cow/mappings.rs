@@ -85,7 +85,7 @@ impl Mappings {
         self.at(start).expect("a mapping as long as its region exists")
     }
 
-    /// Whether there is room for one mapping more. If `longer` has it, that has the shorter vectors afterwards.
+    /// Returns whether there is room for one mapping more. If `longer` has it, that has the shorter vectors afterwards.
     pub(super) fn make_room(&mut self, longer: &mut Longer) -> bool {
         let ids = self.by_id.len() + usize::from(self.vacant as usize == self.by_id.len());
         let addresses = self.by_address.len() + 1;

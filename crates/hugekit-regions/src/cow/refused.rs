@@ -17,7 +17,7 @@ pub(super) enum Refused {
 }
 
 impl Refused {
-    /// Whether it may pass once all of the region is mapped anew.
+    /// Returns whether it may pass once all of the region is mapped anew.
     pub(super) fn is_for_mappings(self) -> bool {
         matches!(self, Self::Mappings | Self::Kernel(_))
     }

@@ -44,7 +44,7 @@ impl<'a> Several<'a> {
         InKernel { group: self.group, mapping: self.mapping }
     }
 
-    /// Whether writes pass as soon as nothing holds them back: no other region shows the slot.
+    /// Returns whether writes pass as soon as nothing holds them back: no other region shows the slot.
     fn is_only_held_back(&self, slot: usize) -> bool {
         self.at(slot).plan(Event::Own) == [Action::Unprotect]
     }
@@ -207,7 +207,8 @@ mod tests {
             // SAFETY: a byte of the fork, which no other thread has.
             unsafe { byte.write_volatile(2) };
         };
-        (write(0), write(1));
+        write(0);
+        write(1);
         without_signals(|blocked| {
             let mut tables = fork.group.gate.alone(blocked);
             let id = tables.mappings.of_region(fork.start).id();

@@ -51,19 +51,19 @@ pub(super) enum Slot {
     Owner(Pages),
     /// The frame of an owner. The region has a place of its own for a copy.
     Borrower {
-        /// Whether a handler has entered it into the page tables.
+        /// True if a handler has entered it into the page tables.
         entered: bool,
     },
     /// Another frame than the region's addresses map: every access comes to us.
     Displaced {
-        /// Whether the frame is its own. If not, it borrows it.
+        /// True if the frame is its own. If not, it borrows it.
         owner: bool,
-        /// Whether the page tables may still have the frame that it showed before.
+        /// True if the page tables may still have the frame that it showed before.
         entered: bool,
     },
     /// Nothing, for good: memory failed before it could be copied for the region. Its addresses map no bytes.
     Lost {
-        /// Whether the frame that is noted is its own.
+        /// True if the frame that is noted is its own.
         owner: bool,
     },
 }
@@ -87,7 +87,7 @@ pub(super) enum Event {
     Settle,
     /// The region's addresses are not used, and it needs its share of the frame no more, or only its copy.
     Detach {
-        /// Whether it keeps the bytes.
+        /// True if it keeps the bytes.
         copied: bool,
     },
     /// The owner of the frame that it borrows is about to write.
@@ -141,7 +141,7 @@ pub(super) enum Action {
     Watch,
     /// Show the copy that was made because the owner writes.
     ShowCopy {
-        /// Whether the copy is its own.
+        /// True if the copy is its own.
         owner: bool,
     },
     /// The frame that it shows is its own from now on.
@@ -183,7 +183,7 @@ impl Slot {
         }
     }
 
-    /// Whether the frame that it shows is its own: of all who show a frame, exactly one region owns it.
+    /// Returns whether the frame that it shows is its own: of all who show a frame, exactly one region owns it.
     pub(super) fn is_owner(self) -> bool {
         match self {
             Self::Unready(_) | Self::Exclusive(_) | Self::Owner(_) => true,
@@ -192,7 +192,7 @@ impl Slot {
         }
     }
 
-    /// Whether the region's addresses map its own frame.
+    /// Returns whether the region's addresses map its own frame.
     pub(super) fn maps_its_own(self) -> bool {
         matches!(self, Self::Unready(_) | Self::Exclusive(_) | Self::Owner(_))
     }
@@ -205,7 +205,7 @@ impl Slot {
         matches!(self, Self::Exclusive(_))
     }
 
-    /// Whether its bytes may become others than they were, or are already, with no event to come before.
+    /// Returns whether its bytes may become others than they were, or are already, with no event to come before.
     pub(super) fn may_be_written(self) -> bool {
         match self {
             Self::Exclusive(_) | Self::Displaced { owner: true, .. } | Self::Lost { .. } => true,
@@ -222,7 +222,7 @@ impl Slot {
         matches!(self, Self::Displaced { .. })
     }
 
-    /// Whether the region's addresses map its frame for good.
+    /// Returns whether the region's addresses map its frame for good.
     pub(super) fn is_in_place(self) -> bool {
         matches!(self, Self::Exclusive(Pages::InPlace) | Self::Owner(Pages::InPlace))
     }
@@ -334,7 +334,7 @@ impl Slot {
         !self.is_owner()
     }
 
-    /// Whether the page tables may have a frame that is not the region's own, entered by a handler.
+    /// Returns whether the page tables may have a frame that is not the region's own, entered by a handler.
     pub(super) fn may_be_entered(self) -> bool {
         matches!(self, Self::Borrower { entered: true } | Self::Displaced { entered: true, .. })
     }

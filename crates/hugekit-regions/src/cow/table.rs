@@ -70,7 +70,7 @@ impl Marks {
         self.0[slot / 64].load(Ordering::SeqCst) & 1 << (slot % 64) != 0
     }
 
-    /// Whether it was clear before.
+    /// Returns whether it was clear before.
     pub(super) fn set(&self, slot: usize) -> bool {
         self.0[slot / 64].fetch_or(1 << (slot % 64), Ordering::SeqCst) & 1 << (slot % 64) == 0
     }

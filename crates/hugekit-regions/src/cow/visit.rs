@@ -47,7 +47,7 @@ impl Visit<'_> {
         })
     }
 
-    /// As [`slot`](Self::slot), for [`TOGETHER`](super::guard::TOGETHER) slots of the region at most.
+    /// Like [`slot`](Self::slot), for [`TOGETHER`](super::guard::TOGETHER) slots of the region at most.
     pub(super) fn slots(
         &self,
         slots: Range<usize>,

@@ -19,7 +19,7 @@ pub(super) struct Hook {
     /// Who had it before us; null before our handler is installed. Never freed, because a handler may be
     /// reading it, and in memory of our own, where no leak checker expects it to be.
     previous: AtomicPtr<Disposition>,
-    /// Whether our handler was installed, by this process or one that it was forked from.
+    /// True if our handler was installed, by this process or one that it was forked from.
     installed: AtomicBool,
 }
 
@@ -69,7 +69,7 @@ impl Hook {
         Ok(())
     }
 
-    /// Whether a fault of the calling thread would come to our handler now. Async-signal-safe.
+    /// Returns whether a fault of the calling thread would come to our handler now. Async-signal-safe.
     pub(super) fn is_in_force(&self) -> bool {
         let is_ours = signal::in_force(self.signal).is_ok_and(|now| now.is(self.handler));
         is_ours && !is_blocked(self.signal)

@@ -101,22 +101,23 @@ impl Ranges {
         Ok(Self(process))
     }
 
-    /// As [`of_this_process`](Self::of_this_process), whatever handler SIGBUS has now and whether or not it is blocked.
+    /// Like [`of_this_process`](Self::of_this_process), whatever handler SIGBUS has now and whether or not it is
+    /// blocked.
     pub fn known() -> rustix::io::Result<Self> {
         ProcessFaults::current().map(Self)
     }
 
-    /// As [`Registry::change`].
+    /// Like [`Registry::change`].
     pub fn change(self, change: impl FnOnce(&mut RangeTable<dyn Faults>)) {
         self.0.snapshots.change(change);
     }
 
-    /// Whether a region or a snapshot has a part of the range.
+    /// Returns whether a region or a snapshot has a part of the range.
     pub fn have_part_of(self, range: &Range<usize>) -> bool {
         self.0.regions.has_part_of(range) || self.0.snapshots.has_part_of(range)
     }
 
-    /// As [`Registry::hold`]. Who settles it waits for no region's fault.
+    /// Like [`Registry::hold`]. Who settles it waits for no region's fault.
     pub fn hold(self, blocked: &SignalsBlocked) -> HeldTable<'_, dyn Faults> {
         self.0.snapshots.hold(blocked)
     }
@@ -245,7 +246,7 @@ pub(super) fn install_handlers() -> Result<(), FaultError> {
     process.hooks.segv.install()
 }
 
-/// Whether a copy of the calling thread that faults is abandoned. Async-signal-safe.
+/// Returns whether a copy of the calling thread that faults is abandoned. Async-signal-safe.
 pub(super) fn abandons_copies() -> bool {
     let in_force = |Hooks { bus, segv, .. }: &Hooks| bus.is_in_force() && segv.is_in_force();
     CURRENT.last().is_some_and(|process| in_force(&process.hooks))

@@ -16,7 +16,7 @@ use hugekit_sys::peek;
 /// So often in a row one address is tried again before its signal counts as foreign.
 const TRIES: usize = 1000;
 
-/// As [`TRIES`], where the page is protected at this moment: by the guard of a snapshot's edge, at which no access
+/// Like [`TRIES`], where the page is protected at this moment: by the guard of a snapshot's edge, at which no access
 /// fails, or by a userfaultfd of other code, whose handler should not wait long.
 const TRIES_PROTECTED: usize = 16;
 
@@ -52,8 +52,9 @@ impl Late {
         Ok(())
     }
 
-    /// Whether the address, which is in no range, is memory that the kernel has no lasting reason to refuse: it can
-    /// be read and belongs to no file. Bounded, because the kernel may have a reason all the same. Async-signal-safe.
+    /// Returns whether the address, which is in no range, is memory that the kernel has no lasting reason to refuse: it
+    /// can be read and belongs to no file. Bounded, because the kernel may have a reason all the same.
+    /// Async-signal-safe.
     pub(super) fn may_be_tried_again(&self, address: usize) -> bool {
         let Some(pagemap) = self.pagemap.get() else { return false };
         let page = address - address % page_size();
@@ -68,7 +69,7 @@ impl Late {
         }
     }
 
-    /// Whether the access may be tried again where nothing keeps it from passing. Async-signal-safe.
+    /// Returns whether the access may be tried again where nothing keeps it from passing. Async-signal-safe.
     pub(super) fn bears_another_try(&self, address: usize) -> bool {
         !self.is_worn_out(address, TRIES)
     }

@@ -141,7 +141,7 @@ impl Serving {
     }
 }
 
-/// Whether this can be handled so at all: a page of 1 GiB takes so long to clear that a signal handler,
+/// Returns whether this can be handled so at all: a page of 1 GiB takes so long to clear that a signal handler,
 /// which is alone, must not.
 pub(crate) fn suits(backing: Backing, fault_mode: FaultMode) -> bool {
     backing != Backing::Hugetlb1G || fault_mode != FaultMode::InPlace

@@ -44,7 +44,7 @@ impl<T: ?Sized + Send + Sync> Registry<T> {
         })
     }
 
-    /// As [`with`](Self::with), called by a thread whose signals are not blocked.
+    /// Like [`with`](Self::with), called by a thread whose signals are not blocked.
     pub fn with_shielded<R>(&self, address: usize, read: impl FnOnce(&T) -> R) -> Option<R> {
         without_signals(|blocked| self.with(address, blocked, read))
     }
@@ -54,7 +54,7 @@ impl<T: ?Sized + Send + Sync> Registry<T> {
         self.0.read(blocked, |table| table.iter().for_each(|(_, what)| read(what)));
     }
 
-    /// Whether anything is anywhere in a range.
+    /// Returns whether anything is anywhere in a range.
     pub(crate) fn has_part_of(&self, range: &Range<usize>) -> bool {
         let overlaps = |other: &Range<usize>| other.start < range.end && range.start < other.end;
         let is_there = |table: &RangeTable<T>| table.iter().any(|(other, _)| overlaps(other));

@@ -28,7 +28,7 @@ pub struct BackingReport {
     pub capacity: usize,
     /// Bytes that were requested.
     pub asked_capacity: usize,
-    /// Whether huge pages are made by collapsing base pages, because the kernel's setting for
+    /// True if huge pages are made by collapsing base pages, because the kernel's setting for
     /// shared memory forbids allocating them. The first population of a folio costs more then.
     pub by_collapse: bool,
 }

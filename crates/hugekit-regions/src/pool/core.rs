@@ -77,7 +77,7 @@ pub(super) struct Orders {
 }
 
 impl PoolState {
-    /// Whether the scrubber has something to do.
+    /// Returns whether the scrubber has something to do.
     pub(super) fn wants_scrubbing(&mut self) -> bool {
         let (clean, orders) = (self.folios.clean(), &mut self.orders);
         orders.filling = if orders.filling { clean < orders.high } else { clean < orders.low };
@@ -160,11 +160,11 @@ impl Core {
         Ok(mapped)
     }
 
-    /// As [`allocate`](Self::allocate), but what is dirty stays so, and so do holes that only a fault
+    /// Like [`allocate`](Self::allocate), but what is dirty stays so, and so do holes that only a fault
     /// away are memory in any case: says what each run of folios holds, if any is not clean.
     ///
     /// # Safety
-    /// As for [`PoolMemory::map_unready`].
+    /// The conditions of [`PoolMemory::map_unready`].
     #[allow(unsafe_code)]
     pub(super) unsafe fn hand_out_unready(
         &self,
@@ -228,7 +228,7 @@ impl Core {
         self.put_back(unsafe { parts_of(extent.become_(), contents) });
     }
 
-    /// As [`give_back`](Self::give_back), to the kernel.
+    /// Like [`give_back`](Self::give_back), to the kernel.
     ///
     /// # Safety
     /// As there.
@@ -451,7 +451,7 @@ impl Core {
         unsafe { self.reclaim_as(mapped, &contents) }
     }
 
-    /// As [`reclaim`](Self::reclaim), where it is known what each run of folios holds.
+    /// Like [`reclaim`](Self::reclaim), where it is known what each run of folios holds.
     ///
     /// # Safety
     /// As there; and the runs hold that.
@@ -489,7 +489,7 @@ impl Core {
         any
     }
 
-    /// As [`reclaim_as`](Self::reclaim_as), for all but the first `count` folios, of which there
+    /// Like [`reclaim_as`](Self::reclaim_as), for all but the first `count` folios, of which there
     /// are more.
     ///
     /// # Safety
@@ -507,7 +507,7 @@ impl Core {
         Ok(())
     }
 
-    /// As [`reclaim`](Self::reclaim), but the folios go back to the kernel.
+    /// Like [`reclaim`](Self::reclaim), but the folios go back to the kernel.
     ///
     /// # Safety
     /// As there, of what this process can know; and this is the process that made the memory.

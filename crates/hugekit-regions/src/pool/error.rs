@@ -9,8 +9,8 @@ use hugekit_bulk::parallel::JobError;
 use hugekit_bulk::{ClearError, PopulateError};
 use hugekit_lease::LeaseError;
 use hugekit_machine::hugepages::Shortage;
+use hugekit_machine::size::Size;
 use hugekit_sys::headroom::HeapShortage;
-use hugekit_sys::size::Size;
 use hugekit_sys::{ErrorKind, Remedy, error_chain};
 
 /// An error of a pool, or of allocating from it. Memory that a failed call had claimed is back in
@@ -22,7 +22,7 @@ pub enum PoolError {
     #[error("0 bytes requested: the least is 1 byte")]
     NoBytes,
     /// The requested bytes are more than a process has addresses for.
-    #[error("{bytes} bytes, in pages of {}, are more than a process has addresses for", Size(*page_size))]
+    #[error("{bytes} bytes, in pages of {}, are more than a process has addresses for", Size(*page_size).exact())]
     TooLarge {
         /// Bytes requested.
         bytes: usize,
@@ -55,7 +55,7 @@ pub enum PoolError {
         fallbacks: Vec<Fallback>,
     },
     /// The kernel has no pages of this size.
-    #[error("this kernel has no huge pages of {}", Size(*page_size))]
+    #[error("this kernel has no huge pages of {}", Size(*page_size).exact())]
     NoHugePages {
         /// In bytes.
         page_size: usize,
@@ -66,7 +66,7 @@ pub enum PoolError {
     /// The machine has too little memory available.
     #[error(
         "not enough memory: {} requested, {} available{}",
-        Size(*wanted), Size(rounded_down(*available)), Remedy(Some(NEED_LESS))
+        Size(*wanted).exact(), Size(rounded_down(*available)).exact(), Remedy(Some(NEED_LESS))
     )]
     NotEnoughMemory {
         /// Bytes requested.
@@ -77,7 +77,7 @@ pub enum PoolError {
     /// A limit of the control group does not allow it.
     #[error(
         "not enough memory: {} requested, {} allows {}, {} used{}",
-        Size(*wanted), file.display(), Size(*limit as usize), Size(*used as usize),
+        Size(*wanted).exact(), file.display(), Size(*limit as usize).exact(), Size(*used as usize).exact(),
         Remedy(Some(raise(file)))
     )]
     OverGroupLimit {
@@ -106,7 +106,7 @@ pub enum PoolError {
     /// The pool has no contiguous run so long.
     #[error(
         "no room in the pool: {} requested in one piece, {} free, {} of these in one piece{}",
-        Size(*wanted), Size(*free), Size(*longest), Remedy(Some(MAKE_ROOM))
+        Size(*wanted).exact(), Size(*free).exact(), Size(*longest).exact(), Remedy(Some(MAKE_ROOM))
     )]
     NoRoom {
         /// Bytes requested, rounded up to whole folios.
@@ -122,7 +122,7 @@ pub enum PoolError {
     /// The process has no address or no mapping left, or another process took the huge pages at that moment.
     #[error(
         "cannot map {}{}{}",
-        Size(*bytes),
+        Size(*bytes).exact(),
         if source.kind() == io::ErrorKind::OutOfMemory {
             " (huge pages were taken meanwhile, or the process has too many mappings or too few addresses)"
         } else {
@@ -165,7 +165,7 @@ pub enum PoolError {
 }
 
 impl PoolError {
-    /// How an administrator or the program can prevent this error; `None` if no remedy is known.
+    /// Returns how an administrator or the program can prevent this error; `None` if no remedy is known.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         Some(match self {

@@ -70,7 +70,7 @@ impl<S> Extent<S> {
         Self { folios: tail, state: PhantomData }
     }
 
-    /// As [`join`](Self::join), in place.
+    /// Like [`join`](Self::join), in place.
     ///
     /// # Panics
     /// If `next` does not begin where this ends.

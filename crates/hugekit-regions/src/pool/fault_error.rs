@@ -22,7 +22,7 @@ pub enum FaultError {
         Remedy(permit(obstacles))
     )]
     NotPermitted {
-        /// Whether faults of user code are refused too.
+        /// True if faults of user code are refused too.
         user_mode: bool,
         /// The obstacles of the system call, in the order in which to remove them.
         obstacles: Vec<Obstacle>,
@@ -91,7 +91,7 @@ pub enum FaultError {
 }
 
 impl FaultError {
-    /// How an administrator or the program can prevent this error; `None` if no remedy is known.
+    /// Returns how an administrator or the program can prevent this error; `None` if no remedy is known.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         let remedy = match self {

@@ -70,7 +70,7 @@ impl Folios {
         Some(self.take_run(self.cleanest_end(run, count)))
     }
 
-    /// As [`take`](Self::take), for a caller that overwrites them: of dirty folios if there is a run of them,
+    /// Like [`take`](Self::take), for a caller that overwrites them: of dirty folios if there is a run of them,
     /// so that clean ones stay for those who need them; and if no run suffices, of as few runs as do, each of
     /// whole units of `unit` folios but for the last folios of all.
     pub(super) fn take_in_pieces(&mut self, count: usize, unit: usize) -> Option<Vec<Idle>> {

@@ -34,7 +34,7 @@ pub fn available(root: &Root) -> Option<u64> {
     machine.into_iter().chain(group.map(|limit| limit.left())).min()
 }
 
-/// Whether holes can be left to faults, because nothing can refuse the memory then: the kernel has set
+/// Returns whether holes can be left to faults, because nothing can refuse the memory then: the kernel has set
 /// the pages apart, and no control group counts them when they are touched.
 pub(super) fn holes_may_wait(root: &Root, backing: Backing) -> bool {
     let limit = |groups: Cgroups| groups.hugetlb(backing.page_size() as u64);

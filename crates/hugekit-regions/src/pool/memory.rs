@@ -239,12 +239,12 @@ impl PoolMemory {
         self.fragmented.load(Ordering::Relaxed)
     }
 
-    /// Whether this process made the memory: one forked from it has the descriptor and nothing else.
+    /// Returns whether this process made the memory: one forked from it has the descriptor and nothing else.
     pub(crate) fn is_ours(&self) -> bool {
         self.mark.is_ours()
     }
 
-    /// Whether core dumps hold the bytes of regions.
+    /// Returns whether core dumps hold the bytes of regions.
     pub(crate) fn in_core_dumps(&self) -> bool {
         self.in_core_dumps
     }
@@ -364,7 +364,7 @@ impl PoolMemory {
         }
     }
 
-    /// Whether the kernel knows of no failed memory there: to clear such memory would end the process, although
+    /// Returns whether the kernel knows of no failed memory there: to clear such memory would end the process, although
     /// no thread uses it. It is a look at one entry for each huge page; base pages would take as long as
     /// clearing them, and are not looked at.
     fn check_sound(&self, folios: &Range<usize>) -> Result<(), PopulateError> {
@@ -491,7 +491,7 @@ impl PoolMemory {
         Ok(unsafe { mapped.extent.become_() })
     }
 
-    /// As [`unmap`](Self::unmap), where it is known what each run of folios holds.
+    /// Like [`unmap`](Self::unmap), where it is known what each run of folios holds.
     ///
     /// # Safety
     /// As there; and the runs hold that.
@@ -504,7 +504,7 @@ impl PoolMemory {
         Ok(unsafe { parts_of(self.unmap(mapped)?, contents) })
     }
 
-    /// As [`unmap_as`](Self::unmap_as), for all but the first `count` folios, of which there are more.
+    /// Like [`unmap_as`](Self::unmap_as), for all but the first `count` folios, of which there are more.
     ///
     /// # Safety
     /// As there, of these folios.

@@ -41,8 +41,8 @@ pub use clearing::Clearing;
 pub use error::PoolError;
 pub(crate) use extent::{Content, Extent, InUse};
 pub use fault_error::FaultError;
+pub(crate) use hugekit_machine::size::Size;
 pub use hugekit_sys::backing::Backing;
-pub(crate) use hugekit_sys::size::Size;
 pub use inherited::InheritedMemory;
 pub(crate) use memory::{Mapped, PoolMemory};
 pub use nodes::NodePolicy;
@@ -158,7 +158,7 @@ impl Pool {
         self.0.core.allocate(count, threads.unwrap_or(self.0.threads), progress)
     }
 
-    /// As [`allocate`](Self::allocate), but what is not clean is left to the first access, and what each
+    /// Like [`allocate`](Self::allocate), but what is not clean is left to the first access, and what each
     /// run of folios holds is said.
     ///
     /// # Safety
@@ -193,7 +193,7 @@ impl Pool {
         unsafe { self.0.core.give_back(extent, contents) }
     }
 
-    /// As [`give_back`](Self::give_back), to the kernel.
+    /// Like [`give_back`](Self::give_back), to the kernel.
     ///
     /// # Safety
     /// As there.
@@ -222,7 +222,7 @@ impl Pool {
         unsafe { self.0.core.reclaim(mapped) }
     }
 
-    /// As [`reclaim`](Self::reclaim), where it is known what each run of folios holds.
+    /// Like [`reclaim`](Self::reclaim), where it is known what each run of folios holds.
     ///
     /// # Safety
     /// As there; and the runs hold that.
@@ -232,7 +232,7 @@ impl Pool {
         unsafe { self.0.core.reclaim_as(mapped, contents) }
     }
 
-    /// As [`reclaim_as`](Self::reclaim_as), for all but the first `bytes`, rounded up to whole
+    /// Like [`reclaim_as`](Self::reclaim_as), for all but the first `bytes`, rounded up to whole
     /// folios, of which there are more.
     ///
     /// # Safety
@@ -249,10 +249,10 @@ impl Pool {
         unsafe { self.0.core.take_tail(mapped, count, contents) }
     }
 
-    /// As [`reclaim`](Self::reclaim), but the folios go back to the kernel.
+    /// Like [`reclaim`](Self::reclaim), but the folios go back to the kernel.
     ///
     /// # Safety
-    /// As for [`reclaim`](Self::reclaim), of what this process can know; and it is the pool's.
+    /// The conditions of [`reclaim`](Self::reclaim), of what this process can know; and it is the pool's.
     #[allow(unsafe_code)]
     pub(crate) unsafe fn retire(&self, mapped: Mapped) -> std::io::Result<()> {
         // SAFETY: no thread uses the addresses, and this process made the pool.

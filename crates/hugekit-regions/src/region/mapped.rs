@@ -102,9 +102,9 @@ pub(super) struct RegionMemory {
     group: OnceLock<Arc<ForkGroup>>,
     /// Ranges that a fork copies at once.
     pins: Mutex<Vec<Range<usize>>>,
-    /// Whether a program may have the file behind it.
+    /// True if a program may have the file behind it.
     file_given: AtomicBool,
-    /// Whether its folios go back to the kernel when it is dropped.
+    /// True if its folios go back to the kernel when it is dropped.
     retires: AtomicBool,
     pool: Pool,
     start: NonNull<u8>,

@@ -128,7 +128,7 @@ impl ReadOnlyFork {
         self.fork.0.group.serving()
     }
 
-    /// Whether this is the process that made it.
+    /// Returns whether this is the process that made it.
     pub fn is_ours(&self) -> bool {
         self.fork.0.is_ours()
     }

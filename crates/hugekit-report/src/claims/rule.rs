@@ -1,7 +1,7 @@
 //! The rule: a claim is reproduced if every ratio that repeats it has a median with the claimed direction, with 95 %
 //! confidence. So a claim of no certain gain is not reproduced, and a single disturbed round decides nothing.
 
-use hugekit_record::size::Size;
+use hugekit_machine::size::Size;
 use hugekit_record::stats::{FEWEST_ROUNDS, median_interval};
 use hugekit_record::{Case, Experiment, Machine, Ratio, Record, pairs, parts};
 
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    use hugekit_record::size::{GIB, MIB};
+    use hugekit_machine::size::{GIB, MIB};
     use hugekit_record::{Counters, Noise, Skipped, Unit};
 
     const TEST: Test = Test::Ratios(RATIOS);

@@ -149,7 +149,7 @@ fn repeat(context: &mut libc::ucontext_t, repeat: impl FnOnce(i64, i64, i64) -> 
 /// block that. The mask is in force when the handler returns.
 ///
 /// # Safety
-/// As for [`carry_out`].
+/// The conditions of [`carry_out`].
 unsafe fn change_mask(context: &mut libc::ucontext_t) {
     let register = |index: c_int| context.uc_mcontext.gregs[index as usize];
     let (how, set) = (register(libc::REG_RDI), register(libc::REG_RSI) as *const u64);

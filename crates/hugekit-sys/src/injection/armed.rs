@@ -9,32 +9,32 @@ use super::Call;
 /// Which call is refused, and with what.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// How many calls pass before it, of all threads.
+    /// The number of calls of all threads that pass before it.
     pub nth: u32,
     /// Which of its answers it gives.
     pub choice: usize,
-    /// How long.
+    /// How many calls are refused.
     pub lasting: Lasting,
 }
 
-/// How long calls are refused.
+/// The duration of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Lasting {
-    /// One call.
+    /// A single call.
     Once,
-    /// That call and all of its kind, until disarmed.
+    /// The call and all others of its kind, until disarmed.
     Kind,
-    /// As a system-call filter would: that call, and, if it is an ioctl, all ioctls, with `EPERM`.
+    /// The call, and all ioctls if it is one, with `EPERM`: as a system-call filter refuses them.
     Filter,
 }
 
-/// What was refused.
+/// A refused call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hit {
     /// The call.
     pub call: Call,
-    /// What it answered; 0 if it has not so many answers, and passed.
+    /// The error that it returned. 0 if the call has fewer errors than that, and passed.
     pub errno: i32,
 }
 
@@ -79,7 +79,7 @@ pub fn disarm() -> Option<Hit> {
     hit()
 }
 
-/// What was refused so far.
+/// Returns the calls that were refused so far.
 #[must_use]
 pub fn hit() -> Option<Hit> {
     let call = Call::numbered(REFUSED.load(Ordering::SeqCst).checked_sub(1)?)?;
@@ -99,7 +99,7 @@ pub fn pass(call: Call) -> io::Result<()> {
     }
 }
 
-/// Whether it is this one's turn.
+/// Returns whether it is this one's turn.
 fn first(call: Call) -> io::Result<()> {
     let filter = LASTING.load(Ordering::SeqCst) == Lasting::Filter as u8;
     let answers = if filter { &[Errno::PERM] } else { call.answers() };
@@ -123,7 +123,7 @@ fn first(call: Call) -> io::Result<()> {
     }
 }
 
-/// Whether what refused another one refuses this one, too.
+/// Returns whether what refused another one refuses this one, too.
 fn again(refused: Call, call: Call) -> io::Result<()> {
     let lasting = LASTING.load(Ordering::SeqCst);
     let is_ioctl = lasting == Lasting::Filter as u8 && refused.is_ioctl() && call.is_ioctl();

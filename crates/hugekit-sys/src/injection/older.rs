@@ -5,7 +5,7 @@
 
 use std::sync::OnceLock;
 
-/// What some kernels have, and the release that brought it.
+/// Features that only newer kernels have, and the release that introduced each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Novelty {
     /// `PAGEMAP_SCAN`.
@@ -49,7 +49,7 @@ fn pretended() -> Option<Release> {
     })
 }
 
-/// Whether the kernel may be asked for it.
+/// Returns whether the kernel may be asked for it.
 pub fn has(novelty: Novelty) -> bool {
     pretended().is_none_or(|release| novelty.since() <= release)
 }

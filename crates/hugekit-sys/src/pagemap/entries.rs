@@ -20,12 +20,12 @@ const ENTRY: usize = size_of::<u64>();
 /// So often a table is read again that changed at that moment.
 const TRIES: u32 = 1000;
 
-/// One page, as the kernel describes it to every process.
+/// An entry of `/proc/PID/pagemap`: the facts of a page.
 #[derive(Clone, Copy)]
 pub(super) struct PageEntry(u64);
 
 impl PageEntry {
-    /// Of as many bytes as it has.
+    /// Decodes the bytes of one entry.
     fn of(bytes: &[u8]) -> Self {
         Self(u64::from_ne_bytes(bytes.try_into().expect("as many bytes as an entry has")))
     }
@@ -44,7 +44,7 @@ impl PageEntry {
         self.0 & Self::OF_A_FILE != 0
     }
 
-    /// Whether the page tables have nothing at all there.
+    /// Returns whether the page tables have no entry for the page.
     pub(super) fn is_nothing(self) -> bool {
         self.0 & (Self::PRESENT | Self::SWAPPED | Self::PROTECTED) == 0
     }
@@ -73,7 +73,7 @@ pub(super) fn first(
     Ok(begins.map(|begin| begin..next))
 }
 
-/// As many entries of a range's first pages as one read gives, but one at least.
+/// Reads the entries of the first pages of a range: at least one, and at most as many as one read returns.
 fn read<'a>(
     file: &OwnedFd,
     range: Range<usize>,

@@ -14,9 +14,9 @@ const PAGEMAP_SCAN: Opcode = opcode::read_write::<ScanArgument>(b'f', 16);
 
 /// Written since it was protected, or not protected.
 pub const IS_WRITTEN: u64 = 1 << 1;
-/// Of a file, or of shared memory.
+/// The page is part of a file or of shared memory.
 pub const IS_FILE: u64 = 1 << 2;
-/// In the page tables.
+/// The page is in the page tables.
 pub const IS_PRESENT: u64 = 1 << 3;
 /// Swapped out.
 pub const IS_SWAPPED: u64 = 1 << 4;
@@ -51,11 +51,11 @@ pub struct PageRun {
     pub start: u64,
     /// The address after the last byte.
     pub end: u64,
-    /// Of the categories to be told of, those that the run has.
+    /// The requested categories that the run has.
     pub categories: u64,
 }
 
-/// What a scan found.
+/// The result of a scan.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
     /// Runs that were written.

@@ -79,12 +79,12 @@ impl Scanned {
         Ok(self.first_of_at_most(1, range, NOT_HUGE)?.map(|found| found.start))
     }
 
-    /// Whether some page of the range is in the page tables.
+    /// Returns whether some page of the range is in the page tables.
     pub fn probe_present(&self, range: &Range<usize>) -> io::Result<bool> {
         Ok(self.first(range, PRESENT)?.is_some())
     }
 
-    /// Whether some of the range is mapped as huge pages.
+    /// Returns whether some of the range is mapped as huge pages.
     pub fn probe_huge(&self, range: &Range<usize>) -> io::Result<bool> {
         Ok(self.first(range, HUGE)?.is_some())
     }

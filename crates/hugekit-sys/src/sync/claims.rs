@@ -17,7 +17,7 @@ use super::held;
 use super::primitives::{Ordering, Private, Words};
 use crate::thread::SignalsBlocked;
 
-/// What a word can say, in the lower 30 bits. 0 is a state, because the kernel's memory is zero at first.
+/// The state in the lower 30 bits of a word. 0 must be a state, because new memory is zero.
 pub trait ClaimState: Copy + fmt::Debug + PartialEq {
     fn bits(self) -> u32;
     fn of(bits: u32) -> Self;
@@ -94,12 +94,12 @@ impl<S: ClaimState> Claims<S> {
         self.words.len()
     }
 
-    /// What it is at this moment. What its last owner did before finishing has happened.
+    /// Returns the current state. Everything that the last owner did before it finished is visible.
     pub fn look(&self, index: usize) -> Seen<S> {
         Seen::of(self.words[index].load(Ordering::Acquire))
     }
 
-    /// What it is when it is not claimed.
+    /// Waits until the word is not claimed, and returns its state.
     pub fn settled(&self, index: usize) -> Seen<S> {
         self.ended.wait_for(|| Some(self.look(index)).filter(|seen| !seen.is_busy))
     }
@@ -136,7 +136,7 @@ impl<S: ClaimState> Claims<S> {
         }
     }
 
-    /// What it stands for is broken, for good, whichever thread is at it.
+    /// Marks the word as broken permanently, whichever thread has claimed it.
     pub fn break_(&self, index: usize) {
         // Nothing is passed on with it: a bit is all there is to see.
         self.words[index].fetch_or(BROKEN, Ordering::Relaxed);
@@ -152,12 +152,12 @@ impl<S: ClaimState> Claims<S> {
 }
 
 impl<S: ClaimState> Claim<'_, S> {
-    /// What it was when it was claimed.
+    /// Returns the state at the time of the claim.
     pub fn state(&self) -> S {
         self.state
     }
 
-    /// Whether it had broken by then.
+    /// Returns whether the word was broken at the time of the claim.
     pub fn is_broken(&self) -> bool {
         self.is_broken
     }
@@ -284,7 +284,7 @@ mod models {
             Arc::new(Self { claims: Claims::new(1).unwrap(), memory: UnsafeCell::new(0) })
         }
 
-        /// What a fault does: the work, if it is not done.
+        /// Does the work, if no other thread has done it.
         fn serve(&self) {
             let claim = self.claims.claim(0, &BLOCKED);
             if claim.state() == Step(0) {

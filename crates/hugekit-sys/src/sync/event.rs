@@ -25,8 +25,8 @@ impl WakeEvent {
         Self { changes: FutexWord::new(), waiters: AtomicU32::new(0) }
     }
 
-    /// What `look` finds, as soon as it finds something; it is asked again whenever that is told. Async-signal-safe
-    /// if `look` is.
+    /// Waits until `look` returns something, and returns that. Calls `look` again after each notification.
+    /// Async-signal-safe if `look` is.
     pub fn wait_for<R>(&self, mut look: impl FnMut() -> Option<R>) -> R {
         loop {
             // Acquire: a thread that sees a number sees what was so when it was told.

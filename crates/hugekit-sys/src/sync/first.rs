@@ -51,7 +51,7 @@ mod tests {
 
     use super::*;
 
-    /// As in a child of fork(2), where the first thread does not exist.
+    /// The situation after fork(2): the child does not have the first thread.
     #[test]
     fn value_is_made_while_another_thread_never_ends_making_it() {
         static VALUE: First<u32> = First::new();

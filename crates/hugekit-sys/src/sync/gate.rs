@@ -30,7 +30,7 @@ pub struct Gate<T> {
 
 #[derive(Debug)]
 struct GateWords {
-    /// How many share it, and [`ALONE`].
+    /// The number of threads that share the gate, and [`ALONE`].
     holders: AtomicU32,
     /// Told whenever `holders` changed so that a waiter may go on.
     opened: WakeEvent,

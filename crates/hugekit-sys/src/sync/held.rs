@@ -24,7 +24,7 @@ mod seen {
         HELD.set(HELD.get() - 1);
     }
 
-    /// As [`note_taken`], where it may allocate.
+    /// Like [`note_taken`], where it may allocate.
     pub(in crate::sync) fn interrupt() {
         let Some((signal, left)) = SIGNAL.get() else { return };
         SIGNAL.set((left > 0).then(|| (signal, left - 1)));
@@ -40,13 +40,13 @@ mod seen {
         SIGNAL.set(Some((signal, first)));
     }
 
-    /// Whether it did not come to that.
+    /// Returns whether the thread has not been interrupted yet.
     pub fn is_still_to_be_interrupted() -> bool {
         SIGNAL.get().is_some()
     }
 
-    /// Whether this thread has a gate or a claim. A test's allocator asks: a handler may have interrupted the allocator,
-    /// and wait for this thread.
+    /// Returns whether this thread has a gate or a claim. A test's allocator asks: a handler may have interrupted the
+    /// allocator, and wait for this thread.
     pub fn is_held() -> bool {
         HELD.try_with(Cell::get).is_ok_and(|held| held > 0)
     }

@@ -20,7 +20,7 @@ pub struct PerProcess<T: 'static>(AtomicPtr<MadeValue<T>>);
 #[derive(Debug)]
 struct MadeValue<T: 'static> {
     value: T,
-    /// That of the process from which this one was forked, if that had one.
+    /// The value of the process that this one was forked from, if it had one.
     _parents: Option<&'static MadeValue<T>>,
 }
 
@@ -29,7 +29,7 @@ impl<T: OfProcess> PerProcess<T> {
         Self(AtomicPtr::new(ptr::null_mut()))
     }
 
-    /// That of the calling process, made by the first thread that asks; it may follow a parent's.
+    /// Returns the value of the calling process. The first thread that asks makes it, and may use the parent's value.
     pub fn get_or_make<E>(
         &self,
         make: impl Fn(Option<&'static T>) -> Result<T, E>,
@@ -50,7 +50,7 @@ impl<T: OfProcess> PerProcess<T> {
         }
     }
 
-    /// That which was made last, by this process or one that it was forked from. Async-signal-safe.
+    /// Returns the last value that this process or one of its ancestors made. Async-signal-safe.
     pub fn last(&self) -> Option<&'static T> {
         // SAFETY: null, or a box that `get_or_make` made and published, which is never freed.
         unsafe { self.0.load(Ordering::Acquire).as_ref() }.map(|made| &made.value)

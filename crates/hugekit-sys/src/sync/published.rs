@@ -72,7 +72,7 @@ impl<T> Published<T> {
         Ok(Self { value: AtomicPtr::new(Box::into_raw(Box::new(value))), words })
     }
 
-    /// What `read` makes of the value. Async-signal-safe if `read` is; within another one's `read` too.
+    /// Calls `read` with the value. Async-signal-safe if `read` is. May be called inside another `read`.
     pub fn read<R>(&self, _: &SignalsBlocked, read: impl FnOnce(&T) -> R) -> R {
         // Any number will do: writers wait for both counters.
         let turn = self.words.turn.load(Ordering::Relaxed) & 1;
@@ -263,7 +263,7 @@ mod models {
         });
     }
 
-    /// What readers touch only until they see the other phase.
+    /// Memory that readers touch only until they see the other phase.
     struct UnsafeFlag {
         phase: AtomicUsize,
         memory: UnsafeCell<u32>,

@@ -103,7 +103,7 @@ impl Tender {
         answer.unwrap_or(Ok(()))
     }
 
-    /// As [`add`](Self::add), for a caller that does not wait for the kernel: `None` while the
+    /// Like [`add`](Self::add), for a caller that does not wait for the kernel: `None` while the
     /// kernel does not answer. The caller asks again later.
     pub fn try_add(&mut self, pid: i32) -> Option<Result<(), TendError>> {
         if self.has(pid) {
@@ -136,7 +136,7 @@ impl Tender {
         }
     }
 
-    /// Whether it is tended, or was seen to be a forked child of one that is.
+    /// Returns whether it is tended, or was seen to be a forked child of one that is.
     fn has(&self, pid: i32) -> bool {
         let of_idle =
             |tended: &Tended| tended.target.pid() == pid || tended.relatives.seen().has(pid);
@@ -272,7 +272,7 @@ impl Tender {
         self.told.try_iter().for_each(|status| tell(&status));
     }
 
-    /// As [`run`](Self::run), in a thread of its own, until the handle is dropped.
+    /// Like [`run`](Self::run), in a thread of its own, until the handle is dropped.
     ///
     /// # Errors
     /// No thread can be started.
@@ -288,7 +288,7 @@ impl Tender {
         self.idle.iter().map(of_idle).chain(self.away.iter().map(of_away)).collect()
     }
 
-    /// Whether all processes are gone.
+    /// Returns whether all processes are gone.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.idle.is_empty() && self.away.is_empty() && self.opening.is_empty()

@@ -125,8 +125,8 @@ impl Tended {
         Instant::now() >= self.due
     }
 
-    /// Whether much memory has come since a pass, as where a server is filled: its next fork comes soon, too. Memory that
-    /// comes and goes counts once.
+    /// Returns whether much memory has come since a pass, as where a server is filled: its next fork comes soon, too.
+    /// Memory that comes and goes counts once.
     fn has_grown(&self, resident: u64) -> bool {
         let much = LITTLE.max(self.most / MUCH);
         self.passes > 0 && resident > self.most + much && self.passed.elapsed() >= AGAIN

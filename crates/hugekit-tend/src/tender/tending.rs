@@ -43,7 +43,7 @@ impl Tending {
         said.values().cloned().collect()
     }
 
-    /// Whether all of its processes are gone.
+    /// Returns whether all of its processes are gone.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)

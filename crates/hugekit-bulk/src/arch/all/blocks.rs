@@ -78,7 +78,7 @@ pub(crate) unsafe fn copy_by_blocks(
 /// head and how many bytes the whole blocks have.
 ///
 /// # Safety
-/// As [`copy_by_blocks`].
+/// The conditions of [`copy_by_blocks`].
 #[inline(never)]
 unsafe fn copy_edges(dst: *mut u8, src: *const u8, len: usize, block: usize) -> (usize, usize) {
     let head = (dst.addr().wrapping_neg() & (block - 1)).min(len);

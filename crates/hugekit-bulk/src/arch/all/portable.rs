@@ -14,7 +14,7 @@ pub fn runs_on_valgrind() -> bool {
     false
 }
 
-/// Whether a fault was a write, if the context of its signal says so.
+/// Returns whether a fault was a write, if the context of its signal says so.
 ///
 /// # Safety
 /// The context that the kernel gave to a handler.

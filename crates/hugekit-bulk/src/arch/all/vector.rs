@@ -38,7 +38,7 @@ pub(crate) trait Moved: Copy {
     /// Stores past the cache, weakly ordered.
     ///
     /// # Safety
-    /// As [`store`](Self::store).
+    /// The conditions of [`store`](Self::store).
     unsafe fn stream(self, dst: *mut u8);
 
     /// Asks for the line that `address` lies in, with the hint that it is read once. It never faults,
@@ -68,7 +68,7 @@ pub(crate) unsafe fn clear_cached<V: Vector>(dst: *mut u8, len: usize) {
 /// Clears with streaming stores.
 ///
 /// # Safety
-/// As [`clear_cached`].
+/// The conditions of [`clear_cached`].
 #[inline(always)]
 pub(crate) unsafe fn clear_streaming<V: Vector>(dst: *mut u8, len: usize) {
     // SAFETY: passed on from the caller; the closure stores within the lines it is given.
@@ -76,7 +76,7 @@ pub(crate) unsafe fn clear_streaming<V: Vector>(dst: *mut u8, len: usize) {
 }
 
 /// # Safety
-/// As [`clear_cached`]; `put` stores one vector at the address it is given.
+/// The conditions of [`clear_cached`]; `put` stores one vector at the address it is given.
 #[inline(always)]
 unsafe fn clear_lines<V: Vector>(dst: *mut u8, len: usize, put: impl Fn(V, *mut u8)) {
     const { assert!(LINE % V::BYTES == 0) };
@@ -116,7 +116,7 @@ const AHEAD: usize = 512;
 /// the destination rather than both.
 ///
 /// # Safety
-/// As [`copy_cached`].
+/// The conditions of [`copy_cached`].
 #[inline(always)]
 pub(crate) unsafe fn copy_cached_once<V: Moved>(dst: *mut u8, src: *const u8, len: usize) {
     // SAFETY: passed on from the caller; lines of both sides lie within the bytes given.
@@ -136,7 +136,7 @@ pub(crate) unsafe fn copy_cached_once<V: Moved>(dst: *mut u8, src: *const u8, le
 /// Copies with streaming stores, straight on.
 ///
 /// # Safety
-/// As [`copy_cached`].
+/// The conditions of [`copy_cached`].
 #[inline(always)]
 pub(crate) unsafe fn copy_streaming<V: Moved>(dst: *mut u8, src: *const u8, len: usize) {
     // SAFETY: passed on from the caller; lines of both sides lie within the bytes given.
@@ -148,7 +148,7 @@ pub(crate) unsafe fn copy_streaming<V: Moved>(dst: *mut u8, src: *const u8, len:
 /// Copies with streaming stores, several pages advanced together.
 ///
 /// # Safety
-/// As [`copy_cached`].
+/// The conditions of [`copy_cached`].
 #[inline(always)]
 pub(crate) unsafe fn copy_interleaved<V: Moved>(dst: *mut u8, src: *const u8, len: usize) {
     // SAFETY: passed on from the caller; groups and what is left of them lie within the bytes given.
@@ -166,7 +166,7 @@ pub(crate) unsafe fn copy_interleaved<V: Moved>(dst: *mut u8, src: *const u8, le
 /// One line of each page in turn.
 ///
 /// # Safety
-/// As [`copy_cached`], for `PAGES * PAGE` bytes; `dst` is aligned to a line.
+/// The conditions of [`copy_cached`], for `PAGES * PAGE` bytes; `dst` is aligned to a line.
 #[inline(always)]
 unsafe fn stream_group<V: Moved>(dst: *mut u8, src: *const u8) {
     for line in (0..PAGE).step_by(LINE) {
@@ -179,7 +179,7 @@ unsafe fn stream_group<V: Moved>(dst: *mut u8, src: *const u8) {
 }
 
 /// # Safety
-/// As [`copy_cached`]; `dst` is aligned to a line and `bytes` a multiple of it.
+/// The conditions of [`copy_cached`]; `dst` is aligned to a line and `bytes` a multiple of it.
 #[inline(always)]
 unsafe fn stream_lines<V: Moved>(dst: *mut u8, src: *const u8, bytes: usize) {
     for offset in (0..bytes).step_by(V::BYTES) {

@@ -122,7 +122,7 @@ pub(super) unsafe fn copy_avx512_streaming(dst: *mut u8, src: *const u8, len: us
 }
 
 /// # Safety
-/// As [`copy_avx512_streaming`].
+/// The conditions of [`copy_avx512_streaming`].
 pub(super) unsafe fn copy_avx512_interleaved(dst: *mut u8, src: *const u8, len: usize) {
     // SAFETY: passed on from the caller.
     unsafe { copy_interleaved::<Line>(dst, src, len) }

@@ -89,7 +89,7 @@ pub(super) fn ticks() -> u64 {
     }
 }
 
-/// Whether a fault was a write: the page-fault error code of the CPU, bit 1 (Intel SDM 3A, 4.7).
+/// Returns whether a fault was a write: the page-fault error code of the CPU, bit 1 (Intel SDM 3A, 4.7).
 ///
 /// # Safety
 /// The context that the kernel gave to a handler.

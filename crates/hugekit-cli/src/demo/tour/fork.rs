@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail};
 use hugekit::error_chain;
-use hugekit_record::size::Size;
+use hugekit_machine::size::Size;
 use hugekit_tend::{Extent, Hindrance, PassReport, TendError, Tender};
 
 use super::part::{Found, Way};

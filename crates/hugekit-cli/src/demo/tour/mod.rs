@@ -18,8 +18,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use hugekit_record::plain;
-use hugekit_record::size::{GIB, Size};
+use hugekit_machine::plain;
+use hugekit_machine::size::{GIB, Size};
 use indicatif::ProgressBar;
 
 use self::part::{Found, NotHere};

@@ -27,7 +27,7 @@ pub(super) struct Found {
 /// Why a part was not done here.
 pub(super) struct NotHere {
     pub(super) title: &'static str,
-    /// Whether this machine can do it, and the result was wrong.
+    /// True if this machine can do it, and the result was wrong.
     pub(super) is_wrong: bool,
     pub(super) reason: String,
     pub(super) remedy: Option<String>,

@@ -7,7 +7,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, anyhow, bail};
-use hugekit_record::plain;
+use hugekit_machine::plain;
 
 use super::stop::Stop;
 use crate::demo::helper::{Helper, Said, Wrong};

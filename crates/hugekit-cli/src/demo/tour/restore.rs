@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::Context;
-use hugekit_record::size::Size;
+use hugekit_machine::size::Size;
 use rustix::io::{FdFlags, fcntl_setfd};
 
 use super::broker::Broker;

@@ -3,9 +3,9 @@
 use anyhow::ensure;
 use hugekit::HUGE_PAGE_BYTES;
 use hugekit_machine::cgroup::{Cgroups, MemoryLeft};
+use hugekit_machine::plain;
+use hugekit_machine::size::{MIB, Size};
 use hugekit_machine::{Memory, Root};
-use hugekit_record::plain;
-use hugekit_record::size::{MIB, Size};
 
 /// With less, times are those of other things.
 const LEAST: usize = 4 * MIB;

@@ -1,6 +1,6 @@
 //! Memory saved while its program goes on writing: `fork(2)` against a snapshot.
 
-use hugekit_record::size::Size;
+use hugekit_machine::size::Size;
 
 use super::part::{Found, Way};
 use super::process::{Process, helper};

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use hugekit_record::size::Size;
+use hugekit_machine::size::Size;
 
 use super::broker::Broker;
 use super::part::{Found, Way};

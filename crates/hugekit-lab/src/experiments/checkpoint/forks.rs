@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use hugekit_checkpoint::{ForkSettings, Forked, fork};
 use hugekit_guests::{Firecracker, Request, Serial, Snapshot};
+use hugekit_machine::size::Size;
 use hugekit_measure::part::{Part, Rounds};
 use hugekit_measure::workloads::forked_vm::child;
 use hugekit_measure::workloads::micro_vm::{MicroVm, failed};
 use hugekit_measure::{LabError, Observer};
 use hugekit_record::Unit;
-use hugekit_record::size::Size;
 
 use super::guest::{Guest, Kind, Origin};
 use super::save::{Files, stock_in_pause};

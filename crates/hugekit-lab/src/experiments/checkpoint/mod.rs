@@ -13,12 +13,12 @@ mod share;
 mod ways;
 
 use hugekit_machine::Root;
+use hugekit_machine::size::{GIB, MIB, Size};
 use hugekit_measure::LabError;
 use hugekit_measure::machine::memory::remedy;
 use hugekit_measure::part::Parts;
 use hugekit_measure::workloads::anonymous::Pages;
 use hugekit_record::Experiment;
-use hugekit_record::size::{GIB, MIB, Size};
 
 use super::restore::files::Folders;
 use super::restore::origin::{version, why_no_handler};

@@ -1,9 +1,9 @@
 //! One guest that is saved in each of the ways.
 
+use hugekit_machine::size::MIB;
 use hugekit_measure::part::{Part, Rounds};
 use hugekit_measure::{LabError, Observer};
 use hugekit_record::Unit;
-use hugekit_record::size::MIB;
 
 use super::guest::{Guest, Kind, Origin, Seen};
 use super::save::{Files, Saved};
@@ -58,7 +58,7 @@ impl<'a> Guests<'a> {
     fn notice(&mut self, origin: &Origin) -> Result<Option<String>, LabError> {
         let huge = self.of(Kind::Thp).vm.memory("AnonHugePages")? as usize;
         Ok((huge < origin.len() / 20 * 19).then(|| {
-            let [huge, all] = [huge, origin.len()].map(hugekit_record::size::Size);
+            let [huge, all] = [huge, origin.len()].map(hugekit_machine::size::Size);
             format!("only {huge} of {all} of the guest's memory are on transparent huge pages")
         }))
     }

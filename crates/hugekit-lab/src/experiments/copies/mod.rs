@@ -14,11 +14,11 @@ mod starts;
 use hugekit::{CopyOptions, Reuse};
 use hugekit_bulk::arch::{CopyFn, copy_routines};
 use hugekit_bulk::learning::Used;
+use hugekit_machine::size::{GIB, KIB, MIB, Size};
 use hugekit_measure::LabError;
 use hugekit_measure::part::Part;
 use hugekit_measure::part::Parts;
 use hugekit_record::Experiment;
-use hugekit_record::size::{GIB, KIB, MIB, Size};
 
 use self::order::Look;
 use super::bench::left_out;

@@ -4,10 +4,10 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use hugekit_machine::size::{GIB, KIB, MIB, Size};
 use hugekit_measure::LabError;
 use hugekit_measure::part::Part;
 use hugekit_record::Unit;
-use hugekit_record::size::{GIB, KIB, MIB, Size};
 
 use crate::experiments::Bench;
 use crate::experiments::bench::left_out;

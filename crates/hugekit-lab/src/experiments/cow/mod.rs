@@ -13,12 +13,12 @@ mod single;
 use std::collections::HashSet;
 
 use hugekit_bulk::parallel::Placement;
+use hugekit_machine::size::{GIB, MIB, Size};
 use hugekit_measure::LabError;
 use hugekit_measure::part::Parts;
 use hugekit_measure::part::{Part, Rounds};
 use hugekit_measure::workloads::anonymous::Pages;
 use hugekit_measure::workloads::writers::{Spent, Work};
-use hugekit_record::size::{GIB, MIB, Size};
 use hugekit_record::{Experiment, Unit};
 
 use self::origin::{Origin, origins};

@@ -119,7 +119,7 @@ pub(super) fn origins(
 mod tests {
     use super::*;
     use crate::experiments::memory_sources::unscrubbed;
-    use hugekit_record::size::MIB;
+    use hugekit_machine::size::MIB;
 
     fn mark(bytes: &mut [u8], index: usize) {
         bytes.fill(10 + index as u8);

@@ -4,13 +4,13 @@ use std::time::Instant;
 
 use hugekit::Pool;
 use hugekit::pool::Backing;
+use hugekit_machine::size::{KIB, Size};
 use hugekit_measure::LabError;
 use hugekit_measure::latencies::{distribution, latencies, record};
 use hugekit_measure::part::{Part, Rounds};
 use hugekit_measure::workloads::busy::Busy;
 use hugekit_measure::workloads::forking::write_pages;
 use hugekit_record::Unit;
-use hugekit_record::size::{KIB, Size};
 use hugekit_record::stats::median;
 
 use super::HUGE;
@@ -121,7 +121,7 @@ fn row(bytes: &mut [u8], piece: usize) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hugekit_record::size::MIB;
+    use hugekit_machine::size::MIB;
 
     #[test]
     fn a_row_touches_every_piece_once() {

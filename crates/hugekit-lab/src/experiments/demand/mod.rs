@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use hugekit::pool::Backing;
 use hugekit::{Pool, Threads};
 use hugekit_machine::Root;
+use hugekit_machine::size::{GIB, MIB, Size};
 use hugekit_measure::LabError;
 use hugekit_measure::machine::memory::remedy;
 use hugekit_measure::machine::usage::process_time;
@@ -22,7 +23,6 @@ use hugekit_measure::part::Parts;
 use hugekit_measure::part::{Part, Rounds};
 use hugekit_measure::workloads::anonymous::{Anonymous, Pages};
 use hugekit_record::published::{self, Conditions};
-use hugekit_record::size::{GIB, MIB, Size};
 use hugekit_record::{Experiment, Unit};
 
 use super::memory_sources::{

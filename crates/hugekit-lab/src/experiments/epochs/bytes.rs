@@ -1,12 +1,12 @@
 //! Bytes of what is saved, and of the pages that the kernel notes as written.
 
+use hugekit_machine::size::{MIB, Size};
 use hugekit_measure::LabError;
 use hugekit_measure::part::{Part, Rounds};
 use hugekit_measure::workloads::anonymous::Pages;
 use hugekit_measure::workloads::dirty_pages::DirtyPages;
 use hugekit_measure::workloads::paced_writer::Pattern;
 use hugekit_record::Unit;
-use hugekit_record::size::{MIB, Size};
 
 use super::memory::{words, written};
 use super::saver::Saver;

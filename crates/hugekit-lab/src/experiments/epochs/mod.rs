@@ -9,12 +9,12 @@ mod saver;
 mod saves;
 mod throughput;
 
+use hugekit_machine::size::{GIB, MIB, Size};
 use hugekit_measure::LabError;
 use hugekit_measure::part::Parts;
 use hugekit_measure::workloads::anonymous::Pages;
 use hugekit_measure::workloads::paced_writer::Pattern;
 use hugekit_record::Experiment;
-use hugekit_record::size::{GIB, MIB, Size};
 
 use self::saver::Saver;
 use super::snapshot::too_small;

@@ -10,9 +10,9 @@ use std::sync::atomic::AtomicU64;
 use hugekit::Snapshot;
 use hugekit::snapshot::{Builder, Changes, Epoch, Reserve};
 use hugekit_delta::{Chain, Saved};
+use hugekit_machine::size::Size;
 use hugekit_measure::LabError;
 use hugekit_measure::workloads::anonymous::{Anonymous, Pages};
-use hugekit_record::size::Size;
 use rustix::fs::{MemfdFlags, memfd_create};
 use tempfile::TempDir;
 

@@ -9,11 +9,11 @@
 
 use std::time::Instant;
 
+use hugekit_machine::size::Size;
 use hugekit_measure::LabError;
 use hugekit_measure::part::{Part, Rounds};
 use hugekit_measure::workloads::paced_writer::Pattern;
 use hugekit_record::Unit;
-use hugekit_record::size::Size;
 
 use super::saver::Saver;
 

@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use hugekit::Snapshot;
+use hugekit_machine::size::Size;
 use hugekit_measure::LabError;
 use hugekit_measure::part::{Part, Rounds};
 use hugekit_measure::workloads::anonymous::{Anonymous, Pages};
 use hugekit_measure::workloads::dirty_pages::DirtyPages;
 use hugekit_record::Unit;
-use hugekit_record::size::Size;
 
 use super::memory::{put_together, words, written};
 

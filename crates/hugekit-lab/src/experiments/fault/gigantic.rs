@@ -12,12 +12,12 @@ use hugekit::error_chain;
 use hugekit::fault::FaultMode;
 use hugekit::pool::{Backing, Clearing};
 use hugekit::{Pool, Region};
+use hugekit_machine::size::Size;
 use hugekit_measure::LabError;
 use hugekit_measure::part::Part;
 use hugekit_measure::workloads::anonymous::Pages;
 use hugekit_measure::workloads::threads::spawn;
 use hugekit_record::Unit;
-use hugekit_record::size::Size;
 
 use crate::experiments::Bench;
 use crate::experiments::memory_sources::{soil, unscrubbed};

@@ -18,6 +18,7 @@ use std::time::Instant;
 
 use hugekit::pool::Backing;
 use hugekit::{ClearOptions, Pool, Region, Reuse};
+use hugekit_machine::size::{GIB, MIB, Size};
 use hugekit_measure::LabError;
 use hugekit_measure::latencies::{distribution, latencies, record};
 use hugekit_measure::machine::cpus;
@@ -26,7 +27,6 @@ use hugekit_measure::part::{Part, Rounds};
 use hugekit_measure::workloads::anonymous::{Anonymous, Pages};
 use hugekit_measure::workloads::busy::Busy;
 use hugekit_measure::workloads::threads::spawn;
-use hugekit_record::size::{GIB, MIB, Size};
 use hugekit_record::stats::median;
 use hugekit_record::{Experiment, Unit};
 

@@ -157,7 +157,7 @@ pub(super) fn compare(part: &mut Part) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hugekit_record::size::MIB;
+    use hugekit_machine::size::MIB;
 
     fn pool() -> Pool {
         unscrubbed(4 * MIB).backing(Backing::Base).build().unwrap()

@@ -9,11 +9,11 @@
 mod tables;
 mod whole;
 
+use hugekit_machine::size::{MIB, Size};
 use hugekit_measure::LabError;
 use hugekit_measure::part::Parts;
 use hugekit_measure::part::{Part, Rounds};
 use hugekit_record::published::{self, Conditions};
-use hugekit_record::size::{MIB, Size};
 use hugekit_record::{Experiment, Unit};
 
 use self::tables::{BYTES, MAPPED, METHODS, Tables, Workload, workloads};

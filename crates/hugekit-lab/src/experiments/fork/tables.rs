@@ -4,11 +4,11 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
+use hugekit_machine::size::{GIB, KIB, MIB, Size};
 use hugekit_pte::{
     Entry, Folio, Folios, Fork, Mapping, Piece, Pinned, UniformFolios, Unmapped, X86_64,
     copy_table, set_run, unbatched, unmap_table,
 };
-use hugekit_record::size::{GIB, KIB, MIB, Size};
 
 /// Bytes that are mapped.
 pub(super) const MAPPED: usize = GIB;

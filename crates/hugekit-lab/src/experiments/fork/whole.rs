@@ -8,6 +8,7 @@ use hugekit::fault::FaultMode;
 use hugekit::pool::{Backing, Clearing};
 use hugekit::{Pool, Region};
 use hugekit_machine::Root;
+use hugekit_machine::size::{GIB, KIB, MIB, Size};
 use hugekit_measure::LabError;
 use hugekit_measure::machine::{forking_kernel, here};
 use hugekit_measure::part::Parts;
@@ -16,7 +17,6 @@ use hugekit_measure::workloads::anonymous::Pages;
 use hugekit_measure::workloads::busy::Busy;
 use hugekit_measure::workloads::forking::{Shared, write_pages};
 use hugekit_record::published::{self, Conditions};
-use hugekit_record::size::{GIB, KIB, MIB, Size};
 use hugekit_record::{Experiment, Unit};
 
 use super::tables::{BASE_PAGE, FOLIOS};

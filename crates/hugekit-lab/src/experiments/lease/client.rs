@@ -3,12 +3,12 @@
 use std::path::Path;
 use std::time::Instant;
 
+use hugekit_machine::size::Size;
 use hugekit_measure::LabError;
 use hugekit_measure::part::{Part, Rounds};
 use hugekit_measure::workloads::anonymous::{Anonymous, Pages};
 use hugekit_measure::workloads::broker_process::BrokerProcess;
 use hugekit_record::Unit;
-use hugekit_record::size::Size;
 
 use crate::experiments::memory_sources::{touch, unscrubbed};
 

@@ -11,12 +11,12 @@ mod qemu;
 mod refill;
 
 use hugekit_machine::Root;
+use hugekit_machine::size::{GIB, MIB, Size};
 use hugekit_measure::LabError;
 use hugekit_measure::machine::memory::remedy;
 use hugekit_measure::part::Parts;
 use hugekit_measure::workloads::anonymous::Pages;
 use hugekit_record::Experiment;
-use hugekit_record::size::{GIB, MIB, Size};
 
 use super::bench::left_out;
 use super::{Bench, Definition};

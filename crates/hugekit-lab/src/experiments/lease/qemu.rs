@@ -11,13 +11,13 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use hugekit_machine::size::{GIB, Size};
 use hugekit_measure::LabError;
 use hugekit_measure::part::Part;
 use hugekit_measure::workloads::broker_process::BrokerProcess;
 use hugekit_measure::workloads::forking::end_with_this_process;
 use hugekit_programs::{Emulator, firmware};
 use hugekit_record::Unit;
-use hugekit_record::size::{GIB, Size};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use hugekit_machine::size::{GIB, MIB, Size};
 use hugekit_measure::LabError;
 use hugekit_measure::machine::cpus;
 use hugekit_measure::machine::usage::{Usage, Who};
@@ -10,7 +11,6 @@ use hugekit_measure::part::{Part, Rounds};
 use hugekit_measure::workloads::anonymous::{Anonymous, Pages};
 use hugekit_measure::workloads::broker_process::BrokerProcess;
 use hugekit_record::Unit;
-use hugekit_record::size::{GIB, MIB, Size};
 use hugekit_sys::thread::cpu_time;
 use rustix::thread::CpuSet;
 

@@ -4,13 +4,13 @@
 use std::time::Instant;
 
 use hugekit::Threads;
+use hugekit_machine::size::{GIB, Size};
 use hugekit_measure::LabError;
 use hugekit_measure::machine::{clearing_kernel, here};
 use hugekit_measure::part::Part;
 use hugekit_measure::workloads::anonymous::{Anonymous, Pages};
 use hugekit_record::Unit;
 use hugekit_record::published::{self, Conditions};
-use hugekit_record::size::{GIB, Size};
 
 use super::{Pieces, Work, counts};
 use crate::experiments::Bench;

@@ -13,13 +13,13 @@ use std::time::Instant;
 use hugekit::{ClearOptions, CopyOptions, PopulateOptions, Reuse, Threads};
 use hugekit_bulk::arch::{clear_routine, copy_routine};
 use hugekit_bulk::parallel::Placement;
+use hugekit_machine::size::{GIB, MIB, Size};
 use hugekit_measure::LabError;
 use hugekit_measure::part::Part;
 use hugekit_measure::part::Parts;
 use hugekit_measure::workloads::arena::Arena;
 use hugekit_measure::workloads::threads::spawn;
 use hugekit_record::published::{self, Conditions};
-use hugekit_record::size::{GIB, MIB, Size};
 use hugekit_record::{Case, Experiment, Unit};
 
 use crate::experiments::routine_matrix::sample;

@@ -11,12 +11,12 @@ use hugekit::{ClearOptions, Profile, Region, Threads};
 use hugekit_bulk::arch::{ClearRoutine, clear_routine};
 use hugekit_bulk::parallel::{Bytes, Job};
 use hugekit_machine::limits::Allowed;
+use hugekit_machine::size::{GIB, MIB, Size};
 use hugekit_machine::{Node, Root, Topology};
 use hugekit_measure::LabError;
 use hugekit_measure::machine::cpus;
 use hugekit_measure::part::{Part, Rounds};
 use hugekit_record::Unit;
-use hugekit_record::size::{GIB, MIB, Size};
 use rustix::thread::CpuSet;
 
 use crate::experiments::Bench;

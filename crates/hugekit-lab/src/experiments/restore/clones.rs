@@ -5,10 +5,10 @@
 //! Then all write to some of the memory and read it again.
 
 use hugekit_guests::{CLUSTER, Request};
+use hugekit_machine::size::{MIB, Size};
 use hugekit_measure::part::Part;
 use hugekit_measure::workloads::micro_vm::MicroVm;
 use hugekit_measure::{LabError, Observer};
-use hugekit_record::size::{MIB, Size};
 use hugekit_record::{Failure, Unit};
 
 use super::origin::Origin;

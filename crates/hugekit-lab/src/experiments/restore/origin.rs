@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use hugekit::image::Image;
 use hugekit_guests::{Pages, Request, Snapshot};
+use hugekit_machine::size::Size;
 use hugekit_measure::workloads::micro_vm::MicroVm;
 use hugekit_measure::workloads::pager_thread::PagerThread;
 use hugekit_measure::{LabError, Observer};
 use hugekit_pager::{Event, Settings};
-use hugekit_record::size::Size;
 use hugekit_sys::userfaultfd;
 use tempfile::TempDir;
 

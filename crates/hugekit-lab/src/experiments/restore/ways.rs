@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use hugekit_guests::Snapshot;
+use hugekit_machine::size::Size;
 use hugekit_measure::LabError;
 use hugekit_measure::Observer;
 use hugekit_measure::workloads::micro_vm::MicroVm;
 use hugekit_measure::workloads::page_handler::{PageHandler, Strategy};
 use hugekit_measure::workloads::pager_thread::PagerThread;
 use hugekit_pager::Settings;
-use hugekit_record::size::Size;
 
 use super::origin::Origin;
 

@@ -4,6 +4,7 @@
 use std::time::Instant;
 
 use hugekit_bulk::arch::{ClearRoutine, clear_routine};
+use hugekit_machine::size::{GIB, MIB, Size};
 use hugekit_measure::LabError;
 use hugekit_measure::machine::{clearing_kernel, here};
 use hugekit_measure::part::Part;
@@ -11,7 +12,6 @@ use hugekit_measure::workloads::anonymous::{Anonymous, Pages};
 use hugekit_measure::workloads::forking::process;
 use hugekit_record::Unit;
 use hugekit_record::published::{self, Conditions};
-use hugekit_record::size::{GIB, MIB, Size};
 
 use crate::experiments::Bench;
 

@@ -14,12 +14,12 @@ mod perf_bench;
 use hugekit::ClearOptions;
 use hugekit_bulk::arch::{ClearFn, clear_routines};
 use hugekit_bulk::learning::Used;
+use hugekit_machine::size::{GIB, KIB, MIB, Size};
 use hugekit_measure::LabError;
 use hugekit_measure::machine::here;
 use hugekit_measure::part::Part;
 use hugekit_measure::part::Parts;
 use hugekit_record::published::{self, Conditions};
-use hugekit_record::size::{GIB, KIB, MIB, Size};
 use hugekit_record::{Experiment, parts};
 
 use super::bench::left_out;

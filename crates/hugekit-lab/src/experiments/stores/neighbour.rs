@@ -7,12 +7,12 @@ use std::time::Instant;
 
 use hugekit_bulk::arch::{ClearRoutine, clear_routine};
 use hugekit_bulk::parallel::Placement;
+use hugekit_machine::size::{GIB, Size};
 use hugekit_measure::LabError;
 use hugekit_measure::part::Part;
 use hugekit_measure::workloads::anonymous::{Anonymous, Pages};
 use hugekit_measure::workloads::forking::process;
 use hugekit_record::Unit;
-use hugekit_record::size::{GIB, Size};
 
 use crate::experiments::Bench;
 use crate::experiments::routine_matrix::read_all;
@@ -104,7 +104,7 @@ mod tests {
     use std::net::Shutdown;
 
     use super::*;
-    use hugekit_record::size::MIB;
+    use hugekit_machine::size::MIB;
 
     #[test]
     fn neighbour_reads_until_the_other_process_has_cleared() {

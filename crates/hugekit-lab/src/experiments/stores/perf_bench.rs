@@ -11,11 +11,11 @@ use std::time::Instant;
 
 use hugekit_bulk::arch::{ClearRoutine, CopyRoutine, clear_routine, copy_routine};
 use hugekit_machine::Root;
+use hugekit_machine::size::{GIB, MIB, Size};
 use hugekit_measure::LabError;
 use hugekit_measure::machine::memory::why_no_thp;
 use hugekit_measure::part::Part;
 use hugekit_measure::workloads::anonymous::{Anonymous, Pages};
-use hugekit_record::size::{GIB, MIB, Size};
 use hugekit_record::{Ratio, Unit};
 
 use super::STRINGS;
@@ -144,7 +144,7 @@ fn perf() -> Command {
 }
 
 fn plain(said: &[u8]) -> String {
-    hugekit_record::plain(String::from_utf8_lossy(said).trim())
+    hugekit_machine::plain(String::from_utf8_lossy(said).trim())
 }
 
 /// GiB/s, of what `-f simple` prints: a comment, and bytes per second.

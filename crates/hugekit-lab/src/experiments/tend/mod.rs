@@ -6,11 +6,11 @@ mod redis;
 
 use hugekit::error_chain;
 use hugekit_machine::Root;
+use hugekit_machine::size::{GIB, MIB, Size};
 use hugekit_measure::LabError;
 use hugekit_measure::part::Parts;
 use hugekit_measure::workloads::forking_program::{ForkingProgram, Heap};
 use hugekit_measure::workloads::tending::tender_of;
-use hugekit_record::size::{GIB, MIB, Size};
 use hugekit_record::{Experiment, Skipped};
 use hugekit_tend::TendError;
 

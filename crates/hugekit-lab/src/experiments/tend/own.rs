@@ -5,12 +5,12 @@
 use std::thread::sleep;
 use std::time::Duration;
 
+use hugekit_machine::size::{MIB, Size};
 use hugekit_measure::LabError;
 use hugekit_measure::part::{Part, Rounds};
 use hugekit_measure::workloads::forking_program::{ForkingProgram, Heap};
 use hugekit_measure::workloads::tending::{pass, tender_of};
 use hugekit_record::Unit;
-use hugekit_record::size::{MIB, Size};
 use hugekit_tend::{PassReport, Tender};
 
 /// What happens to a program's memory before it forks.

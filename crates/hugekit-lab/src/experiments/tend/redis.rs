@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use hugekit_machine::size::{GIB, MIB, Size};
 use hugekit_measure::latencies::{distribution, sum};
 use hugekit_measure::part::Parts;
 use hugekit_measure::part::{Part, Rounds};
@@ -15,7 +16,6 @@ use hugekit_measure::workloads::redis_server::{RedisServer, set, set_many, some_
 use hugekit_measure::workloads::tending::{pass_after, passes, tender_of};
 use hugekit_measure::workloads::threads::spawn;
 use hugekit_measure::{LabError, Observer};
-use hugekit_record::size::{GIB, MIB, Size};
 use hugekit_record::{Experiment, Unit};
 use hugekit_tend::{Extent, Tending};
 

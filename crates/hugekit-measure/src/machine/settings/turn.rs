@@ -78,7 +78,7 @@ fn lock(file: &File) -> io::Result<bool> {
 /// For labs that wait.
 fn say_who(file: &mut File) -> io::Result<()> {
     let command: Vec<String> =
-        std::env::args_os().map(|word| hugekit_record::plain(&word.to_string_lossy())).collect();
+        std::env::args_os().map(|word| hugekit_machine::plain(&word.to_string_lossy())).collect();
     file.set_len(0)?;
     file.rewind()?;
     write!(file, "process {}: {}", std::process::id(), command.join(" "))
@@ -88,7 +88,7 @@ fn holder(file: &mut File) -> String {
     let mut text = String::new();
     let read = file.rewind().and_then(|()| file.take(500).read_to_string(&mut text));
     match read {
-        Ok(1..) => hugekit_record::plain(&text),
+        Ok(1..) => hugekit_machine::plain(&text),
         _ => "another process".to_owned(),
     }
 }

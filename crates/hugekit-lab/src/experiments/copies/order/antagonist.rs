@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::Scope;
 
 use hugekit_machine::CacheSizes;
+use hugekit_machine::size::{KIB, MIB};
 use hugekit_measure::LabError;
 use hugekit_measure::workloads::threads::spawn;
-use hugekit_record::size::{KIB, MIB};
 
 /// The last level that a thread of the published machine had: 45 MiB for 36 threads.
 pub(super) const SHARE: usize = 5 * MIB / 4;

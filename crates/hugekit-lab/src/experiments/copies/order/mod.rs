@@ -16,11 +16,11 @@ mod turn;
 mod writer;
 
 use hugekit_bulk::parallel::Placement;
+use hugekit_machine::size::{MIB, Size};
 use hugekit_measure::LabError;
 use hugekit_measure::part::Part;
 use hugekit_record::Unit;
 use hugekit_record::published::{self, Conditions};
-use hugekit_record::size::{MIB, Size};
 use hugekit_record::stats::median;
 
 use self::antagonist::Pressure;

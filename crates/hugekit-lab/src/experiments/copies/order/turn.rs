@@ -1,7 +1,7 @@
 //! The workload of one sample.
 
 use hugekit_bulk::sweep::SUBPAGE_BYTES;
-use hugekit_record::size::Size;
+use hugekit_machine::size::Size;
 
 use super::antagonist::Pressure;
 use super::copier::Copier;

@@ -3,9 +3,9 @@
 use std::sync::RwLock;
 use std::time::{Duration, Instant};
 
+use hugekit_machine::size::GIB;
 use hugekit_measure::LabError;
 use hugekit_measure::workloads::threads::spawn;
-use hugekit_record::size::GIB;
 use hugekit_sys::thread::cpu_time;
 
 use super::FOLIO;

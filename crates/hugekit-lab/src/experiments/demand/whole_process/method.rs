@@ -14,12 +14,12 @@ use hugekit::pool::{Backing, Clearing};
 use hugekit::{PopulateOptions, Region, Threads, error_chain};
 use hugekit_bulk::arch::{ClearRoutine, clear_routine};
 use hugekit_lease::MemoryFile;
+use hugekit_machine::size::{GIB, Size};
 use hugekit_measure::LabError;
 use hugekit_measure::machine::cpus;
 use hugekit_measure::machine::usage::{Usage, Who};
 use hugekit_measure::workloads::anonymous::{Anonymous, Pages};
 use hugekit_measure::workloads::forking::process;
-use hugekit_record::size::{GIB, Size};
 use rustix::thread::sched_getcpu;
 
 use crate::experiments::memory_sources::{soil, unscrubbed};
@@ -169,7 +169,7 @@ pub(super) fn touch(bytes: &mut [u8], page: usize, twice: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hugekit_record::size::MIB;
+    use hugekit_machine::size::MIB;
 
     fn may_clear_on_fault() -> bool {
         no_clearing_on_fault(Pages::Base).unwrap().is_none()

@@ -10,13 +10,13 @@
 
 mod method;
 
+use hugekit_machine::size::Size;
 use hugekit_measure::LabError;
 use hugekit_measure::machine::{clearing_kernel, here};
 use hugekit_measure::part::Part;
 use hugekit_measure::workloads::anonymous::Pages;
 use hugekit_record::Unit;
 use hugekit_record::published::{self, Conditions};
-use hugekit_record::size::Size;
 
 use self::method::{Method, Sample, no_clearing_on_fault, streaming};
 use crate::experiments::Bench;
@@ -126,7 +126,7 @@ fn put_beside(part: &mut Part, label: Label) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hugekit_record::size::GIB;
+    use hugekit_machine::size::GIB;
 
     /// With a sample of each method.
     fn part_of(label: Label) -> Part {

@@ -1,4 +1,4 @@
-//! Sizes as people write them: `4KiB`, `2MiB`, `1GiB`.
+//! Numbers of bytes, as people write and read them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,9 +10,13 @@ pub const MIB: usize = 1 << 20;
 /// Bytes per GiB.
 pub const GIB: usize = 1 << 30;
 
-/// A number of bytes that prints as `4KiB`, `2MiB`, `1.5GiB`, and parses from the same.
+/// A number of bytes. It parses from `2MiB`, `2M` or `2097152`, and prints as `4KiB`, `2MiB`, `1.5GiB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Size(pub usize);
+
+/// A [`Size`] in the largest unit that divides it.
+#[derive(Clone, Copy, Debug)]
+pub struct Exact(usize);
 
 /// A size that could not be understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -21,15 +25,55 @@ pub struct ParseSizeError(String);
 
 const UNITS: [(&str, usize); 4] = [("TiB", 1 << 40), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)];
 
+impl Size {
+    /// For error messages, which are exact: `4 KiB`, `1073741825 bytes`.
+    #[must_use]
+    pub fn exact(self) -> Exact {
+        Exact(self.0)
+    }
+
+    /// For prose, to one decimal: `2 MiB`, `7.6 GiB`, `0 bytes`.
+    #[must_use]
+    pub fn rounded(self) -> String {
+        match self.in_largest_unit() {
+            (number, Some(unit)) => format!("{number} {unit}"),
+            (number, None) => format!("{number} bytes"),
+        }
+    }
+
+    /// The number to one decimal, unless it is whole, and its unit; no unit for less than 1 KiB.
+    fn in_largest_unit(self) -> (String, Option<&'static str>) {
+        match UNITS.into_iter().find(|&(_, bytes)| self.0 >= bytes) {
+            None => (self.0.to_string(), None),
+            Some((unit, bytes)) if self.0 % bytes == 0 => {
+                ((self.0 / bytes).to_string(), Some(unit))
+            }
+            Some((unit, bytes)) => (format!("{:.1}", self.0 as f64 / bytes as f64), Some(unit)),
+        }
+    }
+}
+
+impl From<u64> for Size {
+    /// More than a process has addresses for becomes [`usize::MAX`].
+    fn from(bytes: u64) -> Self {
+        Self(usize::try_from(bytes).unwrap_or(usize::MAX))
+    }
+}
+
+impl fmt::Display for Exact {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let divides = |(_, unit): &(_, usize)| self.0 > 0 && self.0 % unit == 0;
+        match UNITS.into_iter().find(divides) {
+            Some((name, unit)) => write!(f, "{} {name}", self.0 / unit),
+            None => write!(f, "{} bytes", self.0),
+        }
+    }
+}
+
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = match UNITS.into_iter().find(|&(_, bytes)| self.0 >= bytes) {
-            None => format!("{}B", self.0),
-            Some((unit, bytes)) if self.0.is_multiple_of(bytes) => {
-                format!("{}{unit}", self.0 / bytes)
-            }
-            Some((unit, bytes)) => format!("{:.1}{unit}", self.0 as f64 / bytes as f64),
-        };
+        let (number, unit) = self.in_largest_unit();
+        let text = format!("{number}{}", unit.unwrap_or("B"));
         f.pad(&text)
     }
 }
@@ -75,6 +119,19 @@ mod tests {
         assert_eq!(print(4096), "4KiB");
         assert_eq!(print(2 * MIB), "2MiB");
         assert_eq!(print(3 * GIB / 2), "1.5GiB");
+    }
+
+    #[test]
+    fn error_messages_are_exact() {
+        let sizes = [0, 1, 4096, 3 << 20, 1 << 30, (1 << 30) + 1];
+        let sizes = sizes.map(|size| Size(size).exact().to_string());
+        assert_eq!(sizes, ["0 bytes", "1 bytes", "4 KiB", "3 MiB", "1 GiB", "1073741825 bytes"]);
+    }
+
+    #[test]
+    fn prose_has_one_decimal_unless_the_number_is_whole() {
+        let sizes = [0, 32 << 10, 2 << 20, 3 << 29, 6 << 40].map(|size| Size(size).rounded());
+        assert_eq!(sizes, ["0 bytes", "32 KiB", "2 MiB", "1.5 GiB", "6 TiB"]);
     }
 
     #[test]
