@@ -62,7 +62,7 @@ pub enum HintError {
     RoutineUnavailable {
         /// The routine's name.
         name: &'static str,
-        /// What the CPU lacks.
+        /// The feature that the CPU lacks.
         needs: &'static str,
     },
 }
@@ -113,7 +113,7 @@ mod sealed {
         /// Below which lengths it is libc's, whatever the profile.
         fn plain_below() -> &'static PlainBelow;
 
-        /// What this method learns.
+        /// Returns the candidates of this method.
         fn candidates(knowledge: &Knowledge) -> &Candidates<Self>;
     }
 
@@ -396,20 +396,20 @@ impl<'a, F: Method> Operation<'a, F> {
     }
 }
 
-/// What an operation comes down to.
+/// The plan of an operation.
 struct RoutinePlan<'p, F: 'static> {
     far: Far<'p, F>,
-    /// What is kept in the cache, if anything is.
+    /// The window that is kept in the cache, if there is one.
     near: Option<NearWindow<F>>,
 }
 
-/// What decides the routine of the bytes that are far from a target.
+/// The source of the routine for bytes that are far from a target.
 pub(crate) enum Far<'p, F: 'static> {
     /// The caller.
     Asked(&'static Routine<F>),
     /// A profile, by length.
     Profile(&'p Choice<F>, CacheState),
-    /// What was learned, and else the built-in profile.
+    /// Measurements of this process, and the built-in profile where there are none.
     Learned(Learner<F>),
 }
 
@@ -500,7 +500,7 @@ impl<F: Method> NearWindow<F> {
     }
 }
 
-/// What lies before and behind the window; either may be empty.
+/// Returns the bytes before and behind the window. Either may be empty.
 fn outside(bytes: Range<usize>, window: &Range<usize>) -> [Range<usize>; 2] {
     let before = window.start.clamp(bytes.start, bytes.end);
     let behind = window.end.clamp(before, bytes.end);

@@ -176,7 +176,7 @@ impl PopulateOptions<'_> {
     /// [`JobError`]: a chunk failed, or the job was cancelled.
     ///
     /// # Safety
-    /// As of [`populate_folio`], for each folio.
+    /// The conditions of [`populate_folio`], for each folio.
     #[doc(hidden)]
     pub unsafe fn run_huge(
         &self,
@@ -208,7 +208,7 @@ impl PopulateOptions<'_> {
 /// [`PopulateError`]: the kernel refused the touch.
 ///
 /// # Safety
-/// As of [`collapse`]: no first access to the folio waits for a thread.
+/// The conditions of [`collapse`]: no first access to the folio waits for a thread.
 pub unsafe fn populate_folio(
     start: *mut u8,
     folio: usize,

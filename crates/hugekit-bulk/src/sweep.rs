@@ -29,7 +29,7 @@ pub const SUBPAGE_BYTES: usize = 4096;
 /// base pages), where no neighbourhood fits a cache meaningfully and order buys nothing.
 pub const GIGANTIC_OVER_BYTES: usize = 4 << 20;
 
-/// Whether an extent lies in the near window.
+/// The distance of an extent to the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reach {
@@ -48,7 +48,7 @@ pub struct SweepExtent {
     pub reach: Reach,
 }
 
-/// How the extents of a folio are ordered.
+/// The order of the extents of a folio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Order {

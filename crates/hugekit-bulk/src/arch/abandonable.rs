@@ -16,7 +16,7 @@ pub(super) const PLAIN: usize = 0;
 /// Instead of a version: where does the function go on?
 pub(super) const WHERE: usize = 16;
 
-/// Where [`function`] goes on when it is abandoned; 0 before it was asked for.
+/// The address at which an abandoned [`function`] goes on; 0 until it is first asked for.
 static EXIT: AtomicUsize = AtomicUsize::new(0);
 
 unsafe extern "C" {

@@ -34,7 +34,7 @@ pub mod abandonable;
 pub use imp::abandonable;
 pub use imp::{is_write, runs_on_valgrind};
 
-/// Whether a routine leaves what it wrote in the cache.
+/// The kind of a routine's stores: whether the written bytes stay in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// Ordinary stores; the lines are allocated in the cache of the CPU that runs them.
@@ -43,7 +43,7 @@ pub enum Kind {
     Streaming,
 }
 
-/// One way to clear or to copy memory: a row of a table. `F` is what runs: [`ClearFn`] or
+/// A way to clear or to copy memory: a row of a table. `F` is the type of its function: [`ClearFn`] or
 /// [`CopyFn`].
 #[derive(Debug)]
 pub struct Routine<F> {
@@ -60,10 +60,10 @@ pub type ClearFn = unsafe fn(*mut u8, usize);
 /// Copies to the first argument from the second as many bytes as the third says.
 pub type CopyFn = unsafe fn(*mut u8, *const u8, usize);
 
-/// One way to clear memory.
+/// A way to clear memory.
 pub type ClearRoutine = Routine<ClearFn>;
 
-/// One way to copy memory.
+/// A way to copy memory.
 pub type CopyRoutine = Routine<CopyFn>;
 
 impl<F> Routine<F> {
@@ -79,7 +79,7 @@ impl<F> Routine<F> {
         self.kind
     }
 
-    /// What a CPU must have to run it, in the CPU maker's words ("AVX2").
+    /// Returns the CPU feature that the routine needs, in the CPU maker's words ("AVX2").
     #[must_use]
     pub const fn needs(&self) -> &'static str {
         self.needs

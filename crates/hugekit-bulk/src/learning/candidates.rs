@@ -22,7 +22,7 @@ const WARM: (u32, u32) = (WARM_MOST.ilog2(), 30);
 /// begins is what the one before left there.
 const WHOLE_BELOW: u32 = 25;
 
-/// How many units there are for each trial of a settled class, at first and at last, as logarithms.
+/// The number of units for each trial of a settled class, at first and at last, as logarithms.
 /// A trial of a whole operation costs more than the other routine does, because a CPU that changes
 /// from one kind of vectors to another may stand still for 10 µs. So there are fewer of these.
 const SLICES: (u32, u32) = (4, 7);
@@ -45,7 +45,7 @@ const SLICED: ComparisonRules = ComparisonRules {
 const SHORT: ComparisonRules =
     ComparisonRules { patience: 3, intervals: WHOLES, inertia: SHORT_INERTIA, ..SLICED };
 
-/// Where a cache holds the bytes their reader loses by it, and streaming is up to 1.3 times as
+/// If a cache holds the bytes, their reader loses by streaming, and streaming is up to 1.3 times as
 /// fast; where none does, 1.6 to 2.8 times (decision 19).
 const HELD: ComparisonRules =
     ComparisonRules { may_be_held: true, inertia: HELD_INERTIA, readers_share: (1, 2), ..SHORT };
@@ -53,7 +53,7 @@ const HELD: ComparisonRules =
 /// Classes of both states.
 const CLASSES: usize = (COLD.1 - COLD.0 + 1 + WARM.1 - WARM.0 + 1) as usize;
 
-/// How many counts there are of the units since the last trial, so that threads do not write the
+/// The number of counts of the units since the last trial. There are several so that threads do not write the
 /// same line.
 const STRIPES: usize = 16;
 
@@ -127,11 +127,11 @@ impl Class {
     }
 }
 
-/// What one method, clear or copy, has learned: its candidates, and what was measured of them by
+/// The knowledge of one method, clear or copy: its candidates, and their measurements by
 /// class.
 #[derive(Debug)]
 pub(crate) struct Candidates<F: 'static> {
-    /// What of the table this CPU has; libc's is the first.
+    /// Routines of the table that this CPU can run; libc's is the first.
     candidates: Vec<&'static Routine<F>>,
     /// Bit by bit, whether cold bytes are learned from by it: libc's, those that stream, and what
     /// else the built-in profile names for them.
@@ -224,7 +224,7 @@ impl<F> Candidates<F> {
         self.candidates.iter().position(|candidate| *candidate == routine).unwrap_or(0)
     }
 
-    /// Where the calling thread counts the units of a class.
+    /// Returns the counter of the calling thread for the units of a class.
     #[inline]
     pub(super) fn count(&self, class: Class) -> &AtomicU32 {
         &self.stripes[stripe()].0[class.index()]
@@ -235,7 +235,7 @@ impl<F> Candidates<F> {
         self.candidates.len() > 1
     }
 
-    /// What is known of a class, if anything.
+    /// Returns the measurements of a class, if there are any.
     pub(super) fn learned(&self, operation: &'static str, class: Class) -> Option<Learned> {
         let (measurement, verdict) = (self.measurement(class), self.measurement(class).verdict());
         Some(Learned {
@@ -256,7 +256,7 @@ impl<F> Candidates<F> {
     }
 }
 
-/// One of the stripes, by where the calling thread's stack lies: threads have different ones
+/// Returns a stripe by the address of the calling thread's stack. Threads have different ones
 /// mostly, a signal handler has one too, and it takes no thread-local state.
 #[inline]
 fn stripe() -> usize {

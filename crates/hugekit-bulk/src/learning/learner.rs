@@ -38,7 +38,7 @@ impl<F> Learner<F> {
         self.in_charge(len).0
     }
 
-    /// What a report states.
+    /// Returns the routine for a report.
     pub(crate) fn used(&self, len: usize) -> Used {
         let (routine, is_learned) = self.in_charge(len);
         Used {
@@ -115,7 +115,8 @@ impl<F> Trials<F> {
         Self { candidates, class, len, measurement, comparison }
     }
 
-    /// How many slices are trials: all that are left until the class is settled, and then as many as are due.
+    /// Returns the number of slices that are trials: all that are left until the class is settled, and then those that
+    /// are due.
     fn count_due(&self, due: u32) -> u32 {
         match self.measurement.trials_left(&self.comparison) {
             0 => due.min(TRIALS_AT_ONCE),
@@ -166,7 +167,7 @@ impl<F> Trials<F> {
     }
 }
 
-/// What an operation counts for: its slices, or one.
+/// Returns the number of units of an operation: its slices, at least one.
 #[inline]
 fn units(len: usize) -> u32 {
     u32::try_from(len / SLICE).unwrap_or(u32::MAX).max(1)

@@ -22,7 +22,7 @@ const WARY: u32 = 5;
 /// one's.
 const HOPELESS: (u64, u64) = (1, 4);
 
-/// How the candidates of a class are compared.
+/// The rules by which the candidates of a class are compared.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ComparisonRules {
     /// Until it is settled, one of this many units is a trial. Logarithm.
@@ -55,7 +55,7 @@ pub(super) struct Comparison {
 const _: () = assert!(MAX_CANDIDATES <= u16::BITS as usize, "each candidate has a bit");
 
 impl Comparison {
-    /// Of two or more candidates, by their indices.
+    /// Makes a comparison of two or more candidates, by their indices.
     pub(super) fn new(
         rules: &'static ComparisonRules,
         prior: usize,
@@ -87,7 +87,7 @@ impl Comparison {
         self.streaming >> candidate & 1 != 0
     }
 
-    /// What a candidate costs, going by its samples.
+    /// Returns the cost of a candidate by its samples.
     fn cost(&self, candidate: usize, samples: &Samples) -> Option<TimePerByte> {
         if self.rules.may_be_held && !self.streams(candidate) {
             samples.best()
@@ -96,7 +96,7 @@ impl Comparison {
         }
     }
 
-    /// What a cost counts for where `incumbent` is in charge.
+    /// Weighs a cost while `incumbent` is in charge.
     fn weigh(&self, cost: TimePerByte, candidate: usize, incumbent: usize) -> TimePerByte {
         let (by, of) = if self.streams(candidate) { self.rules.readers_share } else { (0, 1) };
         let has_margin = candidate != incumbent && candidate != self.prior;
@@ -119,7 +119,7 @@ impl Comparison {
 pub(super) struct Verdict {
     /// The candidate in charge; `None` before the first round is over.
     pub(super) candidate: Option<usize>,
-    /// One of this many units is a trial. Logarithm.
+    /// The number of units for each trial, as a logarithm.
     pub(super) interval: u32,
     /// All candidates had their rounds.
     pub(super) is_settled: bool,
@@ -147,7 +147,7 @@ pub(super) struct Measurement {
     samples: [Samples; MAX_CANDIDATES],
 }
 
-/// One piece of work by one candidate, timed.
+/// A timed piece of work of one candidate.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trial {
     pub(super) candidate: usize,
@@ -237,7 +237,7 @@ impl Measurement {
         (ROUNDS * comparison.trials_per_round()).saturating_sub(self.trials())
     }
 
-    /// Of those that there are samples of, the one that costs least by what `weigh` makes of them.
+    /// Returns the candidate with samples whose cost is least after `weigh`.
     fn cheapest(
         &self,
         comparison: &Comparison,

@@ -37,11 +37,11 @@ pub(crate) use self::learner::Learner;
 pub struct Used {
     /// The routine's name.
     pub routine: &'static str,
-    /// What chose it.
+    /// The source of the choice.
     pub by: ChosenBy,
 }
 
-/// What chose a routine.
+/// The source of the choice of a routine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChosenBy {
@@ -54,7 +54,7 @@ pub enum ChosenBy {
     Learned,
 }
 
-/// What is known of operations of one class.
+/// Measurements of operations of one class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Learned {
@@ -105,7 +105,7 @@ pub fn forget() {
     }
 }
 
-/// What was learned so far, by operation, state and length; classes of which nothing is known are left out.
+/// Returns the measurements so far, by operation, state and length. Classes without measurements are left out.
 #[must_use]
 pub fn learned() -> Vec<Learned> {
     let Some(Some(knowledge)) = KNOWLEDGE.get() else { return Vec::new() };
@@ -114,8 +114,8 @@ pub fn learned() -> Vec<Learned> {
     clear.chain(copy).collect()
 }
 
-/// What operations learn, if they do. The first call allocates and maps memory; fault handlers' first call is made for
-/// them, by [`prepare`].
+/// Returns the knowledge of operations, if they learn. The first call allocates and maps memory. [`prepare`] makes it
+/// for fault handlers.
 #[inline]
 pub(crate) fn knowledge() -> Option<&'static Knowledge> {
     if !IS_ENABLED.load(Ordering::Relaxed) || Profile::is_installed() {

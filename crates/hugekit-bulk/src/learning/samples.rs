@@ -39,7 +39,7 @@ impl Samples {
         self.0.store((word << BITS | cost.0) & ALL, Ordering::Relaxed);
     }
 
-    /// What it costs usually: the middle one of three, so that neither a thread that lost its CPU nor memory that
+    /// Returns the usual cost: the median of three. So neither a thread that lost its CPU nor memory that
     /// happened to be in the cache decides.
     pub(super) fn usual(&self) -> Option<TimePerByte> {
         let word = self.0.load(Ordering::Relaxed);
@@ -54,7 +54,7 @@ impl Samples {
         }
     }
 
-    /// What it costs at best, of the last three times.
+    /// Returns the least cost of the last three times.
     pub(super) fn best(&self) -> Option<TimePerByte> {
         let word = self.0.load(Ordering::Relaxed);
         let samples = [0, 1, 2].map(|place| word >> (place * BITS) & SAMPLE);

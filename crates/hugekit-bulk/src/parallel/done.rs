@@ -56,7 +56,7 @@ impl Done {
         Self { ranges, asked: 0..len }
     }
 
-    /// As it is without these bytes.
+    /// Returns the ranges without these bytes.
     #[must_use]
     pub(super) fn without(self, hole: &Range<usize>) -> Self {
         if hole.is_empty() {
@@ -70,7 +70,8 @@ impl Done {
         Self { ranges: self.ranges.into_iter().flat_map(around).collect(), asked: self.asked }
     }
 
-    /// As the caller counts, who asked for these bytes: the job began at `offset`, and whole pages are more.
+    /// Converts offsets of the job, which began at `offset` and covers whole pages, to those of the caller, who asked
+    /// for these bytes.
     #[must_use]
     pub(super) fn shifted_into(self, offset: usize, asked: Range<usize>) -> Self {
         let shifted = |range| shifted_into(range, offset, &asked);
@@ -104,7 +105,7 @@ impl Done {
     }
 }
 
-/// What of a job's range, which began at `offset`, lies in the bytes that the caller asked for.
+/// Returns the part of a job's range, which began at `offset`, that lies in the bytes that the caller asked for.
 pub(super) fn shifted_into(
     range: Range<usize>,
     offset: usize,

@@ -83,7 +83,7 @@ impl<'a> Job<'a> {
         self
     }
 
-    /// Where the range begins in memory: chunks then end at *addresses* that are multiples of the
+    /// Sets the address of the range. Chunks then end at *addresses* that are multiples of the
     /// minimum chunk, rather than at such offsets.
     pub fn address(mut self, address: usize) -> Self {
         self.address = address;
@@ -401,7 +401,7 @@ struct RunningJob<'a, F, E> {
     tally: Mutex<Tally<E>>,
 }
 
-/// What has become of a job so far. Locked once a chunk, which is megabytes.
+/// The progress of a job. Locked once for each chunk, which is megabytes.
 struct Tally<E> {
     done: usize,
     took_part: usize,

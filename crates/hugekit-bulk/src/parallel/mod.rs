@@ -57,7 +57,7 @@ pub enum Threads {
     /// Only the calling thread.
     #[default]
     One,
-    /// As many as the profile recommends for the length. All jobs on this machine together use no
+    /// The number that the profile recommends for the length. All jobs on this machine together use no
     /// more threads per NUMA node than one job may.
     Auto,
     /// This many, but no more than there are allowed CPUs or minimum chunks; [`Report::capped`]
@@ -91,7 +91,7 @@ impl Cancel {
     }
 }
 
-/// How a job was done.
+/// The result of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
@@ -190,7 +190,8 @@ impl<E> JobError<E> {
         }
     }
 
-    /// As the caller counts, who asked for these bytes: the job began at `offset`, and whole pages are more.
+    /// Converts offsets of the job, which began at `offset` and covers whole pages, to those of the caller, who asked
+    /// for these bytes.
     #[doc(hidden)]
     pub fn shifted_into(self, offset: usize, asked: Range<usize>) -> Self {
         match self {

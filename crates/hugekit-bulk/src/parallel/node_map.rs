@@ -29,7 +29,7 @@ pub enum NodeMapError {
     Disordered {
         /// The part.
         part: Range<usize>,
-        /// Where it may begin at the earliest.
+        /// The least offset at which it may begin.
         from: usize,
     },
 }
@@ -206,7 +206,7 @@ mod tests {
         })
     }
 
-    /// How much of `len` bytes each of the nodes is said to own.
+    /// Returns how many of `len` bytes each node owns according to the map.
     fn owned(map: Option<&NodeMap>, nodes: u32) -> Vec<usize> {
         let of = |node: u32| {
             let parts = map.into_iter().flat_map(|map| &map.parts);

@@ -51,7 +51,7 @@ impl Placement {
         Self { nodes, quota: quota.map(|quota| whole_cpus(quota.cpus())) }
     }
 
-    /// What is left of it within a mask. CPUs of the mask that no node claims, because the nodes
+    /// Returns the part of it within a mask. CPUs of the mask that no node claims, because the nodes
     /// could not be read or a CPU has just come online, make up a node of their own.
     pub(super) fn within(&self, mask: &CpuSet) -> Self {
         let mut nodes = self.nodes.clone();
@@ -64,7 +64,7 @@ impl Placement {
         Self { nodes, quota: self.quota }
     }
 
-    /// How many CPUs there are to run on.
+    /// Returns the number of CPUs to run on.
     #[must_use]
     pub fn cpus(&self) -> usize {
         self.nodes.iter().map(|node| node.cpus.len()).sum()

@@ -22,7 +22,7 @@ const CHUNKS_PER_THREAD: usize = 4;
 /// (`docs/decisions/0017-watched-chunks-and-sync.md`).
 pub(super) const WATCHED_MOST: usize = 32 << 20;
 
-/// How many threads share `len` bytes: one for each minimum chunk, within the limit.
+/// Returns the number of threads for `len` bytes: one for each minimum chunk, within the limit.
 pub(super) fn threads(len: usize, min_chunk: usize, limit: usize) -> usize {
     len.div_ceil(min_chunk).min(limit).max(1)
 }

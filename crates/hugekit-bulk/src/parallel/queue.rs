@@ -15,7 +15,7 @@ pub(super) struct Queue {
     grid: ChunkGrid,
 }
 
-/// Where chunks end: at every offset for which `offset + skew` is a multiple of `chunk`.
+/// The ends of chunks: every offset for which `offset + skew` is a multiple of `chunk`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChunkGrid {
     pub(super) chunk: usize,

@@ -16,7 +16,7 @@ use rustix::io::{self, Errno};
 
 use hugekit_sys::{byte_lock, process};
 
-/// Where a node's slots begin: at its number times this, which is more than any machine has CPUs.
+/// The distance between the first slots of two nodes: more than any machine has CPUs.
 const SLOTS_PER_NODE: u64 = 1 << 20;
 
 /// In memory on every system that has POSIX shared memory; a container that has its own counts its own jobs.

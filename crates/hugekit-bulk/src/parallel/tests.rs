@@ -16,7 +16,7 @@ use super::*;
 use hugekit_machine::{CpuSet, Root};
 use hugekit_sys::HUGE_PAGE_BYTES;
 
-/// How often each byte of a job was handed out.
+/// The number of times that each byte of a job was handed out.
 struct VisitCounts(Vec<AtomicUsize>);
 
 impl VisitCounts {

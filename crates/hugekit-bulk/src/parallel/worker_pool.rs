@@ -15,7 +15,7 @@ use std::sync::PoisonError;
 
 use hugekit_sys::sync::primitives::{Condvar, Mutex, MutexGuard};
 
-/// How often a caller looks again whether the last helper has left before it goes to sleep, and
+/// The number of times that a caller looks for the last helper to leave before it goes to sleep, and the
 /// pauses of the CPU in between.
 const LOOKS: usize = if cfg!(loom) { 0 } else { 40 };
 const PAUSES: usize = 16;

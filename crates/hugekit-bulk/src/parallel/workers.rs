@@ -16,7 +16,7 @@ use hugekit_sys::fork_mark::ForkMark;
 use hugekit_sys::sync::{OfProcess, PerProcess};
 use hugekit_sys::thread as sys;
 
-/// What one process needs to run jobs. Never freed once it is in force: its threads live as long as
+/// The workers of one process. Never freed once they are in force: their threads live as long as
 /// the process, and in a forked child its locks may be held by threads that do not exist.
 pub(super) struct Workers {
     mark: Arc<ForkMark>,
@@ -35,7 +35,7 @@ impl OfProcess for Workers {
 }
 
 impl Workers {
-    /// Those of this process. After a fork, the first call makes new ones.
+    /// Returns the workers of this process. After a fork, the first call makes new ones.
     pub(super) fn current() -> &'static Self {
         let made: Result<_, Infallible> = CURRENT.get_or_make(|_parents| Ok(Self::new()));
         made.unwrap_or_else(|never| match never {})
@@ -106,7 +106,7 @@ fn start_worker(pool: &'static WorkerPool, low_priority: bool) -> bool {
 }
 
 thread_local! {
-    /// Where the calling worker was pinned last: most jobs want it there again.
+    /// The CPUs that the calling worker was pinned to last. Most jobs want it there again.
     static PINNED: RefCell<CpuSet> = RefCell::default();
 }
 

@@ -54,7 +54,7 @@ pub(super) fn profile_of(cpu: CpuModel, caches: CacheSizes) -> Profile {
 pub(super) const UNKNOWN_CACHES: CacheSizes =
     CacheSizes { l1d: 32 << 10, l2: 256 << 10, llc: 64 << 20, llc_shared_by: 1 };
 
-/// What a virtual machine can hope for of the last level, for each of its CPUs: the level is the host's, and
+/// The part of the last level that each CPU of a virtual machine can expect: the level is the host's, and
 /// neighbours use it too. Of 480 MiB two CPUs held 8 MiB always and 16 MiB every other time; AMD's is that of one
 /// complex of eight cores, of which two CPUs held 8 to 10 of 32 MiB (decisions 2, 4 and 19).
 const GUEST_LLC: usize = 8 << 20;
@@ -176,7 +176,7 @@ mod tests {
         (Vendor::Other, 0, 0),
     ];
 
-    /// What the profile decides of lengths, with every machine's caches and for every CPU that is told apart.
+    /// Tries the profile's lengths with every machine's caches, and for every CPU that it distinguishes.
     #[test]
     fn profile_of_every_machine_can_be_used() {
         for machine in hugekit_machines::MACHINES {

@@ -71,7 +71,7 @@ impl Profile {
         }
     }
 
-    /// What is built in, found out once.
+    /// Returns the built-in profile, which is computed once.
     #[inline]
     pub(crate) fn built_in() -> &'static Self {
         static BUILT_IN: First<Profile> = First::new();
@@ -100,7 +100,7 @@ fn guest_cpus() -> Option<usize> {
     is_guest().then(|| affinity().map_or(1, |cpus| cpus.len()))
 }
 
-/// As the CPU says them, or else the kernel.
+/// Returns the sizes of the caches: from the CPU, otherwise from the kernel.
 pub(super) fn caches() -> CacheSizes {
     let by_kernel = || cache::read(&Root::default()).ok();
     cache::by_cpu().or_else(by_kernel).unwrap_or(UNKNOWN_CACHES)

@@ -84,7 +84,7 @@ impl<F> Bands<F> {
     }
 }
 
-/// Where the bytes of an operation are, and are wanted.
+/// The place of an operation's bytes before and after it: in the cache or in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CacheState {
@@ -113,7 +113,7 @@ impl Profile {
         builtin::profile_of(cpu, caches)
     }
 
-    /// What needs no allocation: libc's routines for all lengths, on one thread.
+    /// Makes a profile without allocation: libc's routines for all lengths, on one thread.
     fn of_libc() -> Self {
         Self {
             clear: Choice::of_libc(clear_routines()),

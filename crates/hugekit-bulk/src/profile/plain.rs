@@ -12,7 +12,7 @@ const LEAST: usize = 4 << 10;
 pub(crate) const WARM_MOST: usize = 256 << 10;
 pub(crate) const COLD_MOST: usize = 16 << 10;
 
-/// Those of one method.
+/// The limits of one method.
 #[derive(Debug)]
 pub(crate) struct PlainBelow {
     warm: AtomicUsize,

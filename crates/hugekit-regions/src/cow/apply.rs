@@ -61,7 +61,7 @@ impl<'a> At<'a> {
         Self { mapping, ..*self }
     }
 
-    /// Of the other mappings that show the same frame.
+    /// Returns the other mappings that show the same frame.
     fn sharers(&self) -> impl Iterator<Item = Self> {
         self.guard.sharers(self.mapping).map(|mapping| self.with_mapping(mapping))
     }
@@ -237,7 +237,7 @@ impl<'a> At<'a> {
         self.try_to_map_in_place().inspect_err(|_| self.remove_displaced())
     }
 
-    /// What the region does not show any more, and could not be replaced, is another's, whose owner may write it.
+    /// Removes a page that the region does not show any more and that could not be replaced: its owner may write to it.
     pub(super) fn remove_displaced(&self) {
         let slot = self.entry().slot;
         if slot.is_displaced() && slot.may_be_entered() {

@@ -85,7 +85,7 @@ unsafe fn copy_out_by_pages(to: *mut u8, from: usize, len: usize) -> Result<(), 
     Ok(())
 }
 
-/// What writers have cost so far on account of one fork.
+/// The cost of writers so far that one fork caused.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WriterCost {
     /// Slots that writers copied for it.
@@ -108,7 +108,7 @@ impl PointInTime {
     /// [`Lost`] if their memory has failed.
     ///
     /// # Safety
-    /// As many bytes of `to` may be written, and no other thread uses them.
+    /// The bytes of `to` may be written, and no other thread uses them.
     pub(crate) unsafe fn read(
         &self,
         bytes: Range<usize>,

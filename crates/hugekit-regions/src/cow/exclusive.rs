@@ -37,7 +37,7 @@ impl<'a> Whole<'a> {
         Self { group, alone, frames, mapping: alone.mappings().get(id) }
     }
 
-    /// That of the mapping that is the `index`th of those that are present.
+    /// Returns the mapping that is the `index`th of the present ones.
     fn nth(group: &'a ForkGroup, tables: &'a mut Tables, index: usize) -> Self {
         let id = tables.mappings.nth(index);
         Self::new(group, tables, id)
@@ -135,7 +135,7 @@ impl<'a> Whole<'a> {
     }
 
     /// Has every access to it end in a signal, permanently. Where nothing can be mapped, the signal is SIGSEGV.
-    /// What the region shares would be written otherwise, so the process ends if the kernel refuses that, too.
+    /// Shared memory would be written otherwise, so the process ends if the kernel refuses that, too.
     fn close(&self) {
         for slot in 0..self.mapping.slots() {
             let guard = self.alone.slot(slot);

@@ -18,7 +18,7 @@ use super::tables::Tables;
 use crate::pool::{Content, FaultError, Mapped};
 use hugekit_sys::mapping::Mapping;
 
-/// That region, until it is the group's.
+/// The first region, until it is part of the group.
 #[derive(Debug)]
 pub(crate) struct First {
     mapping: Option<Mapping>,

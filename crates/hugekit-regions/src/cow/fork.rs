@@ -30,16 +30,16 @@ use hugekit_bulk::populate::PopulateError;
 use hugekit_sys::mapping::Mapping;
 use hugekit_sys::thread::without_signals;
 
-/// What a fork takes, and what is left of it when there is none: allocated and dropped outside of the gate.
+/// The memory that a fork needs, and what is left of it if the fork fails. Allocated and dropped outside of the gate.
 #[derive(Debug)]
 struct Made {
-    /// Where in the file each run of its frames lies, and how long it is.
+    /// The offset in the file of each run of its frames, and its length.
     runs: Vec<(u64, usize)>,
     unused: Vec<Holding>,
     words: Option<MappingWords>,
 }
 
-/// Why there is no fork, as it is said in the gate, where nothing is allocated.
+/// The reason why a fork failed, without allocation: for use inside the gate.
 #[derive(Debug)]
 pub(super) enum Failed {
     Error(ForkError),
@@ -74,7 +74,7 @@ impl From<Failed> for ForkError {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ForkMaker<'a> {
     pub(crate) parent: &'a CowHandle,
-    /// What the fork does not share.
+    /// The slots that the fork does not share.
     pub(crate) apart: &'a Apart,
     /// The length of both.
     pub(crate) bytes: usize,
@@ -323,8 +323,8 @@ fn show_fresh(guard: &SlotGuard<'_>, child: &CowMapping, frames: &Frames) {
     guard.set(child, Entry { frame, slot: frames.fresh(frame) });
 }
 
-/// Where in the file each run of what a child shows lies, and how long it is, as far as there is room; how many runs
-/// there are.
+/// Writes the offset and the length of each run of frames that a child shows, as far as there is room. Returns how many
+/// runs there are.
 fn add_runs(
     parent: &CowMapping,
     frames: &Frames,

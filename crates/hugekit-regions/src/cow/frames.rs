@@ -29,7 +29,7 @@ pub(super) struct Holding {
     first: u64,
     first_slot: usize,
     slots: usize,
-    /// What each folio holds, and whether the group has given it up.
+    /// The content of each folio, and whether the group has given it up.
     contents: PrivateSlice<AtomicU8>,
     /// Granules of each folio that are still a region's, or whose place is kept for one.
     kept: Box<[u32]>,
@@ -67,7 +67,7 @@ const RETURNED: u8 = 1 << 7;
 pub(super) struct Run {
     /// Their numbers in the pool.
     pub(super) folios: Range<usize>,
-    /// What each of them holds.
+    /// The content of each of them.
     pub(super) content: Content,
     pub(super) to_kernel: bool,
 }
@@ -156,7 +156,7 @@ impl Frames {
         holding.first_slot + (frame - holding.first) as usize
     }
 
-    /// Where the pool's own mapping shows it.
+    /// Its address in the pool's own mapping.
     pub(super) fn alias(&self, frame: u64) -> *mut u8 {
         let holding = self.holding(frame);
         holding.alias.at((frame - holding.first) as usize * self.granule_bytes)

@@ -47,7 +47,7 @@ impl Drop for CowHandle {
 }
 
 impl CowHandle {
-    /// That of a mapping that the group has.
+    /// Makes the handle of a mapping that the group has.
     pub(super) fn new(
         group: Arc<ForkGroup>,
         start: usize,
@@ -74,7 +74,7 @@ impl CowHandle {
         self.look(|_, mapping| mapping.mapping.len())
     }
 
-    /// Where in the pool's file a region begins that was never shared.
+    /// Returns the offset in the pool's file of a region that was never shared.
     pub(crate) fn file_offset(&self) -> u64 {
         self.look(|tables, mapping| tables.frames.offset(mapping.entry(0).frame))
     }

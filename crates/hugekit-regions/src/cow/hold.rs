@@ -19,7 +19,7 @@ pub(super) enum Hold {
     Removal,
 }
 
-/// What decides how writes are held back.
+/// The facts that decide how writes are held back.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Needs<'a> {
     pub(super) pool: &'a Pool,
@@ -32,7 +32,7 @@ pub(super) struct Needs<'a> {
 }
 
 impl Hold {
-    /// What suits a group of regions.
+    /// Returns the way that suits a group of regions.
     pub(super) fn suited_to(needs: &Needs<'_>) -> Self {
         let Needs { pool, granule_bytes, fault_mode, reads, slots, most_mappings } = *needs;
         let is_taken_apart = pool.backing() == Backing::Thp && granule_bytes == pool.page_size();

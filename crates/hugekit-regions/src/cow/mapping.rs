@@ -13,7 +13,7 @@ use super::table::{Marks, Table};
 use hugekit_sys::mapping::Mapping;
 use hugekit_sys::private_pages::{PrivatePiece, PrivateSlice};
 
-/// Where neighbours do not become one mapping by themselves, so many are made one.
+/// The number of slots that are joined to one mapping, if neighbours do not become one by themselves.
 pub(super) const BLOCK: usize = 8;
 
 /// Slots of a block, of a block of blocks, and so on.
@@ -28,13 +28,13 @@ pub(super) struct CowMapping {
     pub(super) mapping: Mapping,
     /// The frames that came with it. Of a slot that it borrows, no user has seen that frame.
     pub(super) reserve: ReservedFrames,
-    /// Where [`Mappings::observed`](super::mappings::Mappings::observed) goes on after this mapping.
+    /// The mapping that follows this one in [`Mappings::observed`](super::mappings::Mappings::observed).
     pub(super) next_observed: Option<Id>,
     granule_bytes: usize,
     words: MappingWords,
 }
 
-/// What faults change of a mapping, in one piece of memory that no snapshot can protect.
+/// The words of a mapping that faults change, in one piece of memory that no snapshot can protect.
 #[derive(Debug)]
 pub(super) struct MappingWords {
     pub(super) table: Table,
@@ -46,7 +46,7 @@ pub(super) struct MappingWords {
     counts: PrivateSlice<MappingCounts>,
 }
 
-/// What is counted of one region.
+/// The counters of one region.
 #[derive(Debug)]
 pub(super) struct MappingCounts {
     /// True if every address is registered, so that writes can be held back.
@@ -64,7 +64,7 @@ pub(super) struct MappingCounts {
 }
 
 impl MappingWords {
-    /// Of so many slots; `whole` if every block is one mapping of the kernel's.
+    /// Makes the words for so many slots; `whole` if every block is one mapping of the kernel's.
     pub(super) fn new(slots: usize, whole: bool) -> io::Result<Self> {
         let of_blocks: usize = block_lens(slots).map(|len| Marks::bytes_of(slots / len)).sum();
         let of_slots = 2 * PrivatePiece::bytes_of::<AtomicU64>(slots) + Marks::bytes_of(slots);
@@ -114,7 +114,7 @@ impl DerefMut for CowMapping {
 }
 
 impl CowMapping {
-    /// One of which nothing is filled in yet.
+    /// Makes a mapping whose slots are not filled in yet.
     pub(super) fn new(
         id: Id,
         mapping: Mapping,
@@ -125,7 +125,7 @@ impl CowMapping {
         Self { id, mapping, reserve, next_observed: None, granule_bytes, words }
     }
 
-    /// What is mapped, for another owner.
+    /// Returns the mapping itself, for another owner.
     pub(super) fn into_mapping(self) -> Mapping {
         self.mapping
     }
@@ -174,19 +174,19 @@ impl CowMapping {
         self.entry(slot).slot.is_in_place()
     }
 
-    /// How many of the kernel's mappings it costs to map a slot apart from what lies around it, where those that
-    /// touch `merge` or do not.
+    /// Returns the number of the kernel's mappings that it costs to map a slot apart from its surroundings, where those
+    /// that touch `merge` or do not.
     pub(super) fn cost_of(&self, slot: usize, merge: bool) -> isize {
         let beside = self.beside(slot..slot + 1, Slot::is_in_place);
         if merge { 2 - 2 * beside } else { 2 - beside }
     }
 
-    /// How many of the kernel's mappings it costs to let writes to slots through by rights.
+    /// Returns the number of the kernel's mappings that it costs to let writes to slots through by rights.
     pub(super) fn cost_to_open(&self, slots: Range<usize>) -> isize {
         2 - 2 * self.beside(slots, |slot| slot == Slot::Exclusive(Pages::InPlace))
     }
 
-    /// How many of the two slots around some are such.
+    /// Returns how many of the two slots around a range are such.
     fn beside(&self, slots: Range<usize>, is_such: impl Fn(Slot) -> bool) -> isize {
         let is_there = |slot| slot < self.slots() && is_such(self.entry(slot).slot);
         let before = slots.start > 0 && is_there(slots.start - 1);
@@ -215,7 +215,7 @@ impl CowMapping {
         self.table.run_of(slots, |entry| entry.slot == Slot::Exclusive(Pages::InPlace)) == len
     }
 
-    /// What is written is noted no more.
+    /// Stops to note what is written.
     pub(super) fn end_epoch(&self) {
         self.unwritten.replace_all(false, |_, _| {});
         self.counts().epoch.store(0, Ordering::SeqCst);

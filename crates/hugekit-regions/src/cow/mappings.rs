@@ -17,7 +17,7 @@ pub(super) struct Mappings {
     observed: Option<Id>,
 }
 
-/// What a number stands for.
+/// The entry of a number: a mapping, or a vacant place.
 #[derive(Debug)]
 pub(super) enum Place {
     Taken(CowMapping),
@@ -116,7 +116,7 @@ impl Mappings {
         self.by_address.insert(at, (start, id));
     }
 
-    /// Those whose owners want to know what writers wait for.
+    /// Returns the mappings whose owners count what writers wait for.
     pub(super) fn observed(&self) -> impl Iterator<Item = &CowMapping> {
         let next = |id: Option<Id>| id.map(|id| self.get(id));
         std::iter::successors(next(self.observed), move |mapping| next(mapping.next_observed))

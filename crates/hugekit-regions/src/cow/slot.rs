@@ -19,7 +19,7 @@
 //! borrow it. An unready frame is never shared: a fork has an unready frame of its own there. [`Slot::plan`] lists
 //! the actions that an event needs, and [`Slot::after`] is the slot after each. Only `apply.rs` carries them out.
 
-/// How the page tables come to have the frame that a region shows.
+/// The way by which a frame that a region shows gets into the page tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pages {
     /// The region's addresses map the frame for good: the kernel enters it.
@@ -30,7 +30,7 @@ pub(super) enum Pages {
     Absent,
 }
 
-/// What an unready frame lacks before a thread may see it.
+/// The work that an unready frame needs before a thread may see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lack {
     /// A clear: it may hold bytes that an earlier owner left, or that the region released.
@@ -39,7 +39,7 @@ pub(super) enum Lack {
     Page,
 }
 
-/// What a region shows at a slot.
+/// The state of a slot: what threads see there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Slot {
     /// Zeroes, of which its own frame has none yet. The region's addresses map the frame, no other region shows it,
@@ -68,7 +68,7 @@ pub(super) enum Slot {
     },
 }
 
-/// What happens to a slot.
+/// An event at a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// A thread reads it by the region's addresses.
@@ -81,7 +81,7 @@ pub(super) enum Event {
     Separate,
     /// The region wants none of its bytes any more: all of them are zero.
     Release,
-    /// As `Release`, where the next access may clear them.
+    /// Like `Release`, but the next access may clear them.
     TakeBack,
     /// Accesses to it, by system calls too, are to meet no fault of ours as long as it is not shared.
     Settle,
@@ -102,7 +102,7 @@ pub(super) enum Event {
     Watched,
 }
 
-/// What a region's own place in memory holds when it comes to show it.
+/// The content of a region's own frame when the region begins to show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fill {
     /// A copy of what the region showed.
@@ -112,7 +112,7 @@ pub(super) enum Fill {
     AsIs,
 }
 
-/// One thing to do about a slot.
+/// A step that a plan consists of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     /// Clear an unready frame, or have the kernel populate it.
@@ -227,8 +227,8 @@ impl Slot {
         matches!(self, Self::Exclusive(Pages::InPlace) | Self::Owner(Pages::InPlace))
     }
 
-    /// What an access is that the CPU does not tell: a write where the page tables may have the frame, because
-    /// a read would not have faulted.
+    /// Guesses the kind of an access that the CPU does not report: a write if the page tables may have the frame,
+    /// because a read would not have faulted.
     pub(super) fn guess(self) -> Event {
         let may_be_read = match self {
             Self::Exclusive(pages) | Self::Owner(pages) => pages != Pages::Absent,
@@ -239,7 +239,7 @@ impl Slot {
         if may_be_read { Event::Write } else { Event::Read }
     }
 
-    /// What is to be done about it, in this order. `shared`: other regions show the frame, too.
+    /// Returns the actions for an event, in order. `shared`: other regions show the frame, too.
     pub(super) fn plan(self, shared: bool, event: Event) -> &'static [Action] {
         match event {
             Event::Read | Event::Write if self.is_unready() => {
@@ -282,7 +282,7 @@ impl Slot {
         }
     }
 
-    /// What may be written already is left to the kernel. What is shared is entered for reading.
+    /// A slot that may be written is left to the kernel. A shared one is entered for reading.
     fn plan_settle(self, shared: bool) -> &'static [Action] {
         match self {
             Self::Unready(_) => &[Action::Supply, Action::Leave],
@@ -319,7 +319,7 @@ impl Slot {
         }
     }
 
-    /// What the page tables have is taken out first: the slot may be left like this, and the owner of the frame that
+    /// The page is taken out of the page tables first: the slot may be left like this, and the owner of the frame that
     /// it showed can write that from then on.
     fn plan_to_take(self, fill: Fill) -> &'static [Action] {
         match (self.may_be_entered(), fill) {
@@ -339,7 +339,7 @@ impl Slot {
         matches!(self, Self::Borrower { entered: true } | Self::Displaced { entered: true, .. })
     }
 
-    /// What it is once an action of its plan is done.
+    /// Returns the state after an action of its plan.
     pub(super) fn after(self, action: Action) -> Self {
         match (action, self) {
             (Action::Supply, Self::Unready(_)) => Self::Exclusive(Pages::Absent),
@@ -374,8 +374,8 @@ impl Slot {
         }
     }
 
-    /// What a fork shows where its parent shows this, once that is protected; `None` if it shows zeroes in its own
-    /// frame.
+    /// Returns the state of a fork whose parent has this state, once that is protected; `None` if the fork shows zeroes
+    /// in its own frame.
     pub(super) fn child(self) -> Option<Self> {
         match self {
             Self::Unready(_) => None,
@@ -384,13 +384,13 @@ impl Slot {
         }
     }
 
-    /// What a region shows that has a frame to itself which lacks this, if anything, and that is not in its page
+    /// Returns the state of a region that has a frame to itself, which lacks this, if anything, and is not in its page
     /// tables.
     pub(super) fn fresh(lack: Option<Lack>) -> Self {
         lack.map_or(Self::Exclusive(Pages::Absent), Self::Unready)
     }
 
-    /// What it is after its memory failed.
+    /// Returns the state after its memory failed.
     pub(super) fn lost(self) -> Self {
         Self::Lost { owner: self.is_owner() }
     }

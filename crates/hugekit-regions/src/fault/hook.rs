@@ -11,7 +11,7 @@ use hugekit_sys::thread::is_blocked;
 
 static DEFAULT: Disposition = Disposition::DEFAULT;
 
-/// One signal of one process.
+/// The hook of a signal in a process.
 #[derive(Debug)]
 pub(super) struct Hook {
     signal: c_int,
@@ -24,7 +24,7 @@ pub(super) struct Hook {
 }
 
 impl Hook {
-    /// One that is not installed yet, unless the process was forked from `parent`'s, where it was.
+    /// Makes a hook that is not installed yet, unless the process was forked from `parent`'s, where it was.
     pub(super) fn new(signal: c_int, handler: SignalHandler, parent: Option<&Self>) -> Self {
         let (previous, installed) = parent.map_or((std::ptr::null_mut(), false), |parent| {
             (parent.previous.load(Ordering::Acquire), parent.installed.load(Ordering::Acquire))

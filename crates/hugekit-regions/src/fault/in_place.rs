@@ -22,7 +22,7 @@ use hugekit_sys::signal::{self, Cause, ErrnoKept};
 use hugekit_sys::sync::{OfProcess, PerProcess};
 use hugekit_sys::thread::{SignalsBlocked, is_blocked, without_signals};
 
-/// What one process serves in place. A forked child that wants to serve regions of its own makes
+/// The faults that one process serves in place. A forked child that wants to serve regions of its own makes
 /// another: locks of the first may be held by threads that the child has not.
 ///
 /// Regions and snapshots have a table each, because a snapshot that is being made waits until no handler reads the
@@ -38,7 +38,7 @@ struct ProcessFaults {
     installer: Mutex<()>,
 }
 
-/// What the handlers write.
+/// The words that handlers write.
 #[derive(Debug)]
 struct Hooks {
     late: Late,
@@ -88,12 +88,12 @@ impl Drop for Registration {
     }
 }
 
-/// What this process serves in place for snapshots, whose ranges come, go and overlap.
+/// The ranges that this process serves in place for snapshots. They come, go and overlap.
 #[derive(Clone, Copy, Debug)]
 pub struct Ranges(&'static ProcessFaults);
 
 impl Ranges {
-    /// Those of the calling process, whose handler is installed. From now on a signal that comes after its
+    /// Returns the ranges of the calling process, and installs its handler. From now on a signal that comes after its
     /// range has gone is told from a foreign one.
     pub fn of_this_process() -> Result<Self, FaultError> {
         let process = ProcessFaults::with_handler()?;
@@ -140,7 +140,7 @@ pub fn take_back_signals() -> std::io::Result<()> {
 }
 
 impl ProcessFaults {
-    /// That of the calling process, with its handler installed.
+    /// Returns the faults of the calling process, and installs its handler.
     fn with_handler() -> Result<&'static Self, FaultError> {
         if is_blocked(libc::SIGBUS) {
             return Err(FaultError::Blocked);
@@ -151,12 +151,12 @@ impl ProcessFaults {
         Ok(process)
     }
 
-    /// That of the calling process.
+    /// Returns the faults of the calling process.
     fn current() -> rustix::io::Result<&'static Self> {
         CURRENT.get_or_make(Self::after)
     }
 
-    /// One that serves nothing yet, in a process that was forked from `parent`'s if there is one.
+    /// Makes one that serves nothing yet, in a process that was forked from `parent`'s if there is one.
     fn after(parent: Option<&Self>) -> rustix::io::Result<Self> {
         let hooks = parent.map(|parent| &*parent.hooks);
         Ok(Self {
@@ -225,7 +225,7 @@ impl ProcessFaults {
         }
     }
 
-    /// What `act` makes of what serves an address.
+    /// Calls `act` with the server of an address.
     fn at<R>(
         &self,
         address: usize,
@@ -286,7 +286,7 @@ extern "C" fn on_sigsegv(_signal: c_int, info: *mut libc::siginfo_t, context: *m
     unsafe { on_fault(Delivered { info, context }, true, serve, |hooks| &hooks.segv) }
 }
 
-/// What the kernel passes to a signal handler.
+/// The arguments that the kernel passes to a signal handler.
 struct Delivered {
     info: *mut libc::siginfo_t,
     context: *mut c_void,

@@ -24,7 +24,7 @@ const TRIES_PROTECTED: usize = 16;
 /// thousands of snapshots.
 const LATER: Duration = Duration::from_millis(10);
 
-/// What tells a late signal from a foreign one. Empty before any program asks for it.
+/// The record that distinguishes a late signal from a foreign one. Empty before any program asks for it.
 #[derive(Debug)]
 pub(super) struct Late {
     pagemap: OnceLock<PageMap>,

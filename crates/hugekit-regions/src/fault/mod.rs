@@ -38,7 +38,7 @@ use crate::pool::{Backing, FaultError};
 use hugekit_bulk::populate::PopulateError;
 use hugekit_sys::thread::SignalsBlocked;
 
-/// What a thread was about to do when it faulted.
+/// The access that faulted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// It reads.
@@ -49,7 +49,7 @@ pub enum Access {
     Unknown,
 }
 
-/// What became of a write that a mapping's rights forbid.
+/// The outcome of a write that a mapping's rights forbid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forbidden {
     /// It passes now.
@@ -63,7 +63,7 @@ pub enum Forbidden {
 /// Something that knows what is to be done about faults at some addresses. Handlers of either kind call it, with their
 /// signals blocked.
 pub trait Faults: Debug + Send + Sync {
-    /// What serves them is registered with.
+    /// The descriptor that the addresses are registered with.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
     /// Sees to it that an access at an address of its own gets further. Async-signal-safe.
@@ -104,7 +104,7 @@ pub const MOST_THREADS: usize = 256;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FaultMode {
-    /// One thread of the region, if this process may handle faults of system calls and of KVM;
+    /// A thread of the region, if this process may handle faults of system calls and of KVM;
     /// otherwise in place. [`Serving`] reports which.
     #[default]
     Auto,
@@ -117,12 +117,12 @@ pub enum FaultMode {
     /// This many threads of the region. One is fastest on most machines, because a second one is
     /// woken on another CPU.
     Threaded {
-        /// How many; at least one, and [`MOST_THREADS`] at most.
+        /// The number of threads: at least one, and [`MOST_THREADS`] at most.
         threads: usize,
     },
 }
 
-/// How the faults of a region are handled.
+/// The way in which the faults of a region are handled.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Serving {
@@ -133,7 +133,7 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// How faults are served, and why not by threads if [`FaultMode::Auto`] falls back.
+    /// Makes a report of how faults are served, and why not by threads if [`FaultMode::Auto`] falls back.
     #[doc(hidden)]
     #[must_use]
     pub fn new(fault_mode: FaultMode, fallback: Option<FaultError>) -> Self {

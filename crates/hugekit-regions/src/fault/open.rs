@@ -16,7 +16,7 @@ const DEVICE: &str = "/dev/userfaultfd";
 
 type Open = fn() -> io::Result<OwnedFd>;
 
-/// What a descriptor is to be told of.
+/// The events that a descriptor reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Of {
     /// First accesses to memory of a pool.
@@ -29,16 +29,16 @@ pub enum Of {
     NotedWrites,
 }
 
-/// How pages of private memory are protected from writes that no thread has touched.
+/// The way to write-protect private pages that no thread has touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Untouched {
-    /// As all others are.
+    /// Like all other pages.
     Marked,
     /// They cannot be: the page of zeroes is mapped there first, as by a read.
     Zeroes,
 }
 
-/// What watching writes to memory of a pool takes.
+/// The features that a watch of writes to a pool's memory needs.
 const SHARED_WRITES: Features = Features::WRITE_PROTECT.with(Features::WRITE_PROTECT_SHARED);
 
 impl Of {
@@ -60,7 +60,7 @@ impl Of {
         }
     }
 
-    /// What a kernel that lacks these features is refused with.
+    /// Returns the error for a kernel that lacks these features.
     fn refused(self, missing: Features) -> FaultError {
         match self {
             Self::FirstAccesses(_) if SHARED_WRITES.contains(missing) => FaultError::Collapsible,
@@ -83,7 +83,7 @@ pub(super) fn is_collapsible(backing: Backing) -> bool {
     !backing.is_reserved() && mapping::can_collapse()
 }
 
-/// One whose faults raise SIGBUS in the thread that faulted. Any process may have it.
+/// Opens a descriptor whose faults raise SIGBUS in the faulting thread. Any process may have one.
 pub fn for_serving_in_place(of: Of) -> Result<OwnedFd, FaultError> {
     accesses_are_the_cpus()?;
     // Before Linux 5.11 there is no flag for faults of user code alone.
@@ -92,7 +92,7 @@ pub fn for_serving_in_place(of: Of) -> Result<OwnedFd, FaultError> {
     enable(descriptor, of, Features::SIGBUS, &ways)
 }
 
-/// One whose faults, those of system calls and of KVM included, are read from it.
+/// Opens a descriptor from which faults are read, also those of system calls and of KVM.
 pub fn for_handler_threads(of: Of) -> Result<OwnedFd, FaultError> {
     accesses_are_the_cpus()?;
     let ways: [Open; 2] = [userfaultfd::new_whole, from_device];
@@ -107,7 +107,7 @@ pub fn for_handler_threads(of: Of) -> Result<OwnedFd, FaultError> {
     enable(descriptor, of, Features::THREAD_ID, &ways)
 }
 
-/// One for writes to private memory, and how it has them told where no thread has touched that.
+/// Opens a descriptor for writes to private memory. Also returns how it protects untouched pages.
 pub fn for_private_writes(
     open: fn(Of) -> Result<OwnedFd, FaultError>,
 ) -> Result<(OwnedFd, Untouched), FaultError> {
@@ -118,15 +118,15 @@ pub fn for_private_writes(
     }
 }
 
-/// One that watches writes: no access is ever refused, or waits. Any process may have it.
+/// Opens a descriptor that notes writes. No access is refused or waits. Any process may have one.
 pub fn for_watching() -> Result<OwnedFd, FaultError> {
     let ways: [Open; 3] = [userfaultfd::new_user_mode_only, userfaultfd::new_whole, from_device];
     let descriptor = first_of(&ways).map_err(|errno| refusal(errno, true))?;
     enable(descriptor, Of::NotedWrites, Features(0), &ways)
 }
 
-/// One at which all writes to private memory wait, those of system calls and of signal frames too, until they are let
-/// pass.
+/// Opens a descriptor that makes all writes to private memory wait, also those of system calls and of signal frames,
+/// until they pass.
 pub fn for_stopping(of: Of) -> Result<OwnedFd, FaultError> {
     accesses_are_the_cpus()?;
     let ways: [Open; 2] = [userfaultfd::new_whole, from_device];
@@ -146,8 +146,8 @@ fn accesses_are_the_cpus() -> Result<(), FaultError> {
     if arch::runs_on_valgrind() { Err(FaultError::OnValgrind) } else { Ok(()) }
 }
 
-/// What the first way that works gives, or what the first way said. A system-call filter may end the
-/// process that asks, so it is asked for such a filter first.
+/// Returns the descriptor of the first way that works, otherwise the error of the first way. A system-call filter may
+/// end the process that asks, so it is asked for such a filter first.
 fn first_of(ways: &[Open]) -> io::Result<OwnedFd> {
     if process::is_filtered() && !userfaultfd::may_be_asked_for() {
         return from_device().map_err(|_| Errno::PERM);
@@ -192,7 +192,7 @@ fn names(missing: Features) -> Vec<&'static str> {
     NAMES.into_iter().filter(is_missing).map(|(_, name)| name).collect()
 }
 
-/// Why none could be opened, in the words of the rules that the kernel went by.
+/// Returns why no descriptor could be opened, by the rules of the kernel.
 fn refusal(errno: Errno, user_mode: bool) -> FaultError {
     let unexplained = || FaultError::Kernel { call: "userfaultfd", source: errno.into() };
     let Ok(found) = Userfaultfd::read(&Root::default()) else { return unexplained() };

@@ -29,7 +29,7 @@ impl<T: ?Sized + Send + Sync> Registry<T> {
         Ok(Self(Published::new(Vec::new())?))
     }
 
-    /// What `read` makes of whatever is at an address; `None` if nothing is. Async-signal-safe if `read`
+    /// Calls `read` with the entry at an address; `None` if there is no entry. Async-signal-safe if `read`
     /// is.
     pub fn with<R>(
         &self,

@@ -78,7 +78,7 @@ impl Handlers {
         Ok(handlers)
     }
 
-    /// How many threads there are.
+    /// Returns the number of threads.
     pub fn count(&self) -> usize {
         self.threads.len()
     }
@@ -103,7 +103,7 @@ impl Handlers {
 #[derive(Debug)]
 struct Bell {
     pages: UntouchedPages,
-    /// Of each page, whether it was rung and no thread has ended for it yet. Changed under the lock below; both lie
+    /// For each page: true if it was rung and no thread has ended for it yet. Changed under the lock below. Both lie
     /// in memory that no snapshot protects, because threads that serve faults write them.
     rung: OwnWords<AtomicU8>,
     /// Threads that have not ended: each hears one ring.
@@ -205,8 +205,8 @@ impl Bell {
     }
 }
 
-/// Where a handler thread should be, found out as seldom as it is right. It is pinned there: unpinned, it is
-/// woken on another CPU that is idle, where there is one.
+/// The CPU of a handler thread, which is looked up less often while it stays right. The thread is pinned: unpinned, it
+/// is woken on another CPU that is idle, where there is one.
 struct Following {
     /// CPUs that it may run on, if there is a choice.
     allowed: Option<CpuSet>,

@@ -18,7 +18,7 @@ use hugekit_lease::{DEFAULT_WAIT, Lease, LeaseError, MemoryFile, Unfit};
 use hugekit_machine::Root;
 use hugekit_sys::{headroom, memfd};
 
-/// Where the memory comes from.
+/// The source of the memory.
 #[derive(Clone)]
 enum Source {
     /// A new file of this process's.
@@ -277,7 +277,7 @@ impl<'a> PoolBuilder<'a> {
         InheritedMemory::new(&core, self.report(&core, fallbacks))
     }
 
-    /// Of a file that is as it was promised to be.
+    /// Builds a pool of a file that keeps its promises.
     fn build_of(&self, file: MemoryFile) -> Result<Pool, PoolError> {
         let (backing, bytes) = (file.backing(), file.bytes());
         if bytes != super::whole_folios(self.capacity, backing.page_size())? {

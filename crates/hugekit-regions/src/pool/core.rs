@@ -23,12 +23,12 @@ const ROUND_BYTES: usize = 256 << 20;
 pub(crate) struct Core {
     pub(super) memory: PoolMemory,
     pub(super) root: Root,
-    /// As it was when the pool was made: to look at control groups for each allocation takes longer than to map
+    /// Determined when the pool was made: to look at control groups for each allocation takes longer than to map
     /// what is allocated.
     holes_may_wait: bool,
     state: Mutex<PoolState>,
-    /// What users gave back and the kernel would not unmap, and what its folios hold: tried again when folios are
-    /// wanting.
+    /// Memory that users gave back and the kernel would not unmap, and the content of its folios: tried again when
+    /// folios are wanting.
     unreturned: Mutex<Vec<Unreturned>>,
     /// A caller waits for folios that are being scrubbed, or for the scrubber to pause.
     returned: Condvar,
@@ -42,26 +42,26 @@ pub(crate) struct Core {
 /// An extent that its owner overwrites before any user sees it, and what each run of its folios holds.
 pub(crate) type Reserved = (Extent<InUse>, Vec<(usize, Content)>);
 
-/// What no thread uses any more and is still mapped, and what its folios hold.
+/// Memory that no thread uses any more and is still mapped, and the content of its folios.
 type Unreturned = (Mapped, Vec<(usize, Content)>);
 
-/// What the lock protects. No thread clears, populates or maps while it holds it.
+/// The state under the lock. No thread clears, populates or maps while it holds the lock.
 #[derive(Debug)]
 pub(super) struct PoolState {
     pub(super) folios: Folios,
     capacity: usize,
     /// Folios that are being scrubbed, by any thread.
     scrubbing: usize,
-    /// Of these, by the scrubber's own threads.
+    /// Folios that the scrubber's own threads are clearing. Part of the ones above.
     pub(super) in_background: usize,
     /// Hand-outs that need what is being scrubbed: the scrubber takes nothing more meanwhile.
     waiting: usize,
-    /// How often folios were allocated or came back.
+    /// The number of times that folios were allocated or came back.
     pub(super) traffic: u64,
     pub(super) orders: Orders,
 }
 
-/// What the scrubber is told.
+/// The orders to the scrubber.
 #[derive(Debug)]
 pub(super) struct Orders {
     pub(super) stop: bool,

@@ -89,16 +89,16 @@ impl<S> Extent<S> {
     }
 }
 
-/// What a folio holds that was in use and is not any more.
+/// The content of a folio that is no longer in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
     /// Nothing: no fault has put anything there.
     Hole,
     /// Zeroes, because no user was ever shown it.
     Clean,
-    /// What its user left, or the one before.
+    /// Bytes of its last user, or of the one before.
     Dirty,
-    /// Nothing any more: the memory failed. No caller gets it again.
+    /// Nothing: the memory failed. No caller gets it again.
     Broken,
 }
 

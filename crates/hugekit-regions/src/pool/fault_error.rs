@@ -112,7 +112,7 @@ const ONE_THREAD: &str = "use one thread: more are seldom faster";
 const UNBLOCK: &str = "unblock SIGBUS and SIGSEGV in every thread that touches the region";
 const RAISE_THREADS: &str = "raise the limit: ulimit -u";
 
-/// How to remove the first of the obstacles.
+/// Returns how to remove the first of the obstacles.
 fn permit(obstacles: &[Obstacle]) -> Option<&'static str> {
     match obstacles.first()? {
         Obstacle::Unprivileged | Obstacle::UserNamespace => Some(

@@ -26,7 +26,7 @@ use hugekit_sys::fork_mark::ForkMark;
 use hugekit_sys::mapping::{Mapping, collapse};
 use hugekit_sys::{memfd, memory};
 
-/// What a pool's memory is made with.
+/// The settings that a pool's memory is made with.
 #[derive(Clone, Debug)]
 pub(super) struct Recipe {
     pub(super) name: CString,
@@ -78,7 +78,7 @@ impl Mapped {
     }
 }
 
-/// Why an extent stayed what it was.
+/// The reason why an extent stayed as it was.
 #[derive(Debug)]
 pub(super) enum Failure {
     /// The limits do not allow it.
@@ -90,7 +90,7 @@ pub(super) enum Failure {
 }
 
 impl Failure {
-    /// What the caller is told. A callback's panic goes on from here.
+    /// Returns the error for the caller. Resumes a callback's panic.
     pub(super) fn into_error(self) -> PoolError {
         match self {
             Self::Refused(error) => error,
@@ -113,7 +113,7 @@ impl From<ClearError> for Failure {
     }
 }
 
-/// What it means that advice about transparent huge pages is refused.
+/// Returns the error for refused advice about transparent huge pages.
 fn refused(call: &'static str, errno: Errno) -> PoolError {
     match errno {
         // None of these says that the kernel has no such pages.
@@ -254,7 +254,7 @@ impl PoolMemory {
         self.file.as_fd()
     }
 
-    /// Where an extent lies in the file.
+    /// Returns the offset of an extent in the file.
     pub(crate) fn offset<S>(&self, extent: &Extent<S>) -> u64 {
         (extent.folios().start * self.page_size()) as u64
     }
@@ -267,13 +267,13 @@ impl PoolMemory {
         self.alias.as_ref().expect("there until dropped")
     }
 
-    /// Where the alias mapping shows an extent: for the code that makes its folios ready while they are in
-    /// use.
+    /// Returns the addresses of an extent in the alias mapping: for the code that makes its folios ready while they are
+    /// in use.
     pub(crate) fn alias_of(&self, extent: &Extent<InUse>) -> Bytes {
         Bytes(self.at(extent.folios().start))
     }
 
-    /// Where a folio lies in the alias mapping.
+    /// Returns the address of a folio in the alias mapping.
     fn at(&self, folio: usize) -> *mut u8 {
         self.alias().start().as_ptr().wrapping_add(folio * self.page_size())
     }
@@ -379,7 +379,7 @@ impl PoolMemory {
         }
     }
 
-    /// What is left of an extent without folios whose memory has failed: their tokens end here, and they are never
+    /// Returns the parts of an extent without folios whose memory has failed. Their tokens end here, and they are never
     /// allocated again.
     pub(super) fn without_failed(&self, mut rest: Extent<Dirty>) -> Vec<Idle> {
         let mut sound = Vec::new();

@@ -6,7 +6,7 @@ use std::ops::Range;
 /// Every operation is logarithmic in the number of runs, plus the runs it touches.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Runs {
-    /// Where each run starts, and its length. No two runs touch.
+    /// The start of each run, and its length. No two runs touch.
     by_start: BTreeMap<usize, usize>,
     /// The same as (length, start).
     by_len: BTreeSet<(usize, usize)>,
@@ -14,7 +14,7 @@ pub(super) struct Runs {
 }
 
 impl Runs {
-    /// How many numbers are in the set.
+    /// Returns how many numbers are in the set.
     pub(super) fn total(&self) -> usize {
         self.total
     }

@@ -22,7 +22,7 @@ use hugekit_sys::thread::{spawn, yield_to_all_threads};
 /// Bytes of a piece: 0.1 to 0.2 ms, and long enough to stream well.
 const PIECE_BYTES: usize = 2 << 20;
 
-/// How long a nap is. The pool is calm if nothing comes or goes for as long.
+/// The length of a nap. The pool is calm if no folio comes or goes for as long.
 const NAP: Duration = Duration::from_millis(1);
 
 /// The threads of one pool. Dropped, they stop and are waited for.

@@ -63,7 +63,7 @@ impl Region {
         self.0.pool()
     }
 
-    /// How faults are handled; `None` if accesses cause no faults that hugekit handles, because the
+    /// Returns how faults are handled; `None` if accesses cause no faults that hugekit handles, because the
     /// region was cleared at allocation and was not forked.
     #[must_use]
     pub fn serving(&self) -> Option<&Serving> {

@@ -115,7 +115,7 @@ impl<'a> ForkBuilder<'a> {
         self.origin.fork(&self.left_out, terms, agree, turn)
     }
 
-    /// What is to be forked.
+    /// Returns the region to fork.
     pub(super) fn origin(&self) -> &RegionMemory {
         self.origin
     }

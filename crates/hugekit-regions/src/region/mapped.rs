@@ -96,9 +96,9 @@ pub(super) struct RegionMemory {
     holds: RwLock<Holds>,
     /// The group that has its faults served from the beginning, if they are not plain ones.
     first_group: Option<Arc<ForkGroup>>,
-    /// Why they are plain ones although it was to be cleared at the fault.
+    /// The reason why the memory is plain although it was to be cleared at the fault.
     fallback: Option<FaultError>,
-    /// What it shares memory in, once it was forked.
+    /// The group that it shares memory in, once it was forked.
     group: OnceLock<Arc<ForkGroup>>,
     /// Ranges that a fork copies at once.
     pins: Mutex<Vec<Range<usize>>>,
@@ -117,7 +117,7 @@ unsafe impl Send for RegionMemory {}
 // SAFETY: an address; atomics and locks guard all else.
 unsafe impl Sync for RegionMemory {}
 
-/// What a region has its memory from. Changed only by its first fork and at the end.
+/// The source of a region's memory. Changed only by its first fork and at the end.
 #[derive(Debug)]
 enum Holds {
     /// An extent of its own, all of it ready.
@@ -140,7 +140,7 @@ impl RegionMemory {
         Self::at(start, mapped_len, Holds::Plain(mapped), pool, len)
     }
 
-    /// One of a group: cleared when it is touched, or a fork.
+    /// Makes a member of a group: cleared when it is touched, or a fork.
     pub(super) fn in_group(pool: Pool, handle: CowHandle, len: usize) -> Self {
         let start = ptr::with_exposed_provenance_mut(handle.start);
         let start = NonNull::new(start).expect("nothing is mapped at 0");
@@ -189,7 +189,7 @@ impl RegionMemory {
         self.fallback.as_ref()
     }
 
-    /// Where in the pool's file it lies, for code that may write there: no other owner's bytes are there.
+    /// Returns its offset in the pool's file, for code that may write there: no other owner's bytes are there.
     pub(super) fn file_offset(&self) -> Result<u64, RegionError> {
         self.check_ours()?;
         // From then on the region cannot be forked: a writer of the file passes every protection.
@@ -458,7 +458,7 @@ impl RegionMemory {
         Ok(group)
     }
 
-    /// What a fork does not share.
+    /// Returns the slots that a fork does not share.
     fn apart(&self, left_out: &[Range<usize>], granule_bytes: usize) -> Apart {
         let to_the_end = |range: &Range<usize>| match range.end == self.len {
             true => range.start..self.mapped_len,

@@ -10,7 +10,7 @@ use crate::cow::{Lost, PointInTime, Turn, Watch};
 use crate::fault::Serving;
 use hugekit_bulk::Reuse;
 
-/// What a region held at one point in time. Ranges are addresses of that region.
+/// The content of a region at one point in time. Ranges are addresses of that region.
 #[derive(Debug)]
 pub struct ReadOnlyFork {
     fork: PointInTime,
@@ -19,7 +19,7 @@ pub struct ReadOnlyFork {
     preserved: AtomicU64,
 }
 
-/// What of a region is written from one moment on. Offsets are the region's.
+/// The record of what is written to a region from one moment on. Offsets are the region's.
 #[derive(Debug)]
 pub struct RegionEpoch {
     watch: Watch,
@@ -29,7 +29,7 @@ pub struct RegionEpoch {
 }
 
 impl RegionEpoch {
-    /// Where an offset of the region lies.
+    /// Returns the address of an offset of the region.
     pub fn address(&self, offset: usize) -> usize {
         self.start + offset
     }
@@ -59,7 +59,7 @@ impl RegionEpoch {
     }
 }
 
-/// What it has cost so far.
+/// The cost of a fork so far.
 #[derive(Clone, Copy, Debug)]
 pub struct ForkCost {
     pub copied_by_writers: u64,
@@ -123,7 +123,7 @@ impl ReadOnlyFork {
         self.fork.0.granule_bytes()
     }
 
-    /// How writes to the region are served.
+    /// Returns how writes to the region are served.
     pub fn serving(&self) -> &Serving {
         self.fork.0.group.serving()
     }
@@ -139,7 +139,7 @@ impl ReadOnlyFork {
     /// [`Lost`] if their memory has failed.
     ///
     /// # Safety
-    /// As many bytes of `to` may be written, and no other thread uses them.
+    /// The bytes of `to` may be written, and no other thread uses them.
     pub unsafe fn read(&self, range: &Range<usize>, to: *mut u8, reuse: Reuse) -> Result<(), Lost> {
         // SAFETY: as many bytes of `to` may be written, and no other thread uses them.
         unsafe { self.fork.read(self.offsets(range), to, reuse) }

@@ -97,7 +97,7 @@ impl SharedRegion {
         self.0.start().as_ptr()
     }
 
-    /// How faults are handled, as [`Region::serving`]. Guest memory must not be handled in place.
+    /// Returns how faults are handled, like [`Region::serving`]. Guest memory must not be handled in place.
     #[must_use]
     pub fn serving(&self) -> Option<&Serving> {
         self.0.serving()

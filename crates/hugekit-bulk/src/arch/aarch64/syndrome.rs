@@ -2,7 +2,8 @@
 
 use std::mem::size_of;
 
-/// Of the kernel's `asm/sigcontext.h`: the record that holds the syndrome, after its head of eight bytes.
+/// The magic number of the record that holds the syndrome, after its head of eight bytes: from the kernel's
+/// `asm/sigcontext.h`.
 const ESR_MAGIC: u32 = 0x4553_5201;
 
 /// Bytes of records in a context, and where they begin: behind the registers, at a multiple of 16.
@@ -13,7 +14,7 @@ const FIRST: usize = 288;
 const DATA_ABORT: u64 = 0x24;
 const INSTRUCTION_ABORT: u64 = 0x20;
 
-/// Of a data abort: it was a write; it was an instruction of cache maintenance, which the kernel takes for a read.
+/// Bits of a data abort: a write, and an instruction of cache maintenance, which the kernel takes for a read.
 const WRITE: u64 = 1 << 6;
 const CACHE_MAINTENANCE: u64 = 1 << 8;
 
@@ -33,7 +34,7 @@ pub unsafe fn is_write(context: *const std::ffi::c_void) -> Option<bool> {
 
 const _: () = assert!(size_of::<libc::mcontext_t>() == FIRST + RECORDS);
 
-/// That of the first record that holds one. The last record's head is zero.
+/// Returns the syndrome of the first record that holds one. The last record's head is zero.
 fn syndrome(mut records: &[u8]) -> Option<u64> {
     loop {
         let (magic, rest) = records.split_first_chunk()?;

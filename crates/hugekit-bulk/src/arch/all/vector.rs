@@ -13,17 +13,17 @@ const LINE: usize = 64;
 /// Bytes per page of an interleaved copy.
 const PAGE: usize = 4096;
 
-/// How many pages an interleaved copy advances together: more hardware prefetchers run ahead, one
+/// The number of pages that an interleaved copy advances together. More hardware prefetchers run ahead, one
 /// for each page. Four is the number of the design's measurement on Granite Rapids; on Milan every
 /// number above one is slower than one (`docs/decisions/0004-copy-crossovers.md`).
 const PAGES: usize = 4;
 
-/// As much as is loaded and stored at a time.
+/// A unit of loads and stores.
 pub(crate) trait Moved: Copy {
-    /// How many bytes that is; divides a line.
+    /// Its size in bytes, which divides a line.
     const BYTES: usize = size_of::<Self>();
 
-    /// What lies at `src`, for a store that follows before any other of these calls.
+    /// Loads from `src`, for a store that follows before any other of these calls.
     ///
     /// # Safety
     /// The CPU has the instruction set; `src` is valid for reads, at any alignment.
@@ -108,7 +108,7 @@ pub(crate) unsafe fn copy_cached<V: Moved>(dst: *mut u8, src: *const u8, len: us
     }
 }
 
-/// How far ahead of the loads a source that is read once is asked for. From 512 B to 4 KiB it makes
+/// The distance of prefetches ahead of the loads, for a source that is read once. From 512 B to 4 KiB it makes
 /// no difference on Milan.
 const AHEAD: usize = 512;
 
@@ -163,7 +163,7 @@ pub(crate) unsafe fn copy_interleaved<V: Moved>(dst: *mut u8, src: *const u8, le
     }
 }
 
-/// One line of each page in turn.
+/// Copies a line of each page in turn.
 ///
 /// # Safety
 /// The conditions of [`copy_cached`], for `PAGES * PAGE` bytes; `dst` is aligned to a line.

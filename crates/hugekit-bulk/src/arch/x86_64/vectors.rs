@@ -73,7 +73,7 @@ clear!(clear_sse2_streaming, "sse2", clear_streaming, __m128i);
 clear!(clear_avx2_cached, "avx2", clear_cached, __m256i);
 clear!(clear_avx2_streaming, "avx2", clear_streaming, __m256i);
 
-/// As `clear`, for copies.
+/// Like `clear`, for copies.
 macro_rules! copy {
     ($name:ident, $feature:literal, $loop:ident, $vector:ty) => {
         /// # Safety
