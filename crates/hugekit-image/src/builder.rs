@@ -79,7 +79,7 @@ impl<'a> ImageBuilder<'a> {
         self
     }
 
-    /// How many threads read a raw memory file: by default [`Threads::Auto`]. One thread applies deltas.
+    /// Sets the number of threads that read a raw memory file: by default [`Threads::Auto`]. One thread applies deltas.
     pub fn threads(mut self, threads: Threads) -> Self {
         self.sharing.threads = threads;
         self

@@ -17,14 +17,14 @@ use rustix::param::page_size;
 
 use crate::error::ImageError;
 
-/// What is compared with zero, and left out if it is: a base page of most machines.
+/// The unit that is compared with zero, and left out if it is zero: a base page of most machines.
 pub(crate) const BLOCK: usize = 4096;
 
 static ZEROES: [u8; BLOCK] = [0; BLOCK];
 
 /// Nothing is behind the granule: all of its bytes are zero.
 const HOLE: u8 = 0;
-/// One huge page is behind all of the granule.
+/// A huge page is behind all of the granule.
 const HUGE: u8 = 1;
 /// Base pages are behind the bytes that were written.
 const BASE: u8 = 2;
@@ -43,7 +43,7 @@ pub(crate) struct Canvas {
     granules: Vec<AtomicU8>,
     /// Bytes of granules that are no holes.
     populated: AtomicU64,
-    /// How many these may become.
+    /// The most that these may become.
     most: u64,
 }
 

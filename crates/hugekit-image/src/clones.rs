@@ -12,9 +12,9 @@ use crate::error::ImageError;
 /// The numbers by which the kernel names a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileIdentity {
-    /// Of the file system.
+    /// The device of the file system.
     pub device: u64,
-    /// Of the file.
+    /// The inode of the file.
     pub inode: u64,
 }
 
@@ -24,7 +24,7 @@ impl FileIdentity {
         Ok(Self { device: found.st_dev, inode: found.st_ino })
     }
 
-    /// Of the line that begins the description of a mapping: `START-END PERMISSIONS OFFSET DEVICE INODE`. `None` of any
+    /// Parses the first line of a mapping's description: `START-END PERMISSIONS OFFSET DEVICE INODE`. `None` for any
     /// other line.
     fn of_line(line: &str) -> Option<Self> {
         let mut fields = line.split_ascii_whitespace().skip(3);
@@ -91,7 +91,7 @@ fn look(process: &Path, pid: u32, images: &[FileIdentity]) -> std::io::Result<Ve
     Ok(clones.map(|&image| sum(&smaps, image, pid)).collect())
 }
 
-/// What a process has of an image.
+/// Returns the memory of an image that a process has.
 fn sum(smaps: &str, image: FileIdentity, pid: u32) -> ImageClone {
     let mut clone = ImageClone { image, pid, shared: 0, private: 0, huge: 0 };
     let (mut is_counted, mut resident) = (false, 0);

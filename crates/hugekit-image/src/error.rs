@@ -13,8 +13,8 @@ use hugekit_sys::{ErrorKind, Remedy};
 
 use crate::range::Misfit;
 
-/// Why an image could not be made or used. Sources are numbered from 0 in the order in which they were given. What was
-/// loaded is the kernel's again.
+/// The reason why an image could not be made or used. Sources are numbered from 0 in the order in which they were
+/// given. Memory that was loaded is given back.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImageError {
@@ -60,7 +60,7 @@ pub enum ImageError {
         nth: usize,
         /// Where.
         at: u64,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// A delta was refused.
@@ -111,7 +111,7 @@ pub enum ImageError {
     Kernel {
         /// The system call.
         call: &'static str,
-        /// What it answered.
+        /// Its error.
         source: io::Error,
     },
 }
@@ -126,7 +126,7 @@ fn free_memory(error: &PopulateError) -> Option<&'static str> {
 }
 
 impl ImageError {
-    /// What the program or a user can do about it.
+    /// Returns what the program or a user can do about it.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         Some(match self {

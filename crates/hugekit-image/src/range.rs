@@ -4,7 +4,7 @@ use hugekit_lease::protocol::ImageRange;
 
 use crate::error::ImageError;
 
-/// Why a range makes no sense.
+/// The reason why a range is invalid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Misfit {
@@ -25,7 +25,7 @@ pub enum Misfit {
     Overlap {
         /// Bytes of the other one.
         len: u64,
-        /// Where the other one begins in the image.
+        /// The offset of the other one in the image.
         to: u64,
     },
 }

@@ -26,7 +26,7 @@ const PIECE: usize = 256 << 10;
 /// would wait for a writer.
 ///
 /// # Errors
-/// As of open(2).
+/// The errors of open(2).
 pub fn open(path: &Path) -> std::io::Result<File> {
     // A load reads only regular files, for which the flag means nothing.
     let flags = OFlags::NONBLOCK.bits() as i32;
@@ -152,7 +152,7 @@ impl Raw {
         Ok(needed)
     }
 
-    /// Where the next byte is that lies in no hole, if one comes before `end`.
+    /// Returns the offset of the next byte that lies in no hole, if there is one before `end`.
     fn data(&self, at: u64, end: u64) -> Result<Option<u64>, ImageError> {
         if at >= end {
             return Ok(None);

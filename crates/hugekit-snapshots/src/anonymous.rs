@@ -43,7 +43,7 @@ impl Anonymous {
         unsafe { self.snapshot.arena().end() };
     }
 
-    /// Of granules that were read, which a range consists of, writes are not noted any more: they count as written.
+    /// Stops to note writes to a range of granules that were read. They count as written.
     pub(super) fn stop_watching(&self, range: &Range<usize>) {
         let interval = self.snapshot.interval();
         let granule_at = |address| interval.granule_at(address).0;

@@ -17,12 +17,12 @@ pub(super) const BATCH_BYTES: usize = HUGE_PAGE_BYTES;
 /// huge one.
 const WORTH_A_HUGE_PAGE: usize = 128 << 20;
 
-/// Where bytes go before any other code sees them, so that the code that takes them may take its time.
+/// A buffer for bytes before other code sees them, so that this code may take its time.
 #[derive(Debug)]
 pub(super) struct Buffer(PrivateBytes);
 
 impl Buffer {
-    /// One for so many bytes, one batch after the other.
+    /// Makes a buffer for so many bytes, one batch after the other.
     pub(super) fn new(all: usize) -> Result<Self, SnapshotError> {
         let bytes =
             PrivateBytes::new(BATCH_BYTES, BATCH_BYTES).map_err(SnapshotError::kernel("mmap"))?;

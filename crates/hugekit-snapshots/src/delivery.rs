@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering, fence};
 /// The destination, and what the reader of the snapshot is copying there itself.
 #[derive(Debug)]
 pub(super) struct Delivery {
-    /// Where the snapshot's first byte goes, or 0.
+    /// The destination of the snapshot's first byte, or 0.
     destination: AtomicUsize,
     /// The granule that the reader copies there: no other thread may write it there.
     reading: AtomicUsize,
@@ -33,8 +33,8 @@ impl Delivery {
         self.destination.load(Ordering::SeqCst) != 0
     }
 
-    /// Where a granule belongs that the caller has claimed, as an offset from the snapshot's start: not where the
-    /// reader may be writing it already, because what that has read may be newer.
+    /// Returns the destination of a granule that the caller has claimed, as an offset from the snapshot's start. `None`
+    /// if the reader may be writing it already, because the reader's bytes may be newer.
     pub(super) fn place_for(&self, index: usize, offset: usize) -> Option<*mut u8> {
         let to = self.destination.load(Ordering::SeqCst);
         let is_free = to != 0 && self.reading.load(Ordering::SeqCst) != index;

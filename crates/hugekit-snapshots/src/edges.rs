@@ -33,23 +33,23 @@ const COPIES: usize = 8;
 /// Times that another snapshot which is being made may be found at the same page.
 const TURNS: usize = 200;
 
-/// Where the edges of one snapshot are kept.
+/// Copies of the edges of one snapshot.
 #[derive(Debug)]
 pub(super) struct Edges {
-    /// What was asked for, and the whole pages of it.
+    /// The requested range, and its whole pages.
     range: Range<usize>,
     inner: Range<usize>,
     kept: PrivateBytes,
 }
 
-/// What keeps the bytes of an edge from changing unnoticed.
+/// The guard that keeps the bytes of an edge from changing unnoticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Guard {
     Watched,
     Stopped,
 }
 
-/// Why the edges are not known.
+/// The reason why the edges could not be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EdgeTrouble {
     /// The page was written whenever it was copied.
@@ -71,7 +71,7 @@ impl Edges {
         Ok(Self { range: range.clone(), inner: inner.clone(), kept })
     }
 
-    /// Where the bytes from an address of an edge on are kept.
+    /// Returns the place of the copy from an address of an edge on.
     pub(super) fn at(&self, address: usize) -> *mut u8 {
         let skipped = if address < self.inner.start { 0 } else { self.inner.len() };
         self.kept.start().wrapping_add(address - self.range.start - skipped)

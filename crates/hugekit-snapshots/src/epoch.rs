@@ -27,7 +27,7 @@ use hugekit_sys::headroom;
 #[derive(Debug)]
 pub struct Changes {
     snapshot: Snapshot,
-    /// What watches the region, if it is of one. Else the snapshot does.
+    /// The watch of the region. `None` for other memory, which the snapshot watches.
     of_region: Option<RegionEpoch>,
     /// Offsets, ascending.
     changed: Vec<Range<usize>>,
@@ -46,7 +46,7 @@ pub struct Epoch {
     stats: SnapshotStats,
 }
 
-/// What notes writes.
+/// The memory whose writes are noted.
 #[derive(Debug)]
 enum WatchedMemory {
     /// A snapshot that was read.
@@ -184,7 +184,7 @@ impl Changes {
         self.changed.iter().cloned()
     }
 
-    /// How faults of writers are handled; `None` if nothing is protected.
+    /// Returns how faults of writers are handled; `None` if nothing is protected.
     #[must_use]
     pub fn serving(&self) -> Option<&Serving> {
         self.snapshot.serving()
@@ -234,7 +234,7 @@ impl Changes {
         Ok(Epoch { watch, heat: self.heat, stats })
     }
 
-    /// Of what was just read, granules that are written all the time are not watched.
+    /// Stops to watch granules of the batch that are written all the time.
     fn let_hot_ones_be(&self, batch: &[Range<usize>]) {
         let source = &self.snapshot.source;
         let is_hot = |part: &Range<usize>| {

@@ -12,7 +12,7 @@ use rustix::io;
 use hugekit_sys::sync::{Claim, ClaimState, Claims};
 use hugekit_sys::thread::SignalsBlocked;
 
-/// Where the bytes are.
+/// The place of a granule's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GranulePlace {
     /// In the owner's memory, which is protected.
@@ -27,7 +27,7 @@ pub(super) enum GranulePlace {
     Saved,
 }
 
-/// What becomes of a granule that its owner has when no reader wants it any more.
+/// The next state of a granule that its owner has, when no reader wants it any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AfterRead {
     /// It may be written, and no thread knows of that.
@@ -75,7 +75,7 @@ impl Granules {
         self.0.len()
     }
 
-    /// Where it is when no thread is copying it.
+    /// Waits until no thread is copying the granule, and returns its place.
     pub(super) fn settled(&self, index: usize) -> GranulePlace {
         self.0.settled(index).state
     }

@@ -7,17 +7,17 @@ const HOT: u8 = 2;
 /// And after so many it is watched for one state, to see whether it is written still.
 const LOOKED_AT: u8 = 8;
 
-/// Of each granule, in how many states in a row it has changed, or has not been watched.
+/// For each granule: in how many states in a row it has changed, or has not been watched.
 #[derive(Debug)]
 pub(super) struct Heat(Vec<u8>);
 
 impl Heat {
-    /// Of so many granules, of which nothing is known.
+    /// Makes the heat of so many granules, of which nothing is known.
     pub(super) fn unknown(granules: usize) -> Self {
         Self(vec![0; granules])
     }
 
-    /// One state later.
+    /// Returns the heat after one more state.
     pub(super) fn after(mut self, changed: impl Iterator<Item = Range<usize>>) -> Self {
         let mut next = 0;
         for granules in changed {
@@ -36,7 +36,7 @@ impl Heat {
         (HOT..LOOKED_AT).contains(&self.0[granule])
     }
 
-    /// How many are.
+    /// Returns the number of hot granules.
     pub(super) fn count_hot(&self) -> usize {
         (0..self.0.len()).filter(|&granule| self.is_hot(granule)).count()
     }

@@ -18,7 +18,7 @@ impl Interval {
         Self { range, inner, granule_bytes }
     }
 
-    /// What was asked for.
+    /// Returns the requested range.
     pub(super) fn range(&self) -> &Range<usize> {
         &self.range
     }
@@ -33,7 +33,7 @@ impl Interval {
         self.granule_bytes
     }
 
-    /// How many granules it has.
+    /// Returns the number of granules.
     pub(super) fn granules(&self) -> usize {
         if self.inner.is_empty() {
             return 0;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
-/// What writers that meet the snapshot have to do with it.
+/// The duty of writers that meet the snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Phase {
@@ -16,7 +16,7 @@ pub(super) enum Phase {
     Ended,
 }
 
-/// Why the snapshot is lost.
+/// The reason why the snapshot is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LossCause {
     CowLimitExceeded,

@@ -27,7 +27,7 @@ pub(super) fn attainable(root: &Root, held: usize) -> usize {
     available.map_or(usize::MAX, |bytes| bytes.saturating_add(held))
 }
 
-/// What the owner of a lost snapshot can do: copies of all of it need `len` bytes.
+/// Returns what the owner of a lost snapshot can do. Copies of all of it need `len` bytes.
 pub(super) fn remedy(len: usize, available: usize) -> String {
     if available < len {
         return format!(

@@ -52,7 +52,7 @@ impl Piece {
         &self.range
     }
 
-    /// Of these, the granules that lie in the piece as a whole.
+    /// Returns those of the granules that lie wholly in the piece.
     pub(super) fn own(&self, granules: &Range<usize>) -> Range<usize> {
         let (inner, origin) = (self.whole.inner(), self.whole.origin());
         let granule = self.whole.granule_bytes();

@@ -23,16 +23,16 @@ use hugekit_sys::error_chain;
 const MOMENTS: u32 = 50;
 const MOMENT: Duration = Duration::from_millis(1);
 
-/// What a snapshot is for.
+/// The purpose of a snapshot.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Purpose<'a> {
-    /// To be read.
+    /// The snapshot is read once.
     Once,
-    /// To be read as far as it has changed since the one before, or all of it, and to know then what changes.
+    /// The bytes that changed since the epoch before are read, or all bytes if there is none. Then changes are noted.
     Epoch { before: Option<&'a SnapshotState> },
 }
 
-/// What is to be made.
+/// A snapshot that is to be made.
 pub(super) struct SnapshotPlan<'a> {
     pub(super) range: &'a Range<usize>,
     pub(super) mappings: &'a [MappedRange],
@@ -127,7 +127,7 @@ impl SnapshotPlan<'_> {
         Ok(Protected { snapshot, tracker, serving })
     }
 
-    /// Where the page of an edge is written all the time, with writers stopped for the copy, if this process may do
+    /// If the page of an edge is written all the time: with writers stopped for the copy, if this process may do
     /// that; else in a moment when they rest.
     fn add_to(
         &self,

@@ -16,8 +16,8 @@ use hugekit_sys::private_pages::Private;
 use hugekit_sys::sync::Latch;
 use hugekit_sys::thread::affinity;
 
-/// What a thread protects at once: a call takes a tenth of a millisecond and more, and the threads end within one of
-/// each other. Cut at multiples of it, so that no huge page is in two of them.
+/// The bytes that a thread protects at once: a call takes a tenth of a millisecond and more, and the threads end within
+/// one of each other. Cut at multiples of it, so that no huge page is in two of them.
 const PIECE_BYTES: usize = 16 << 20;
 
 /// A thread is started for no less: to start one, and to wake it, takes as long as a few pieces.

@@ -13,13 +13,13 @@ use super::source::SnapshotSource;
 use super::stream::Stream;
 use hugekit_sys::thread::spawn_scoped;
 
-/// One is being read, one taken, and one waits for either.
+/// A buffer that is read, a buffer that is delivered, and a buffer that waits for either.
 const BUFFERS: usize = 3;
 
 /// Takes bytes that begin at an offset of the snapshot.
 pub(super) type Take<'a> = &'a mut dyn FnMut(usize, &[u8]) -> io::Result<()>;
 
-/// What follows when a batch was read.
+/// The callback after a batch was read.
 pub(super) type AndThen<'a> = &'a (dyn Fn(&[Range<usize>]) + Sync);
 
 /// A batch on its way to the code that takes it.
@@ -28,11 +28,11 @@ struct Batch {
     bytes: BatchBytes,
 }
 
-/// Where its bytes are.
+/// The place of a batch's bytes.
 enum BatchBytes {
     /// The first ones of a buffer.
     Read(Buffer, usize),
-    /// Where a writer has put them: these parts.
+    /// Copies that a writer made: these parts.
     Retained(Vec<Range<usize>>),
 }
 

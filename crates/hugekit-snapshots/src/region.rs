@@ -3,7 +3,7 @@
 use super::SnapshotStats;
 use hugekit_regions::region::ReadOnlyFork;
 
-/// What a point in time of a region has cost.
+/// Returns the cost of a snapshot of a region.
 pub(super) fn stats_of(fork: &ReadOnlyFork) -> SnapshotStats {
     let (cost, granule_bytes, len) = (fork.cost(), fork.granule_bytes(), fork.addresses().len());
     let held = (cost.copied_by_writers + cost.copied_by_others) as usize * granule_bytes;

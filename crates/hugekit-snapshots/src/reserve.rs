@@ -72,7 +72,7 @@ pub(super) struct ReservePart {
 struct PartsTaken(AtomicU64);
 
 impl PartsTaken {
-    /// How many parts there are, and huge pages up to the end of the last one.
+    /// Returns the number of parts, and of huge pages up to the end of the last one.
     fn unpack(word: u64) -> (u64, usize) {
         (word >> u32::BITS, word as u32 as usize)
     }
@@ -93,7 +93,7 @@ impl PartsTaken {
         Some(start..start + wanted.min(all - start))
     }
 
-    /// One part has ended. After the last one, all pages are free again.
+    /// Notes that a part has ended. After the last one, all pages are free again.
     fn give_back(&self) {
         let less = |word| {
             let (count, taken) = Self::unpack(word);
@@ -157,7 +157,7 @@ impl Reserve {
         true
     }
 
-    /// As many bytes as are wanted, rounded up to 2 MiB, or as many as other snapshots have left;
+    /// Takes the wanted bytes, rounded up to 2 MiB, or the bytes that other snapshots have left;
     /// none in a forked child.
     pub(super) fn take_part(&self, wanted: usize) -> Option<ReservePart> {
         let memory = &self.0;

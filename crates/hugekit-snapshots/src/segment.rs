@@ -26,7 +26,7 @@ pub(super) struct Segment {
     protector: Arc<WriteProtector>,
 }
 
-/// Why a write cannot pass now.
+/// The reason why a write cannot pass now.
 #[derive(Debug)]
 pub(super) enum Hindrance {
     /// Memory is being protected at this moment: to be tried again.

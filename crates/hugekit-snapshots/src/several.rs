@@ -13,7 +13,7 @@ use hugekit_sys::HUGE_PAGE_BYTES;
 use hugekit_sys::error_chain;
 use hugekit_sys::{headroom, peek};
 
-/// What an allocator writes before the memory that it gives out: two words.
+/// The bytes that an allocator writes before each block: two words.
 const HEADER_BYTES: usize = 16;
 
 /// [`Builder::take_many`].
@@ -64,7 +64,7 @@ fn are_neighbours(builder: &Builder, one: &Range<usize>, other: &Range<usize>) -
 /// At once, if that is possible; else those that touch; else one by one.
 ///
 /// # Safety
-/// As for `of_anonymous`, for the ranges and for what lies between them.
+/// The conditions of `of_anonymous`, for the ranges and for the bytes between them.
 unsafe fn take_group(
     builder: &Builder,
     group: &[NumberedRange],
@@ -133,7 +133,7 @@ unsafe fn take_at_once(builder: &Builder, group: &[NumberedRange]) -> Option<Vec
     snapshot.split(&cuts).ok()
 }
 
-/// One of the ranges, and which.
+/// A range and its number.
 #[derive(Debug)]
 struct NumberedRange {
     memory: *const [u8],

@@ -80,7 +80,7 @@ impl Snapshot {
         Ok(Self { source: SnapshotSource::Region(fork) })
     }
 
-    /// How faults of writers are handled, and so whether system calls may write to the memory.
+    /// Returns how faults of writers are handled, and so whether system calls may write to the memory.
     /// `None` if nothing is protected because all bytes were copied at once.
     #[must_use]
     pub fn serving(&self) -> Option<&Serving> {

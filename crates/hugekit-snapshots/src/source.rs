@@ -24,7 +24,7 @@ pub(super) enum SnapshotSource {
 }
 
 impl SnapshotSource {
-    /// What it is of.
+    /// Returns the addresses of the memory.
     pub(super) fn range(&self) -> Range<usize> {
         match self {
             Self::Anonymous(of) => of.snapshot.interval().range().clone(),
@@ -33,7 +33,7 @@ impl SnapshotSource {
         }
     }
 
-    /// What lies in granules: all but the edges. Of a piece, all of the whole that it was cut from.
+    /// Returns the addresses of the granules: all but the edges. For a piece: those of the whole that it was cut from.
     pub(super) fn inner(&self) -> Range<usize> {
         match self {
             Self::Anonymous(of) => of.snapshot.interval().inner().clone(),
@@ -42,7 +42,7 @@ impl SnapshotSource {
         }
     }
 
-    /// Where the first granule would begin if it were whole.
+    /// Returns the address at which the first granule would begin if it were whole.
     pub(super) fn origin(&self) -> usize {
         match self {
             Self::Anonymous(of) => of.snapshot.interval().origin(),

@@ -35,7 +35,7 @@ pub(super) struct SnapshotState {
     live: Private<Live>,
 }
 
-/// What fault handlers write, in memory that no snapshot can protect.
+/// The words that fault handlers write, in memory that no snapshot can protect.
 #[derive(Debug)]
 struct Live {
     lifecycle: Lifecycle,
@@ -48,7 +48,7 @@ struct Live {
 #[derive(Debug)]
 pub(super) struct Delivering<'a>(&'a SnapshotState);
 
-/// Why bytes could not be read.
+/// The reason why bytes could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadTrouble {
     Failed(LossCause),
@@ -183,7 +183,7 @@ impl SnapshotState {
     /// Has each thread that preserves a granule put it where all of the snapshot is being copied to.
     ///
     /// # Safety
-    /// As many bytes of `to` as the snapshot has may be written until the delivery ends, by any thread's signal
+    /// The bytes of `to`, as many as the snapshot has, may be written until the delivery ends, by any thread's signal
     /// handler; none but [`try_read`](Self::try_read), in order, writes them, and no fault there waits for a
     /// granule of the snapshot.
     pub(super) unsafe fn deliver_to(&self, to: *mut u8) -> Delivering<'_> {
@@ -422,7 +422,7 @@ impl Drop for Delivering<'_> {
 /// Copies a whole granule, what lies around the target last.
 ///
 /// # Safety
-/// As many bytes of `to` may be written, and no other thread uses them.
+/// The bytes of `to` may be written, and no other thread uses them.
 unsafe fn copy_from_owner(
     granule: &Range<usize>,
     to: *mut u8,

@@ -23,7 +23,7 @@ const LEAST_BEHIND: usize = 1536;
 const LOOKS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// How long a thread may take that waits for a CPU.
+/// The most time that a thread may wait for a CPU.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The mappings that hold `range`, all of which can be snapshotted as far as can be seen.
@@ -162,7 +162,7 @@ fn probe_own_stack(here: usize) -> Result<bool, SnapshotError> {
     Ok(name == "[stack]" || descriptor_of(own).is_some_and(is_below))
 }
 
-/// Where what is a thread's own ends behind its descriptor, at most. Stacks that the C library maps end with it,
+/// Returns the latest end of a thread's own memory behind its descriptor. Stacks that the C library maps end with it,
 /// at the end of a page, and what lies above is another mapping that the kernel joined.
 fn end_of(descriptor: usize) -> usize {
     let page_end = (descriptor + 1).next_multiple_of(page_size());
@@ -171,8 +171,8 @@ fn end_of(descriptor: usize) -> usize {
     if may_end_there { most.min(page_end) } else { most }
 }
 
-/// What is a thread's own of the mapping that holds its descriptor. The kernel joins neighbouring mappings, so
-/// that what lies above may be any owner's; below is the thread's stack, down to its guard page. The first
+/// Returns the part of a mapping that belongs to the thread whose descriptor it holds. The kernel joins neighbouring
+/// mappings, so that what lies above may be any owner's; below is the thread's stack, down to its guard page. The first
 /// thread has its stack elsewhere, and only its variables here.
 fn own_of(thread: u32, descriptor: usize, mapping: &MappedRange) -> Range<usize> {
     let above = end_of(descriptor).min(mapping.addresses.end);

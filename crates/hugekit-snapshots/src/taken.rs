@@ -17,7 +17,7 @@ pub(super) struct Taken {
     range: Range<usize>,
 }
 
-/// Those of one process, in no order; some may overlap.
+/// The ranges of one process, in no order. Some may overlap.
 #[derive(Debug)]
 struct All {
     mark: ForkMark,

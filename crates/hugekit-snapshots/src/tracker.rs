@@ -42,7 +42,7 @@ impl Way {
     }
 }
 
-/// What one process has snapshotted in one way. A forked child that makes snapshots makes another.
+/// The snapshots of one process that are served in one way. A forked child that makes snapshots makes its own.
 #[derive(Debug)]
 pub(super) struct WriteTracker {
     mark: ForkMark,
@@ -59,9 +59,9 @@ struct TrackerState {
     protector: Option<Arc<WriteProtector>>,
     /// There while there are snapshots, if they serve.
     handlers: Option<Handlers>,
-    /// Where the segments begin that the handler of SIGBUS knows.
+    /// The starts of the segments that the handler of SIGBUS knows.
     known: Vec<usize>,
-    /// What guards edges, opened when it is needed, and there while there are snapshots.
+    /// The descriptor that guards edges. It is opened when it is needed, and stays while there are snapshots.
     watched: Option<OwnedFd>,
     stopped: Option<OwnedFd>,
     /// The last one, dismissed.
@@ -75,14 +75,14 @@ impl TrackerState {
     }
 }
 
-/// What a snapshot is to be made of.
+/// A request for a snapshot.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AddRequest<'a> {
     /// Threads that serve writes, if threads do.
     pub(super) threads: usize,
     /// The mappings that its memory lies in.
     pub(super) mappings: &'a [MappedRange],
-    /// How its edges are guarded while they are copied.
+    /// The guard of its edges while they are copied.
     pub(super) guard: Guard,
     /// A snapshot of the same interval that ends with this one's moment: what it has seen unchanged is saved then.
     pub(super) before: Option<&'a SnapshotState>,
@@ -112,7 +112,7 @@ impl HeldRegistries<'_> {
     }
 }
 
-/// Why there is no snapshot.
+/// The reason why no snapshot was added.
 #[derive(Debug)]
 pub(super) enum NotAdded {
     /// The page of an edge was written all the time.
@@ -128,7 +128,7 @@ impl<E: Into<SnapshotError>> From<E> for NotAdded {
     }
 }
 
-/// Why memory could not be protected. Without an address of the heap, which may be what is being protected.
+/// The reason why memory could not be protected. It owns no heap memory, because the heap may be protected.
 enum Unarmed<'a> {
     Refused(Errno, &'a MappedRange),
     Edge(EdgeTrouble),
@@ -143,7 +143,7 @@ impl OfProcess for WriteTracker {
 }
 
 impl WriteTracker {
-    /// That of the calling process.
+    /// Returns the tracker of the calling process.
     pub(super) fn current(way: Way) -> rustix::io::Result<&'static Self> {
         CURRENT[way as usize].get_or_make(|_parents| {
             let (mark, table) = (ForkMark::new(), Registry::new()?);
@@ -424,7 +424,7 @@ pub(super) fn is_plain(range: &Range<usize>) -> bool {
         && Ranges::known().is_ok_and(|ranges| !ranges.have_part_of(range))
 }
 
-/// What handler threads are told of.
+/// The faults that handler threads serve.
 #[derive(Debug)]
 struct Threaded {
     tracker: &'static WriteTracker,
@@ -539,7 +539,7 @@ fn joined_with(
     snapshots.iter().chain([snapshot]).cloned().collect()
 }
 
-/// What each mapping has of a range.
+/// Returns the part of each mapping in a range.
 fn parts_of<'a>(
     range: &Range<usize>,
     mappings: &'a [MappedRange],

@@ -25,7 +25,7 @@ const PIECE_BYTES: usize = 64 << 10;
 pub struct View<S> {
     snapshot: S,
     bytes: PrivateBytes,
-    /// Where the first byte lies, as far into its page as the owner's.
+    /// The offset of the first byte. It is as far into its page as the owner's first byte.
     first: usize,
     /// 1 for each piece that is filled and does not change any more.
     filled: OwnWords<AtomicU32>,
@@ -33,7 +33,7 @@ pub struct View<S> {
     filling: Mutex<()>,
 }
 
-/// How a [`View`] can hold its snapshot: `&Snapshot` or `Arc<Snapshot>`.
+/// A handle of a snapshot that a [`View`] can hold: `&Snapshot` or `Arc<Snapshot>`.
 ///
 /// No other type can implement it. The view writes memory by the length of the snapshot, so it must
 /// get the same snapshot each time.

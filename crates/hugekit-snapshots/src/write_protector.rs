@@ -29,14 +29,14 @@ pub(super) struct WriteProtector {
     shared: Private<ProtectorWords>,
 }
 
-/// What handlers write and read.
+/// The words that handlers write and read.
 #[derive(Debug)]
 struct ProtectorWords {
-    /// How often it was abandoned: the first time counts, and then writes pass.
+    /// The number of times that it was abandoned. After the first time, writes pass.
     abandoned: AtomicU32,
     /// 1 once the first time has ended.
     has_ended: AtomicU32,
-    /// Where pages begin whose protection is not lifted at this moment, or 0.
+    /// The starts of pages whose protection is not lifted at this moment, or 0.
     held: [AtomicUsize; 2],
     /// 1 while writers may sleep until a maker has protected its memory.
     pausing: AtomicU32,
@@ -122,7 +122,7 @@ impl WriteProtector {
         Pausing(&self.shared)
     }
 
-    /// What a writer does that meets what is being protected, before it tries again. Async-signal-safe.
+    /// Waits, for a writer that meets memory which is being protected, before it tries again. Async-signal-safe.
     pub(super) fn wait_for_maker(&self) {
         let is_paused = || self.shared.pausing.load(Ordering::SeqCst) == 1;
         if is_paused() {
@@ -213,7 +213,7 @@ impl WriteProtector {
     /// keep it open, and a writer that it was told of, and did not wake, would wait for ever.
     ///
     /// # Errors
-    /// That was done, and did not help: a forked child has the descriptor too, or the kernel refuses it.
+    /// The descriptor was closed, and that did not help: a forked child has it too, or the kernel refuses.
     pub(super) fn abandon(&self) -> Result<(), ProtectionRefused> {
         without_signals(|_| {
             let ProtectorWords { abandoned, has_ended, resumed, .. } = &*self.shared;
@@ -248,7 +248,7 @@ impl WriteProtector {
     /// protected.
     ///
     /// # Errors
-    /// Those of the last part that was refused, or why none was found.
+    /// The error of the last part that was refused, or why no part was found.
     fn each_part(
         &self,
         range: &Range<usize>,
