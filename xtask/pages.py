@@ -4,7 +4,8 @@
 2. Each block of Rust is in a page that a crate includes for its doc tests, and each of C in one that the tests of C name.
 3. Each block of Python compiles.
 4. A test that a page names by `cargo test -p CRATE --test TEST` exists.
-5. No more texts than its `most` have a phrase of `phrases.toml`.
+5. No more texts than its `most` have a phrase of `phrases.toml`, and no documentation of the crates that it names begins
+   with one of its words.
 """
 
 import pathlib
@@ -103,6 +104,17 @@ def phrases(sources, table):
                     yield file, f"{number}: \"{phrase['name']}\"; write {phrase['write']}: {line.strip()}"
 
 
+def openings(sources, words):
+    """Documentation comments that begin with one of the words."""
+    for file in sources:
+        before = ""
+        for number, line in enumerate(file.read_text().splitlines(), 1):
+            text = line.strip()
+            if re.match(rf"/// ({words})\b", text) and not re.match(r"/// \S", before):
+                yield file, f"{number}: begin with a verb or the name of the thing: {text}"
+            before = text
+
+
 def main():
     pages = files("*.md")
     tested = set(included())
@@ -114,6 +126,7 @@ def main():
         most = table["most"][kind]
         print(f"{kind}: {len(found)} phrases that phrases.toml names, of at most {most}")
         findings += found if len(found) > most or "--all" in sys.argv else []
+    findings += openings(files(*table["openings"]["none_in"]), table["openings"]["words"])
     for file, finding in findings:
         print(f"{file.relative_to(ROOT)}: {finding}")
     return bool(findings)

@@ -37,7 +37,7 @@ pub enum ImageError {
     Range {
         /// The range.
         range: ImageRange,
-        /// Why.
+        /// The reason.
         why: Misfit,
     },
     /// A source was changed, or became shorter, while it was read.
@@ -58,7 +58,7 @@ pub enum ImageError {
     Read {
         /// Which source.
         nth: usize,
-        /// Where.
+        /// The offset in bytes.
         at: u64,
         /// The kernel's error.
         source: io::Error,
@@ -69,7 +69,7 @@ pub enum ImageError {
     Delta {
         /// Which source.
         nth: usize,
-        /// Why.
+        /// The reason.
         source: DeltaError,
     },
     /// The sources have more memory than may be populated for them.

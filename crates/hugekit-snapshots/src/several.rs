@@ -91,8 +91,8 @@ unsafe fn take_group(
     Ok(taken)
 }
 
-/// One snapshot, cut. Bytes between the ranges belong to no owner that could be told of `EFAULT`: these are served by
-/// threads, or not at all.
+/// Takes one snapshot and cuts it. Bytes between the ranges belong to no owner that expects `EFAULT`: these are served
+/// by threads, or not at all.
 ///
 /// # Safety
 /// The conditions of [`take_group`].

@@ -231,7 +231,7 @@ pub mod image {
     pub use hugekit_image::{Image, ImageBuilder, ImageError, ImageRange, Misfit, PrivateMapping};
 }
 
-/// How page faults of regions, forks and snapshots are handled.
+/// The ways to handle page faults of regions, forks and snapshots.
 pub mod fault {
     pub use hugekit_regions::fault::{FaultMode, Serving, take_back_signals};
 }

@@ -199,7 +199,7 @@ impl<F> Candidates<F> {
         verdict.candidate.filter(|_| verdict.is_settled)
     }
 
-    /// What operations of this class, the one at hand of `len` bytes, compare: what suits cold
+    /// Returns the candidates that an operation of this class and of `len` bytes compares: those that suit cold
     /// bytes, or all that store through the cache with what streams best as far as is known.
     pub(super) fn comparison(&self, class: Class, len: usize) -> Comparison {
         let prior = self.index_of(self.in_charge(class, len).0);

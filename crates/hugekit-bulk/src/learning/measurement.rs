@@ -33,7 +33,7 @@ pub(super) struct ComparisonRules {
     pub(super) may_be_held: bool,
     /// Once it is settled, one of this many units is a trial: at first, and after rounds that changed nothing. Logarithms.
     pub(super) intervals: (u32, u32),
-    /// What another candidate must win by to take the place of the one in charge. The prior needs no margin: noise in
+    /// The margin by which another candidate must win to take charge. The prior needs no margin: noise in
     /// the first samples would otherwise keep it out where it is as fast.
     pub(super) inertia: (u64, u64),
     /// By which a routine that streams must win, in parts: its reader finds nothing in the cache.

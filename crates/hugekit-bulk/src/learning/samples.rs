@@ -13,8 +13,8 @@ const ALL: u64 = (1 << (3 * BITS)) - 1;
 pub(super) struct TimePerByte(pub(super) u64);
 
 impl TimePerByte {
-    /// What `bytes`, which are not 0, cost. What takes longer than a sample can say, such as memory that the
-    /// kernel had to find first, counts as the longest.
+    /// Returns the cost of `bytes`, which are not 0. A time that is too long for a sample, such as that of memory which
+    /// the kernel had to find first, counts as the longest.
     pub(super) fn of(ticks: u64, bytes: usize) -> Self {
         Self((ticks.saturating_mul(256 << 10) / bytes as u64).clamp(1, SAMPLE))
     }

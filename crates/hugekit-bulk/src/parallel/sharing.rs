@@ -93,8 +93,8 @@ fn nodes_of(
     NodeMap::of_pages(first..first.saturating_add(len), step, || node_to_be(start))
 }
 
-/// Where pages will come from that are not there yet: by the policy for this address, and if that leaves a choice, the
-/// calling thread's node, because that is where it would put them alone.
+/// Returns the node that missing pages will be allocated on: by the policy for this address, and if that leaves a
+/// choice, the calling thread's node, because the thread alone would put them there.
 fn node_to_be(address: *const u8) -> Option<u32> {
     let here = Placement::here().node_of_cpu(hugekit_sys::thread::current_cpu());
     match hugekit_sys::mempolicy::policy_of(address) {

@@ -238,8 +238,8 @@ fn begun_by(job: &Job<'_>, threads: usize, map: &NodeMap, machine: &Placement) -
     begun.into_iter().map(|(_, begun)| begun).collect()
 }
 
-/// What the machines that tests make up are held against: the plan for a description of this one is where its threads
-/// begin. In the fleet's guests there are several nodes.
+/// Checks the invented machines of tests against a real one: the plan for a description of this machine is where its
+/// threads begin. In the fleet's guests there are several nodes.
 #[test]
 fn plan_for_a_description_of_this_machine_is_what_happens_on_it() {
     let here = Placement::here();

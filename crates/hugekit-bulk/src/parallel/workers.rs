@@ -58,8 +58,9 @@ impl Workers {
         self.machine.within(&sys::affinity().unwrap_or_else(|_| here()))
     }
 
-    /// Where a thread may have a slot, and how many threads each place has CPUs for, whether the calling thread may use
-    /// them or not: on the node whose memory the thread is for, or, for memory of no node, first `here`.
+    /// Returns the places at which a thread may have a slot, and for how many threads each has CPUs, whether the
+    /// calling thread may use them or not: on the node whose memory the thread is for, or, for memory of no node, first
+    /// `here`.
     pub(super) fn places_for_slots(&self, node: Option<u32>, here: u32) -> Vec<(u32, usize)> {
         let nodes = self.machine.nodes();
         if nodes.is_empty() {

@@ -170,7 +170,7 @@ pub enum NotLoaded {
     Read {
         /// Which source.
         nth: u64,
-        /// Where.
+        /// The offset in bytes.
         at: u64,
         /// The number of the system error, or 0.
         errno: u64,

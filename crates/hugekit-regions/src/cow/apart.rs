@@ -15,7 +15,7 @@ pub(crate) struct Apart {
 }
 
 impl Apart {
-    /// Of a region of `len` bytes, whole folios. Ranges may overlap; all of them lie within the region.
+    /// Finds the slots in a region of `len` bytes, whole folios. Ranges may overlap. All of them lie within the region.
     pub(crate) fn new(
         pins: &[Range<usize>],
         left_out: &[Range<usize>],

@@ -12,10 +12,10 @@ use hugekit_machine::limits::max_map_count;
 use hugekit_sys::private_pages::Private;
 use hugekit_sys::sync::First;
 
-/// What the kernel has if it does not say.
+/// The kernel's default, if its setting cannot be read.
 const USUAL: u64 = 65530;
 
-/// What the forks of this process cost, and those of the process that it was forked from did then. Not in the
+/// Returns the cost of this process's forks, and of its parent's at the time of fork(2). Not in the
 /// static itself: faults change it.
 fn spent_by_all() -> io::Result<&'static AtomicIsize> {
     static SPENT: First<Private<AtomicIsize>> = First::new();
@@ -26,7 +26,7 @@ fn spent_by_all() -> io::Result<&'static AtomicIsize> {
     Ok(SPENT.get_or_make(|| spent))
 }
 
-/// What one group may cost, and does.
+/// The cost that one group may have, and has.
 #[derive(Debug)]
 pub(super) struct Budget {
     /// Changed before the first fork only, so that no handler writes it.
@@ -76,7 +76,7 @@ impl Budget {
         self.all.fetch_sub(mappings, Ordering::Relaxed);
     }
 
-    /// How many are left, and how many there are at most.
+    /// Returns how many mappings are left, and the most that there can be.
     pub(super) fn left(&self) -> (usize, usize) {
         let own = self.most() - self.spent.load(Ordering::Relaxed);
         let all = of_process() as isize - self.all.load(Ordering::Relaxed);

@@ -92,7 +92,7 @@ impl Bulk<'_> {
 
     /// Holds back writes to all but some slots, on several threads, before a fork has the gate alone and does so
     /// to what was written since: those who write meanwhile wait for a few slots each, and not for all.
-    /// What the kernel refuses is not protected, and the table says so.
+    /// Slots that the kernel refuses are not protected, and the table says so.
     pub(super) fn protect_ahead(&self, bytes: usize, but: &[usize], threads: Threads) {
         let _ = self.together(0..bytes, &by(threads), |some| {
             let _ = self.at_once(some.clone(), |several| {

@@ -13,7 +13,7 @@ use crate::pool::{Backing, FaultError};
 use hugekit_sys::private_pages::Private;
 use hugekit_sys::userfaultfd;
 
-/// One of a group on a backing, and how its faults are served.
+/// The descriptor of a group on a backing, and how its faults are served.
 #[derive(Debug)]
 pub(crate) struct Descriptor {
     file: OwnedFd,
@@ -26,13 +26,13 @@ pub(crate) struct Descriptor {
 }
 
 impl Descriptor {
-    /// One for first accesses to memory of a pool, and for writes to shared memory of it.
+    /// Opens a descriptor for first accesses to memory of a pool, and for writes to shared memory of it.
     pub(super) fn for_forks(backing: Backing, threads: Option<usize>) -> Result<Self, FaultError> {
         let file = Self::open(threads, Of::SharedWrites(backing))?;
         Self::new(file, backing, threads, true)
     }
 
-    /// One for first accesses to memory of a pool, and for writes if the kernel can.
+    /// Opens a descriptor for first accesses to memory of a pool, and for writes if the kernel can.
     pub(crate) fn for_clearing(
         backing: Backing,
         threads: Option<usize>,
@@ -83,7 +83,7 @@ impl Descriptor {
         self.watches_writes
     }
 
-    /// How a read of shared memory is served.
+    /// Returns how a read of shared memory is served.
     pub(super) fn reads(&self) -> Reads {
         if userfaultfd::can_map_protected(self.as_fd()) { Reads::Share } else { Reads::Copy }
     }

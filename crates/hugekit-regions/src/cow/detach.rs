@@ -26,7 +26,7 @@ pub struct Lost;
 /// Like [`copy_out`], or sets `to` to zero if there is nothing to copy from.
 ///
 /// # Safety
-/// As there.
+/// The conditions of [`copy_out`].
 unsafe fn copy_or_clear(
     to: *mut u8,
     from: Option<*mut u8>,
@@ -69,7 +69,7 @@ unsafe fn copy_out(to: *mut u8, from: *mut u8, len: usize, reuse: Reuse) -> Resu
 /// faults are served as ever.
 ///
 /// # Safety
-/// As there.
+/// The conditions of [`copy_out`].
 unsafe fn copy_out_by_pages(to: *mut u8, from: usize, len: usize) -> Result<(), Lost> {
     const PIECE: usize = 4096;
     let mut piece = [0_u8; PIECE];

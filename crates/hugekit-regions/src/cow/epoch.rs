@@ -34,7 +34,7 @@ pub(crate) struct Turn<'a> {
     number: u64,
     /// The epoch before, if there was one.
     since: Option<&'a Watch>,
-    /// One bit for each slot: whether it was written since then.
+    /// A bit for each slot: whether it was written since then.
     written: Vec<u64>,
 }
 
@@ -44,7 +44,7 @@ impl<'a> Turn<'a> {
         Self { number, since, written: Vec::new() }
     }
 
-    /// As many words as a region's marks have: before the gate is taken.
+    /// Allocates the words for a region's marks, before the gate is taken.
     pub(super) fn make_room(&mut self, slots: usize) {
         self.written = vec![u64::MAX; slots.div_ceil(64)];
     }
@@ -69,7 +69,7 @@ impl<'a> Turn<'a> {
         mapping.counts().epoch.store(self.number, Ordering::SeqCst);
     }
 
-    /// What notes writes from now on, of a region that a fork was made of at this moment.
+    /// Returns the watch of a region that a fork was just made of: it notes writes from now on.
     pub(crate) fn watch(&self, fork: &CowHandle) -> Watch {
         Watch { group: Arc::downgrade(&fork.group), number: self.number }
     }

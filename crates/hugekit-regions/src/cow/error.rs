@@ -131,7 +131,7 @@ impl ForkError {
         })
     }
 
-    /// What the kernel said, of an error that is only that.
+    /// Returns the kernel's error, if that is all there is.
     pub(crate) fn io_kind(&self) -> io::ErrorKind {
         match self {
             Self::Kernel { source, .. } | Self::Kept(source) => source.kind(),
@@ -163,7 +163,7 @@ impl ForkError {
     }
 }
 
-/// What faults change of a mapping has no place.
+/// Makes the error for the case that the words of a mapping have no place.
 pub(super) fn unmapped(errno: Errno) -> ForkError {
     ForkError::NotMapped { mappings: 1, source: errno.into() }
 }

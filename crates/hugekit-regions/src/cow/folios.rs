@@ -11,7 +11,7 @@ use super::ForkError;
 use super::frames::{GivenUp, Holding, Run};
 use crate::pool::{Extent, InUse, Pool, Reserved};
 
-/// What the group owes the pool, and its way back.
+/// The folios that the group must return to the pool.
 #[derive(Debug)]
 pub(super) struct Folios {
     pool: Pool,

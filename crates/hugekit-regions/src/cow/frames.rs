@@ -162,7 +162,7 @@ impl Frames {
         holding.alias.at((frame - holding.first) as usize * self.granule_bytes)
     }
 
-    /// Where it lies in the pool's file.
+    /// Returns the offset of a frame in the pool's file.
     pub(super) fn offset(&self, frame: u64) -> u64 {
         let holding = self.holding(frame);
         (holding.first_folio * self.page_size) as u64
@@ -177,7 +177,7 @@ impl Frames {
         start / self.page_size..end
     }
 
-    /// What the frame lacks before a thread may see it. Async-signal-safe.
+    /// Returns what the frame needs before a thread may see it. Async-signal-safe.
     fn lack(&self, frame: u64) -> Option<Lack> {
         if self.holds(frame, Content::Dirty) || self.holds(frame, Content::Broken) {
             return Some(Lack::Clear);
@@ -185,8 +185,8 @@ impl Frames {
         self.holds(frame, Content::Hole).then_some(Lack::Page)
     }
 
-    /// What a region shows whose own frame this is, if no thread has seen it yet. From then on it counts as dirty.
-    /// Async-signal-safe.
+    /// Returns the state of a slot that shows this frame as its own, if no thread has seen it yet. From then on it
+    /// counts as dirty. Async-signal-safe.
     pub(super) fn fresh(&self, frame: u64) -> Slot {
         let lack = self.lack(frame);
         if lack.is_none() {
@@ -346,7 +346,7 @@ impl Frames {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Broken;
 
-/// Where a thread goes on after a copy, as an offset.
+/// The place at which a thread goes on after a copy, as an offset.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Near {
     Copy(usize),
@@ -354,7 +354,7 @@ pub(super) enum Near {
     Neither,
 }
 
-/// What is about to come into the group with a region, allocated before any thread has to wait.
+/// The parts of a new region that come into the group, allocated before any thread has to wait.
 #[derive(Debug)]
 pub(super) struct Reservation {
     holdings: Vec<Holding>,

@@ -37,7 +37,7 @@ use hugekit_sys::thread::without_signals;
 /// Base pages that one fault makes ready together, and that forks share together by default.
 const BASE_GRANULE_BYTES: usize = 64 << 10;
 
-/// One fork may take this part of the mappings that forks may cost.
+/// A fork may take this fraction, 1/8, of the mappings that forks may cost.
 const MOST_OF_BUDGET: usize = 8;
 
 /// A region, its forks and theirs.
@@ -46,7 +46,7 @@ pub(crate) struct ForkGroup {
     pub(super) pool: Pool,
     pub(super) descriptor: Descriptor,
     serving: Serving,
-    /// What sharing needs: from the first fork on.
+    /// The parts for sharing, from the first fork on.
     sharing: OnceLock<Sharing>,
     /// True if released memory is cleared when it is touched next.
     clears_at_fault: private_pages::Private<AtomicBool>,
@@ -64,7 +64,7 @@ pub(crate) struct ForkGroup {
     pub(super) reads: Reads,
 }
 
-/// What a group is founded with.
+/// The terms that a group is created with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) granule_bytes: usize,
@@ -196,7 +196,7 @@ impl ForkGroup {
         Ok(())
     }
 
-    /// What sharing needs, once a region of the group was to be forked.
+    /// Returns the parts for sharing, once a region of the group was to be forked.
     pub(super) fn sharing(&self) -> Option<&Sharing> {
         self.sharing.get()
     }
@@ -206,7 +206,7 @@ impl ForkGroup {
         self.sharing().is_some()
     }
 
-    /// How writes are held back. Before the first fork, none are.
+    /// Returns how writes are held back. Before the first fork, none are.
     pub(super) fn hold(&self) -> Hold {
         self.sharing().map_or(Hold::Marks, |sharing| sharing.hold)
     }
@@ -261,7 +261,7 @@ impl ForkGroup {
         self.descriptor.is_in_place().then(register).transpose()
     }
 
-    /// That signals of held-back writes come to us.
+    /// Checks that signals of held-back writes come to hugekit's handler.
     pub(super) fn check_handlers(&self) -> Result<(), FaultError> {
         match self.hold() {
             Hold::Marks | Hold::Removal => Ok(()),
@@ -281,7 +281,7 @@ impl ForkGroup {
         Ok((Reservation::room(pieces)?, MappingWords::new(slots, whole)?))
     }
 
-    /// What these pieces are in the gate. Their tokens stay outside.
+    /// Converts pieces to their form inside the gate. Their tokens stay outside.
     pub(super) fn reservation_of(&self, pieces: Vec<Reserved>, room: PrivatePiece) -> Reservation {
         let reservation = self.reservation(&pieces, room);
         self.folios.add(pieces.into_iter().map(|(extent, _)| extent));
@@ -311,8 +311,8 @@ impl ForkGroup {
         }
     }
 
-    /// That there is still a thread, or a handler, that accesses would come to: what was held back else would be
-    /// waited for for ever. While the gate is shared at least.
+    /// Checks that there still is a thread, or a handler, that serves faults. Without one, a write that is held back
+    /// would wait forever. The caller shares the gate at least.
     pub(super) fn check_served(&self) -> Result<(), ForkError> {
         if self.unserved.load(Ordering::SeqCst) {
             return Err(kernel("userfaultfd", Errno::PERM));
@@ -320,7 +320,7 @@ impl ForkGroup {
         Ok(())
     }
 
-    /// As many runs of frames as one fork may map.
+    /// Returns the most runs of frames that one fork may map.
     pub(super) fn most_runs(&self) -> usize {
         let (_, most) = self.budget.left();
         most / MOST_OF_BUDGET + 1

@@ -69,7 +69,7 @@ impl<'a> SlotGuards<'a> {
         self.0.iter().flatten()
     }
 
-    /// That of a slot among them.
+    /// Returns the guard of a slot among them.
     pub(super) fn get(&self, slot: usize) -> &SlotGuard<'a> {
         let first = self.0[0].as_ref().expect("at least one").slot;
         self.0[slot - first].as_ref().expect("one of those that were claimed")
@@ -117,7 +117,7 @@ impl<'a> SlotGuard<'a> {
         self.set(mapping, Entry { frame, slot: slot.after(action) });
     }
 
-    /// What an event takes.
+    /// Returns the plan for an event.
     pub(super) fn plan(&self, mapping: &CowMapping, event: Event) -> &'static [Action] {
         self.entry(mapping).slot.plan(self.is_shared(mapping), event)
     }

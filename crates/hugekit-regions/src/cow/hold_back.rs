@@ -82,7 +82,7 @@ impl HoldBack<'_> {
         })
     }
 
-    /// Of a region of which much has become one mapping.
+    /// Counts the mappings of a region again, after much of it has become one mapping.
     fn recount_vmas(&self) {
         let (mut slot, mut runs) = (0, 0);
         while slot < self.0.mapping.slots() {

@@ -42,7 +42,7 @@ impl InKernel<'_> {
         self.protect(slots, false).map(|()| Action::Unprotect)
     }
 
-    /// How many of these held-back slots one call opens.
+    /// Returns how many of these held-back slots one call opens.
     pub(super) fn run_to_open(&self, slots: Range<usize>) -> usize {
         match self.group.hold() {
             Hold::Marks => slots.len(),
@@ -88,7 +88,7 @@ impl InKernel<'_> {
         }
     }
 
-    /// What it costs to hold back writes is counted afterwards, of the whole region.
+    /// Sets the rights of slots. The cost of holding back writes is counted afterwards, for the whole region.
     fn set_rights(&self, slots: Range<usize>, writable: bool) -> Result<(), Refused> {
         let addresses = self.mapping.addresses_of(slots.clone());
         let cost = if writable { self.mapping.cost_to_open(slots) } else { 0 };

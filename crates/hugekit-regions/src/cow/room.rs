@@ -12,7 +12,7 @@ pub(super) struct Room {
     holdings: Vec<Holding>,
 }
 
-/// How long they have to be.
+/// The lengths that the vectors need.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
     mappings: usize,

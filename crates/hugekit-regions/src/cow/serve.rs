@@ -136,8 +136,8 @@ impl Fault<'_> {
     }
 }
 
-/// That of the slot at an address, for [`Patience`](super::patience::Patience): granules of the address space do, and
-/// no region lies at the first.
+/// Returns a number for the slot at an address, for [`Patience`](super::patience::Patience): the granule of the address
+/// space. No region lies at the first one.
 fn number_at(group: &ForkGroup, address: usize) -> usize {
     address / group.granule_bytes
 }

@@ -12,7 +12,7 @@ use hugekit_sys::memfd::{self, FilePages};
 use hugekit_sys::pagemap::PageMap;
 use hugekit_sys::private_pages::Private;
 
-/// How writes are held back, and reserves for the case that memory or mappings fail.
+/// The way by which writes are held back, and reserves for the case that memory or mappings fail.
 #[derive(Debug)]
 pub(super) struct Sharing {
     pub(super) hold: Hold,

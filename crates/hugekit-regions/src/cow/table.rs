@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::entry::Entry;
 use hugekit_sys::private_pages::{PrivatePiece, PrivateSlice};
 
-/// One entry for each slot, changed only by [`SlotGuard`](super::guard::SlotGuard).
+/// An entry for each slot, changed only by [`SlotGuard`](super::guard::SlotGuard).
 #[derive(Debug)]
 pub(super) struct Table(PrivateSlice<AtomicU64>);
 
 impl Table {
-    /// One without meaning until it is filled, cut from a piece.
+    /// Cuts a table from a piece. It has no meaning until it is filled.
     pub(super) fn unfilled(piece: &mut PrivatePiece, slots: usize) -> Self {
         Self(piece.filled(slots, |_| AtomicU64::new(0)))
     }
@@ -29,8 +29,8 @@ impl Table {
         self.0[slot].store(entry.bits(), Ordering::Release);
     }
 
-    /// How many of these slots, from the first on, show frames that follow each other, as far as all of them are
-    /// exclusive or none is.
+    /// Returns how many of these slots, from the first on, show frames that follow each other, as far as all of them
+    /// are exclusive or none is.
     pub(super) fn run_as_exclusive(&self, slots: Range<usize>) -> usize {
         let exclusive = self.get(slots.start).slot.is_exclusive();
         self.run_of(slots, |entry| entry.slot.is_exclusive() == exclusive)
@@ -49,7 +49,7 @@ impl Table {
     }
 }
 
-/// One bit for each slot.
+/// A bit for each slot.
 #[derive(Debug)]
 pub(super) struct Marks(PrivateSlice<AtomicU64>);
 
@@ -60,7 +60,7 @@ impl Marks {
         Self(piece.filled(slots.div_ceil(64), |_| AtomicU64::new(words)))
     }
 
-    /// What they take of a piece.
+    /// Returns the bytes of a piece that they take.
     pub(super) const fn bytes_of(slots: usize) -> usize {
         PrivatePiece::bytes_of::<AtomicU64>(slots.div_ceil(64))
     }

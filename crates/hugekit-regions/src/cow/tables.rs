@@ -9,7 +9,7 @@ use super::mappings::Mappings;
 use super::sharers::Id;
 use super::slot::{Event, Slot};
 
-/// What faults read and forks change. What a slot shows is changed by the thread that has a guard of it.
+/// The tables that faults read and forks change. A slot is changed by the thread that has its guard.
 #[derive(Debug)]
 pub(super) struct Tables {
     pub(super) mappings: Mappings,

@@ -12,7 +12,7 @@ use super::sharing::Sharing;
 use super::tables::Tables;
 use hugekit_sys::thread::SignalsBlocked;
 
-/// Where in the group: an address of the region. If no region has it any more, nothing is done.
+/// The place of the visit in the group: an address of the region. If no region has it any more, nothing is done.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Visit<'a> {
     pub(super) group: &'a ForkGroup,

@@ -221,17 +221,17 @@ impl Core {
     /// Takes back an extent that is mapped nowhere.
     ///
     /// # Safety
-    /// That is so, and the runs hold what is said.
+    /// The folios are mapped nowhere any more, and each run of folios holds what `contents` says.
     #[allow(unsafe_code)]
     pub(super) unsafe fn give_back(&self, extent: Extent<InUse>, contents: &[(usize, Content)]) {
         // SAFETY: the folios are mapped nowhere but in the alias mapping, and the runs hold what they say.
         self.put_back(unsafe { parts_of(extent.become_(), contents) });
     }
 
-    /// Like [`give_back`](Self::give_back), to the kernel.
+    /// Like [`give_back`](Self::give_back), but the folios go to the kernel.
     ///
     /// # Safety
-    /// As there.
+    /// The folios are mapped nowhere any more.
     #[allow(unsafe_code)]
     pub(super) unsafe fn give_back_as_holes(&self, extent: Extent<InUse>) -> std::io::Result<()> {
         // SAFETY: the folios are mapped nowhere but in the alias mapping.
@@ -454,7 +454,7 @@ impl Core {
     /// Like [`reclaim`](Self::reclaim), where it is known what each run of folios holds.
     ///
     /// # Safety
-    /// As there; and the runs hold that.
+    /// The user is done with the addresses, and each run of folios holds what `contents` says.
     #[allow(unsafe_code)]
     pub(super) unsafe fn reclaim_as(&self, mapped: Mapped, contents: &[(usize, Content)]) {
         if !self.memory.is_ours() {
@@ -493,7 +493,8 @@ impl Core {
     /// are more.
     ///
     /// # Safety
-    /// As there, of these folios; and this is the process that made the memory.
+    /// The user is done with the addresses of these folios, each run of them holds what `contents` says, and this is
+    /// the process that made the memory.
     #[allow(unsafe_code)]
     pub(super) unsafe fn take_tail(
         &self,
@@ -510,7 +511,8 @@ impl Core {
     /// Like [`reclaim`](Self::reclaim), but the folios go back to the kernel.
     ///
     /// # Safety
-    /// As there, of what this process can know; and this is the process that made the memory.
+    /// The user is done with the addresses, as far as this process can know, and this is the process that made the
+    /// memory.
     #[allow(unsafe_code)]
     pub(super) unsafe fn retire(&self, mapped: Mapped) -> std::io::Result<()> {
         // SAFETY: this process made the memory, and no thread uses the addresses any more.

@@ -128,7 +128,7 @@ impl Folios {
         self.check();
     }
 
-    /// Of a run, the end where more is clean already.
+    /// Returns the end of a run that has more clean folios.
     fn cleanest_end(&self, run: Range<usize>, count: usize) -> Range<usize> {
         let (first, last) = (run.start..run.start + count, run.end - count..run.end);
         let clean =

@@ -41,7 +41,7 @@ struct InheritedMapping {
 }
 
 impl InheritedMemory {
-    /// Of memory that is populated, and which no caller has been given any part of.
+    /// Makes a pool of populated memory of which no caller has any part.
     pub(super) fn new(core: &Core, report: BackingReport) -> Result<Self, PoolError> {
         let mapping = core.memory.map_for_children()?;
         Ok(Self(Arc::new(InheritedMapping { mapping, report })))

@@ -43,7 +43,7 @@ pub(crate) struct PoolMemory {
     backing: Backing,
     by_collapse: bool,
     in_core_dumps: bool,
-    /// Of how many nodes each has a page in turn.
+    /// The number of nodes that get pages in turn.
     turns: usize,
     mark: ForkMark,
     /// Folios that the kernel made of base pages where huge ones were asked for.
@@ -494,7 +494,7 @@ impl PoolMemory {
     /// Like [`unmap`](Self::unmap), where it is known what each run of folios holds.
     ///
     /// # Safety
-    /// As there; and the runs hold that.
+    /// The conditions of [`unmap`](Self::unmap), and each run of folios holds what `contents` says.
     pub(super) unsafe fn unmap_as(
         &self,
         mapped: Mapped,
@@ -507,7 +507,7 @@ impl PoolMemory {
     /// Like [`unmap_as`](Self::unmap_as), for all but the first `count` folios, of which there are more.
     ///
     /// # Safety
-    /// As there, of these folios.
+    /// The conditions of [`unmap_as`](Self::unmap_as), for these folios.
     pub(super) unsafe fn unmap_tail(
         &self,
         mapped: &mut Mapped,

@@ -193,10 +193,10 @@ impl Pool {
         unsafe { self.0.core.give_back(extent, contents) }
     }
 
-    /// Like [`give_back`](Self::give_back), to the kernel.
+    /// Like [`give_back`](Self::give_back), but the folios go to the kernel.
     ///
     /// # Safety
-    /// As there.
+    /// The folios are mapped nowhere any more.
     #[allow(unsafe_code)]
     pub(crate) unsafe fn give_back_as_holes(&self, extent: Extent<InUse>) -> std::io::Result<()> {
         // SAFETY: the folios are mapped nowhere any more.
@@ -225,7 +225,7 @@ impl Pool {
     /// Like [`reclaim`](Self::reclaim), where it is known what each run of folios holds.
     ///
     /// # Safety
-    /// As there; and the runs hold that.
+    /// No thread uses the addresses any more, and each run of folios holds what `contents` says.
     #[allow(unsafe_code)]
     pub(crate) unsafe fn reclaim_as(&self, mapped: Mapped, contents: &[(usize, Content)]) {
         // SAFETY: no thread uses the addresses, and the runs hold what they say.
@@ -236,7 +236,8 @@ impl Pool {
     /// folios, of which there are more.
     ///
     /// # Safety
-    /// As there, of the addresses behind; and this is the process that made the pool.
+    /// No thread uses the addresses behind any more, each run of folios there holds what `contents` says, and this is
+    /// the process that made the pool.
     #[allow(unsafe_code)]
     pub(crate) unsafe fn take_tail(
         &self,

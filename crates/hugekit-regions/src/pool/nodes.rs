@@ -23,7 +23,7 @@ pub enum NodePolicy {
 }
 
 impl NodePolicy {
-    /// Of how many nodes each has a page in turn.
+    /// Returns the number of nodes that get pages in turn.
     pub(super) fn turns(&self) -> usize {
         match self {
             Self::Interleave(nodes) => nodes.iter().copied().collect::<CpuSet>().len().max(1),

@@ -13,7 +13,7 @@ pub struct Plan {
     pub nth: u32,
     /// Which of its answers it gives.
     pub choice: usize,
-    /// How many calls are refused.
+    /// The duration of the refusal.
     pub lasting: Lasting,
 }
 

@@ -105,7 +105,7 @@ fn guess_is_a_read_only_where_nothing_can_be_in_the_page_tables() {
     assert_eq!(Slot::Borrower { entered: true }.guess(), Event::Write);
 }
 
-/// What a thread does with one region of a group that has one slot.
+/// A step of a thread in one region of a group that has one slot.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Read(usize),
@@ -133,9 +133,9 @@ struct Region {
     reserved: usize,
     /// The frame that its addresses map, if the kernel enters it by itself.
     mapped: Option<usize>,
-    /// What its page tables have: a frame, and whether writes pass.
+    /// The entry in its page tables: a frame, and whether writes pass.
     entered: Option<(usize, bool)>,
-    /// What its user expects; `None` once it does not matter.
+    /// The value that its user expects; `None` once it does not matter.
     value: Option<u8>,
 }
 
