@@ -7,14 +7,14 @@ use crate::format::StateId;
 use crate::reader::{Change, Header, Reader};
 use crate::target::Target;
 
-/// What is in a delta.
+/// The content of a delta.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contents {
-    /// What it says at its beginning.
+    /// Its header.
     pub header: Header,
     /// The state that it leads to.
     pub state: StateId,
-    /// How many changes there are.
+    /// The number of changes.
     pub changes: u64,
     /// Bytes that it puts in their places.
     pub bytes: u64,
@@ -74,7 +74,7 @@ pub fn apply(
     Ok(state)
 }
 
-/// What was read twice.
+/// Checks that a value that was read twice is the same.
 fn same<T: PartialEq>(found: &T, expected: &T) -> Result<(), DeltaError> {
     let what = "it was changed while it was read";
     if found == expected { Ok(()) } else { Err(DeltaError::Damaged { at: 0, what }) }

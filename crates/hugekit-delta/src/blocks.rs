@@ -2,12 +2,12 @@
 
 use crate::error::DeltaError;
 
-/// What is written if any byte of it has changed.
+/// The unit of changes: all of it is written if any byte has changed.
 pub const BLOCK: usize = 4096;
 
 static ZEROES: [u8; BLOCK] = [0; BLOCK];
 
-/// Of at most a block.
+/// Returns whether the bytes, at most a block, are zero.
 pub(crate) fn is_zero(bytes: &[u8]) -> bool {
     *bytes == ZEROES[..bytes.len()]
 }
@@ -29,7 +29,7 @@ pub(crate) fn whole_blocks(offset: u64, len: u64, length: u64) -> std::ops::Rang
     start..end.max(start)
 }
 
-/// What is done with blocks of a state that lie side by side, or with a part of one, at their offset.
+/// A callback for blocks of a state that lie side by side, or for a part of a block, with their offset.
 pub(crate) type Each<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<(), DeltaError>;
 
 /// The part of a stream that was not given on yet.
@@ -37,7 +37,7 @@ pub(crate) type Each<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<(), DeltaErro
 pub(crate) struct Blocks {
     /// The beginning of a block.
     partial: Vec<u8>,
-    /// Where it is.
+    /// Its offset.
     at: u64,
 }
 

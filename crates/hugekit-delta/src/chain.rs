@@ -20,9 +20,9 @@ static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
 /// The states of some memory, saved one after the other.
 ///
-/// What has changed is found by comparing with the bytes that were saved: the files stay open for reading, 64 at most, and
-/// of each block of 4 KiB the chain knows where it is, in 16 bytes. Blocks of a file that was removed, cut off or written to
-/// after its state was saved, or that cannot be read, are written again when they are given.
+/// Changes are found by comparing with the saved bytes. The files stay open for reading, 64 at most, and the chain
+/// knows the place of each block of 4 KiB, in 16 bytes. Blocks of a file that was removed, cut off or written to after
+/// its state was saved, or that cannot be read, are written again when they are given.
 ///
 /// A chain [for streams](Chain::for_streams), which cannot be read back, knows a hash of each block instead.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub struct Chain<K = Places> {
     known: K,
 }
 
-/// What was saved.
+/// A saved state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Saved {
     /// The state.
@@ -56,8 +56,8 @@ impl Chain {
     /// for reading, where its delta begins.
     ///
     /// # Errors
-    /// One of them is damaged, or does not begin with what the one before it leads to; there are none; or the memory for
-    /// 16 bytes a block is missing.
+    /// A delta is damaged, or does not begin with the state that the one before it leads to; there are no deltas; or
+    /// the memory for 16 bytes a block is missing.
     pub fn resume(deltas: impl IntoIterator<Item = File>) -> Result<Self, DeltaError> {
         let mut chain = None;
         for delta in deltas {
@@ -124,8 +124,8 @@ impl Chain {
 }
 
 impl Chain<Hashes> {
-    /// Of states of so many bytes, saved to what cannot be read back: pipes, sockets, memory. The first one is saved in
-    /// full.
+    /// Begins a chain of states of `length` bytes that are saved to outputs which cannot be read back: pipes, sockets,
+    /// memory. The first state is saved in full.
     ///
     /// The chain keeps 17 bytes for each block of 4 KiB, a hash: BLAKE3 with a random key that the chain never shows. Hashing takes
     /// several times as long as comparing with files.
@@ -246,7 +246,7 @@ pub struct Saving<'a, W: Write, K: Known = Places> {
     chain: &'a mut Chain<K>,
     blocks: Blocks,
     changes: Changes<W>,
-    /// What was written cannot be gone on with.
+    /// The written bytes cannot be continued.
     has_failed: bool,
 }
 
@@ -296,7 +296,7 @@ pub struct SavingChanges<'a, W: Write, K: Known = Places> {
     blocks: Blocks,
     changes: Changes<W>,
     given: u64,
-    /// What was written cannot be gone on with.
+    /// The written bytes cannot be continued.
     has_failed: bool,
 }
 
@@ -377,12 +377,12 @@ struct Changes<W: Write> {
     run: Vec<u8>,
     begins: u64,
     changed: u64,
-    /// Of blocks that were compared together, whether each has changed.
+    /// For each of the blocks that were compared together: whether it has changed.
     have_changed: Vec<bool>,
 }
 
 impl<W: Write> Changes<W> {
-    /// Of the next state of a chain: none so far.
+    /// Begins the next state of a chain.
     fn new<K>(chain: &Chain<K>, to: W, output: Option<File>) -> Result<Self, DeltaError> {
         let writer = Writer::new(to, chain.length, chain.state)?;
         let (run, have_changed) = (Vec::new(), Vec::new());

@@ -4,7 +4,7 @@ use std::io;
 
 use crate::format::StateId;
 
-/// Why a delta cannot be written, read or applied. Places are bytes from the delta's beginning.
+/// The reason why a delta cannot be written, read or applied. Places are bytes from the delta's beginning.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeltaError {
@@ -22,15 +22,15 @@ pub enum DeltaError {
     /// Its bytes are not what was written.
     #[error("the delta is damaged at byte {at}: {what}")]
     Damaged {
-        /// Where what is wrong begins.
+        /// The place of the fault.
         at: u64,
-        /// What is wrong there.
+        /// The fault.
         what: &'static str,
     },
     /// It ends too early.
     #[error("the delta is truncated: it ends at byte {at}")]
     Truncated {
-        /// Where it ends.
+        /// The place of its end.
         at: u64,
     },
     /// It begins with another state than the one that is there.
@@ -65,11 +65,11 @@ pub enum DeltaError {
         "a change of {len} bytes at {offset}: it must begin at {next} or later, and end by {length}"
     )]
     OutOfOrder {
-        /// Where it begins.
+        /// The offset of the change.
         offset: u64,
-        /// How long it is.
+        /// The length of the change.
         len: u64,
-        /// Where it could have begun.
+        /// The least offset that it could have.
         next: u64,
         /// Bytes of the state.
         length: u64,

@@ -25,13 +25,13 @@ pub(crate) struct Files {
 struct Kept {
     file: File,
     stamp: Stamp,
-    /// Where the last delta ends in it.
+    /// The end of the last delta in it.
     end: u64,
     /// Blocks of the last state that are in it.
     blocks: usize,
 }
 
-/// What shows whether a file is the same, and whether it was written to.
+/// Facts that show whether a file is the same, and whether it was written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     identity: (u64, u64),
@@ -53,7 +53,7 @@ impl Kept {
 }
 
 impl Files {
-    /// Those that changed since the last state was saved.
+    /// Forgets the files that changed since the last state was saved.
     pub(crate) fn forget_changed(&mut self) {
         self.kept.retain(|_, kept| kept.is_as_it_was());
     }
@@ -82,14 +82,14 @@ impl Files {
         Some(number)
     }
 
-    /// One block more or less of the last state is in a file.
+    /// Counts that a file has one block of the last state more or less.
     pub(crate) fn count(&mut self, number: u32, change: isize) {
         if let Some(kept) = self.kept.get_mut(&number) {
             kept.blocks = kept.blocks.saturating_add_signed(change);
         }
     }
 
-    /// Those without blocks of the last state, and those with the fewest where there are too many.
+    /// Forgets the files without blocks of the last state, and those with the fewest if there are too many.
     pub(crate) fn forget_surplus(&mut self) {
         self.kept.retain(|_, kept| kept.blocks > 0);
         while self.kept.len() > MOST_FILES {

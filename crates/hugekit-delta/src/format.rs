@@ -18,10 +18,10 @@ pub const LONGEST: usize = 2 << 20;
 pub struct StateId(pub(crate) [u8; 16]);
 
 impl StateId {
-    /// What a full delta begins with.
+    /// The state before a full delta.
     pub(crate) const NONE: Self = Self([0; 16]);
 
-    /// As numbers, to be kept elsewhere.
+    /// Returns the ID as bytes, to be kept elsewhere.
     #[must_use]
     pub fn to_bytes(self) -> [u8; 16] {
         self.0
@@ -43,7 +43,7 @@ impl fmt::Display for StateId {
     }
 }
 
-/// What is no [`StateId`]: that has 32 hexadecimal digits, or 16 bytes, not all of them zero.
+/// The error of a text or bytes that are not a [`StateId`]: 32 hexadecimal digits, or 16 bytes, not all of them zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a state is 32 hexadecimal digits, not all of them zero")]
 pub struct NoStateId;
@@ -81,7 +81,7 @@ impl Opening {
     }
 }
 
-/// What a piece is.
+/// The kind of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// No further one: `offset` is how many there were.
@@ -116,7 +116,7 @@ impl Kind {
 pub(crate) struct Piece {
     pub(crate) kind: Kind,
     pub(crate) offset: u64,
-    /// Of zeroes, more than [`LONGEST`] may be.
+    /// The length. A piece of zeroes may be longer than [`LONGEST`].
     pub(crate) len: u64,
 }
 

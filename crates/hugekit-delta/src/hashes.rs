@@ -13,7 +13,7 @@ use crate::known::{Block, Table};
 
 type Hash = [u8; 16];
 
-/// What chains that are saved to streams go by: 17 bytes for each block of 4 KiB.
+/// The hashes of blocks, for chains that are saved to streams: 17 bytes for each block of 4 KiB.
 #[derive(Debug)]
 pub struct Hashes {
     length: u64,
@@ -50,7 +50,7 @@ impl Hashes {
         self.commit(None, 0);
     }
 
-    /// Of a block, or of a part of one.
+    /// Returns the knowledge about a block or a part of one.
     fn block(&self, offset: u64, bytes: &[u8]) -> Block<Hash> {
         if whole_blocks(offset, bytes.len() as u64, self.length).is_empty() {
             return Block::Unknown;

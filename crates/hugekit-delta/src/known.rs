@@ -1,6 +1,6 @@
 //! What a chain knows of the state that was saved last.
 
-/// What is known of each block of the state that was saved last: where its bytes are ([`Places`](crate::Places)), or a
+/// The knowledge about each block of the last saved state: the place of its bytes ([`Places`](crate::Places)), or a
 /// hash of them ([`Hashes`](crate::Hashes)). A chain begins with a state of zeroes. Other crates cannot implement it.
 pub trait Known: sealed::Compare {}
 
@@ -29,7 +29,7 @@ pub(crate) mod sealed {
     }
 }
 
-/// Of one block.
+/// The knowledge about a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Block<T> {
     /// Nothing is known: it is written whenever any of it is given.
@@ -38,11 +38,11 @@ pub(crate) enum Block<T> {
     Is(T),
 }
 
-/// Of all blocks. Those that were never set are zero.
+/// The knowledge about all blocks. Blocks that were never set are zero.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
     blocks: Vec<Block<T>>,
-    /// How many there are.
+    /// The number of blocks.
     count: usize,
 }
 

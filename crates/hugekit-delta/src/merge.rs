@@ -12,8 +12,8 @@ use crate::writer::Writer;
 /// before a full one does not matter, and is not read.
 ///
 /// # Errors
-/// One of them is damaged, or does not begin with what the one before it leads to: what was written is no whole delta
-/// then, and is refused where it is read.
+/// A delta is damaged, or does not begin with the state that the one before it leads to. The written bytes are no whole
+/// delta then, and is refused where it is read.
 pub fn merge<R: Read>(deltas: Vec<R>, to: impl Write) -> Result<StateId, DeltaError> {
     let mut sources = Vec::new();
     for delta in deltas {
@@ -35,7 +35,7 @@ pub fn merge<R: Read>(deltas: Vec<R>, to: impl Write) -> Result<StateId, DeltaEr
     out.finish_as(last_state(&sources)?)
 }
 
-/// Where the chain leads to, if it is one. All of it was read.
+/// Returns the state that the chain leads to, if it is a chain. All of it was read.
 fn last_state<R: Read>(sources: &[Source<R>]) -> Result<StateId, DeltaError> {
     let mut found = None;
     for source in sources {

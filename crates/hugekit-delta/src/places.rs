@@ -21,13 +21,13 @@ use crate::reader::{Change, Reader};
 /// Bytes between two blocks that are read with them, because a call takes longer.
 const NEAR: u64 = 16 << 10;
 
-/// What chains that are saved to files go by: 16 bytes for each block of 4 KiB.
+/// The places of blocks, for chains that are saved to files: 16 bytes for each block of 4 KiB.
 #[derive(Debug)]
 pub struct Places {
     length: u64,
     blocks: Table<Place>,
     files: Files,
-    /// What the state that is being saved has.
+    /// The blocks of the state that is being saved.
     written: Vec<Written>,
     wanted: Vec<Wanted>,
     buffer: Vec<u8>,
@@ -92,7 +92,7 @@ impl Places {
         Ok(to.try_clone().ok())
     }
 
-    /// What this reader has not read yet is of the last state. It reads a file from `start` on.
+    /// Notes that the rest of this reader is the last state. It reads a file from `start` on.
     pub(crate) fn follow(
         &mut self,
         mut reader: Reader<impl Read>,
@@ -140,7 +140,7 @@ impl Places {
         touched.all(|index| self.blocks.get(index) == Block::Zero)
     }
 
-    /// What was written, from `start` on in this file, is of the last state.
+    /// Notes that the bytes written to this file, from `start` on, are the last state.
     fn keep(&mut self, file: Option<&File>, start: u64, written: u64) {
         let file = file.and_then(|file| self.files.keep(file, start + written));
         for Written { offset, len, at } in std::mem::take(&mut self.written) {

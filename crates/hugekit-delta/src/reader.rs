@@ -7,7 +7,7 @@ use twox_hash::XxHash3_64;
 use crate::error::DeltaError;
 use crate::format::{Kind, LONGEST, MAGIC, Opening, Piece, StateId, Sums, VERSION};
 
-/// What a delta says of itself at its beginning.
+/// The header of a delta.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Bytes of its states.
@@ -55,7 +55,7 @@ pub enum Change<'a> {
 }
 
 impl Change<'_> {
-    /// Where it begins.
+    /// Returns its offset in the state.
     #[must_use]
     pub fn offset(&self) -> u64 {
         match *self {
@@ -63,7 +63,7 @@ impl Change<'_> {
         }
     }
 
-    /// How long it is.
+    /// Returns its length.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "no change is empty")]
     pub fn len(&self) -> u64 {
@@ -118,7 +118,7 @@ impl<R: Read> Reader<R> {
         Ok(Self { from, header, sums, next: 0, pieces: 0, at, payload: Vec::new(), end: None })
     }
 
-    /// What it says of itself.
+    /// Returns the header.
     #[must_use]
     pub fn header(&self) -> Header {
         self.header

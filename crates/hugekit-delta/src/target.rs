@@ -12,7 +12,7 @@ use crate::blocks::{BLOCK, is_zero};
 
 /// Bytes of a state that can be changed: memory, or a file of that length, in which zeroes become holes.
 pub trait Target {
-    /// How many there are.
+    /// Returns the number of bytes.
     ///
     /// # Errors
     /// They cannot be counted.
