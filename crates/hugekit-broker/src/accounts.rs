@@ -69,7 +69,7 @@ fn version(file: &Path) -> io::Result<Version> {
 }
 
 impl Range {
-    /// Of a line `owner:first:count`, whose owner is a name or a number.
+    /// Parses a line `owner:first:count`. The owner is a name or a number.
     fn of(line: &str, users: &str) -> Option<Self> {
         let mut fields = line.trim().split(':');
         let (owner, first, count) = (fields.next()?, fields.next()?, fields.next()?);

@@ -48,17 +48,17 @@ use crate::watch::{self, Watched, Watches};
 /// Clients that are accepted in one turn: others are answered in between.
 const ACCEPTED_AT_ONCE: usize = 32;
 
-/// How often free memory is looked at while it is short or ended leases are not back.
+/// The interval of looks at free memory, while it is short or ended leases are not back.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// How long no connection is accepted after one could not be, for want of descriptors.
+/// The pause of accepting after a connection could not be accepted for want of descriptors.
 const NO_DESCRIPTOR: Duration = Duration::from_millis(100);
 
-/// How long nothing is populated after that failed: twice as long each time, up to this.
+/// The longest and the first pause of populating after it failed: twice as long each time.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
-/// How long no unit is begun ahead after one was given: the client starts its program now, and what populates would take
+/// The time without a new unit after one was given: the client starts its program now, and a filler would take
 /// memory bandwidth from it. QEMU takes 20 ms.
 const SETTLING: Duration = Duration::from_millis(25);
 
@@ -77,7 +77,7 @@ struct Client {
     connection: Connection,
     /// Whose quota and whose share it counts for.
     account: u32,
-    /// What it waits for.
+    /// The request that it waits for.
     request: Option<LeaseRequest>,
 }
 
@@ -109,7 +109,7 @@ pub struct Broker {
     images: Images,
     loading: Vec<Loading>,
     ledger: Ledger,
-    /// What is free and taken, as it was in the last turn.
+    /// Free and taken pages, as of the last turn.
     pages: Pages,
     given: u64,
     failures: u64,
@@ -251,8 +251,8 @@ impl Broker {
         }
     }
 
-    /// Those who wait are told at once: what they wait for may never be. Of what was one client's alone, as where its
-    /// own group has too little memory, no other one hears.
+    /// Answers waiting clients at once: their unit may never come. If the unit was for one client alone, for example
+    /// because its own group has too little memory, only that client is answered.
     fn failed(&mut self, refusal: Refusal, client: Option<ClientId>) {
         tracing::warn!("{refusal}");
         self.failures += 1;
@@ -381,18 +381,18 @@ impl Broker {
         });
     }
 
-    /// What is populated of the units that are not ready.
+    /// Returns the populated bytes of the units that are not ready.
     fn present(&self) -> u64 {
         let present = |filling: &Filling| filling.memory.present().unwrap_or(0);
         self.filling.iter().map(present).max().unwrap_or(0)
     }
 
-    /// Why no unit can be begun, if none can.
+    /// Returns why no unit can be begun, if none can.
     fn shortage(&self) -> Option<Refusal> {
         self.no_pages().filter(|_| self.filling.is_empty())
     }
 
-    /// That memory is too short for one more unit, if so.
+    /// Returns a refusal if memory is too short for one more unit.
     fn no_pages(&self) -> Option<Refusal> {
         let unit = self.config.unit as u64;
         let (free, keep_free) = (self.pages.free, self.config.keep_free);
@@ -423,7 +423,7 @@ impl Broker {
         }
     }
 
-    /// One for this client alone, charged to its own group.
+    /// Begins a unit for this client alone, charged to its own group.
     fn fill_for(&mut self, id: ClientId) {
         let Client { account, connection, .. } = &self.clients[&id];
         let account = *account;

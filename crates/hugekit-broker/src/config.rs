@@ -11,12 +11,12 @@ use hugekit_machine::Root;
 
 use crate::pages::Pages;
 
-/// What a broker is told. All sizes are bytes.
+/// The settings of a broker. All sizes are bytes.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where it listens.
+    /// The socket that it listens at.
     pub socket: PathBuf,
-    /// What units are made of.
+    /// The backing of units.
     pub backing: Backing,
     /// The size of a unit, a multiple of the backing's page size; 0 of a broker that holds images only.
     pub unit: usize,
@@ -24,15 +24,15 @@ pub struct Config {
     pub ready: usize,
     /// The node that they come from.
     pub node: Option<u32>,
-    /// What users may have.
+    /// The quotas of users.
     pub quotas: Quotas,
-    /// What is left free: no unit is populated that would leave less, of huge pages or of available memory.
+    /// The memory that is left free: no unit is populated that would leave less, of huge pages or of available memory.
     pub keep_free: u64,
     /// Whose control group pays.
     pub charge: Charge,
-    /// What clients may take of the broker itself.
+    /// The limits of clients on the broker itself.
     pub limits: Limits,
-    /// What populates.
+    /// The command that populates.
     pub filler: FillCommand,
 }
 
@@ -47,7 +47,7 @@ impl Config {
     }
 }
 
-/// What users may have of leases, in bytes.
+/// The most bytes of leases that users may have.
 #[derive(Clone, Debug, Default)]
 pub struct Quotas {
     /// Users that have one of their own.
@@ -57,7 +57,7 @@ pub struct Quotas {
 }
 
 impl Quotas {
-    /// What a user may have; `u64::MAX` for no limit.
+    /// Returns the quota of a user; `u64::MAX` for no limit.
     #[must_use]
     pub fn quota_of(&self, uid: u32) -> u64 {
         self.of.get(&uid).copied().or(self.of_others).unwrap_or(u64::MAX)
@@ -76,7 +76,7 @@ pub enum Charge {
     Client,
 }
 
-/// What clients may take of the broker itself.
+/// The limits of clients on the broker itself.
 ///
 /// A user's ranges of `/etc/subuid` count as that user.
 #[derive(Clone, Copy, Debug)]
@@ -92,9 +92,9 @@ pub struct Limits {
     pub loads: usize,
     /// Leases of all users: the kernel keeps two notices for each that ends unread.
     pub leases: usize,
-    /// How long a connection may stay without a request.
+    /// The longest time that a connection may stay without a request.
     pub request_within: Duration,
-    /// How long any client is let wait.
+    /// The longest time that a client may wait.
     pub longest_wait: Duration,
 }
 
@@ -113,7 +113,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Why a client is not served now.
+    /// Returns why a client is not served now.
     pub(crate) fn busy(self) -> Refusal {
         let (most, most_of_user) = (self.connections as u64, self.connections_of_user as u64);
         Refusal::Busy { most, most_of_user }

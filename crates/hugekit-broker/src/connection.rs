@@ -21,12 +21,12 @@ pub(crate) struct Connection {
     pub(crate) since: Instant,
 }
 
-/// What a client said.
+/// A message of a client.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Said {
     Nothing,
     Request(Request),
-    /// What is none.
+    /// Bytes that are no message.
     Nonsense(Malformed),
     /// It is gone, or as good as that.
     Gone,

@@ -6,28 +6,28 @@ use std::path::PathBuf;
 use hugekit_lease::LeaseError;
 use hugekit_sys::Remedy;
 
-/// Why a broker does not start, or ends.
+/// The reason why a broker does not start, or ends.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BrokerError {
     /// Another broker listens there.
     #[error("another broker listens at {}{}", socket.display(), Remedy(self.remedy()))]
     Running {
-        /// Where.
+        /// The path of the socket.
         socket: PathBuf,
     },
     /// The socket cannot be made there.
     #[error("cannot listen at {}{}", socket.display(), Remedy(self.remedy()))]
     Socket {
-        /// Where.
+        /// The path of the socket.
         socket: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The size of a unit makes no sense, or the kernel has no such pages.
     #[error("units of this size cannot be made")]
     Unit(#[source] LeaseError),
-    /// What is charged to clients cannot be populated before they ask.
+    /// Units that clients are charged for cannot be populated before they ask.
     #[error(
         "--ready {ready} requested: units that clients are charged for are populated on request{}",
         Remedy(self.remedy())
@@ -47,7 +47,7 @@ pub enum BrokerError {
     Group {
         /// Its directory.
         group: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// Any other refusal of the kernel.
@@ -55,13 +55,13 @@ pub enum BrokerError {
     Kernel {
         /// The system call.
         call: &'static str,
-        /// What it answered.
+        /// Its error.
         source: io::Error,
     },
 }
 
 impl BrokerError {
-    /// What an administrator or the caller can do about it.
+    /// Returns what an administrator or the caller can do about it.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         Some(match self {

@@ -14,7 +14,7 @@ use hugekit_sys::thread::cpu_time;
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-/// What the process is told; its standard input is the file.
+/// The orders to the process. Its standard input is the file.
 #[derive(Clone, Debug, Default)]
 pub struct Fill {
     /// By one thread that rests, of the lowest priority that it can be raised from, instead of as many as pay off.
@@ -27,7 +27,7 @@ pub struct Fill {
     pub groups: Vec<PathBuf>,
 }
 
-/// How the process ends, as its exit code.
+/// The outcome of the process, as its exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// All of it is populated, charged to the groups.
@@ -101,7 +101,7 @@ fn populate(told: &Fill) -> Result<u64, LeaseError> {
     memory.populate(&PopulateOptions::new().progress(&rest), told.node)
 }
 
-/// How many times as long as it has worked a filler of the stock rests after each chunk.
+/// The time that a filler of the stock rests after each chunk, as a multiple of the time that it worked.
 ///
 /// The lowest priority keeps it off CPUs that other programs want, but not off the memory that they share: clearing
 /// without a pause took 43 % of the bandwidth of a program on another CPU (docs/decisions/0024-lease.md). A client that

@@ -22,7 +22,7 @@ pub(crate) struct Filler {
     ended: OwnedFd,
 }
 
-/// What a process has done that populated all of a file.
+/// The result of a process that populated all of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Filled {
     /// It had joined the groups that it was told of.
@@ -103,7 +103,7 @@ impl Filler {
         self.ended.as_fd()
     }
 
-    /// How it ended, if it has: what it did, or why nothing is populated.
+    /// Returns the outcome, if the process has ended: its result, or why nothing is populated.
     pub(crate) fn outcome(&mut self) -> io::Result<Option<Result<Filled, Refusal>>> {
         let Some(status) = self.child.try_wait()? else { return Ok(None) };
         let refused = |errno: i32, signal: i32| {
@@ -119,7 +119,7 @@ impl Filler {
 }
 
 impl Filler {
-    /// How a process ended that loads, if it has: what it answers its client.
+    /// Returns the answer for the client of a load, if the process has ended.
     pub(crate) fn loaded(&mut self) -> io::Result<Option<Answer>> {
         let Some(status) = self.child.try_wait()? else { return Ok(None) };
         let mut said = [0; MESSAGE];
@@ -131,7 +131,7 @@ impl Filler {
         Ok(Some(answer.filter(|_| status.success()).unwrap_or(ended)))
     }
 
-    /// What it said when it ended: all of it is in the pipe.
+    /// Reads the last words of the process: all of them are in the pipe.
     fn huge(&mut self) -> u64 {
         let mut said = [0; 8];
         let read = self.child.stdout.as_mut().map(|stdout| stdout.read_exact(&mut said));
@@ -149,7 +149,7 @@ fn pid(child: &Child) -> Pid {
     Pid::from_raw(child.id() as i32).expect("no process has the number 0")
 }
 
-/// One that cannot die now, because its control group is frozen, is not waited for: it is the kernel's to end.
+/// Kills a child. A child that cannot die now, because its control group is frozen, is left to the kernel.
 fn kill_child(child: &mut Child) {
     let _ = child.kill();
     let _ = child.try_wait();

@@ -8,7 +8,7 @@ use hugekit_machine::cgroup::Cgroups;
 
 use crate::connection::Connection;
 
-/// What a process that populates joins, and whose group the kernel charges then.
+/// The groups that a process which populates joins, and whose group the kernel charges then.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Charged {
     /// Directories of control groups.
@@ -25,7 +25,7 @@ impl Charged {
         Self { groups: vec![group], payer: Payer::Group }
     }
 
-    /// To the client of a connection, if its groups can be found.
+    /// Charges the client of a connection, if its groups can be found.
     pub(crate) fn to_client(root: &Root, connection: &Connection, controller: &str) -> Self {
         let (pid, uid) = (connection.pid(), connection.uid());
         let charged = Self::to_process(root, pid, uid, controller);
@@ -38,7 +38,7 @@ impl Charged {
         charged
     }
 
-    /// To the groups of a process of that user: the process's number may be another user's by now.
+    /// Charges the groups of a process of that user. The process's number may be another user's by now.
     ///
     /// The process that populates joins all groups of the client that may count or stop it. The client pays if the group
     /// of the controller that counts this memory is one of them.

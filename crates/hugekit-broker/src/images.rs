@@ -48,7 +48,7 @@ pub(crate) struct Images {
 }
 
 impl Images {
-    /// Why an account may load no further image of that name, while others are `loading`, if it may not.
+    /// Returns why an account may load no further image of that name, while others are `loading`; `None` if it may.
     pub(crate) fn refusal(
         &self,
         account: u32,

@@ -23,7 +23,7 @@ pub(crate) struct Claim {
 pub(crate) struct Ledger {
     quotas: Quotas,
     claimed: BTreeMap<u32, u64>,
-    /// Those that have not ended, and whether they had holes at any time.
+    /// The leases that have not ended, and whether they had holes at any time.
     live: BTreeMap<Watched, (Leased, bool)>,
     returns: Returns,
 }
@@ -34,7 +34,7 @@ impl Ledger {
         Self { quotas, claimed, live, returns }
     }
 
-    /// What counts against an account's quota.
+    /// Returns the bytes that count against an account's quota.
     pub(crate) fn used(&self, account: u32) -> u64 {
         let live = self.live.values().map(|(lease, _)| lease);
         let leases = live.chain(self.returns.counted()).filter(|lease| lease.account == account);

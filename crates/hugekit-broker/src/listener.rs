@@ -27,7 +27,7 @@ pub(crate) struct Listener {
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// How often, and how far apart, the lock of a path is tried.
+/// The number of attempts to lock a path, and the pause between them.
 const LOCK_TRIES: u32 = 25;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 

@@ -21,7 +21,7 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use crate::connection::send;
 use crate::fill::{join, prepare};
 
-/// What the process is told; its standard input is the client's connection.
+/// The orders to the process. Its standard input is the client's connection.
 #[derive(Clone, Debug, Default)]
 pub struct LoadOrder {
     /// The number of the descriptor of the file that is filled.
@@ -94,7 +94,7 @@ fn fill(load: &Load, sources: Vec<OwnedFd>, memory: OwnedFd) -> Result<ImageFact
     Ok(ImageFacts { bytes: image.bytes() as u64, present, huge: image.huge_bytes() })
 }
 
-/// How often the client is told how far its load is.
+/// The interval of progress messages to the client.
 const TOLD_EVERY: Duration = Duration::from_millis(100);
 
 /// Tells the client, whose connection is standard input. It never waits for the client, and leaves room in the queue for

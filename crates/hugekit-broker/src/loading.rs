@@ -31,7 +31,7 @@ pub(crate) struct Loading {
     is_abandoned: bool,
 }
 
-/// What came of a load, for the one who asked.
+/// The outcome of a load, for the client that asked.
 pub(crate) struct Loaded {
     pub(crate) connection: Connection,
     pub(crate) name: ImageName,
@@ -69,7 +69,7 @@ impl Loading {
         self.claim.account
     }
 
-    /// What the image will be called, unless it has no client any more.
+    /// Returns the name of the future image, unless its client has gone.
     pub(crate) fn name_to_be(&self) -> Option<ImageName> {
         (!self.is_abandoned).then_some(self.name)
     }
@@ -108,7 +108,7 @@ impl Loading {
         self.is_abandoned
     }
 
-    /// How its process ended, if it has: the bytes that are on huge pages, or why there is no image.
+    /// Returns the outcome of its process, if it has ended: the bytes on huge pages, or why there is no image.
     pub(crate) fn outcome(&mut self) -> Option<Result<u64, Refusal>> {
         if !self.is_abandoned && self.is_hung_up() {
             self.abandon();
@@ -124,7 +124,7 @@ impl Loading {
         })
     }
 
-    /// What is left of it then.
+    /// Ends the load, and returns what is left of it.
     pub(crate) fn finish(self, outcome: Result<u64, Refusal>) -> Loaded {
         let Self { connection, name, is_for_all, claim, memory, .. } = self;
         let outcome = outcome.and_then(|huge| Ok((image(memory)?, huge)));

@@ -8,7 +8,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// What the manager still has to be told.
+/// The notices that the service manager has not received yet.
 #[derive(Debug)]
 pub(crate) struct Notices {
     manager: Option<(UnixDatagram, SocketAddr)>,
@@ -16,7 +16,7 @@ pub(crate) struct Notices {
 }
 
 impl Notices {
-    /// Of the socket in `NOTIFY_SOCKET`. Without one, no program is told.
+    /// Connects to the socket in `NOTIFY_SOCKET`. Without one, notices are dropped.
     pub(crate) fn new() -> Self {
         Self { manager: manager().ok().flatten(), pending: None }
     }

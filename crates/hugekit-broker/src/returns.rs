@@ -19,14 +19,14 @@ use std::time::{Duration, Instant};
 
 use crate::leased::Leased;
 
-/// How long `elsewhere` has to be lower before the baseline is: longer than a hole takes until its notice comes.
+/// The time that `elsewhere` has to be lower before the baseline is: longer than a hole takes until its notice comes.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// What an account has of live leases, in bytes.
+/// The bytes of live leases that an account has.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Live {
     pub(crate) all: u64,
-    /// Of these, leases that had holes at any time.
+    /// Bytes among these of leases that had holes at any time.
     pub(crate) punched: u64,
 }
 
@@ -113,7 +113,7 @@ mod tests {
     /// Pages of a lease.
     const UNIT: u64 = 4;
     const USER: u32 = 1000;
-    /// What other programs have.
+    /// The memory of other programs.
     const OTHERS: u64 = 7;
 
     /// A lease's pages in its file: how many, and of these, how many the kernel holds.

@@ -37,8 +37,8 @@ pub(crate) struct Filling {
 }
 
 impl Filling {
-    /// What came of it, if something did: the unit, or why it cannot be populated; and processes that are superfluous
-    /// then. As long as one of several processes works, nothing did.
+    /// Returns the outcome, if there is one: the unit, or why it cannot be populated; and the processes that are
+    /// superfluous then. As long as one of several processes works, there is none.
     pub(crate) fn step(mut self) -> Result<(Outcome, Ending), Self> {
         let mut refusal = None;
         let mut populated = None;
@@ -103,7 +103,7 @@ impl Ending {
     }
 }
 
-/// What came of a unit.
+/// The outcome of a unit.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Ready(Ready),

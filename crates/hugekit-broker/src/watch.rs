@@ -15,7 +15,7 @@ use rustix::io::{self, Errno};
 #[derive(Debug)]
 pub(crate) struct Watches {
     ends: OwnedFd,
-    /// One notice for each file at most, so that clients cannot fill the queue. Notices of ends have a queue of their
+    /// At most one notice for each file, so that clients cannot fill the queue. Notices of ends have a queue of their
     /// own, because a watch of both would end with its one notice.
     holes: OwnedFd,
     /// The watch of its end, by that of its first hole.
@@ -28,7 +28,7 @@ pub(crate) struct Watched(i32);
 
 #[cfg(test)]
 impl Watched {
-    /// As the kernel would number it.
+    /// Makes the ID of a watch from the kernel's number.
     pub(crate) fn of(number: i32) -> Self {
         Self(number)
     }

@@ -82,7 +82,7 @@ fn node_lines(topology: &Topology, facts: &Facts) -> Vec<Line> {
     nodes.iter().flat_map(|node| iter::once(line(node)).chain(distances_line(node))).collect()
 }
 
-/// Of a machine with several nodes, how far each of them is from this one.
+/// Makes the line of distances from this node, on a machine with several nodes.
 fn distances_line(node: &Node) -> Option<Line> {
     let distances: Vec<String> = node.distances.iter().map(u32::to_string).collect();
     let name = format!("node {} distances", node.id);

@@ -4,7 +4,7 @@ use hugekit::error_chain;
 use hugekit_machine::Error;
 use serde::Serialize;
 
-/// One finding.
+/// A finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Line {
     /// The group it belongs to.

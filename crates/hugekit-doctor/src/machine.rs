@@ -96,7 +96,7 @@ fn host_lines(host: &Host) -> Vec<Line> {
     ]
 }
 
-/// How the kernel clears huge pages, because every ratio against it depends on that.
+/// Makes the line about how the kernel clears huge pages: every ratio against it depends on that.
 fn clearing_line(host: &Host) -> Line {
     const NAME: &str = "huge pages cleared";
     match host.clears_in_ranges() {
@@ -126,7 +126,7 @@ fn process_line(process: &Process) -> Line {
     TOPIC.ok("process", format!("{user}{capability}{namespace}{filter}"))
 }
 
-/// Where the commands in the report work, unless that is here.
+/// Makes the line about where the commands of the report work, unless they work here.
 fn remedies_line(is_root: bool, container: Option<&str>) -> Option<Line> {
     let place = match (is_root, container) {
         (true, None) => return None,

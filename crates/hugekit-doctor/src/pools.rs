@@ -62,7 +62,7 @@ fn pool_line(pool: &HugePagePool, memory: Option<&Memory>) -> Line {
     }
 }
 
-/// One GiB, or a quarter of the pages that the machine can spare; at least one.
+/// Returns the pages of 1 GiB, or a quarter of the pages that the machine can spare; at least one.
 fn pages_worth_adding(pool: &HugePagePool, spare: Option<u64>) -> u64 {
     let gib = GIB / pool.page_size;
     spare.map_or(gib, |spare| gib.min(spare / 4)).max(1)

@@ -14,11 +14,11 @@ const TOPIC: Topic = Topic("process");
 /// Less than this is not worth a tender, however many times as fast a fork would be.
 const WORTH_IT: Duration = Duration::from_millis(1);
 
-/// What the figures of forks are.
+/// The explanation of the figures of forks.
 const ESTIMATES: &str = "CPU time, calculated from the page tables of the process and from forks \
     of this command; a fork that waits for a CPU or for memory takes longer";
 
-/// Of a process's memory, one part in so many with holes is worth a word on what to do about it.
+/// The fraction of a process's memory with holes, 1/10, from which a remedy is printed.
 const MANY_HOLES: u64 = 10;
 
 /// All that the doctor has to say of a process; serialised, what `hugekit doctor --pid PID --json` prints.

@@ -15,7 +15,7 @@ struct Feature {
     wanted: Features,
     /// The release that has all of them.
     since: &'static str,
-    /// What hugekit does without.
+    /// The verdict without it.
     without: Verdict,
     instead: &'static str,
 }

@@ -9,11 +9,11 @@ use super::{Broker, ClientId};
 use crate::config::{Charge, Config};
 use crate::unit::Filling;
 
-/// How long a program may need at most for its memory, and at least.
+/// The most and the least time that a program may need for its memory.
 const LONGEST: Duration = Duration::from_secs(60);
 const SHORTEST: Duration = Duration::from_secs(1);
 
-/// How much memory a program populates per second at least, on one thread.
+/// The least memory that a program populates per second, on one thread.
 const PER_SECOND: u64 = 1 << 30;
 
 impl Broker {

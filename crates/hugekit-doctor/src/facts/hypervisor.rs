@@ -2,7 +2,7 @@
 
 use hugekit_machine::Root;
 
-/// What firmware tables say of virtual machines; bare machines of the same vendors say something else.
+/// Vendors in the firmware tables of virtual machines. Bare machines of the same vendors have other names.
 const FIRMWARE: &[(&str, &str)] = &[
     ("QEMU", "QEMU"),
     ("KVM", "KVM"),

@@ -9,7 +9,7 @@ use super::field;
 pub(crate) struct ResourceLimit {
     /// In force.
     pub(crate) soft: Option<u64>,
-    /// As far as the process may raise the soft one.
+    /// The limit up to which the process may raise the soft one.
     pub(crate) hard: Option<u64>,
 }
 

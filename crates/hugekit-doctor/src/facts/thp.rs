@@ -34,7 +34,7 @@ pub(crate) trait Choice: Copy + PartialEq + 'static {
 pub(crate) enum Enabled {
     /// Any that is large enough.
     Always,
-    /// As the global policy says; only in the files of one page size.
+    /// The global policy applies. Only in the files of one page size.
     Inherit,
     /// Only after `MADV_HUGEPAGE`.
     Madvise,
@@ -51,7 +51,7 @@ impl Choice for Enabled {
     ];
 }
 
-/// What a fault does when no huge page is free.
+/// The action of a fault when no huge page is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Defrag {
     /// Compacts memory while the program waits.
@@ -81,9 +81,9 @@ impl Choice for Defrag {
 pub(crate) enum Shmem {
     /// Any.
     Always,
-    /// As the global policy says; only in the files of one page size.
+    /// The global policy applies. Only in the files of one page size.
     Inherit,
-    /// Where the huge page lies within the file's size.
+    /// Only if the huge page lies within the file's size.
     WithinSize,
     /// Only after `MADV_HUGEPAGE`.
     Advise,
@@ -132,7 +132,7 @@ impl Thp {
     }
 }
 
-/// What faults do when no huge page is free.
+/// Returns what faults do when no huge page is free.
 ///
 /// # Errors
 /// The file cannot be read or understood.
@@ -153,7 +153,7 @@ pub(crate) fn shmem(root: &Root) -> Result<Setting<Shmem>, Error> {
 pub(crate) struct Khugepaged {
     /// True if it compacts memory to find a huge page.
     pub(crate) defrag: bool,
-    /// How many of a huge page's base pages may be untouched and still be filled in, in pages.
+    /// The most base pages of a huge page that may be untouched and are filled in.
     pub(crate) max_ptes_none: u64,
     /// Its pause between scans in milliseconds.
     pub(crate) scan_sleep_ms: u64,
