@@ -8,7 +8,7 @@ use hugekit_sys::{ErrorKind, Remedy};
 
 pub use crate::layout::UnfitMemory;
 
-/// Why a VM is not restored. Its VMM has no VM then, and may be asked again.
+/// The reason why a VM is not restored. Its VMM has no VM then, and may be asked again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RestoreError {
@@ -17,7 +17,7 @@ pub enum RestoreError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A file of the snapshot is longer than any that Cloud Hypervisor writes.
@@ -35,7 +35,7 @@ pub enum RestoreError {
     Format {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: serde_json::Error,
     },
     /// The snapshot has memory that cannot be restored in this way.
@@ -49,7 +49,7 @@ pub enum RestoreError {
     Api {
         /// Its socket.
         socket: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The VMM has refused to receive a VM.
@@ -67,7 +67,7 @@ pub enum RestoreError {
     Broken {
         /// The part of the VM that was sent.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The VMM has refused a part of the VM.
@@ -96,7 +96,7 @@ impl RestoreError {
         }
     }
 
-    /// What its user can do about it.
+    /// Returns what its user can do about it.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         Some(match self {

@@ -54,7 +54,7 @@ pub enum UnfitMemory {
     /// The memory file lacks a mapping, or has a part of it.
     #[error("the memory file lacks some of the {size} bytes at {gpa:#x} of the guest{}", Remedy(self.remedy()))]
     Missing {
-        /// Where the mapping begins in the guest.
+        /// The address of the mapping in the guest.
         gpa: u64,
         /// Its length.
         size: u64,
@@ -62,7 +62,7 @@ pub enum UnfitMemory {
     /// The memory was added by virtio-mem.
     #[error("the {size} bytes at {gpa:#x} of the guest are memory of virtio-mem{}", Remedy(self.remedy()))]
     VirtioMem {
-        /// Where the mapping begins in the guest.
+        /// The address of the mapping in the guest.
         gpa: u64,
         /// Its length.
         size: u64,
@@ -129,7 +129,7 @@ impl Layout {
         Ok((placed, ranges))
     }
 
-    /// Where a mapping is in the memory file, which has all of it in one range.
+    /// Returns the offset of a mapping in the memory file, which has all of it in one range.
     fn offset(&self, mapping: &Mapping) -> Result<u64, UnfitMemory> {
         let (gpa, size) = (mapping.gpa, mapping.size);
         if mapping.virtio_mem {
@@ -162,7 +162,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Of ranges and mappings, each an address and a length in MiB.
+    /// Makes the layout of ranges and mappings, each an address and a length in MiB.
     fn layout(ranges: &[(u64, u64)], mappings: &[(u64, u64)]) -> Layout {
         let ranges = ranges.iter().map(|(gpa, len)| json!({"gpa": gpa * MIB, "length": len * MIB}));
         let mappings = mappings.iter().enumerate().map(|(slot, (gpa, size))| {

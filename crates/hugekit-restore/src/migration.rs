@@ -36,7 +36,7 @@ pub struct Restored {
 }
 
 impl<'a> Restore<'a> {
-    /// Of a snapshot. The VM stays paused.
+    /// Begins to migrate a snapshot. The VM stays paused.
     pub fn new(snapshot: &'a Snapshot) -> Self {
         Self { snapshot, is_resumed: false }
     }
@@ -104,7 +104,7 @@ fn refused(answer: Answer) -> RestoreError {
     RestoreError::Refused { request: RECEIVE, status: answer.status, answer: answer.body }
 }
 
-/// What went wrong, in the words of the VMM's API if it has any.
+/// Returns the error, in the words of the VMM's API if it has any.
 fn explained(command: Command, failure: Failure, answer: io::Result<Answer>) -> RestoreError {
     let what = command.subject();
     match (failure, answer) {

@@ -16,10 +16,10 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 
 const HEAD: usize = 16;
 
-/// How long the VMM may take for one request: it makes the whole VM for some.
+/// The longest time that the VMM may take for one request: it makes the whole VM for some.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// What a request asks.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub(crate) enum Command {
@@ -57,7 +57,7 @@ impl Command {
 /// The VMM's status of a request that it has carried out.
 const OK: u16 = 1;
 
-/// Why a request was not carried out.
+/// The reason why a request was not carried out.
 #[derive(Debug)]
 pub(crate) enum Failure {
     Broken(io::Error),

@@ -27,7 +27,7 @@ const MEMORY_MANAGER: &str = "memory-manager";
 #[derive(Debug)]
 pub struct Snapshot {
     pub(crate) config: Value,
-    /// As it is in the file: the VMM gets it unchanged.
+    /// The bytes of the file: the VMM gets them unchanged.
     pub(crate) state: Vec<u8>,
     /// The part of the state that describes memory, as it is there.
     pub(crate) manager: Value,

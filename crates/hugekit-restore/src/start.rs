@@ -4,7 +4,7 @@ use std::io;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How long a VMM that was just started may take until it listens.
+/// The longest time that a VMM that was just started may take until it listens.
 const LONGEST_START: Duration = Duration::from_secs(10);
 
 const BETWEEN_TRIES: Duration = Duration::from_millis(1);

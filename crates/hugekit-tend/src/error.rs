@@ -4,20 +4,20 @@ use std::io;
 
 use hugekit_sys::{ErrorKind, Remedy};
 
-/// Why a process cannot be tended.
+/// The reason why a process cannot be tended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TendError {
     /// There is no such process, or it has ended.
     #[error("process {pid} is gone")]
     Gone {
-        /// As it was asked for.
+        /// The requested process.
         pid: i32,
     },
     /// The number is that of a thread which is not its process's first.
     #[error("{pid} is a thread: tend its process, {of}")]
     Thread {
-        /// As it was asked for.
+        /// The requested process.
         pid: i32,
         /// The process.
         of: i32,
@@ -25,15 +25,15 @@ pub enum TendError {
     /// A thread of the kernel, which has no memory of its own.
     #[error("{pid} is a thread of the kernel")]
     Kernel {
-        /// As it was asked for.
+        /// The requested process.
         pid: i32,
     },
     /// Another user's process, or one that is more privileged: who may debug it may tend it.
     #[error("process {pid} may not be tended: {call} is refused{}", Remedy(self.remedy()))]
     NotPermitted {
-        /// As it was asked for.
+        /// The requested process.
         pid: i32,
-        /// What was refused.
+        /// The refused call.
         call: &'static str,
         /// The kernel's answer.
         source: io::Error,
@@ -42,7 +42,7 @@ pub enum TendError {
     /// (`prctl(PR_SET_THP_DISABLE)`), which the kernel honours here too.
     #[error("process {pid} has disabled transparent huge pages (PR_SET_THP_DISABLE){}", Remedy(self.remedy()))]
     SwitchedOff {
-        /// As it was asked for.
+        /// The requested process.
         pid: i32,
     },
     /// The kernel has no `MADV_COLLAPSE`.
@@ -63,19 +63,19 @@ pub enum TendError {
     /// Another tender has this process.
     #[error("process {pid} has another tender")]
     Taken {
-        /// As it was asked for.
+        /// The requested process.
         pid: i32,
     },
     /// The process keeps the kernel waiting for its memory map.
     #[error("process {pid} keeps the kernel waiting for its memory map")]
     Stuck {
-        /// As it was asked for.
+        /// The requested process.
         pid: i32,
     },
     /// No thread could be started to work on it.
     #[error("no thread could be started to tend process {pid}")]
     NoThread {
-        /// As it was asked for.
+        /// The requested process.
         pid: i32,
         /// The kernel's answer.
         source: io::Error,
@@ -83,9 +83,9 @@ pub enum TendError {
     /// The kernel's files about it cannot be read.
     #[error("/proc/{pid} cannot be read")]
     Unreadable {
-        /// As it was asked for.
+        /// The requested process.
         pid: i32,
-        /// What reading said.
+        /// The error of reading.
         source: io::Error,
     },
 }
@@ -106,7 +106,7 @@ impl TendError {
         }
     }
 
-    /// What an administrator, or the program, can do about it.
+    /// Returns what an administrator, or the program, can do about it.
     #[must_use]
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
@@ -123,7 +123,7 @@ impl TendError {
         }
     }
 
-    /// What an error of reading `/proc/PID` means.
+    /// Converts an error of reading `/proc/PID`.
     pub(crate) fn of_reading(pid: i32, source: io::Error) -> Self {
         match source.raw_os_error() {
             // ESRCH is the answer about a process that ends while its files are read.

@@ -20,7 +20,7 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    /// That of the process that has this number now.
+    /// Opens the folder of the process that has this number now.
     pub(crate) fn open(pid: i32) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let descriptor = open(format!("/proc/{pid}"), flags, Mode::empty())?;
@@ -58,7 +58,7 @@ impl Folder {
         value(&status, "State").is_some_and(|state| state.starts_with(b"Z"))
     }
 
-    /// Where a link points to, as the kernel names it.
+    /// Returns the target of a link, as the kernel names it.
     pub(crate) fn link(&self, name: &str) -> io::Result<OsString> {
         Ok(OsString::from_vec(readlinkat(self.as_fd(), name, Vec::new())?.into_bytes()))
     }
@@ -71,7 +71,8 @@ impl Folder {
         Ok(folder.flatten().filter_map(|entry| number(entry.file_name())).collect())
     }
 
-    /// How long its threads, taken together, were ready to run and had no CPU. `None` if the kernel does not count it.
+    /// Returns the time for which its threads, taken together, were ready to run and had no CPU. `None` if the kernel
+    /// does not count it.
     pub(crate) fn waited_for_cpus(&self) -> Option<Duration> {
         let of_task = |task| waited(&self.read(&format!("task/{task}/schedstat")).ok()?);
         let tasks = self.numbers("task").ok()?;

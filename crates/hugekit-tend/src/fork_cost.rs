@@ -24,7 +24,7 @@ const FORKS: usize = 5;
 /// median is of more forks.
 const SHORT_FORKS: usize = 41;
 
-/// What a fork costs on this machine, whatever else it does.
+/// The cost of a fork on this machine, whatever else the machine does.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ForkCost {
     /// A process with as good as no memory.
@@ -86,7 +86,7 @@ fn median_of_forks(forks: usize, prepare: impl Fn() -> bool) -> io::Result<Optio
     Ok(Some(times[forks / 2]))
 }
 
-/// Of a child that ends at once. It is CPU time, so other programs that run meanwhile do not count.
+/// Measures the fork of a child that ends at once. It is CPU time, so other programs that run meanwhile do not count.
 fn time_of_fork() -> io::Result<Duration> {
     let began = cpu_time();
     // SAFETY: the child calls only `_exit`, which is async-signal-safe.

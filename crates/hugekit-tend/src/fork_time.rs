@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-/// How long a process stood still for a `fork(2)`.
+/// The time that a process stood still for a `fork(2)`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "source", content = "seconds")]
 #[non_exhaustive]

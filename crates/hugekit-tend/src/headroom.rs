@@ -9,7 +9,7 @@ use crate::settings::Settings;
 use crate::status::Hindrance;
 use crate::target::Target;
 
-/// Why nothing may be collapsed now, if so.
+/// Returns why nothing may be collapsed now; `None` if it may.
 pub(crate) fn hindrance(target: &Target, settings: &Settings) -> Option<Hindrance> {
     if let Some(percent) = pressure()
         && percent >= settings.most_pressure

@@ -12,14 +12,14 @@ use crate::error::TendError;
 use crate::folder::Folder;
 use crate::smaps::{self, Mapping};
 
-/// Why a mapping is left as it is.
+/// The reason why a mapping is left as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Excluded {
-    /// Of a file, or shared: a fork copies no page table of it.
+    /// A file, or shared memory: a fork copies no page table of it.
     SharedOrFile,
-    /// Of reserved huge pages already.
+    /// Reserved huge pages already.
     Hugetlb,
     /// Forks leave it out (`MADV_DONTFORK`).
     LeftOutOfForks,
@@ -29,7 +29,7 @@ pub enum Excluded {
     Locked,
     /// Its owner serves the faults itself (`userfaultfd`): a hole is data that has yet to come.
     Userfaultfd,
-    /// Of a device or the kernel.
+    /// Memory of a device or the kernel.
     Special,
     /// Shared with another process since a fork, the other way round: with its parent, or with one
     /// of its own kind. A collapse would copy what they share.
@@ -59,10 +59,10 @@ impl fmt::Display for Excluded {
     }
 }
 
-/// One part in this many of a mapping may be shared with another process: it grows by no more.
+/// The fraction of a mapping, 1/10, that may be shared with another process: it grows by no more.
 const SHARED: u64 = 10;
 
-/// One byte in this many of a mapping must be populated: reading terabytes of address space takes
+/// The fraction of a mapping, 1/4096, that must be populated: reading terabytes of address space takes
 /// long.
 const SPARSE: u64 = 4096;
 
@@ -76,7 +76,7 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// That of a process now, by `/proc/PID/smaps`.
+    /// Surveys a process now, by `/proc/PID/smaps`.
     ///
     /// # Errors
     /// The process is gone, or its files may not be read.
@@ -86,7 +86,7 @@ impl Extent {
     }
 }
 
-/// What is there of a process's memory.
+/// The memory of a process.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Survey {
     /// Addresses of whole ranges of 2 MiB that are worth a look.

@@ -9,7 +9,7 @@ use crate::settings::Settings;
 use crate::status::Hindrance;
 use crate::target::Target;
 
-/// What a tender would find.
+/// The findings of a tender before its first pass.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Outlook {
@@ -27,7 +27,7 @@ pub struct Outlook {
     pub is_limit_unknown: bool,
     /// Bytes on small pages in mappings that would be left as they are, by reason.
     pub excluded: Vec<(Excluded, u64)>,
-    /// What would keep a tender waiting now.
+    /// The hindrance that would keep a tender waiting now.
     pub hindrance: Option<Hindrance>,
     /// True if another tender has it.
     pub is_tended: bool,
@@ -37,7 +37,7 @@ impl Outlook {
     /// By the settings that a tender has unless told.
     ///
     /// # Errors
-    /// Why it cannot be tended.
+    /// The reason why the process cannot be tended.
     pub fn of(pid: i32) -> Result<Self, TendError> {
         let (target, is_tended) = match Target::open(pid) {
             Err(TendError::Taken { .. }) => (Target::beside_a_tender(pid)?, true),

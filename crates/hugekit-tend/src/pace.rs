@@ -62,7 +62,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Of the time, the part in which collapses may hold locks of a process's memory map: its page faults wait then.
+/// The share of time in which collapses may hold locks of a process's memory map: its page faults wait then.
 const LOCKED: f64 = 0.25;
 
 /// A turn's work.
@@ -76,7 +76,7 @@ pub(crate) struct Worked {
 }
 
 impl Worked {
-    /// How long to rest, to use no more than this share of a CPU, and to keep the other limits.
+    /// Returns the time to rest, to use no more than this share of a CPU, and to keep the other limits.
     pub(crate) fn rest(self, share: f64, bytes_per_second: u64) -> Duration {
         let for_cpu = self.cpu.mul_f64(1.0 / share);
         let for_locks = self.locked.mul_f64(1.0 / LOCKED);

@@ -27,7 +27,7 @@ impl History {
     }
 }
 
-/// What is to be collapsed, and what was left out for its holes.
+/// The ranges to collapse, and those that were left out for their holes.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     pub(crate) ranges: Vec<Look>,
@@ -35,8 +35,8 @@ pub(crate) struct Plan {
     pub(crate) sparse: u64,
 }
 
-/// What is split most often comes first, because that is where parent and child write, and then what has the fewest
-/// holes.
+/// Plans a pass. Ranges that are split most often come first, because parent and child write there, and then those with
+/// the fewest holes.
 pub(crate) fn plan(looks: Vec<Look>, density: f64, history: &History) -> Plan {
     let least = (density.clamp(0.0, 1.0) * HUGE_PAGE_BYTES as f64) as u64;
     let mut plan = Plan::default();

@@ -111,7 +111,7 @@ fn table(server: &Folder, is_wanted: impl Fn(&Row) -> bool) -> Vec<Row> {
     lines.filter_map(|line| Row::parse(&line)).filter(is_wanted).collect()
 }
 
-/// Where a server that listens at this address is reached on the loopback.
+/// Returns the loopback address of a server that listens at this address.
 fn on_the_loopback(address: SocketAddr) -> Option<SocketAddr> {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -241,7 +241,7 @@ mod tests {
         assert!(server.0.len() >= 84, "{}", server.0.len());
     }
 
-    /// What a server does with the only connection that it gets.
+    /// A server's way to serve the only connection that it gets.
     type Serve = fn(&mut TcpStream) -> io::Result<()>;
 
     /// A server of this process, and its address. It tells what it read before it was left alone.

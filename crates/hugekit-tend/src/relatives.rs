@@ -12,12 +12,12 @@ use crate::target::Target;
 /// The kernel keeps this many bytes of a thread's name.
 const NAME_BYTES: usize = 15;
 
-/// Those that were seen, until they have ended: a child's children go on after it, with another parent.
+/// The children that were seen, until they have ended. A child's children go on after it, with another parent.
 #[derive(Debug, Default)]
 pub(crate) struct Relatives {
     sharing: HashMap<i32, Folder>,
     seen: Seen,
-    /// How many there were, ever.
+    /// The number of children so far.
     forks: u64,
 }
 

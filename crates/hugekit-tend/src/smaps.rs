@@ -3,18 +3,18 @@
 use std::io::{self, BufRead};
 use std::ops::Range;
 
-/// One mapping, in bytes.
+/// A mapping, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Mapping {
     pub(crate) addresses: Range<u64>,
     pub(crate) is_private: bool,
-    /// Of its file; 0 if there is none.
+    /// The inode of its file; 0 if there is none.
     pub(crate) inode: u64,
     /// True if the kernel made it (`[vdso]`, `[vvar]`, `[vsyscall]`).
     pub(crate) is_kernels: bool,
     /// Pages that are private copies or of no file.
     pub(crate) anonymous: u64,
-    /// Of these, on huge pages.
+    /// Bytes among these on huge pages.
     pub(crate) huge: u64,
     /// Present, and present in another process too.
     pub(crate) shared: u64,

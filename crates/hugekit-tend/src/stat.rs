@@ -1,6 +1,6 @@
 //! The line `/proc/PID/stat`.
 
-/// What a tender needs of it.
+/// The fields of `/proc/PID/stat` that a tender needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stat {
     /// The name of its first thread: any bytes, at most 15 and no zero.
@@ -13,7 +13,7 @@ pub(crate) struct Stat {
     pub(crate) program: Program,
 }
 
-/// What tells a process that runs on after a fork from one that has started another program.
+/// The facts that distinguish a process that runs on after a fork from one that has started another program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Program {
     stack: u64,

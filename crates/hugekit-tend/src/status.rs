@@ -9,19 +9,19 @@ use serde::Serialize;
 use crate::fork_time::{ForkTime, seconds};
 use crate::mappings::{Excluded, Extent};
 
-/// Why a pass ended before its plan, or did not begin.
+/// The reason why a pass ended early, or did not begin.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 #[non_exhaustive]
 pub enum Hindrance {
     /// A forked child lives, and shares the memory: a collapse would copy what they share.
     Child {
-        /// How many.
+        /// The number of children.
         count: usize,
     },
     /// Tasks wait for memory.
     Pressure {
-        /// Of the last ten seconds.
+        /// The percentage of the last ten seconds.
         percent: f64,
     },
     /// There are too few free blocks of 2 MiB: the kernel would compact memory while the process waits.
@@ -69,7 +69,7 @@ impl fmt::Display for Hindrance {
     }
 }
 
-/// Why the kernel refused to collapse a range.
+/// The reason why the kernel refused to collapse a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 #[non_exhaustive]
@@ -114,7 +114,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// What one pass over a process did.
+/// The result of one pass over a process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct PassReport {
     /// The process.
@@ -149,7 +149,7 @@ pub struct PassReport {
     /// From its beginning to its end, rests included.
     #[serde(serialize_with = "seconds")]
     pub elapsed: Duration,
-    /// Why it ended early.
+    /// The reason why it ended early.
     pub hindrance: Option<Hindrance>,
 }
 
@@ -169,13 +169,13 @@ impl PassReport {
         self.grown() > self.after.all / MUCH
     }
 
-    /// Of a pass that was not made.
+    /// Makes the report of a pass that was not made.
     pub(crate) fn of_none(pid: i32, hindrance: Hindrance) -> Self {
         Self { pid, hindrance: Some(hindrance), ..Self::default() }
     }
 }
 
-/// What a tender says while it waits.
+/// The status of a tended process, between passes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Status {
     /// The process.
@@ -186,10 +186,10 @@ pub struct Status {
     pub passes: u64,
     /// Forked children that were seen.
     pub forks: u64,
-    /// Those that live.
+    /// The number of children that live.
     pub children: usize,
-    /// How long the last one's `fork(2)` took, where that is known.
+    /// The time of the last one's `fork(2)`, if it is known.
     pub last_fork: Option<ForkTime>,
-    /// What the last pass did.
+    /// The result of the last pass.
     pub last: Option<PassReport>,
 }

@@ -29,7 +29,7 @@ pub struct Target {
     name: Vec<u8>,
     folder: Folder,
     descriptor: OwnedFd,
-    /// Of what begins where at each start of a program: a forked child has the same, until it starts another one.
+    /// The addresses that differ at each start of a program. A forked child has the same, until it starts another one.
     program: Program,
     /// When it was opened.
     parent: i32,
@@ -40,7 +40,7 @@ pub struct Target {
 
 impl Target {
     /// # Errors
-    /// Why it cannot be tended; the kernel was asked.
+    /// The reason why it cannot be tended. The kernel was asked.
     pub fn open(pid: i32) -> Result<Self, TendError> {
         let target = Self::beside_a_tender(pid)?;
         lock(pid, &target.pages)?;

@@ -18,7 +18,7 @@ use serde_json::Value;
 pub use answer::Answer;
 pub use pending::Pending;
 
-/// How long a VMM may take to accept a connection, to read a request, and to answer it.
+/// The longest time that a VMM may take to accept a connection, to read a request, and to answer it.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// Connects to a VMM's socket. Reads and writes of the connection do not wait.
@@ -46,7 +46,7 @@ pub fn send(socket: &Path, method: &str, path: &str, body: Option<&Value>) -> io
 /// Sends a request that was written before.
 ///
 /// # Errors
-/// Those of [`send`].
+/// The errors of [`send`].
 pub fn send_text(socket: &Path, text: &str) -> io::Result<Pending> {
     let stream = connect(socket)?;
     socket::write_all(&stream, text.as_bytes(), LONGEST_WAIT)?;

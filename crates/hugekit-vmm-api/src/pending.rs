@@ -93,7 +93,7 @@ mod tests {
 
     use super::*;
 
-    /// What a VMM that sends this and does not hang up makes of a request.
+    /// Returns the answer to a request from a VMM that sends this and does not hang up.
     fn waited(text: &str, longest: Duration) -> io::Result<Answer> {
         let (from, mut vmm) = UnixStream::pair()?;
         from.set_nonblocking(true)?;

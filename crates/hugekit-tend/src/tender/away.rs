@@ -17,7 +17,7 @@ use crate::settings::Settings;
 use crate::stat::Program;
 use crate::status::{Hindrance, Status};
 
-/// What the threads of a tender share.
+/// The state that the threads of a tender share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) settings: Settings,

@@ -21,8 +21,8 @@ impl Builder {
         self
     }
 
-    /// Of a range of 2 MiB, the least share of pages that must be there, from 0 to 1: a collapse fills the others with
-    /// zeroes. With 0.9, which is the default, what is collapsed grows by a ninth at most.
+    /// Sets the least share of pages of a 2 MiB range that must be present, from 0 to 1: a collapse fills the others
+    /// with zeroes. With 0.9, which is the default, what is collapsed grows by a ninth at most.
     pub fn density(mut self, density: f64) -> Self {
         self.settings.density = density;
         self
@@ -55,7 +55,7 @@ impl Builder {
         self
     }
 
-    /// What forks cost on this machine, so that the tender can say how long those that it sees have taken
+    /// Sets the cost of forks on this machine, so that the tender can report how long the forks that it sees have taken
     /// ([`Status::last_fork`](crate::Status::last_fork)).
     pub fn fork_cost(mut self, cost: ForkCost) -> Self {
         self.fork_cost = Some(cost);
@@ -65,7 +65,7 @@ impl Builder {
     /// The tender, which has done nothing yet.
     ///
     /// # Errors
-    /// Why one of the processes cannot be tended; then none is.
+    /// The reason why one of the processes cannot be tended. Then none is.
     pub fn build(self) -> Result<Tender, TendError> {
         let mut tender = Tender::new(self.settings, self.fork_cost);
         for pid in self.pids {

@@ -32,14 +32,14 @@ use crate::stat::Program;
 use crate::status::{Hindrance, PassReport, Status};
 use crate::target::Target;
 
-/// How often a process is looked at for children, which takes a thousandth of a CPU.
+/// The interval of looks at a process for children, which take a thousandth of a CPU.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Reading a process with thousands of threads takes long: the tender sleeps this many times as
 /// long.
 const REST: u32 = 50;
 
-/// What could not be begun is tried again after so long.
+/// The delay before a failed start is retried.
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// A collapse takes a lock of the process's memory map, and rests are taken in pieces as long, so
@@ -66,14 +66,15 @@ pub struct Tender {
     idle: Vec<Tended>,
     away: Vec<Away>,
     opening: Vec<(i32, Job<Opened>)>,
-    /// Why processes cannot be tended, found out after the caller had stopped waiting: said when it asks again.
+    /// The reasons why processes cannot be tended, found after the caller had stopped waiting. Returned when it asks
+    /// again.
     refused: Vec<(i32, TendError)>,
     tell: Sender<Status>,
     told: Receiver<Status>,
 }
 
 impl Tender {
-    /// To be told which processes, and how carefully.
+    /// Returns a builder. Set the processes and the limits on it.
     pub fn builder() -> Builder {
         Builder::default()
     }
@@ -90,7 +91,7 @@ impl Tender {
     /// one: what it shares with its parent is not to be copied.
     ///
     /// # Errors
-    /// Why it cannot be tended. After [`TendError::Stuck`], which comes after three seconds at most,
+    /// The reason why it cannot be tended. After [`TendError::Stuck`], which comes after three seconds at most,
     /// it is tended as soon as the kernel answers.
     pub fn add(&mut self, pid: i32) -> Result<(), TendError> {
         let mut answer = self.try_add(pid);
@@ -150,7 +151,7 @@ impl Tender {
         idle.chain(self.away.iter().map(|away| (away.pid(), away.program()))).collect()
     }
 
-    /// One pass over each process, whether one is due or not. `stop` ends it within half a second,
+    /// Makes a pass over each process, whether one is due or not. `stop` ends it within half a second,
     /// and a process that keeps the kernel waiting delays it by three seconds: its report then says
     /// [`Hindrance::Stuck`].
     ///

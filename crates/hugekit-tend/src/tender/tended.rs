@@ -132,7 +132,7 @@ impl Tended {
         self.passes > 0 && resident > self.most + much && self.passed.elapsed() >= AGAIN
     }
 
-    /// How long the fork took whose child was just seen, by what its memory was after the last
+    /// Estimates the time of the fork whose child was just seen, by the process's memory after the last
     /// pass.
     fn estimate(&self, cost: Option<&ForkCost>) -> Option<ForkTime> {
         let memory = self.last.as_ref()?.after;
@@ -318,7 +318,7 @@ fn interval_after(last: Duration, report: &PassReport) -> Duration {
     }
 }
 
-/// What a pass has done so far.
+/// The work of a pass so far.
 #[derive(Debug, Default)]
 struct Work {
     collapsed: u64,

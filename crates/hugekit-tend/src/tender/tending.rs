@@ -16,7 +16,7 @@ use crate::status::Status;
 pub struct Tending {
     stop: Arc<AtomicBool>,
     said: Arc<Mutex<BTreeMap<i32, Status>>>,
-    /// Of this process.
+    /// The process that it belongs to.
     owner: u32,
     thread: Option<JoinHandle<()>>,
 }
@@ -36,7 +36,7 @@ impl Tending {
         Ok(Self { stop, said, owner: std::process::id(), thread: Some(thread) })
     }
 
-    /// What was said last of each process, once there was something to say: after its first pass, or a fork.
+    /// Returns the last status of each process that has one: after its first pass, or a fork.
     #[must_use]
     pub fn said(&self) -> Vec<Status> {
         let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
