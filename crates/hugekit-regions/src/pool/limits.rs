@@ -153,7 +153,7 @@ mod tests {
         for (kib, named) in [(19_655_020, "19194 MiB"), (1023, "1023 KiB")] {
             let memory = format!("MemTotal: 99999999 kB\nMemFree: 1 kB\nMemAvailable: {kib} kB");
             machine.file("/proc/meminfo", &memory);
-            let expected = format!("not enough memory: 1024 GiB requested, {named} available");
+            let expected = format!("not enough memory: 1 TiB requested, {named} available");
             assert_eq!(says(&machine, Backing::Base, 1 << 40).unwrap(), expected);
         }
     }
