@@ -244,7 +244,7 @@ impl Pin {
         drop(self.pinned().take());
     }
 
-    /// Returns whether it was closed.
+    /// True if the pin was closed.
     #[getter]
     fn closed(&self) -> bool {
         self.pinned().is_none()

@@ -686,7 +686,7 @@ impl Snapshot {
         self.serving
     }
 
-    /// Returns whether it has ended.
+    /// True if the snapshot has ended.
     #[getter]
     fn closed(&self) -> bool {
         lock(&self.parts).is_none()

@@ -586,7 +586,7 @@ class Pin:
         """End it: forks share the range again. A second call does nothing."""
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """True if the pin was closed."""
 
 class Region:
     """Zeroed memory of a pool, with the buffer protocol: ``memoryview(region)``,
@@ -829,7 +829,7 @@ class Snapshot(Generic[_Arrays, _Views]):
         """
     @property
     def closed(self) -> bool:
-        """Whether it has ended."""
+        """True if the snapshot has ended."""
 
 class View(Generic[_D]):
     """One array of a snapshot, read-only. Bytes are copied when they are first requested. Made by
