@@ -748,7 +748,7 @@ impl Broker {
         self.ledger.claim(account, load.most)
     }
 
-    /// Returns whether there is memory for an image beside those that are being loaded.
+    /// Checks that there is memory for an image beside those that are being loaded.
     fn check_memory(&self, asked: u64) -> Result<(), Refusal> {
         let available = Memory::read(&self.root).map_or(0, |memory| memory.available);
         let claimed = self.loading.iter().map(Loading::claimed).sum();
@@ -883,7 +883,7 @@ fn sees_all(uid: u32) -> bool {
     [0, rustix::process::geteuid().as_raw()].contains(&uid)
 }
 
-/// Returns whether the configuration makes sense on this machine.
+/// Checks that the configuration makes sense on this machine.
 fn check(config: &Config) -> Result<(), BrokerError> {
     match config.unit {
         0 if config.ready > 0 => return Err(BrokerError::ReadyWithoutUnit { ready: config.ready }),

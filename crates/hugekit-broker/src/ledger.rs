@@ -42,7 +42,7 @@ impl Ledger {
         leased + self.claimed.get(&account).copied().unwrap_or(0)
     }
 
-    /// Returns whether an account may have more memory, up to its quota.
+    /// Checks that an account may have more memory, up to its quota.
     pub(crate) fn check(&self, account: u32, asked: u64) -> Result<(), Refusal> {
         let (used, quota) = (self.used(account), self.quotas.quota_of(account));
         let is_over = used.saturating_add(asked) > quota;

@@ -191,7 +191,7 @@ impl<R: Read> Reader<R> {
         Ok(piece)
     }
 
-    /// Returns whether the piece may come here.
+    /// Checks that the piece may come here; `None` if it may not.
     fn place(&mut self, piece: Piece) -> Option<()> {
         if piece.kind == Kind::End {
             let id = StateId(self.payload.as_slice().try_into().ok()?);

@@ -135,7 +135,7 @@ pub fn give_back(socket: &Path, bytes: u64, page_size: u64) -> Result<u64, Lease
     }
 }
 
-/// Returns whether the memory is what was asked for and what was said.
+/// Checks that the memory has the requested length and the promised pages.
 fn check(memory: &MemoryFile, asked: usize, said: u64, page_size: u64) -> Result<(), LeaseError> {
     let (bytes, present) = (memory.bytes(), memory.present()?);
     if bytes != asked || said != asked as u64 {

@@ -194,7 +194,7 @@ impl AsFd for MemoryFile {
     }
 }
 
-/// Returns whether a file will do, and as what.
+/// Checks that a file is suitable. Returns its length and backing.
 fn fit(facts: &Facts) -> Result<(usize, Backing), Unfit> {
     let backing = backing_of(facts.len, facts.huge_page)?;
     let page_size = backing.page_size();

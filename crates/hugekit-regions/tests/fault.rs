@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex};
 use std::thread;
 
-use backings::{Check, FOLIOS, builder, is_zero, trials, trials_on, unless_lacking, unscrubbed};
+use backings::{Check, FOLIOS, builder, is_zero, trials, trials_on, unscrubbed};
 use child::in_a_child;
 use hugekit::ErrorKind;
 use hugekit::fault::FaultMode;
@@ -477,7 +477,5 @@ fn main() {
     let gigantic: &[Check] =
         hugekit_testing::checks![region_of_a_gigantic_page_is_cleared_by_threads_or_before,];
     trials.extend(trials_on(Backing::Hugetlb1G, 1, gigantic));
-    let forbidden = permitted::lacking();
-    let trials = trials.into_iter().map(|trial| unless_lacking(trial, forbidden.as_deref()));
-    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit();
+    libtest_mimic::run(&Arguments::from_args(), permitted::or_skipped(trials)).exit();
 }

@@ -41,7 +41,7 @@ impl<'a> Restore<'a> {
         Self { snapshot, is_resumed: false }
     }
 
-    /// Returns whether the VM runs as soon as it is complete.
+    /// Sets whether the VM runs as soon as it is complete.
     pub fn resume(self, is_resumed: bool) -> Self {
         Self { is_resumed, ..self }
     }

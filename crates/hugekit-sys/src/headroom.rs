@@ -39,7 +39,7 @@ const REMEDY: &str = "free memory, or raise vm.max_map_count, ulimit -v or ulimi
 pub struct HeapShortage;
 
 impl HeapShortage {
-    /// Returns whether the heap has room for an operation of this library; each looks by itself. For bindings, whose
+    /// Checks that the heap has room for an operation of this library; each looks by itself. For bindings, whose
     /// own small allocations come before and after.
     ///
     /// # Errors
@@ -58,7 +58,7 @@ impl HeapShortage {
     }
 }
 
-/// Returns whether the heap has room for an operation.
+/// Checks that the heap has room for an operation.
 ///
 /// # Errors
 /// It has not. Nothing was allocated then, and the error allocates nothing either.

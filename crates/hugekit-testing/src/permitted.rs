@@ -2,6 +2,7 @@
 use hugekit::fault::FaultMode;
 use hugekit_machine::Root;
 use hugekit_machine::userfaultfd::{Userfaultfd, Uses};
+use libtest_mimic::Trial;
 
 use super::trials;
 
@@ -38,6 +39,12 @@ pub fn fault_modes() -> Vec<FaultMode> {
 pub fn those_of(fault_modes: impl IntoIterator<Item = FaultMode>) -> Vec<FaultMode> {
     let permitted = |mode: &FaultMode| lacking_for(*mode).is_none();
     fault_modes.into_iter().filter(permitted).collect()
+}
+
+/// The tests, all of them skipped if this process may serve no faults.
+pub fn or_skipped(tests: Vec<Trial>) -> Vec<Trial> {
+    let lacking = lacking();
+    tests.into_iter().map(|test| trials::unless_lacking(test, lacking.as_deref())).collect()
 }
 
 /// Skips the test where this process may not serve faults so. Only in the thread that [`trials::completion`] runs the

@@ -11,7 +11,7 @@ use hugekit_testing::signal_stack;
 use std::io::Write;
 
 use alias::{alias_of, fail};
-use backings::{Check, trials_on, unless_lacking};
+use backings::{Check, trials_on};
 use child::died_of;
 use hugekit::fault::FaultMode;
 use hugekit::pool::Backing;
@@ -237,7 +237,5 @@ fn main() {
     for backing in [Backing::Thp, Backing::Hugetlb2M] {
         trials.extend(trials_on(backing, REGIONS * len(backing) / backing.page_size(), OF_POOLS));
     }
-    let forbidden = permitted::lacking();
-    let trials = trials.into_iter().map(|trial| unless_lacking(trial, forbidden.as_deref()));
-    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit();
+    libtest_mimic::run(&Arguments::from_args(), permitted::or_skipped(trials)).exit();
 }

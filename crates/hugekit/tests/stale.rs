@@ -480,7 +480,6 @@ fn by_root(trial: Trial) -> Trial {
 }
 
 fn main() {
-    let forbidden = permitted::lacking();
     let mut trials = Vec::new();
     let no_swap = Swap::new().err().map(|error| format!("no swap file in /var/tmp: {error}"));
     for backing in [Backing::Base, Backing::Thp, Backing::Hugetlb2M] {
@@ -494,6 +493,5 @@ fn main() {
         let by_swap = |trial| unless_lacking(by_root(trial), no_swap.as_deref());
         trials.extend(trials_on(backing, folios, BY_SWAP).into_iter().map(by_swap));
     }
-    let trials = trials.into_iter().map(|trial| unless_lacking(trial, forbidden.as_deref()));
-    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit();
+    libtest_mimic::run(&Arguments::from_args(), permitted::or_skipped(trials)).exit();
 }

@@ -83,8 +83,7 @@ pub(crate) struct Knowledge {
 static IS_ENABLED: AtomicBool = AtomicBool::new(true);
 static KNOWLEDGE: First<Option<Knowledge>> = First::new();
 
-/// Returns whether operations learn that go by the built-in profile, from now on, in this process. They do unless a
-/// program says otherwise. What was learned is kept, and not gone by while it is off.
+/// Sets whether operations that go by the built-in profile learn, from now on, in this process. They do by default. What was learned is kept, and not gone by while it is off.
 pub fn set_enabled(enabled: bool) {
     IS_ENABLED.store(enabled, Ordering::Relaxed);
 }

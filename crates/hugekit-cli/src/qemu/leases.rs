@@ -125,7 +125,7 @@ fn ask(socket: &Path, bytes: usize, wait: Duration) -> Result<Leased, NotLeased>
     Leased { file: lease.into_file(), backing }.check_opens()
 }
 
-/// Returns whether the units of a broker are on one of these nodes. A machine of one node has no other.
+/// Checks that the units of a broker are on one of these nodes. A machine of one node has no other.
 fn is_on_node(socket: &Path, nodes: &[u32]) -> Result<(), NotLeased> {
     let has_one = || Topology::read(&Root::default()).is_ok_and(|found| found.nodes.len() == 1);
     if nodes.is_empty() || has_one() {
@@ -136,7 +136,7 @@ fn is_on_node(socket: &Path, nodes: &[u32]) -> Result<(), NotLeased> {
     fits(nodes, node).map_err(|place| NotLeased::because(elsewhere(place)))
 }
 
-/// Returns whether units of one node, or of any node, are on one of these nodes; otherwise, where they are.
+/// Checks that units of one node, or of any node, are on one of these nodes. The error says where they are.
 fn fits(nodes: &[u32], node: Option<u32>) -> Result<(), String> {
     match node {
         Some(node) if nodes.contains(&node) => Ok(()),

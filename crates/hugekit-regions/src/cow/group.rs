@@ -236,7 +236,7 @@ impl ForkGroup {
         &self.serving
     }
 
-    /// Returns whether what a later fork asks for is what the group has.
+    /// Checks that a later fork asks for the terms that the group has.
     pub(crate) fn check(
         &self,
         granule: Option<usize>,

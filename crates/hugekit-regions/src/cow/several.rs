@@ -188,6 +188,7 @@ mod tests {
     use hugekit_bulk::parallel::Threads;
     use hugekit_sys::pagemap::PageMap;
     use hugekit_sys::thread::without_signals;
+    use hugekit_testing::trials::skipped;
     use std::ptr;
 
     const GRANULE: usize = 64 << 10;
@@ -201,7 +202,10 @@ mod tests {
         let mut parent = pool.region(4 * GRANULE).unwrap();
         parent.fill(1);
         let builder = parent.fork_builder().granule(GRANULE).fault_mode(FaultMode::InPlace);
-        let Ok(fork) = builder.handle(None) else { return };
+        let fork = match builder.handle(None) {
+            Ok(fork) => fork,
+            Err(error) => return skipped(error),
+        };
         let write = |slot: usize| {
             let byte = ptr::with_exposed_provenance_mut::<u8>(fork.start + slot * GRANULE);
             // SAFETY: a byte of the fork, which no other thread has.

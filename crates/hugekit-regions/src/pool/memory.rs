@@ -364,7 +364,7 @@ impl PoolMemory {
         }
     }
 
-    /// Returns whether the kernel knows of no failed memory there: to clear such memory would end the process, although
+    /// Checks that the kernel knows of no failed memory there: to clear such memory would end the process, although
     /// no thread uses it. It is a look at one entry for each huge page; base pages would take as long as
     /// clearing them, and are not looked at.
     fn check_sound(&self, folios: &Range<usize>) -> Result<(), PopulateError> {

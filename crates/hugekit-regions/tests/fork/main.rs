@@ -18,7 +18,7 @@ mod sharing;
 mod threads;
 mod unready;
 
-use backings::{trials, trials_on, unless_lacking};
+use backings::{trials, trials_on};
 use hugekit::pool::Backing;
 use libtest_mimic::Arguments;
 
@@ -39,7 +39,5 @@ fn main() {
         trials.extend(trials_on(backing, 3 * unready::GRANULES, unready::CHECKS));
     }
     trials.extend(trials_on(Backing::Hugetlb1G, 1, refused::GIGANTIC));
-    let forbidden = permitted::lacking();
-    let trials = trials.into_iter().map(|trial| unless_lacking(trial, forbidden.as_deref()));
-    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit();
+    libtest_mimic::run(&Arguments::from_args(), permitted::or_skipped(trials)).exit();
 }

@@ -14,7 +14,7 @@ mod model;
 mod processes;
 mod refused;
 mod writers;
-use backings::{trials, trials_on, unless_lacking};
+use backings::{trials, trials_on};
 use hugekit::pool::Backing;
 use libtest_mimic::Arguments;
 
@@ -31,7 +31,5 @@ fn main() {
     ];
     let mut trials = trials(&checks.concat());
     trials.extend(trials_on(Backing::Hugetlb1G, 1, refused::GIGANTIC));
-    let forbidden = permitted::lacking();
-    let trials = trials.into_iter().map(|trial| unless_lacking(trial, forbidden.as_deref()));
-    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit();
+    libtest_mimic::run(&Arguments::from_args(), permitted::or_skipped(trials)).exit();
 }

@@ -99,7 +99,7 @@ pub fn pass(call: Call) -> io::Result<()> {
     }
 }
 
-/// Returns whether it is this one's turn.
+/// Refuses the call if it is its turn.
 fn first(call: Call) -> io::Result<()> {
     let filter = LASTING.load(Ordering::SeqCst) == Lasting::Filter as u8;
     let answers = if filter { &[Errno::PERM] } else { call.answers() };
@@ -123,7 +123,7 @@ fn first(call: Call) -> io::Result<()> {
     }
 }
 
-/// Returns whether what refused another one refuses this one, too.
+/// Refuses the call if the refusal of another one lasts for it, too.
 fn again(refused: Call, call: Call) -> io::Result<()> {
     let lasting = LASTING.load(Ordering::SeqCst);
     let is_ioctl = lasting == Lasting::Filter as u8 && refused.is_ioctl() && call.is_ioctl();

@@ -21,6 +21,7 @@ use hugekit_tend::{
     TendError, Tender, forked_from,
 };
 use hugekit_testing::processes::happens;
+use hugekit_testing::racing::Stops;
 use hugekit_testing::smaps::bytes_at;
 use hugekit_testing::trials::skipped;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap_anonymous, munmap};
@@ -355,6 +356,7 @@ fn writes_beside_passes_are_all_there() {
                 count
             })
         };
+        let writing = Stops(&stop);
         let writers: Vec<_> = (0..2).map(write).collect();
         for _ in 0..20 {
             pass(&mut tender);
@@ -367,7 +369,7 @@ fn writes_beside_passes_are_all_there() {
             };
             memory.advise(Advice::LinuxHugepage);
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(writing);
         writers.into_iter().map(|writer| writer.join().unwrap()).collect()
     });
     for (writer, count) in counts.into_iter().enumerate() {

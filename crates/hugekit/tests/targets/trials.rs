@@ -81,9 +81,5 @@ fn trial(name: String, fault_mode: FaultMode, check: impl FnOnce() + Send + 'sta
         check();
         Ok(())
     };
-    let lacking = match fault_mode {
-        FaultMode::InPlace => permitted::lacking(),
-        _ => permitted::lacking_for_threads(),
-    };
-    unless_lacking(Trial::test(name, run), lacking.as_deref())
+    unless_lacking(Trial::test(name, run), permitted::lacking_for(fault_mode).as_deref())
 }
