@@ -4,6 +4,7 @@
 
 use hugekit_testing::child;
 use hugekit_testing::memory;
+use hugekit_testing::permitted::usable;
 
 use std::ptr;
 use std::sync::atomic::Ordering;
@@ -16,8 +17,6 @@ use hugekit::{ErrorKind, HUGE_PAGE_BYTES as HUGE, Snapshot, SnapshotError};
 use memory::Memory;
 
 const PAGE: usize = 4096;
-
-const FAULT_MODES: [FaultMode; 2] = [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }];
 
 /// Maps pages until the kernel refuses, none like its neighbours so that each is a mapping, and unmaps some again.
 struct Full {
@@ -78,10 +77,7 @@ fn everything_works_or_says_what_is_short(fault_mode: FaultMode, left: usize, ba
     let make = || unsafe { builder(fault_mode).in_background(background).of_anonymous(range) };
     // SAFETY: no thread blocks SIGBUS, and no system call writes there.
     let several = || unsafe { builder(fault_mode).take_many(&[range, whole]) };
-    let before = match make() {
-        Err(SnapshotError::Fault(_)) => return,
-        made => made.unwrap(),
-    };
+    let before = make().unwrap();
     let full = Full::but(left);
     let made = short(make());
     let others = short(several());
@@ -117,11 +113,11 @@ fn no_mappings(fault_mode: FaultMode) {
 #[test]
 #[ignore = "nightly: it makes the most mappings that the kernel permits"]
 fn snapshot_without_mappings_in_place_works_or_says_what_is_short() {
-    no_mappings(FAULT_MODES[0]);
+    usable(&[FaultMode::InPlace]).into_iter().for_each(no_mappings);
 }
 
 #[test]
 #[ignore = "nightly: it makes the most mappings that the kernel permits"]
 fn snapshot_without_mappings_threaded_works_or_says_what_is_short() {
-    no_mappings(FAULT_MODES[1]);
+    usable(&[FaultMode::Threaded { threads: 1 }]).into_iter().for_each(no_mappings);
 }

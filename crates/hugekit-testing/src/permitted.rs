@@ -41,6 +41,16 @@ pub fn those_of(fault_modes: impl IntoIterator<Item = FaultMode>) -> Vec<FaultMo
     fault_modes.into_iter().filter(permitted).collect()
 }
 
+/// Those that this process may use; says of the others that the calling test, one of the standard harness, skips them.
+pub fn usable(fault_modes: &[FaultMode]) -> Vec<FaultMode> {
+    for mode in fault_modes {
+        if let Some(reason) = lacking_for(*mode) {
+            trials::skipped(reason);
+        }
+    }
+    those_of(fault_modes.iter().copied())
+}
+
 /// The tests, all of them skipped if this process may serve no faults.
 pub fn or_skipped(tests: Vec<Trial>) -> Vec<Trial> {
     let lacking = lacking();
