@@ -120,7 +120,7 @@ def main():
     tested = set(included())
     table = tomllib.loads((pathlib.Path(__file__).parent / "phrases.toml").read_text())
     findings = [(page, finding) for page in pages for finding in (*links(page), *blocks(page, tested), *commands(page))]
-    programs = files("crates/*/src/*.rs", "apps/*/src/*.rs", "xtask/src/*.rs")
+    programs = files("crates/*/src/*.rs", "lab/src/*.rs", "apps/*/src/*.rs", "xtask/src/*.rs")
     for kind, sources in (("pages", pages), ("programs", programs)):
         found = list(phrases(sources, table["phrase"]))
         most = table["most"][kind]

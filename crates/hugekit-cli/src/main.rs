@@ -5,38 +5,28 @@ mod checkpoint;
 mod delta;
 mod demo;
 mod doctor;
-mod file;
 mod fork;
 mod image;
 mod lab;
 mod lease;
 mod log;
-mod operand;
 mod pager;
-#[cfg(test)]
-mod pages;
 mod pid;
 mod progress;
 mod qemu;
-mod report;
 mod restore;
 mod running_vm;
-mod settings;
 mod shell;
 mod signals;
 mod socket;
 mod status;
 mod tend;
-mod text;
-mod time_left;
-mod usage;
 
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use hugekit_terminal::{events, outcome, text};
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
-
-use usage::{Remedied, UsageError};
 
 /// Manage huge-page memory: examine a machine, and run programs on huge pages.
 #[derive(Debug, Parser)]
@@ -58,7 +48,6 @@ enum Command {
     Doctor(doctor::Doctor),
     Demo(demo::Demo),
     Lab(lab::Lab),
-    Report(report::Report),
     Tend(tend::Tend),
     Delta(delta::Delta),
     Broker(broker::BrokerCommand),
@@ -78,22 +67,14 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    // This program again, started by `hugekit demo restore`.
-    hugekit_guests::small_vmm::run_if_asked();
     let command = Cli::parse().command;
     let say = command.say();
-    listen_to_the_library(command.is_daemon());
-    let code = run(command).unwrap_or_else(|error| {
-        if let Some(UsageError(message)) = error.downcast_ref() {
-            usage::exit(Cli::command(), message);
-        }
-        // Causes, but no backtrace: it does not help a user of the command.
-        say(&format!("error: {error:#}"));
-        if let Some(Remedied { remedy, .. }) = error.downcast_ref() {
-            say(&format!("remedy: {remedy}"));
-        }
-        ExitCode::FAILURE
-    });
+    if command.is_daemon() {
+        events::print_to(BoxMakeWriter::new(|| log::Lines));
+    } else {
+        events::print();
+    }
+    let code = outcome::exit_code(run(command), Cli::command, say);
     log::finish();
     code
 }
@@ -122,8 +103,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Doctor(doctor) => doctor.run().map(|()| ExitCode::SUCCESS),
         Command::Demo(demo) => demo.run(),
-        Command::Lab(lab) => lab.run(),
-        Command::Report(report) => report.run().map(|()| ExitCode::SUCCESS),
+        Command::Lab(lab) => Err(lab.run()),
         Command::Tend(tend) => tend.run(),
         Command::Delta(delta) => delta.run().map(|()| ExitCode::SUCCESS),
         Command::Broker(broker) => broker.run().map(ExitCode::from),
@@ -143,32 +123,32 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The library never prints. It reports limits that it works around, such as an unavailable
-/// backing, as events.
-fn listen_to_the_library(is_daemon: bool) {
-    let writer = if is_daemon {
-        BoxMakeWriter::new(|| log::Lines)
-    } else {
-        BoxMakeWriter::new(std::io::stderr)
-    };
-    tracing_subscriber::fmt()
-        .with_writer(writer)
-        .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
-        .with_ansi(false)
-        .with_target(false)
-        .without_time()
-        .init();
-}
-
 #[cfg(test)]
 mod tests {
+    use hugekit_testing::pages;
+
     use super::*;
+
+    #[test]
+    fn every_command_of_a_page_is_accepted() {
+        pages::check("hugekit", &Cli::command(), 60);
+    }
+
+    #[test]
+    fn command_of_a_page_that_is_not_accepted_is_found() {
+        let refused = |text, is_whole| pages::why_refused(text, is_whole, &Cli::command());
+        assert_eq!(refused("hugekit broker --unit 1GiB & # goes on", true), None);
+        assert_eq!(refused("hugekit lease --size SIZE -- PROGRAM --its-own", false), None);
+        assert!(refused("hugekit broker --unit", true).is_some());
+        assert!(refused("hugekit tend --nothing PID", false).is_some());
+        assert!(refused("hugekit nothing", false).is_some());
+    }
 
     #[test]
     fn demo_needs_no_task_and_its_help_has_the_tasks() {
         Cli::try_parse_from(["hugekit", "demo"]).unwrap();
         let said = Cli::try_parse_from(["hugekit", "demo", "--help"]).unwrap_err().to_string();
-        for task in ["memory", "fork", "snapshot", "restore"] {
+        for task in ["memory", "fork", "snapshot"] {
             assert!(said.contains(&format!("- {task}:")), "{said}");
         }
         assert!(!said.contains("helper"), "{said}");

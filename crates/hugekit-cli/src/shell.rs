@@ -8,7 +8,7 @@ use anyhow::Context;
 use clap::{Args, Command, ValueEnum};
 use clap_complete::Shell;
 
-use crate::text::write_out;
+use hugekit_terminal::text::write_out;
 
 /// Print completions of `hugekit` for a shell.
 #[derive(Debug, Args)]

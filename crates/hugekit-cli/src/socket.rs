@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::usage::UsageError;
+use hugekit_terminal::outcome::UsageError;
 
 const OF_ALL: &str = "/run/hugekit/broker.sock";
 

@@ -1,76 +1,35 @@
-//! The command where things are not as they should be: no home, no room, no threads, no reader, and
-//! records of strangers. What can be measured is, what cannot is said, and no user is shown our source.
+//! The command where things are not as they should be: no room, no reader, system calls that are refused. What can be
+//! done is, what cannot is said, and no user is shown our source.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
-use hugekit_testing::trials::{Checks, skip, trials};
+use hugekit_testing::hostile::{self, behind, said};
+use hugekit_testing::trials::{Checks, trials};
 use libtest_mimic::Arguments;
-use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
-    SeccompRule,
-};
-use serde_json::Value;
+use seccompiler::{SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompRule};
 
-const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hugekit-record/tests/data/record.json");
+const HUGEKIT: &str = env!("CARGO_BIN_EXE_hugekit");
 
 fn hugekit() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hugekit"));
-    command.env("RUST_BACKTRACE", "1").env("XDG_DATA_HOME", "/dev/null");
-    command
+    hostile::command(HUGEKIT)
 }
 
-/// The command below a shell that sets limits.
-fn limited(limits: &str, arguments: &str) -> Output {
-    let script = format!("{limits}; exec '{}' {arguments}", env!("CARGO_BIN_EXE_hugekit"));
-    let mut command = Command::new("sh");
-    command.args(["-c", &script]).env("RUST_BACKTRACE", "1");
-    command.env("XDG_DATA_HOME", "/dev/null").output().unwrap()
-}
-
-fn said(output: &Output) -> String {
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let printed = String::from_utf8_lossy(&output.stdout);
-    for of_ours in ["backtrace", "panicked", ".rs:", "::"] {
-        assert!(!said.contains(of_ours), "{of_ours}: {said}");
-        assert!(of_ours == "::" || !printed.contains(of_ours), "{of_ours}: {printed}");
-    }
-    said
-}
-
-fn experiments(output: &Output) -> Vec<Value> {
-    let record: Value = serde_json::from_slice(&output.stdout).expect("a record, whatever failed");
-    record["experiments"].as_array().unwrap().clone()
+fn filtered(call: i64, errno: i32, arguments: &str) -> Output {
+    hostile::filtered(HUGEKIT, call, errno, arguments)
 }
 
 fn no_foreseeable_error_has_a_backtrace() {
-    let folder = tempfile::tempdir().unwrap();
-    let damaged = folder.path().join("damaged.json");
-    fs::write(&damaged, r#"{"schema": "hugekit-lab/1"}"#).unwrap();
-    let damaged = damaged.to_str().unwrap();
-    let runs: [(&[&str], &str); 7] = [
-        (&["lab", "--show", "nosuch"], "cannot read /dev/null/hugekit/records"),
-        (&["lab", "--show", damaged], "the record is damaged: missing field"),
-        (&["lab", "--show", "/no/such.json"], "cannot read /no/such.json: No such file"),
-        (&["lab", "--compare", KEPT, damaged], "damaged"),
-        (&["lab", "stores", "--json", "/no/such/a.json"], "cannot write /no/such/a.json"),
-        (&["report", "/no/such.json", "--html", "-"], "cannot read /no/such.json"),
-        (&["man", "--dir", "/dev/null/man"], "cannot make /dev/null/man"),
-    ];
-    for (arguments, expected) in runs {
-        let output = hugekit().args(arguments).output().unwrap();
-        let said = said(&output);
-        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
-        assert!(said.starts_with("error: ") && said.contains(expected), "{arguments:?}: {said}");
-        assert_eq!(said.lines().count(), 1, "{said}");
-    }
+    let output = hugekit().args(["man", "--dir", "/dev/null/man"]).output().unwrap();
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.starts_with("error: cannot make /dev/null/man"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
 }
 
 fn a_full_disk_is_an_error_in_words_and_a_closed_pipe_none() {
-    for arguments in [&["doctor"][..], &["lab", "--show", KEPT], &["completions", "bash"]] {
+    for arguments in [["doctor", "--json"], ["completions", "bash"]] {
         let full = fs::File::options().write(true).open("/dev/full").unwrap();
         let output = hugekit().args(arguments).stdout(full).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");
@@ -83,142 +42,6 @@ fn a_full_disk_is_an_error_in_words_and_a_closed_pipe_none() {
     }
 }
 
-fn standard_error_may_be_closed_too() {
-    let (reader, writer) = std::io::pipe().unwrap();
-    drop(reader);
-    let mut run = hugekit();
-    run.args(["lab", "stores", "--routine", "memset", "--memory", "64MiB", "--rounds", "2"]);
-    let output = run.stderr(writer).stdout(Stdio::piped()).output().unwrap();
-    assert_eq!(output.status.code(), Some(0));
-    assert!(String::from_utf8_lossy(&output.stdout).contains("Summary"));
-}
-
-fn no_string_of_a_record_acts_on_a_terminal() {
-    let folder = tempfile::tempdir().unwrap();
-    let evil = "\\u001b]0;owned\\u0007\\u009b2J\\u202e";
-    let old = fs::read_to_string(KEPT).unwrap();
-    let strings = ["GiB/s", "AMD EPYC", "stores", "stores/memset/4KiB", "KVM", "hugekit lab"];
-    for (index, word) in strings.into_iter().enumerate() {
-        let text = old.replacen(&format!("\"{word}"), &format!("\"{evil}{word}"), 1);
-        assert!(text != old, "{word}");
-        let path = folder.path().join(format!("{index}.json"));
-        fs::write(&path, text).unwrap();
-        let path = path.to_str().unwrap();
-        let looks: [&[&str]; 4] = [
-            &["lab", "--show", path],
-            &["lab", "--compare", KEPT, path],
-            &["report", path, "--html", "-"],
-            &["lab", "--show", path, "--json", "-"],
-        ];
-        for arguments in looks {
-            let output = hugekit().args(arguments).output().unwrap();
-            for text in [&output.stdout, &output.stderr] {
-                let text = String::from_utf8(text.clone()).unwrap();
-                let acts = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
-                assert!(!text.contains(acts), "{arguments:?}: {text:?}");
-            }
-        }
-    }
-}
-
-fn a_file_of_any_name_is_shown_as_plain_text() {
-    let folder = tempfile::tempdir().unwrap();
-    let records = folder.path().join("hugekit/records");
-    fs::create_dir_all(&records).unwrap();
-    fs::write(records.join("2\u{1b}[31m.json"), "{").unwrap();
-    // As on a terminal: elsewhere escapes are taken out with the colours.
-    let mut list = hugekit();
-    list.args(["lab", "--list"]).env("XDG_DATA_HOME", folder.path()).env("CLICOLOR_FORCE", "1");
-    let list = list.output().unwrap();
-    assert_eq!(list.status.code(), Some(0));
-    let listed = String::from_utf8_lossy(&list.stdout);
-    assert!(listed.starts_with("2\u{fffd}[31m "), "{listed:?}");
-    let show = hugekit().args(["lab", "--show", "/no/\u{1b}[31m.json"]).output().unwrap();
-    assert!(!show.stderr.contains(&0x1b), "{:?}", String::from_utf8_lossy(&show.stderr));
-}
-
-fn without_addresses_what_fits_is_measured_or_nothing_is_begun() {
-    for kib in [1_500_000, 400_000, 150_000, 60_000] {
-        let run = "lab demand fault cow snapshot --quick --rounds 2 --no-record --json -";
-        let output = limited(&format!("ulimit -v {kib}"), run);
-        let said = said(&output);
-        match output.status.code() {
-            Some(0) => assert_eq!(experiments(&output).len(), 4),
-            Some(4) => assert!(said.contains("could not be measured"), "{said}"),
-            code => assert!(
-                code == Some(2) && said.contains("not enough memory to measure on"),
-                "{code:?} {said}"
-            ),
-        }
-    }
-}
-
-fn without_descriptors_what_needs_none_is_measured_and_the_rest_is_noted() {
-    let output = limited(
-        "ulimit -n 6",
-        "lab stores snapshot --routine memset --quick --memory 64MiB --rounds 2 --no-record --json -",
-    );
-    assert!(said(&output).contains("could not be measured"));
-    assert_eq!(output.status.code(), Some(4), "which says that something is missing");
-    let [stores, snapshot] = &experiments(&output)[..] else { panic!("both are there") };
-    assert!(!stores["cases"].as_array().unwrap().is_empty() && stores["failures"].is_null());
-    let cases = snapshot["cases"].as_array().unwrap();
-    assert!(cases.iter().any(|case| case["id"] == "snapshot/fork2-4k/stall"), "{cases:?}");
-    for failure in snapshot["failures"].as_array().unwrap() {
-        let (case, reason) = (&failure["case"], &failure["reason"]);
-        assert!(case.as_str().unwrap().starts_with("snapshot/"), "{case}");
-        assert!(reason.as_str().unwrap().contains("Too many open files"), "{reason}");
-    }
-}
-
-fn on_a_full_disk(script: &str) -> Output {
-    let program = env!("CARGO_BIN_EXE_hugekit");
-    let mount = "mount -t tmpfs -o size=4k none /mnt && dd if=/dev/zero of=/mnt/full bs=4k count=1 status=none";
-    let allowed = Command::new("unshare").args(["--mount", "sh", "-c", mount]).output();
-    if !allowed.is_ok_and(|output| output.status.success()) {
-        skip("this process may not mount a file system of its own");
-    }
-    let script = format!("{mount} && hugekit='{program}' && {script}");
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-c", &script]).env("RUST_BACKTRACE", "1");
-    command.env("XDG_DATA_HOME", "/mnt/data").output().unwrap()
-}
-
-fn on_a_full_disk_the_tables_are_printed_all_the_same() {
-    let run = "exec \"$hugekit\" lab stores --routine memset --memory 64MiB --rounds 2";
-    let output = on_a_full_disk(run);
-    let said = said(&output);
-    assert!(said.contains("warning: cannot keep the record in /mnt/data"), "{said}");
-    assert!(String::from_utf8_lossy(&output.stdout).contains("Summary"));
-    assert_eq!(output.status.code(), Some(0));
-    let run = "exec \"$hugekit\" lab stores --routine memset --memory 64MiB --rounds 2 --no-record --json /mnt/a.json --html /tmp/hugekit-hostile.html";
-    let output = on_a_full_disk(run);
-    let words = String::from_utf8_lossy(&output.stderr);
-    assert!(words.contains("cannot write /mnt/a.json"), "{words}");
-    assert_eq!(output.status.code(), Some(1));
-    let printed = String::from_utf8_lossy(&output.stdout);
-    assert!(printed.contains("Summary"), "measured, and shown: {printed}");
-    let page = Path::new("/tmp/hugekit-hostile.html");
-    assert!(
-        fs::read_to_string(page).unwrap().contains("</html>"),
-        "the page is written all the same"
-    );
-    fs::remove_file(page).unwrap();
-}
-
-fn without_a_home_a_run_is_printed() {
-    let mut run = hugekit();
-    run.args(["lab", "stores", "--routine", "memset", "--memory", "64MiB", "--rounds", "2"]);
-    let output = run.env_remove("XDG_DATA_HOME").env("HOME", "relative").output().unwrap();
-    assert!(said(&output).contains("warning: "), "{}", said(&output));
-    assert_eq!(output.status.code(), Some(0));
-}
-
-/// The command behind a filter of system calls, which refuses one of them with an error.
-fn filtered(call: i64, errno: i32, arguments: &str) -> Output {
-    behind(BTreeMap::from([(call, Vec::new())]), errno, arguments)
-}
-
 /// `USERFAULTFD_IOC_NEW` of `/dev/userfaultfd`.
 const NEW_USERFAULTFD: u64 = 0xaa00;
 
@@ -228,24 +51,7 @@ fn without_userfaultfd(arguments: &str) -> Output {
         SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, NEW_USERFAULTFD);
     let of_device = SeccompRule::new(vec![is_new.unwrap()]).unwrap();
     let refused = [(libc::SYS_userfaultfd, Vec::new()), (libc::SYS_ioctl, vec![of_device])];
-    behind(BTreeMap::from(refused), libc::EPERM, arguments)
-}
-
-#[allow(unsafe_code)]
-fn behind(refused: BTreeMap<i64, Vec<SeccompRule>>, errno: i32, arguments: &str) -> Output {
-    let refusal = SeccompAction::Errno(errno as u32);
-    let arch = std::env::consts::ARCH.try_into().expect("an architecture of seccomp's");
-    let filter = SeccompFilter::new(refused, SeccompAction::Allow, refusal, arch).unwrap();
-    let filter = BpfProgram::try_from(filter).unwrap();
-    let mut command = hugekit();
-    command.args(arguments.split(' '));
-    // SAFETY: between fork and exec the child makes two system calls, and neither allocates nor takes a lock.
-    unsafe {
-        command.pre_exec(move || {
-            seccompiler::apply_filter(&filter).map_err(|_| std::io::Error::last_os_error())
-        });
-    }
-    command.output().unwrap()
+    behind(HUGEKIT, BTreeMap::from(refused), libc::EPERM, arguments)
 }
 
 const REFUSED: [i64; 11] = [
@@ -315,44 +121,13 @@ fn behind_a_filter_of_system_calls_a_process_is_not_said_to_be_gone() {
     assert!(names_the_call && said.contains("Operation not permitted"), "{said}");
 }
 
-/// Each with the experiments that make the call.
-fn behind_a_filter_of_system_calls_what_needs_the_call_fails_alone() {
-    for (call, experiments) in [
-        (libc::SYS_clone3, "stores epochs"),
-        (libc::SYS_fallocate, "fault"),
-        (libc::SYS_madvise, "parallel"),
-        (libc::SYS_memfd_create, "fork"),
-        (libc::SYS_userfaultfd, "cow snapshot"),
-    ] {
-        let run =
-            format!("lab {experiments} --quick --memory 32MiB --rounds 2 --no-record --json -");
-        let output = filtered(call, libc::EPERM, &run);
-        let said = said(&output);
-        assert!(matches!(output.status.code(), Some(0 | 4)), "{call} {said}");
-        for experiment in self::experiments(&output) {
-            let failures = experiment["failures"].as_array().into_iter().flatten();
-            for reason in failures.map(|failure| failure["reason"].as_str().unwrap()) {
-                assert!(!reason.contains("a mistake in hugekit"), "{call} {reason}");
-            }
-        }
-    }
-}
-
 const CHECKS: Checks = hugekit_testing::checks![
     no_foreseeable_error_has_a_backtrace,
     a_full_disk_is_an_error_in_words_and_a_closed_pipe_none,
-    standard_error_may_be_closed_too,
-    no_string_of_a_record_acts_on_a_terminal,
-    a_file_of_any_name_is_shown_as_plain_text,
-    "[nightly: it runs many experiments] " without_addresses_what_fits_is_measured_or_nothing_is_begun,
-    without_descriptors_what_needs_none_is_measured_and_the_rest_is_noted,
-    on_a_full_disk_the_tables_are_printed_all_the_same,
-    without_a_home_a_run_is_printed,
     behind_a_filter_of_system_calls_the_doctor_reports_and_a_demo_ends_with_an_error_in_words,
     behind_a_filter_of_system_calls_the_tour_says_why_it_takes_no_snapshot_and_does_the_rest,
     "[nightly: it runs the tour for each system call] " behind_any_filter_of_system_calls_the_tour_goes_to_its_end,
     behind_a_filter_of_system_calls_a_process_is_not_said_to_be_gone,
-    "[nightly: it runs many experiments] " behind_a_filter_of_system_calls_what_needs_the_call_fails_alone,
 ];
 
 fn main() {

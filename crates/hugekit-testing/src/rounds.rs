@@ -8,7 +8,6 @@ const USUAL_CASES: usize = 256;
 pub fn rounds(usual: usize) -> usize {
     let said = |name| std::env::var(name).ok().and_then(|said| said.parse::<usize>().ok());
     let times = said("HUGEKIT_ROUNDS").unwrap_or(1);
-    said("PROPTEST_CASES").map_or(usual * times, |cases| {
-        (usual * cases / USUAL_CASES).clamp(8.min(usual), usual)
-    })
+    said("PROPTEST_CASES")
+        .map_or(usual * times, |cases| (usual * cases / USUAL_CASES).clamp(8.min(usual), usual))
 }

@@ -69,7 +69,7 @@ impl Programs {
         Ok(Files { folder, kernel, qemu })
     }
 
-    /// All that guests of this kind run. Those that run nothing but `hugekit` get it as users do, optimised.
+    /// All that guests of this kind run. Those that run nothing but commands get them as users do, optimised.
     pub(super) fn built(&mut self, guest: &Guest) -> Result<&Built> {
         let arm = guest.kernel.arm;
         let cell = &mut self.0[usize::from(arm)];
@@ -78,10 +78,10 @@ impl Programs {
         }
         ensure!(arm || cfg!(target_arch = "x86_64"), "this machine is not x86-64");
         let messages = if arm {
-            crate::aarch64::build_tests(&["hugekit", "hugekit-cli", "hugekit-soak"])?
+            crate::aarch64::build_tests(&["hugekit", "hugekit-cli", "hugekit-lab", "hugekit-soak"])?
         } else {
             let mut cargo = run::cargo(match guest.runs.iter().all(Run::is_command) {
-                true => &["build", "--release", "--package", "hugekit-cli"],
+                true => &["build", "--release", "--package", "hugekit-cli", "--package", "hugekit-lab"],
                 // The packages of `cargo test`, so that these are the files that it has made.
                 false => &["test", "--no-run"],
             });
@@ -116,7 +116,8 @@ impl Built {
         let name = run.program.as_str();
         let units = name.strip_suffix(".units").map(|of| of.replace('-', "_"));
         let is = |(package, target, is_test): &&(String, String, bool)| match name {
-            _ if run.is_command() => package == "hugekit-cli" && target == "hugekit" && !is_test,
+            "doctor" => package == "hugekit-cli" && target == "hugekit" && !is_test,
+            "lab" => target == "hugekit-lab" && !is_test,
             "soak" => target == "hugekit-soak" && !is_test,
             test => target == units.as_deref().unwrap_or(test) && *is_test,
         };

@@ -146,7 +146,7 @@ impl Run {
         std::iter::once(&self.program).chain(said).cloned().collect::<Vec<_>>().join(" ")
     }
 
-    /// Whether it is the command `hugekit`.
+    /// Returns whether it is a command of users: `hugekit`, or the lab.
     pub(super) fn is_command(&self) -> bool {
         ["doctor", "lab"].contains(&self.program.as_str())
     }
@@ -163,7 +163,12 @@ impl Run {
 
     /// The program's file in the guest.
     pub(super) fn file(&self) -> String {
-        format!("/{}", if self.is_command() { "hugekit" } else { &self.program })
+        let program = match self.program.as_str() {
+            "doctor" => "hugekit",
+            "lab" => "hugekit-lab",
+            other => other,
+        };
+        format!("/{program}")
     }
 
     /// The line of the guest's script that runs it, within many times what it takes emulated on a busy machine.
@@ -172,9 +177,10 @@ impl Run {
         words.extend(match self.program.as_str() {
             "doctor" => vec!["doctor --json".to_owned()],
             // With as few rounds as there can be: no figure is judged.
-            "lab" if self.arguments.iter().any(|word| word == "--json") => vec!["lab".to_owned()],
-            "lab" => vec!["lab --quick --no-record --rounds 2".to_owned()],
-            "soak" => Vec::new(),
+            "lab" if !self.arguments.iter().any(|word| word == "--json") => {
+                vec!["--quick --no-record --rounds 2".to_owned()]
+            }
+            "lab" | "soak" => Vec::new(),
             _ => vec![format!("--include-ignored --test-threads={}", guest.cpus)],
         });
         words.extend_from_slice(&self.arguments);
@@ -257,7 +263,7 @@ mod tests {
             let guest = table.guest.iter().find(|row| row.name == guest).unwrap();
             Run::from(run.to_owned()).line(guest)
         };
-        let quick = "run 'lab clear' 1200 /hugekit lab --quick --no-record --rounds 2 clear";
+        let quick = "run 'lab clear' 1200 /hugekit-lab --quick --no-record --rounds 2 clear";
         assert_eq!(line("small", "lab clear"), quick);
         let as_user = "su -s /bin/sh -c '/region --include-ignored --test-threads=2' user";
         assert!(line("user", "region").ends_with(as_user));

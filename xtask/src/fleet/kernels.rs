@@ -36,9 +36,9 @@ pub(super) fn compare(table: &Table) -> Result<bool> {
         println!("{}: Linux {release}: {RUN}", guest.name);
         records.push(keep(&files.folder, &report)?);
     }
-    let hugekit = programs.built(&guests[0])?.path(&guests[0].runs[0])?;
+    let lab = programs.built(&guests[0])?.path(&guests[0].runs[0])?;
     for pair in records.windows(2) {
-        succeed(Command::new(hugekit).args(["lab", "--compare"]).args(pair))?;
+        succeed(Command::new(lab).arg("--compare").args(pair))?;
     }
     Ok(true)
 }

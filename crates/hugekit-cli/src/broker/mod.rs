@@ -17,8 +17,8 @@ use hugekit_machine::{Node, Root, Topology};
 
 use crate::log;
 use crate::socket;
-use crate::text::count;
-use crate::usage::Remedied;
+use hugekit_terminal::outcome::Remedied;
+use hugekit_terminal::text::count;
 
 /// Keep memory populated for leases, and hold images of memory.
 ///

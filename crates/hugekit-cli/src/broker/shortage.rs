@@ -5,7 +5,7 @@ use hugekit_broker::Config;
 use hugekit_machine::size::Size;
 use hugekit_machine::{Memory, Root, hugepages};
 
-use crate::text::count;
+use hugekit_terminal::text::count;
 
 /// Warns that not all units can be ready, if so.
 pub(super) fn warning(config: &Config) -> Option<String> {

@@ -18,7 +18,7 @@ use serde_json::json;
 use super::shortage;
 use crate::lease::{explained, seconds};
 use crate::socket;
-use crate::text::{count, say, write_out};
+use hugekit_terminal::text::{count, say, write_out};
 
 /// Print the units and the leases of a broker, with the user of each lease.
 #[derive(Debug, Args)]

@@ -13,9 +13,9 @@ use hugekit_checkpoint::{Report, SeriesSettings, Settings, checkpoint_series};
 use serde_json::{Value, json};
 
 use super::explained;
-use crate::file::{Sink, cannot_write};
 use crate::signals;
-use crate::text::write_out;
+use hugekit_terminal::file::{Sink, cannot_write};
+use hugekit_terminal::text::write_out;
 
 #[derive(Debug, Args)]
 pub(crate) struct Every {

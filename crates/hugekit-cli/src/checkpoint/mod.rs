@@ -8,10 +8,10 @@ use clap::Args;
 use hugekit_checkpoint::{CheckpointError, Settings, checkpoint};
 
 use self::every::Every;
-use crate::file::Sink;
 use crate::running_vm::RunningVm;
-use crate::text::write_out;
-use crate::usage::Remedied;
+use hugekit_terminal::file::Sink;
+use hugekit_terminal::outcome::Remedied;
+use hugekit_terminal::text::write_out;
 
 /// Save a running Firecracker VM: paused for milliseconds.
 ///

@@ -10,8 +10,8 @@ use hugekit_delta::{Contents, StateId, apply, inspect, merge};
 use hugekit_machine::size::Size;
 use serde::Serialize;
 
-use crate::file::{beside, cannot_write, put};
-use crate::text::write_out;
+use hugekit_terminal::file::{beside, cannot_write, put};
+use hugekit_terminal::text::write_out;
 
 /// Inspect, merge and restore saved states of memory.
 ///

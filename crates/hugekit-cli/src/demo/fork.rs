@@ -7,7 +7,7 @@ use hugekit::{Pool, Region, copy};
 use hugekit_machine::size::Size;
 
 use super::ways::Ways;
-use crate::usage::Remedied;
+use hugekit_terminal::outcome::Remedied;
 
 /// Of the second one, a byte in each of so many bytes is written afterwards.
 const STRIDE: usize = 16 << 20;

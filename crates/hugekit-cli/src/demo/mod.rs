@@ -4,7 +4,6 @@
 mod fork;
 mod helper;
 mod memory;
-mod restore;
 mod snapshot;
 mod tour;
 mod ways;
@@ -17,13 +16,10 @@ use hugekit_machine::size::{MIB, Size};
 use hugekit_machine::{Memory, Root};
 
 use self::helper::Helper;
-use crate::text::write_out;
+use hugekit_terminal::text::write_out;
 
 /// Bytes of a demonstration, if eight times as many are available.
 const USUAL: usize = 512 * MIB;
-
-/// Bytes of a VM, whose page faults take long if each one brings in 4 KiB.
-const USUAL_OF_VM: usize = 64 * MIB;
 
 /// Measure what programs gain on this machine, in half a minute.
 ///
@@ -37,8 +33,7 @@ pub(crate) struct Demo {
     /// The task
     #[arg(value_name = "TASK")]
     which: Option<Which>,
-    /// Bytes to work on, such as 256MiB [default: of the tour 1GiB, of a task 512MiB, of a VM 64MiB; less if little
-    /// memory is available]
+    /// Bytes to work on, such as 256MiB [default: of the tour 1GiB, of a task 512MiB; less if little memory is available]
     #[arg(long)]
     size: Option<Size>,
     /// A process that the tour starts, and its arguments.
@@ -56,8 +51,6 @@ enum Which {
     Fork,
     /// Save memory while its owner continues to write: stop it, copy first, or take a snapshot
     Snapshot,
-    /// Restore a VM: with 4 KiB or 2 MiB for each page fault, or with all memory read ahead
-    Restore,
 }
 
 impl Demo {
@@ -74,21 +67,19 @@ impl Demo {
 
 impl Which {
     fn run(self, size: Option<Size>) -> anyhow::Result<()> {
-        let bytes = size.map_or_else(|| self.usual(), |size| Ok(size.0))?;
+        let bytes = size.map_or_else(usual, |size| Ok(size.0))?;
         // Whole huge pages, so that none of the ways has a remainder of its own.
         let bytes = bytes.next_multiple_of(hugekit::HUGE_PAGE_BYTES);
         let ways = match self {
             Self::Memory => memory::run(bytes),
             Self::Fork => fork::run(bytes),
             Self::Snapshot => snapshot::run(bytes),
-            Self::Restore => restore::run(bytes),
         }?;
         Ok(write_out(&ways.to_string())?)
     }
+}
 
-    fn usual(self) -> anyhow::Result<usize> {
-        let available = Memory::read(&Root::default())?.available;
-        let most = if matches!(self, Self::Restore) { USUAL_OF_VM } else { USUAL };
-        Ok(most.min(usize::try_from(available / 8).unwrap_or(most)))
-    }
+fn usual() -> anyhow::Result<usize> {
+    let available = Memory::read(&Root::default())?.available;
+    Ok(USUAL.min(usize::try_from(available / 8).unwrap_or(USUAL)))
 }

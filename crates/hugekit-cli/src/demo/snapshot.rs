@@ -11,7 +11,7 @@ use hugekit_machine::size::Size;
 
 use super::helper::Wrong;
 use super::ways::Ways;
-use crate::usage::Remedied;
+use hugekit_terminal::outcome::Remedied;
 
 /// Each step of the owner's writes the number of the step into one block of this size.
 pub(super) const BLOCK: usize = 4096;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::text::{COLUMNS, wrap};
+use hugekit_terminal::text::{COLUMNS, wrap};
 
 /// Times that each way is gone, in turn with the others.
 const ROUNDS: usize = 5;

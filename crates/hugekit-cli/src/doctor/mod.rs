@@ -6,14 +6,13 @@ use anyhow::Context;
 use hugekit_machine::Root;
 use hugekit_tend::TendError;
 
-use crate::usage::Remedied;
-use crate::{pid, settings};
+use crate::pid;
+use hugekit_terminal::outcome::Remedied;
 
 /// Print what this machine supports, and a remedy for the rest.
 ///
 /// Verdicts: "ok"; "note", worth knowing; "limited", works in part; "missing"; "unknown", with the
-/// reason. Remedies are commands for root. Changes nothing, except that settings left behind by a
-/// killed `hugekit lab --setup` are restored.
+/// reason. Remedies are commands for root. Changes nothing.
 ///
 /// Exit status: 0 after a report, whatever the verdicts are; 1 if the machine or the process cannot
 /// be examined; 2 if the arguments are wrong.
@@ -41,7 +40,6 @@ impl Doctor {
                 if self.json { print::json(&report) } else { print::terminal(&report.lines) };
             return printed.context("cannot write to standard output");
         }
-        settings::put_back();
         let report = hugekit_doctor::examine(&Root::default())
             .context("cannot read /proc or /sys: mount them")?;
         let printed = if self.json { print::json(&report) } else { print::terminal(&report.lines) };

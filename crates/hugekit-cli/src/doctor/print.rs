@@ -8,7 +8,7 @@ use hugekit_doctor::{Line, Verdict};
 use hugekit_machine::plain;
 use serde::Serialize;
 
-use crate::text::{COLUMNS, wrap, write_out};
+use hugekit_terminal::text::{COLUMNS, wrap, write_out};
 
 const VERDICT_COLUMNS: usize = 8;
 

@@ -8,10 +8,10 @@ use clap::Args;
 use hugekit_checkpoint::{ChildSettings, ForkError, ForkSettings, MOST_CHILDREN, fork};
 use serde_json::{Map, Value};
 
-use crate::file::Sink;
 use crate::running_vm::RunningVm;
-use crate::text::write_out;
-use crate::usage::{Remedied, UsageError};
+use hugekit_terminal::file::Sink;
+use hugekit_terminal::outcome::{Remedied, UsageError};
+use hugekit_terminal::text::write_out;
 
 /// What stands for the number of a child, and for the socket of its API.
 const NUMBER: &str = "{}";

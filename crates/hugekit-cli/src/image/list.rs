@@ -11,7 +11,7 @@ use hugekit_machine::size::Size;
 use serde_json::json;
 
 use super::{AskedBroker, explained};
-use crate::text::write_out;
+use hugekit_terminal::text::write_out;
 
 /// Say which images a broker holds, and which processes have mapped them.
 ///

@@ -16,7 +16,7 @@ use hugekit_machine::size::Size;
 
 use super::{AskedBroker, explained};
 use crate::progress;
-use crate::text::{say, write_out};
+use hugekit_terminal::text::{say, write_out};
 
 /// How long a load may take.
 const LONGEST: Duration = Duration::from_secs(3600);
@@ -149,7 +149,9 @@ impl LoadImage {
         match nth.and_then(|nth| self.paths().nth(nth)) {
             Some(path) => {
                 let path = path.display();
-                crate::usage::with_remedy(error, |message| format!("{path}: {message}"))
+                hugekit_terminal::outcome::with_remedy(error, |message| {
+                    format!("{path}: {message}")
+                })
             }
             None => error,
         }

@@ -12,7 +12,7 @@ use hugekit_lease::images;
 use hugekit_lease::protocol::ImageName;
 
 use crate::socket;
-use crate::usage::Remedied;
+use hugekit_terminal::outcome::Remedied;
 
 /// Hold memory that many programs map privately, on huge pages.
 ///

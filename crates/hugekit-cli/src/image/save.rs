@@ -11,7 +11,7 @@ use hugekit_lease::protocol::ImageName;
 use rustix::io::Errno;
 
 use super::{AskedBroker, explained};
-use crate::file::{beside, cannot_write, put};
+use hugekit_terminal::file::{beside, cannot_write, put};
 
 /// Write an image to a raw memory file.
 ///

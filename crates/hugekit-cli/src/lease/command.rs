@@ -10,7 +10,7 @@ use hugekit_machine::size::Size;
 use rustix::io::FdFlags;
 
 use super::{mistakes, not_started};
-use crate::usage::UsageError;
+use hugekit_terminal::outcome::UsageError;
 
 /// The placeholders of the memory's path and of its number.
 const PATH: &[u8] = b"{}";

@@ -7,7 +7,7 @@ use hugekit_machine::size::Size;
 
 use super::command::names_memory;
 use crate::qemu::properties::Properties;
-use crate::usage::UsageError;
+use hugekit_terminal::outcome::UsageError;
 
 /// The size of memory that an argument names: of how many bytes, from which byte on.
 struct Part {

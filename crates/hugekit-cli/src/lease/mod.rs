@@ -23,8 +23,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::broker::Pages;
 use crate::image;
 use crate::socket;
-use crate::text::say;
-use crate::usage::{Remedied, UsageError};
+use hugekit_terminal::outcome::{Remedied, UsageError};
+use hugekit_terminal::text::say;
 
 /// Start a program with memory that is already populated
 ///

@@ -16,7 +16,7 @@ use crate::image;
 use crate::log;
 use crate::signals;
 use crate::socket;
-use crate::usage::Remedied;
+use hugekit_terminal::outcome::Remedied;
 
 /// Supply the memory of restored Firecracker VMs on huge pages.
 ///

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rustix::fs::{Access, access};
 
-use crate::usage::Remedied;
+use hugekit_terminal::outcome::Remedied;
 
 /// The name for the emulator of this machine.
 pub(super) const AUTO: &str = "auto";

@@ -22,7 +22,7 @@ use rustix::io::FdFlags;
 
 use crate::lease::{not_started, seconds};
 use crate::socket;
-use crate::text::{say, write_out};
+use hugekit_terminal::text::{say, write_out};
 use leases::{Leased, Lessors};
 use left::Left;
 use memory::GuestMemory;

@@ -13,8 +13,8 @@ use serde_json::json;
 
 use crate::image;
 use crate::socket;
-use crate::text::write_out;
-use crate::usage::Remedied;
+use hugekit_terminal::outcome::Remedied;
+use hugekit_terminal::text::write_out;
 
 /// Restore a snapshot of Cloud Hypervisor from memory on huge pages.
 ///

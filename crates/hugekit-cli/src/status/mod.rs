@@ -6,7 +6,7 @@ use comfy_table::Table;
 use hugekit_checkpoint::{ForkedVm, forked_vms};
 use hugekit_machine::size::Size;
 
-use crate::text::write_out;
+use hugekit_terminal::text::write_out;
 
 /// Print forked VMs as a tree, with the memory of each.
 ///

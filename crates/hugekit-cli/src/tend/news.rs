@@ -2,7 +2,7 @@
 
 use hugekit_machine::plain;
 
-use crate::text::{COLUMNS, wrap};
+use hugekit_terminal::text::{COLUMNS, wrap};
 
 /// A name, and the value that belongs to it. Entries of the same name follow each other.
 pub(super) type Entry = (&'static str, String);

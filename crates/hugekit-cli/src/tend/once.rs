@@ -9,7 +9,7 @@ use hugekit_tend::{Hindrance, PassReport, TendError, Tender};
 
 use super::stamp::say;
 use super::wanted::{self, Wanted};
-use crate::usage::Remedied;
+use hugekit_terminal::outcome::Remedied;
 
 /// # Errors
 /// No process can be tended, one that is named by its number cannot, a pass ended early, or a process grew meanwhile. All

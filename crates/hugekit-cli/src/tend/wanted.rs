@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf, absolute};
 use hugekit_tend::{TendError, forked_from};
 use rustix::fs::statfs;
 
-use crate::usage::Remedied;
+use hugekit_terminal::outcome::Remedied;
 
 /// `CGROUP_SUPER_MAGIC` and `CGROUP2_SUPER_MAGIC` of the kernel's `magic.h`.
 const OF_GROUPS: [u32; 2] = [0x0027_e0eb, 0x6367_7270];

@@ -6,7 +6,7 @@ use hugekit_machine::size::Size;
 use hugekit_tend::{ForkCost, ForkTime, Hindrance, PassReport, Status};
 
 use super::news::{Entry, News};
-use crate::text::count;
+use hugekit_terminal::text::count;
 
 /// Of a child that came or went.
 pub(super) fn of_forks(status: &Status) -> News {
@@ -151,7 +151,7 @@ mod tests {
     use hugekit_tend::{Excluded, Extent, Refusal};
 
     use super::*;
-    use crate::text::COLUMNS;
+    use hugekit_terminal::text::COLUMNS;
 
     const MIB: u64 = 1 << 20;
 

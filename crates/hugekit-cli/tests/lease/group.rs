@@ -50,7 +50,9 @@ impl Group {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let folder = root.join(format!("hugekit-test-{}-{number}", std::process::id()));
-        fs::create_dir(&folder).map_err(|error| format!("no control group can be made in {}: {error}", root.display()))?;
+        fs::create_dir(&folder).map_err(|error| {
+            format!("no control group can be made in {}: {error}", root.display())
+        })?;
         Ok(Self { folder, is_unified, switched_on })
     }
 

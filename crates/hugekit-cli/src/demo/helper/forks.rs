@@ -11,7 +11,7 @@ use rustix::thread::{disable_transparent_huge_pages, transparent_huge_pages_are_
 
 use super::memory::{Memory, PAGE};
 use super::{Said, Wrong, say};
-use crate::usage::Remedied;
+use hugekit_terminal::outcome::Remedied;
 
 /// Reads orders until the tour closes standard input.
 pub(super) fn run(bytes: usize) -> anyhow::Result<()> {

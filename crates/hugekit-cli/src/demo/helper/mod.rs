@@ -22,7 +22,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
-use crate::usage::Remedied;
+use hugekit_terminal::outcome::Remedied;
 
 /// The task of a helper process, and its bytes.
 #[derive(Clone, Copy, Debug, ValueEnum)]

@@ -13,7 +13,7 @@ use super::redis::{self, Redis};
 use super::stop::{Interrupted, Stop};
 use super::{Tour, room};
 use crate::demo::helper::{Helper, Said, Wrong};
-use crate::usage::Remedied;
+use hugekit_terminal::outcome::Remedied;
 
 pub(super) const TITLE: &str = "fork(2) of a program with much memory";
 

@@ -25,9 +25,10 @@ use indicatif::ProgressBar;
 use self::part::{Found, NotHere};
 use self::stop::{Interrupted, Stop};
 use super::helper::Wrong;
-use crate::progress::{self, INTERRUPTED};
-use crate::text::{COLUMNS, say, wrap, write_out};
-use crate::usage::Remedied;
+use crate::progress;
+use hugekit_terminal::outcome::INTERRUPTED;
+use hugekit_terminal::outcome::Remedied;
+use hugekit_terminal::text::{COLUMNS, say, wrap, write_out};
 
 /// What the parts share.
 struct Tour {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::text::{COLUMNS, wrap};
+use hugekit_terminal::text::{COLUMNS, wrap};
 
 /// The median of several times.
 pub(super) struct Way {

@@ -11,7 +11,7 @@ use hugekit_machine::plain;
 
 use super::stop::Stop;
 use crate::demo::helper::{Helper, Said, Wrong};
-use crate::usage::Remedied;
+use hugekit_terminal::outcome::Remedied;
 
 /// Exit code of a process that panics.
 const PANICKED: i32 = 101;

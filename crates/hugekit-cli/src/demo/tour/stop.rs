@@ -12,8 +12,8 @@ use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use crate::progress::INTERRUPTED;
 use crate::signals;
+use hugekit_terminal::outcome::INTERRUPTED;
 
 /// A signal came: children are ended and files removed.
 #[derive(Debug)]

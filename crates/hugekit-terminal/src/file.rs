@@ -1,0 +1,148 @@
+//! Where results go: standard output, or a file that is either complete or as it was.
+
+use std::convert::Infallible;
+use std::fs::{File, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use anyhow::Context;
+use serde::Serialize;
+use tempfile::NamedTempFile;
+
+use crate::text::write_out;
+
+/// The value of `--json` and `--html`.
+#[derive(Clone, Debug)]
+pub enum Sink {
+    /// Standard output: `-`.
+    Stdout,
+    /// A file of this name.
+    File(PathBuf),
+}
+
+impl FromStr for Sink {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(if text == "-" { Self::Stdout } else { Self::File(text.into()) })
+    }
+}
+
+impl Sink {
+    /// Returns true for standard output.
+    #[must_use]
+    pub fn is_stdout(&self) -> bool {
+        matches!(self, Self::Stdout)
+    }
+
+    /// Makes sure, before minutes of measuring, that the result can be written.
+    ///
+    /// # Errors
+    /// The file cannot be made.
+    pub fn open(&self) -> anyhow::Result<OpenSink<'_>> {
+        match self {
+            Self::Stdout => Ok(OpenSink(Place::Stdout)),
+            Self::File(path) => Place::file(path).map(OpenSink).with_context(|| cannot_write(path)),
+        }
+    }
+}
+
+/// A place that accepts a result.
+#[derive(Debug)]
+pub struct OpenSink<'a>(Place<'a>);
+
+#[derive(Debug)]
+enum Place<'a> {
+    Stdout,
+    /// A device, a pipe or a socket: something that a renamed file must not take the place of.
+    Special {
+        file: File,
+        path: &'a Path,
+    },
+    /// Written beside its place first and moved there when complete.
+    Regular {
+        file: NamedTempFile,
+        path: &'a Path,
+    },
+}
+
+impl<'a> Place<'a> {
+    fn file(path: &'a Path) -> io::Result<Self> {
+        if is_special(path) {
+            return Ok(Self::Special { file: File::options().write(true).open(path)?, path });
+        }
+        Ok(Self::Regular { file: beside(path)?, path })
+    }
+}
+
+impl OpenSink<'_> {
+    /// Writes the result; a file has its name afterwards, and on an error what it had before.
+    ///
+    /// # Errors
+    /// Standard output or the file cannot be written.
+    pub fn write(self, text: &str) -> anyhow::Result<()> {
+        match self.0 {
+            Place::Stdout => write_out(text).context("cannot print"),
+            Place::Special { mut file, path } => {
+                file.write_all(text.as_bytes()).with_context(|| cannot_write(path))
+            }
+            Place::Regular { file, path } => replace(file, path, text),
+        }
+    }
+
+    /// Writes the result as JSON.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn write_json(self, value: &impl Serialize) -> anyhow::Result<()> {
+        self.write(&(serde_json::to_string_pretty(value)? + "\n"))
+    }
+}
+
+/// The words before the reason.
+#[must_use]
+pub fn cannot_write(path: &Path) -> String {
+    format!("cannot write {}", path.display())
+}
+
+fn is_special(path: &Path) -> bool {
+    path.metadata().is_ok_and(|metadata| !metadata.is_file())
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// A file beside this place, to take it when it is complete. A device, a pipe or a folder there is refused: root would
+/// replace `/dev/null` for every program of the machine.
+///
+/// # Errors
+/// The folder accepts no file, or something other than a file has the name.
+pub fn beside(path: &Path) -> io::Result<NamedTempFile> {
+    if is_special(path) {
+        return Err(io::Error::other("something other than a file has this name"));
+    }
+    // The user's mask decides, as for any other file; results are there to be shown.
+    tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(folder_of(path))
+}
+
+fn replace(mut file: NamedTempFile, path: &Path, text: &str) -> anyhow::Result<()> {
+    file.write_all(text.as_bytes()).with_context(|| cannot_write(path))?;
+    put(file, path)
+}
+
+/// On the disk before it takes the name: a disk that turns out to be full leaves what was there. The name is on the
+/// disk, too, when this returns.
+///
+/// # Errors
+/// The disk is full, or the folder may not be changed.
+pub fn put(file: NamedTempFile, path: &Path) -> anyhow::Result<()> {
+    let put = || {
+        file.as_file().sync_all()?;
+        file.persist(path)?;
+        File::open(folder_of(path))?.sync_all()
+    };
+    put().with_context(|| cannot_write(path))
+}

@@ -1,0 +1,98 @@
+//! The end of a command: its exit code, and its error. Two kinds of errors are printed in another way: mistakes in the
+//! arguments that only the machine shows, such as more memory than there is, and errors with a remedy.
+
+use std::error::Error;
+use std::fmt;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use hugekit::error_chain;
+
+/// Exit code of a run that Ctrl-C ended: 128 + SIGINT, as shells have it.
+pub const INTERRUPTED: u8 = 130;
+
+/// Ends the program as the parser of arguments does: message on standard error, exit code 2.
+#[derive(Debug)]
+pub struct UsageError(pub String);
+
+impl fmt::Display for UsageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for UsageError {}
+
+/// The exit code of a command that ended so. An error is printed by `say`, line by line: its causes, but no backtrace,
+/// which does not help a user of the command; then its remedy. A [`UsageError`] ends the program.
+pub fn exit_code(
+    outcome: anyhow::Result<ExitCode>,
+    command: impl FnOnce() -> clap::Command,
+    say: fn(&str),
+) -> ExitCode {
+    outcome.unwrap_or_else(|error| {
+        if let Some(UsageError(message)) = error.downcast_ref() {
+            refuse(command(), message);
+        }
+        say(&format!("error: {error:#}"));
+        if let Some(Remedied { remedy, .. }) = error.downcast_ref() {
+            say(&format!("remedy: {remedy}"));
+        }
+        ExitCode::FAILURE
+    })
+}
+
+/// Ends the program as for a mistake in the arguments, with the usage of the subcommand that was asked for.
+fn refuse(mut cli: clap::Command, message: &str) -> ! {
+    cli.build();
+    let mut command = &mut cli;
+    for word in std::env::args_os().skip(1) {
+        if command.find_subcommand(&word).is_none() {
+            break;
+        }
+        command = command.find_subcommand_mut(&word).expect("it was found");
+    }
+    command.error(ErrorKind::ValueValidation, message).exit()
+}
+
+/// An error with what can be done about it, which is said on a line of its own.
+#[derive(Debug)]
+pub struct Remedied {
+    /// What failed.
+    pub message: String,
+    /// What can be done about it.
+    pub remedy: String,
+}
+
+impl Remedied {
+    /// An error that has a remedy, or none.
+    #[must_use]
+    pub fn error(
+        error: impl Error + Send + Sync + 'static,
+        remedy: Option<String>,
+    ) -> anyhow::Error {
+        match remedy {
+            Some(remedy) => Self { message: error_chain(&error).to_string(), remedy }.into(),
+            None => error.into(),
+        }
+    }
+}
+
+impl fmt::Display for Remedied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl Error for Remedied {}
+
+/// An error with another message, and with the remedy that it has.
+#[must_use]
+pub fn with_remedy(error: anyhow::Error, message: impl FnOnce(String) -> String) -> anyhow::Error {
+    match error.downcast::<Remedied>() {
+        Ok(Remedied { message: said, remedy }) => {
+            Remedied { message: message(said), remedy }.into()
+        }
+        Err(other) => anyhow::Error::msg(message(format!("{other:#}"))),
+    }
+}

@@ -1,0 +1,75 @@
+//! Text for a terminal: 80 columns, and colour where it is welcome.
+
+use std::io::{self, Write};
+
+use hugekit_machine::plain;
+
+/// Columns of a line.
+pub const COLUMNS: usize = 80;
+
+/// Writes to standard output. Colours are taken out again unless that is a terminal that wants them,
+/// and a reader that has seen enough, such as `head`, is no error.
+///
+/// # Errors
+/// Standard output cannot be written.
+pub fn write_out(text: &str) -> io::Result<()> {
+    let mut out = anstream::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other,
+    }
+}
+
+/// A line on standard error, for people. Nothing in it acts on their terminal, and where no reader is left,
+/// it is not said.
+pub fn say(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{}", plain(text));
+}
+
+/// `1 unit`, `2 units`.
+#[must_use]
+pub fn count(number: u64, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
+/// Breaks at spaces; a longer word, such as a path, keeps its line to itself.
+///
+/// # Panics
+/// Never.
+#[must_use]
+pub fn wrap(text: &str, columns: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let last = lines.last_mut().expect("starts with one line");
+        match last.chars().count() {
+            0 => last.push_str(word),
+            used if used + 1 + word.chars().count() <= columns => {
+                last.push(' ');
+                last.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_is_singular() {
+        assert_eq!([0, 1, 2].map(|n| count(n, "unit")), ["0 units", "1 unit", "2 units"]);
+    }
+
+    #[test]
+    fn text_breaks_at_spaces_within_the_width() {
+        assert_eq!(wrap("one two three", 7), ["one two", "three"]);
+    }
+
+    #[test]
+    fn words_longer_than_the_line_are_kept_whole() {
+        assert_eq!(wrap("a /very/long/path b", 4), ["a", "/very/long/path", "b"]);
+        assert_eq!(wrap("", 4), [""]);
+    }
+}

@@ -1,0 +1,62 @@
+//! The experiments. Each has a file, or a folder of parts, and a line in [`EXPERIMENTS`].
+
+mod bench;
+mod checkpoint;
+mod clear;
+mod copies;
+mod cow;
+mod demand;
+mod epochs;
+mod fault;
+mod fork;
+mod learn;
+mod lease;
+mod memory_sources;
+mod parallel;
+mod restore;
+mod routine_matrix;
+mod snapshot;
+mod snapshot_call;
+mod stores;
+mod tend;
+
+pub(crate) use bench::Bench;
+
+use crate::measure::LabError;
+use crate::record::Experiment;
+
+/// An experiment: its name on the command line, what it repeats and why, and how it runs.
+#[derive(Debug)]
+pub struct Definition {
+    /// The name.
+    pub name: &'static str,
+    /// One line on what it repeats.
+    pub repeats: &'static str,
+    /// The work it repeats, and the use of it, for the report.
+    pub why: &'static str,
+    /// The comparisons that sum it up, the most telling first: `baseline-vs-subject`. A machine may lack the pages
+    /// for some of them.
+    pub headlines: &'static [&'static str],
+    /// Whether a run of no experiment in particular has it: those end within three minutes together.
+    pub is_core: bool,
+    pub(crate) run: fn(&mut Bench<'_>) -> Result<Experiment, LabError>,
+}
+
+/// Every experiment, in the order of a run of all.
+pub const EXPERIMENTS: &[Definition] = &[
+    stores::DEFINITION,
+    copies::DEFINITION,
+    learn::DEFINITION,
+    clear::DEFINITION,
+    parallel::DEFINITION,
+    demand::DEFINITION,
+    fault::DEFINITION,
+    cow::DEFINITION,
+    fork::DEFINITION,
+    snapshot::DEFINITION,
+    epochs::DEFINITION,
+    lease::DEFINITION,
+    tend::DEFINITION,
+    restore::DEFINITION,
+    checkpoint::DEFINITION,
+];

@@ -1,0 +1,251 @@
+//! The origin of all restored guests: snapshots of one guest, its memory as files, and an image.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::measure::workloads::micro_vm::MicroVm;
+use crate::measure::workloads::pager_thread::PagerThread;
+use crate::measure::{LabError, Observer};
+use hugekit::image::Image;
+use hugekit_guests::{Pages, Request, Snapshot};
+use hugekit_machine::size::Size;
+use hugekit_pager::{Event, Settings};
+use hugekit_sys::userfaultfd;
+use tempfile::TempDir;
+
+use super::files::Folders;
+
+const SEED: u64 = 0x5eed_0000_1234_5678;
+
+/// How many seconds the touches of the guest are recorded for a working set: the first that are
+/// enough.
+const RECORD_SECONDS: [u64; 4] = [1, 2, 4, 8];
+
+/// How often the observer is asked while an image is loaded.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Snapshots of a guest that has written half of its memory.
+#[derive(Debug)]
+pub(super) struct Origin {
+    pub(super) folders: Folders,
+    pub(super) bytes: usize,
+    pub(super) snapshot: Snapshot,
+    /// Of the same guest on hugetlb pages of 2 MiB, if there are enough.
+    pub(super) huge: Option<Snapshot>,
+    /// The memory file, on a tmpfs. It has no name, so that a lab that is killed leaves no memory
+    /// behind.
+    tmpfs: Option<File>,
+    pub(super) image: Image,
+    /// How long that took to load.
+    loading: Duration,
+    /// Bytes of the recorded working set; `None` if handlers of page faults cannot be used here,
+    /// with the reason.
+    working_set: Result<u64, String>,
+}
+
+impl Origin {
+    pub(super) fn make(
+        folders: Folders,
+        bytes: usize,
+        has_pages: bool,
+        observer: &dyn Observer,
+    ) -> Result<Self, LabError> {
+        let (snapshot, huge) = save_guests(&folders, bytes, has_pages, observer)?;
+        let copy = |folder: &TempDir| copy_into(folder.path(), &snapshot.memory, observer);
+        let tmpfs = folders.tmpfs.as_ref().map(copy).transpose()?;
+        let start = Instant::now();
+        let image = load_image(&snapshot.memory, observer)?;
+        let loading = start.elapsed();
+        let working_set = why_no_handler().map_or(Ok(0), Err);
+        let mut origin =
+            Self { folders, bytes, snapshot, huge, tmpfs, image, loading, working_set };
+        if origin.working_set.is_ok() {
+            origin.working_set = Ok(origin.record(observer)?);
+        }
+        Ok(origin)
+    }
+
+    /// The first byte that the guest had written.
+    pub(super) fn start(&self) -> u64 {
+        self.bytes as u64 / 4
+    }
+
+    /// Bytes that the guest had written.
+    pub(super) fn len(&self) -> usize {
+        self.bytes / 2
+    }
+
+    /// Reads a word of each page that the guest had written.
+    pub(super) fn touch(&self) -> Request {
+        Request::Touch { start: self.start(), len: self.len() as u64 }
+    }
+
+    /// Counts wrong words among these.
+    pub(super) fn verify(&self) -> Request {
+        Request::Verify { start: self.start(), len: self.len() as u64, seed: SEED }
+    }
+
+    pub(super) fn image_path(&self) -> PathBuf {
+        path_of(&self.image)
+    }
+
+    pub(super) fn tmpfs_path(&self) -> Option<PathBuf> {
+        self.tmpfs.as_ref().map(path_of)
+    }
+
+    pub(super) fn socket(&self) -> PathBuf {
+        self.folders.sockets.path().join("pager.sock")
+    }
+
+    /// The file of the recorded working set.
+    pub(super) fn working_set_path(&self) -> PathBuf {
+        self.folders.sockets.path().join("working-set")
+    }
+
+    pub(super) fn has_handlers(&self) -> bool {
+        self.working_set.is_ok()
+    }
+
+    /// Settings of a pager that reads the recorded working set ahead.
+    pub(super) fn settings(&self) -> Settings {
+        Settings { working_set: Some(self.working_set_path()), ..Settings::new(self.socket()) }
+    }
+
+    /// Has a pager record which memory a guest touches; returns the bytes.
+    fn record(&self, observer: &dyn Observer) -> Result<u64, LabError> {
+        let mut recorded = 0;
+        for record in RECORD_SECONDS.map(Duration::from_secs) {
+            let _ = fs::remove_file(self.working_set_path());
+            let settings = Settings { record, ..self.settings() };
+            let pager = PagerThread::start(settings, &self.snapshot.memory)?;
+            let mut vm = MicroVm::start(self.folders.sockets.path(), "recorded", observer)?;
+            vm.load_by_handler(&self.snapshot, pager.socket(), true)?;
+            vm.ask(self.touch())?;
+            recorded = pager.wait(observer, |event| match event {
+                Event::Recorded { bytes, .. } => Some(*bytes),
+                _ => None,
+            })?;
+            drop(vm);
+            if recorded >= self.len() as u64 {
+                break;
+            }
+        }
+        Ok(recorded)
+    }
+
+    /// Facts that a reader must know.
+    pub(super) fn notices(&self) -> Vec<String> {
+        let disk = match &self.folders.disk {
+            Some((_, system)) => format!("memory files are on {system}, read from the page cache"),
+            None => "no folder on a disk was found: memory files are on a tmpfs".to_owned(),
+        };
+        let tmpfs = self.tmpfs.is_none().then(|| "tmpfs left out: no folder on one".to_owned());
+        let image = format!(
+            "the image was loaded once in {:.2} s, with {} of {} on huge pages",
+            self.loading.as_secs_f64(),
+            Size(self.image.huge_bytes() as usize),
+            Size(self.image.bytes())
+        );
+        let handlers = match &self.working_set {
+            Ok(bytes) => format!("the recorded working set has {}", Size(*bytes as usize)),
+            Err(reason) => format!("handlers of page faults left out: {reason}"),
+        };
+        let ours = [disk, image, handlers].into_iter().chain(tmpfs);
+        version().into_iter().chain(ours).collect()
+    }
+}
+
+/// A path by which a child of this process can open it.
+fn path_of(file: &impl AsFd) -> PathBuf {
+    format!("/proc/{}/fd/{}", std::process::id(), file.as_fd().as_raw_fd()).into()
+}
+
+/// Bytes that are copied between two looks at the observer.
+const PORTION: u64 = 64 << 20;
+
+fn copy_into(folder: &Path, from: &Path, observer: &dyn Observer) -> Result<File, LabError> {
+    let mut copy = tempfile::tempfile_in(folder).map_err(LabError::Saved)?;
+    let mut from = File::open(from).map_err(LabError::Saved)?;
+    loop {
+        observer.check()?;
+        let copied = io::copy(&mut from.by_ref().take(PORTION), &mut copy);
+        if copied.map_err(LabError::Saved)? == 0 {
+            return Ok(copy);
+        }
+    }
+}
+
+/// If the observer wants to stop, the thread that loads ends with the process.
+fn load_image(memory: &Path, observer: &dyn Observer) -> Result<Image, LabError> {
+    let (tell, told) = channel();
+    let memory = memory.to_owned();
+    let load = move || tell.send(Image::load(&memory));
+    thread::Builder::new().name("load".to_owned()).spawn(load).map_err(LabError::Thread)?;
+    loop {
+        match told.recv_timeout(LOOK) {
+            Ok(image) => return Ok(image?),
+            Err(RecvTimeoutError::Timeout) => observer.check()?,
+            Err(error) => return Err(LabError::Thread(io::Error::other(error))),
+        }
+    }
+}
+
+/// Snapshots of a guest that has written half of its memory: on base pages, and on hugetlb pages if
+/// there are enough.
+pub(in crate::experiments) fn save_guests(
+    folders: &Folders,
+    bytes: usize,
+    has_pages: bool,
+    observer: &dyn Observer,
+) -> Result<(Snapshot, Option<Snapshot>), LabError> {
+    let snapshot = Snapshot::in_folder(folders.any());
+    boot_and_save(folders, bytes, Pages::Base, &snapshot, observer)?;
+    let huge = has_pages.then(|| Snapshot {
+        state: folders.any().join("huge-state.bin"),
+        memory: folders.any().join("huge-memory.bin"),
+    });
+    if let Some(huge) = &huge {
+        boot_and_save(folders, bytes, Pages::Hugetlb2M, huge, observer)?;
+    }
+    Ok((snapshot, huge))
+}
+
+/// Boots the guest, has it write half of its memory, and saves it.
+fn boot_and_save(
+    folders: &Folders,
+    bytes: usize,
+    pages: Pages,
+    to: &Snapshot,
+    observer: &dyn Observer,
+) -> Result<(), LabError> {
+    let mut vm = MicroVm::start(folders.sockets.path(), "origin", observer)?;
+    vm.boot(bytes, pages)?;
+    let (start, len) = (bytes as u64 / 4, bytes as u64 / 2);
+    vm.ask(Request::Write { start, len, seed: SEED })?;
+    vm.save(to)
+}
+
+/// Why Firecracker cannot have its page faults handled here, if so.
+pub(in crate::experiments) fn why_no_handler() -> Option<String> {
+    let device = || userfaultfd::new_from_device(Path::new("/dev/userfaultfd"));
+    let refused = device().or_else(|_| userfaultfd::new_whole()).err()?;
+    Some(format!(
+        "this user may have no userfaultfd for faults of KVM ({refused}); run as root, or allow the \
+         user to open /dev/userfaultfd"
+    ))
+}
+
+/// The first line that Firecracker prints of its version.
+pub(in crate::experiments) fn version() -> Option<String> {
+    let mut command = Command::new(hugekit_guests::program()?);
+    command.arg("--version").stdin(Stdio::null()).stderr(Stdio::null());
+    let output = command.output().ok()?;
+    let line = String::from_utf8_lossy(&output.stdout).lines().next()?.trim().to_owned();
+    Some(format!("the VMM is {line}"))
+}

@@ -1,0 +1,196 @@
+//! The ways to restore.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::measure::LabError;
+use crate::measure::Observer;
+use crate::measure::workloads::micro_vm::MicroVm;
+use crate::measure::workloads::page_handler::{PageHandler, Strategy};
+use crate::measure::workloads::pager_thread::PagerThread;
+use hugekit_guests::Snapshot;
+use hugekit_machine::size::Size;
+use hugekit_pager::Settings;
+
+use super::origin::Origin;
+
+/// Where a guest's memory comes from.
+#[derive(Clone, Debug)]
+pub(super) enum Backend {
+    /// The VMM maps a file.
+    File(PathBuf),
+    Handler(Strategy),
+    Pager(Use),
+}
+
+/// How the pager is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    /// For the first time: no working set is recorded.
+    First,
+    /// Memory is supplied only when it is touched.
+    OnDemand,
+    /// A working set was recorded, and the guest runs meanwhile.
+    WorkingSet,
+    /// The guest is resumed when all of its memory is there.
+    Ahead,
+}
+
+/// A way to restore, with its name in IDs.
+#[derive(Clone, Debug)]
+pub(super) struct Way {
+    pub(super) method: String,
+    pub(super) backend: Backend,
+    pub(super) snapshot: Snapshot,
+    pub(super) is_hugetlb: bool,
+}
+
+/// The server of a guest's page faults.
+pub(super) enum Server {
+    None,
+    Handler(PageHandler),
+    Pager(PagerThread),
+}
+
+impl Server {
+    /// Ends it, after its guest.
+    pub(super) fn end(self) -> Result<(), LabError> {
+        match self {
+            Self::Handler(handler) => handler.end(),
+            Self::None | Self::Pager(_) => Ok(()),
+        }
+    }
+}
+
+impl Way {
+    fn new(method: &str, backend: Backend, snapshot: &Snapshot) -> Self {
+        let (method, snapshot) = (method.to_owned(), snapshot.clone());
+        Self { method, backend, snapshot, is_hugetlb: false }
+    }
+
+    /// All that can be used here.
+    pub(super) fn all(origin: &Origin) -> Vec<Self> {
+        let files = Self::by_file(origin).into_iter();
+        let (handlers, hugetlb) = match origin.has_handlers() {
+            true => (Self::by_handler(origin), Self::on_hugetlb(origin)),
+            false => (Vec::new(), Vec::new()),
+        };
+        files.chain(handlers).chain(hugetlb).collect()
+    }
+
+    /// Those that users of many clones choose between: a file on the disk, an image, and the pager
+    /// as it is by default.
+    pub(super) fn of_clones(origin: &Origin) -> Vec<Self> {
+        let is_other = |way: &Self| way.method.starts_with("control-") || way.method == "tmpfs";
+        let files = Self::by_file(origin).into_iter().filter(|way| !is_other(way));
+        let pager = Self::new("pager", Backend::Pager(Use::WorkingSet), &origin.snapshot);
+        files.chain(origin.has_handlers().then_some(pager)).collect()
+    }
+
+    fn by_file(origin: &Origin) -> Vec<Self> {
+        let disk = origin.folders.disk.as_ref();
+        let disk = disk.map(|(_, system)| (system.as_str(), origin.snapshot.memory.clone()));
+        let tmpfs = origin.tmpfs_path().map(|path| ("tmpfs", path));
+        let images = ["image", "control-image"].map(|method| (method, origin.image_path()));
+        let way = |(method, path)| Self::new(method, Backend::File(path), &origin.snapshot);
+        disk.into_iter().chain(tmpfs).chain(images).map(way).collect()
+    }
+
+    fn by_handler(origin: &Origin) -> Vec<Self> {
+        let ways = [
+            ("on-demand-4k", Backend::Handler(Strategy::OnDemand)),
+            ("full-copy", Backend::Handler(Strategy::FullCopy)),
+            ("pager", Backend::Pager(Use::First)),
+            ("control-pager", Backend::Pager(Use::First)),
+            ("pager-working-set", Backend::Pager(Use::WorkingSet)),
+            ("pager-ahead", Backend::Pager(Use::Ahead)),
+        ];
+        let way = |(method, backend)| Self::new(method, backend, &origin.snapshot);
+        ways.into_iter().map(way).collect()
+    }
+
+    fn on_hugetlb(origin: &Origin) -> Vec<Self> {
+        let ways = [("hugetlb-on-demand", Use::OnDemand), ("hugetlb-ahead", Use::Ahead)];
+        let Some(snapshot) = &origin.huge else { return Vec::new() };
+        let way = |(method, used)| Self {
+            is_hugetlb: true,
+            ..Self::new(method, Backend::Pager(used), snapshot)
+        };
+        ways.into_iter().map(way).collect()
+    }
+
+    /// Whether the memory is expected on transparent huge pages, and in which field of
+    /// `smaps_rollup`.
+    pub(super) fn huge_field(&self) -> Option<&'static str> {
+        match &self.backend {
+            Backend::File(_) if self.method.ends_with("image") => Some("ShmemPmdMapped"),
+            Backend::Pager(Use::Ahead) if !self.is_hugetlb => Some("AnonHugePages"),
+            _ => None,
+        }
+    }
+
+    /// Whether the guest is resumed before all memory is copied.
+    pub(super) fn replies_soon(&self) -> bool {
+        !matches!(self.backend, Backend::Handler(Strategy::FullCopy) | Backend::Pager(Use::Ahead))
+    }
+
+    /// Starts the server of one guest, or of several if it is a pager.
+    pub(super) fn serve(&self, origin: &Origin) -> Result<Server, LabError> {
+        let memory = &self.snapshot.memory;
+        Ok(match self.backend {
+            Backend::File(_) => Server::None,
+            Backend::Handler(strategy) => {
+                Server::Handler(PageHandler::start(&origin.socket(), memory, strategy)?)
+            }
+            Backend::Pager(used) => {
+                Server::Pager(PagerThread::start(used.settings(origin), memory)?)
+            }
+        })
+    }
+
+    /// Restores, and returns when the guest runs.
+    pub(super) fn restore(
+        &self,
+        vm: &MicroVm<'_>,
+        server: &Server,
+        observer: &dyn Observer,
+    ) -> Result<(), LabError> {
+        let is_ahead = matches!(self.backend, Backend::Pager(Use::Ahead));
+        match (&self.backend, server) {
+            (Backend::File(path), _) => vm.load_by_file(&self.snapshot, path),
+            (_, Server::Handler(handler)) => {
+                vm.load_by_handler(&self.snapshot, handler.socket(), true)
+            }
+            (_, Server::Pager(pager)) => {
+                vm.load_by_handler(&self.snapshot, pager.socket(), !is_ahead)?;
+                if is_ahead {
+                    pager.until_complete(observer)?;
+                    vm.resume()?;
+                }
+                Ok(())
+            }
+            (_, Server::None) => unreachable!("a way without a file has a server"),
+        }
+    }
+}
+
+impl Use {
+    fn settings(self, origin: &Origin) -> Settings {
+        let settings = origin.settings();
+        match self {
+            Self::WorkingSet | Self::Ahead => settings,
+            Self::OnDemand => Settings { prefetch: false, ..settings },
+            Self::First => {
+                // The guest ends before anything is recorded.
+                let none = origin.socket().with_extension("none");
+                let _ = std::fs::remove_file(&none);
+                Settings { working_set: Some(none), record: Duration::from_secs(10), ..settings }
+            }
+        }
+    }
+}
+
+/// As in IDs: `touch-512MiB`.
+pub(super) fn workload(what: &str, bytes: usize) -> String {
+    format!("{what}-{}", Size(bytes))
+}
