@@ -2,7 +2,7 @@
 # Variables: `place` (bin, lib, include and share are below), `libdir` (below it), `libraries` (the folder that has them),
 # `command` (the program, or nothing), `version`, and `system=yes` if the dynamic linker searches the libraries' folder. `install` makes new files: running programs keep the old ones.
 set -eu
-c=${0%/*}/../crates/hugekit-c
+c=${0%/*}/../bindings/c
 lib=$place/$libdir
 major=${version%%.*}
 rest=${version#*.}
@@ -33,7 +33,7 @@ describe hugekit.gdb "$place/share/hugekit" ""
 
 [ -n "$command" ] || exit 0
 install -D -m755 "$command" "$place/bin/hugekit"
-install -D -m755 "${0%/*}/../crates/hugekit-cli/installed/hugekit-qemu" "$place/bin/hugekit-qemu"
+install -D -m755 "${0%/*}/../tools/cli/installed/hugekit-qemu" "$place/bin/hugekit-qemu"
 hugekit=$place/bin/hugekit
 mkdir -p "$place/share/man/man1" "$place/share/bash-completion/completions" "$place/share/zsh/site-functions" \
     "$place/share/fish/vendor_completions.d"

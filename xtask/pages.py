@@ -8,6 +8,7 @@
    with one of its words.
 """
 
+import functools
 import pathlib
 import re
 import subprocess
@@ -16,13 +17,14 @@ import textwrap
 import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-C_TESTS = ROOT / "crates/hugekit-c/tests/c.rs"
+C_TESTS = ROOT / "bindings/c/tests/c.rs"
 BLOCK = re.compile(r"^ *```(?P<kind>\S*)\n(?P<text>.*?)^ *```$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`[^`]*`")
 LINK = re.compile(r"\]\((?![a-z]+:)(?P<path>[^)#\s]*)(?:#(?P<anchor>[^)\s]*))?\)")
 HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
 ONE_TEST = re.compile(r"cargo test -p (?P<package>\S+) --test (?P<test>[\w-]+)")
 DOCUMENTATION = re.compile(r"^\s*//[/!] ?(.*)$")
+PROGRAMS = [*(f"{wing}/*/src/*.rs" for wing in ("engine", "tools", "bindings", "proof", "apps")), "lab/src/*.rs", "xtask/src/*.rs"]
 STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 
@@ -77,9 +79,16 @@ def blocks(page, tested):
                 yield f"has Python that does not compile: {error}"
 
 
+@functools.cache
+def crates():
+    """The folder of each package."""
+    manifests = files("*Cargo.toml")
+    return {tomllib.loads(file.read_text()).get("package", {}).get("name"): file.parent for file in manifests}
+
+
 def commands(page):
     for command in ONE_TEST.finditer(page.read_text()):
-        tests = ROOT / "crates" / command["package"] / "tests"
+        tests = crates()[command["package"]] / "tests"
         if not ((tests / command["test"]).with_suffix(".rs").exists() or (tests / command["test"] / "main.rs").exists()):
             yield f"names a test that is not there: {command[0]}"
 
@@ -120,7 +129,7 @@ def main():
     tested = set(included())
     table = tomllib.loads((pathlib.Path(__file__).parent / "phrases.toml").read_text())
     findings = [(page, finding) for page in pages for finding in (*links(page), *blocks(page, tested), *commands(page))]
-    programs = files("crates/*/src/*.rs", "lab/src/*.rs", "apps/*/src/*.rs", "xtask/src/*.rs")
+    programs = files(*PROGRAMS)
     for kind, sources in (("pages", pages), ("programs", programs)):
         found = list(phrases(sources, table["phrase"]))
         most = table["most"][kind]

@@ -8,7 +8,7 @@ fresh "$staged"
 place=$staged libdir=lib/multiarch system=yes libraries=$portable command=$command sh "$here/../install.sh"
 gzip -9 --no-name "$staged"/share/man/man1/*
 mkdir -p "$staged/systemd"
-for unit in "$repository"/crates/hugekit-cli/systemd/*; do
+for unit in "$repository"/tools/cli/systemd/*; do
     sed 's|/usr/local/bin/|/usr/bin/|g' "$unit" >"$staged/systemd/${unit##*/}"
 done
 cargo_deb=$work/cargo-deb/bin/cargo-deb

@@ -5,9 +5,9 @@ name=hugekit-c-$version-$arch-linux-gnu
 staged=$work/libraries tried=$work/libraries-tried
 fresh "$staged" && fresh "$tried"
 place=$staged/$name libdir=lib libraries=$portable command='' sh "$here/../install.sh"
-cp "$repository"/crates/hugekit-c/LICENSE-* "$repository/crates/hugekit-c/installed/README.md" "$staged/$name"
+cp "$repository"/bindings/c/LICENSE-* "$repository/bindings/c/installed/README.md" "$staged/$name"
 # The program of the guide is the first example.
-cp -r "$repository/crates/hugekit-c/examples" "$staged/$name"
+cp -r "$repository/bindings/c/examples" "$staged/$name"
 sed -n '/^```c$/,/^```$/p' "$repository/docs/c.md" | sed '/^```/d' >"$staged/$name/examples/first.c"
 newest=$(readelf --wide --version-info "$staged/$name/lib/libhugekit.so" | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1)
 [ "$(printf '%s\n' "$newest" "GLIBC_$glibc" | sort -V | tail -n 1)" = "GLIBC_$glibc" ] || fail "libhugekit.so needs $newest"

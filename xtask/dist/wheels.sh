@@ -1,5 +1,5 @@
 # Shared by the wheels: maturin makes packages of a module or of a program, not of both, so the command is added.
-python=$repository/crates/hugekit-py
+python=$repository/bindings/py
 
 # MATURIN'S ARGUMENTS...: the module, unpacked into $unpacked.
 build_module() {

@@ -20,7 +20,7 @@ const PACKAGE: &str = "hugekit";
 /// The library may have this many public items: functions, methods, types, traits, constants and macros.
 const MOST_ITEMS: usize = 264;
 
-/// The library's public items: compare them with `crates/hugekit/public-api.txt`
+/// The library's public items: compare them with `engine/hugekit/public-api.txt`
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Api {
     /// Write the list instead
@@ -41,7 +41,7 @@ impl Api {
     pub(crate) fn run(&self) -> Result<bool> {
         let mut listing = Listing::default();
         Crates::document(PACKAGE)?.walk(PACKAGE, &mut listing)?;
-        let path = root().join("crates").join(PACKAGE).join("public-api.txt");
+        let path = root().join("engine").join(PACKAGE).join("public-api.txt");
         let text: String = listing.lines.iter().map(|line| format!("{line}\n")).collect();
         if self.bless {
             fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;

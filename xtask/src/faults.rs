@@ -9,7 +9,7 @@ use crate::settings::Settings;
 /// Compiles the library with its test hooks.
 const HOOKS: &str = "--cfg hugekit_faults";
 
-/// Bytes of each binary that has the hooks compiled in; `hugekit-sys/src/injection/armed.rs` has the same.
+/// Bytes of each binary that has the hooks compiled in; `engine/sys/src/injection/armed.rs` has the same.
 const MARK: &[u8] = b"hugekit: system calls may be refused";
 
 /// Has every system call refused once, in each public operation: also a part of `ci` and `nightly`

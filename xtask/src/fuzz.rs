@@ -11,7 +11,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use crate::count::skip;
-use crate::run::{cargo, crate_folder, host, passes, said, succeed, target_dir};
+use crate::run::{cargo, host, passes, root, said, succeed, target_dir};
 
 /// The pass, and counters that are as quick as can be. One unit per crate, so that inlining leaves little uncounted.
 const RUSTFLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
@@ -25,7 +25,7 @@ const OPERATIONS: &str = "operations";
 /// Looks for inputs that break what reads them
 #[derive(Debug, clap::Args)]
 pub(crate) struct Fuzz {
-    /// Only this target: a folder of crates/hugekit-fuzz/corpus, or `operations`, which are random operations through the
+    /// Only this target: a folder of proof/fuzz/corpus, or `operations`, which are random operations through the
     /// C interface
     #[arg(long)]
     target: Option<String>,
@@ -127,7 +127,7 @@ fn build() -> Result<PathBuf> {
 }
 
 fn corpus() -> PathBuf {
-    crate_folder("hugekit-fuzz").join("corpus")
+    root().join("proof/fuzz/corpus")
 }
 
 /// A folder below `target/fuzz`.

@@ -5,7 +5,7 @@ use std::fs;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::run::crate_folder;
+use crate::run::root;
 
 const SOURCES: [&str; 11] = [
     "status", "work", "machine", "pool", "region", "snapshot", "epoch", "delta", "image", "tend",
@@ -15,18 +15,18 @@ const HEADER: &str = "include/hugekit.h";
 
 /// Writes the header.
 pub(crate) fn generate() -> Result<()> {
-    fs::write(crate_folder("hugekit-c").join(HEADER), text()?).context("cannot write the header")
+    fs::write(root().join("bindings/c").join(HEADER), text()?).context("cannot write the header")
 }
 
 /// Fails if the header is not what the sources say.
 pub(crate) fn check() -> Result<()> {
-    let found = fs::read_to_string(crate_folder("hugekit-c").join(HEADER)).unwrap_or_default();
+    let found = fs::read_to_string(root().join("bindings/c").join(HEADER)).unwrap_or_default();
     ensure!(found == text()?, "{HEADER} is stale: cargo xtask header");
     Ok(())
 }
 
 fn text() -> Result<String> {
-    let folder = crate_folder("hugekit-c");
+    let folder = root().join("bindings/c");
     let config = cbindgen::Config::from_file(folder.join("cbindgen.toml"));
     let mut config = config.map_err(anyhow::Error::msg)?;
     config.header = Some(fs::read_to_string(folder.join("opening.txt"))?);

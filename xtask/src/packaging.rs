@@ -1,12 +1,12 @@
 //! Each published crate has a README of its own, both licences, and words by which it is found: a registry keeps a mistake
-//! permanently.
+//! permanently. No crate uses a crate of a wing that is closed to it, except in its tests.
 
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::run::{cargo, metadata, output};
+use crate::run::{cargo, metadata, output, root};
 
 /// In the package of every crate.
 const FILES: [&str; 3] = ["README.md", "LICENSE-MIT", "LICENSE-APACHE"];
@@ -15,10 +15,19 @@ const FILES: [&str; 3] = ["README.md", "LICENSE-MIT", "LICENSE-APACHE"];
 const FIELDS: [&str; 6] =
     ["description", "license", "repository", "readme", "keywords", "categories"];
 
-/// Fails at the first crate that lacks something.
+/// Folders of the repository, each with those whose crates its own may use.
+const WINGS: [(&str, &[&str]); 3] = [
+    ("engine", &["engine"]),
+    ("tools", &["engine", "tools"]),
+    ("bindings", &["engine", "tools", "bindings"]),
+];
+
+/// Fails at the first crate that lacks something, or uses what it may not.
 pub(crate) fn check() -> Result<()> {
     let metadata = metadata()?;
     for package in metadata["packages"].as_array().context("cargo names no packages")? {
+        let wrong = beyond_walls(package, &root());
+        ensure!(wrong.is_none(), "the crate {} {}", package["name"], wrong.unwrap_or_default());
         // `publish = false` is an empty list of registries.
         if package["publish"].as_array().is_none_or(|registries| !registries.is_empty()) {
             let name = package["name"].as_str().context("a package has a name")?;
@@ -34,7 +43,23 @@ pub(crate) fn check() -> Result<()> {
     Ok(())
 }
 
-/// What is wrong with a package's manifest.
+/// The first dependency that the package's wing may not use, if there is one.
+fn beyond_walls(package: &Value, root: &Path) -> Option<String> {
+    let wing = |path: &Value| {
+        let path = Path::new(path.as_str()?).strip_prefix(root).ok()?;
+        Some(path.components().next()?.as_os_str().to_str()?.to_owned())
+    };
+    let own = wing(&package["manifest_path"])?;
+    let (_, may_use) = WINGS.iter().find(|(name, _)| *name == own)?;
+    let dependencies = package["dependencies"].as_array()?.iter();
+    dependencies.filter(|one| one["kind"] != "dev").find_map(|one| {
+        let other = wing(&one["path"])?;
+        let is_closed = !may_use.contains(&other.as_str());
+        is_closed.then(|| format!("is in {own}/ and uses {}, which is in {other}/", one["name"]))
+    })
+}
+
+/// The first mistake in a package's manifest, if there is one.
 fn lack(package: &Value) -> Option<String> {
     let is_missing = |field: &&&str| match &package[**field] {
         Value::String(text) => text.is_empty(),
@@ -58,6 +83,28 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn dependency_beyond_a_wall_is_found_and_one_of_tests_is_none() {
+        let package = |folder: &str, kind: Value, other: &str| {
+            json!({
+                "manifest_path": format!("/r/{folder}/Cargo.toml"),
+                "dependencies": [{"kind": kind, "name": "x", "path": format!("/r/{other}")}],
+            })
+        };
+        for (folder, kind, other, is_found) in [
+            ("engine/bulk", Value::Null, "engine/sys", false),
+            ("engine/bulk", Value::Null, "tools/doctor", true),
+            ("tools/cli", Value::Null, "lab", true),
+            ("tools/cli", json!("build"), "proof/guests", true),
+            ("tools/cli", json!("dev"), "proof/guests", false),
+            ("bindings/c", Value::Null, "tools/tend", false),
+            ("lab", Value::Null, "proof/guests", false),
+        ] {
+            let found = beyond_walls(&package(folder, kind, other), Path::new("/r"));
+            assert_eq!(found.is_some(), is_found, "{folder} {other}: {found:?}");
+        }
+    }
 
     #[test]
     fn each_lack_of_a_manifest_is_found() {

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use crate::count::skip;
 use crate::environment::{Environment, python};
-use crate::run::{self, crate_folder, output, target_dir};
+use crate::run::{self, output, root, target_dir};
 
 const REQUIREMENTS: &str = "maturin>=1.9,<2 mypy>=1.15 numpy>=1.24 pytest>=8 tqdm>=4 xxhash>=3";
 
@@ -30,13 +30,13 @@ pub(crate) fn test() -> Result<bool> {
     let wheels = run::fresh(place.join("wheels"))?;
     let mut maturin = environment.command("maturin");
     maturin.args(["build", "--quiet", "--profile", "dev", "--out"]).arg(&wheels);
-    output(maturin.current_dir(crate_folder("hugekit-py")))?;
+    output(maturin.current_dir(root().join("bindings/py")))?;
     let install = ["install", "--quiet", "--force-reinstall", "--no-deps"];
     let wheel = wheels.read_dir()?.next().context("maturin has built no wheel")??.path();
     output(environment.pip().args(install).arg(wheel))?;
     let mut pytest = environment.command("python");
     pytest.args(["-m", "pytest", "-q", "-rs", "--color=no"]);
-    run::passes(pytest.arg(crate_folder("hugekit-py").join("tests")))
+    run::passes(pytest.arg(root().join("bindings/py").join("tests")))
 }
 
 /// An environment with redis-py, where the tests look for it.

@@ -21,11 +21,6 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("")
 }
 
-/// The folder of a crate below `crates/`.
-pub(crate) fn crate_folder(name: &str) -> PathBuf {
-    root().join("crates").join(name)
-}
-
 /// A folder below `target/`.
 pub(crate) fn target_dir(name: &str) -> PathBuf {
     root().join("target").join(name)

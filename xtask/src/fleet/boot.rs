@@ -81,7 +81,9 @@ impl Programs {
             crate::aarch64::build_tests(&["hugekit", "hugekit-cli", "hugekit-lab", "hugekit-soak"])?
         } else {
             let mut cargo = run::cargo(match guest.runs.iter().all(Run::is_command) {
-                true => &["build", "--release", "--package", "hugekit-cli", "--package", "hugekit-lab"],
+                true => {
+                    &["build", "--release", "--package", "hugekit-cli", "--package", "hugekit-lab"]
+                }
                 // The packages of `cargo test`, so that these are the files that it has made.
                 false => &["test", "--no-run"],
             });
@@ -101,7 +103,7 @@ impl Built {
             let Some(executable) = message["executable"].as_str() else { continue };
             let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
             let package = text(&message["package_id"]);
-            // `path+file:///…/crates/hugekit#0.1.0`, or `…#hugekit@0.1.0`.
+            // `path+file:///…/engine/hugekit#0.1.0`, or `…#hugekit@0.1.0`.
             let (path, version) = package.rsplit_once('#').unwrap_or((&package, ""));
             let folder = path.rsplit('/').next().unwrap_or_default();
             let package = version.split_once('@').map_or(folder, |(name, _)| name).to_owned();
@@ -196,8 +198,8 @@ mod tests {
             )
         };
         let messages = [
-            line("path+file:///r/crates/hugekit#0.1.0", "pool", true, "/t/pool"),
-            line("path+file:///r/crates/hugekit-cli#0.1.0", "hugekit", true, "/t/cli-tests"),
+            line("path+file:///r/engine/hugekit#0.1.0", "pool", true, "/t/pool"),
+            line("path+file:///r/tools/cli#0.1.0", "hugekit", true, "/t/cli-tests"),
             line("path+file:///r/x#hugekit-cli@0.1.0", "hugekit", false, "/t/cli"),
             line("path+file:///r/hugekit-bulk#0.1.0", "hugekit_bulk", true, "/t/bulk"),
         ];

@@ -1,0 +1,1800 @@
+/* hugekit: a huge-page memory engine for user space on Linux. Generated from bindings/c: do not edit.
+ *
+ * Link with -lhugekit (`pkg-config --cflags --libs hugekit`). C11 and C++17.
+ *
+ * UNITS      Sizes, lengths and offsets are bytes unless the name or the comment says pages.
+ * ERRORS     Functions that can fail return a hugekit_status. After an error nothing is changed, unless the
+ *            function says otherwise, and out parameters keep their values. hugekit_last_error(),
+ *            hugekit_last_remedy() and hugekit_last_errno() tell the calling thread more. Null pointers, lengths
+ *            that overflow, and numbers outside an enumeration are HUGEKIT_STATUS_INVALID.
+ * REQUIRES   The library cannot check the conditions below "Requires:". The caller must keep them; otherwise the
+ *            behaviour is undefined.
+ * OWNERSHIP  Handles are made by ..._new, ..._fork, ..._snapshot, ..._pin, ..._view, ..._load, ..._get and ..._map.
+ *            They belong to the caller, who frees them by ..._free, which accepts NULL. Texts belong to the library
+ *            unless hugekit_string_free is named. Options, names and lists are read before a call returns and are not
+ *            kept. A cancel flag and the context of a progress callback are used until the call returns.
+ * VERSIONS   Structures begin with their size, which the caller sets: hugekit_options o = {.size = sizeof o}
+ *            (in C++, hugekit_options o{}; o.size = sizeof o). Zero means the default. A program may be older
+ *            or newer than the library. An option that the library does not know is HUGEKIT_STATUS_UNSUPPORTED;
+ *            an answer that it does not know is zero.
+ * THREADS    Several threads may call every function at the same time, also with the same handle, except ..._free,
+ *            which must be the last. Each function states its rules for the memory itself.
+ * FILES      Only functions with a file argument write files. The library reads /proc and /sys. Parallel work
+ *            counts threads in /dev/shm/hugekit-threads.
+ * SIGNALS    A signal handler may call only hugekit_cancel_set. Faults of memory that is cleared at its first touch,
+ *            forked or snapshotted may be handled in place: by a handler of SIGBUS, and of SIGSEGV for forks on
+ *            transparent huge pages. Install your own handlers before; they get all signals that are not hugekit's.
+ *            No thread that touches such memory may block these signals, and no code may call mprotect(2) on it.
+ *            Debuggers stop at each of these signals by default; hugekit.gdb configures GDB.
+ * FORK       Children of fork(2) do not inherit the memory, except mappings of images. There functions return
+ *            HUGEKIT_STATUS_FORKED, an access ends in SIGSEGV, and ..._free frees only the handle. New pools, images
+ *            and mappings work.
+ * MEMORY     If the heap has no room for a call, the call returns HUGEKIT_STATUS_NO_MEMORY and changes nothing, or it
+ *            works on one thread. ..._free always works. Other threads that allocate at the same moment may use the
+ *            room that a call has found; the process then ends as after a bug (PANICS).
+ * CALLBACKS  A callback may call the library, also with the handle of its call. It may write the memory, and call
+ *            fork(2) and exit(3). It must not fork, snapshot, retire or free the region or pool of its call, nor free
+ *            another handle of the call. It must not leave by longjmp(3), because locks and threads of the library
+ *            still use the frame of the call. pthread_exit(3) ends the thread, or the process (SIGABRT) if helpers
+ *            depend on it.
+ * PANICS     A bug in the library prints a message and ends the process (SIGABRT). It never unwinds into the
+ *            caller. An exception that leaves a callback does the same.
+ */
+
+
+#ifndef HUGEKIT_H
+#define HUGEKIT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+// The version of this header.
+#define HUGEKIT_VERSION "0.1.0"
+
+// `hugekit_options.target` is set. Without this flag there is no target.
+#define HUGEKIT_HAS_TARGET 1
+
+// Helpers run only on CPUs that no other thread wants (`SCHED_IDLE`).
+#define HUGEKIT_LOW_PRIORITY 2
+
+// Use the first backing or fail. Without this flag the next one is tried, and
+// `hugekit_pool_fallbacks` has the reasons.
+#define HUGEKIT_POOL_STRICT 1
+
+// Each region is populated when it is allocated, and each fork when it is made. Without this flag
+// `hugekit_pool_new` populates all memory, so no region and no fork waits for it. Use the flag if
+// the capacity is only an upper limit.
+#define HUGEKIT_POOL_POPULATE_ON_ALLOCATION 2
+
+// No thread clears in the background: memory is cleared when it is allocated, or by
+// `hugekit_pool_scrub`.
+#define HUGEKIT_POOL_NO_SCRUBBER 4
+
+// Core dumps do not contain the regions' bytes.
+#define HUGEKIT_POOL_NOT_IN_CORE_DUMPS 8
+
+// The pool uses the file `hugekit_pool_options.file`, which another process has made and
+// populated, for example one inherited from `hugekit lease`. The call checks that the file is
+// memory, that its length cannot change, and that this is the capacity.
+//
+// The caller guarantees that all bytes of the file are zero, and that nothing else writes to it as
+// long as the pool or one of its regions exists. `hugekit_pool_new` closes the descriptor, also on
+// failure, unless the options structure itself is refused.
+#define HUGEKIT_POOL_ADOPT 16
+
+// A low-priority thread also copies granules aside. Writers then have fewer faults, but some of
+// these copies may not be needed.
+#define HUGEKIT_SNAPSHOT_IN_BACKGROUND 1
+
+// The result of a call. Everything except `HUGEKIT_STATUS_OK` is an error: no handle was made,
+// nothing was changed unless the function says otherwise, and `hugekit_last_error` has the reason.
+enum hugekit_status
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    // The call succeeded.
+    HUGEKIT_STATUS_OK = 0,
+    // An argument is invalid: a null pointer, a range outside, a size that is not the structure's.
+    HUGEKIT_STATUS_INVALID = 1,
+    // Memory, huge pages, addresses or mappings are short.
+    HUGEKIT_STATUS_NO_MEMORY = 2,
+    // This process lacks a permission.
+    HUGEKIT_STATUS_NOT_PERMITTED = 3,
+    // This kernel, CPU, kind of memory or version of the library cannot do it.
+    HUGEKIT_STATUS_UNSUPPORTED = 4,
+    // Another part of this process is in conflict, for example another handler of SIGBUS or
+    // SIGSEGV.
+    HUGEKIT_STATUS_CONFLICT = 5,
+    // The work was cancelled; `hugekit_last_error` says how much was done.
+    HUGEKIT_STATUS_CANCELLED = 6,
+    // The object belongs to the parent process; this process is a forked child.
+    HUGEKIT_STATUS_FORKED = 7,
+    // The kernel refused something else; `hugekit_last_errno` has its answer.
+    HUGEKIT_STATUS_SYSTEM = 8,
+    // The snapshot is lost: writers changed more than it may hold, or the memory was unmapped or
+    // discarded.
+    HUGEKIT_STATUS_LOST = 9,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum hugekit_status hugekit_status;
+#else
+typedef int32_t hugekit_status;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// The next use of memory.
+enum hugekit_reuse
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    // Not known. If there is a target, as `HUGEKIT_REUSE_TARGET`; otherwise the length decides.
+    HUGEKIT_REUSE_UNKNOWN = 0,
+    // The bytes around the target, or around the start without a target, are used next. The rest
+    // streams past the cache.
+    HUGEKIT_REUSE_TARGET = 1,
+    // All bytes are used soon. As many as fit the cache stay there, those around the target first.
+    HUGEKIT_REUSE_ALL = 2,
+    // No thread uses the bytes soon. All of them stream past the cache.
+    HUGEKIT_REUSE_NONE = 3,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum hugekit_reuse hugekit_reuse;
+#else
+typedef uint32_t hugekit_reuse;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// The kinds of pages that a pool may use, the fastest first.
+enum hugekit_backing
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    // As an option: `HUGEKIT_BACKING_HUGETLB2M`, or the next one that is available.
+    HUGEKIT_BACKING_DEFAULT = 0,
+    // Reserved huge pages of 1 GiB. Used only on request: nothing smaller than 1 GiB can be
+    // mapped, released or forked there.
+    HUGEKIT_BACKING_HUGETLB1G = 1,
+    // Reserved huge pages of 2 MiB.
+    HUGEKIT_BACKING_HUGETLB2M = 2,
+    // Shared memory on transparent huge pages.
+    HUGEKIT_BACKING_THP = 3,
+    // Shared memory on base pages. Every machine has these; mapping them is slowest.
+    HUGEKIT_BACKING_BASE = 4,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum hugekit_backing hugekit_backing;
+#else
+typedef uint32_t hugekit_backing;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// When dirty memory is cleared for its next owner.
+enum hugekit_clearing
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    // For a pool, at allocation. For a region, as its pool.
+    HUGEKIT_CLEARING_DEFAULT = 0,
+    // Before it is allocated, by several threads. Every access then works as for ordinary memory.
+    HUGEKIT_CLEARING_ON_ALLOCATION = 1,
+    // At the first touch. The bytes near the touched address stay in the cache. Needs
+    // userfaultfd(2).
+    HUGEKIT_CLEARING_ON_FAULT = 2,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum hugekit_clearing hugekit_clearing;
+#else
+typedef uint32_t hugekit_clearing;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// The NUMA nodes that a pool's memory comes from.
+enum hugekit_nodes
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    // The memory policy of the thread that populates the memory, for example of `numactl`.
+    HUGEKIT_NODES_PROCESS = 0,
+    // The node of the CPU that populates the memory.
+    HUGEKIT_NODES_LOCAL = 1,
+    // Only the nodes of the list.
+    HUGEKIT_NODES_BIND = 2,
+    // The nodes of the list in turn, page by page.
+    HUGEKIT_NODES_INTERLEAVE = 3,
+    // The one node of the list, and others if it has no memory left.
+    HUGEKIT_NODES_PREFERRED = 4,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum hugekit_nodes hugekit_nodes;
+#else
+typedef uint32_t hugekit_nodes;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// Who handles the faults of memory that is cleared at its first touch, forked or snapshotted.
+enum hugekit_fault_mode
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    // As an option: threaded if this process may handle faults of system calls and of KVM,
+    // otherwise in place. As an answer: accesses cause no faults that the library handles.
+    HUGEKIT_FAULT_MODE_DEFAULT = 0,
+    // The faulting thread, in a handler of SIGBUS or SIGSEGV. A system call that writes to the
+    // memory fails with EFAULT unless `hugekit_region_prepare_write` came first. KVM guests exit,
+    // so never use it for guest memory.
+    HUGEKIT_FAULT_MODE_IN_PLACE = 1,
+    // Threads of the library. An access may wait longer; the program sees no other difference.
+    HUGEKIT_FAULT_MODE_THREADED = 2,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum hugekit_fault_mode hugekit_fault_mode;
+#else
+typedef uint32_t hugekit_fault_mode;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// The uses of userfaultfd(2) that this process is permitted.
+enum hugekit_userfaultfd
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    // None, or unknown.
+    HUGEKIT_USERFAULTFD_NONE = 0,
+    // Faults of its own code, handled in place. System calls that write to such memory fail with
+    // EFAULT.
+    HUGEKIT_USERFAULTFD_USER_FAULTS = 1,
+    // All faults, including those of system calls and of KVM.
+    HUGEKIT_USERFAULTFD_ALL_FAULTS = 2,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum hugekit_userfaultfd hugekit_userfaultfd;
+#else
+typedef uint32_t hugekit_userfaultfd;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// The bytes that the first write to a granule copies.
+enum hugekit_granule
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    // 2 MiB if some of the memory is on transparent huge pages, otherwise 64 KiB.
+    HUGEKIT_GRANULE_DEFAULT = 0,
+    // 2 MiB. Huge pages stay whole.
+    HUGEKIT_GRANULE_HUGE = 1,
+    // 64 KiB. A write waits less. Huge pages are split, so writers have more faults and TLB misses
+    // later.
+    HUGEKIT_GRANULE_SMALL = 2,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum hugekit_granule hugekit_granule;
+#else
+typedef uint32_t hugekit_granule;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// Why a pass ended early, or did not begin.
+enum hugekit_tend_hindrance
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    // The pass was complete.
+    HUGEKIT_TEND_HINDRANCE_NONE = 0,
+    // A forked child exists and shares the memory.
+    HUGEKIT_TEND_HINDRANCE_CHILD = 1,
+    // Tasks of this machine wait for memory.
+    HUGEKIT_TEND_HINDRANCE_PRESSURE = 2,
+    // Too few huge pages are free.
+    HUGEKIT_TEND_HINDRANCE_NO_FREE_HUGE_PAGES = 3,
+    // The process's control group has too little memory left.
+    HUGEKIT_TEND_HINDRANCE_CONTROL_GROUP = 4,
+    // The process has ended or started another program.
+    HUGEKIT_TEND_HINDRANCE_GONE = 5,
+    // The tender was freed.
+    HUGEKIT_TEND_HINDRANCE_STOPPED = 6,
+    // The kernel does not answer, because the process keeps its memory map locked.
+    HUGEKIT_TEND_HINDRANCE_STUCK = 7,
+    // Its files in `/proc` cannot be read.
+    HUGEKIT_TEND_HINDRANCE_UNREADABLE = 8,
+    // No thread could be started for the pass.
+    HUGEKIT_TEND_HINDRANCE_NO_THREAD = 9,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum hugekit_tend_hindrance hugekit_tend_hindrance;
+#else
+typedef uint32_t hugekit_tend_hindrance;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// A flag that asks work to stop. Made by `hugekit_cancel_new`.
+typedef struct hugekit_cancel hugekit_cancel;
+
+// States of some memory, saved one after the other as changes. To find the changes, it compares
+// with the files that earlier states were saved to. It keeps at most 64 of them open for reading.
+// It uses 16 bytes of memory per block of 4 KiB. Made by `hugekit_chain_new`.
+typedef struct hugekit_chain hugekit_chain;
+
+// The bytes of a state of memory that changed since the state before; for the first state, all
+// bytes. Made by `hugekit_changes_first`, `hugekit_changes_since` and, for a region,
+// `hugekit_region_changes`. Consumed by `hugekit_changes_write` or `hugekit_chain_save`, which
+// make an epoch.
+typedef struct hugekit_changes hugekit_changes;
+
+// The time since a state was saved. The library notes which granules are written during it; the
+// first write to each costs one fault. Consumed by `hugekit_changes_since` or
+// `hugekit_region_changes`.
+typedef struct hugekit_epoch hugekit_epoch;
+
+// Memory that no process can change any more, and that many processes map privately. Made by
+// `hugekit_image_load` and `hugekit_image_get`.
+typedef struct hugekit_image hugekit_image;
+
+// An image as the private memory of this process. Made by `hugekit_image_map`.
+typedef struct hugekit_mapping hugekit_mapping;
+
+// A range of a region that forks and snapshots copy at once. Made by `hugekit_region_pin`.
+typedef struct hugekit_pin hugekit_pin;
+
+// Memory that is clean when it is allocated. Made by `hugekit_pool_new`.
+typedef struct hugekit_pool hugekit_pool;
+
+// Zeroed memory of a pool, committed and mapped. Made by `hugekit_region_new` and
+// `hugekit_region_fork`.
+typedef struct hugekit_region hugekit_region;
+
+// Populated memory for the copies that writers make, reused by one snapshot after another. Made by
+// `hugekit_reserve_new`.
+typedef struct hugekit_reserve hugekit_reserve;
+
+// The bytes of memory as they were at one moment, while threads continue to write. Made by
+// `hugekit_snapshot_new` and `hugekit_region_snapshot`.
+typedef struct hugekit_snapshot hugekit_snapshot;
+
+// Keeps the private memory of a process on huge pages, from outside. The process may be this one
+// or another. Made by `hugekit_tender_new`.
+typedef struct hugekit_tender hugekit_tender;
+
+// The bytes of a snapshot, mapped at addresses of their own. Made by `hugekit_snapshot_view`.
+typedef struct hugekit_view hugekit_view;
+
+// A part of the bytes of a call.
+typedef struct hugekit_part {
+    // The start in bytes.
+    size_t offset;
+    // The length in bytes.
+    size_t len;
+} hugekit_part;
+
+// Called as `progress(done, total, context)`, in bytes, after every piece, by the thread that did
+// the piece: the calling thread or a helper. Calls do not overlap, and `done` ascends. Other
+// threads wait for it, so it should be short. It must return normally: an exception that leaves it
+// ends the process.
+typedef void (*hugekit_progress)(size_t done, size_t total, void *context);
+
+// Options of work on memory. Zero means the default everywhere: set `size` and the fields that you
+// need.
+typedef struct hugekit_options {
+    // `sizeof(hugekit_options)`.
+    size_t size;
+    // Threads, the calling thread included. 0: as many as are useful. No more are used than there
+    // are allowed CPUs, or pieces that are long enough for a thread.
+    size_t threads;
+    // Called after every piece, or NULL.
+    hugekit_progress progress;
+    // Passed to `progress` unchanged.
+    void *context;
+    // The flag that stops the work early, or NULL.
+    const struct hugekit_cancel *cancel;
+    // `HUGEKIT_HAS_TARGET`, `HUGEKIT_LOW_PRIORITY`, or both.
+    uint32_t flags;
+    // A `hugekit_reuse`: the next use of the written memory. Not for `hugekit_populate`.
+    uint32_t reuse;
+    // A `hugekit_reuse`: the next use of the source. Only for `hugekit_copy_with`.
+    uint32_t source_reuse;
+    // Zero. Anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
+    uint32_t reserved;
+    // The byte that is used next, as an offset in bytes from the start. Needs
+    // `HUGEKIT_HAS_TARGET`.
+    size_t target;
+} hugekit_options;
+
+// How work was done.
+typedef struct hugekit_report {
+    // `sizeof(hugekit_report)`, set by the caller.
+    size_t size;
+    // Bytes done: all that were requested.
+    size_t bytes;
+    // Threads that shared the work, the calling thread included.
+    size_t threads;
+    // Threads of these that did at least one piece. The others started too late.
+    size_t took_part;
+} hugekit_report;
+
+// Facts of the machine that programs may need; 0 for unknown facts. `hugekit_doctor` has more.
+typedef struct hugekit_machine {
+    // `sizeof(hugekit_machine)`, set by the caller.
+    size_t size;
+    // Bytes of a base page.
+    size_t page_size;
+    // CPUs that the calling thread may run on.
+    size_t allowed_cpus;
+    // NUMA nodes.
+    size_t nodes;
+    // Bytes of memory.
+    uint64_t memory_total;
+    // Bytes of memory that are available without swapping.
+    uint64_t memory_available;
+    // Bytes of a core's second-level cache.
+    size_t l2_bytes;
+    // Bytes of the last-level cache.
+    size_t llc_bytes;
+    // Reserved huge pages of 2 MiB.
+    uint64_t huge_2m_total;
+    // Pages of these that are free and promised to no mapping.
+    uint64_t huge_2m_free;
+    // Reserved huge pages of 1 GiB.
+    uint64_t huge_1g_total;
+    // Pages of these that are free and promised to no mapping.
+    uint64_t huge_1g_free;
+    // A `hugekit_userfaultfd`: whether forks, snapshots and clearing at the first touch work.
+    uint32_t userfaultfd;
+    // Zero.
+    uint32_t reserved;
+} hugekit_machine;
+
+// The thresholds that choose routines and threads. They are built in.
+typedef struct hugekit_profile {
+    // `sizeof(hugekit_profile)`, set by the caller.
+    size_t size;
+    // Bytes that stay cached around a target.
+    size_t near_bytes;
+    // Bytes that stay cached if all of the memory is used next.
+    size_t near_bytes_all;
+    // Shortest length in bytes that is shared among threads if the options do not set their
+    // number.
+    size_t parallel_from;
+    // Shortest piece in bytes. Below this, sharing costs more than it saves.
+    size_t min_chunk;
+    // The most threads if the options do not set their number.
+    size_t thread_cap;
+} hugekit_profile;
+
+// Options of a pool. Zero means the default everywhere: set `size` and the fields that you need.
+typedef struct hugekit_pool_options {
+    // `sizeof(hugekit_pool_options)`.
+    size_t size;
+    // A `hugekit_backing`: the first one to try.
+    uint32_t backing;
+    // `HUGEKIT_POOL_STRICT` and others.
+    uint32_t flags;
+    // Threads that populate the pool, and clear or populate regions later. 0: as many as are
+    // useful.
+    size_t threads;
+    // Called after every piece that `hugekit_pool_new` populates, or NULL.
+    hugekit_progress progress;
+    // Passed to `progress` unchanged.
+    void *context;
+    // The scrubber starts when fewer than this many bytes are clean. 0 in both fields: it clears
+    // all dirty memory, but slowly while regions come and go.
+    size_t scrub_below;
+    // The scrubber stops when this many bytes are clean.
+    size_t scrub_up_to;
+    // Low-priority threads that clear in the background. 0: one.
+    size_t scrub_threads;
+    // A `hugekit_clearing` for regions that do not choose.
+    uint32_t clearing;
+    // A `hugekit_nodes`.
+    uint32_t nodes;
+    // The list of nodes, if the policy has one. Read before `hugekit_pool_new` returns.
+    const uint32_t *node_list;
+    // The length of the list.
+    size_t node_count;
+    // The name of the pool in `/proc/self/maps`: `/memfd:hugekit:NAME`. NULL: `"pool"`.
+    const char *name;
+    // The socket of a `hugekit broker` that the memory is leased from, or NULL. The capacity must
+    // be the size of the broker's units. The broker must run as root or as this process's user.
+    const char *broker;
+    // The descriptor of the memory, with `HUGEKIT_POOL_ADOPT`.
+    int32_t file;
+    // Zero.
+    uint32_t reserved;
+} hugekit_pool_options;
+
+// A pool at one moment. States are counted in pages of the backing, work in bytes since the pool
+// was made.
+typedef struct hugekit_stats {
+    // `sizeof(hugekit_stats)`, set by the caller.
+    size_t size;
+    // Bytes of a page of the backing.
+    size_t page_size;
+    // Pages that are not populated yet.
+    size_t holes;
+    // Pages that are clean and free.
+    size_t clean;
+    // Pages of regions, and pages that are being cleared or populated for one.
+    size_t in_use;
+    // Pages that contain bytes of their last owner.
+    size_t dirty;
+    // Pages that are base pages because no huge page was free.
+    size_t fragmented;
+    // Bytes cleared by the scrubber's threads.
+    uint64_t scrubbed_in_background;
+    // Bytes cleared when a region was allocated.
+    uint64_t scrubbed_at_allocation;
+    // Bytes cleared by `hugekit_pool_scrub`.
+    uint64_t scrubbed_on_request;
+    // Bytes cleared when a part of a region was released.
+    uint64_t scrubbed_at_release;
+    // Bytes cleared at the first touch.
+    uint64_t scrubbed_at_fault;
+    // Bytes that the kernel was asked to populate.
+    uint64_t populated;
+    // Regions that were allocated.
+    uint64_t allocations;
+    // Regions of these that waited for the scrubber to finish a piece.
+    uint64_t waits;
+} hugekit_stats;
+
+// Options of a region. Zero means the default everywhere: set `size` and the fields that you need.
+typedef struct hugekit_region_options {
+    // `sizeof(hugekit_region_options)`.
+    size_t size;
+    // Threads that clear or populate at allocation. 0: as the pool.
+    size_t threads;
+    // Called with the bytes of each extent that are cleared or populated, or NULL.
+    hugekit_progress progress;
+    // Passed to `progress` unchanged.
+    void *context;
+    // A `hugekit_clearing`: when dirty memory is cleared.
+    uint32_t clearing;
+    // A `hugekit_fault_mode`: who handles the faults of memory that is cleared at its first touch.
+    uint32_t fault_mode;
+    // Threads for `HUGEKIT_FAULT_MODE_THREADED`; 0: one.
+    size_t handler_threads;
+} hugekit_region_options;
+
+// Options of a fork. The options of a region's first fork apply to its other forks, and to their
+// forks.
+typedef struct hugekit_fork_options {
+    // `sizeof(hugekit_fork_options)`.
+    size_t size;
+    // Bytes that are copied as a whole, a power of two. On reserved huge pages only a page of the
+    // backing, on others a base page up to 2 MiB. 0: a page of the backing, or 64 KiB on base
+    // pages.
+    size_t granule;
+    // The most mappings of the process that copies of the fork group may use. 0: half of
+    // `vm.max_map_count`, for all fork groups together.
+    size_t max_vmas;
+    // A `hugekit_fault_mode`.
+    uint32_t fault_mode;
+    // Zero. Anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
+    uint32_t reserved;
+    // Threads for `HUGEKIT_FAULT_MODE_THREADED`; 0: one.
+    size_t handler_threads;
+} hugekit_fork_options;
+
+// Options of a snapshot. Zero means the default everywhere: set `size` and the fields that you
+// need.
+typedef struct hugekit_snapshot_options {
+    // `sizeof(hugekit_snapshot_options)`.
+    size_t size;
+    // A `hugekit_fault_mode`: who copies before a write. Snapshots of the same memory must use the
+    // same mode.
+    uint32_t fault_mode;
+    // A `hugekit_granule`.
+    uint32_t granule;
+    // Threads for `HUGEKIT_FAULT_MODE_THREADED`; 0: one.
+    size_t handler_threads;
+    // The most bytes of copies that the snapshot may hold at a time, in whole granules. If writers
+    // need more, they continue, the snapshot is lost, and `hugekit_last_remedy` names a value that
+    // works.
+    //
+    // 0: all of the memory, so writers never need more. If less is available when the snapshot is
+    // taken, on the machine or in the control group, the limit is the available memory, but at
+    // least 64 MiB. The limit is never lower than the bytes of `reserve`.
+    size_t max_cow_bytes;
+    // Bytes of copies whose memory is populated before the snapshot is taken, so that no write
+    // waits for it.
+    size_t populate_copies;
+    // `HUGEKIT_SNAPSHOT_IN_BACKGROUND`, or 0.
+    uint32_t flags;
+    // Zero. Anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
+    uint32_t reserved;
+    // Memory that copies use first, or NULL. Snapshots that exist at the same time share it. If
+    // other snapshots use all of it, copies use new memory.
+    const struct hugekit_reserve *reserve;
+} hugekit_snapshot_options;
+
+// A range of a program's memory.
+typedef struct hugekit_range {
+    // The start.
+    const void *memory;
+    // The length in bytes.
+    size_t len;
+} hugekit_range;
+
+// The costs of a snapshot so far, or in total after it has ended.
+typedef struct hugekit_snapshot_stats {
+    // `sizeof(hugekit_snapshot_stats)`, set by the caller.
+    size_t size;
+    // Granules of the snapshot.
+    size_t granules;
+    // Bytes of a granule.
+    size_t granule_bytes;
+    // Granules that writers copied.
+    uint64_t copied_by_writers;
+    // Granules that other threads copied.
+    uint64_t copied_by_others;
+    // Bytes of the copies that exist now.
+    size_t retained;
+    // The most bytes of copies that existed at a time.
+    size_t most_retained;
+    // The most bytes of copies that may exist.
+    size_t cap;
+    // The longest time in nanoseconds that one write waited for a copy, without the time to
+    // deliver a signal.
+    uint64_t longest_fault_ns;
+    // Bytes of `cap` that were allocated before: in a reserve, or in a region's pool.
+    size_t reserved;
+} hugekit_snapshot_stats;
+
+// Receives `len` bytes of a state, from `offset` on. Returns 0 to continue, or an errno to stop.
+typedef int32_t (*hugekit_take)(size_t offset, const void *bytes, size_t len, void *context);
+
+// The number of a state of a chain. Two states with the same number have the same bytes. All
+// zeroes means no state.
+typedef struct hugekit_state {
+    uint8_t number[16];
+} hugekit_state;
+
+// The result of a save. Set `size` before the call.
+typedef struct hugekit_saved {
+    // `sizeof(hugekit_saved)`.
+    size_t size;
+    // The state.
+    struct hugekit_state state;
+    // Bytes of the blocks of 4 KiB that have changed.
+    uint64_t changed;
+    // Bytes that were written to the file.
+    uint64_t written;
+    // 1 if the delta contains the whole state, so it can be applied without another; else 0.
+    uint32_t is_full;
+    // Zero.
+    uint32_t reserved;
+} hugekit_saved;
+
+// Options of a load. Zero means the default everywhere: set `size` and the fields that you need.
+typedef struct hugekit_image_options {
+    // `sizeof(hugekit_image_options)`.
+    size_t size;
+    // The paths of deltas of the memory file, the oldest first, or NULL.
+    const char *const *deltas;
+    // The number of these paths.
+    size_t delta_count;
+    // The state of a raw memory file: a first delta that begins with another state is refused. All
+    // zeroes: the first delta may begin with any state of the same length.
+    struct hugekit_state state;
+    // The name of the image in `/proc/self/maps`: `/memfd:hugekit:NAME`. NULL: `"image"`.
+    const char *name;
+    // Threads that read a raw memory file. 0: as many as are useful. One thread applies deltas.
+    size_t threads;
+    // Called with the bytes of all sources that were read, or NULL.
+    hugekit_progress progress;
+    // Passed to `progress` unchanged.
+    void *context;
+    // The flag that stops the load early, or NULL.
+    const struct hugekit_cancel *cancel;
+    // Zero. Anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
+    uint32_t reserved;
+} hugekit_image_options;
+
+// The memory of an image, in bytes.
+typedef struct hugekit_image_facts {
+    // `sizeof(hugekit_image_facts)`, set by the caller.
+    size_t size;
+    // The length.
+    uint64_t bytes;
+    // Bytes that the kernel has put pages behind. The other bytes are zero.
+    uint64_t present;
+    // Bytes that were on huge pages when the image was loaded.
+    uint64_t huge;
+} hugekit_image_facts;
+
+// Options of a tender. Zero means the default everywhere, and the calling process: set `size` and
+// the fields that you need.
+typedef struct hugekit_tend_options {
+    // `sizeof(hugekit_tend_options)`.
+    size_t size;
+    // The process. 0: the calling one.
+    int32_t pid;
+    // Collapse a 2 MiB range only if at least this percentage of its pages is populated. The other
+    // pages are filled with zeroes. 0: 90.
+    uint32_t density_percent;
+    // The most CPU time to use, in percent of one CPU. 0: 100.
+    uint32_t cpu_percent;
+    // Zero. Anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
+    uint32_t reserved;
+    // The most bytes to collapse per second. 0: 1 GiB.
+    uint64_t bytes_per_second;
+    // Bytes of free huge pages to leave for other uses. 0: 256 MiB.
+    uint64_t keep_free;
+} hugekit_tend_options;
+
+// The work of a tender, and its observations. A pass is one walk over the memory.
+typedef struct hugekit_tend_report {
+    // `sizeof(hugekit_tend_report)`, set by the caller.
+    size_t size;
+    // Bytes of populated private memory, after the last pass.
+    uint64_t resident_bytes;
+    // Bytes of these on huge pages.
+    uint64_t huge_bytes;
+    // Bytes that the last pass moved to huge pages.
+    uint64_t collapsed_bytes;
+    // Bytes of holes that it filled with zeroes.
+    uint64_t filled_bytes;
+    // Bytes of 2 MiB ranges with too many holes.
+    uint64_t sparse_bytes;
+    // CPU time of the pass, in nanoseconds.
+    uint64_t cpu_ns;
+    // The longest collapse, in nanoseconds. Writers of those 2 MiB waited as long.
+    uint64_t longest_ns;
+    // A `hugekit_tend_hindrance`.
+    uint32_t hindrance;
+    // Forked children that exist and share the memory.
+    uint32_t children;
+    // Passes so far.
+    uint64_t passes;
+    // Forks that were noticed.
+    uint64_t forks;
+    // How long the last fork took, in nanoseconds; 0 if unknown.
+    uint64_t last_fork_ns;
+} hugekit_tend_report;
+
+// Options of a checkpoint and of a fork. Zero means the default everywhere: set `size` and the
+// fields that you need.
+typedef struct hugekit_vm_options {
+    // `sizeof(hugekit_vm_options)`.
+    size_t size;
+    // The paths of earlier checkpoints of the VM, a full one first and then each delta since, or
+    // NULL. The output is then a delta. Not for a fork.
+    const char *const *previous;
+    // The number of these paths.
+    size_t previous_count;
+    // If not 0, memory on base pages is not put on huge pages before the pause. The pause is then
+    // longer.
+    uint32_t no_collapse;
+    // If not 0, the socket of the API may belong to another process, such as a proxy.
+    uint32_t proxy;
+    // If not 0, children stay paused. Not for a checkpoint.
+    uint32_t paused;
+    // Zero. Anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
+    uint32_t reserved;
+} hugekit_vm_options;
+
+// What a checkpoint or a fork has cost. Times are in nanoseconds.
+typedef struct hugekit_vm_report {
+    // `sizeof(hugekit_vm_report)`, set by the caller.
+    size_t size;
+    // How long the VM was paused; 0 if it was paused before.
+    uint64_t paused_ns;
+    // Before the pause, how long memory was put on huge pages.
+    uint64_t collapse_ns;
+    // Bytes of this memory.
+    uint64_t collapsed_bytes;
+    // From the call until all children were restored; 0 for a checkpoint.
+    uint64_t restored_ns;
+    // From the call until the output, or the children's memory, was complete.
+    uint64_t complete_ns;
+    // Bytes of the VM's memory.
+    uint64_t memory_bytes;
+    // Bytes of it that were copied.
+    uint64_t copied_bytes;
+    // Bytes of the delta; 0 if the output is none.
+    uint64_t delta_bytes;
+    // Accesses of the running VM that waited for a copy.
+    uint64_t faults;
+    // The longest time in which such an access was answered.
+    uint64_t longest_fault_ns;
+    // 1 if Firecracker saved the memory in the pause, because this version does not save its state
+    // alone.
+    uint32_t stock_snapshot;
+    // Zero.
+    uint32_t reserved;
+} hugekit_vm_report;
+
+// A child to start, and its processes.
+typedef struct hugekit_vm_child {
+    // The program that starts Firecracker, its arguments, and NULL, as for `execvp(3)`. Its
+    // standard streams are `/dev/null`.
+    const char *const *command;
+    // The socket of the child's API, which must not exist. The command must name it, too.
+    const char *api;
+    // Other fields of the request that restores the child, as a JSON object such as
+    // `{"network_overrides": […]}`, or NULL.
+    const char *load;
+    // Set by `hugekit_vm_fork`: the process of the program, a child of the calling process. Wait
+    // for its end by `waitpid(2)`.
+    int32_t program;
+    // Set by `hugekit_vm_fork`: the process of Firecracker.
+    int32_t vmm;
+} hugekit_vm_child;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// The reason why this thread's last failed call failed, in English with figures. The empty string
+// if no call has failed. If the heap had no room for the reason, the text says only that. Never
+// NULL. Valid until the thread's next failed call; successful calls do not change it.
+const char *hugekit_last_error(void);
+
+// What an administrator or the program can do about `hugekit_last_error`, for example a command
+// for root. The empty string if no remedy is known. Never NULL. Valid as long as
+// `hugekit_last_error` is.
+const char *hugekit_last_remedy(void);
+
+// The kernel's `errno` in the call that `hugekit_last_error` is about. 0 if the kernel was not
+// called, or its answer is not known.
+int32_t hugekit_last_errno(void);
+
+// The bytes that the call of `hugekit_last_error` had processed before it was cancelled or a part
+// of it failed. Offsets are relative to the bytes of the call, or to the region if the call names
+// one. Parts ascend, and between two parts there are bytes that are still to do.
+//
+// Writes the first `room` parts to `parts`, which may be NULL if `room` is 0, and returns the
+// number of all parts. Returns 0 if nothing was done, or if the call does not clear, copy or
+// populate.
+//
+// Requires:
+// `parts` is NULL, or `room` parts can be written to it.
+size_t hugekit_last_done(struct hugekit_part *parts, size_t room);
+
+// The name of a status, for example `"no memory"`; `"unknown status"` for any other number.
+// Static.
+const char *hugekit_status_name(int32_t status);
+
+// The version of the library, for example `"0.1.0"`. Static. `HUGEKIT_VERSION` is the version of
+// the header.
+const char *hugekit_version(void);
+
+// Makes a flag that is not set. Returns NULL, which means no flag, if the heap has no room for it.
+// Free it with `hugekit_cancel_free` after all calls that use it have returned.
+struct hugekit_cancel *hugekit_cancel_new(void);
+
+// Sets the flag. It cannot be unset. Operations that use it stop after their current pieces. Any
+// thread and any signal handler may call this. Does nothing for NULL.
+//
+// Requires:
+// NULL, or a flag that is not freed.
+void hugekit_cancel_set(const struct hugekit_cancel *cancel);
+
+// Frees the flag. Does nothing for NULL.
+//
+// Requires:
+// NULL, or a flag that no thread uses any more.
+void hugekit_cancel_free(struct hugekit_cancel *cancel);
+
+// Sets `len` bytes at `memory` to zero, on the calling thread, by the routine that is fastest for
+// this length. `memory` may be NULL if `len` is 0.
+//
+// Requires:
+// The memory can be written. During the call no other thread accesses it.
+hugekit_status hugekit_clear(void *memory, size_t len);
+
+// Sets `len` bytes at `memory` to zero, with options: next use, several threads, progress.
+// `options` and `report` may be NULL.
+//
+// Fails with `HUGEKIT_STATUS_INVALID` for a target outside or an unknown option; nothing is
+// written then. Fails with `HUGEKIT_STATUS_CANCELLED` if it is cancelled; some bytes may be zero
+// then.
+//
+// Requires:
+// The memory can be written. During the call no other thread accesses it. `options` is NULL or
+// such a structure, and its flag is not freed during the call. `report` is NULL or such a
+// structure.
+hugekit_status hugekit_clear_with(void *memory,
+                                  size_t len,
+                                  const struct hugekit_options *options,
+                                  struct hugekit_report *report);
+
+// Copies `len` bytes from `from` to `to`, on the calling thread, by the routine that is fastest
+// for this length. Both may be NULL if `len` is 0.
+//
+// Fails with `HUGEKIT_STATUS_INVALID` if they overlap; nothing is written then.
+//
+// Requires:
+// `from` can be read and `to` written. During the call no other thread writes to either, or reads
+// from `to`.
+hugekit_status hugekit_copy(void *to, const void *from, size_t len);
+
+// Copies as `hugekit_copy` does, with options: next use of both sides, several threads, progress.
+// `options` and `report` may be NULL. Fails as `hugekit_copy` and `hugekit_clear_with` do.
+//
+// Requires:
+// `from` can be read and `to` written. During the call no other thread writes to either, or reads
+// from `to`. `options` is NULL or such a structure, and its flag is not freed during the call.
+// `report` is NULL or such a structure.
+hugekit_status hugekit_copy_with(void *to,
+                                 const void *from,
+                                 size_t len,
+                                 const struct hugekit_options *options,
+                                 struct hugekit_report *report);
+
+// Populates every page that contains a byte of the memory, writable, on several threads
+// (`MADV_POPULATE_WRITE`). No byte changes, and any address is allowed. `options` and `report` may
+// be NULL.
+//
+// Fails with `HUGEKIT_STATUS_INVALID` if a part is not mapped or cannot be written, with
+// `HUGEKIT_STATUS_NO_MEMORY`, and with `HUGEKIT_STATUS_UNSUPPORTED` before Linux 5.14. Pages that
+// were populated before stay populated.
+//
+// Requires:
+// `options` is NULL or such a structure, and its flag is not freed during the call. `report` is
+// NULL or such a structure.
+hugekit_status hugekit_populate(void *memory,
+                                size_t len,
+                                const struct hugekit_options *options,
+                                struct hugekit_report *report);
+
+// Fills `machine` with the facts at this moment. It reads `/proc` and `/sys`, in one millisecond
+// or less.
+//
+// Requires:
+// `machine` is a `hugekit_machine` whose size is set.
+hugekit_status hugekit_machine_query(struct hugekit_machine *machine);
+
+// The output of `hugekit doctor --json`: findings with verdicts and remedies, as JSON in UTF-8.
+// Free the text with `hugekit_string_free`.
+//
+// Requires:
+// `text` can be written.
+hugekit_status hugekit_doctor(char **text);
+
+// Frees a text of the library. Does nothing for NULL.
+//
+// Requires:
+// NULL, or such a text that was not freed before.
+void hugekit_string_free(char *text);
+
+// Fills `profile` with the thresholds in use.
+//
+// Requires:
+// `profile` is a `hugekit_profile` whose size is set.
+hugekit_status hugekit_profile_query(struct hugekit_profile *profile);
+
+// The name of the routine that would clear `len` bytes now, without options, for example
+// `"memset"` or `"avx2_streaming"`. Static.
+const char *hugekit_clear_routine(size_t len);
+
+// The name of the routine that would copy `len` bytes now, without options. Static.
+const char *hugekit_copy_routine(size_t len);
+
+// Sets whether clears and copies of this process learn from their own work which routine is
+// fastest. By default they do. 0 stops this: timings are kept but not used. Any thread may call
+// this at any time.
+void hugekit_set_learning(int enabled);
+
+// Forgets all timings: the next operations start as in a new process.
+void hugekit_forget_learned(void);
+
+// Makes a pool of `capacity` bytes, rounded up to whole pages of its backing, populates all of it in
+// parallel, and stores its handle in `*pool`. `options` may be NULL. Free the pool with
+// `hugekit_pool_free`.
+//
+// Fails with `HUGEKIT_STATUS_NO_MEMORY` if memory or huge pages are short, or a control group's
+// limit is too low; this is checked first. Fails with `HUGEKIT_STATUS_UNSUPPORTED` if the kernel
+// has no such pages, and with `HUGEKIT_STATUS_INVALID` for a capacity of 0 or an unknown option.
+//
+// Requires:
+// `pool` can be written. `options` is NULL or such a structure: its texts are NULL or end with a
+// zero byte, its list is as long as `node_count`, and its file, with `HUGEKIT_POOL_ADOPT`, is as
+// that flag demands.
+hugekit_status hugekit_pool_new(size_t capacity,
+                                const struct hugekit_pool_options *options,
+                                struct hugekit_pool **pool);
+
+// Frees the handle. The pool exists until its last region is freed. Does nothing for NULL. In a
+// forked child it frees only the handle.
+//
+// Requires:
+// NULL, or a pool that no thread uses any more.
+void hugekit_pool_free(struct hugekit_pool *pool);
+
+// A `hugekit_backing`: the pages that the pool uses. 0 for NULL.
+//
+// Requires:
+// NULL, or a pool.
+uint32_t hugekit_pool_backing(const struct hugekit_pool *pool);
+
+// The backings that were tried before, one per line, each with the reason why it was not used. The
+// empty string if the pool uses the first one. Never NULL. Valid as long as the handle.
+//
+// Requires:
+// NULL, or a pool.
+const char *hugekit_pool_fallbacks(const struct hugekit_pool *pool);
+
+// Bytes of the pool. 0 for NULL.
+//
+// Requires:
+// NULL, or a pool.
+size_t hugekit_pool_capacity(const struct hugekit_pool *pool);
+
+// Bytes of a page of the backing. Every region consists of whole pages. 0 for NULL.
+//
+// Requires:
+// NULL, or a pool.
+size_t hugekit_pool_page_size(const struct hugekit_pool *pool);
+
+// Fills `stats` with the state of the pool at this moment. Fails with `HUGEKIT_STATUS_FORKED` in a
+// forked child.
+//
+// Requires:
+// `pool` is NULL or a pool. `stats` is a `hugekit_stats` whose size is set.
+hugekit_status hugekit_pool_stats(const struct hugekit_pool *pool, struct hugekit_stats *stats);
+
+// Clears all memory that is dirty now, on the pool's threads, and stores the number of bytes in
+// `*bytes`, which may be NULL. Fails with `HUGEKIT_STATUS_FORKED` in a forked child.
+//
+// Requires:
+// `pool` is NULL or a pool. `bytes` is NULL or can be written.
+hugekit_status hugekit_pool_scrub(const struct hugekit_pool *pool, uint64_t *bytes);
+
+// Stops the scrubber until `hugekit_pool_resume_scrubbing`, and waits until it has stopped. Fails
+// with `HUGEKIT_STATUS_FORKED` in a forked child.
+//
+// Requires:
+// NULL, or a pool.
+hugekit_status hugekit_pool_pause_scrubbing(const struct hugekit_pool *pool);
+
+// Starts the scrubber again. Fails with `HUGEKIT_STATUS_FORKED` in a forked child.
+//
+// Requires:
+// NULL, or a pool.
+hugekit_status hugekit_pool_resume_scrubbing(const struct hugekit_pool *pool);
+
+// Allocates `len` zeroed bytes of the pool, rounded up to whole pages of its backing and in one
+// piece, and stores the handle in `*region`. `options` may be NULL. Free it with
+// `hugekit_region_free`.
+//
+// Fails with `HUGEKIT_STATUS_NO_MEMORY` if the pool has no free piece of this length; later
+// accesses never fail for lack of memory. Fails with `HUGEKIT_STATUS_INVALID` for a length of 0,
+// with `HUGEKIT_STATUS_FORKED` in a forked child, and, with `HUGEKIT_CLEARING_ON_FAULT`, with
+// `HUGEKIT_STATUS_NOT_PERMITTED` if the process may handle no faults. The pool is unchanged then.
+//
+// Children of fork(2) do not inherit the memory: an access there ends in SIGSEGV.
+//
+// Requires:
+// `pool` is NULL or a pool. `region` can be written. `options` is NULL or such a structure.
+hugekit_status hugekit_region_new(const struct hugekit_pool *pool,
+                                  size_t len,
+                                  const struct hugekit_region_options *options,
+                                  struct hugekit_region **region);
+
+// Returns the memory to the pool, which clears it before its next owner gets it. Does nothing for
+// NULL. In a forked child it frees only the handle.
+//
+// Requires:
+// NULL, or a region that no thread uses any more, neither by its handle nor by its address or
+// file.
+void hugekit_region_free(struct hugekit_region *region);
+
+// Frees the handle although a system call or a device may still read or write the memory
+// (`vmsplice`, `O_DIRECT`, a buffer registered with `io_uring`). The pages return to the kernel,
+// not to the pool. On an error no region ever gets them again, and the handle is freed too.
+//
+// As long as a range is pinned, it fails with `HUGEKIT_STATUS_CONFLICT`, and the handle stays
+// valid.
+//
+// Requires:
+// NULL, or a region that no thread of this process uses any more, neither by its handle nor by its
+// address or file.
+hugekit_status hugekit_region_retire(struct hugekit_region *region);
+
+// Makes every fork and snapshot of the region copy a range at once, until `*pin` is freed. The
+// range keeps its pages. Use it for memory that a device, an `io_uring` ring or a running system
+// call accesses by its pages, because write protection does not stop these. Words that they write
+// while a fork is made are in the fork or not.
+//
+// The region may be freed before the pin: its memory exists until the pin is freed too. Fails with
+// `HUGEKIT_STATUS_INVALID` for a range outside the region, and with `HUGEKIT_STATUS_NO_MEMORY` or
+// `HUGEKIT_STATUS_SYSTEM` if bytes that are shared with earlier forks cannot be copied now.
+//
+// Requires:
+// `region` is NULL or a region. `pin` can be written.
+hugekit_status hugekit_region_pin(const struct hugekit_region *region,
+                                  size_t offset,
+                                  size_t len,
+                                  struct hugekit_pin **pin);
+
+// Lets forks and snapshots share the range again. Does nothing for NULL. In a forked child it
+// frees only the handle.
+//
+// Requires:
+// NULL, or a pin that no thread uses any more.
+void hugekit_pin_free(struct hugekit_pin *pin);
+
+// The address of the region, a multiple of the page size of its backing. It never changes, and is
+// valid for `hugekit_region_mapped_len` bytes until the region is freed. NULL for NULL.
+//
+// Requires:
+// NULL, or a region.
+void *hugekit_region_address(const struct hugekit_region *region);
+
+// Bytes that were requested. 0 for NULL.
+//
+// Requires:
+// NULL, or a region.
+size_t hugekit_region_len(const struct hugekit_region *region);
+
+// Bytes that are mapped: the length rounded up to whole pages of the backing. 0 for NULL.
+//
+// Requires:
+// NULL, or a region.
+size_t hugekit_region_mapped_len(const struct hugekit_region *region);
+
+// A `hugekit_fault_mode`: how faults are handled. 0 for NULL, and if accesses cause no faults that
+// the library handles.
+//
+// Requires:
+// NULL, or a region.
+uint32_t hugekit_region_serving(const struct hugekit_region *region);
+
+// Stores the file of the pool and the region's offset in it, in bytes, for a program that maps the
+// memory itself, for example a device process (vhost-user). KVM's memory slots need only the
+// address. Do not close the descriptor: it belongs to the pool. The call clears memory that is
+// still to be cleared. The region cannot be forked afterwards.
+//
+// Fails with `HUGEKIT_STATUS_CONFLICT` for a region that was forked, or is a fork.
+//
+// Requires:
+// `region` is NULL or a region. `descriptor` and `offset` can be written. By the descriptor, which
+// gives access to the whole pool, the program accesses only `hugekit_region_mapped_len` bytes from
+// the offset on, and only while the region exists.
+hugekit_status hugekit_region_file(const struct hugekit_region *region, int *descriptor, uint64_t *offset);
+
+// Maps every page that contains a byte of the range now, so that later accesses cause no faults.
+// `options` may be NULL; only threads (here 0 means one) and progress are used. `report` may be
+// NULL.
+//
+// Fails with `HUGEKIT_STATUS_INVALID` for a range outside the region.
+//
+// Requires:
+// `region` is NULL or a region. The others are NULL or such structures.
+hugekit_status hugekit_region_populate(const struct hugekit_region *region,
+                                       size_t offset,
+                                       size_t len,
+                                       const struct hugekit_options *options,
+                                       struct hugekit_report *report);
+
+// Discards the bytes of a range: it reads as zeroes afterwards, and stays allocated and mapped.
+// Bytes that other threads write during the call are discarded or not.
+//
+// Fails with `HUGEKIT_STATUS_INVALID` unless the range consists of whole pages of the backing; it
+// may end at the region's end instead.
+//
+// Requires:
+// NULL, or a region.
+hugekit_status hugekit_region_release(const struct hugekit_region *region, size_t offset, size_t len);
+
+// Makes a range writable without a fault, for a system call or a device that writes to it. Dirty
+// bytes are cleared, shared bytes are copied. This holds until the range is released, or the
+// region is forked or snapshotted. Only regions whose faults are handled in place need it.
+//
+// Fails with `HUGEKIT_STATUS_INVALID` for a range outside the region.
+//
+// Requires:
+// NULL, or a region.
+hugekit_status hugekit_region_prepare_write(const struct hugekit_region *region, size_t offset, size_t len);
+
+// Makes a region with the same bytes, and stores its handle in `*fork`. Later writes to one side
+// are not seen by the other. `options` may be NULL.
+//
+// The call write-protects the region and copies nothing. The first write to a granule, on either
+// side, copies the granule; the parent keeps its pages. A granule that another thread writes
+// during the call is in the fork with or without that store. The two may be freed in any order.
+//
+// The fork reserves as many bytes of the pool as the region has: without them it fails with
+// `HUGEKIT_STATUS_NO_MEMORY`. Fails with `HUGEKIT_STATUS_NOT_PERMITTED` if the process may handle
+// no faults, with `HUGEKIT_STATUS_UNSUPPORTED` on pages of 1 GiB, and with
+// `HUGEKIT_STATUS_CONFLICT` after `hugekit_region_file`.
+//
+// Requires:
+// `region` is NULL or a region. `fork` can be written. `options` is NULL or such a structure.
+hugekit_status hugekit_region_fork(const struct hugekit_region *region,
+                                   const struct hugekit_fork_options *options,
+                                   struct hugekit_region **fork);
+
+// Stores in `*bytes` how many bytes the region shares with forks at this moment, in whole
+// granules. Later writes may still have to copy this many bytes.
+//
+// Requires:
+// `region` is NULL or a region. `bytes` can be written.
+hugekit_status hugekit_region_shared_bytes(const struct hugekit_region *region, size_t *bytes);
+
+// Allocates and populates `bytes`, rounded up to 2 MiB, on transparent huge pages if there are
+// any, and stores the handle in `*reserve`. It takes 0.1 to 0.2 s per GiB, more if free memory is
+// fragmented.
+//
+// Without a reserve, a write to snapshotted memory waits until the kernel has found and cleared
+// memory for its copy. The reserve is large enough if it holds the bytes that writers change until
+// a snapshot is read. Snapshots that exist at the same time share it.
+//
+// Fails with `HUGEKIT_STATUS_NO_MEMORY` if less is available.
+//
+// Requires:
+// `reserve` can be written.
+hugekit_status hugekit_reserve_new(size_t bytes, struct hugekit_reserve **reserve);
+
+// Bytes of the reserve. 0 for NULL.
+//
+// Requires:
+// NULL, or a reserve.
+size_t hugekit_reserve_len(const struct hugekit_reserve *reserve);
+
+// Frees the reserve. Its memory is freed when the last snapshot that uses it is freed. Does
+// nothing for NULL. In a forked child it frees only the handle.
+//
+// Requires:
+// NULL, or a reserve that no thread uses any more. Snapshots may still use it.
+void hugekit_reserve_free(struct hugekit_reserve *reserve);
+
+// Takes a snapshot of private anonymous memory of this process, from any allocator (`malloc`,
+// `mmap`), on any page size, and stores its handle in `*snapshot`. `options` may be NULL. Free it
+// with `hugekit_snapshot_free`, which lifts the protection.
+//
+// On 1 GiB this takes 0.4 to 2 ms on huge pages, and 12 to 27 ms on base pages. A granule that
+// another thread writes during the call is in the snapshot with or without that store, as with
+// fork(2).
+//
+// Fails with `HUGEKIT_STATUS_INVALID` for no bytes or memory that is not mapped; with
+// `HUGEKIT_STATUS_UNSUPPORTED` for shared memory, a file, a thread's stack, or before Linux 5.14;
+// with `HUGEKIT_STATUS_NOT_PERMITTED` if the process may handle no faults. For memory of a pool
+// use `hugekit_region_snapshot`.
+//
+// The memory may be written, unmapped, remapped, protected, discarded and forked meanwhile. If
+// that removes bytes of the snapshot, reading it is an error.
+//
+// Requires:
+// Until the snapshot is freed:
+// - No thread that writes to the memory blocks SIGBUS, and no other code replaces the library's
+//   handler of SIGBUS without passing signals on to it.
+// - No thread has its stack, its alternate signal stack or its thread-local variables in the
+//   memory.
+// - If faults are handled in place (`hugekit_snapshot_serving`), no system call writes to the
+//   memory unless `hugekit_snapshot_prepare_write` came first or the program handles EFAULT.
+// - No other code, in this or another process, handles faults of the memory (`userfaultfd`,
+//   ptrace, CRIU).
+hugekit_status hugekit_snapshot_new(const void *memory,
+                                    size_t len,
+                                    const struct hugekit_snapshot_options *options,
+                                    struct hugekit_snapshot **snapshot);
+
+// Takes a snapshot of each of `count` ranges, as `hugekit_snapshot_new` would one after the other,
+// and stores their handles in `snapshots`, in the order of the ranges.
+//
+// A range on huge pages costs 1 ms less if it begins where another one ends, or within a page
+// after it with only an allocator's words in between. `options` apply to each range. Adjacent
+// ranges share the bytes that they may hold, and their costs (`hugekit_snapshot_statistics`) are
+// counted together.
+//
+// Fails as `hugekit_snapshot_new` does, for the first range that is refused. No snapshot is taken
+// then.
+//
+// Requires:
+// The conditions of `hugekit_snapshot_new`, for all ranges. `ranges` is NULL or has `count`
+// elements. `count` handles can be written to `snapshots`.
+hugekit_status hugekit_snapshot_new_several(const struct hugekit_range *ranges,
+                                            size_t count,
+                                            const struct hugekit_snapshot_options *options,
+                                            struct hugekit_snapshot **snapshots);
+
+// Takes a snapshot of a region: a fork that is only read. On 1 GiB this takes 0.4 to 2 ms on huge
+// pages, and 67 ms on base pages. It reserves as many bytes of the pool as the region has,
+// so the snapshot is never lost to writers. It may outlive the region. `options` may be NULL.
+// Fails as `hugekit_region_fork` does.
+//
+// Requires:
+// `region` is NULL or a region. `snapshot` can be written. `options` is NULL or such a structure.
+hugekit_status hugekit_region_snapshot(const struct hugekit_region *region,
+                                       const struct hugekit_fork_options *options,
+                                       struct hugekit_snapshot **snapshot);
+
+// Frees the snapshot. The protection of the memory is lifted when its views are freed too. Does
+// nothing for NULL. In a forked child it frees only the handle.
+//
+// Requires:
+// NULL, or a snapshot that no thread uses any more.
+void hugekit_snapshot_free(struct hugekit_snapshot *snapshot);
+
+// Bytes of the snapshot. 0 for NULL, and after the snapshot has ended.
+//
+// Requires:
+// NULL, or a snapshot.
+size_t hugekit_snapshot_len(const struct hugekit_snapshot *snapshot);
+
+// A `hugekit_fault_mode`: how faults of writers are handled, and so whether system calls may write
+// to the memory. 0 for NULL, if nothing is protected, and after the snapshot has ended.
+//
+// Requires:
+// NULL, or a snapshot.
+uint32_t hugekit_snapshot_serving(const struct hugekit_snapshot *snapshot);
+
+// Copies `len` bytes of the snapshot from `offset` on to `to`. Several threads may read, and each
+// byte may be read many times.
+//
+// Fails with `HUGEKIT_STATUS_INVALID` for bytes outside, or after the snapshot has ended; with
+// `HUGEKIT_STATUS_LOST` if writers changed more than it may hold, or the memory was unmapped or
+// discarded. The content of `to` is unspecified then.
+//
+// Requires:
+// `snapshot` is NULL or a snapshot. `to` can be written, and during the call no other thread
+// accesses it.
+hugekit_status hugekit_snapshot_read(const struct hugekit_snapshot *snapshot,
+                                     size_t offset,
+                                     void *to,
+                                     size_t len);
+
+// Copies all bytes to `to` and ends the snapshot. `len` must be its length. Bytes that were copied
+// are released, so writers need not copy them aside any more. `options` (only progress and cancel)
+// may be NULL.
+//
+// Fails as `hugekit_snapshot_read` does, and with `HUGEKIT_STATUS_CANCELLED`; the snapshot has
+// ended then too. If `len` differs, or with `HUGEKIT_STATUS_CONFLICT` because the snapshot has a
+// view, nothing is done and it has not ended.
+//
+// Requires:
+// `snapshot` is NULL or a snapshot. `to` can be written, and during the call no other thread
+// accesses it.
+hugekit_status hugekit_snapshot_copy(const struct hugekit_snapshot *snapshot,
+                                     void *to,
+                                     size_t len,
+                                     const struct hugekit_options *options);
+
+// Writes all bytes in order to an open file, pipe or socket, and ends the snapshot. The file may
+// be slow: writers of the memory do not wait for it. `options` (only progress and cancel) may be
+// NULL. The call neither closes nor synchronises the descriptor.
+//
+// Fails as `hugekit_snapshot_copy` does, and with `HUGEKIT_STATUS_SYSTEM` if the file fails. The
+// bytes that were written are then a prefix of the snapshot.
+//
+// Requires:
+// `snapshot` is NULL or a snapshot. The descriptor stays open during the call.
+hugekit_status hugekit_snapshot_write(const struct hugekit_snapshot *snapshot,
+                                      int descriptor,
+                                      const struct hugekit_options *options);
+
+// Maps a snapshot as memory and stores the view's handle in `*view`. No byte is copied yet:
+// `hugekit_view_bytes` and `hugekit_view_rebase` copy the bytes that they return. They can report
+// that the snapshot is lost; a page fault could not. Copied bytes use memory until the view is
+// freed. View and snapshot may be freed in any order.
+//
+// Fails with `HUGEKIT_STATUS_INVALID` after the snapshot has ended, and with
+// `HUGEKIT_STATUS_NO_MEMORY` if the process has no addresses for it.
+//
+// Requires:
+// `snapshot` is NULL or a snapshot. `view` can be written.
+hugekit_status hugekit_snapshot_view(const struct hugekit_snapshot *snapshot, struct hugekit_view **view);
+
+// Frees the view. Does nothing for NULL. In a forked child it frees only the handle.
+//
+// Requires:
+// NULL, or a view that no thread uses any more, neither by its handle nor by addresses in it.
+void hugekit_view_free(struct hugekit_view *view);
+
+// Bytes of the snapshot. 0 for NULL.
+//
+// Requires:
+// NULL, or a view.
+size_t hugekit_view_len(const struct hugekit_view *view);
+
+// Copies `len` bytes from `offset` on into the view, and stores their address in `*bytes`. They
+// can be read, and do not move or change until the view is freed. Several threads may call this.
+//
+// Fails as `hugekit_snapshot_read` does.
+//
+// Requires:
+// `view` is NULL or a view. `bytes` can be written.
+hugekit_status hugekit_view_bytes(const struct hugekit_view *view,
+                                  size_t offset,
+                                  size_t len,
+                                  const void **bytes);
+
+// Converts `pointer`, an address of the snapshotted memory, to an address in the view, and stores
+// it in `*there`, so that a program can follow the pointers in a snapshot. `len` bytes from there
+// on are copied into the view; their alignment is as in the memory, up to that of a page. The
+// caller must know whether their content is valid: a store during the call that took the snapshot
+// may be there in part.
+//
+// Fails as `hugekit_snapshot_read` does; with `HUGEKIT_STATUS_INVALID` for a pointer to other
+// memory.
+//
+// Requires:
+// `view` is NULL or a view. `there` can be written.
+hugekit_status hugekit_view_rebase(const struct hugekit_view *view,
+                                   const void *pointer,
+                                   size_t len,
+                                   const void **there);
+
+// Makes a range of the memory writable without a fault, for a system call that writes to it, if
+// faults are handled in place. Its granules are copied aside, and the snapshot keeps its bytes.
+// Fails as `hugekit_snapshot_read` does.
+//
+// Requires:
+// NULL, or a snapshot.
+hugekit_status hugekit_snapshot_prepare_write(const struct hugekit_snapshot *snapshot,
+                                              size_t offset,
+                                              size_t len);
+
+// Fills `stats` with the costs of the snapshot.
+//
+// Requires:
+// `snapshot` is NULL or a snapshot. `stats` is a `hugekit_snapshot_stats` whose size is set.
+hugekit_status hugekit_snapshot_statistics(const struct hugekit_snapshot *snapshot,
+                                           struct hugekit_snapshot_stats *stats);
+
+// Takes a snapshot of memory, as `hugekit_snapshot_new` does, and stores a handle of its bytes in
+// `*changes`. Later states can then be saved as changes. `options` may be NULL;
+// `HUGEKIT_SNAPSHOT_IN_BACKGROUND` has no effect. Fails as `hugekit_snapshot_new` does.
+//
+// Requires:
+// The conditions of `hugekit_snapshot_new`, until the last of the changes and epochs that follow
+// is consumed or freed.
+hugekit_status hugekit_changes_first(const void *memory,
+                                     size_t len,
+                                     const struct hugekit_snapshot_options *options,
+                                     struct hugekit_changes **changes);
+
+// Takes a snapshot of the bytes of the epoch's memory that were written since the epoch began, and
+// stores its handle in `*changes`. The epoch is consumed, and must still be freed. Memory that was
+// unmapped, discarded or replaced meanwhile counts as written if it is mapped now. `options` may
+// be NULL; the granule is the epoch's.
+//
+// Fails as `hugekit_snapshot_new` does; with `HUGEKIT_STATUS_CONFLICT` for the epoch of a region;
+// with `HUGEKIT_STATUS_INVALID` if the epoch is consumed already; with `HUGEKIT_STATUS_LOST` if
+// the written bytes are not known any more: begin with `hugekit_changes_first` again.
+//
+// Requires:
+// The conditions of `hugekit_changes_first`. `epoch` is NULL or an epoch.
+hugekit_status hugekit_changes_since(const struct hugekit_epoch *epoch,
+                                     const struct hugekit_snapshot_options *options,
+                                     struct hugekit_changes **changes);
+
+// Takes a snapshot of the bytes of a region that were written since the epoch began, or of all
+// bytes if `epoch` is NULL, and stores its handle in `*changes`. The epoch is consumed, and must
+// still be freed. A region has one epoch at a time, the last. Pinned ranges count as written.
+//
+// Fails as `hugekit_region_fork` does, and with `HUGEKIT_STATUS_CONFLICT` if the epoch is not the
+// region's last one.
+//
+// Requires:
+// `region` is NULL or a region. `epoch` is NULL or an epoch. `options` is NULL or such a
+// structure. `changes` can be written.
+hugekit_status hugekit_region_changes(const struct hugekit_region *region,
+                                      const struct hugekit_epoch *epoch,
+                                      const struct hugekit_fork_options *options,
+                                      struct hugekit_changes **changes);
+
+// Bytes of the whole state. 0 for NULL, and if the changes are consumed.
+//
+// Requires:
+// NULL, or changes.
+size_t hugekit_changes_len(const struct hugekit_changes *changes);
+
+// Stores the ranges that may have changed in `parts`, ascending, at most `room` of them, and the
+// number of all ranges in `*count`. They are whole granules, except at the start and end of the
+// state.
+//
+// Fails with `HUGEKIT_STATUS_INVALID` if the changes are consumed.
+//
+// Requires:
+// `changes` is NULL or changes. `parts` is NULL if `room` is 0, otherwise `room` parts can be
+// written to it. `count` can be written.
+hugekit_status hugekit_changes_parts(const struct hugekit_changes *changes,
+                                     struct hugekit_part *parts,
+                                     size_t room,
+                                     size_t *count);
+
+// Makes `len` bytes from `offset` on writable without a fault, for a system call or a device that
+// writes to them. They are copied aside, and count as written in the next state.
+//
+// Fails as `hugekit_snapshot_prepare_write` does.
+//
+// Requires:
+// NULL, or changes.
+hugekit_status hugekit_changes_prepare_write(const struct hugekit_changes *changes,
+                                             size_t offset,
+                                             size_t len);
+
+// Calls `take` for the changed bytes in order, at most 2 MiB at a time, and stores in `*epoch` a
+// handle of the epoch that began when the snapshot was taken. `take` may be slow: no other thread
+// waits for it. The changes are consumed, also on an error, and must still be freed.
+//
+// Fails with `HUGEKIT_STATUS_SYSTEM` and the errno that `take` returned; with
+// `HUGEKIT_STATUS_LOST` if writers changed more than the snapshot may hold, or the memory was
+// unmapped; with `HUGEKIT_STATUS_INVALID` if the changes were consumed before. There is no epoch
+// then.
+//
+// Requires:
+// `changes` is NULL or changes. `epoch` can be written. `take` may be called with `context`.
+hugekit_status hugekit_changes_write(const struct hugekit_changes *changes,
+                                     hugekit_take take,
+                                     void *context,
+                                     struct hugekit_epoch **epoch);
+
+// Frees the handle. Changes that were not consumed make no epoch. Does nothing for NULL. In a
+// forked child it frees only the handle.
+//
+// Requires:
+// NULL, or changes that no thread uses any more.
+void hugekit_changes_free(struct hugekit_changes *changes);
+
+// Makes `len` bytes from `offset` on writable without a fault, as `hugekit_changes_prepare_write`
+// does, between two states.
+//
+// Requires:
+// NULL, or an epoch.
+hugekit_status hugekit_epoch_prepare_write(const struct hugekit_epoch *epoch, size_t offset, size_t len);
+
+// Bytes of the granules that are written all the time. Their writes cost no faults, and they count
+// as changed in the next state. 0 for NULL, and if the epoch is consumed.
+//
+// Requires:
+// NULL, or an epoch.
+size_t hugekit_epoch_unwatched(const struct hugekit_epoch *epoch);
+
+// Frees the handle. An epoch that was not consumed stops noting writes. Does nothing for NULL. In
+// a forked child it frees only the handle.
+//
+// Requires:
+// NULL, or an epoch that no thread uses any more.
+void hugekit_epoch_free(struct hugekit_epoch *epoch);
+
+// Makes a chain of states of `length` bytes and stores its handle in `*chain`. Its first state is
+// saved in full.
+//
+// Requires:
+// `chain` can be written.
+hugekit_status hugekit_chain_new(size_t length, struct hugekit_chain **chain);
+
+// Frees the chain. Does nothing for NULL.
+//
+// Requires:
+// NULL, or a chain that no thread uses any more.
+void hugekit_chain_free(struct hugekit_chain *chain);
+
+// Writes the changed blocks of 4 KiB to an open file as a delta. Stores a handle of the epoch in
+// `*epoch`, and the result in `*saved`, which may be NULL. The changes are consumed, and must
+// still be freed.
+//
+// The call neither closes nor synchronises the descriptor: the state is saved only after the
+// caller has synchronised it. If an earlier file was removed, written to or cannot be read back,
+// its blocks are not compared: all bytes that were written in memory are in the next delta then.
+//
+// The first state is saved in full, so it needs changes of all bytes: from
+// `hugekit_changes_first`, or from `hugekit_region_changes` without an epoch. The state after a
+// failed call needs them too, because there is no epoch then; the chain continues from the last
+// state that was saved.
+//
+// Fails with `HUGEKIT_STATUS_INVALID` if the chain's states have another length, if a first state
+// is not complete, or if the changes are consumed already; with `HUGEKIT_STATUS_SYSTEM` if the
+// file fails; with `HUGEKIT_STATUS_LOST` if the snapshot is lost. There is no epoch then.
+//
+// Requires:
+// `chain` is NULL or a chain. `changes` is NULL or changes. The descriptor stays open during the
+// call. `saved` is NULL or can be written. `epoch` can be written.
+hugekit_status hugekit_chain_save(const struct hugekit_chain *chain,
+                                  const struct hugekit_changes *changes,
+                                  int descriptor,
+                                  struct hugekit_saved *saved,
+                                  struct hugekit_epoch **epoch);
+
+// Applies a delta from an open file to `len` bytes of memory: changes them from the state `*base`
+// to the delta's state, and stores the number of that in `*state`, which may be NULL. `base` is
+// NULL or all zeroes for a full delta.
+//
+// The whole delta is read and checked before a byte of memory changes. It begins at the
+// descriptor's position and is read twice, so it must be a regular file. The call does not close
+// the descriptor.
+//
+// Fails with `HUGEKIT_STATUS_INVALID` for a delta that is damaged, truncated, of another base or
+// of another length, and the error names the place; with `HUGEKIT_STATUS_SYSTEM` if the file
+// cannot be read.
+//
+// Requires:
+// `memory` can be written, and during the call no other thread accesses it. The descriptor stays
+// open. `base` is NULL or such a structure. `state` is NULL or can be written.
+hugekit_status hugekit_delta_apply(void *memory,
+                                   size_t len,
+                                   const struct hugekit_state *base,
+                                   int descriptor,
+                                   struct hugekit_state *state);
+
+// Loads an image from a file, and stores its handle in `*image`. `path` is a raw memory file, such
+// as Firecracker, Cloud Hypervisor and QEMU write, or a full delta. `options` may be NULL. Holes
+// and blocks of zeroes take no memory. Free the image with `hugekit_image_free`.
+//
+// Fails with `HUGEKIT_STATUS_INVALID` for a file that is not regular or empty, and for a delta
+// that is damaged or does not follow on the source before it; with `HUGEKIT_STATUS_CONFLICT` for a
+// file that was changed during the load; with `HUGEKIT_STATUS_NO_MEMORY` if memory is short; with
+// `HUGEKIT_STATUS_SYSTEM` or `HUGEKIT_STATUS_NOT_PERMITTED` if a file cannot be read. The error
+// names the file. Loaded memory returns to the kernel.
+//
+// Requires:
+// `path` is NULL or ends with a zero byte. `image` can be written. `options` is NULL or such a
+// structure: its texts are NULL or end with a zero byte, and its list is as long as `delta_count`.
+hugekit_status hugekit_image_load(const char *path,
+                                  const struct hugekit_image_options *options,
+                                  struct hugekit_image **image);
+
+// Gets an image that a broker holds, and stores its handle in `*image`. `socket` is the path of a
+// `hugekit broker`, which must run as root or as this process's user. `name` is the name of the
+// image. Free the image with `hugekit_image_free`.
+//
+// Fails with `HUGEKIT_STATUS_INVALID` if the broker has no image of this name; with
+// `HUGEKIT_STATUS_SYSTEM` if no broker listens.
+//
+// Requires:
+// `socket` and `name` are NULL or end with a zero byte. `image` can be written.
+hugekit_status hugekit_image_get(const char *socket, const char *name, struct hugekit_image **image);
+
+// Fills `facts`.
+//
+// Requires:
+// `image` is NULL or an image. `facts` can be written, and its size is set.
+hugekit_status hugekit_image_query(const struct hugekit_image *image, struct hugekit_image_facts *facts);
+
+// The descriptor of the image's file, opened for reading, for a program that maps the image
+// itself: a child that inherits the descriptor opens `/proc/self/fd/N`. It belongs to the image
+// and is closed on `exec`: duplicate it, or clear `FD_CLOEXEC` in the child. -1 for NULL.
+//
+// Requires:
+// NULL, or an image.
+int hugekit_image_file(const struct hugekit_image *image);
+
+// Maps the image privately at a multiple of 2 MiB, and stores the mapping's handle in `*mapping`.
+// The program may write to the memory; no other process sees its writes. The first read of each
+// 2 MiB on a huge page costs a page fault. A write copies the base page, and the 2 MiB around it
+// are then mapped by base pages. If memory is short at this moment, the kernel's OOM killer ends a
+// process. Mapping and image may be freed in any order. Children of `fork(2)` inherit the memory.
+//
+// Fails with `HUGEKIT_STATUS_SYSTEM` if addresses or mappings are short.
+//
+// Requires:
+// `image` is NULL or an image. `mapping` can be written.
+hugekit_status hugekit_image_map(const struct hugekit_image *image, struct hugekit_mapping **mapping);
+
+// Frees the image. Its memory returns to the kernel when no process has a descriptor or a mapping
+// of it. Does nothing for NULL.
+//
+// Requires:
+// NULL, or an image that no thread uses any more.
+void hugekit_image_free(struct hugekit_image *image);
+
+// The address of the first byte, a multiple of 2 MiB. NULL for NULL.
+//
+// Requires:
+// NULL, or a mapping.
+void *hugekit_mapping_address(const struct hugekit_mapping *mapping);
+
+// The length in bytes: that of the image. 0 for NULL.
+//
+// Requires:
+// NULL, or a mapping.
+size_t hugekit_mapping_len(const struct hugekit_mapping *mapping);
+
+// Unmaps the memory and frees the mapping. Does nothing for NULL.
+//
+// Requires:
+// NULL, or a mapping that no thread uses any more, neither by its handle nor by addresses in it.
+void hugekit_mapping_free(struct hugekit_mapping *mapping);
+
+// Makes a tender of one process, and stores its handle in `*tender`. The process is not changed
+// yet. `options` may be NULL. Free it with `hugekit_tender_free`.
+//
+// Fails with `HUGEKIT_STATUS_INVALID` if there is no such process; with
+// `HUGEKIT_STATUS_NOT_PERMITTED` if it is another user's; with `HUGEKIT_STATUS_CONFLICT` if it has
+// another tender; with `HUGEKIT_STATUS_UNSUPPORTED` before Linux 6.1, and if the process has
+// disabled transparent huge pages.
+//
+// Requires:
+// `tender` can be written. `options` is NULL or its size is set.
+hugekit_status hugekit_tender_new(const struct hugekit_tend_options *options, struct hugekit_tender **tender);
+
+// Makes one pass now and fills `*report`, which may be NULL. It collapses nearly full ranges, as
+// fast as the options allow. Call it before a fork.
+//
+// Fails with `HUGEKIT_STATUS_INVALID` if the process has ended, and with `HUGEKIT_STATUS_CONFLICT`
+// after `hugekit_tender_start`.
+//
+// Requires:
+// `tender` is a tender. `report` is NULL or its size is set.
+hugekit_status hugekit_tender_pass(struct hugekit_tender *tender, struct hugekit_tend_report *report);
+
+// Starts a thread that tends from now on. It makes a pass at once, one whenever the last forked
+// child has ended, and one after a minute.
+//
+// Fails with `HUGEKIT_STATUS_CONFLICT` if it was called before, and with
+// `HUGEKIT_STATUS_NO_MEMORY` if no thread can be started; the tender can only be freed then.
+//
+// Requires:
+// `tender` is a tender.
+hugekit_status hugekit_tender_start(struct hugekit_tender *tender);
+
+// Fills `report` with the work and the observations of a started tender; all 0 before its first
+// pass.
+//
+// Requires:
+// `tender` is a tender. The size of `report` is set.
+hugekit_status hugekit_tender_query(const struct hugekit_tender *tender, struct hugekit_tend_report *report);
+
+// Stops tending within a tenth of a second and frees the tender. The memory stays as it is. Does
+// nothing for NULL.
+//
+// Requires:
+// NULL, or a tender that no thread uses any more.
+void hugekit_tender_free(struct hugekit_tender *tender);
+
+// Saves a running VM of stock Firecracker to the folder `output`, which it makes: `vmstate` and
+// `memory`, or `memory.delta` if the options name earlier checkpoints. The VM is paused for some
+// milliseconds, and its memory is copied while it runs. `pid` is the process of Firecracker, `api`
+// the socket of its API. The VM must have been restored by `hugekit pager`, which has left it.
+// `options` and `report` may be NULL.
+//
+// Fails with `HUGEKIT_STATUS_INVALID` if the output exists, or the VM has no userfaultfd; with
+// `HUGEKIT_STATUS_CONFLICT` if a pager or another checkpoint uses it; with `HUGEKIT_STATUS_SYSTEM`
+// otherwise. The output is then absent, and the VM runs on.
+//
+// Requires:
+// `api` and `output` are NULL or end with a zero byte. `options` is NULL or such a structure: its
+// texts end with a zero byte, and its list is as long as `previous_count`. `report` is NULL or its
+// size is set.
+hugekit_status hugekit_vm_checkpoint(int32_t pid,
+                                     const char *api,
+                                     const char *output,
+                                     const struct hugekit_vm_options *options,
+                                     struct hugekit_vm_report *report);
+
+// Starts children from a running VM of stock Firecracker, without a file: the VM is paused for
+// some milliseconds, and the children run from that moment. Returns when the children have all of
+// their memory, and stores their processes in `children`. They run on without this process, and
+// can be saved and forked as the VM can, which must be as for `hugekit_vm_checkpoint`. `options`
+// and `report` may be NULL.
+//
+// Fails with `HUGEKIT_STATUS_INVALID` if the number of children is not 1 to 64, or the socket of
+// one exists; otherwise as `hugekit_vm_checkpoint`. All children have then ended, and the VM runs
+// on.
+//
+// Requires:
+// `api` is NULL or ends with a zero byte. `children` is NULL, or `count` structures that can be
+// written, whose texts are NULL or end with a zero byte and whose `command` is NULL or ends with
+// NULL. `options` is NULL or its size is set. `report` is NULL or its size is set.
+hugekit_status hugekit_vm_fork(int32_t pid,
+                               const char *api,
+                               struct hugekit_vm_child *children,
+                               size_t count,
+                               const struct hugekit_vm_options *options,
+                               struct hugekit_vm_report *report);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* HUGEKIT_H */

@@ -1,0 +1,317 @@
+//! The candidates of one method, its classes, and the measurements of each class.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::Learned;
+use super::measurement::{Comparison, ComparisonRules, MAX_CANDIDATES, Measurement};
+use crate::arch::{Kind, Routine, clear_routines, copy_routines};
+use crate::profile::{COLD_MOST, CacheState, Choice, WARM_MOST};
+use hugekit_sys::HUGE_PAGE_BYTES;
+use hugekit_sys::private_pages::{PrivatePiece, PrivateSlice};
+
+/// Bytes of a slice: what a large operation lets each candidate do of it, and what a unit is at
+/// most.
+pub(super) const SLICE: usize = HUGE_PAGE_BYTES;
+
+/// Operations of at least this many bytes teach, as a logarithm; from the second on they are one
+/// class.
+const COLD: (u32, u32) = (COLD_MOST.ilog2(), SLICE.ilog2());
+const WARM: (u32, u32) = (WARM_MOST.ilog2(), 30);
+
+/// Warm operations up to here are compared as wholes, not in slices: what is in the cache when one
+/// begins is what the one before left there.
+const WHOLE_BELOW: u32 = 25;
+
+/// The number of units for each trial of a settled class, at first and at last, as logarithms.
+/// A trial of a whole operation costs more than the other routine does, because a CPU that changes
+/// from one kind of vectors to another may stand still for 10 µs. So there are fewer of these.
+const SLICES: (u32, u32) = (4, 7);
+const WHOLES: (u32, u32) = (6, 10);
+
+/// A thirty-second: about what two medians of three slices differ by; a sixteenth, where it is the
+/// best of three that counts, of several candidates; and an eighth, where they are of microseconds.
+const INERTIA: (u64, u64) = (1, 32);
+const HELD_INERTIA: (u64, u64) = (1, 16);
+const SHORT_INERTIA: (u64, u64) = (1, 8);
+
+const SLICED: ComparisonRules = ComparisonRules {
+    patience: 0,
+    may_be_held: false,
+    intervals: SLICES,
+    inertia: INERTIA,
+    readers_share: (0, 1),
+};
+
+const SHORT: ComparisonRules =
+    ComparisonRules { patience: 3, intervals: WHOLES, inertia: SHORT_INERTIA, ..SLICED };
+
+/// If a cache holds the bytes, their reader loses by streaming, and streaming is up to 1.3 times as
+/// fast; where none does, 1.6 to 2.8 times (decision 19).
+const HELD: ComparisonRules =
+    ComparisonRules { may_be_held: true, inertia: HELD_INERTIA, readers_share: (1, 2), ..SHORT };
+
+/// Classes of both states.
+const CLASSES: usize = (COLD.1 - COLD.0 + 1 + WARM.1 - WARM.0 + 1) as usize;
+
+/// The number of counts of the units since the last trial. There are several so that threads do not write the
+/// same line.
+const STRIPES: usize = 16;
+
+/// By class, the units since the last trial, of the threads that share a stripe.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Stripe([AtomicU32; CLASSES]);
+
+impl Stripe {
+    const fn new() -> Self {
+        Self([const { AtomicU32::new(0) }; CLASSES])
+    }
+}
+
+/// Operations that are alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Class {
+    pub(super) state: CacheState,
+    /// Its shortest length in bytes, as a logarithm.
+    pub(super) log: u32,
+}
+
+impl Class {
+    /// The class of pieces of this many bytes; `None` if they are too short to learn from.
+    #[inline]
+    pub(super) fn of(state: CacheState, len: usize) -> Option<Self> {
+        let (first, last) = Self::range(state);
+        let log = len.checked_ilog2().filter(|&log| log >= first)?;
+        Some(Self { state, log: log.min(last) })
+    }
+
+    const fn range(state: CacheState) -> (u32, u32) {
+        match state {
+            CacheState::Cold => COLD,
+            CacheState::Warm => WARM,
+        }
+    }
+
+    #[inline]
+    fn index(self) -> usize {
+        match self.state {
+            CacheState::Cold => (self.log - COLD.0) as usize,
+            CacheState::Warm => (COLD.1 - COLD.0 + 1 + self.log - WARM.0) as usize,
+        }
+    }
+
+    pub(super) fn all() -> impl Iterator<Item = Self> {
+        [CacheState::Cold, CacheState::Warm].into_iter().flat_map(|state| {
+            let (first, last) = Self::range(state);
+            (first..=last).map(move |log| Self { state, log })
+        })
+    }
+
+    /// Returns whether its operations are compared as wholes: those that store through the cache, and the
+    /// best that streams.
+    pub(super) fn is_whole(self) -> bool {
+        self.state == CacheState::Warm && self.log < WHOLE_BELOW
+    }
+
+    /// Returns whether its operations are cut into slices to learn from.
+    pub(super) fn is_sliced(self) -> bool {
+        !self.is_whole() && (1 << self.log) >= SLICE
+    }
+
+    fn rules(self) -> &'static ComparisonRules {
+        match self {
+            _ if self.is_whole() => &HELD,
+            _ if self.is_sliced() => &SLICED,
+            _ => &SHORT,
+        }
+    }
+}
+
+/// The knowledge of one method, clear or copy: its candidates, and their measurements by
+/// class.
+#[derive(Debug)]
+pub(crate) struct Candidates<F: 'static> {
+    /// Routines of the table that this CPU can run; libc's is the first.
+    candidates: Vec<&'static Routine<F>>,
+    /// Bit by bit, whether cold bytes are learned from by it: libc's, those that stream, and what
+    /// else the built-in profile names for them.
+    for_cold: u32,
+    built_in: &'static Choice<F>,
+    /// By class.
+    measurements: PrivateSlice<Measurement>,
+    stripes: PrivateSlice<Stripe>,
+}
+
+const _: () = assert!(
+    clear_routines().len() <= MAX_CANDIDATES && copy_routines().len() <= MAX_CANDIDATES,
+    "raise MAX_CANDIDATES: a table of routines is longer"
+);
+
+impl<F> Candidates<F> {
+    pub(super) fn new(
+        table: &'static [Routine<F>],
+        built_in: &'static Choice<F>,
+    ) -> rustix::io::Result<Self> {
+        let is_there = |routine: &&Routine<F>| routine.is_available();
+        let candidates: Vec<&Routine<F>> = table.iter().filter(is_there).collect();
+        let named = |routine| built_in.cold.as_slice().iter().any(|band| band.routine == routine);
+        let for_cold = candidates.iter().enumerate().map(|(index, &routine)| {
+            let is = index == 0 || routine.kind() == Kind::Streaming || named(routine);
+            u32::from(is) << index
+        });
+        let for_cold = for_cold.sum();
+        let len = PrivatePiece::bytes_of::<Measurement>(CLASSES)
+            + PrivatePiece::bytes_of::<Stripe>(STRIPES);
+        let mut piece = PrivatePiece::new(len)?;
+        let measurements = piece.filled(CLASSES, |_| Measurement::new());
+        let stripes = piece.filled(STRIPES, |_| Stripe::new());
+        Ok(Self { candidates, for_cold, built_in, measurements, stripes })
+    }
+
+    #[inline]
+    pub(super) fn measurement(&self, class: Class) -> &Measurement {
+        &self.measurements[class.index()]
+    }
+
+    /// The routine in charge of a class, and whether it was learned. Short cold operations use the
+    /// routine that long ones found fastest, until their own class is settled.
+    #[inline]
+    pub(super) fn in_charge(&self, class: Class, len: usize) -> (&'static Routine<F>, bool) {
+        let verdict = self.measurement(class).verdict();
+        let is_own = verdict.is_settled || class.state == CacheState::Warm;
+        let own = || verdict.candidate;
+        let learned = if is_own { own() } else { self.longest_cold().or_else(own) };
+        match learned.and_then(|index| self.candidates.get(index)) {
+            Some(routine) => (routine, true),
+            None => (self.prior(class.state, len), false),
+        }
+    }
+
+    /// The built-in choice.
+    #[inline]
+    pub(super) fn prior(&self, state: CacheState, len: usize) -> &'static Routine<F> {
+        self.built_in.bands(state).routine_for(len)
+    }
+
+    /// The routine that cold slices found fastest.
+    fn longest_cold(&self) -> Option<usize> {
+        let verdict = self.measurement(Class { state: CacheState::Cold, log: COLD.1 }).verdict();
+        verdict.candidate.filter(|_| verdict.is_settled)
+    }
+
+    /// Returns the candidates that an operation of this class and of `len` bytes compares: those that suit cold
+    /// bytes, or all that store through the cache with what streams best as far as is known.
+    pub(super) fn comparison(&self, class: Class, len: usize) -> Comparison {
+        let prior = self.index_of(self.in_charge(class, len).0);
+        let streams = |index: &usize| self.candidates[*index].kind() == Kind::Streaming;
+        let all = 0..self.candidates.len();
+        if !class.is_whole() {
+            let suits = |index: &usize| self.for_cold >> index & 1 != 0;
+            return Comparison::new(class.rules(), prior, all.filter(suits), streams);
+        }
+        let cold = self.index_of(self.prior(CacheState::Cold, len));
+        let best = self.longest_cold().into_iter().chain([cold]).chain(all.clone()).find(streams);
+        let cached = all.filter(|index| !streams(index));
+        Comparison::new(class.rules(), prior, cached.chain(best), streams)
+    }
+
+    pub(super) fn candidate(&self, index: usize) -> &'static Routine<F> {
+        self.candidates[index]
+    }
+
+    /// The built-in profile's are among them.
+    fn index_of(&self, routine: &Routine<F>) -> usize {
+        self.candidates.iter().position(|candidate| *candidate == routine).unwrap_or(0)
+    }
+
+    /// Returns the counter of the calling thread for the units of a class.
+    #[inline]
+    pub(super) fn count(&self, class: Class) -> &AtomicU32 {
+        &self.stripes[stripe()].0[class.index()]
+    }
+
+    /// Returns whether there is anything to choose from.
+    pub(super) fn has_choice(&self) -> bool {
+        self.candidates.len() > 1
+    }
+
+    /// Returns the measurements of a class, if there are any.
+    pub(super) fn learned(&self, operation: &'static str, class: Class) -> Option<Learned> {
+        let (measurement, verdict) = (self.measurement(class), self.measurement(class).verdict());
+        Some(Learned {
+            operation,
+            state: class.state,
+            from: 1 << class.log,
+            routine: self.candidates.get(verdict.candidate?)?.name(),
+            trials: measurement.trials(),
+            is_settled: verdict.is_settled,
+        })
+    }
+
+    pub(super) fn forget(&self) {
+        self.measurements.iter().for_each(Measurement::forget);
+        for stripe in &*self.stripes {
+            stripe.0.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+        }
+    }
+}
+
+/// Returns a stripe by the address of the calling thread's stack. Threads have different ones
+/// mostly, a signal handler has one too, and it takes no thread-local state.
+#[inline]
+fn stripe() -> usize {
+    let here = 0_u8;
+    let stack = std::hint::black_box(&raw const here).addr() as u64 >> 21;
+    (stack.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60) as usize % STRIPES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_of_any_length_have_a_place_of_their_own() {
+        let mut seen = [false; CLASSES];
+        for class in Class::all() {
+            assert!(!std::mem::replace(&mut seen[class.index()], true), "{class:?}");
+            assert_eq!(Class::of(class.state, 1 << class.log), Some(class));
+            assert_eq!(Class::of(class.state, (2 << class.log) - 1), Some(class));
+        }
+        assert_eq!(seen, [true; CLASSES]);
+        for state in [CacheState::Warm, CacheState::Cold] {
+            assert_eq!(Class::of(state, 0), None);
+            assert!(Class::of(state, usize::MAX).is_some());
+        }
+        assert_eq!(Class::of(CacheState::Cold, COLD_MOST - 1), None);
+        assert!(Class::of(CacheState::Cold, COLD_MOST).is_some());
+        assert_eq!(Class::of(CacheState::Warm, WARM_MOST - 1), None);
+        assert!(Class::of(CacheState::Warm, WARM_MOST).is_some());
+    }
+
+    /// The classes together compare every routine that the CPU has: none is dropped for lack of a
+    /// place.
+    fn compares_all<F>(table: &'static [Routine<F>], built_in: &'static Choice<F>) {
+        let candidates = Candidates::new(table, built_in).unwrap();
+        let compared = |class: Class| {
+            let comparison = candidates.comparison(class, 1 << class.log);
+            comparison.among().collect::<Vec<_>>()
+        };
+        let all: std::collections::BTreeSet<_> = Class::all().flat_map(compared).collect();
+        let names = |index: &usize| candidates.candidate(*index).name();
+        let available = table.iter().filter(|routine| routine.is_available());
+        assert!(all.iter().map(names).eq(available.map(Routine::name)));
+    }
+
+    #[test]
+    fn classes_together_compare_every_routine_of_this_cpu() {
+        let profile = crate::profile::Profile::built_in();
+        compares_all(clear_routines(), &profile.clear);
+        compares_all(copy_routines(), &profile.copy);
+    }
+
+    #[test]
+    fn stripes_of_stacks_apart_differ() {
+        let of = |_| std::thread::spawn(stripe).join().unwrap();
+        assert!((0..32).map(of).all(|stripe| stripe < STRIPES));
+    }
+}

@@ -1,0 +1,139 @@
+//! One delta of several that follow on each other.
+
+use std::io::{Read, Write};
+
+use crate::error::DeltaError;
+use crate::format::StateId;
+use crate::reader::{Change, Reader};
+use crate::writer::Writer;
+
+/// Writes one delta that begins where the first one does and leads to where the last one does; of bytes that several
+/// change, the last one's count. Each is read once and in order, and no more than one change of each is held. What comes
+/// before a full one does not matter, and is not read.
+///
+/// # Errors
+/// A delta is damaged, or does not begin with the state that the one before it leads to. The written bytes are no whole
+/// delta then, and is refused where it is read.
+pub fn merge<R: Read>(deltas: Vec<R>, to: impl Write) -> Result<StateId, DeltaError> {
+    let mut sources = Vec::new();
+    for delta in deltas {
+        let source = Source::new(delta)?;
+        if source.reader.header().base.is_none() {
+            sources.clear();
+        }
+        sources.push(source);
+    }
+    let first = sources.first().ok_or(DeltaError::Nothing)?.reader.header();
+    let mut out = Writer::new(to, first.length, first.base)?;
+    for source in &sources {
+        let delta = source.reader.header().length;
+        if delta != first.length {
+            return Err(DeltaError::OtherLength { delta, state: first.length });
+        }
+    }
+    while overlay(&mut sources, &mut out)? {}
+    out.finish_as(last_state(&sources)?)
+}
+
+/// Returns the state that the chain leads to, if it is a chain. All of it was read.
+fn last_state<R: Read>(sources: &[Source<R>]) -> Result<StateId, DeltaError> {
+    let mut found = None;
+    for source in sources {
+        let base = source.reader.header().base;
+        if let (Some(expected), Some(_)) = (base, found)
+            && found != base
+        {
+            return Err(DeltaError::OtherBase { expected, found });
+        }
+        found = source.reader.final_state();
+    }
+    found.ok_or(DeltaError::Nothing)
+}
+
+/// Writes the next bytes that change, as the last delta has them; whether there were any.
+fn overlay<R: Read, W: Write>(
+    sources: &mut [Source<R>],
+    out: &mut Writer<W>,
+) -> Result<bool, DeltaError> {
+    let start_of = |source: &Source<R>| source.held.as_ref().map(|held| held.offset);
+    let Some(start) = sources.iter().filter_map(start_of).min() else { return Ok(false) };
+    let newest = sources.iter().rposition(|source| start_of(source) == Some(start));
+    let newest = newest.expect("the one that begins first");
+    let later = sources[newest + 1..].iter().filter_map(start_of).min().unwrap_or(u64::MAX);
+    let held = sources[newest].held.as_ref().expect("it begins somewhere");
+    let end = held.end().min(later);
+    held.write(end, out)?;
+    for source in sources {
+        source.skip_to(end)?;
+    }
+    Ok(true)
+}
+
+struct Source<R> {
+    reader: Reader<R>,
+    held: Option<Held>,
+}
+
+impl<R: Read> Source<R> {
+    fn new(delta: R) -> Result<Self, DeltaError> {
+        let mut source = Self { reader: Reader::new(delta)?, held: None };
+        source.read()?;
+        Ok(source)
+    }
+
+    fn read(&mut self) -> Result<(), DeltaError> {
+        self.held = self.reader.next()?.map(Held::of);
+        Ok(())
+    }
+
+    /// Leaves out what comes before.
+    fn skip_to(&mut self, offset: u64) -> Result<(), DeltaError> {
+        while let Some(held) = &mut self.held {
+            if held.end() > offset {
+                held.skip_to(offset);
+                return Ok(());
+            }
+            self.read()?;
+        }
+        Ok(())
+    }
+}
+
+/// A change, or the rest of one.
+struct Held {
+    offset: u64,
+    len: u64,
+    /// All of the change's, of which the last ones are left; `None`: zeroes.
+    bytes: Option<Vec<u8>>,
+}
+
+impl Held {
+    fn of(change: Change<'_>) -> Self {
+        let bytes = match change {
+            Change::Bytes { bytes, .. } => Some(bytes.to_vec()),
+            Change::Zeroes { .. } => None,
+        };
+        Self { offset: change.offset(), len: change.len(), bytes }
+    }
+
+    fn end(&self) -> u64 {
+        self.offset + self.len
+    }
+
+    fn skip_to(&mut self, offset: u64) {
+        let skipped = offset.saturating_sub(self.offset);
+        self.offset += skipped;
+        self.len -= skipped;
+    }
+
+    fn write<W: Write>(&self, end: u64, out: &mut Writer<W>) -> Result<(), DeltaError> {
+        let len = end - self.offset;
+        match &self.bytes {
+            Some(bytes) => {
+                let left = &bytes[bytes.len() - self.len as usize..];
+                out.bytes(self.offset, &left[..len as usize])
+            }
+            None => out.zeroes(self.offset, len),
+        }
+    }
+}
