@@ -15,9 +15,9 @@ use engine::{
     SnapshotError, error_chain, system_error,
 };
 use hugekit_bulk::parallel::{Done, JobError};
-use hugekit_checkpoint::{CheckpointError, ForkError as VmForkError};
 use hugekit_delta::DeltaError;
 use hugekit_tend::TendError;
+use hugekit_vm::checkpoint::{CheckpointError, ForkError as VmForkError};
 
 /// The result of a call. Everything except `HUGEKIT_STATUS_OK` is an error: no handle was made,
 /// nothing was changed unless the function says otherwise, and `hugekit_last_error` has the reason.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::slice;
 
 use engine::HeapShortage;
-use hugekit_checkpoint::{ChildSettings, ForkReport, ForkSettings, Report, Settings, Way};
+use hugekit_vm::checkpoint::{ChildSettings, ForkReport, ForkSettings, Report, Settings, Way};
 
 use crate::image::path_of;
 use crate::status::{Answer, Refusal, answer, hugekit_status};
@@ -184,7 +184,7 @@ pub unsafe extern "C" fn hugekit_vm_checkpoint(
         if options.paused != 0 {
             return Err(Refusal::invalid("paused is for children: a checkpoint starts none"));
         }
-        place.fill(&hugekit_checkpoint::checkpoint(&settings)?.into());
+        place.fill(&hugekit_vm::checkpoint::checkpoint(&settings)?.into());
         Ok(())
     })())
 }
@@ -253,7 +253,7 @@ pub unsafe extern "C" fn hugekit_vm_fork(
         if options.previous_count != 0 {
             return Err(Refusal::invalid("previous is for checkpoints: a fork saves nothing"));
         }
-        let forked = hugekit_checkpoint::fork(&settings)?;
+        let forked = hugekit_vm::checkpoint::fork(&settings)?;
         let started = forked.programs.iter().zip(&forked.report.children);
         for (child, (program, grown)) in children.iter_mut().zip(started) {
             (child.program, child.vmm) = (program.id().cast_signed(), grown.pid);

@@ -11,9 +11,9 @@ use hugekit::{
     ClearError, CopyError, ErrorKind, PoolError, RegionError, SnapshotError, error_chain,
     system_error,
 };
-use hugekit_checkpoint::{CheckpointError, ForkError as VmForkError};
 use hugekit_delta::DeltaError;
 use hugekit_tend::TendError;
+use hugekit_vm::checkpoint::{CheckpointError, ForkError as VmForkError};
 use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 

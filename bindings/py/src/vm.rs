@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use hugekit_checkpoint::{ChildSettings, ForkSettings, Settings};
+use hugekit_vm::checkpoint::{ChildSettings, ForkSettings, Settings};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -51,7 +51,7 @@ pub(crate) fn checkpoint_vm(
 ) -> PyResult<Bound<'_, PyAny>> {
     let settings =
         Settings { previous, collapse, check_api: !proxy, ..Settings::new(pid, api, output) };
-    let saved = py.detach(|| hugekit_checkpoint::checkpoint(&settings));
+    let saved = py.detach(|| hugekit_vm::checkpoint::checkpoint(&settings));
     as_python(py, &saved.map_err(Raised::from)?)
 }
 
@@ -127,7 +127,7 @@ pub(crate) fn fork_vm<'py>(
         check_api: !proxy,
         ..ForkSettings::new(pid, api, children.collect::<PyResult<_>>()?)
     };
-    let forked = py.detach(|| hugekit_checkpoint::fork(&settings)).map_err(Raised::from)?;
+    let forked = py.detach(|| hugekit_vm::checkpoint::fork(&settings)).map_err(Raised::from)?;
     let report = as_python(py, &forked.report)?;
     for (program, child) in forked.programs.iter().zip(report.get_item("children")?.try_iter()?) {
         child?.set_item("program", program.id())?;

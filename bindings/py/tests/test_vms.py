@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 def with_guest(*code):
     """Runs lines with a guest: `pid`, `api`, `folder` and `firecracker` are what they are called."""
-    if not (shutil.which("cargo") and (ROOT / "tools/checkpoint/examples/guest.rs").exists()):
+    if not (shutil.which("cargo") and (ROOT / "tools/vm/examples/guest.rs").exists()):
         pytest.skip("the guest is built from a checkout, by cargo")
     opening = """
 import os, pathlib, signal, sys, hugekit

@@ -412,7 +412,7 @@ pub fn map_zeroes(
     done.map_err(|errno| (usize::try_from(request.mapped).unwrap_or(0), errno))
 }
 
-/// Copies bytes to pages that are not there, and wakes who waits for them. `hugekit-pager` and the lab call it,
+/// Copies bytes to pages that are not there, and wakes who waits for them. `hugekit-vm` and the lab call it,
 /// with descriptors of other processes, so tests do not refuse it.
 ///
 /// # Errors

@@ -94,13 +94,13 @@ pub enum LabError {
     Image(#[from] hugekit::image::ImageError),
     /// A pager to restore by did not start.
     #[error(transparent)]
-    Pager(#[from] hugekit_pager::PagerError),
+    Pager(#[from] hugekit_vm::pager::PagerError),
     /// A running VM could not be saved.
     #[error(transparent)]
-    Checkpoint(#[from] hugekit_checkpoint::CheckpointError),
+    Checkpoint(#[from] hugekit_vm::checkpoint::CheckpointError),
     /// A running VM could not be forked.
     #[error(transparent)]
-    VmFork(#[from] hugekit_checkpoint::ForkError),
+    VmFork(#[from] hugekit_vm::checkpoint::ForkError),
     /// The observer stopped the run.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use hugekit_vmm_api::send;
+use hugekit_vm::api::send;
 use serde_json::Value;
 
 /// Sends a request, and returns the body of its answer. An answer other than 2xx is an error with the

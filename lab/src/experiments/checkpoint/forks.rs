@@ -12,9 +12,9 @@ use crate::measure::workloads::forked_vm::child;
 use crate::measure::workloads::micro_vm::{MicroVm, failed};
 use crate::measure::{LabError, Observer};
 use crate::record::Unit;
-use hugekit_checkpoint::{ForkSettings, Forked, fork};
 use hugekit_guests::{Firecracker, Request, Serial, Snapshot};
 use hugekit_machine::size::Size;
+use hugekit_vm::checkpoint::{ForkSettings, Forked, fork};
 
 use super::guest::{Guest, Kind, Origin};
 use super::save::{Files, stock_in_pause};

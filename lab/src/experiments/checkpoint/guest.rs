@@ -9,7 +9,7 @@ use crate::measure::workloads::micro_vm::{MicroVm, failed};
 use crate::measure::workloads::pager_thread::PagerThread;
 use crate::measure::{LabError, Observer};
 use hugekit_guests::{Firecracker, Request, Snapshot};
-use hugekit_pager::Settings;
+use hugekit_vm::pager::Settings;
 use serde_json::json;
 
 use super::share::Share;

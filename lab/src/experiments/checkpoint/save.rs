@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::measure::LabError;
 use crate::measure::workloads::micro_vm::failed;
-use hugekit_checkpoint::{Report, Settings, checkpoint};
 use hugekit_guests::{Firecracker, Snapshot};
+use hugekit_vm::checkpoint::{Report, Settings, checkpoint};
 use tempfile::TempDir;
 
 use super::guest::{Guest, Kind, Origin, Seen};

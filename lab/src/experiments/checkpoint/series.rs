@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::measure::LabError;
-use hugekit_checkpoint::{CheckpointError, SeriesSettings, Settings, checkpoint_series};
+use hugekit_vm::checkpoint::{CheckpointError, SeriesSettings, Settings, checkpoint_series};
 
 use super::guest::{Guest, Seen};
 use super::save::{Files, Saved, bytes_in, of_report};

@@ -15,8 +15,8 @@ use crate::measure::{LabError, Observer};
 use hugekit::image::Image;
 use hugekit_guests::{Pages, Request, Snapshot};
 use hugekit_machine::size::Size;
-use hugekit_pager::{Event, Settings};
 use hugekit_sys::userfaultfd;
+use hugekit_vm::pager::{Event, Settings};
 use tempfile::TempDir;
 
 use super::files::Folders;

@@ -10,7 +10,7 @@ use crate::measure::workloads::page_handler::{PageHandler, Strategy};
 use crate::measure::workloads::pager_thread::PagerThread;
 use hugekit_guests::Snapshot;
 use hugekit_machine::size::Size;
-use hugekit_pager::Settings;
+use hugekit_vm::pager::Settings;
 
 use super::origin::Origin;
 

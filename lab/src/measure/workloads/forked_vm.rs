@@ -4,8 +4,8 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::Path;
 
-use hugekit_checkpoint::ChildSettings;
 use hugekit_guests::{Serial, program};
+use hugekit_vm::checkpoint::ChildSettings;
 use rustix::fs::{CWD, Mode, mkfifoat};
 use serde_json::Map;
 

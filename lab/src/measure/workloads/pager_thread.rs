@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use hugekit_pager::{Event, Pager, PagerError, Settings, Source};
+use hugekit_vm::pager::{Event, Pager, PagerError, Settings, Source};
 
 use crate::measure::{LabError, Observer};
 

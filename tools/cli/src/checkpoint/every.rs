@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use hugekit_checkpoint::{Report, SeriesSettings, Settings, checkpoint_series};
+use hugekit_vm::checkpoint::{Report, SeriesSettings, Settings, checkpoint_series};
 use serde_json::{Value, json};
 
 use super::explained;

@@ -5,7 +5,7 @@ mod every;
 use std::path::PathBuf;
 
 use clap::Args;
-use hugekit_checkpoint::{CheckpointError, Settings, checkpoint};
+use hugekit_vm::checkpoint::{CheckpointError, Settings, checkpoint};
 
 use self::every::Every;
 use crate::running_vm::RunningVm;

@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use clap::Args;
-use hugekit_checkpoint::{ChildSettings, ForkError, ForkSettings, MOST_CHILDREN, fork};
+use hugekit_vm::checkpoint::{ChildSettings, ForkError, ForkSettings, MOST_CHILDREN, fork};
 use serde_json::{Map, Value};
 
 use crate::running_vm::RunningVm;

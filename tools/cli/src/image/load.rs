@@ -114,7 +114,8 @@ impl LoadImage {
     }
 
     fn state(&self) -> Option<StateId> {
-        let beside = || self.deltas.first().and_then(|_| hugekit_checkpoint::state_of(&self.file));
+        let beside =
+            || self.deltas.first().and_then(|_| hugekit_vm::checkpoint::state_of(&self.file));
         self.state.or_else(beside)
     }
 

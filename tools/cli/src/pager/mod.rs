@@ -10,7 +10,7 @@ use clap::Args;
 use hugekit_delta::StateId;
 use hugekit_image::{Image, ImageBuilder};
 use hugekit_machine::size::Size;
-use hugekit_pager::{LONGEST_AROUND, Pager, PagerError, Settings, Source};
+use hugekit_vm::pager::{LONGEST_AROUND, Pager, PagerError, Settings, Source};
 
 use crate::image;
 use crate::log;
@@ -96,7 +96,7 @@ impl PagerCommand {
         let files: Vec<File> = opened.collect::<anyhow::Result<_>>()?;
         let sources = files.iter().map(File::try_clone).collect::<Result<Vec<_>, _>>()?;
         let builder = sources.into_iter().fold(Image::builder("pager"), ImageBuilder::source);
-        let state = self.state.or_else(|| hugekit_checkpoint::state_of(file));
+        let state = self.state.or_else(|| hugekit_vm::checkpoint::state_of(file));
         let builder = state.into_iter().fold(builder, ImageBuilder::state);
         let image = builder.load().map_err(image::explained)?;
         let name = file.canonicalize()?;

@@ -8,7 +8,7 @@ use clap::Args;
 use hugekit_image::Image;
 use hugekit_lease::protocol::ImageName;
 use hugekit_machine::size::Size;
-use hugekit_restore::{ReadyMemory, Restore, RestoreError, Snapshot};
+use hugekit_vm::cloud_hypervisor::{ReadyMemory, Restore, RestoreError, Snapshot};
 use serde_json::json;
 
 use crate::image;

@@ -3,8 +3,8 @@
 use anyhow::Context;
 use clap::Args;
 use comfy_table::Table;
-use hugekit_checkpoint::{ForkedVm, forked_vms};
 use hugekit_machine::size::Size;
+use hugekit_vm::checkpoint::{ForkedVm, forked_vms};
 
 use hugekit_terminal::text::write_out;
 

@@ -260,7 +260,7 @@ fn other_checkpoint(_: Backing) {
     let path = |name: &str| folder.path().join(name);
     fs::write(path("memory"), memory()).unwrap();
     fs::write(path("vmstate"), "a state").unwrap();
-    let state = hugekit_checkpoint::state_of(&path("memory")).unwrap();
+    let state = hugekit_vm::checkpoint::state_of(&path("memory")).unwrap();
     let raw = File::open(path("memory")).unwrap();
     let mut chain = Chain::resume_raw(&raw, state, []).unwrap();
     let delta = File::create_new(path("delta")).unwrap();

@@ -1,0 +1,62 @@
+//! One checkpoint, and the questions to a VM before it is saved.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use crate::checkpoint::api::Api;
+use crate::checkpoint::checkpoints::Checkpoints;
+use crate::checkpoint::error::CheckpointError;
+use crate::checkpoint::granules::{Granule, granules};
+use crate::checkpoint::report::Report;
+use crate::checkpoint::settings::Settings;
+use crate::checkpoint::vm::Vm;
+use crate::checkpoint::writes::Afterwards;
+
+/// Saves a running VM. The output is complete when this returns without an error, and otherwise
+/// absent.
+///
+/// # Errors
+/// [`CheckpointError`]. The VM then runs on if it ran before.
+pub fn checkpoint(settings: &Settings) -> Result<Report, CheckpointError> {
+    let started = Instant::now();
+    Checkpoints::find(settings, Afterwards::Released)?.save(&settings.output, started)
+}
+
+pub(crate) fn is_running(api: &Api) -> Result<bool, CheckpointError> {
+    let state = api.get("/", "state")?;
+    match state.as_str() {
+        Some("Running") => Ok(true),
+        Some("Paused") => Ok(false),
+        other => Err(CheckpointError::State { state: other.unwrap_or_default().to_owned() }),
+    }
+}
+
+pub(crate) fn memory_bytes(api: &Api) -> Result<u64, CheckpointError> {
+    let mebibytes = api.get("/machine-config", "mem_size_mib")?;
+    Ok(mebibytes.as_u64().unwrap_or(0) << 20)
+}
+
+pub(crate) fn collapse(vm: &Vm, is_wanted: bool) -> Result<(u64, Duration), CheckpointError> {
+    let since = Instant::now();
+    let bytes = if is_wanted { vm.collapse()? } else { 0 };
+    Ok((bytes, if bytes > 0 { since.elapsed() } else { Duration::ZERO }))
+}
+
+/// Ranges of the memory file whose memory is there.
+pub(crate) fn used(vm: &Vm) -> Result<Vec<Range<u64>>, CheckpointError> {
+    let mut used: Vec<Range<u64>> = Vec::new();
+    for granule in granules(&vm.regions) {
+        let Granule { addresses, .. } = &granule;
+        let runs = vm.pages.populated(addresses);
+        let unreadable = |source| CheckpointError::Memory { address: addresses.start, source };
+        if runs.map_err(unreadable)?.is_empty() {
+            continue;
+        }
+        let offsets = granule.offsets();
+        match used.last_mut() {
+            Some(last) if last.end == offsets.start => last.end = offsets.end,
+            _ => used.push(offsets),
+        }
+    }
+    Ok(used)
+}

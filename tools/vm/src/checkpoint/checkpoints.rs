@@ -1,0 +1,150 @@
+//! Checkpoints of one VM, one after the other.
+
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::time::Instant;
+
+use hugekit_delta::{Chain, Saved as SavedDelta};
+
+use crate::checkpoint::api::Api;
+use crate::checkpoint::checkpoint::{collapse, is_running, memory_bytes, used};
+use crate::checkpoint::delta::Delta;
+use crate::checkpoint::error::CheckpointError;
+use crate::checkpoint::guard::Guard;
+use crate::checkpoint::output::{Kind, Output, Plan};
+use crate::checkpoint::previous;
+use crate::checkpoint::report::{Report, ms};
+use crate::checkpoint::saving::Saving;
+use crate::checkpoint::settings::Settings;
+use crate::checkpoint::sink::Sink;
+use crate::checkpoint::vm::{Vm, readable};
+use crate::checkpoint::writes::{Afterwards, Writes};
+
+/// A VM that is saved, perhaps again and again. When this is dropped, no memory of it is protected.
+#[derive(Debug)]
+pub(crate) struct Checkpoints {
+    api: Api,
+    vm: Vm,
+    writes: Writes,
+    /// What a delta is compared with.
+    chain: Option<Chain>,
+    collapse: bool,
+    /// Of the last checkpoint: memory may be protected still.
+    guard: Option<Guard>,
+}
+
+/// The end of an output.
+struct Completed {
+    delta: Option<SavedDelta>,
+    /// Of a full checkpoint that others may follow on.
+    chain: Option<Chain>,
+}
+
+impl Checkpoints {
+    /// Finds a VM that is saved nowhere else meanwhile.
+    pub(crate) fn find(
+        settings: &Settings,
+        afterwards: Afterwards,
+    ) -> Result<Self, CheckpointError> {
+        let api = Api::new(&settings.api);
+        if settings.check_api {
+            api.check_is_of(settings.pid)?;
+        }
+        let vm = Vm::find(settings.pid, memory_bytes(&api)?)?;
+        let chain = previous::chain(&settings.previous, vm.bytes())?;
+        let writes = Writes::new(&vm, afterwards);
+        Ok(Self { api, vm, writes, chain, collapse: settings.collapse, guard: None })
+    }
+
+    /// Saves the VM into a folder.
+    pub(crate) fn save(
+        &mut self,
+        place: &Path,
+        started: Instant,
+    ) -> Result<Report, CheckpointError> {
+        let Self { api, vm, writes, chain, collapse: should_collapse, guard } = self;
+        let is_running = writes.note_while(vm, || is_running(api))?;
+        let plan = Plan::new(place, chain.as_ref().map_or(Kind::Full, |_| Kind::Delta))?;
+        let (collapsed_bytes, collapse) = collapse(vm, std::mem::take(should_collapse))?;
+        // The guard before this one ends when this one watches.
+        let guard = guard.insert(Guard::start(vm, api, plan.left_overs())?);
+        let used = if chain.is_none() { used(vm)? } else { Vec::new() };
+        let output = plan.create(vm.bytes(), &used)?;
+        let delta = chain.as_mut().map(|chain| Delta::new(chain, &output)).transpose();
+        let delta = delta.map_err(|source| output.refused(source))?;
+        let sink: &dyn Sink = delta.as_ref().map_or(&output, |delta| delta);
+        let saving = Saving { vm, api, sink, guard, is_running };
+        let saved = saving.save(writes).map_err(|error| saving.give_up(error))?;
+        let state = &saved.state;
+        let completed = match writes.afterwards {
+            Afterwards::Released => complete(&output, delta, state)?,
+            Afterwards::Protected => writes.note_while(vm, || {
+                let completed = complete(&output, delta, state)?;
+                let is_full = completed.delta.is_none();
+                let chain = is_full.then(|| previous::chain(&[place.to_owned()], vm.bytes()));
+                Ok(Completed { chain: chain.transpose()?.flatten(), ..completed })
+            })?,
+        };
+        if completed.chain.is_some() {
+            *chain = completed.chain;
+        }
+        Ok(Report {
+            way: saved.way,
+            paused_ms: ms(saved.pause),
+            protect_ms: ms(saved.protect),
+            collapse_ms: ms(collapse),
+            collapsed_bytes,
+            complete_ms: ms(started.elapsed()),
+            memory_bytes: vm.bytes(),
+            read_bytes: saved.progress.read,
+            copied_bytes: completed.delta.map_or(saved.progress.copied, |delta| delta.changed),
+            delta_bytes: completed.delta.map(|delta| delta.written),
+            faults: saved.progress.faults,
+            longest_fault_ms: ms(saved.progress.longest_fault),
+        })
+    }
+
+    /// The next checkpoint has all memory.
+    pub(crate) fn begin_anew(&mut self) {
+        self.chain = None;
+        self.writes.forget();
+    }
+
+    /// Notes what the VM writes until a moment. Returns whether `stop` became readable before.
+    pub(crate) fn note_until(
+        &mut self,
+        until: Instant,
+        stop: BorrowedFd<'_>,
+    ) -> Result<bool, CheckpointError> {
+        loop {
+            self.writes.note(&self.vm)?;
+            let left = until.saturating_duration_since(Instant::now());
+            let waited = [stop, self.vm.process.as_fd(), self.vm.faults.as_fd()];
+            match readable(waited, left) {
+                [true, ..] => return Ok(true),
+                [_, true, _] => return Err(CheckpointError::Ended { pid: self.vm.pid() }),
+                _ if left.is_zero() => return Ok(false),
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Drop for Checkpoints {
+    /// The guard ends behind this.
+    fn drop(&mut self) {
+        let _ = self.writes.release_all(&self.vm);
+    }
+}
+
+/// Writes the rest of the output, and moves it to its place.
+fn complete(
+    output: &Output,
+    delta: Option<Delta<'_>>,
+    state: &[u8],
+) -> Result<Completed, CheckpointError> {
+    let delta = delta.map(Delta::finish).transpose();
+    let delta = delta.map_err(|source| output.refused(source))?;
+    output.finish(state)?;
+    Ok(Completed { delta, chain: None })
+}

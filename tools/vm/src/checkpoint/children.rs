@@ -1,0 +1,138 @@
+//! The processes of children: started before the pause, so that it need not wait for them.
+
+use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Child as Program, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::api::connect;
+use hugekit_sys::seqpacket;
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::checkpoint::api::Api;
+use crate::checkpoint::fork_error::ForkError;
+use crate::checkpoint::fork_settings::ChildSettings;
+use crate::checkpoint::guard::Guard;
+use crate::checkpoint::lineage::{ORIGIN, Origin};
+
+/// How long the API of a child may take to come.
+const LONGEST_START: Duration = Duration::from_secs(20);
+
+/// The pause before a child's API is looked for again.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// A child without a VM.
+#[derive(Debug)]
+pub(crate) struct Child<'a> {
+    /// From 1 on.
+    pub(crate) number: usize,
+    pub(crate) settings: &'a ChildSettings,
+    pub(crate) api: Api,
+    /// The VMM, which a program may have started.
+    pub(crate) vmm: i32,
+    program: Program,
+}
+
+/// All children. They end when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Children<'a>(Vec<Child<'a>>);
+
+impl<'a> Children<'a> {
+    /// Starts the programs. The guard ends them if this process is killed.
+    pub(crate) fn start(
+        all: &'a [ChildSettings],
+        parent: i32,
+        guard: &Guard,
+    ) -> Result<Self, ForkError> {
+        let mut children = Self(Vec::new());
+        for (settings, number) in all.iter().zip(1..) {
+            if fs::symlink_metadata(&settings.api).is_ok() {
+                return Err(ForkError::Exists { number, api: settings.api.clone() });
+            }
+            let program =
+                start(settings, &Origin::text(parent, number)?, guard).map_err(|source| {
+                    ForkError::Start {
+                        number,
+                        program: settings.command.first().cloned().unwrap_or_default(),
+                        source,
+                    }
+                })?;
+            let api = Api::new(&settings.api);
+            children.0.push(Child { number, settings, api, vmm: 0, program });
+        }
+        Ok(children)
+    }
+
+    /// Waits until each child can be restored.
+    pub(crate) fn await_apis(&mut self) -> Result<(), ForkError> {
+        let until = Instant::now() + LONGEST_START;
+        self.0.iter_mut().try_for_each(|child| child.await_api(until))
+    }
+
+    pub(crate) fn all(&self) -> &[Child<'a>] {
+        &self.0
+    }
+
+    /// The number of a VMM's child.
+    pub(crate) fn number_of(&self, vmm: i32) -> Option<usize> {
+        self.0.iter().find(|child| child.vmm == vmm).map(|child| child.number)
+    }
+
+    /// Ends all children.
+    pub(crate) fn kill(&self) {
+        for child in &self.0 {
+            // Each has a group of its own, whose number is no other's until the program is waited
+            // for.
+            if let Some(group) = Pid::from_raw(child.program.id() as i32) {
+                let _ = kill_process_group(group, Signal::KILL);
+            }
+        }
+    }
+
+    /// Leaves the children alone.
+    pub(crate) fn keep(mut self) -> Vec<Program> {
+        std::mem::take(&mut self.0).into_iter().map(|child| child.program).collect()
+    }
+}
+
+impl Drop for Children<'_> {
+    fn drop(&mut self) {
+        self.kill();
+        for child in &mut self.0 {
+            let _ = child.program.wait();
+            let _ = fs::remove_file(&child.settings.api);
+        }
+    }
+}
+
+impl Child<'_> {
+    fn await_api(&mut self, until: Instant) -> Result<(), ForkError> {
+        let number = self.number;
+        loop {
+            if let Ok(stream) = connect(&self.settings.api) {
+                self.vmm = seqpacket::peer(&stream).map_err(io::Error::from)?.pid;
+                return Ok(());
+            }
+            if let Some(status) = self.program.try_wait()? {
+                return Err(ForkError::Ended { number, status });
+            }
+            if Instant::now() > until {
+                let (api, seconds) = (self.settings.api.clone(), LONGEST_START.as_secs());
+                return Err(ForkError::Silent { number, api, seconds });
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// The program gets no standard stream of this process: it would keep open a pipe whose reader
+/// waits for the end of this process. A signal of the terminal does not reach it.
+fn start(settings: &ChildSettings, origin: &str, guard: &Guard) -> io::Result<Program> {
+    let (program, arguments) = settings.command.split_first().ok_or(io::ErrorKind::NotFound)?;
+    let mut command = Command::new(program);
+    command.args(arguments).env(ORIGIN, origin).process_group(0);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    guard.watch_over(&mut command)?;
+    command.spawn()
+}

@@ -1,0 +1,238 @@
+//! Why a VM was not saved. Its output is absent then, and the VM runs on.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::pager::UnfitDescriptor;
+use hugekit_delta::DeltaError;
+use hugekit_sys::{ErrorKind, Remedy};
+
+/// Why there is no checkpoint.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CheckpointError {
+    /// The process cannot be opened.
+    #[error("process {pid} cannot be opened")]
+    Process {
+        /// Its number.
+        pid: i32,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The VMM has ended.
+    #[error("the VMM {pid} has ended")]
+    Ended {
+        /// Its process.
+        pid: i32,
+    },
+    /// No answer came from the API.
+    #[error("Firecracker did not answer to {request:?}")]
+    Api {
+        /// The request.
+        request: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The API has refused a request.
+    #[error("Firecracker refused {request:?}: {status}: {answer}")]
+    Refused {
+        /// The request.
+        request: String,
+        /// The HTTP status.
+        status: u16,
+        /// Firecracker's words.
+        answer: String,
+    },
+    /// The VM was not started.
+    #[error("the VM's state is {state:?}: only a VM that was started can be saved")]
+    State {
+        /// As Firecracker calls it.
+        state: String,
+    },
+    /// The descriptors of the VMM cannot be copied.
+    #[error("the userfaultfd of VMM {pid} cannot be copied{}", Remedy(self.remedy()))]
+    Rights {
+        /// Its process.
+        pid: i32,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The VMM has no userfaultfd.
+    #[error("VMM {pid} has no userfaultfd: it was booted, or restored from a file{}", Remedy(self.remedy()))]
+    NoUserfaultfd {
+        /// Its process.
+        pid: i32,
+    },
+    /// Its userfaultfd has features that are not understood.
+    #[error(transparent)]
+    Descriptor(#[from] UnfitDescriptor),
+    /// Another process uses the userfaultfd.
+    #[error("another checkpoint or a pager is using the userfaultfd of VMM {pid}{}", Remedy(self.remedy()))]
+    InUse {
+        /// The VMM's process.
+        pid: i32,
+    },
+    /// The memory is not complete.
+    #[error(
+        "memory of VMM {pid} is not complete: a pager supplies it, or has been ended{}",
+        Remedy(self.remedy())
+    )]
+    Incomplete {
+        /// The VMM's process.
+        pid: i32,
+    },
+    /// Guest memory is not found among the mappings.
+    #[error(
+        "{bytes} bytes of guest memory are not found among the mappings of VMM {pid}{}",
+        Remedy(self.remedy())
+    )]
+    Layout {
+        /// The VMM's process.
+        pid: i32,
+        /// Bytes that the VM has.
+        bytes: u64,
+    },
+    /// An earlier checkpoint cannot be followed on.
+    #[error("cannot save a delta that follows on {}{}", path.display(), Remedy(self.remedy()))]
+    Previous {
+        /// The folder, or its delta.
+        path: PathBuf,
+        /// Why.
+        source: DeltaError,
+    },
+    /// The output exists.
+    #[error("{} exists already{}", path.display(), Remedy(self.remedy()))]
+    Exists {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The output cannot be written.
+    #[error("cannot write {path}", path = path.display())]
+    Output {
+        /// The folder.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The process that would clean up after this one cannot be started.
+    #[error("cannot start the guard process")]
+    Guard(#[source] io::Error),
+    /// The kernel has refused to protect memory or to release it.
+    #[error("the kernel refuses to {action} memory of the VM")]
+    Kernel {
+        /// The refused step.
+        action: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// Memory of the VM cannot be read.
+    #[error("memory of the VM cannot be read at {address:#x}")]
+    Memory {
+        /// Where.
+        address: u64,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// There is no room for the memory of the children.
+    #[error("the memory of the VM cannot be kept for its children")]
+    Preserve(#[source] io::Error),
+    /// Devices of the paused VM wrote to its memory at each try.
+    #[error("devices of the paused VM did not stop to write to its memory{}", Remedy(self.remedy()))]
+    Restless,
+    /// The API belongs to another process.
+    #[error("the API is that of process {found}, not of VMM {pid}")]
+    OtherVmm {
+        /// The VMM's process.
+        pid: i32,
+        /// The process that listens.
+        found: i32,
+    },
+    /// The VM gave memory back in the middle of the copy.
+    #[error("the VM gave memory back before it was copied{}", Remedy(self.remedy()))]
+    GaveBack,
+    /// Firecracker's file is not complete.
+    #[error("Firecracker wrote a state file that is not complete")]
+    StateFile,
+}
+
+impl CheckpointError {
+    /// Its meaning for a program.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::State { .. }
+            | Self::Exists { .. }
+            | Self::Previous { .. }
+            | Self::NoUserfaultfd { .. }
+            | Self::OtherVmm { .. } => ErrorKind::Invalid,
+            Self::InUse { .. } | Self::Incomplete { .. } | Self::GaveBack | Self::Restless => {
+                ErrorKind::Conflict
+            }
+            _ => ErrorKind::Kernel,
+        }
+    }
+
+    /// Returns whether a VMM that is ending may be the reason.
+    pub(crate) fn may_be_an_end(&self) -> bool {
+        matches!(
+            self,
+            Self::Api { .. } | Self::Memory { .. } | Self::Kernel { .. } | Self::Ended { .. }
+        )
+    }
+
+    /// What its user can do about it.
+    #[must_use]
+    pub fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::NoUserfaultfd { .. } => Some(
+                "take a stock snapshot (PUT /snapshot/create), and restore the VM by hugekit pager",
+            ),
+            Self::InUse { .. } => Some(
+                "wait until the other checkpoint has ended, or until the pager prints \"left to \
+                 the kernel\"; a pager with --stay or --no-prefetch never leaves",
+            ),
+            Self::Incomplete { .. } => Some(
+                "start the VM's pager again, without --stay and --no-prefetch, and wait until it \
+                 prints \"left to the kernel\"",
+            ),
+            Self::Layout { .. } => Some(
+                "take a stock snapshot: the regions of a VM with hot-plugged memory cannot be \
+                 told apart, and those above 3 GiB only if hugekit pager has restored the VM",
+            ),
+            Self::Previous { .. } => Some(
+                "name the folders of earlier checkpoints of this VM, the full one first, or save \
+                 all memory without --delta",
+            ),
+            Self::Exists { .. } => Some("name a folder that does not exist"),
+            Self::Rights { .. } => Some("run as the VMM's user, or with CAP_SYS_PTRACE"),
+            Self::GaveBack | Self::Restless => Some("try again"),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hugekit_testing::remedies::prints_remedy_once;
+
+    use super::*;
+
+    #[test]
+    fn chain_of_a_refused_checkpoint_has_its_remedy_once() {
+        let path = || PathBuf::from("/saves/1");
+        for error in [
+            CheckpointError::NoUserfaultfd { pid: 1 },
+            CheckpointError::InUse { pid: 1 },
+            CheckpointError::Incomplete { pid: 1 },
+            CheckpointError::Layout { pid: 1, bytes: 1 << 30 },
+            CheckpointError::Previous { path: path(), source: DeltaError::NoDelta },
+            CheckpointError::Exists { path: path() },
+            CheckpointError::Rights { pid: 1, source: io::ErrorKind::PermissionDenied.into() },
+            CheckpointError::GaveBack,
+            CheckpointError::Restless,
+        ] {
+            let remedy = error.remedy();
+            prints_remedy_once(error, remedy);
+        }
+    }
+}

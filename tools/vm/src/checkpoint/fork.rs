@@ -1,0 +1,99 @@
+//! One fork from the beginning to the end.
+
+use std::time::{Duration, Instant};
+
+use crate::checkpoint::api::Api;
+use crate::checkpoint::checkpoint::{collapse, is_running, memory_bytes};
+use crate::checkpoint::children::{Child, Children};
+use crate::checkpoint::fork_error::ForkError;
+use crate::checkpoint::fork_report::{ChildReport, ForkReport};
+use crate::checkpoint::fork_settings::ForkSettings;
+use crate::checkpoint::guard::{Guard, MOST_STARTED};
+use crate::checkpoint::nursery::{Grown, Nursery};
+use crate::checkpoint::report::ms;
+use crate::checkpoint::room::Room;
+use crate::checkpoint::saving::{Saved, Saving};
+use crate::checkpoint::shortage;
+use crate::checkpoint::vm::Vm;
+use crate::checkpoint::writes::{Afterwards, Writes};
+
+/// The children of a running VM.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Forked {
+    /// The programs that were started, in the order of the settings. They run on when this is
+    /// dropped.
+    pub programs: Vec<std::process::Child>,
+    /// Times and bytes.
+    pub report: ForkReport,
+}
+
+/// Starts children from a running VM, which is paused for a moment. Returns when all children have
+/// all of their memory: they are VMs as any other then.
+///
+/// # Errors
+/// [`ForkError`]. All children have ended then, and the VM runs on if it ran before.
+pub fn fork(settings: &ForkSettings) -> Result<Forked, ForkError> {
+    let started = Instant::now();
+    let count = settings.children.len();
+    if !(1..=MOST_STARTED).contains(&count) {
+        return Err(ForkError::Count(count));
+    }
+    let api = Api::new(&settings.api);
+    if settings.check_api {
+        api.check_is_of(settings.pid)?;
+    }
+    let is_running = is_running(&api)?;
+    let vm = Vm::find(settings.pid, memory_bytes(&api)?)?;
+    shortage::check(&vm, count)?;
+    let room = Room::plan();
+    let guard = Guard::start(&vm, &api, room.left_overs(&settings.children))?;
+    let mut children = Children::start(&settings.children, vm.pid(), &guard)?;
+    let collapsed = collapse(&vm, settings.collapse)?;
+    let nursery = Nursery::new(&vm, &room, settings.resume)?;
+    children.await_apis()?;
+    let saving =
+        Saving { vm: &vm, api: &api, sink: &*nursery.preserved, guard: &guard, is_running };
+    let mut writes = Writes::new(&vm, Afterwards::Released);
+    let save = || saving.save(&mut writes).map_err(|error| saving.give_up(error));
+    let (saved, grown) = nursery.raise(&children, save)?;
+    let children_report = children_of(&children, &grown, started);
+    let report = report(&saved, vm.bytes(), collapsed, children_report, started);
+    Ok(Forked { programs: children.keep(), report })
+}
+
+fn report(
+    saved: &Saved,
+    memory_bytes: u64,
+    (collapsed_bytes, collapse): (u64, Duration),
+    children: Vec<ChildReport>,
+    started: Instant,
+) -> ForkReport {
+    ForkReport {
+        way: saved.way,
+        paused_ms: ms(saved.pause),
+        protect_ms: ms(saved.protect),
+        collapse_ms: ms(collapse),
+        collapsed_bytes,
+        restored_ms: children.iter().map(|child| child.restored_ms).fold(0.0, f64::max),
+        complete_ms: ms(started.elapsed()),
+        memory_bytes,
+        copied_bytes: saved.progress.copied,
+        faults: saved.progress.faults,
+        longest_fault_ms: ms(saved.progress.longest_fault),
+        children,
+    }
+}
+
+fn children_of(children: &Children<'_>, grown: &[Grown], started: Instant) -> Vec<ChildReport> {
+    let report = |(child, grown): (&Child<'_>, &Grown)| ChildReport {
+        number: child.number,
+        pid: child.vmm,
+        api: child.settings.api.clone(),
+        restored_ms: ms(grown.restored.saturating_duration_since(started)),
+        faults: grown.completed.faults,
+        copied_bytes: grown.completed.copied,
+        huge_bytes: grown.completed.collapsed,
+    };
+    children.all().iter().zip(grown).map(report).collect()
+}

@@ -1,0 +1,153 @@
+//! Why a VM has no children. All that were started have ended then, and the VM runs on.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+
+use hugekit_machine::hugepages::Shortage;
+use hugekit_sys::{ErrorKind, Remedy};
+
+use crate::checkpoint::error::CheckpointError;
+use crate::checkpoint::guard::MOST_STARTED;
+
+/// Why there are no children.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ForkError {
+    /// The VM cannot be frozen, or its memory cannot be read.
+    #[error(transparent)]
+    Vm(#[from] CheckpointError),
+    /// Too many children, or none.
+    #[error("{0} children: from 1 to {MOST_STARTED} can be forked at once")]
+    Count(usize),
+    /// The socket of a child exists.
+    #[error("child {number}: {} exists already{}", api.display(), Remedy(self.remedy()))]
+    Exists {
+        /// From 1 on.
+        number: usize,
+        /// The socket.
+        api: PathBuf,
+    },
+    /// A child's program cannot be started.
+    #[error("child {number}: cannot start {program:?}")]
+    Start {
+        /// From 1 on.
+        number: usize,
+        /// The program.
+        program: OsString,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A child's program has ended.
+    #[error("child {number}: its program ended before its API answered ({status}){}", Remedy(self.remedy()))]
+    Ended {
+        /// From 1 on.
+        number: usize,
+        /// How.
+        status: ExitStatus,
+    },
+    /// A child's API did not come.
+    #[error("child {number}: no API at {} after {seconds} s{}", api.display(), Remedy(self.remedy()))]
+    Silent {
+        /// From 1 on.
+        number: usize,
+        /// The socket.
+        api: PathBuf,
+        /// How long it was waited for.
+        seconds: u64,
+    },
+    /// A child cannot be restored.
+    #[error("child {number} cannot be restored{}", Remedy(self.remedy()))]
+    Restore {
+        /// From 1 on.
+        number: usize,
+        /// Why.
+        source: CheckpointError,
+    },
+    /// A child's memory cannot be supplied.
+    #[error("a child has lost its memory: {0}")]
+    Memory(String),
+    /// Memory is short.
+    #[error(
+        "not enough memory for {children} children: {needed} MiB needed, {available} MiB available{}",
+        Remedy(self.remedy())
+    )]
+    NoMemory {
+        /// How many.
+        children: usize,
+        /// MiB for them, and for the copy that they are restored from.
+        needed: u64,
+        /// MiB that the kernel can supply.
+        available: u64,
+    },
+    /// Pages of hugetlbfs are short.
+    #[error("not enough huge pages for {children} children")]
+    NoHugePages {
+        /// How many.
+        children: usize,
+        /// Pages for all of their memory.
+        source: Shortage,
+    },
+    /// The system refuses a socket, a descriptor or a thread.
+    #[error("cannot serve the memory of the children")]
+    System(#[from] io::Error),
+}
+
+impl ForkError {
+    /// Its meaning for a program.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Vm(error) => error.kind(),
+            Self::Count(_) | Self::Exists { .. } => ErrorKind::Invalid,
+            Self::NoMemory { .. } | Self::NoHugePages { .. } => ErrorKind::NoMemory,
+            _ => ErrorKind::Kernel,
+        }
+    }
+
+    /// What its user can do about it.
+    #[must_use]
+    pub fn remedy(&self) -> Option<String> {
+        let remedy = match self {
+            Self::Vm(error) => error.remedy()?,
+            Self::NoHugePages { source, .. } => return Some(source.remedy()),
+            Self::Exists { .. } => "remove the socket, or name others by --child-api",
+            Self::Ended { .. } | Self::Silent { .. } => {
+                "the command must start Firecracker with --api-sock {api}"
+            }
+            Self::Restore { .. } => {
+                "children use the network devices, sockets and disks of the VM, unless --load \
+                 replaces them"
+            }
+            Self::NoMemory { .. } => "fork fewer children at once",
+            _ => return None,
+        };
+        Some(remedy.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use hugekit_testing::remedies::prints_remedy_once;
+
+    use super::*;
+
+    #[test]
+    fn chain_of_a_refused_fork_has_its_remedy_once() {
+        let api = || PathBuf::from("/run/child.sock");
+        let source = CheckpointError::StateFile;
+        for error in [
+            ForkError::Vm(CheckpointError::Restless),
+            ForkError::Exists { number: 1, api: api() },
+            ForkError::Ended { number: 1, status: ExitStatus::from_raw(0) },
+            ForkError::Silent { number: 1, api: api(), seconds: 5 },
+            ForkError::Restore { number: 1, source },
+        ] {
+            let remedy = error.remedy();
+            prints_remedy_once(error, remedy);
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! The guard: a child process that outlives a checkpoint that is killed, and undoes it.
+//!
+//! Memory stays protected when the process that protected it ends, because the VMM holds the
+//! userfaultfd, too. The VM would then wait for ever at its next write. So a child is forked before
+//! the pause. It gets each step through a pipe, whose bytes outlive their writer, and it acts
+//! when its parent has ended without a word: it releases the memory, resumes the VM if the parent
+//! had paused it, and removes the files.
+//!
+//! The child makes system calls only. It neither allocates nor takes a lock, which another thread
+//! of the parent may have held at the fork.
+#![allow(unsafe_code)]
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use crate::vmm::MESSAGE_WORDS;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{AtFlags, CWD, unlinkat};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, kill_process_group, pidfd_open,
+    pidfd_send_signal, waitpid,
+};
+use rustix::time::Timespec;
+
+use crate::checkpoint::api::{Api, RESUME};
+use crate::checkpoint::error::CheckpointError;
+use crate::checkpoint::vm::Vm;
+
+/// How often a thread of the VM that gives memory back is looked for, a millisecond apart.
+const SETTLE_TRIES: u32 = 10_000;
+
+/// How long a VMM may take to accept the connection for a resume.
+const LONGEST_CONNECT: Duration = Duration::from_secs(10);
+
+/// How long the answer to a resume is waited for.
+const ANSWER: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+
+/// How many children a fork starts at most.
+pub const MOST_STARTED: usize = 64;
+
+/// Bytes of the step that names a process.
+const STARTED_BYTES: usize = 5;
+
+/// What the parent has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Step {
+    /// It is about to pause the VM.
+    Pausing = b'P',
+    /// The VM runs again.
+    Resumed = b'R',
+    /// A process was started that must not outlive this one. Its number follows, as four bytes.
+    Started = b'S',
+    /// The memory is released and the output is at its place or removed. Processes that were
+    /// started may stay.
+    Done = b'D',
+}
+
+/// The names of files that are removed if this process is killed.
+#[derive(Debug)]
+pub(crate) struct LeftOvers {
+    files: Vec<CString>,
+    folder: CString,
+}
+
+impl LeftOvers {
+    /// Files, and then the folder.
+    pub(crate) fn new(files: &[PathBuf], folder: &Path) -> io::Result<Self> {
+        let name = |path: &Path| Ok(CString::new(path.as_os_str().as_bytes())?);
+        let files: io::Result<Vec<CString>> = files.iter().map(|file| name(file)).collect();
+        Ok(Self { files: files?, folder: name(folder)? })
+    }
+}
+
+/// A guard that runs. When this is dropped the guard ends, and undoes nothing.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    child: Pid,
+    steps: OwnedFd,
+}
+
+impl Guard {
+    /// The names are those to remove if this process is killed.
+    pub(crate) fn start(
+        vm: &Vm,
+        api: &Api,
+        left_overs: io::Result<LeftOvers>,
+    ) -> Result<Self, CheckpointError> {
+        let start = || {
+            let (reader, steps) = pipe_with(PipeFlags::CLOEXEC)?;
+            let left_overs = left_overs?;
+            let address = SocketAddrUnix::new(api.socket().as_os_str().as_bytes())?;
+            let parent = pidfd_open(getpid(), PidfdFlags::empty())?;
+            let undo = Undo { vm, address, left_overs };
+            fork(move || undo.watch(&parent, &reader)).map(|child| Self { child, steps })
+        };
+        start().map_err(CheckpointError::Guard)
+    }
+
+    /// Tells the guard of a step before it is made, or after it is complete.
+    pub(crate) fn tell(&self, step: Step) {
+        let _ = rustix::io::write(&self.steps, &[step as u8]);
+    }
+
+    /// Has the program that a command starts end together with this process, until the step
+    /// [`Done`](Step::Done).
+    pub(crate) fn watch_over(&self, command: &mut Command) -> io::Result<()> {
+        let (steps, parent) = (self.steps.try_clone()?, getpid());
+        let tell = move || {
+            let [a, b, c, d] = getpid().as_raw_nonzero().get().to_le_bytes();
+            let told = rustix::io::write(&steps, &[Step::Started as u8, a, b, c, d])?;
+            // A parent that has ended before may have no guard any more.
+            let is_guarded = told == STARTED_BYTES && getppid() == Some(parent);
+            if is_guarded { Ok(()) } else { Err(Errno::CHILD.into()) }
+        };
+        // SAFETY: the closure runs between fork and exec, and makes three system calls. It neither
+        // allocates nor takes a lock.
+        unsafe { command.pre_exec(tell) };
+        Ok(())
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.tell(Step::Done);
+        let wait = || waitpid(Some(self.child), WaitOptions::empty());
+        while wait().is_err_and(|errno| errno == Errno::INTR) {}
+    }
+}
+
+/// Runs a function in a child, which ends behind it.
+fn fork(child: impl FnOnce()) -> io::Result<Pid> {
+    // SAFETY: the child calls `child`, which only makes system calls, and then `_exit`, which runs
+    // no destructor and flushes no buffer of the parent.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            child();
+            // SAFETY: `_exit` has no precondition; it does not return.
+            unsafe { libc::_exit(0) }
+        }
+        number => Pid::from_raw(number).ok_or_else(|| Errno::AGAIN.into()),
+    }
+}
+
+/// What the child knows.
+struct Undo<'a> {
+    vm: &'a Vm,
+    address: SocketAddrUnix,
+    left_overs: LeftOvers,
+}
+
+impl Undo<'_> {
+    fn watch(&self, parent: &OwnedFd, steps: &OwnedFd) {
+        ignore_signals();
+        self.close_others(parent, steps);
+        let (mut is_paused, mut started) = (false, [const { None }; MOST_STARTED]);
+        loop {
+            let mut waited = [parent.as_fd(), steps.as_fd()]
+                .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+            let _ = poll(&mut waited, None);
+            let has_ended = !waited[0].revents().is_empty();
+            // The step before its end is still in the pipe.
+            let mut step = [0];
+            let has_step = !waited[1].revents().is_empty();
+            let count = if has_step { rustix::io::read(steps, &mut step).unwrap_or(0) } else { 0 };
+            match (count, step[0]) {
+                (1, step) if step == Step::Done as u8 => return,
+                (1, step) if step == Step::Started as u8 => note_started(steps, &mut started),
+                (1, step) => is_paused = step == Step::Pausing as u8,
+                _ if has_ended => {
+                    started.iter().flatten().for_each(end_group);
+                    return self.undo(is_paused);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Closes the copies of the parent's descriptors, for which others may wait that the parent has
+    /// closed them. The claim of the VM stays.
+    fn close_others(&self, parent: &OwnedFd, steps: &OwnedFd) {
+        let (faults, process) = (self.vm.faults.as_fd(), self.vm.process.as_fd());
+        let claim = self.vm.process.claim_descriptor().unwrap_or(process);
+        let mut kept = [parent.as_fd(), steps.as_fd(), faults, process, claim]
+            .map(|fd| fd.as_raw_fd().unsigned_abs());
+        kept.sort_unstable();
+        let mut first = 0;
+        for next in kept.into_iter().chain([u32::MAX]) {
+            if first < next {
+                // SAFETY: no code of this process uses other descriptors than these from here on:
+                // the standard library does not know of the fork, and nothing is dropped before
+                // `_exit`. Kernels before 5.9 refuse, and then all descriptors stay open.
+                unsafe { libc::syscall(libc::SYS_close_range, first, next - 1, 0) };
+            }
+            first = next.saturating_add(1);
+        }
+    }
+
+    fn undo(&self, is_paused: bool) {
+        for region in &self.vm.regions {
+            let _ = self.vm.faults.unregister(&region.addresses());
+        }
+        self.settle();
+        if is_paused {
+            let _ = self.resume();
+        }
+        for file in &self.left_overs.files {
+            let _ = unlinkat(CWD, file, AtFlags::empty());
+        }
+        let _ = unlinkat(CWD, &self.left_overs.folder, AtFlags::REMOVEDIR);
+    }
+
+    fn settle(&self) {
+        for _ in 0..SETTLE_TRIES {
+            if !self.vm.gives_memory_back() || self.vm.process.has_ended() {
+                return;
+            }
+            let words = [const { AtomicU64::new(0) }; MESSAGE_WORDS];
+            let _ = self.vm.faults.read(&words);
+            let millisecond = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+            let _ = poll(&mut [], Some(&millisecond));
+        }
+    }
+
+    /// A VM that runs does not mind.
+    fn resume(&self) -> rustix::io::Result<()> {
+        let stream = socket(AddressFamily::UNIX, SocketType::STREAM, None)?;
+        set_socket_timeout(&stream, Timeout::Send, Some(LONGEST_CONNECT))?;
+        connect(&stream, &self.address)?;
+        rustix::io::write(&stream, RESUME.as_bytes())?;
+        poll(&mut [PollFd::new(&stream, PollFlags::IN)], Some(&ANSWER)).map(|_| ())
+    }
+}
+
+/// The number of a process follows its step in one write.
+fn note_started(steps: &OwnedFd, started: &mut [Option<(Pid, OwnedFd)>; MOST_STARTED]) {
+    let mut number = [0; 4];
+    let _ = rustix::io::read(steps, &mut number);
+    let Some(pid) = Pid::from_raw(i32::from_le_bytes(number)) else { return };
+    let descriptor = pidfd_open(pid, PidfdFlags::empty());
+    if let (Some(free), Ok(descriptor)) =
+        (started.iter_mut().find(|room| room.is_none()), descriptor)
+    {
+        *free = Some((pid, descriptor));
+    }
+}
+
+/// Ends a process and its group, and waits until the process has ended. The group has the number of
+/// the process, which is no other's while the process is there.
+fn end_group((pid, descriptor): &(Pid, OwnedFd)) {
+    if pidfd_send_signal(descriptor, Signal::KILL).is_ok() {
+        let _ = kill_process_group(*pid, Signal::KILL);
+        let _ = poll(&mut [PollFd::new(descriptor, PollFlags::IN)], Some(&ANSWER));
+    }
+}
+
+/// Signals to the terminal's group, or to this process, do not end it; SIGKILL does.
+fn ignore_signals() {
+    let _ = rustix::process::setsid();
+    // SAFETY: a signal set of zeroes is one, which `sigfillset` fills; `sigprocmask` reads it and
+    // changes the mask of this process's only thread.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::sigprocmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut());
+    }
+}

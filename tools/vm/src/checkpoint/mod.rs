@@ -1,0 +1,47 @@
+#![doc = include_str!("README.md")]
+
+mod api;
+mod checkpoint;
+mod checkpoints;
+mod children;
+mod delta;
+mod error;
+mod fork;
+mod fork_error;
+mod fork_report;
+mod fork_settings;
+mod frozen;
+mod granules;
+mod guard;
+mod lineage;
+mod mappings;
+mod nursery;
+mod output;
+mod pages;
+mod preserved;
+mod previous;
+mod report;
+mod room;
+mod saving;
+mod series;
+mod series_settings;
+mod settings;
+mod shortage;
+mod sink;
+mod unnamed;
+mod vm;
+mod writes;
+
+pub use checkpoint::checkpoint;
+pub use error::CheckpointError;
+pub use fork::{Forked, fork};
+pub use fork_error::ForkError;
+pub use fork_report::{ChildReport, ForkReport};
+pub use fork_settings::{ChildSettings, ForkSettings};
+pub use guard::MOST_STARTED as MOST_CHILDREN;
+pub use lineage::{ForkedVm, VmMemory, forked_vms};
+pub use previous::state_of;
+pub use report::{Report, Way};
+pub use series::checkpoint_series;
+pub use series_settings::SeriesSettings;
+pub use settings::Settings;

@@ -1,0 +1,191 @@
+//! Children are restored and served while their memory is copied.
+//!
+//! One thread for each child sends the request that restores it, and one thread serves its memory.
+//! All report to the thread that copies. If one child fails, all end.
+
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::Scope;
+use std::time::Instant;
+
+use crate::pager::handler::Handler;
+use crate::pager::{Completed, Event};
+use crate::vmm::Arriving;
+use hugekit_sys::thread::spawn_scoped;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
+use serde_json::{Value, json};
+
+use crate::checkpoint::children::{Child, Children};
+use crate::checkpoint::error::CheckpointError;
+use crate::checkpoint::fork_error::ForkError;
+use crate::checkpoint::preserved::Preserved;
+use crate::checkpoint::room::Room;
+use crate::checkpoint::saving::Saved;
+use crate::checkpoint::vm::Vm;
+
+/// How long a connection is waited for before it is looked whether one can still come.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+
+/// Where children become VMs.
+#[derive(Debug)]
+pub(crate) struct Nursery<'a> {
+    pub(crate) preserved: Arc<Preserved>,
+    handler: Handler,
+    listener: UnixListener,
+    socket: &'a Path,
+    /// True if children run as soon as they are restored.
+    resume: bool,
+}
+
+/// A child that needs this process no more.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grown {
+    pub(crate) restored: Instant,
+    pub(crate) completed: Completed,
+}
+
+/// What a thread reports.
+enum News {
+    /// The child with this number is restored.
+    Restored(usize, Instant),
+    Served(Event),
+    Failed(ForkError),
+}
+
+impl<'a> Nursery<'a> {
+    /// Allocates all that is needed before the pause.
+    pub(crate) fn new(vm: &Vm, room: &'a Room, resume: bool) -> Result<Self, ForkError> {
+        let preserved = Arc::new(Preserved::new(vm)?);
+        let handler = Handler::new(Arc::clone(&preserved) as Arc<dyn Arriving>)?;
+        Ok(Self { preserved, handler, listener: room.listen()?, socket: room.socket(), resume })
+    }
+
+    /// Has the children restored while `save` copies. Returns when they are complete.
+    pub(crate) fn raise(
+        &self,
+        children: &Children<'_>,
+        save: impl FnOnce() -> Result<Saved, CheckpointError>,
+    ) -> Result<(Saved, Vec<Grown>), ForkError> {
+        let (sender, news) = channel();
+        std::thread::scope(|scope| {
+            // Other threads wait for this one, also if it panics.
+            let alarm = Alarm(self, children);
+            self.start(scope, children, sender)?;
+            let saved = save()?;
+            let grown = await_all(children, &news)?;
+            std::mem::forget(alarm);
+            Ok((saved, grown))
+        })
+    }
+
+    fn start<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        children: &'scope Children<'_>,
+        sender: Sender<News>,
+    ) -> Result<(), ForkError> {
+        let count = children.all().len();
+        self.preserved.await_children(count);
+        for child in children.all() {
+            let sender = sender.clone();
+            let restore = move || self.restore(child, &sender);
+            spawn_scoped(scope, "hugekit-restore", restore)?;
+        }
+        let accept = move || {
+            if let Err(error) = self.accept_all(scope, count, &sender) {
+                let _ = sender.send(News::Failed(error));
+            }
+        };
+        spawn_scoped(scope, "hugekit-accept", accept)?;
+        Ok(())
+    }
+
+    fn restore(&self, child: &Child<'_>, sender: &Sender<News>) {
+        let Some(state) = self.preserved.await_state() else { return };
+        let news = match child.api.load(&self.request(child, state)) {
+            Ok(()) => News::Restored(child.number, Instant::now()),
+            Err(source) => News::Failed(ForkError::Restore { number: child.number, source }),
+        };
+        self.preserved.restored();
+        let _ = sender.send(news);
+    }
+
+    fn request(&self, child: &Child<'_>, state: &Path) -> Value {
+        let mut request = child.settings.load.clone();
+        request.insert("snapshot_path".to_owned(), json!(state));
+        let memory = json!({"backend_type": "Uffd", "backend_path": self.socket});
+        request.insert("mem_backend".to_owned(), memory);
+        request.insert("resume_vm".to_owned(), json!(self.resume));
+        request.into()
+    }
+
+    fn accept_all<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        mut left: usize,
+        sender: &Sender<News>,
+    ) -> Result<(), ForkError> {
+        while left > 0 && !self.preserved.has_failed() {
+            let _ = poll(&mut [PollFd::new(&self.listener, PollFlags::IN)], Some(&LOOK));
+            let Ok((connection, _)) = self.listener.accept() else { continue };
+            connection.set_nonblocking(false)?;
+            let sender = sender.clone();
+            spawn_scoped(scope, "hugekit-vm", move || self.serve(&connection, &sender))?;
+            left -= 1;
+        }
+        Ok(())
+    }
+
+    fn serve(&self, connection: &UnixStream, sender: &Sender<News>) {
+        self.handler.serve(connection, &|event| drop(sender.send(News::Served(event))));
+    }
+}
+
+/// Waits until all children are complete, or one has failed.
+fn await_all(children: &Children<'_>, news: &Receiver<News>) -> Result<Vec<Grown>, ForkError> {
+    let count = children.all().len();
+    let (mut restored, mut completed) = (vec![None; count], vec![None; count]);
+    loop {
+        let pairs = restored.iter().zip(&completed);
+        let grown = pairs.map(|(&restored, &completed)| {
+            Some(Grown { restored: restored?, completed: completed? })
+        });
+        if let Some(grown) = grown.collect() {
+            return Ok(grown);
+        }
+        // Threads end when they have reported.
+        match news.recv().map_err(|_| ForkError::Memory("no VM has connected".to_owned()))? {
+            News::Restored(number, at) => restored[number - 1] = Some(at),
+            News::Served(Event::Complete(done)) => {
+                let number = children.number_of(done.pid);
+                let stranger = || ForkError::Memory(format!("process {} is no child", done.pid));
+                completed[number.ok_or_else(stranger)? - 1] = Some(done);
+            }
+            News::Served(event) => refuse_failure(&event)?,
+            News::Failed(error) => return Err(error),
+        }
+    }
+}
+
+fn refuse_failure(event: &Event) -> Result<(), ForkError> {
+    match event {
+        Event::Refused { .. } | Event::Failed { .. } | Event::Ended { .. } => {
+            Err(ForkError::Memory(event.to_string()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// When this is dropped, ends all that the threads of a nursery wait for.
+struct Alarm<'a>(&'a Nursery<'a>, &'a Children<'a>);
+
+impl Drop for Alarm<'_> {
+    fn drop(&mut self) {
+        self.0.preserved.fail();
+        self.1.kill();
+        self.0.handler.stop();
+    }
+}

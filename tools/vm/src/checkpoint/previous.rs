@@ -1,0 +1,50 @@
+//! Checkpoints that a delta follows on: a folder with all memory, and folders with deltas since.
+//!
+//! A memory file names no state, because it is a stock snapshot's. But the state of the VM's
+//! devices in the file beside it is of the same moment, and never the same twice: it has the
+//! registers and clocks. So a hash of it is the name of the state.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use hugekit_delta::{Chain, DeltaError, StateId};
+
+use crate::checkpoint::error::CheckpointError;
+use crate::checkpoint::output::{Kind, STATE};
+
+/// The state that a memory file is of, if it is the file `memory` of a checkpoint's folder: deltas of
+/// later checkpoints begin with this state. `None` if it is another file.
+#[must_use]
+pub fn state_of(memory: &Path) -> Option<StateId> {
+    let is_memory = memory.file_name().is_some_and(|name| name == Kind::Full.file_name());
+    let state = fs::read(memory.with_file_name(STATE)).ok().filter(|_| is_memory)?;
+    let hash = blake3::hash(&state);
+    StateId::from_bytes(*hash.as_bytes().first_chunk()?).ok()
+}
+
+/// The chain of these checkpoints, the oldest first; `None` if there are none.
+pub(crate) fn chain(folders: &[PathBuf], bytes: u64) -> Result<Option<Chain>, CheckpointError> {
+    let Some(first) = folders.first() else { return Ok(None) };
+    let mut deltas: Vec<File> = Vec::new();
+    let memory = first.join(Kind::Full.file_name());
+    let state = state_of(&memory);
+    for folder in &folders[usize::from(state.is_some())..] {
+        let path = folder.join(Kind::Delta.file_name());
+        deltas.push(File::open(&path).map_err(|error| refused(&path, error.into()))?);
+    }
+    let chain = match state {
+        Some(state) => File::open(&memory)
+            .map_err(DeltaError::from)
+            .and_then(|raw| Chain::resume_raw(&raw, state, deltas)),
+        None => Chain::resume(deltas),
+    };
+    let chain = chain.map_err(|source| refused(first, source))?;
+    match chain.length() {
+        length if length == bytes => Ok(Some(chain)),
+        length => Err(refused(first, DeltaError::OtherLength { delta: bytes, state: length })),
+    }
+}
+
+fn refused(path: &Path, source: DeltaError) -> CheckpointError {
+    CheckpointError::Previous { path: path.to_owned(), source }
+}

@@ -1,0 +1,229 @@
+//! A VM that runs, from outside: its process, its userfaultfd, and the mappings of its memory.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+
+use crate::checkpoint::error::CheckpointError;
+use crate::checkpoint::mappings::guest_memory;
+use crate::checkpoint::pages::Pages;
+use crate::vmm::{MESSAGE_WORDS, Mapping, Message, Process, Region, Userfaultfd};
+use hugekit_sys::HUGE_PAGE_BYTES;
+use hugekit_sys::userfaultfd as calls;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::time::Timespec;
+
+const HUGE: u64 = HUGE_PAGE_BYTES as u64;
+
+/// How long a thread of the VM that gives memory back is waited for.
+const SETTLE: Duration = Duration::from_secs(10);
+
+/// Addresses that no process has registered: no file or memory is ever mapped at the first page.
+const NOWHERE: Range<u64> = 0..4096;
+
+/// One of this process at a time: [`find`](Self::find) claims the VM.
+#[derive(Debug)]
+pub(crate) struct Vm {
+    pub(crate) process: Process,
+    pub(crate) faults: Userfaultfd,
+    /// Counts the faults that wait to be read.
+    counts: File,
+    pub(crate) pages: Pages,
+    pub(crate) regions: Vec<Region>,
+    pub(crate) is_hugetlb: bool,
+}
+
+impl Vm {
+    /// Finds a VM with this many bytes of memory.
+    pub(crate) fn find(pid: i32, bytes: u64) -> Result<Self, CheckpointError> {
+        let opened = |source| CheckpointError::Process { pid, source };
+        let mut process = Process::running(pid).map_err(opened)?;
+        process.claim().map_err(|source| match source.kind() {
+            io::ErrorKind::WouldBlock => CheckpointError::InUse { pid },
+            io::ErrorKind::PermissionDenied => CheckpointError::Rights { pid, source },
+            _ => opened(source),
+        })?;
+        let faults = find_userfaultfd(&process)?;
+        let counts = File::open(format!("/proc/self/fdinfo/{}", faults.as_fd().as_raw_fd()));
+        let counts = counts.map_err(opened)?;
+        let pages = Pages::of_process(pid).map_err(opened)?;
+        let (regions, is_hugetlb) = (Vec::new(), false);
+        let mut vm = Self { process, faults, counts, pages, regions, is_hugetlb };
+        vm.release_left()?;
+        vm.find_regions(bytes)?;
+        Ok(vm)
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.process.pid()
+    }
+
+    /// Bytes of its memory.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.regions.iter().map(|region| region.len).sum()
+    }
+
+    fn mappings(&self) -> Result<Vec<Mapping>, CheckpointError> {
+        let pid = self.pid();
+        Mapping::of_process(pid).map_err(|source| CheckpointError::Process { pid, source })
+    }
+
+    /// Releases memory that an earlier checkpoint has protected, and that was killed together with
+    /// its guard. No other process protects memory of a VM that this one has claimed.
+    fn release_left(&self) -> Result<(), CheckpointError> {
+        let mappings = self.mappings()?;
+        let left = mappings.iter().filter(|mapping| mapping.is_protected());
+        let left: Vec<Range<u64>> = left.map(|mapping| mapping.addresses.clone()).collect();
+        left.iter().try_for_each(|addresses| self.release(addresses))?;
+        if left.is_empty() { Ok(()) } else { self.settle(&mut |_| Ok(())) }
+    }
+
+    fn find_regions(&mut self, bytes: u64) -> Result<(), CheckpointError> {
+        let (pid, mappings) = (self.pid(), self.mappings()?);
+        let regions = guest_memory(&mappings, bytes, self.faults.region_order());
+        let regions = regions.ok_or(CheckpointError::Layout { pid, bytes })?;
+        let is_guest = |mapping: &&Mapping| {
+            let is_part = |region: &Region| {
+                let Range { start, end } = region.addresses();
+                start < mapping.addresses.end && mapping.addresses.start < end
+            };
+            regions.iter().any(is_part)
+        };
+        let of_guest: Vec<&Mapping> = mappings.iter().filter(is_guest).collect();
+        if of_guest.iter().any(|mapping| mapping.is_served()) {
+            return Err(CheckpointError::Incomplete { pid });
+        }
+        self.is_hugetlb = of_guest.iter().any(|mapping| mapping.is_hugetlb());
+        self.regions = regions;
+        Ok(())
+    }
+
+    /// Has the userfaultfd serve first accesses and writes in all memory, which all wait from now
+    /// on. Returns `false` if a thread of the VM gives memory back: its message has to be read
+    /// before.
+    pub(crate) fn protect(&self) -> Result<bool, CheckpointError> {
+        for region in &self.regions {
+            let (descriptor, addresses) = (self.faults.as_fd(), in_words(&region.addresses()));
+            let protected = calls::register_for_writes(descriptor, &addresses)
+                .and_then(|()| calls::protect(descriptor, &addresses, true));
+            match protected {
+                Err(Errno::AGAIN) => return Ok(false),
+                protected => protected.map_err(|errno| self.refused("protect", errno.into()))?,
+            }
+        }
+        Ok(true)
+    }
+
+    /// Leaves addresses to the kernel, and wakes who waits there.
+    pub(crate) fn release(&self, addresses: &Range<u64>) -> Result<(), CheckpointError> {
+        self.faults.unregister(addresses).map_err(|errno| self.refused("release", errno.into()))
+    }
+
+    /// Releases all memory.
+    pub(crate) fn release_all(&self) -> Result<(), CheckpointError> {
+        self.regions.iter().try_for_each(|region| self.release(&region.addresses()))?;
+        self.settle(&mut |_| Ok(()))
+    }
+
+    /// Returns whether a thread of the VM waits until its message is read that it gives memory back.
+    pub(crate) fn gives_memory_back(&self) -> bool {
+        self.faults.is_changing(&NOWHERE)
+    }
+
+    /// Reads messages until no thread of the VM waits for that.
+    pub(crate) fn settle(
+        &self,
+        each: &mut dyn FnMut(Message) -> Result<(), CheckpointError>,
+    ) -> Result<(), CheckpointError> {
+        let until = Instant::now() + SETTLE;
+        while self.gives_memory_back() && !self.process.has_ended() {
+            self.read_message()?.map_or(Ok(()), &mut *each)?;
+            if Instant::now() > until {
+                return Err(self.refused("release", io::ErrorKind::TimedOut.into()));
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    /// Faults that were not read yet. The kernel delivers them before other messages.
+    pub(crate) fn waiting_faults(&self) -> Result<u64, CheckpointError> {
+        let mut text = [0; 256];
+        let count = self.counts.read_at(&mut text, 0);
+        let count = count.map_err(|source| self.refused("watch", source))?;
+        let text = String::from_utf8_lossy(&text[..count]);
+        let waiting = text.lines().find_map(|line| line.strip_prefix("pending:"));
+        let waiting = waiting.and_then(|count| count.trim().parse().ok());
+        waiting.ok_or_else(|| self.refused("watch", io::ErrorKind::InvalidData.into()))
+    }
+
+    /// The next message; `None` if there is none.
+    pub(crate) fn read_message(&self) -> Result<Option<Message>, CheckpointError> {
+        let words = [const { AtomicU64::new(0) }; MESSAGE_WORDS];
+        let read = self.faults.read(&words);
+        let count = read.map_err(|errno| self.refused("watch", errno.into()))?;
+        Ok((count > 0).then(|| Message::of_words(&words)).flatten())
+    }
+
+    pub(crate) fn refused(&self, action: &'static str, source: io::Error) -> CheckpointError {
+        CheckpointError::Kernel { action, source }
+    }
+
+    /// Puts each aligned 2 MiB that is populated as a whole on a huge page: this needs no more
+    /// memory than the VM has. Returns the bytes that were not on one before.
+    pub(crate) fn collapse(&self) -> Result<u64, CheckpointError> {
+        let mut collapsed = 0;
+        if self.is_hugetlb {
+            return Ok(collapsed);
+        }
+        for region in &self.regions {
+            let Range { start, end } = region.addresses();
+            let starts = (start.next_multiple_of(HUGE)..end).step_by(HUGE_PAGE_BYTES);
+            for start in starts.filter(|start| start + HUGE <= end) {
+                if self.is_on_base_pages(start)? && self.process.collapse(start).is_ok() {
+                    collapsed += HUGE;
+                }
+            }
+        }
+        Ok(collapsed)
+    }
+
+    fn is_on_base_pages(&self, start: u64) -> Result<bool, CheckpointError> {
+        let state = self.pages.is_full_and_not_huge(&(start..start + HUGE));
+        state.map_err(|source| CheckpointError::Memory { address: start, source })
+    }
+}
+
+fn find_userfaultfd(process: &Process) -> Result<Userfaultfd, CheckpointError> {
+    let pid = process.pid();
+    let found = process.userfaultfds();
+    let found = found.map_err(|source| CheckpointError::Rights { pid, source })?;
+    let mut refusal = CheckpointError::NoUserfaultfd { pid };
+    for descriptor in found {
+        match Userfaultfd::new(descriptor) {
+            Ok(faults) => return Ok(faults),
+            Err(unfit) => refusal = unfit.into(),
+        }
+    }
+    Err(refusal)
+}
+
+/// Waits until one of these is readable, or for a time. Which ones are.
+pub(crate) fn readable<const N: usize>(
+    descriptors: [BorrowedFd<'_>; N],
+    longest: Duration,
+) -> [bool; N] {
+    let longest = Timespec::try_from(longest).ok();
+    let mut waited = descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    let _ = poll(&mut waited, longest.as_ref());
+    waited.map(|waited| !waited.revents().is_empty())
+}
+
+fn in_words(addresses: &Range<u64>) -> Range<usize> {
+    addresses.start as usize..addresses.end as usize
+}

@@ -1,0 +1,14 @@
+#![doc = include_str!("README.md")]
+
+mod error;
+mod layout;
+mod memory;
+mod migration;
+mod protocol;
+mod snapshot;
+mod start;
+
+pub use error::{RestoreError, UnfitMemory};
+pub use memory::ReadyMemory;
+pub use migration::{Restore, Restored};
+pub use snapshot::Snapshot;

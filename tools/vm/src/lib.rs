@@ -1,0 +1,9 @@
+#![doc = include_str!("../README.md")]
+#![warn(missing_docs)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+pub mod api;
+pub mod checkpoint;
+pub mod cloud_hypervisor;
+pub mod pager;
+mod vmm;

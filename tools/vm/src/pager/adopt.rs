@@ -1,0 +1,177 @@
+//! VMs whose message was lost with an earlier pager are served, or their wait ends.
+
+use std::io::ErrorKind;
+use std::sync::{Arc, PoisonError};
+use std::thread::Scope;
+use std::time::{Duration, Instant};
+
+use crate::pager::error::Refusal;
+use crate::pager::event::Event;
+use crate::pager::lost_layout;
+use crate::pager::orphans::Orphan;
+use crate::pager::pager::{Pager, Tell};
+use crate::pager::pager_record::PagerRecord;
+use crate::pager::served::Served;
+use crate::pager::source::Source;
+use crate::pager::state::{self, State};
+use crate::pager::vm::Vm;
+use crate::vmm::layout::Layout;
+use crate::vmm::userfaultfd::Userfaultfd;
+
+/// VMMs that could not send all of their message see an error and close what they have. They are
+/// given this time before any VM is served.
+const GRACE: Duration = Duration::from_millis(100);
+
+/// How long a VMM may take until all of its memory is registered.
+const REGISTERING: Duration = Duration::from_secs(2);
+
+const PAUSE: Duration = Duration::from_millis(20);
+
+impl Pager {
+    /// Starts a thread for VMs that earlier pagers have lost, if there are any. Records of these
+    /// pagers are needed no more when all of the VMs are recorded or have ended their wait.
+    pub(crate) fn start_adopting<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        tell: Tell<'scope>,
+    ) {
+        let mut orphans = self.orphans.lock().unwrap_or_else(PoisonError::into_inner);
+        let orphans = std::mem::take(&mut *orphans);
+        if orphans.is_empty() {
+            return self.forget_earlier();
+        }
+        let adopt = move || {
+            if self.adopt_all(orphans, scope, tell) {
+                self.forget_earlier();
+            }
+        };
+        self.spawn(scope, None, adopt, tell);
+    }
+
+    fn forget_earlier(&self) {
+        self.earlier.iter().for_each(|pager| pager.remove(&self.folder));
+    }
+
+    /// Returns whether none is left; otherwise the pager is to end.
+    fn adopt_all<'scope>(
+        &'scope self,
+        mut orphans: Vec<Orphan>,
+        scope: &'scope Scope<'scope, '_>,
+        tell: Tell<'scope>,
+    ) -> bool {
+        if self.stop.await_ring(GRACE) {
+            return false;
+        }
+        let since = Instant::now();
+        while !orphans.is_empty() {
+            let waited = since.elapsed();
+            let waiting = orphans.into_iter().filter(Orphan::still_waits);
+            orphans = waiting
+                .filter_map(|orphan| self.adopt_or_wait(orphan, waited, scope, tell))
+                .collect();
+            if !orphans.is_empty() && self.stop.await_ring(PAUSE) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Gives the VM back if all of its memory may yet be registered, or another VM may yet show which
+    /// regions it has.
+    fn adopt_or_wait<'scope>(
+        &'scope self,
+        mut orphan: Orphan,
+        waited: Duration,
+        scope: &'scope Scope<'scope, '_>,
+        tell: Tell<'scope>,
+    ) -> Option<Orphan> {
+        let (pid, is_late) = (orphan.process.pid(), waited >= REGISTERING);
+        // A VM that is complete may be saved: it is left unclaimed.
+        if Served::of_process(pid).is_ok_and(|served| served.is_empty()) {
+            return (!is_late).then_some(orphan);
+        }
+        // A checkpoint registers the memory of a VM that is complete, and claims the VM before.
+        if orphan.process.claim().is_err_and(|error| error.kind() == ErrorKind::WouldBlock) {
+            return (!is_late).then_some(orphan);
+        }
+        let mappings = Served::of_process(pid).unwrap_or_default();
+        let source = self.source_of(&orphan.pager.source);
+        let found = source.and_then(|source| {
+            let lost = Refusal::Lost { bytes: mappings.iter().map(Served::len).sum() };
+            let layout = self.layout_of(&orphan.pager, &mappings, &source).ok_or(lost)?;
+            Ok((source, layout))
+        });
+        let adopted = match found {
+            Err(Refusal::Lost { .. }) if waited < self.settings.patience => {
+                if is_late && !std::mem::replace(&mut orphan.is_told, true) {
+                    tell(Event::Waits { pid });
+                }
+                return Some(orphan);
+            }
+            Err(why) => Err((orphan, why)),
+            Ok((source, layout)) => self.adopt(orphan, source, layout),
+        };
+        match adopted {
+            Ok(vm) => {
+                tell(Event::TakenOver { pid });
+                self.spawn(scope, Some(pid), move || self.serve(vm, tell), tell);
+            }
+            Err((orphan, why)) if !mappings.is_empty() => {
+                end_wait(&orphan, &mappings);
+                tell(Event::Refused { pid: Some(pid), why });
+            }
+            // It waits for nothing.
+            Err(_) => {}
+        }
+        None
+    }
+
+    fn adopt(
+        &self,
+        orphan: Orphan,
+        source: Arc<Source>,
+        layout: Layout,
+    ) -> Result<Vm, (Orphan, Refusal)> {
+        let find = || -> Result<_, Refusal> {
+            let faults = Vm::find_userfaultfd(&orphan.process, &layout)?;
+            let state = State::create(&self.folder, &orphan.process, &layout, source.identity());
+            Ok((faults, state.map_err(Refusal::State)?))
+        };
+        match find() {
+            Ok((faults, state)) => {
+                let around = self.settings.around;
+                Ok(Vm::new(orphan.process, faults, layout, source, state, around))
+            }
+            Err(why) => Err((orphan, why)),
+        }
+    }
+
+    /// From VMs of the same memory: those that the pager had met, or that this one has met, and those
+    /// that have a record.
+    fn layout_of(
+        &self,
+        pager: &PagerRecord,
+        mappings: &[Served],
+        source: &Source,
+    ) -> Option<Layout> {
+        let recorded = state::find(&self.folder).unwrap_or_default().into_iter();
+        let of_source = recorded.filter(|(_, record)| record.source == pager.source);
+        let mut known = pager.layouts().to_vec();
+        known.extend(of_source.map(|(_, record)| record.layout));
+        let own = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        known.extend(own.layouts().iter().filter(|_| own.source == pager.source).cloned());
+        lost_layout::find(mappings, &known, source.len())
+    }
+}
+
+/// Has accesses to the VM's memory fail, so that no thread waits for it for ever.
+fn end_wait(orphan: &Orphan, mappings: &[Served]) {
+    let descriptors = orphan.process.userfaultfds().unwrap_or_default();
+    let served: Vec<_> =
+        descriptors.into_iter().filter_map(|found| Userfaultfd::new(found).ok()).collect();
+    let poisoned =
+        |mapping: &Served| served.iter().any(|faults| faults.poison(&mapping.addresses).is_ok());
+    if !mappings.iter().all(poisoned) {
+        orphan.process.kill();
+    }
+}

@@ -1,0 +1,99 @@
+//! VMMs that had connected to an earlier pager, and that it had not recorded when it was killed.
+//!
+//! The kernel drops messages that nobody has received with the socket that they were sent to. But
+//! Firecracker keeps its end of the connection open, and that end still has the address of the
+//! pager's socket and the process that listened there. So such a VMM is a process that has a
+//! userfaultfd and a connection to a pager whose record is in the state folder, and has no record
+//! of its own. This is looked for before the socket is listened at, so that no VMM that connects
+//! to the new pager is among them.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hugekit_sys::seqpacket;
+use rustix::net::{SocketAddrUnix, getpeername};
+
+use crate::pager::pager_record::PagerRecord;
+use crate::vmm::process::Process;
+use crate::vmm::userfaultfd::is_userfaultfd;
+
+/// How long an earlier pager may take to end: its lock is free before its socket is closed.
+const ENDING: Duration = Duration::from_secs(5);
+
+/// A VMM that waits for a pager which has ended.
+#[derive(Debug)]
+pub(crate) struct Orphan {
+    pub(crate) process: Process,
+    pub(crate) pager: Arc<PagerRecord>,
+    /// True if the log says that the VM waits.
+    pub(crate) is_told: bool,
+    /// The number of its connection, and what that stands for.
+    connection: (i32, PathBuf),
+}
+
+impl Orphan {
+    /// Returns whether it still has its connection and a userfaultfd: a VMM that has failed closes them.
+    pub(crate) fn still_waits(&self) -> bool {
+        let links = self.process.links().unwrap_or_default();
+        !self.process.has_ended()
+            && links.contains(&self.connection)
+            && links.iter().any(|(_, link)| is_userfaultfd(link))
+    }
+}
+
+/// Waits until these pagers, whose lock is free, have ended. Connections to them fail from then on.
+pub(crate) fn await_end(pagers: &[Arc<PagerRecord>]) {
+    let own = rustix::process::getpid().as_raw_pid();
+    for pager in pagers.iter().filter(|pager| pager.pid != own) {
+        if let Ok(process) = Process::find(pager.pid, pager.started) {
+            process.await_end(ENDING);
+        }
+    }
+}
+
+/// Looks through all processes of users that are served. `is_recorded` is asked of each.
+pub(crate) fn find(
+    pagers: &[Arc<PagerRecord>],
+    is_served: impl Fn(u32) -> bool,
+    is_recorded: impl Fn(&Process) -> bool,
+) -> Vec<Orphan> {
+    if pagers.is_empty() {
+        return Vec::new();
+    }
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let of_users =
+        entries.filter(|entry| entry.metadata().is_ok_and(|found| is_served(found.uid())));
+    let numbers = of_users.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let own = rustix::process::getpid().as_raw_pid();
+    let processes = numbers.filter(|&pid| pid != own).filter_map(|pid| Process::running(pid).ok());
+    processes
+        .filter(|process| is_served(process.uid()) && !is_recorded(process))
+        .filter_map(|process| orphan(process, pagers))
+        .collect()
+}
+
+fn orphan(process: Process, pagers: &[Arc<PagerRecord>]) -> Option<Orphan> {
+    let links = process.links().ok()?;
+    links.iter().find(|(_, link)| is_userfaultfd(link))?;
+    let is_socket = |link: &PathBuf| link.to_str().is_some_and(|link| link.starts_with("socket:"));
+    let mut sockets = links.into_iter().filter(|(_, link)| is_socket(link));
+    let (connection, pager) = sockets.find_map(|connection| {
+        let pager = peer_among(&process.copy(connection.0).ok()?, pagers)?;
+        Some((connection, pager))
+    })?;
+    Some(Orphan { process, pager, is_told: false, connection })
+}
+
+/// The pager that listened at the other end. Connections keep its address when it has ended.
+fn peer_among(socket: &OwnedFd, pagers: &[Arc<PagerRecord>]) -> Option<Arc<PagerRecord>> {
+    let address = SocketAddrUnix::try_from(getpeername(socket).ok()??).ok()?;
+    let listened = seqpacket::peer(socket).ok()?;
+    let is_peer = |pager: &&Arc<PagerRecord>| {
+        address.path_bytes() == Some(&pager.socket[..]) && listened.pid == pager.pid
+    };
+    pagers.iter().find(is_peer).cloned()
+}

@@ -1,0 +1,63 @@
+//! The memory of a process that a userfaultfd serves.
+
+use std::io;
+use std::ops::Range;
+
+use crate::vmm::smaps::Mapping;
+
+/// A run of addresses without a gap. The kernel may have merged several regions of a VMM into one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Served {
+    pub(crate) addresses: Range<u64>,
+    /// Bytes of its pages.
+    pub(crate) page: u64,
+}
+
+impl Served {
+    /// Ascending, apart from each other or with other pages. Memory that a checkpoint protects is
+    /// complete, and needs no pager.
+    pub(crate) fn of_process(pid: i32) -> io::Result<Vec<Self>> {
+        Mapping::of_process(pid).map(Self::among)
+    }
+
+    fn among(mappings: Vec<Mapping>) -> Vec<Self> {
+        let mut found: Vec<Self> = Vec::new();
+        for Mapping { addresses, page, .. } in
+            mappings.into_iter().filter(|mapping| mapping.is_served() && !mapping.is_protected())
+        {
+            match found.last_mut() {
+                Some(last) if last.addresses.end == addresses.start && last.page == page => {
+                    last.addresses.end = addresses.end;
+                }
+                _ => found.push(Self { addresses, page }),
+            }
+        }
+        found
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.addresses.end - self.addresses.start
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMAPS: &str = "\
+7f0000000000-7f0000200000 rw-p 00000000 00:00 0 \nSize: 2048 kB\nKernelPageSize:        4 kB\n\
+VmFlags: rd wr mr mw me ac sd um \n\
+7f0000200000-7f0000300000 rw-p 00000000 00:00 0 \nKernelPageSize:        4 kB\n\
+VmFlags: rd wr mr mw me ac sd um hg \n\
+7f0000300000-7f0000400000 rw-p 00000000 00:00 0    [anon: um]\nKernelPageSize:        4 kB\n\
+VmFlags: rd wr mr mw me ac sd um uw \n\
+7f0000400000-7f0000800000 rw-p 00000000 00:11 7    /anon_hugepage (deleted)\n\
+KernelPageSize:     2048 kB\nVmFlags: rd wr mr mw me de ht um sd \n";
+
+    #[test]
+    fn served_memory_is_found_and_joined() {
+        let small = Served { addresses: 0x7f00_0000_0000..0x7f00_0030_0000, page: 4096 };
+        let huge = Served { addresses: 0x7f00_0040_0000..0x7f00_0080_0000, page: 2 << 20 };
+        assert_eq!(Served::among(Mapping::parse(SMAPS)), [small, huge]);
+    }
+}

@@ -1,0 +1,201 @@
+//! What a later pager must know of a VM: two files in the state folder.
+//!
+//! `PID-START.json` says which process it is, its layout and its memory file. `PID-START.pages` is
+//! mapped: whether the pager was leaving, the messages that were read last, a bit for each page
+//! that the VM gave back, and one for each page that has data. Messages are read into the mapping
+//! by the kernel itself, so a pager that is killed at any moment loses none: a remove event that
+//! was delivered is either in the mapping or a bit already. Bits are only set, so to process a
+//! message twice is harmless.
+//!
+//! The second file is locked as long as a pager serves the VM.
+#![allow(unsafe_code)]
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use memmap2::{MmapOptions, MmapRaw};
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::pager::bitmap::{Bitmap, words_of};
+use crate::pager::json_file;
+use crate::pager::source::Identity;
+use crate::vmm::layout::{Layout, base_page};
+use crate::vmm::process::Process;
+use crate::vmm::userfaultfd::MESSAGE_WORDS;
+
+const VERSION: u32 = 1;
+
+/// Words before the bits: a flag, and room for messages.
+const LEAVING: usize = 0;
+const MESSAGES: std::ops::Range<usize> = 64..64 + 16 * MESSAGE_WORDS;
+const BITS: usize = 512;
+
+/// Longer files are not ours.
+const LONGEST: u64 = 64 << 10;
+
+/// The first file.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Record {
+    version: u32,
+    pub(crate) pid: i32,
+    pub(crate) started: u64,
+    pub(crate) layout: Layout,
+    pub(crate) source: Identity,
+}
+
+/// Both files of a VM that this pager serves, or memory if no later pager can take the VM over.
+#[derive(Debug)]
+pub(crate) struct State {
+    files: Option<Files>,
+    map: MmapRaw,
+    /// Words of each kind of bits.
+    words: usize,
+}
+
+#[derive(Debug)]
+struct Files {
+    record: PathBuf,
+    pages: PathBuf,
+    _locked: File,
+}
+
+impl State {
+    /// Of a VM that has just connected.
+    pub(crate) fn create(
+        folder: &Path,
+        process: &Process,
+        layout: &Layout,
+        source: &Identity,
+    ) -> io::Result<Self> {
+        let (pid, started) = (process.pid(), process.started());
+        let record = Record {
+            version: VERSION,
+            pid,
+            started,
+            layout: layout.clone(),
+            source: source.clone(),
+        };
+        let path = record_path(folder, process);
+        if path.exists() {
+            return Err(io::Error::other("this process has connected already"));
+        }
+        let state = Self::open(&path, layout)?;
+        json_file::write(&path, &record)?;
+        Ok(state)
+    }
+
+    /// Of a VM that no later pager can take over.
+    pub(crate) fn unrecorded(layout: &Layout) -> io::Result<Self> {
+        let (words, bytes) = Self::size(layout);
+        let map = MmapOptions::new().len(bytes).map_anon()?.into();
+        Ok(Self { files: None, map, words })
+    }
+
+    /// Words of each kind of bits, and bytes of the mapping.
+    fn size(layout: &Layout) -> (usize, usize) {
+        let words = words_of(layout.end() / base_page());
+        (words, (BITS + 2 * words) * size_of::<u64>())
+    }
+
+    /// Of a VM that an earlier pager has served. `WouldBlock` if that one still does.
+    pub(crate) fn take_over(path: &Path, layout: &Layout) -> io::Result<Self> {
+        Self::open(path, layout)
+    }
+
+    fn open(record: &Path, layout: &Layout) -> io::Result<Self> {
+        let pages = record.with_extension("pages");
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(&pages)?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno {
+            Errno::WOULDBLOCK => io::Error::from(io::ErrorKind::WouldBlock),
+            other => other.into(),
+        })?;
+        let (words, bytes) = Self::size(layout);
+        // A write to the mapping must not find the file system full.
+        fallocate(&file, FallocateFlags::empty(), 0, bytes as u64)?;
+        let map = MmapOptions::new().len(bytes).map_raw(&file)?;
+        let files = Files { record: record.to_owned(), pages, _locked: file };
+        Ok(Self { files: Some(files), map, words })
+    }
+
+    fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping has so many words, starts at a page, and lives as long as `self`. All
+        // processes and threads access it by atomic words only, or by the kernel, for which any
+        // bytes are valid words.
+        unsafe { std::slice::from_raw_parts(self.map.as_ptr().cast(), BITS + 2 * self.words) }
+    }
+
+    /// Room that messages are read into.
+    pub(crate) fn messages(&self) -> &[AtomicU64] {
+        &self.words()[MESSAGES]
+    }
+
+    /// One bit for each base page by its offset: given back by the VM, and zero since.
+    pub(crate) fn removed(&self) -> Bitmap<'_> {
+        Bitmap(&self.words()[BITS..][..self.words])
+    }
+
+    /// One bit for each base page by its offset: it has data and is there.
+    pub(crate) fn data(&self) -> Bitmap<'_> {
+        Bitmap(&self.words()[BITS + self.words..])
+    }
+
+    /// Returns whether the VM's memory was being left to the kernel: from then on it must not be registered
+    /// again.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.words()[LEAVING].load(Ordering::Acquire) != 0
+    }
+
+    pub(crate) fn set_leaving(&self) {
+        self.words()[LEAVING].store(1, Ordering::Release);
+    }
+
+    /// The VM needs no pager any more.
+    pub(crate) fn remove(&self) {
+        if let Some(Files { record, pages, .. }) = &self.files {
+            let _ = fs::remove_file(record);
+            let _ = fs::remove_file(pages);
+        }
+    }
+}
+
+/// Returns whether an earlier pager has recorded the VM of a process.
+pub(crate) fn is_recorded(folder: &Path, process: &Process) -> bool {
+    record_path(folder, process).exists()
+}
+
+fn record_path(folder: &Path, process: &Process) -> PathBuf {
+    folder.join(format!("{}-{}.json", process.pid(), process.started()))
+}
+
+/// What earlier pagers have left: records that can be read, with their paths.
+pub(crate) fn find(folder: &Path) -> io::Result<Vec<(PathBuf, Record)>> {
+    let is_record = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "json");
+    let paths = fs::read_dir(folder)?.flatten().map(|entry| entry.path()).filter(is_record);
+    Ok(paths.filter_map(|path| read(&path).map(|record| (path, record))).collect())
+}
+
+/// Removes the files of a VM that has ended.
+pub(crate) fn forget(record: &Path) {
+    let _ = fs::remove_file(record);
+    let _ = fs::remove_file(record.with_extension("pages"));
+}
+
+fn read(path: &Path) -> Option<Record> {
+    let is_short = fs::symlink_metadata(path).is_ok_and(|found| found.len() <= LONGEST);
+    let bytes = is_short.then(|| fs::read(path).ok())??;
+    let record: Record = serde_json::from_slice(&bytes).ok()?;
+    let layout = record.layout.clone().checked(u64::MAX).ok()?;
+    (record.version == VERSION).then_some(Record { layout, ..record })
+}

@@ -1,0 +1,252 @@
+//! What is read ahead, supplied while no thread waits; and the end of serving.
+//!
+//! Nothing is read ahead while the VMM restores the VM. After that, the working set that an earlier
+//! restore has recorded comes first, and then all other data. If no set was recorded, the VM's
+//! touches are recorded for a while first, because they could not be told from what was read ahead.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::Scope;
+use std::time::{Duration, Instant};
+
+use hugekit_sys::thread;
+
+use super::collapse::Collapsed;
+use super::demand::Server;
+use super::install::Supply;
+use super::reader::{self, Chunk, Read};
+use super::{Stop, VmError};
+use crate::pager::event::{Completed, Event};
+use crate::pager::working_set::WorkingSet;
+
+/// During the first faults, or until `Settings::startup` is over, no memory is copied that no thread
+/// waits for. The VMM restores its devices then: KVM waits in `synchronize_srcu`, which takes longer
+/// while another CPU copies.
+const FIRST_FAULTS: u64 = 16;
+
+/// How far reading ahead is.
+pub(super) enum Ahead {
+    /// Not begun: the VM has just connected.
+    Waiting { until: Instant },
+    /// Not wanted, failed, or over.
+    Off,
+    /// The VM's touches are recorded until then.
+    Recording { until: Instant },
+    /// A thread reads. Data that was not asked for waits until `rested`.
+    Reading {
+        chunks: Receiver<Chunk>,
+        buffers: Sender<Vec<u8>>,
+        held: Option<Read>,
+        rested: Instant,
+    },
+}
+
+impl<'a> Server<'a> {
+    /// Returns whether the VM has just connected. Only faults are answered then.
+    pub(super) fn is_starting(&self) -> bool {
+        let Ahead::Waiting { until } = self.ahead else { return false };
+        self.answered < FIRST_FAULTS && Instant::now() < until
+    }
+
+    fn start_ahead<'scope>(&mut self, scope: &'scope Scope<'scope, '_>)
+    where
+        'a: 'scope,
+    {
+        self.ahead = Ahead::Off;
+        if !self.settings.prefetch {
+            return;
+        }
+        if !self.vm.source.is_kept() {
+            return self.start_reading(scope, WorkingSet::default());
+        }
+        match WorkingSet::read(&self.working_set_path(), self.vm.source.len()) {
+            Ok(Some(set)) => self.start_reading(scope, set),
+            Ok(None) => self.ahead = Ahead::Recording { until: self.since + self.settings.record },
+            Err(source) => {
+                let path = self.working_set_path();
+                self.tell(Event::Failed {
+                    pid: self.vm.pid(),
+                    why: VmError::WorkingSet { path, source },
+                });
+                self.start_reading(scope, WorkingSet::default());
+            }
+        }
+    }
+
+    fn working_set_path(&self) -> std::path::PathBuf {
+        let beside = || WorkingSet::path_beside(self.vm.source.path());
+        self.settings.working_set.clone().unwrap_or_else(beside)
+    }
+
+    fn start_reading<'scope>(&mut self, scope: &'scope Scope<'scope, '_>, set: WorkingSet)
+    where
+        'a: 'scope,
+    {
+        let (filled, chunks) = channel();
+        let (buffers, empty) = channel();
+        for buffer in reader::buffers(self.vm) {
+            let _ = buffers.send(buffer);
+        }
+        let (vm, bell) = (self.vm, Arc::clone(&self.bell));
+        let read = move || reader::run(vm, &set, &empty, &filled, &bell);
+        match thread::spawn_scoped(scope, "hugekit-ahead", read) {
+            Ok(_) => {
+                let rested = Instant::now();
+                self.ahead = Ahead::Reading { chunks, buffers, held: None, rested };
+            }
+            Err(error) => self.fail(VmError::Thread(error)),
+        }
+    }
+
+    /// How long there is nothing to do ahead; `None` is until the bell rings.
+    pub(super) fn time_ahead(&self) -> Option<Duration> {
+        let until = |then: Instant| Some(then.saturating_duration_since(Instant::now()));
+        match &self.ahead {
+            Ahead::Waiting { until: then } | Ahead::Recording { until: then } => until(*then),
+            Ahead::Reading { held: Some(_), rested, .. } => until(*rested),
+            _ => None,
+        }
+    }
+
+    /// Does one thing ahead.
+    pub(super) fn go_ahead<'scope>(&mut self, scope: &'scope Scope<'scope, '_>) -> Result<(), Stop>
+    where
+        'a: 'scope,
+    {
+        match &mut self.ahead {
+            Ahead::Off => self.bell.hush(),
+            Ahead::Waiting { .. } => {
+                if !self.is_starting() {
+                    self.start_ahead(scope);
+                }
+            }
+            Ahead::Recording { until } => {
+                if *until <= Instant::now() {
+                    let set = self.record();
+                    self.start_reading(scope, set);
+                }
+            }
+            Ahead::Reading { held, rested, .. } => match held.take() {
+                Some(read) if *rested > Instant::now() => *held = Some(read),
+                Some(read) => return self.supply(read),
+                None => return self.next_chunk(),
+            },
+        }
+        Ok(())
+    }
+
+    /// Writes what the VM has touched.
+    fn record(&self) -> WorkingSet {
+        let touched = self.touched.iter().map(|&block| self.vm.offsets_of_block(block));
+        let set = WorkingSet::new(self.vm.source.len(), touched);
+        let (pid, path) = (self.vm.pid(), self.working_set_path());
+        self.tell(match set.write(&path) {
+            Ok(()) => Event::Recorded { pid, bytes: set.bytes() },
+            Err(source) => Event::Failed { pid, why: VmError::WorkingSet { path, source } },
+        });
+        set
+    }
+
+    fn next_chunk(&mut self) -> Result<(), Stop> {
+        let Ahead::Reading { chunks, held, rested, .. } = &mut self.ahead else { return Ok(()) };
+        self.bell.hush();
+        match chunks.try_recv() {
+            Ok(Chunk::Read(read)) => {
+                // There may be more.
+                self.bell.ring();
+                if read.is_wanted || *rested <= Instant::now() {
+                    return self.supply(read);
+                }
+                *held = Some(read);
+            }
+            Ok(Chunk::Failed(why)) => self.fail(why.into()),
+            Ok(Chunk::End) => return self.complete(),
+            Err(_) => {}
+        }
+        Ok(())
+    }
+
+    fn supply(&mut self, read: Read) -> Result<(), Stop> {
+        let Read { piece, found, room, is_wanted } = read;
+        let (supply, since) = (if is_wanted { Supply::All } else { Supply::Data }, Instant::now());
+        let offsets = piece.offsets();
+        if !self.is_done(&offsets) {
+            match self.install(piece, self.vm.bytes_of(piece, found, &room), supply) {
+                Err(Stop::Failed(why)) => self.fail(why),
+                done => done?,
+            }
+            self.set_done(&offsets);
+        }
+        if let Ahead::Reading { buffers, rested, .. } = &mut self.ahead {
+            let _ = buffers.send(room);
+            // Memory of a running VM is held until its children have it.
+            if !is_wanted && self.vm.source.is_kept() {
+                // The VM has at least half of the time.
+                *rested = Instant::now() + since.elapsed();
+            }
+        }
+        Ok(())
+    }
+
+    fn is_done(&self, offsets: &Range<u64>) -> bool {
+        let mut blocks = offsets.start / self.vm.block..offsets.end.div_ceil(self.vm.block);
+        blocks.all(|block| self.vm.done().has(block))
+    }
+
+    /// Blocks are read from their beginning on, so that one is there when its end is.
+    fn set_done(&self, offsets: &Range<u64>) {
+        let first = offsets.start / self.vm.block;
+        let ended = |&block: &u64| self.vm.offsets_of_block(block).end <= offsets.end;
+        (first..)
+            .take_while(ended)
+            .take_while(|&block| block * self.vm.block < offsets.end)
+            .for_each(|block| {
+                self.vm.done().set(block);
+            });
+    }
+
+    /// All data is there, or the VM was being left by an earlier pager.
+    pub(super) fn complete(&mut self) -> Result<(), Stop> {
+        self.ahead = Ahead::Off;
+        let stays = self.settings.stay && !self.vm.state.is_leaving();
+        if !stays {
+            self.leave()?;
+        }
+        let Collapsed { bytes: collapsed, refused } = self.collapse()?;
+        let completed = Completed {
+            pid: self.vm.pid(),
+            collapsed,
+            refused,
+            after: self.since.elapsed(),
+            faults: self.answered,
+            copied: self.copied,
+            stays,
+        };
+        if !stays {
+            return Err(Stop::Left(completed));
+        }
+        self.tell(Event::Complete(completed));
+        Ok(())
+    }
+
+    /// Leaves the memory to the kernel: what is not there is zero.
+    fn leave(&mut self) -> Result<(), Stop> {
+        self.vm.state.set_leaving();
+        self.vm.leave()?;
+        self.settle()
+    }
+
+    /// Reads until no thread of the VM waits for a message to be read.
+    pub(super) fn settle(&mut self) -> Result<(), Stop> {
+        let unregistered = self.vm.layout.regions()[0].addresses();
+        loop {
+            self.read_messages()?;
+            if !self.vm.faults.is_changing(&unregistered) {
+                self.faults.clear();
+                return Ok(());
+            }
+            self.vm.wait(self.stop, &self.bell, Some(Duration::from_millis(1)))?;
+        }
+    }
+}

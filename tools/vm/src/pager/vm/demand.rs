@@ -1,0 +1,239 @@
+//! The thread that serves a VM: the only one that reads messages and supplies pages.
+//!
+//! A fault is answered with its page and a few neighbours first, because the thread that waits goes
+//! on as soon as they are there. The rest of the block follows in pieces, and between two pieces
+//! the next fault is looked for. What was read ahead is supplied when there is nothing else to do
+//! (`ahead.rs`).
+
+use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+use std::thread::Scope;
+use std::time::{Duration, Instant};
+
+use super::ahead::Ahead;
+use super::install::Supply;
+use super::wait::Bell;
+use super::{Stop, Vm, VmError};
+use crate::pager::error::Refusal;
+use crate::pager::event::Event;
+use crate::pager::settings::Settings;
+use crate::vmm::layout::Piece;
+
+/// Bytes that are supplied before the rest of a block.
+const NEAR: u64 = 64 << 10;
+
+/// Bytes of the rest that are supplied together.
+pub(super) const FAR: u64 = 256 << 10;
+
+/// Serves a VM until it has ended or needs no pager any more, or the pager is to end.
+pub(crate) fn serve(
+    vm: Vm,
+    stop: &Bell,
+    settings: &Settings,
+    tell: &(dyn Fn(Event) + Sync),
+) -> Result<(), Refusal> {
+    let server = Server::new(&vm, stop, settings, tell);
+    let last = server.map_err(|errno| Refusal::Process(errno.into()))?.run();
+    if let Some(event) = last {
+        // The receiver may save the VM at once: neither a record nor a claim is left.
+        vm.state.remove();
+        drop(vm);
+        tell(event);
+    }
+    Ok(())
+}
+
+/// The thread's own data.
+pub(super) struct Server<'a> {
+    pub(super) vm: &'a Vm,
+    pub(super) stop: &'a Bell,
+    /// Rung by the thread that reads ahead.
+    pub(super) bell: Arc<Bell>,
+    pub(super) settings: &'a Settings,
+    tell: &'a (dyn Fn(Event) + Sync),
+    pub(super) since: Instant,
+    /// Addresses that threads wait for.
+    pub(super) faults: VecDeque<u64>,
+    /// Offsets that follow the page of a fault.
+    pub(super) far: VecDeque<Range<u64>>,
+    buffer: Vec<u8>,
+    /// A page of zeroes, of hugetlb.
+    pub(super) zeroes: Option<Vec<u8>>,
+    /// Blocks that were touched.
+    pub(super) touched: BTreeSet<u64>,
+    pub(super) answered: u64,
+    pub(super) copied: u64,
+    pub(super) ahead: Ahead,
+    /// True if it was told that pages cannot be supplied.
+    has_failed: bool,
+}
+
+impl<'a> Server<'a> {
+    fn new(
+        vm: &'a Vm,
+        stop: &'a Bell,
+        settings: &'a Settings,
+        tell: &'a (dyn Fn(Event) + Sync),
+    ) -> rustix::io::Result<Self> {
+        let since = Instant::now();
+        Ok(Self {
+            vm,
+            stop,
+            bell: Arc::new(Bell::new()?),
+            settings,
+            tell,
+            since,
+            faults: VecDeque::new(),
+            far: VecDeque::new(),
+            buffer: vec![0; vm.block.max(FAR) as usize],
+            zeroes: None,
+            touched: BTreeSet::new(),
+            answered: 0,
+            copied: 0,
+            ahead: Ahead::Waiting { until: since + settings.startup },
+            has_failed: false,
+        })
+    }
+
+    /// Why the VM needs no pager any more; `None` if the next pager is to serve it.
+    fn run(mut self) -> Option<Event> {
+        std::thread::scope(|scope| {
+            let was_left = self.vm.state.is_leaving();
+            let last = loop {
+                match if was_left { self.complete() } else { self.step(scope) } {
+                    Ok(()) => {}
+                    Err(Stop::Asked) => break None,
+                    Err(Stop::Left(completed)) => break Some(Event::Complete(completed)),
+                    Err(Stop::Ended) => {
+                        break Some(Event::Ended { pid: self.vm.pid(), faults: self.answered });
+                    }
+                    Err(Stop::Failed(why)) => {
+                        self.fail(why);
+                        self.vm.process.kill();
+                    }
+                }
+            };
+            // The thread that reads ahead ends when it can send no more.
+            self.ahead = Ahead::Off;
+            last
+        })
+    }
+
+    /// Does one thing.
+    fn step<'scope>(&mut self, scope: &'scope Scope<'scope, '_>) -> Result<(), Stop>
+    where
+        'a: 'scope,
+    {
+        let is_far_due = !self.far.is_empty() && !self.is_starting();
+        let is_busy = !self.faults.is_empty() || is_far_due;
+        let time = if is_busy { Some(Duration::ZERO) } else { self.time_ahead() };
+        self.vm.wait(self.stop, &self.bell, time)?;
+        self.read_messages()?;
+        if let Some(address) = self.faults.pop_front() {
+            self.serve(address)
+        } else if is_far_due && let Some(offsets) = self.far.pop_front() {
+            self.bring_ahead(offsets, Supply::All)
+        } else {
+            self.go_ahead(scope)
+        }
+    }
+
+    /// Answers a fault.
+    fn serve(&mut self, address: u64) -> Result<(), Stop> {
+        let page = self.vm.layout.page();
+        let Some(offset) = self.vm.layout.offset_of(address / page * page) else { return Ok(()) };
+        let block = offset / self.vm.block;
+        self.touched.insert(block);
+        let done = if self.vm.done().has(block) {
+            self.serve_again(offset, block)
+        } else {
+            self.serve_first(offset, block)
+        };
+        match done {
+            Err(Stop::Failed(why)) => {
+                self.fail(why);
+                self.give_up(address / page * page);
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    /// The first fault in a block: its page and neighbours now, the rest behind them and then
+    /// before them.
+    fn serve_first(&mut self, offset: u64, block: u64) -> Result<(), Stop> {
+        let all = self.vm.offsets_of_block(block);
+        let near = self.near(offset, &all);
+        self.bring(near.clone(), Supply::All)?;
+        self.vm.done().set(block);
+        for rest in [near.end..all.end, all.start..near.start] {
+            let starts = rest.clone().step_by(FAR as usize);
+            self.far.extend(starts.map(|start| start..(start + FAR).min(rest.end)));
+        }
+        Ok(())
+    }
+
+    /// A fault in a block whose data is there or follows: a piece that follows comes first;
+    /// otherwise the page is one of zeroes, or was given back, as its neighbours may be.
+    fn serve_again(&mut self, offset: u64, block: u64) -> Result<(), Stop> {
+        if let Some(index) = self.far.iter().position(|offsets| offsets.contains(&offset)) {
+            let offsets = self.far.remove(index).expect("just found");
+            return self.bring(offsets, Supply::All);
+        }
+        let all = self.vm.offsets_of_block(block);
+        self.bring(self.near(offset, &all), Supply::All)?;
+        self.bring(all, Supply::Zeroes)
+    }
+
+    /// The page at an offset and its neighbours within a block.
+    fn near(&self, offset: u64, block: &Range<u64>) -> Range<u64> {
+        let bytes = NEAR.max(self.vm.layout.page());
+        let start = offset / bytes * bytes;
+        start.max(block.start)..(start + bytes).min(block.end)
+    }
+
+    /// Reads and supplies.
+    fn bring(&mut self, offsets: Range<u64>, supply: Supply) -> Result<(), Stop> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let pieces: Vec<Piece> = self.vm.layout.pieces(offsets).collect();
+        let done = pieces.into_iter().try_for_each(|piece| {
+            let found = self.vm.find(piece, &mut buffer).map_err(|why| Stop::Failed(why.into()))?;
+            self.install(piece, self.vm.bytes_of(piece, found, &buffer), supply)
+        });
+        self.buffer = buffer;
+        done
+    }
+
+    /// Like [`bring`](Self::bring), of pages that no thread is known to wait for: what cannot be had
+    /// waits for a fault.
+    pub(super) fn bring_ahead(&mut self, offsets: Range<u64>, supply: Supply) -> Result<(), Stop> {
+        match self.bring(offsets, supply) {
+            Err(Stop::Failed(why)) => {
+                self.fail(why);
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    /// Has accesses to a page fail that cannot be had, so that no thread waits for it for ever.
+    fn give_up(&self, page: u64) {
+        let pages = page..page + self.vm.layout.page();
+        if self.vm.faults.poison(&pages).is_err() {
+            self.vm.process.kill();
+        }
+    }
+
+    /// Something cannot be supplied: the pager stays, and reads nothing ahead.
+    pub(super) fn fail(&mut self, why: VmError) {
+        self.ahead = Ahead::Off;
+        if !std::mem::replace(&mut self.has_failed, true) {
+            self.tell(Event::Failed { pid: self.vm.pid(), why });
+        }
+    }
+
+    pub(super) fn tell(&self, event: Event) {
+        (self.tell)(event);
+    }
+}

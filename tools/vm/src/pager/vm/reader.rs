@@ -1,0 +1,141 @@
+//! The thread of low priority that reads ahead: the working set, then all other data. It supplies
+//! nothing itself.
+//!
+//! Its window is its buffers: it waits until one comes back empty.
+
+use std::ops::Range;
+use std::sync::mpsc::{Receiver, Sender};
+
+use rustix::process::setpriority_process;
+
+use super::demand::FAR;
+use super::wait::Bell;
+use super::{Found, Vm};
+use crate::pager::source::SourceError;
+use crate::pager::working_set::WorkingSet;
+use crate::vmm::layout::Piece;
+
+/// Bytes that may be read and not yet supplied.
+const WINDOW: u64 = 8 << 20;
+
+/// Of the thread. With `SCHED_IDLE` it got so little time beside busy threads that 128 MiB were not
+/// read in a minute.
+const NICE: i32 = 10;
+
+/// What the thread sends.
+pub(super) enum Chunk {
+    Read(Read),
+    /// No more is read.
+    Failed(SourceError),
+    /// All data was read and sent.
+    End,
+}
+
+/// Bytes that were read.
+pub(super) struct Read {
+    pub(super) piece: Piece,
+    pub(super) found: Found,
+    /// Room for the bytes.
+    pub(super) room: Vec<u8>,
+    /// True if they are of the working set.
+    pub(super) is_wanted: bool,
+}
+
+/// Why the thread ends before all is read.
+enum Ending {
+    /// The VM needs no more.
+    Hung,
+    Source(SourceError),
+}
+
+/// Empty ones, for the whole window.
+pub(super) fn buffers(vm: &Vm) -> impl Iterator<Item = Vec<u8>> {
+    let bytes = longest(vm);
+    (0..WINDOW / bytes).map(move |_| vec![0; bytes as usize])
+}
+
+fn longest(vm: &Vm) -> u64 {
+    FAR.max(vm.layout.page())
+}
+
+pub(super) fn run(
+    vm: &Vm,
+    set: &WorkingSet,
+    empty: &Receiver<Vec<u8>>,
+    filled: &Sender<Chunk>,
+    bell: &Bell,
+) {
+    // Memory of a running VM is there already, and the process that has it waits for the end.
+    if vm.source.is_kept() {
+        // Of this thread. If the kernel refuses, it reads at the VM's priority.
+        let _ = setpriority_process(None, NICE);
+    }
+    let reader = Reader { vm, empty, filled, bell };
+    let last = match reader.read_all(set) {
+        Ok(()) => Chunk::End,
+        Err(Ending::Source(error)) => Chunk::Failed(error),
+        Err(Ending::Hung) => return,
+    };
+    let _ = filled.send(last);
+    bell.ring();
+}
+
+struct Reader<'a> {
+    vm: &'a Vm,
+    empty: &'a Receiver<Vec<u8>>,
+    filled: &'a Sender<Chunk>,
+    bell: &'a Bell,
+}
+
+impl Reader<'_> {
+    fn read_all(&self, set: &WorkingSet) -> Result<(), Ending> {
+        for offsets in set.ranges() {
+            self.read_range(offsets.clone(), true)?;
+        }
+        for region in self.vm.layout.regions() {
+            self.read_data(region.offsets())?;
+        }
+        Ok(())
+    }
+
+    /// Reads what is no hole.
+    fn read_data(&self, offsets: Range<u64>) -> Result<(), Ending> {
+        let longest = longest(self.vm);
+        let mut next = offsets.start;
+        while let Some(data) = self.vm.source.next_data(next..offsets.end) {
+            // Whole pieces, which begin where blocks do.
+            let start = (data.start / longest * longest).max(offsets.start);
+            let end = data.end.next_multiple_of(longest).min(offsets.end);
+            self.read_range(start..end, false)?;
+            next = end;
+        }
+        self.vm.source.check_length().map_err(Ending::Source)
+    }
+
+    fn read_range(&self, offsets: Range<u64>, is_wanted: bool) -> Result<(), Ending> {
+        let longest = longest(self.vm);
+        let mut start = offsets.start;
+        while start < offsets.end {
+            let end = ((start / longest + 1) * longest).min(offsets.end);
+            for piece in self.vm.layout.pieces(start..end) {
+                self.read_piece(piece, is_wanted)?;
+            }
+            start = end;
+        }
+        Ok(())
+    }
+
+    fn read_piece(&self, piece: Piece, is_wanted: bool) -> Result<(), Ending> {
+        let last = piece.offset + piece.len - 1;
+        let mut blocks = piece.offset / self.vm.block..=last / self.vm.block;
+        if blocks.all(|block| self.vm.done().has(block)) {
+            return Ok(());
+        }
+        let mut room = self.empty.recv().map_err(|_| Ending::Hung)?;
+        let found = self.vm.find(piece, &mut room).map_err(Ending::Source)?;
+        let read = Read { piece, found, room, is_wanted };
+        self.filled.send(Chunk::Read(read)).map_err(|_| Ending::Hung)?;
+        self.bell.ring();
+        Ok(())
+    }
+}

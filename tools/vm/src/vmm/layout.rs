@@ -1,0 +1,328 @@
+//! Where a VM's memory lies: regions of its VMM's address space, and which part of the memory file
+//! each one shows.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+/// Regions that a VM has at most: Firecracker has one or two.
+const MOST_REGIONS: usize = 64;
+
+/// Addresses that user space has on any machine.
+const MOST_ADDRESS: u64 = 1 << 56;
+
+const HUGETLB: u64 = 2 << 20;
+
+/// A region as Firecracker sends it. `page_size_kib` is an older name of `page_size`, in bytes too.
+#[derive(Clone, Debug, Deserialize)]
+struct Sent {
+    base_host_virt_addr: u64,
+    size: u64,
+    offset: u64,
+    page_size: Option<u64>,
+    page_size_kib: Option<u64>,
+}
+
+/// Why a VM's regions are refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnfitLayout {
+    /// Not the message that a VMM sends.
+    #[error("not a list of regions: {0}")]
+    Malformed(String),
+    /// None, or too many.
+    #[error("{0} regions: between 1 and {MOST_REGIONS} are served")]
+    Count(usize),
+    /// Pages of a size that is not served, or of several sizes.
+    #[error(
+        "pages of {0} bytes: {base} bytes or 2 MiB are served, and one size for all regions",
+        base = base_page()
+    )]
+    Pages(u64),
+    /// An address, a size or an offset that is no multiple of the page, no bytes, or an end beyond
+    /// all addresses.
+    #[error(
+        "region at {start:#x} of {len} bytes from offset {offset}: not whole pages of addresses"
+    )]
+    Region {
+        /// Its first address.
+        start: u64,
+        /// Its bytes.
+        len: u64,
+        /// Its place in the memory file.
+        offset: u64,
+    },
+    /// Two regions have an address or a byte of the file in common.
+    #[error("regions overlap at {0:#x}")]
+    Overlap(u64),
+    /// The file ends before the regions do.
+    #[error("the regions end at byte {end} of a memory file of {len} bytes")]
+    BeyondSource {
+        /// Where the regions end.
+        end: u64,
+        /// Bytes of the file.
+        len: u64,
+    },
+}
+
+/// A part of the VMM's address space that shows a part of the memory file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Region {
+    /// Its first address.
+    pub start: u64,
+    /// Its bytes.
+    pub len: u64,
+    /// Its place in the memory file.
+    pub offset: u64,
+}
+
+impl Region {
+    /// All of its addresses.
+    #[must_use]
+    pub(crate) fn addresses(&self) -> Range<u64> {
+        self.start..self.start + self.len
+    }
+
+    pub(crate) fn offsets(&self) -> Range<u64> {
+        self.offset..self.offset + self.len
+    }
+}
+
+/// A run of bytes of one region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) address: u64,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+}
+
+impl Piece {
+    pub(crate) fn offsets(&self) -> Range<u64> {
+        self.offset..self.offset + self.len
+    }
+}
+
+/// All regions of a VM, ascending by offset, none overlapping.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Layout {
+    regions: Vec<Region>,
+    page: u64,
+}
+
+impl Layout {
+    /// Checks what a VMM sent against a memory file of `source` bytes.
+    pub(crate) fn of_message(message: &[u8], source: u64) -> Result<Self, UnfitLayout> {
+        let sent: Vec<Sent> = serde_json::from_slice(message)
+            .map_err(|error| UnfitLayout::Malformed(error.to_string()))?;
+        let page = sent.first().map_or(0, page_of);
+        if let Some(other) = sent.iter().map(page_of).find(|&other| other != page) {
+            return Err(UnfitLayout::Pages(other));
+        }
+        let region = |sent: &Sent| Region {
+            start: sent.base_host_virt_addr,
+            len: sent.size,
+            offset: sent.offset,
+        };
+        Self { regions: sent.iter().map(region).collect(), page }.checked(source)
+    }
+
+    /// Checks everything; also of a layout that was read from a file.
+    pub(crate) fn checked(mut self, source: u64) -> Result<Self, UnfitLayout> {
+        if self.regions.is_empty() || self.regions.len() > MOST_REGIONS {
+            return Err(UnfitLayout::Count(self.regions.len()));
+        }
+        if self.page != base_page() && self.page != HUGETLB {
+            return Err(UnfitLayout::Pages(self.page));
+        }
+        for &region in &self.regions {
+            check_region(region, self.page, source)?;
+        }
+        self.regions.sort_unstable_by_key(|region| region.start);
+        check_apart(&self.regions, Region::addresses)?;
+        self.regions.sort_unstable_by_key(|region| region.offset);
+        check_apart(&self.regions, Region::offsets)?;
+        Ok(self)
+    }
+
+    /// Of regions that are not checked yet.
+    pub(crate) fn new(regions: Vec<Region>, page: u64) -> Self {
+        Self { regions, page }
+    }
+
+    pub(crate) fn regions(&self) -> &[Region] {
+        &self.regions
+    }
+
+    /// Regions, ascending by address.
+    pub(crate) fn by_address(&self) -> Vec<Region> {
+        let mut regions = self.regions.clone();
+        regions.sort_unstable_by_key(|region| region.start);
+        regions
+    }
+
+    /// Returns whether another VM's regions have the same sizes, offsets and pages, in the same order of
+    /// addresses.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        let parts = |layout: &Self| -> Vec<_> {
+            layout.by_address().iter().map(|region| (region.len, region.offset)).collect()
+        };
+        self.page == other.page && parts(self) == parts(other)
+    }
+
+    /// Bytes of a page: what a fault supplies at least.
+    pub(crate) fn page(&self) -> u64 {
+        self.page
+    }
+
+    pub(crate) fn is_hugetlb(&self) -> bool {
+        self.page != base_page()
+    }
+
+    /// Bytes of all regions.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.regions.iter().map(|region| region.len).sum()
+    }
+
+    /// Where the last region's offsets end.
+    pub(crate) fn end(&self) -> u64 {
+        self.regions.last().map_or(0, |region| region.offset + region.len)
+    }
+
+    /// The offset that an address shows.
+    pub(crate) fn offset_of(&self, address: u64) -> Option<u64> {
+        let region = self.regions.iter().find(|region| region.addresses().contains(&address))?;
+        Some(region.offset + (address - region.start))
+    }
+
+    /// The parts of regions that show these offsets.
+    pub(crate) fn pieces(&self, offsets: Range<u64>) -> impl Iterator<Item = Piece> {
+        self.regions.iter().filter_map(move |region| {
+            let start = offsets.start.max(region.offset);
+            let end = offsets.end.min(region.offset + region.len);
+            (start < end).then(|| Piece {
+                address: region.start + (start - region.offset),
+                offset: start,
+                len: end - start,
+            })
+        })
+    }
+
+    /// The offsets that a range of addresses shows, region by region.
+    pub(crate) fn offsets_of(&self, addresses: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+        self.regions.iter().filter_map(move |region| {
+            let start = addresses.start.max(region.start);
+            let end = addresses.end.min(region.start + region.len);
+            let offset = |address: u64| region.offset + (address - region.start);
+            (start < end).then(|| offset(start)..offset(end))
+        })
+    }
+}
+
+fn page_of(sent: &Sent) -> u64 {
+    sent.page_size.or(sent.page_size_kib).unwrap_or_else(base_page)
+}
+
+pub(crate) fn base_page() -> u64 {
+    rustix::param::page_size() as u64
+}
+
+fn check_region(region: Region, page: u64, source: u64) -> Result<(), UnfitLayout> {
+    let Region { start, len, offset } = region;
+    let is_whole = [start, len, offset].iter().all(|number| number % page == 0);
+    let ends = start.checked_add(len).filter(|&end| end <= MOST_ADDRESS);
+    let (Some(_), Some(end), true) = (ends, offset.checked_add(len), is_whole && len > 0) else {
+        return Err(UnfitLayout::Region { start, len, offset });
+    };
+    if end > source { Err(UnfitLayout::BeyondSource { end, len: source }) } else { Ok(()) }
+}
+
+/// Of regions in the order of `range`.
+fn check_apart(regions: &[Region], range: fn(&Region) -> Range<u64>) -> Result<(), UnfitLayout> {
+    let overlap = regions.windows(2).find(|pair| range(&pair[0]).end > range(&pair[1]).start);
+    overlap.map_or(Ok(()), |pair| Err(UnfitLayout::Overlap(range(&pair[1]).start)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOURCE: u64 = 64 << 20;
+
+    fn region(start: u64, size: u64, offset: u64, page: u64) -> String {
+        format!(
+            r#"{{"base_host_virt_addr":{start},"size":{size},"offset":{offset},"page_size":{page}}}"#
+        )
+    }
+
+    fn parse(regions: &[String]) -> Result<Layout, UnfitLayout> {
+        Layout::of_message(format!("[{}]", regions.join(",")).as_bytes(), SOURCE)
+    }
+
+    #[test]
+    fn message_of_two_regions_maps_addresses_to_offsets() {
+        let page = base_page();
+        let upper = region(1 << 40, 4 * page, 8 * page, page);
+        let lower = region(1 << 30, 8 * page, 0, page);
+        let layout = parse(&[upper, lower]).unwrap();
+        assert_eq!((layout.bytes(), layout.end()), (12 * page, 12 * page));
+        assert_eq!(layout.offset_of((1 << 40) + page), Some(9 * page));
+        assert_eq!(layout.offset_of((1 << 30) + 8 * page), None);
+        let pieces: Vec<_> = layout.pieces(6 * page..10 * page).collect();
+        let piece = |address, offset, len| Piece { address, offset, len };
+        let expected =
+            [piece((1 << 30) + 6 * page, 6 * page, 2 * page), piece(1 << 40, 8 * page, 2 * page)];
+        assert_eq!(pieces, expected);
+        let offsets: Vec<_> = layout.offsets_of(0..u64::MAX).collect();
+        assert_eq!(offsets, [0..8 * page, 8 * page..12 * page]);
+    }
+
+    #[test]
+    fn page_size_has_two_names() {
+        for names in [&["page_size"][..], &["page_size_kib"], &["page_size", "page_size_kib"]] {
+            let sizes: String =
+                names.iter().map(|name| format!(r#","{name}":{}"#, 2 << 20)).collect();
+            let address = 2 << 20;
+            let message = format!(
+                r#"[{{"base_host_virt_addr":{address},"size":{address},"offset":0{sizes}}}]"#
+            );
+            assert!(Layout::of_message(message.as_bytes(), SOURCE).unwrap().is_hugetlb());
+        }
+    }
+
+    #[test]
+    fn hostile_regions_are_refused_each_for_its_reason() {
+        let page = base_page();
+        let one = |start, size, offset, page| parse(&[region(start, size, offset, page)]);
+        let is_region = |parsed| matches!(parsed, Err(UnfitLayout::Region { .. }));
+        assert!(is_region(one(page, 1 << 62, 0, page)));
+        assert!(is_region(one(1 << 62, page, 0, page)));
+        assert!(is_region(one(u64::MAX - page + 1, page, 0, page)));
+        assert!(is_region(one(page, page, u64::MAX - page + 1, page)));
+        assert!(is_region(one(page, 0, 0, page)));
+        assert!(is_region(one(page + 1, page, 0, page)));
+        assert!(is_region(one(page, page + 1, 0, page)));
+        assert!(is_region(one(page, page, 1, page)));
+        assert!(is_region(one(2 << 20, page, 0, 2 << 20)));
+        assert_eq!(one(page, page, 0, 12345), Err(UnfitLayout::Pages(12345)));
+        assert_eq!(one(page, page, 0, 0), Err(UnfitLayout::Pages(0)));
+        let beyond = UnfitLayout::BeyondSource { end: SOURCE + page, len: SOURCE };
+        assert_eq!(one(page, page, SOURCE, page), Err(beyond));
+        assert_eq!(parse(&[]), Err(UnfitLayout::Count(0)));
+        let many: Vec<_> =
+            (0..65).map(|at| region(page * (at + 1), page, page * at, page)).collect();
+        assert_eq!(parse(&many), Err(UnfitLayout::Count(65)));
+        let overlap = [region(page, 2 * page, 0, page), region(2 * page, page, 2 * page, page)];
+        assert_eq!(parse(&overlap), Err(UnfitLayout::Overlap(2 * page)));
+        let same_bytes = [region(page, page, 0, page), region(8 * page, page, 0, page)];
+        assert_eq!(parse(&same_bytes), Err(UnfitLayout::Overlap(0)));
+        let mixed = [region(page, page, 0, page), region(2 << 20, 2 << 20, 2 << 20, 2 << 20)];
+        assert_eq!(parse(&mixed), Err(UnfitLayout::Pages(2 << 20)));
+    }
+
+    #[test]
+    fn garbage_is_malformed() {
+        for garbage in [&b""[..], b"\xff\xfe", b"{}", b"[{}]", b"[[[[[[[[", br#"[{"size":-1}]"#] {
+            let refused = Layout::of_message(garbage, SOURCE);
+            assert!(matches!(refused, Err(UnfitLayout::Malformed(_))), "{refused:?}");
+        }
+    }
+}

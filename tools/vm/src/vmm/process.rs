@@ -1,0 +1,264 @@
+//! A VMM as a process: held by a descriptor, so that no other process is taken for it that gets its
+//! number later.
+#![allow(unsafe_code)]
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use hugekit_sys::{other_process, seqpacket};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open, pidfd_send_signal,
+};
+use rustix::time::Timespec;
+
+use crate::vmm::userfaultfd::is_userfaultfd;
+
+/// `SO_PEERPIDFD` (Linux 6.5), which libc lacks for some targets.
+const SO_PEERPIDFD: libc::c_int = 77;
+
+/// Where `/proc/PID/stat` has the start time, counted behind the name's parenthesis.
+const START_TIME: usize = 19;
+
+/// A process that other processes cannot be mistaken for.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pid: i32,
+    uid: u32,
+    started: u64,
+    descriptor: OwnedFd,
+    /// Its memory in `/proc`, locked.
+    claim: Option<File>,
+}
+
+impl Process {
+    /// The one that connected at the other end.
+    pub(crate) fn peer(connection: &UnixStream) -> io::Result<Self> {
+        let peer = seqpacket::peer(connection)?;
+        let Some(pid) = Pid::from_raw(peer.pid) else {
+            return Err(io::Error::other(
+                "the peer is in a PID namespace that is not seen from here",
+            ));
+        };
+        let descriptor = match peer_descriptor(connection) {
+            Ok(descriptor) => descriptor,
+            Err(Errno::NOPROTOOPT) => pidfd_open(pid, PidfdFlags::empty())?,
+            Err(errno) => return Err(errno.into()),
+        };
+        Self::of_descriptor(peer.pid, peer.uid, descriptor)
+    }
+
+    /// The one that has this number now, and had at `started`.
+    pub(crate) fn find(pid: i32, started: u64) -> io::Result<Self> {
+        let process = Self::running(pid)?;
+        if process.started == started { Ok(process) } else { Err(gone()) }
+    }
+
+    /// The one that has this number now.
+    ///
+    /// # Errors
+    /// `NotFound` if it has ended.
+    pub(crate) fn running(pid: i32) -> io::Result<Self> {
+        let descriptor = pidfd_open(Pid::from_raw(pid).ok_or_else(gone)?, PidfdFlags::empty())
+            .map_err(|errno| if errno == Errno::SRCH { gone() } else { errno.into() })?;
+        let uid = fs::metadata(format!("/proc/{pid}"))?.uid();
+        Self::of_descriptor(pid, uid, descriptor)
+    }
+
+    /// Makes this process the only one that reads the VM's userfaultfd: two readers would lose each
+    /// other's messages. The claim ends with this value, with this process, and with children that
+    /// it forks. Only processes with the right to debug the VMM can open the file that is locked.
+    ///
+    /// # Errors
+    /// `WouldBlock` if another process claims it; `PermissionDenied` without that right.
+    pub(crate) fn claim(&mut self) -> io::Result<()> {
+        if self.claim.is_some() {
+            return Ok(());
+        }
+        let memory = File::open(format!("/proc/{}/mem", self.pid))?;
+        flock(&memory, FlockOperation::NonBlockingLockExclusive)?;
+        self.claim = Some(memory);
+        Ok(())
+    }
+
+    /// What holds the claim, which ends when the last copy of it is closed.
+    #[must_use]
+    pub(crate) fn claim_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.claim.as_ref().map(AsFd::as_fd)
+    }
+
+    fn of_descriptor(pid: i32, uid: u32, descriptor: OwnedFd) -> io::Result<Self> {
+        let process = Self { pid, uid, started: start_time(pid)?, descriptor, claim: None };
+        // If it lives now, the number was its own when the time was read.
+        if process.has_ended() {
+            return Err(gone());
+        }
+        Ok(process)
+    }
+
+    /// Its number.
+    #[must_use]
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    pub(crate) fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// In the kernel's ticks since it booted.
+    pub(crate) fn started(&self) -> u64 {
+        self.started
+    }
+
+    /// Readable when the process has ended.
+    #[must_use]
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+
+    /// Returns whether it has ended.
+    #[must_use]
+    pub(crate) fn has_ended(&self) -> bool {
+        self.await_end(Duration::ZERO)
+    }
+
+    /// Copies of the userfaultfds that it has open. It takes the right to debug the process.
+    ///
+    /// # Errors
+    /// That right is missing, or the process has ended.
+    pub(crate) fn userfaultfds(&self) -> io::Result<Vec<OwnedFd>> {
+        let links = self.links()?;
+        let found = links.iter().filter(|(_, link)| is_userfaultfd(link));
+        found.map(|&(number, _)| self.copy(number)).collect()
+    }
+
+    /// The numbers of its open descriptors, and what they stand for.
+    pub(crate) fn links(&self) -> io::Result<Vec<(i32, PathBuf)>> {
+        let entries = fs::read_dir(format!("/proc/{}/fd", self.pid))?.flatten();
+        let link = |entry: fs::DirEntry| {
+            let number = entry.file_name().to_str()?.parse().ok()?;
+            Some((number, fs::read_link(entry.path()).ok()?))
+        };
+        Ok(entries.filter_map(link).collect())
+    }
+
+    /// Returns whether no page is mapped at an address; `false` if `/proc` does not tell.
+    pub(crate) fn lacks(&self, address: u64) -> bool {
+        const PRESENT: u64 = 1 << 63;
+        const SWAPPED: u64 = 1 << 62;
+        let page = rustix::param::page_size() as u64;
+        let mut entry = [0; 8];
+        let pagemap = fs::File::open(format!("/proc/{}/pagemap", self.pid));
+        let read = pagemap.and_then(|map| map.read_exact_at(&mut entry, address / page * 8));
+        read.is_ok() && u64::from_ne_bytes(entry) & (PRESENT | SWAPPED) == 0
+    }
+
+    /// A copy of one of its descriptors.
+    pub(crate) fn copy(&self, number: i32) -> io::Result<OwnedFd> {
+        Ok(pidfd_getfd(&self.descriptor, number, PidfdGetfdFlags::empty())?)
+    }
+
+    /// Waits until it has ended; whether it has.
+    pub(crate) fn await_end(&self, most: Duration) -> bool {
+        let most = Timespec::try_from(most).ok();
+        let mut waited = [PollFd::new(&self.descriptor, PollFlags::IN)];
+        poll(&mut waited, most.as_ref()).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Ends the process, whose memory cannot be had.
+    pub(crate) fn kill(&self) {
+        let _ = pidfd_send_signal(&self.descriptor, Signal::KILL);
+    }
+
+    /// Puts aligned 2 MiB of its memory on a huge page, or leaves them as they are.
+    ///
+    /// # Errors
+    /// No huge page is free, or the kernel cannot do it now or at all.
+    pub(crate) fn collapse(&self, start: u64) -> Result<(), Errno> {
+        other_process::collapse(self.descriptor.as_fd(), start)
+    }
+}
+
+fn peer_descriptor(connection: &UnixStream) -> Result<OwnedFd, Errno> {
+    let mut descriptor: libc::c_int = -1;
+    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes, which `descriptor` has.
+    let answer = unsafe {
+        libc::getsockopt(
+            connection.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PEERPIDFD,
+            (&raw mut descriptor).cast(),
+            &raw mut len,
+        )
+    };
+    if answer != 0 {
+        return Err(last_errno());
+    }
+    // SAFETY: on success the kernel has just opened this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+fn gone() -> io::Error {
+    io::ErrorKind::NotFound.into()
+}
+
+/// In the kernel's ticks since it booted.
+pub(crate) fn start_time(pid: i32) -> io::Result<u64> {
+    let stat = fs::read(format!("/proc/{pid}/stat"))?;
+    let stat = String::from_utf8_lossy(&stat);
+    // The name before may hold anything.
+    let behind = stat.rsplit_once(')').map(|(_, behind)| behind);
+    let time = behind.and_then(|behind| behind.split_ascii_whitespace().nth(START_TIME));
+    time.and_then(|time| time.parse().ok()).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+fn last_errno() -> Errno {
+    Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::INVAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peer_of_a_connection_is_this_process() {
+        let (one, _other) = UnixStream::pair().unwrap();
+        let peer = Process::peer(&one).unwrap();
+        assert_eq!(peer.pid(), std::process::id() as i32);
+        assert!(!peer.has_ended());
+        let again = Process::find(peer.pid(), peer.started()).unwrap();
+        assert_eq!((again.uid(), again.started()), (peer.uid(), peer.started()));
+        let other = Process::find(peer.pid(), peer.started() + 1).unwrap_err();
+        assert_eq!(other.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn page_that_was_not_touched_is_lacking() {
+        let (one, _other) = UnixStream::pair().unwrap();
+        let process = Process::peer(&one).unwrap();
+        let page = rustix::param::page_size();
+        let mut memory = memmap2::MmapMut::map_anon(2 * page).unwrap();
+        let _ = memory.advise(memmap2::Advice::NoHugePage);
+        memory[0] = 1;
+        let address = memory.as_ptr().addr() as u64;
+        assert!(!process.lacks(address) && process.lacks(address + page as u64));
+    }
+
+    #[test]
+    fn userfaultfds_of_a_process_are_found() {
+        let (one, _other) = UnixStream::pair().unwrap();
+        let own = hugekit_sys::userfaultfd::new_user_mode_only().unwrap();
+        let found = Process::peer(&one).unwrap().userfaultfds().unwrap();
+        assert!(!found.is_empty());
+        drop(own);
+    }
+}

@@ -1,0 +1,235 @@
+//! Stock Cloud Hypervisor, whose guest checks its own memory.
+
+use std::cell::Cell;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::{Path, PathBuf};
+
+use hugekit_guests::cloud_hypervisor::{lacking, snapshot_for};
+use hugekit_guests::{CloudHypervisor, Firecracker, Request, Serial, pattern_at};
+use hugekit_image::Image;
+use hugekit_testing::trials::skipped;
+use hugekit_vm::cloud_hypervisor::{ReadyMemory, Restore, RestoreError, Snapshot};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const MIB: u64 = 1 << 20;
+
+/// Memory of the guest, and what it has written before it was saved.
+const MEMORY: u64 = 64 * MIB;
+const START: u64 = 8 * MIB;
+const LEN: u64 = 32 * MIB;
+const SEED: u64 = 0x5eed_0000_1234_5678;
+
+/// Whether the test can run; if not, prints why.
+fn can_run() -> bool {
+    let reason = lacking();
+    if let Some(reason) = &reason {
+        skipped(reason);
+    }
+    reason.is_none()
+}
+
+/// A snapshot of a guest that has written its pattern, in memory as the API describes it.
+fn saved(folder: &Path, memory: &Value) -> PathBuf {
+    let snapshot = folder.join("snapshot");
+    let mut origin = CloudHypervisor::start(folder, "origin").unwrap();
+    let mut serial = origin.boot(memory).unwrap();
+    serial.ask(Request::Write { start: START, len: LEN, seed: SEED }).unwrap();
+    origin.save(&snapshot).unwrap();
+    snapshot
+}
+
+fn check_bytes(serial: &mut Serial) {
+    let free = Firecracker::free_memory();
+    assert_eq!(differing(serial, SEED), 0, "words differ");
+    let before = Request::NotZero { start: free, len: START - free };
+    assert_eq!(serial.ask(before).unwrap(), 0, "words before are not zero");
+}
+
+fn differing(serial: &mut Serial, seed: u64) -> u64 {
+    serial.ask(Request::Verify { start: START, len: LEN, seed }).unwrap()
+}
+
+/// A VM that runs, from a snapshot of which it has its own configuration.
+fn restored(
+    folder: &Path,
+    name: &str,
+    snapshot: &Path,
+    memory: impl Fn(&Snapshot) -> ReadyMemory,
+) -> (CloudHypervisor, Serial) {
+    let own = Snapshot::open(snapshot_for(folder, name, snapshot).unwrap()).unwrap();
+    let mut clone = CloudHypervisor::start(folder, name).unwrap();
+    Restore::new(&own).resume(true).send(clone.api(), &memory(&own)).unwrap();
+    let serial = clone.serial().unwrap();
+    (clone, serial)
+}
+
+/// The guest's memory is a mapping of this file, by huge pages if the file is on them and the kernel
+/// has chosen addresses at which they fit.
+fn check_mapping(pid: i32, name: &str, huge_of_file: u64) {
+    let mapped = Mapped::of(pid, name);
+    println!("{mapped:?}; {huge_of_file} bytes of the file are on huge pages");
+    assert!(mapped.resident >= LEN, "{mapped:?}");
+    if huge_of_file >= LEN && mapped.is_aligned {
+        assert!(mapped.huge * 100 >= LEN * 98, "{mapped:?}");
+    }
+}
+
+/// Bytes of a process in the mappings of a file: resident, and by huge pages.
+#[derive(Debug)]
+struct Mapped {
+    resident: u64,
+    huge: u64,
+    is_aligned: bool,
+}
+
+impl Mapped {
+    fn of(pid: i32, name: &str) -> Self {
+        let smaps = std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();
+        let mut mapped = Self { resident: 0, huge: 0, is_aligned: true };
+        let mut is_counted = false;
+        for line in smaps.lines() {
+            let bytes =
+                |value: &str| value.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10;
+            match line.split_once(':') {
+                Some((first, _)) if first.contains('-') => {
+                    is_counted = line.contains(name);
+                    mapped.is_aligned &= !is_counted || is_aligned(line);
+                }
+                Some(("Rss", value)) if is_counted => mapped.resident += bytes(value),
+                Some(("ShmemPmdMapped", value)) if is_counted => mapped.huge += bytes(value),
+                _ => {}
+            }
+        }
+        mapped
+    }
+}
+
+/// Whether huge pages of the file begin at huge pages of the process.
+fn is_aligned(line: &str) -> bool {
+    let number = |text| u64::from_str_radix(text, 16).unwrap();
+    let (start, rest) = line.split_once('-').unwrap();
+    let offset = rest.split(' ').nth(2).unwrap();
+    (number(start) - number(offset)).is_multiple_of(2 * MIB)
+}
+
+fn circle(memory: &Value) {
+    let folder = TempDir::new().unwrap();
+    let snapshot = saved(folder.path(), memory);
+    let huge = Cell::new(0);
+    let load = |own: &Snapshot| {
+        let memory = ReadyMemory::load(own).unwrap();
+        huge.set(memory.huge_bytes());
+        memory
+    };
+    let (clone, mut serial) = restored(folder.path(), "clone", &snapshot, load);
+    check_bytes(&mut serial);
+    check_mapping(clone.pid(), "memfd:hugekit:vm", huge.get());
+    serial.ask(Request::Write { start: START, len: LEN, seed: !SEED }).unwrap();
+    assert_eq!(differing(&mut serial, !SEED), 0);
+}
+
+#[test]
+fn ready_memory_is_the_guests_memory() {
+    if can_run() {
+        circle(&json!({"size": MEMORY}));
+    }
+}
+
+#[test]
+fn zones_of_memory_are_restored() {
+    if can_run() {
+        let zones =
+            [json!({"id": "low", "size": MEMORY / 4}), json!({"id": "high", "size": MEMORY})];
+        circle(&json!({"size": 0, "zones": zones}));
+    }
+}
+
+#[test]
+fn clones_of_an_image_have_its_bytes_and_their_own_writes() {
+    if !can_run() {
+        return;
+    }
+    let folder = TempDir::new().unwrap();
+    let snapshot = saved(folder.path(), &json!({"size": MEMORY}));
+    let image = Image::load(snapshot.join("memory-ranges")).unwrap();
+    let of_image = |own: &Snapshot| {
+        let file = image.open_again().unwrap();
+        ReadyMemory::of_image(Image::check(file).unwrap(), own).unwrap()
+    };
+    let (one, mut of_one) = restored(folder.path(), "one", &snapshot, of_image);
+    let (_other, mut of_other) = restored(folder.path(), "other", &snapshot, of_image);
+    check_bytes(&mut of_one);
+    check_mapping(one.pid(), "memfd:hugekit:image", image.huge_bytes());
+    of_one.ask(Request::Write { start: START, len: LEN, seed: !SEED }).unwrap();
+    check_bytes(&mut of_other);
+    assert_eq!(differing(&mut of_one, !SEED), 0);
+}
+
+#[test]
+fn vmm_that_has_a_vm_refuses_another() {
+    if !can_run() {
+        return;
+    }
+    let folder = TempDir::new().unwrap();
+    let snapshot = Snapshot::open(saved(folder.path(), &json!({"size": MEMORY}))).unwrap();
+    let memory = ReadyMemory::load(&snapshot).unwrap();
+    let mut busy = CloudHypervisor::start(folder.path(), "busy").unwrap();
+    let mut serial = busy.boot(&json!({"size": MEMORY})).unwrap();
+    let refused = Restore::new(&snapshot).send(busy.api(), &memory);
+    assert!(matches!(refused, Err(RestoreError::Refused { .. })), "{refused:?}");
+    serial.ask(Request::Reply).unwrap();
+}
+
+#[test]
+fn state_of_nonsense_is_refused_by_the_vmm() {
+    if !can_run() {
+        return;
+    }
+    let folder = TempDir::new().unwrap();
+    let path = saved(folder.path(), &json!({"size": MEMORY}));
+    let state = path.join("state.json");
+    let mut tree: Value = serde_json::from_slice(&std::fs::read(&state).unwrap()).unwrap();
+    tree["snapshots"]["device-manager"]["snapshot_data"] = json!({"state": "7"});
+    std::fs::write(&state, tree.to_string()).unwrap();
+    let snapshot = Snapshot::open(&path).unwrap();
+    let memory = ReadyMemory::load(&snapshot).unwrap();
+    let vmm = CloudHypervisor::start(folder.path(), "clone").unwrap();
+    let refused = Restore::new(&snapshot).send(vmm.api(), &memory);
+    // This VMM may end.
+    let is_refused = matches!(
+        refused,
+        Err(RestoreError::Rejected { what: "state", .. }
+            | RestoreError::Broken { what: "state", .. })
+    );
+    assert!(is_refused, "{refused:?}");
+}
+
+/// What guests find in a zone whose file is an image, without a restore.
+#[test]
+fn zone_of_an_image_is_private_to_each_vm() {
+    if !can_run() {
+        return;
+    }
+    let folder = TempDir::new().unwrap();
+    let pattern = (START..MEMORY).step_by(8).flat_map(|at| pattern_at(at, SEED).to_le_bytes());
+    // The guest needs zeroes for itself.
+    let bytes: Vec<u8> = std::iter::repeat_n(0, START as usize).chain(pattern).collect();
+    let file = folder.path().join("memory");
+    std::fs::write(&file, bytes).unwrap();
+    let image = Image::load(&file).unwrap();
+    let path = format!("/proc/{}/fd/{}", std::process::id(), image.as_fd().as_raw_fd());
+    let zone = json!({"id": "m", "size": MEMORY, "file": path, "shared": false});
+    let memory = json!({"size": 0, "zones": [zone]});
+    let booted = |name: &str| {
+        let mut vmm = CloudHypervisor::start(folder.path(), name).unwrap();
+        let serial = vmm.boot(&memory).unwrap();
+        (vmm, serial)
+    };
+    let ((one, mut of_one), (_other, mut of_other)) = (booted("one"), booted("other"));
+    assert_eq!(differing(&mut of_one, SEED), 0);
+    check_mapping(one.pid(), "memfd:hugekit:image", image.huge_bytes());
+    of_one.ask(Request::Write { start: START, len: LEN, seed: !SEED }).unwrap();
+    assert_eq!(differing(&mut of_other, SEED), 0);
+    assert_eq!(differing(&mut of_one, !SEED), 0);
+}

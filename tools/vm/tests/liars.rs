@@ -1,0 +1,114 @@
+//! VMMs that do not do what they are asked.
+
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::thread::{self, JoinHandle};
+
+use hugekit_vm::cloud_hypervisor::{ReadyMemory, Restore, RestoreError, Snapshot};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// Bytes of the guest's memory, and of the head of each request.
+const MEMORY: u64 = 4 << 20;
+const HEAD: usize = 16;
+
+/// Requests before the last one: the beginning, one slot of memory, configuration, state.
+const STEPS: usize = 4;
+
+const OK: [u8; HEAD] = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+fn snapshot(folder: &Path) -> Snapshot {
+    let manager = json!({
+        "memory_ranges": {"data": [{"gpa": 0, "length": MEMORY}]},
+        "guest_ram_mappings": [{"slot": 0, "gpa": 0, "size": MEMORY, "zone_id": "mem0"}],
+    });
+    let state = json!({
+        "snapshots": {"memory-manager": {"snapshot_data": {"state": manager.to_string()}}},
+        "snapshot_data": {"state": json!({"common_cpuid": []}).to_string()},
+    });
+    let config = json!({"memory": {"size": MEMORY}});
+    std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
+    std::fs::write(folder.join("state.json"), state.to_string()).unwrap();
+    std::fs::write(folder.join("memory-ranges"), vec![7; MEMORY as usize]).unwrap();
+    Snapshot::open(folder).unwrap()
+}
+
+/// A VMM that carries out so many requests, answers the next one with these bytes, and hangs up.
+fn vmm(folder: &Path, steps: usize, last: &'static [u8]) -> JoinHandle<()> {
+    let api = UnixListener::bind(folder.join("api")).unwrap();
+    thread::spawn(move || {
+        let (mut call, _) = api.accept().unwrap();
+        let receiver = UnixListener::bind(url(&mut call)).unwrap();
+        let (mut peer, _) = receiver.accept().unwrap();
+        for _ in 0..steps {
+            skip_request(&mut peer);
+            peer.write_all(&OK).unwrap();
+        }
+        skip_request(&mut peer);
+        let _ = peer.write_all(last);
+        let _ = call.write_all(b"HTTP/1.1 500 \r\nContent-Length: 5\r\n\r\nwords");
+    })
+}
+
+/// The path in the request of the API.
+fn url(call: &mut UnixStream) -> String {
+    let mut text = String::new();
+    while !text.ends_with('}') {
+        let mut byte = [0];
+        call.read_exact(&mut byte).unwrap();
+        text.push(byte[0].into());
+    }
+    let body: Value = serde_json::from_str(&text[text.find('{').unwrap()..]).unwrap();
+    body["receiver_url"].as_str().unwrap().strip_prefix("unix:").unwrap().to_owned()
+}
+
+fn skip_request(peer: &mut UnixStream) {
+    let mut head = [0; HEAD];
+    peer.read_exact(&mut head).unwrap();
+    let len = u64::from_le_bytes(head[8..].try_into().unwrap());
+    peer.read_exact(&mut vec![0; len as usize]).unwrap();
+}
+
+/// The error after so many requests, of which a VMM answers the next with these bytes.
+fn error(steps: usize, last: &'static [u8]) -> RestoreError {
+    let folder = TempDir::new().unwrap();
+    let snapshot = snapshot(folder.path());
+    let memory = ReadyMemory::load(&snapshot).unwrap();
+    let vmm = vmm(folder.path(), steps, last);
+    let sent = Restore::new(&snapshot).send(&folder.path().join("api"), &memory);
+    vmm.join().unwrap();
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().flatten().collect();
+    assert_eq!(left.len(), 4, "{left:?}");
+    sent.unwrap_err()
+}
+
+#[test]
+fn every_step_may_be_refused() {
+    let refused = error(0, &[2; HEAD]);
+    assert!(matches!(refused, RestoreError::Refused { status: 500, .. }), "{refused:?}");
+    for (steps, expected) in ["memory", "configuration", "state", "completion"].iter().enumerate() {
+        match error(steps + 1, &[2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]) {
+            RestoreError::Rejected { what, answer } => {
+                assert_eq!((what, answer.as_str()), (*expected, "words"));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn vmm_that_hangs_up_or_answers_half_is_an_error() {
+    for last in [&[][..], &[1, 0, 0], &[0xff; HEAD]] {
+        for steps in 1..=STEPS {
+            let error = error(steps, last);
+            assert!(matches!(error, RestoreError::Rejected { .. }), "{error:?}");
+        }
+    }
+}
+
+#[test]
+fn api_that_refuses_at_the_end_is_an_error() {
+    let error = error(STEPS, &OK);
+    assert!(matches!(error, RestoreError::Refused { status: 500, .. }), "{error:?}");
+}
