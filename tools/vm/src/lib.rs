@@ -5,5 +5,6 @@
 pub mod api;
 pub mod checkpoint;
 pub mod cloud_hypervisor;
+mod firecracker;
 pub mod pager;
 mod vmm;

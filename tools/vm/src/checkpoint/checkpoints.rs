@@ -6,11 +6,10 @@ use std::time::Instant;
 
 use hugekit_delta::{Chain, Saved as SavedDelta};
 
-use crate::checkpoint::api::Api;
-use crate::checkpoint::checkpoint::{collapse, is_running, memory_bytes, used};
 use crate::checkpoint::delta::Delta;
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::guard::Guard;
+use crate::checkpoint::once::{collapse, used};
 use crate::checkpoint::output::{Kind, Output, Plan};
 use crate::checkpoint::previous;
 use crate::checkpoint::report::{Report, ms};
@@ -19,6 +18,7 @@ use crate::checkpoint::settings::Settings;
 use crate::checkpoint::sink::Sink;
 use crate::checkpoint::vm::{Vm, readable};
 use crate::checkpoint::writes::{Afterwards, Writes};
+use crate::firecracker::requests::Api;
 
 /// A VM that is saved, perhaps again and again. When this is dropped, no memory of it is protected.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl Checkpoints {
         if settings.check_api {
             api.check_is_of(settings.pid)?;
         }
-        let vm = Vm::find(settings.pid, memory_bytes(&api)?)?;
+        let vm = Vm::find(settings.pid, api.memory_bytes()?)?;
         let chain = previous::chain(&settings.previous, vm.bytes())?;
         let writes = Writes::new(&vm, afterwards);
         Ok(Self { api, vm, writes, chain, collapse: settings.collapse, guard: None })
@@ -63,7 +63,7 @@ impl Checkpoints {
         started: Instant,
     ) -> Result<Report, CheckpointError> {
         let Self { api, vm, writes, chain, collapse: should_collapse, guard } = self;
-        let is_running = writes.note_while(vm, || is_running(api))?;
+        let is_running = writes.note_while(vm, || api.is_running())?;
         let plan = Plan::new(place, chain.as_ref().map_or(Kind::Full, |_| Kind::Delta))?;
         let (collapsed_bytes, collapse) = collapse(vm, std::mem::take(should_collapse))?;
         // The guard before this one ends when this one watches.

@@ -10,11 +10,11 @@ use crate::api::connect;
 use hugekit_sys::seqpacket;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::checkpoint::api::Api;
 use crate::checkpoint::fork_error::ForkError;
 use crate::checkpoint::fork_settings::ChildSettings;
 use crate::checkpoint::guard::Guard;
 use crate::checkpoint::lineage::{ORIGIN, Origin};
+use crate::firecracker::requests::Api;
 
 /// How long the API of a child may take to come.
 const LONGEST_START: Duration = Duration::from_secs(20);

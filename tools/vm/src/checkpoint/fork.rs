@@ -2,20 +2,20 @@
 
 use std::time::{Duration, Instant};
 
-use crate::checkpoint::api::Api;
-use crate::checkpoint::checkpoint::{collapse, is_running, memory_bytes};
 use crate::checkpoint::children::{Child, Children};
 use crate::checkpoint::fork_error::ForkError;
 use crate::checkpoint::fork_report::{ChildReport, ForkReport};
 use crate::checkpoint::fork_settings::ForkSettings;
 use crate::checkpoint::guard::{Guard, MOST_STARTED};
 use crate::checkpoint::nursery::{Grown, Nursery};
+use crate::checkpoint::once::collapse;
 use crate::checkpoint::report::ms;
 use crate::checkpoint::room::Room;
 use crate::checkpoint::saving::{Saved, Saving};
 use crate::checkpoint::shortage;
 use crate::checkpoint::vm::Vm;
 use crate::checkpoint::writes::{Afterwards, Writes};
+use crate::firecracker::requests::Api;
 
 /// The children of a running VM.
 #[derive(Debug)]
@@ -43,8 +43,8 @@ pub fn fork(settings: &ForkSettings) -> Result<Forked, ForkError> {
     if settings.check_api {
         api.check_is_of(settings.pid)?;
     }
-    let is_running = is_running(&api)?;
-    let vm = Vm::find(settings.pid, memory_bytes(&api)?)?;
+    let is_running = api.is_running()?;
+    let vm = Vm::find(settings.pid, api.memory_bytes()?)?;
     shortage::check(&vm, count)?;
     let room = Room::plan();
     let guard = Guard::start(&vm, &api, room.left_overs(&settings.children))?;

@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use crate::api::Answer;
 use crate::vmm::Message;
 
-use crate::checkpoint::api::Pending;
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::granules::Granule;
 use crate::checkpoint::sink::Sink;
 use crate::checkpoint::vm::{Vm, readable};
 use crate::checkpoint::writes::{Afterwards, Writes};
+use crate::firecracker::requests::Pending;
 
 /// Bytes that are read and written together: they stay in the cache meanwhile.
 const PIECE: usize = 256 << 10;

@@ -33,9 +33,9 @@ use rustix::process::{
 };
 use rustix::time::Timespec;
 
-use crate::checkpoint::api::{Api, RESUME};
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::vm::Vm;
+use crate::firecracker::requests::{Api, RESUME};
 
 /// How often a thread of the VM that gives memory back is looked for, a millisecond apart.
 const SETTLE_TRIES: u32 = 10_000;

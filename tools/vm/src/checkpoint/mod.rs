@@ -1,7 +1,5 @@
 #![doc = include_str!("README.md")]
 
-mod api;
-mod checkpoint;
 mod checkpoints;
 mod children;
 mod delta;
@@ -16,6 +14,7 @@ mod guard;
 mod lineage;
 mod mappings;
 mod nursery;
+mod once;
 mod output;
 mod pages;
 mod preserved;
@@ -32,7 +31,6 @@ mod unnamed;
 mod vm;
 mod writes;
 
-pub use checkpoint::checkpoint;
 pub use error::CheckpointError;
 pub use fork::{Forked, fork};
 pub use fork_error::ForkError;
@@ -40,6 +38,7 @@ pub use fork_report::{ChildReport, ForkReport};
 pub use fork_settings::{ChildSettings, ForkSettings};
 pub use guard::MOST_STARTED as MOST_CHILDREN;
 pub use lineage::{ForkedVm, VmMemory, forked_vms};
+pub use once::checkpoint;
 pub use previous::state_of;
 pub use report::{Report, Way};
 pub use series::checkpoint_series;

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use rustix::fs::{SeekFrom as Sought, seek};
 use rustix::io::Errno;
 
-use crate::checkpoint::api::{Api, Pending};
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::frozen::{Frozen, Progress};
 use crate::checkpoint::guard::{Guard, Step};
@@ -18,6 +17,7 @@ use crate::checkpoint::sink::Sink;
 use crate::checkpoint::unnamed::Unnamed;
 use crate::checkpoint::vm::Vm;
 use crate::checkpoint::writes::Writes;
+use crate::firecracker::requests::{Api, Pending};
 
 /// As memory file, a folder has Firecracker save the state, and then answer with an error.
 const FOLDER: &str = "/";

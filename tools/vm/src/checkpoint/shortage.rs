@@ -4,9 +4,9 @@ use hugekit_machine::Root;
 use hugekit_machine::hugepages::{self, Shortage};
 use hugekit_machine::memory::Memory;
 
-use crate::checkpoint::checkpoint::used;
 use crate::checkpoint::fork_error::ForkError;
 use crate::checkpoint::granules::HUGE;
+use crate::checkpoint::once::used;
 use crate::checkpoint::vm::Vm;
 
 /// Refuses children for whom memory is short: the kernel would end processes instead. If the kernel

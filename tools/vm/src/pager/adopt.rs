@@ -5,17 +5,17 @@ use std::sync::{Arc, PoisonError};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
+use crate::firecracker::layout::Layout;
+use crate::pager::daemon::{Pager, Tell};
 use crate::pager::error::Refusal;
 use crate::pager::event::Event;
 use crate::pager::lost_layout;
 use crate::pager::orphans::Orphan;
-use crate::pager::pager::{Pager, Tell};
 use crate::pager::pager_record::PagerRecord;
 use crate::pager::served::Served;
 use crate::pager::source::Source;
 use crate::pager::state::{self, State};
 use crate::pager::vm::Vm;
-use crate::vmm::layout::Layout;
 use crate::vmm::userfaultfd::Userfaultfd;
 
 /// VMMs that could not send all of their message see an error and close what they have. They are

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use hugekit_machine::hugepages::Shortage;
 use hugekit_sys::{ErrorKind, Remedy};
 
+use crate::firecracker::layout::UnfitLayout;
 use crate::pager::source::SourceError;
-use crate::vmm::layout::UnfitLayout;
 use crate::vmm::userfaultfd::UnfitDescriptor;
 
 /// Why a pager cannot start or go on.

@@ -8,16 +8,16 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::firecracker::handshake;
+use crate::firecracker::layout::Layout;
+use crate::pager::daemon::claim;
 use crate::pager::error::Refusal;
 use crate::pager::event::Event;
-use crate::pager::handshake;
-use crate::pager::pager::claim;
 use crate::pager::settings::Settings;
 use crate::pager::source::Source;
 use crate::pager::state::State;
 use crate::pager::vm::{self, Bell, Vm};
 use crate::vmm::Arriving;
-use crate::vmm::layout::Layout;
 use crate::vmm::process::Process;
 use crate::vmm::userfaultfd::Userfaultfd;
 

@@ -5,8 +5,8 @@
 //! merged are distinguished by another VM's sizes and order. If anything is ambiguous there is no
 //! layout: to guess would show wrong bytes.
 
+use crate::firecracker::layout::{Layout, Region};
 use crate::pager::served::Served;
-use crate::vmm::layout::{Layout, Region};
 
 /// Memory up to this size is one region if nothing else is known: Firecracker leaves out the
 /// addresses of 32-bit devices behind it.
@@ -81,7 +81,7 @@ fn sorted(mut regions: Vec<Region>) -> Option<Vec<Region>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vmm::layout::base_page;
+    use crate::firecracker::layout::base_page;
 
     const SOURCE: u64 = 64 << 20;
 

@@ -2,15 +2,14 @@
 
 mod adopt;
 mod bitmap;
+mod daemon;
 mod error;
 mod event;
 pub(crate) mod handler;
-mod handshake;
 mod json_file;
 mod listener;
 mod lost_layout;
 mod orphans;
-mod pager;
 mod pager_record;
 mod served;
 mod settings;
@@ -19,10 +18,10 @@ mod state;
 mod vm;
 mod working_set;
 
-pub use crate::vmm::layout::UnfitLayout;
+pub use crate::firecracker::layout::UnfitLayout;
 pub use crate::vmm::userfaultfd::UnfitDescriptor;
+pub use daemon::Pager;
 pub use error::{PagerError, Refusal, VmError};
 pub use event::{Completed, Event};
-pub use pager::Pager;
 pub use settings::{LONGEST_AROUND, Settings};
 pub use source::{Source, SourceError};

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
+use crate::firecracker::layout::Layout;
 use crate::pager::json_file;
 use crate::pager::source::Identity;
-use crate::vmm::layout::Layout;
 use crate::vmm::process::start_time;
 
 const VERSION: u32 = 1;
@@ -101,8 +101,8 @@ fn read(path: &Path) -> Option<PagerRecord> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::firecracker::layout::{Region, base_page};
     use crate::pager::source::Source;
-    use crate::vmm::layout::{Region, base_page};
 
     fn record(socket: &Path) -> PagerRecord {
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 
 use rustix::io::{self, Errno};
 
-use crate::vmm::layout::{Layout, Region};
+use crate::firecracker::layout::{Layout, Region};
 use crate::vmm::userfaultfd::Userfaultfd;
 
 /// Of `linux/fcntl.h`.
@@ -84,7 +84,7 @@ mod tests {
     use hugekit_sys::userfaultfd as calls;
 
     use super::*;
-    use crate::vmm::layout::base_page;
+    use crate::firecracker::layout::base_page;
 
     fn order(starts: &[u64]) -> Option<RegionOrder> {
         let len = base_page();

@@ -15,10 +15,10 @@ use super::ahead::Ahead;
 use super::install::Supply;
 use super::wait::Bell;
 use super::{Stop, Vm, VmError};
+use crate::firecracker::layout::Piece;
 use crate::pager::error::Refusal;
 use crate::pager::event::Event;
 use crate::pager::settings::Settings;
-use crate::vmm::layout::Piece;
 
 /// Bytes that are supplied before the rest of a block.
 const NEAR: u64 = 64 << 10;

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::demand::Server;
 use super::{Stop, Vm, VmError, pages_of};
-use crate::vmm::layout::{Piece, base_page};
+use crate::firecracker::layout::{Piece, base_page};
 use crate::vmm::userfaultfd::Partial;
 
 /// What is supplied of some bytes.

@@ -13,13 +13,13 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use crate::firecracker::layout::{Layout, Piece, base_page};
 use crate::pager::bitmap::{Bitmap, words_of};
 use crate::pager::error::{Refusal, VmError};
 use crate::pager::event::Completed;
 use crate::pager::source::{Source, SourceError};
 use crate::pager::state::State;
 use crate::vmm::RegionOrder;
-use crate::vmm::layout::{Layout, Piece, base_page};
 use crate::vmm::process::Process;
 use crate::vmm::userfaultfd::Userfaultfd;
 

@@ -11,9 +11,9 @@ use rustix::process::setpriority_process;
 use super::demand::FAR;
 use super::wait::Bell;
 use super::{Found, Vm};
+use crate::firecracker::layout::Piece;
 use crate::pager::source::SourceError;
 use crate::pager::working_set::WorkingSet;
-use crate::vmm::layout::Piece;
 
 /// Bytes that may be read and not yet supplied.
 const WINDOW: u64 = 8 << 20;

@@ -15,9 +15,10 @@ use hugekit_sys::thread;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
+use crate::firecracker::handshake;
+use crate::firecracker::layout::{Layout, base_page};
 use crate::pager::error::{PagerError, Refusal};
 use crate::pager::event::Event;
-use crate::pager::handshake;
 use crate::pager::listener::{Listener, Lock};
 use crate::pager::orphans::{self, Orphan};
 use crate::pager::pager_record::{self, PagerRecord};
@@ -25,7 +26,6 @@ use crate::pager::settings::{LONGEST_AROUND, Settings};
 use crate::pager::source::{Identity, Source};
 use crate::pager::state::{self, Record, State};
 use crate::pager::vm::{self, Bell, Vm};
-use crate::vmm::layout::{Layout, base_page};
 use crate::vmm::process::Process;
 use crate::vmm::userfaultfd::Userfaultfd;
 

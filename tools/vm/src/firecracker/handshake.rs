@@ -9,7 +9,7 @@ use hugekit_sys::seqpacket;
 use rustix::io::Errno;
 use rustix::time::Timespec;
 
-use crate::pager::error::Refusal;
+use crate::pager::Refusal;
 
 /// How long a message may take.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
@@ -37,7 +37,7 @@ fn receive_until(connection: &UnixStream, until: Instant) -> Result<(Vec<u8>, Ow
             return Err(Refusal::Descriptors(descriptors.len()));
         }
         if message.len() > LONGEST {
-            return Err(Refusal::Layout(crate::vmm::layout::UnfitLayout::Malformed(
+            return Err(Refusal::Layout(crate::firecracker::layout::UnfitLayout::Malformed(
                 "the message is too long".to_owned(),
             )));
         }

@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use crate::checkpoint::api::Api;
 use crate::checkpoint::checkpoints::Checkpoints;
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::granules::{Granule, granules};
@@ -20,20 +19,6 @@ use crate::checkpoint::writes::Afterwards;
 pub fn checkpoint(settings: &Settings) -> Result<Report, CheckpointError> {
     let started = Instant::now();
     Checkpoints::find(settings, Afterwards::Released)?.save(&settings.output, started)
-}
-
-pub(crate) fn is_running(api: &Api) -> Result<bool, CheckpointError> {
-    let state = api.get("/", "state")?;
-    match state.as_str() {
-        Some("Running") => Ok(true),
-        Some("Paused") => Ok(false),
-        other => Err(CheckpointError::State { state: other.unwrap_or_default().to_owned() }),
-    }
-}
-
-pub(crate) fn memory_bytes(api: &Api) -> Result<u64, CheckpointError> {
-    let mebibytes = api.get("/machine-config", "mem_size_mib")?;
-    Ok(mebibytes.as_u64().unwrap_or(0) << 20)
 }
 
 pub(crate) fn collapse(vm: &Vm, is_wanted: bool) -> Result<(u64, Duration), CheckpointError> {

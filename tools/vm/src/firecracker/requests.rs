@@ -8,7 +8,7 @@ use crate::api::{Answer, connect, send, send_text};
 use hugekit_sys::seqpacket;
 use serde_json::{Value, json};
 
-use crate::checkpoint::error::CheckpointError;
+use crate::checkpoint::CheckpointError;
 
 /// The request that resumes a VM; also the guard's, which cannot make one.
 pub(crate) const RESUME: &str = "PATCH /vm HTTP/1.1\r\nHost: localhost\r\n\
@@ -57,6 +57,22 @@ impl Api {
             Some(value) if answer.is_success() => Ok(value.clone()),
             _ => Err(refused(format!("GET {path}"), &answer)),
         }
+    }
+
+    /// Returns whether the VM runs; an error if it has no state in which it can be saved.
+    pub(crate) fn is_running(&self) -> Result<bool, CheckpointError> {
+        let state = self.get("/", "state")?;
+        match state.as_str() {
+            Some("Running") => Ok(true),
+            Some("Paused") => Ok(false),
+            other => Err(CheckpointError::State { state: other.unwrap_or_default().to_owned() }),
+        }
+    }
+
+    /// The memory that the VM was configured with.
+    pub(crate) fn memory_bytes(&self) -> Result<u64, CheckpointError> {
+        let mebibytes = self.get("/machine-config", "mem_size_mib")?;
+        Ok(mebibytes.as_u64().unwrap_or(0) << 20)
     }
 
     pub(crate) fn pause(&self) -> Result<(), CheckpointError> {
