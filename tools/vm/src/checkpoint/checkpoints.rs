@@ -8,6 +8,7 @@ use hugekit_delta::{Chain, Saved as SavedDelta};
 
 use crate::checkpoint::delta::Delta;
 use crate::checkpoint::error::CheckpointError;
+use crate::checkpoint::granule_state::Event;
 use crate::checkpoint::guard::Guard;
 use crate::checkpoint::once::{collapse, used};
 use crate::checkpoint::output::{Kind, Output, Plan};
@@ -16,16 +17,15 @@ use crate::checkpoint::report::{Report, ms};
 use crate::checkpoint::saving::Saving;
 use crate::checkpoint::settings::Settings;
 use crate::checkpoint::sink::Sink;
+use crate::checkpoint::tracked_vm::{Afterwards, TrackedVm};
 use crate::checkpoint::vm::{Vm, readable};
-use crate::checkpoint::writes::{Afterwards, Writes};
 use crate::firecracker::requests::Api;
 
 /// A VM that is saved, perhaps again and again. When this is dropped, no memory of it is protected.
 #[derive(Debug)]
 pub(crate) struct Checkpoints {
     api: Api,
-    vm: Vm,
-    writes: Writes,
+    tracked: TrackedVm,
     /// What a delta is compared with.
     chain: Option<Chain>,
     collapse: bool,
@@ -52,8 +52,8 @@ impl Checkpoints {
         }
         let vm = Vm::find(settings.pid, api.memory_bytes()?)?;
         let chain = previous::chain(&settings.previous, vm.bytes())?;
-        let writes = Writes::new(&vm, afterwards);
-        Ok(Self { api, vm, writes, chain, collapse: settings.collapse, guard: None })
+        let tracked = TrackedVm::new(vm, afterwards);
+        Ok(Self { api, tracked, chain, collapse: settings.collapse, guard: None })
     }
 
     /// Saves the VM into a folder.
@@ -62,26 +62,27 @@ impl Checkpoints {
         place: &Path,
         started: Instant,
     ) -> Result<Report, CheckpointError> {
-        let Self { api, vm, writes, chain, collapse: should_collapse, guard } = self;
-        let is_running = writes.note_while(vm, || api.is_running())?;
+        let Self { api, tracked, chain, collapse: should_collapse, guard } = self;
+        let is_running = tracked.note_writes_while(|| api.is_running())?;
+        let vm = &tracked.vm;
+        let bytes = vm.bytes();
         let plan = Plan::new(place, chain.as_ref().map_or(Kind::Full, |_| Kind::Delta))?;
         let (collapsed_bytes, collapse) = collapse(vm, std::mem::take(should_collapse))?;
         // The guard before this one ends when this one watches.
         let guard = guard.insert(Guard::start(vm, api, plan.left_overs())?);
         let used = if chain.is_none() { used(vm)? } else { Vec::new() };
-        let output = plan.create(vm.bytes(), &used)?;
+        let output = plan.create(bytes, &used)?;
         let delta = chain.as_mut().map(|chain| Delta::new(chain, &output)).transpose();
         let delta = delta.map_err(|source| output.refused(source))?;
         let sink: &dyn Sink = delta.as_ref().map_or(&output, |delta| delta);
-        let saving = Saving { vm, api, sink, guard, is_running };
-        let saved = saving.save(writes).map_err(|error| saving.give_up(error))?;
+        let saved = Saving::new(tracked, api, sink, guard, is_running).save()?;
         let state = &saved.state;
-        let completed = match writes.afterwards {
+        let completed = match tracked.afterwards {
             Afterwards::Released => complete(&output, delta, state)?,
-            Afterwards::Protected => writes.note_while(vm, || {
+            Afterwards::Protected => tracked.note_writes_while(|| {
                 let completed = complete(&output, delta, state)?;
                 let is_full = completed.delta.is_none();
-                let chain = is_full.then(|| previous::chain(&[place.to_owned()], vm.bytes()));
+                let chain = is_full.then(|| previous::chain(&[place.to_owned()], bytes));
                 Ok(Completed { chain: chain.transpose()?.flatten(), ..completed })
             })?,
         };
@@ -95,7 +96,7 @@ impl Checkpoints {
             collapse_ms: ms(collapse),
             collapsed_bytes,
             complete_ms: ms(started.elapsed()),
-            memory_bytes: vm.bytes(),
+            memory_bytes: bytes,
             read_bytes: saved.progress.read,
             copied_bytes: completed.delta.map_or(saved.progress.copied, |delta| delta.changed),
             delta_bytes: completed.delta.map(|delta| delta.written),
@@ -107,7 +108,7 @@ impl Checkpoints {
     /// The next checkpoint has all memory.
     pub(crate) fn begin_anew(&mut self) {
         self.chain = None;
-        self.writes.forget();
+        self.tracked.note_all(Event::Forget);
     }
 
     /// Notes what the VM writes until a moment. Returns whether `stop` became readable before.
@@ -117,12 +118,13 @@ impl Checkpoints {
         stop: BorrowedFd<'_>,
     ) -> Result<bool, CheckpointError> {
         loop {
-            self.writes.note(&self.vm)?;
+            self.tracked.note_writes()?;
+            let vm = &self.tracked.vm;
             let left = until.saturating_duration_since(Instant::now());
-            let waited = [stop, self.vm.process.as_fd(), self.vm.faults.as_fd()];
+            let waited = [stop, vm.process.as_fd(), vm.faults.as_fd()];
             match readable(waited, left) {
                 [true, ..] => return Ok(true),
-                [_, true, _] => return Err(CheckpointError::Ended { pid: self.vm.pid() }),
+                [_, true, _] => return Err(CheckpointError::Ended { pid: vm.pid() }),
                 _ if left.is_zero() => return Ok(false),
                 _ => {}
             }
@@ -133,7 +135,7 @@ impl Checkpoints {
 impl Drop for Checkpoints {
     /// The guard ends behind this.
     fn drop(&mut self) {
-        let _ = self.writes.release_all(&self.vm);
+        let _ = self.tracked.release_all();
     }
 }
 

@@ -13,8 +13,8 @@ use crate::checkpoint::report::ms;
 use crate::checkpoint::room::Room;
 use crate::checkpoint::saving::{Saved, Saving};
 use crate::checkpoint::shortage;
+use crate::checkpoint::tracked_vm::{Afterwards, TrackedVm};
 use crate::checkpoint::vm::Vm;
-use crate::checkpoint::writes::{Afterwards, Writes};
 use crate::firecracker::requests::Api;
 
 /// The children of a running VM.
@@ -52,13 +52,13 @@ pub fn fork(settings: &ForkSettings) -> Result<Forked, ForkError> {
     let collapsed = collapse(&vm, settings.collapse)?;
     let nursery = Nursery::new(&vm, &room, settings.resume)?;
     children.await_apis()?;
-    let saving =
-        Saving { vm: &vm, api: &api, sink: &*nursery.preserved, guard: &guard, is_running };
-    let mut writes = Writes::new(&vm, Afterwards::Released);
-    let save = || saving.save(&mut writes).map_err(|error| saving.give_up(error));
+    let bytes = vm.bytes();
+    let mut tracked = TrackedVm::new(vm, Afterwards::Released);
+    let saving = Saving::new(&mut tracked, &api, &*nursery.preserved, &guard, is_running);
+    let save = || saving.save();
     let (saved, grown) = nursery.raise(&children, save)?;
     let children_report = children_of(&children, &grown, started);
-    let report = report(&saved, vm.bytes(), collapsed, children_report, started);
+    let report = report(&saved, bytes, collapsed, children_report, started);
     Ok(Forked { programs: children.keep(), report })
 }
 

@@ -2,13 +2,14 @@
 
 mod checkpoints;
 mod children;
+mod copying;
 mod delta;
 mod error;
 mod fork;
 mod fork_error;
 mod fork_report;
 mod fork_settings;
-mod frozen;
+mod granule_state;
 mod granules;
 mod guard;
 mod lineage;
@@ -27,9 +28,9 @@ mod series_settings;
 mod settings;
 mod shortage;
 mod sink;
+mod tracked_vm;
 mod unnamed;
 mod vm;
-mod writes;
 
 pub use error::CheckpointError;
 pub use fork::{Forked, fork};

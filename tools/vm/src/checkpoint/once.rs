@@ -8,8 +8,8 @@ use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::granules::{Granule, granules};
 use crate::checkpoint::report::Report;
 use crate::checkpoint::settings::Settings;
+use crate::checkpoint::tracked_vm::Afterwards;
 use crate::checkpoint::vm::Vm;
-use crate::checkpoint::writes::Afterwards;
 
 /// Saves a running VM. The output is complete when this returns without an error, and otherwise
 /// absent.

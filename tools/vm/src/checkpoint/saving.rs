@@ -9,14 +9,15 @@ use std::time::{Duration, Instant};
 use rustix::fs::{SeekFrom as Sought, seek};
 use rustix::io::Errno;
 
+use crate::checkpoint::copying::{PIECE, Progress};
 use crate::checkpoint::error::CheckpointError;
-use crate::checkpoint::frozen::{Frozen, Progress};
+use crate::checkpoint::granule_state::Event;
 use crate::checkpoint::guard::{Guard, Step};
 use crate::checkpoint::report::Way;
 use crate::checkpoint::sink::Sink;
+use crate::checkpoint::tracked_vm::TrackedVm;
 use crate::checkpoint::unnamed::Unnamed;
 use crate::checkpoint::vm::Vm;
-use crate::checkpoint::writes::Writes;
 use crate::firecracker::requests::{Api, Pending};
 
 /// As memory file, a folder has Firecracker save the state, and then answer with an error.
@@ -25,20 +26,22 @@ const FOLDER: &str = "/";
 /// How often a moment is chosen that the VM's devices let pass.
 const TRIES: u32 = 8;
 
-/// Bytes of a stock snapshot that are copied together.
-const STOCK_PIECE: usize = 256 << 10;
-
 /// How long a VMM that answers no more may take to end.
 const ENDING: Duration = Duration::from_millis(500);
 
-/// All that a checkpoint has allocated before the pause.
+/// One moment of a VM that is saved: all that it needs is allocated before the pause. `copying.rs` has the copy.
+#[derive(Debug)]
 pub(crate) struct Saving<'a> {
-    pub(crate) vm: &'a Vm,
-    pub(crate) api: &'a Api,
+    pub(crate) tracked: &'a mut TrackedVm,
+    api: &'a Api,
     pub(crate) sink: &'a dyn Sink,
-    pub(crate) guard: &'a Guard,
+    guard: &'a Guard,
     /// True if the VM ran before. Otherwise it stays paused.
-    pub(crate) is_running: bool,
+    is_running: bool,
+    pub(crate) buffer: Vec<u8>,
+    /// True if memory was released before the moment that is saved: the moment has to be chosen again.
+    pub(crate) is_opened: bool,
+    pub(crate) progress: Progress,
 }
 
 pub(crate) struct Saved {
@@ -49,28 +52,47 @@ pub(crate) struct Saved {
     pub(crate) progress: Progress,
 }
 
-impl Saving<'_> {
-    /// Pauses the VM, saves it, and has it run.
-    pub(crate) fn save(&self, writes: &mut Writes) -> Result<Saved, CheckpointError> {
-        let saved = self.save_moment(Frozen::new(self.vm, self.sink, writes))?;
-        writes.saved();
-        Ok(saved)
+impl<'a> Saving<'a> {
+    pub(crate) fn new(
+        tracked: &'a mut TrackedVm,
+        api: &'a Api,
+        sink: &'a dyn Sink,
+        guard: &'a Guard,
+        is_running: bool,
+    ) -> Self {
+        let (buffer, progress) = (vec![0; PIECE], Progress::default());
+        Self { tracked, api, sink, guard, is_running, buffer, is_opened: false, progress }
     }
 
-    fn save_moment(&self, mut frozen: Frozen<'_>) -> Result<Saved, CheckpointError> {
+    pub(crate) fn vm(&self) -> &Vm {
+        &self.tracked.vm
+    }
+
+    /// Pauses the VM, saves it, and has it run. After an error the VM is as it was.
+    pub(crate) fn save(mut self) -> Result<Saved, CheckpointError> {
+        match self.save_moment() {
+            Ok(saved) => {
+                self.tracked.note_all(Event::Save);
+                Ok(saved)
+            }
+            Err(error) => Err(self.give_up(error)),
+        }
+    }
+
+    fn save_moment(&mut self) -> Result<Saved, CheckpointError> {
         let state = self.unnamed()?;
         let since = Instant::now();
         if self.is_running {
             self.guard.tell(Step::Pausing);
-            frozen.note_while(|| self.api.pause())?;
+            self.tracked.note_writes_while(|| self.api.pause())?;
         }
-        let Some((state, protect)) = self.freeze(&mut frozen, &state)? else {
-            return self.save_by_stock(&state, &mut frozen, since);
+        let Some((state, protect)) = self.freeze(&state)? else {
+            return self.save_by_stock(&state, since);
         };
-        let pause = self.resume(&mut frozen, since)?;
+        let pause = self.resume(since)?;
         self.sink.begin(&state).map_err(|source| self.sink.refused(source))?;
-        frozen.copy_all()?;
-        let (way, progress) = (Way::WriteProtected, frozen.progress);
+        self.copy_all()?;
+        let (way, progress) = (Way::WriteProtected, self.progress);
         Ok(Saved { way, state, pause, protect, progress })
     }
 
@@ -79,20 +101,16 @@ impl Saving<'_> {
     ///
     /// Devices may write to memory before Firecracker saves their state. Such a write is released,
     /// and a later moment is chosen.
-    fn freeze(
-        &self,
-        frozen: &mut Frozen<'_>,
-        state: &Unnamed,
-    ) -> Result<Option<(Vec<u8>, Duration)>, CheckpointError> {
+    fn freeze(&mut self, state: &Unnamed) -> Result<Option<(Vec<u8>, Duration)>, CheckpointError> {
         for _ in 0..TRIES {
             state.clear().map_err(|source| self.sink.refused(source))?;
             let since = Instant::now();
-            frozen.protect()?;
+            self.protect()?;
             let protect = since.elapsed();
             let mut pending = self.api.send_snapshot(state.path(), Path::new(FOLDER))?;
-            frozen.await_answer(&mut pending, &|| state.is_begun())?;
+            self.await_answer(&mut pending, &|| state.is_begun())?;
             let Ok(bytes) = state.whole_state() else { return Ok(None) };
-            if !frozen.is_opened() {
+            if !self.is_opened {
                 return Ok(Some((bytes, protect)));
             }
         }
@@ -100,12 +118,12 @@ impl Saving<'_> {
     }
 
     /// Has the VM run; how long it was paused.
-    fn resume(&self, frozen: &mut Frozen<'_>, since: Instant) -> Result<Duration, CheckpointError> {
+    fn resume(&mut self, since: Instant) -> Result<Duration, CheckpointError> {
         if !self.is_running {
             return Ok(Duration::ZERO);
         }
         let mut pending = self.api.send_resume()?;
-        let answer = frozen.await_answer(&mut pending, &|| true)?;
+        let answer = self.await_answer(&mut pending, &|| true)?;
         if !answer.is_success() {
             return Err(pending.refused(&answer));
         }
@@ -115,29 +133,24 @@ impl Saving<'_> {
     }
 
     /// Has Firecracker save the memory, too, into memory.
-    fn save_by_stock(
-        &self,
-        state: &Unnamed,
-        frozen: &mut Frozen<'_>,
-        since: Instant,
-    ) -> Result<Saved, CheckpointError> {
-        frozen.release_all()?;
-        frozen.restart()?;
+    fn save_by_stock(&mut self, state: &Unnamed, since: Instant) -> Result<Saved, CheckpointError> {
+        self.tracked.release_all()?;
+        self.drop_copies()?;
         let memory = self.unnamed()?;
         let mut pending = self.api.send_snapshot(state.path(), memory.path())?;
-        let answer = frozen.await_answer(&mut pending, &|| false)?;
+        let answer = self.await_answer(&mut pending, &|| false)?;
         if !answer.is_success() {
             return Err(pending.refused(&answer));
         }
-        let pause = self.resume(frozen, since)?;
+        let pause = self.resume(since)?;
         let state = state.whole_state()?;
         let copy = || {
             self.sink.begin(&state)?;
-            self.sink.turn(&(0..self.vm.bytes()))?;
+            self.sink.turn(&(0..self.vm().bytes()))?;
             copy_data(memory.file(), self.sink)
         };
         let copied = copy().map_err(|source| self.sink.refused(source))?;
-        frozen.end_all();
+        (0..self.tracked.granules.len()).for_each(|granule| self.sink.end(granule));
         let progress = Progress { read: copied, copied, ..Progress::default() };
         let (way, protect) = (Way::StockSnapshot, Duration::ZERO);
         Ok(Saved { way, state, pause, protect, progress })
@@ -148,13 +161,13 @@ impl Saving<'_> {
     }
 
     /// Leaves the VM as it was. Says that it has ended if that is why.
-    pub(crate) fn give_up(&self, error: CheckpointError) -> CheckpointError {
-        let _ = self.vm.release_all();
+    fn give_up(&mut self, error: CheckpointError) -> CheckpointError {
+        let _ = self.tracked.release_all();
         if self.is_running {
             let _ = self.api.send_resume().and_then(Pending::wait);
         }
-        if error.may_be_an_end() && self.vm.process.await_end(ENDING) {
-            return CheckpointError::Ended { pid: self.vm.pid() };
+        if error.may_be_an_end() && self.vm().process.await_end(ENDING) {
+            return CheckpointError::Ended { pid: self.vm().pid() };
         }
         error
     }
@@ -162,14 +175,14 @@ impl Saving<'_> {
 
 /// Copies a file without its holes. Returns the bytes.
 fn copy_data(from: &File, sink: &dyn Sink) -> io::Result<u64> {
-    let (mut at, mut copied, mut buffer) = (0, 0, vec![0; STOCK_PIECE]);
+    let (mut at, mut copied, mut buffer) = (0, 0, vec![0; PIECE]);
     loop {
         let data = match seek(from, Sought::Data(at)) {
             Err(Errno::NXIO) => return Ok(copied),
             found => found?,
         };
         let hole = seek(from, Sought::Hole(data))?;
-        at = hole.min(data + STOCK_PIECE as u64);
+        at = hole.min(data + PIECE as u64);
         let bytes = &mut buffer[..(at - data) as usize];
         from.read_exact_at(bytes, data)?;
         sink.put(data, bytes)?;

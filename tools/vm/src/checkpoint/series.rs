@@ -10,7 +10,7 @@ use crate::checkpoint::checkpoints::Checkpoints;
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::report::Report;
 use crate::checkpoint::series_settings::SeriesSettings;
-use crate::checkpoint::writes::Afterwards;
+use crate::checkpoint::tracked_vm::Afterwards;
 
 /// Saves a running VM again and again: into the folders `000001`, `000002` and so on of the output's
 /// folder. The first one has all memory, and those after it the changes: unless `previous` names

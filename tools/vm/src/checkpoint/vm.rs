@@ -124,10 +124,9 @@ impl Vm {
         self.faults.unregister(addresses).map_err(|errno| self.refused("release", errno.into()))
     }
 
-    /// Releases all memory.
-    pub(crate) fn release_all(&self) -> Result<(), CheckpointError> {
-        self.regions.iter().try_for_each(|region| self.release(&region.addresses()))?;
-        self.settle(&mut |_| Ok(()))
+    /// Leaves all memory to the kernel. Threads that give memory back may still wait: [`settle`](Self::settle).
+    pub(crate) fn release_regions(&self) -> Result<(), CheckpointError> {
+        self.regions.iter().try_for_each(|region| self.release(&region.addresses()))
     }
 
     /// Returns whether a thread of the VM waits until its message is read that it gives memory back.

@@ -1,25 +1,24 @@
-//! A VM whose memory is protected, and the copy of it: granule by granule, those first that the VM
-//! wants to write.
+//! The copy of a VM whose memory is protected: granule by granule, those first that the VM wants to write.
 //!
-//! A granule that the VM wants to write is copied, and then left to the kernel. One thread serves the
-//! VM and copies. It reads no message that the VM gives memory back before all memory is copied,
-//! because the memory is gone when that message is read.
+//! A granule that the VM wants to write is copied, and then left to the kernel. One thread serves the VM and copies. It
+//! reads no message that the VM gives memory back before all memory is copied, because the memory is gone when that
+//! message is read.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use crate::api::Answer;
+use crate::checkpoint::error::CheckpointError;
+use crate::checkpoint::granule_state::Event;
+use crate::checkpoint::granules::Granule;
+use crate::checkpoint::saving::Saving;
+use crate::checkpoint::tracked_vm::Afterwards;
+use crate::checkpoint::vm::readable;
+use crate::firecracker::requests::Pending;
 use crate::vmm::Message;
 
-use crate::checkpoint::error::CheckpointError;
-use crate::checkpoint::granules::Granule;
-use crate::checkpoint::sink::Sink;
-use crate::checkpoint::vm::{Vm, readable};
-use crate::checkpoint::writes::{Afterwards, Writes};
-use crate::firecracker::requests::Pending;
-
 /// Bytes that are read and written together: they stay in the cache meanwhile.
-const PIECE: usize = 256 << 10;
+pub(crate) const PIECE: usize = 256 << 10;
 
 /// How long messages are not looked for while an answer is awaited.
 const LONGEST_WAIT: Duration = Duration::from_millis(10);
@@ -33,70 +32,25 @@ pub(crate) struct Progress {
     pub(crate) longest_fault: Duration,
 }
 
-/// Protected memory.
-#[derive(Debug)]
-pub(crate) struct Frozen<'a> {
-    vm: &'a Vm,
-    sink: &'a dyn Sink,
-    writes: &'a mut Writes,
-    is_copied: Vec<bool>,
-    buffer: Vec<u8>,
-    /// True if memory was released before the moment that is saved.
-    is_opened: bool,
-    pub(crate) progress: Progress,
-}
-
-impl<'a> Frozen<'a> {
-    /// Memory that is not protected yet: this allocates all that is needed.
-    pub(crate) fn new(vm: &'a Vm, sink: &'a dyn Sink, writes: &'a mut Writes) -> Self {
-        let is_copied = vec![false; writes.granules.len()];
-        let (buffer, progress) = (vec![0; PIECE], Progress::default());
-        Self { vm, sink, writes, is_copied, buffer, is_opened: false, progress }
-    }
-
+impl Saving<'_> {
     /// Protects all memory. Earlier copies are of another moment, and are dropped.
     pub(crate) fn protect(&mut self) -> Result<(), CheckpointError> {
         self.is_opened = false;
-        self.restart()?;
-        self.writes.protect(self.vm)
+        self.drop_copies()?;
+        self.tracked.protect()
     }
 
-    /// Notes writes while another thread acts.
-    pub(crate) fn note_while<T: Send>(
-        &mut self,
-        act: impl FnOnce() -> Result<T, CheckpointError> + Send,
-    ) -> Result<T, CheckpointError> {
-        self.writes.note_while(self.vm, act)
-    }
-
-    /// Leaves all memory to the VM.
-    pub(crate) fn release_all(&mut self) -> Result<(), CheckpointError> {
-        self.writes.release_all(self.vm)
-    }
-
-    /// All memory was put, by another way.
-    pub(crate) fn end_all(&self) {
-        (0..self.is_copied.len()).for_each(|index| self.sink.end(index));
-    }
-
-    /// Drops all copies.
-    pub(crate) fn restart(&mut self) -> Result<(), CheckpointError> {
-        if !self.is_copied.contains(&true) {
+    pub(crate) fn drop_copies(&mut self) -> Result<(), CheckpointError> {
+        if !self.tracked.has_copies() {
             return Ok(());
         }
-        self.is_copied.fill(false);
+        self.tracked.note_all(Event::Drop);
         (self.progress.read, self.progress.copied) = (0, 0);
         self.sink.restart().map_err(|source| self.sink.refused(source))
     }
 
-    /// Returns whether the VM changed memory between the protection and the moment that is saved: then the
-    /// moment has to be chosen again.
-    pub(crate) fn is_opened(&self) -> bool {
-        self.is_opened
-    }
-
-    /// Serves the VM until an answer has come. Until `is_saved`, memory that is accessed is
-    /// released instead of copied: the access comes before the moment that is saved.
+    /// Serves the VM until an answer has come. Until `is_saved`, memory that is accessed is released instead of copied:
+    /// the access comes before the moment that is saved.
     pub(crate) fn await_answer(
         &mut self,
         pending: &mut Pending,
@@ -107,50 +61,50 @@ impl<'a> Frozen<'a> {
                 return Ok(answer);
             }
             self.serve(is_saved)?;
-            if self.vm.gives_memory_back() {
+            if self.vm().gives_memory_back() {
                 self.make_way(is_saved)?;
             }
-            if self.vm.process.has_ended() {
-                return Err(CheckpointError::Ended { pid: self.vm.pid() });
+            let vm = self.vm();
+            if vm.process.has_ended() {
+                return Err(CheckpointError::Ended { pid: vm.pid() });
             }
-            let waited = [pending.as_fd(), self.vm.faults.as_fd(), self.vm.process.as_fd()];
-            readable(waited, LONGEST_WAIT);
+            readable([pending.as_fd(), vm.faults.as_fd(), vm.process.as_fd()], LONGEST_WAIT);
         }
     }
 
-    /// A thread of the VM, perhaps the one that is to answer, waits until its message is read that
-    /// it gives memory back.
+    /// A thread of the VM, perhaps the one that is to answer, waits until its message is read that it gives memory back.
     fn make_way(&mut self, is_saved: &dyn Fn() -> bool) -> Result<(), CheckpointError> {
         if !is_saved() {
             self.is_opened = true;
-            return self.writes.settle(self.vm);
+            return self.tracked.settle();
         }
-        (0..self.is_copied.len()).try_for_each(|index| self.copy(index))?;
-        self.release_all()
+        (0..self.tracked.granules.len()).try_for_each(|index| self.copy(index))?;
+        self.tracked.release_all()
     }
 
-    /// Copies all memory that was written and is not copied yet.
+    /// Copies all memory that may have changed and is not copied yet.
     pub(crate) fn copy_all(&mut self) -> Result<(), CheckpointError> {
-        for index in 0..self.is_copied.len() {
+        for index in 0..self.tracked.granules.len() {
             self.rest()?;
             self.copy_wanted()?;
             self.copy_in_turn(index)?;
         }
-        match self.writes.afterwards {
-            Afterwards::Released => self.release_all(),
+        match self.tracked.afterwards {
+            Afterwards::Released => self.tracked.release_all(),
             Afterwards::Protected => Ok(()),
         }
     }
 
-    /// While the sink rests, copies only granules that the VM or a reader waits for. Ends if the VM waits
-    /// for the end of the copy.
+    /// While the sink rests, copies only granules that the VM or a reader waits for. Ends if the VM waits for the end of
+    /// the copy.
     fn rest(&mut self) -> Result<(), CheckpointError> {
         while let Some(bell) = self.sink.rest() {
             self.copy_wanted()?;
-            if self.vm.gives_memory_back() || self.vm.process.has_ended() {
+            let vm = self.vm();
+            if vm.gives_memory_back() || vm.process.has_ended() {
                 break;
             }
-            readable([bell, self.vm.faults.as_fd(), self.vm.process.as_fd()], LONGEST_WAIT);
+            readable([bell, vm.faults.as_fd(), vm.process.as_fd()], LONGEST_WAIT);
         }
         Ok(())
     }
@@ -164,12 +118,12 @@ impl<'a> Frozen<'a> {
     }
 
     fn copy_in_turn(&mut self, index: usize) -> Result<(), CheckpointError> {
-        let offsets = self.writes.granules[index].offsets();
-        if !self.writes.is_written(index) {
+        let offsets = self.tracked.granules[index].offsets();
+        if !self.tracked.state(index).is_in_turn() {
             return self.sink.skip(&offsets).map_err(|source| self.sink.refused(source));
         }
         self.sink.turn(&offsets).map_err(|source| self.sink.refused(source))?;
-        match self.writes.afterwards {
+        match self.tracked.afterwards {
             Afterwards::Released => self.copy_and_release(index),
             Afterwards::Protected => self.copy(index),
         }
@@ -177,9 +131,9 @@ impl<'a> Frozen<'a> {
 
     /// Answers all faults that wait.
     fn serve(&mut self, is_saved: &dyn Fn() -> bool) -> Result<(), CheckpointError> {
-        while self.vm.waiting_faults()? > 0 {
+        while self.vm().waiting_faults()? > 0 {
             let since = Instant::now();
-            match self.vm.read_message()? {
+            match self.vm().read_message()? {
                 Some(Message::Fault(address)) => self.answer(address, is_saved)?,
                 // The fault was gone, and this message was behind it.
                 Some(Message::Removed { .. }) => return Err(CheckpointError::GaveBack),
@@ -192,26 +146,27 @@ impl<'a> Frozen<'a> {
     }
 
     fn answer(&mut self, address: u64, is_saved: &dyn Fn() -> bool) -> Result<(), CheckpointError> {
-        let Some(index) = self.writes.index_of(address) else { return Ok(()) };
+        let Some(index) = self.tracked.granules.at(address) else { return Ok(()) };
         if is_saved() {
             return self.copy_and_release(index);
         }
         self.is_opened = true;
-        self.writes.release(self.vm, index)
+        self.tracked.release(index)
     }
 
     fn copy_and_release(&mut self, index: usize) -> Result<(), CheckpointError> {
         self.copy(index)?;
-        self.writes.release(self.vm, index)
+        self.tracked.release(index)
     }
 
-    /// Copies a granule's memory that is there, if it was written; all other memory of it is zero.
+    /// Copies a granule's memory that is there, if it may have changed; all other memory of it is zero.
     fn copy(&mut self, index: usize) -> Result<(), CheckpointError> {
-        if !self.writes.is_written(index) || std::mem::replace(&mut self.is_copied[index], true) {
+        if !self.tracked.state(index).is_to_copy() {
             return Ok(());
         }
-        let Granule { addresses, offset } = self.writes.granules[index].clone();
-        let runs = self.vm.pages.populated(&addresses);
+        self.tracked.note(index, Event::Copy);
+        let Granule { addresses, offset } = self.tracked.granules[index].clone();
+        let runs = self.vm().pages.populated(&addresses);
         let unreadable = |source| CheckpointError::Memory { address: addresses.start, source };
         for run in runs.map_err(unreadable)? {
             for start in (run.start..run.end).step_by(PIECE) {
@@ -225,7 +180,7 @@ impl<'a> Frozen<'a> {
 
     fn copy_piece(&mut self, piece: &Range<u64>, offset: u64) -> Result<(), CheckpointError> {
         let bytes = &mut self.buffer[..(piece.end - piece.start) as usize];
-        let read = self.vm.pages.read(piece.start, bytes);
+        let read = self.tracked.vm.pages.read(piece.start, bytes);
         read.map_err(|source| CheckpointError::Memory { address: piece.start, source })?;
         self.progress.read += bytes.len() as u64;
         // The sink is zero already.

@@ -1,0 +1,224 @@
+//! The state of one granule of a VM, from one saved moment to the next, as pure functions.
+//!
+//! Protected memory does not change: the first access that would change it waits, and releases it. Memory that the VM
+//! gives back is the exception. Its message comes before the memory is gone, so it may still change while it is protected,
+//! until the moment after the next is chosen.
+
+/// The state of one granule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum State {
+    /// Protected, and as it was at the moment that was saved last.
+    Saved,
+    /// Protected. It may differ from the moment that was saved last, and is not copied.
+    Changed {
+        /// Memory of it was given back: it is copied again at the next moment.
+        again: bool,
+    },
+    /// Copied for the moment that is being saved.
+    Copied {
+        /// Memory of it was given back: it is copied again at the next moment.
+        again: bool,
+        /// False if the VM may write to it.
+        is_protected: bool,
+    },
+    /// The VM may write to it, and it is not copied.
+    Open {
+        /// Memory of it was given back: it is copied again at the next moment but one.
+        again: bool,
+    },
+}
+
+/// An event of a granule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// All memory is protected: a moment is chosen.
+    Protect,
+    /// It is left to the VM.
+    Release,
+    /// It is left to the VM, which gives memory of it back.
+    GiveBack,
+    /// It is copied.
+    Copy,
+    /// The copies that were made are dropped: another moment is chosen.
+    Drop,
+    /// The moment is saved: all granules that are [in turn](State::is_in_turn) were copied.
+    Save,
+    /// The last moment counts no more.
+    Forget,
+}
+
+impl State {
+    /// Of memory of which nothing is saved.
+    pub(crate) const NEW: Self = Self::Open { again: false };
+
+    /// Returns whether the moment has its bytes, copied or to be copied.
+    pub(crate) fn is_in_turn(self) -> bool {
+        matches!(self, Self::Changed { .. } | Self::Copied { .. })
+    }
+
+    /// Returns whether it is to be copied for the moment.
+    pub(crate) fn is_to_copy(self) -> bool {
+        matches!(self, Self::Changed { .. })
+    }
+
+    pub(crate) fn after(self, event: Event) -> Self {
+        let again = self.is_again();
+        let is_protected = self.is_protected();
+        match (event, self) {
+            (Event::Protect, Self::Copied { .. } | Self::Open { .. }) => Self::Changed { again },
+            (Event::Release, Self::Copied { .. }) => Self::Copied { again, is_protected: false },
+            (Event::Release, _) => Self::Open { again },
+            (Event::GiveBack, Self::Copied { .. }) => {
+                Self::Copied { again: true, is_protected: false }
+            }
+            (Event::GiveBack, _) => Self::Open { again: true },
+            (Event::Copy, Self::Changed { .. }) => Self::Copied { again, is_protected: true },
+            (Event::Drop | Event::Save, Self::Copied { .. }) if !is_protected => {
+                Self::Open { again }
+            }
+            (Event::Drop, Self::Copied { .. }) => Self::Changed { again },
+            (Event::Save, Self::Copied { .. }) if again => Self::Changed { again: false },
+            (Event::Save, Self::Copied { .. }) => Self::Saved,
+            (Event::Forget, Self::Saved) => Self::Changed { again: false },
+            (Event::Protect | Event::Copy | Event::Drop | Event::Save | Event::Forget, _) => self,
+        }
+    }
+
+    fn is_again(self) -> bool {
+        match self {
+            Self::Saved => false,
+            Self::Changed { again } | Self::Copied { again, .. } | Self::Open { again } => again,
+        }
+    }
+
+    fn is_protected(self) -> bool {
+        !matches!(self, Self::Open { .. } | Self::Copied { is_protected: false, .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    const STATES: [State; 9] = [
+        State::Saved,
+        State::Changed { again: false },
+        State::Changed { again: true },
+        State::Copied { again: false, is_protected: true },
+        State::Copied { again: true, is_protected: true },
+        State::Copied { again: false, is_protected: false },
+        State::Copied { again: true, is_protected: false },
+        State::Open { again: false },
+        State::Open { again: true },
+    ];
+
+    /// Rows are [`STATES`], columns the events in their order; a state is named by its place in the list.
+    const AFTER: [[usize; 7]; 9] = [
+        // Protect, Release, GiveBack, Copy, Drop, Save, Forget
+        [0, 7, 8, 0, 0, 0, 1],
+        [1, 7, 8, 3, 1, 1, 1],
+        [2, 8, 8, 4, 2, 2, 2],
+        [1, 5, 6, 3, 1, 0, 3],
+        [2, 6, 6, 4, 2, 1, 4],
+        [1, 5, 6, 5, 7, 7, 5],
+        [2, 6, 6, 6, 8, 8, 6],
+        [1, 7, 8, 7, 7, 7, 7],
+        [2, 8, 8, 8, 8, 8, 8],
+    ];
+
+    const EVENTS: [Event; 7] = [
+        Event::Protect,
+        Event::Release,
+        Event::GiveBack,
+        Event::Copy,
+        Event::Drop,
+        Event::Save,
+        Event::Forget,
+    ];
+
+    #[test]
+    fn every_event_in_every_state_leads_where_the_table_says() {
+        for (state, row) in STATES.into_iter().zip(AFTER) {
+            for (event, after) in EVENTS.into_iter().zip(row) {
+                assert_eq!(state.after(event), STATES[after], "{state:?} {event:?}");
+            }
+        }
+    }
+
+    /// A granule, and the truth about its bytes.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    struct Granule {
+        state: State,
+        /// Its bytes may differ from those that were saved last.
+        differs: bool,
+        /// Its bytes differ from the copy that was made for this moment.
+        differs_from_copy: bool,
+        /// Memory that was given back may still vanish, protected or not: 2 until a moment is saved, then 1 until the next
+        /// one is chosen.
+        vanishes: u8,
+        /// Memory is protected, and the moment not saved.
+        is_chosen: bool,
+    }
+
+    impl Granule {
+        fn changed(self) -> Self {
+            Self { differs: true, differs_from_copy: true, ..self }
+        }
+
+        fn with(self, event: Event) -> Self {
+            Self { state: self.state.after(event), ..self }
+        }
+
+        /// All that can happen next.
+        fn nexts(self) -> Vec<Self> {
+            let mut nexts = Vec::new();
+            if !self.state.is_protected() {
+                nexts.push(self.changed());
+            }
+            if self.vanishes > 0 {
+                nexts.push(self.changed());
+            }
+            nexts.push(Self { vanishes: 2, ..self.with(Event::GiveBack) });
+            nexts.push(self.with(Event::Release));
+            let vanishes = if self.vanishes == 1 { 0 } else { self.vanishes };
+            nexts.push(Self { is_chosen: true, vanishes, ..self.with(Event::Protect) });
+            nexts.push(Self { differs: true, ..self.with(Event::Forget) });
+            if !self.is_chosen {
+                return nexts;
+            }
+            nexts.push(self.with(Event::Drop));
+            if self.state.is_to_copy() {
+                nexts.push(Self { differs_from_copy: false, ..self.with(Event::Copy) });
+            } else {
+                let vanishes = self.vanishes.min(1);
+                let differs =
+                    if self.state.is_in_turn() { self.differs_from_copy } else { self.differs };
+                let saved = self.with(Event::Save);
+                nexts.push(Self { differs, vanishes, is_chosen: false, ..saved });
+            }
+            nexts
+        }
+    }
+
+    /// In whatever order things happen, memory that differs from the saved bytes is protected only if it is copied next.
+    #[test]
+    fn no_change_is_skipped_whatever_happens() {
+        let new = Granule {
+            state: State::NEW,
+            differs: true,
+            differs_from_copy: true,
+            vanishes: 0,
+            is_chosen: false,
+        };
+        let (mut seen, mut left) = (HashSet::from([new]), vec![new]);
+        while let Some(granule) = left.pop() {
+            let is_skipped = granule.state == State::Saved;
+            assert!(!(is_skipped && (granule.differs || granule.vanishes > 0)), "{granule:?}");
+            left.extend(granule.nexts().into_iter().filter(|next| seen.insert(*next)));
+        }
+        let states: HashSet<State> = seen.iter().map(|granule| granule.state).collect();
+        assert_eq!(states.len(), STATES.len(), "every state was reached");
+    }
+}

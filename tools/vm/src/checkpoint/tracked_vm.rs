@@ -1,0 +1,155 @@
+//! A VM, and which of its memory may differ from the moment that was saved last: all granules that are not protected.
+//!
+//! A granule that is protected is as it was at that moment. The first access that would change it releases it: the VM
+//! then writes to it as to any memory, and the next checkpoint reads it. So protected memory only becomes less until it
+//! is protected again.
+
+use std::time::Duration;
+
+use hugekit_sys::thread::spawn_scoped;
+
+use crate::checkpoint::error::CheckpointError;
+use crate::checkpoint::granule_state::{Event, State};
+use crate::checkpoint::granules::Granules;
+use crate::checkpoint::vm::{Vm, readable};
+use crate::vmm::Message;
+
+/// How long it is not looked whether another thread has acted.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// How often memory is protected of a VM that gives memory back meanwhile.
+const PROTECT_TRIES: u32 = 100;
+
+/// What a checkpoint leaves of the protection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Afterwards {
+    /// Nothing: memory is released when it is copied.
+    Released,
+    /// All memory that the VM has not written since: another checkpoint follows.
+    Protected,
+}
+
+/// A VM whose writes are noted.
+#[derive(Debug)]
+pub(crate) struct TrackedVm {
+    pub(crate) vm: Vm,
+    pub(crate) granules: Granules,
+    /// Of each granule.
+    states: Vec<State>,
+    pub(crate) afterwards: Afterwards,
+}
+
+impl TrackedVm {
+    /// Nothing is saved yet, so all memory counts as written.
+    pub(crate) fn new(vm: Vm, afterwards: Afterwards) -> Self {
+        let granules = Granules::of(&vm.regions);
+        let states = vec![State::NEW; granules.len()];
+        Self { vm, granules, states, afterwards }
+    }
+
+    pub(crate) fn state(&self, index: usize) -> State {
+        self.states[index]
+    }
+
+    pub(crate) fn has_copies(&self) -> bool {
+        self.states.iter().any(|state| matches!(state, State::Copied { .. }))
+    }
+
+    /// Something happens to a granule.
+    pub(crate) fn note(&mut self, index: usize, event: Event) {
+        self.states[index] = self.states[index].after(event);
+    }
+
+    /// Something happens to all granules.
+    pub(crate) fn note_all(&mut self, event: Event) {
+        self.states.iter_mut().for_each(|state| *state = state.after(event));
+    }
+
+    /// Protects all memory: a moment is about to be chosen.
+    pub(crate) fn protect(&mut self) -> Result<(), CheckpointError> {
+        for _ in 0..PROTECT_TRIES {
+            self.note_all(Event::Protect);
+            if self.vm.protect()? {
+                return Ok(());
+            }
+            self.settle()?;
+        }
+        Err(CheckpointError::Restless)
+    }
+
+    /// Leaves a granule to the VM, and wakes who waits for it.
+    pub(crate) fn release(&mut self, index: usize) -> Result<(), CheckpointError> {
+        self.note(index, Event::Release);
+        self.vm.release(&self.granules[index].addresses)
+    }
+
+    /// Leaves all memory to the VM.
+    pub(crate) fn release_all(&mut self) -> Result<(), CheckpointError> {
+        self.note_all(Event::Release);
+        self.vm.release_regions()?;
+        self.settle()
+    }
+
+    /// Reads all messages of the VM, and releases the granules that they name.
+    pub(crate) fn note_writes(&mut self) -> Result<(), CheckpointError> {
+        while let Some(message) = self.vm.read_message()? {
+            self.answer(&message)?;
+        }
+        Ok(())
+    }
+
+    /// Notes writes while another thread acts: the VM may have to write before it answers. If nothing is protected, this
+    /// thread acts.
+    pub(crate) fn note_writes_while<T: Send>(
+        &mut self,
+        act: impl FnOnce() -> Result<T, CheckpointError> + Send,
+    ) -> Result<T, CheckpointError> {
+        if self.afterwards == Afterwards::Released {
+            return act();
+        }
+        std::thread::scope(|scope| {
+            let thread = spawn_scoped(scope, "hugekit-act", act);
+            let thread = thread.map_err(|source| self.vm.refused("watch", source))?;
+            while !thread.is_finished() {
+                if let Err(error) = self.note_writes() {
+                    // The thread must not wait for the VM, nor the VM for the thread.
+                    let _ = self.release_all();
+                    return Err(error);
+                }
+                readable([self.vm.process.as_fd(), self.vm.faults.as_fd()], LOOK);
+            }
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// Notes writes until no thread of the VM waits that gives memory back.
+    pub(crate) fn settle(&mut self) -> Result<(), CheckpointError> {
+        let Self { vm, granules, states, .. } = self;
+        vm.settle(&mut |message| answer(vm, granules, states, &message))
+    }
+
+    fn answer(&mut self, message: &Message) -> Result<(), CheckpointError> {
+        answer(&self.vm, &self.granules, &mut self.states, message)
+    }
+}
+
+/// Releases the granules that a message names.
+fn answer(
+    vm: &Vm,
+    granules: &Granules,
+    states: &mut [State],
+    message: &Message,
+) -> Result<(), CheckpointError> {
+    let mut release = |index: usize, event| {
+        states[index] = states[index].after(event);
+        vm.release(&granules[index].addresses)
+    };
+    match *message {
+        Message::Fault(address) => {
+            granules.at(address).map_or(Ok(()), |index| release(index, Event::Release))
+        }
+        Message::Removed { start, end } => granules
+            .of_addresses(&(start..end))
+            .try_for_each(|index| release(index, Event::GiveBack)),
+    }
+}
