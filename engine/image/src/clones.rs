@@ -1,11 +1,12 @@
 //! Processes that map an image, and how much of it is theirs alone: from `/proc/PID/maps` and `/proc/PID/smaps`.
 
-use std::fs;
-use std::io::ErrorKind;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use hugekit_machine::Root;
+use hugekit_machine::processes::{MappingLine, each_mapping};
+use hugekit_machine::{Root, processes};
 
 use crate::error::ImageError;
 
@@ -24,14 +25,8 @@ impl FileIdentity {
         Ok(Self { device: found.st_dev, inode: found.st_ino })
     }
 
-    /// Parses the first line of a mapping's description: `START-END PERMISSIONS OFFSET DEVICE INODE`. `None` for any
-    /// other line.
-    fn of_line(line: &str) -> Option<Self> {
-        let mut fields = line.split_ascii_whitespace().skip(3);
-        let (major, minor) = fields.next()?.split_once(':')?;
-        let number = |text| u32::from_str_radix(text, 16).ok();
-        let device = rustix::fs::makedev(number(major)?, number(minor)?);
-        Some(Self { device, inode: fields.next()?.parse().ok()? })
+    fn of_mapping((major, minor): (u32, u32), inode: u64) -> Self {
+        Self { device: rustix::fs::makedev(major, minor), inode }
     }
 }
 
@@ -60,13 +55,10 @@ pub fn clones(
     images: &[FileIdentity],
 ) -> Result<(Vec<ImageClone>, usize), ImageError> {
     let (mut found, mut hidden) = (Vec::new(), 0);
-    let entries = fs::read_dir(root.path("/proc"));
-    let entries = entries.map_err(|source| ImageError::Kernel { call: "readdir", source })?;
-    for entry in entries.flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
-            continue;
-        };
-        match look(&entry.path(), pid, images) {
+    let numbers = processes::numbers(root);
+    let numbers = numbers.map_err(|source| ImageError::Kernel { call: "readdir", source })?;
+    for pid in numbers.into_iter().filter_map(|pid| u32::try_from(pid).ok()) {
+        match look(&root.path(format!("/proc/{pid}")), pid, images) {
             Ok(clones) => found.extend(clones),
             Err(error) if error.kind() == ErrorKind::PermissionDenied => hidden += 1,
             // It has ended meanwhile.
@@ -80,37 +72,30 @@ pub fn clones(
 fn look(process: &Path, pid: u32, images: &[FileIdentity]) -> std::io::Result<Vec<ImageClone>> {
     // The first file costs much less than the second.
     let maps = fs::read(process.join("maps"))?;
-    let maps = String::from_utf8_lossy(&maps);
-    let mapped: Vec<_> = maps.lines().filter_map(FileIdentity::of_line).collect();
-    if !images.iter().any(|image| mapped.contains(image)) {
-        return Ok(Vec::new());
+    let lines = maps.split(|&byte| byte == b'\n').filter_map(MappingLine::parse);
+    let mapped: Vec<_> =
+        lines.map(|line| FileIdentity::of_mapping(line.device, line.inode)).collect();
+    let mut clones: Vec<ImageClone> = images
+        .iter()
+        .filter(|image| mapped.contains(image))
+        .map(|&image| ImageClone { image, pid, shared: 0, private: 0, huge: 0 })
+        .collect();
+    if !clones.is_empty() {
+        sum(BufReader::new(File::open(process.join("smaps"))?), &mut clones)?;
     }
-    let smaps = fs::read(process.join("smaps"))?;
-    let smaps = String::from_utf8_lossy(&smaps);
-    let clones = images.iter().filter(|image| mapped.contains(image));
-    Ok(clones.map(|&image| sum(&smaps, image, pid)).collect())
+    Ok(clones)
 }
 
-/// Returns the memory of an image that a process has.
-fn sum(smaps: &str, image: FileIdentity, pid: u32) -> ImageClone {
-    let mut clone = ImageClone { image, pid, shared: 0, private: 0, huge: 0 };
-    let (mut is_counted, mut resident) = (false, 0);
-    for line in smaps.lines() {
-        if let Some(of) = FileIdentity::of_line(line) {
-            is_counted = of == image;
-            continue;
+/// Adds the memory of images that a process has.
+fn sum(smaps: impl BufRead, clones: &mut [ImageClone]) -> std::io::Result<()> {
+    each_mapping(smaps, |mapping| {
+        let of = FileIdentity::of_mapping(mapping.device, mapping.inode);
+        for clone in clones.iter_mut().filter(|clone| clone.image == of) {
+            clone.private += mapping.anonymous;
+            clone.shared += mapping.resident.saturating_sub(mapping.anonymous);
+            clone.huge += mapping.file_huge;
         }
-        let Some((name, value)) = line.split_once(':').filter(|_| is_counted) else { continue };
-        let Ok(kilobytes) = value.trim().trim_end_matches(" kB").parse::<u64>() else { continue };
-        match name {
-            "Rss" => resident += kilobytes << 10,
-            "Anonymous" => clone.private += kilobytes << 10,
-            "ShmemPmdMapped" | "FilePmdMapped" => clone.huge += kilobytes << 10,
-            _ => {}
-        }
-    }
-    clone.shared = resident.saturating_sub(clone.private);
-    clone
+    })
 }
 
 #[cfg(test)]
@@ -140,13 +125,11 @@ Anonymous:             0 kB
     #[test]
     fn what_a_process_has_of_an_image_is_summed_over_its_mappings() {
         let (private, shared, image) = (12 << 10, (6148 - 12) << 10, web());
-        let clone = ImageClone { image, pid: 7, shared, private, huge: 4 << 20 };
-        assert_eq!(sum(SMAPS, image, 7), clone);
-        let image = FileIdentity { inode: 79, ..image };
-        assert_eq!(
-            sum(SMAPS, image, 7),
-            ImageClone { image, shared: 0, private: 0, huge: 0, ..clone }
-        );
+        let nothing = ImageClone { image, pid: 7, shared: 0, private: 0, huge: 0 };
+        let other = ImageClone { image: FileIdentity { inode: 79, ..image }, ..nothing };
+        let mut found = [nothing, other];
+        sum(SMAPS.as_bytes(), &mut found).unwrap();
+        assert_eq!(found, [ImageClone { shared, private, huge: 4 << 20, ..nothing }, other]);
     }
 
     #[test]

@@ -22,6 +22,7 @@ pub mod mappings;
 pub mod memory;
 mod plain;
 pub mod process;
+pub mod processes;
 mod root;
 pub mod size;
 #[cfg(test)]

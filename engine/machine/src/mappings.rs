@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
+use super::processes::MappingLine;
 use super::{Error, Root};
 
 const MAPS: &str = "/proc/self/maps";
@@ -33,23 +34,16 @@ impl fmt::Display for MappedRange {
 }
 
 impl MappedRange {
-    /// `START-END PERMISSIONS OFFSET DEVICE INODE [NAME]`.
     fn parse(line: &str) -> Option<Self> {
-        let mut fields = line.splitn(6, ' ');
-        let (start, end) = fields.next()?.split_once('-')?;
-        let permissions = fields.next()?.as_bytes();
-        let inode = fields.nth(2)?.parse().ok()?;
-        let address = |text| usize::from_str_radix(text, 16).ok();
-        let addresses = address(start)?..address(end)?;
-        if addresses.is_empty() {
-            return None;
-        }
+        let MappingLine { addresses, is_readable, is_private, inode, name, .. } =
+            MappingLine::parse(line.as_bytes())?;
+        let address = |address| usize::try_from(address).ok();
         Some(Self {
-            addresses,
-            is_readable: *permissions.first()? == b'r',
-            is_shared: *permissions.get(3)? == b's',
+            addresses: address(addresses.start)?..address(addresses.end)?,
+            is_readable,
+            is_shared: !is_private,
             inode,
-            name: fields.next().unwrap_or("").trim_start().to_owned(),
+            name: String::from_utf8_lossy(name).into_owned(),
         })
     }
 }

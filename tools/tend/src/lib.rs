@@ -26,7 +26,6 @@
 
 mod compaction;
 mod error;
-mod folder;
 mod fork_cost;
 mod fork_time;
 mod headroom;
@@ -41,8 +40,6 @@ mod redis_info;
 mod relatives;
 mod settings;
 mod share;
-mod smaps;
-mod stat;
 mod status;
 mod supply;
 mod target;

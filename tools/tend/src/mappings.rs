@@ -9,8 +9,8 @@ use hugekit::HUGE_PAGE_BYTES;
 use serde::Serialize;
 
 use crate::error::TendError;
-use crate::folder::Folder;
-use crate::smaps::{self, Mapping};
+use hugekit_machine::processes::ProcessFolder;
+use hugekit_machine::processes::{Mapping, each_mapping};
 
 /// The reason why a mapping is left as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -81,7 +81,7 @@ impl Extent {
     /// # Errors
     /// The process is gone, or its files may not be read.
     pub fn of(pid: i32) -> Result<Self, TendError> {
-        let folder = Folder::open(pid).map_err(|error| TendError::of_reading(pid, error))?;
+        let folder = ProcessFolder::open(pid).map_err(|error| TendError::of_reading(pid, error))?;
         Ok(Survey::of(&folder)?.extent())
     }
 }
@@ -101,11 +101,11 @@ pub(crate) struct Survey {
 
 impl Survey {
     /// Reads `/proc/PID/smaps`.
-    pub(crate) fn of(folder: &Folder) -> Result<Self, TendError> {
+    pub(crate) fn of(folder: &ProcessFolder) -> Result<Self, TendError> {
         let mut survey = Self::default();
         let smaps = folder.file("smaps");
         let read = smaps.and_then(|file| {
-            smaps::each(BufReader::with_capacity(READ_BYTES, file), |map| survey.add(map))
+            each_mapping(BufReader::with_capacity(READ_BYTES, file), |map| survey.add(map))
         });
         read.map_err(|error| TendError::of_reading(folder.pid(), error))?;
         Ok(survey)

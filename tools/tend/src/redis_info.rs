@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::folder::Folder;
+use hugekit_machine::processes::ProcessFolder;
 
 /// Parts of the names of such servers.
 const NAMES: [&str; 3] = ["redis", "valkey", "keydb"];
@@ -36,7 +36,7 @@ pub(crate) fn is_server(name: &str) -> bool {
 }
 
 /// `None` of a process that does not say.
-pub(crate) fn last_fork(server: &Folder) -> Option<Duration> {
+pub(crate) fn last_fork(server: &ProcessFolder) -> Option<Duration> {
     let deadline = Instant::now() + PATIENCE;
     // In another namespace, the same address is another server's here.
     if !is_in_own_network(server) {
@@ -50,13 +50,13 @@ pub(crate) fn last_fork(server: &Folder) -> Option<Duration> {
         .find_map(|address| ask_at(server, address, deadline))
 }
 
-fn is_in_own_network(server: &Folder) -> bool {
+fn is_in_own_network(server: &ProcessFolder) -> bool {
     let own = std::fs::read_link("/proc/self/ns/net").ok();
     own.is_some() && own == server.link("ns/net").ok().map(Into::into)
 }
 
 /// Inodes of the sockets that it has open.
-fn sockets(server: &Folder) -> HashSet<u64> {
+fn sockets(server: &ProcessFolder) -> HashSet<u64> {
     let descriptors = server.numbers("fd").unwrap_or_default();
     let links = descriptors.iter().filter_map(|number| server.link(&format!("fd/{number}")).ok());
     links.filter_map(|link| socket(&link)).collect()
@@ -105,7 +105,7 @@ fn address(text: &str) -> Option<SocketAddr> {
 }
 
 /// The sockets of its network that are wanted.
-fn table(server: &Folder, is_wanted: impl Fn(&Row) -> bool) -> Vec<Row> {
+fn table(server: &ProcessFolder, is_wanted: impl Fn(&Row) -> bool) -> Vec<Row> {
     let files = ["net/tcp", "net/tcp6"].into_iter().filter_map(|name| server.file(name).ok());
     let lines = files.flat_map(|file| BufReader::new(file).lines().map_while(Result::ok));
     lines.filter_map(|line| Row::parse(&line)).filter(is_wanted).collect()
@@ -122,7 +122,7 @@ fn on_the_loopback(address: SocketAddr) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip, address.port()))
 }
 
-fn ask_at(server: &Folder, address: SocketAddr, deadline: Instant) -> Option<Duration> {
+fn ask_at(server: &ProcessFolder, address: SocketAddr, deadline: Instant) -> Option<Duration> {
     let stream = TcpStream::connect_timeout(&address, left(deadline).ok()?).ok()?;
     let own = stream.local_addr().ok()?;
     while !has_accepted(server, address, own) {
@@ -132,7 +132,7 @@ fn ask_at(server: &Folder, address: SocketAddr, deadline: Instant) -> Option<Dur
 }
 
 /// Returns whether the other end of a connection is a descriptor of the server.
-fn has_accepted(server: &Folder, address: SocketAddr, from: SocketAddr) -> bool {
+fn has_accepted(server: &ProcessFolder, address: SocketAddr, from: SocketAddr) -> bool {
     let end = table(server, |row| (row.local, row.remote) == (address, from)).pop();
     end.is_some_and(|end| end.inode != 0 && sockets(server).contains(&end.inode))
 }
@@ -267,7 +267,7 @@ mod tests {
     /// The server answers as it likes; the question ends at its deadline, give or take a busy machine.
     #[test]
     fn server_that_freezes_at_any_step_is_left_alone() {
-        let own = Folder::open(std::process::id() as i32).unwrap();
+        let own = ProcessFolder::open(std::process::id() as i32).unwrap();
         let ask = |address| {
             let began = Instant::now();
             let told = ask_at(&own, address, began + PATIENCE);
@@ -319,7 +319,7 @@ mod tests {
     #[test]
     fn other_process_that_accepts_is_sent_nothing() {
         let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let folder = Folder::open(other.id() as i32).unwrap();
+        let folder = ProcessFolder::open(other.id() as i32).unwrap();
         let (address, read) = serving(|_| Err(io::ErrorKind::Other.into()));
         assert_eq!(ask_at(&folder, address, Instant::now() + PATIENCE), None);
         assert_eq!(read.recv().unwrap(), 0);
@@ -329,7 +329,7 @@ mod tests {
 
     #[test]
     fn own_network_and_own_sockets_are_known() {
-        let own = Folder::open(std::process::id() as i32).unwrap();
+        let own = ProcessFolder::open(std::process::id() as i32).unwrap();
         assert!(is_in_own_network(&own));
         let listener = TcpListener::bind((Ipv6Addr::LOCALHOST, 0))
             .or_else(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))

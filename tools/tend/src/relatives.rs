@@ -5,9 +5,10 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::folder::{self, Folder};
-use crate::stat::Program;
 use crate::target::Target;
+use hugekit_machine::Root;
+use hugekit_machine::processes::Program;
+use hugekit_machine::processes::{self, ProcessFolder};
 
 /// The kernel keeps this many bytes of a thread's name.
 const NAME_BYTES: usize = 15;
@@ -15,7 +16,7 @@ const NAME_BYTES: usize = 15;
 /// The children that were seen, until they have ended. A child's children go on after it, with another parent.
 #[derive(Debug, Default)]
 pub(crate) struct Relatives {
-    sharing: HashMap<i32, Folder>,
+    sharing: HashMap<i32, ProcessFolder>,
     seen: Seen,
     /// The number of children so far.
     forks: u64,
@@ -37,12 +38,12 @@ impl Relatives {
         let program = target.program();
         self.sharing.retain(|_, folder| shares(folder, program));
         let mut unseen = target.folder().children();
-        unseen.extend(self.sharing.values().flat_map(Folder::children));
+        unseen.extend(self.sharing.values().flat_map(ProcessFolder::children));
         while let Some(pid) = unseen.pop() {
             if self.sharing.contains_key(&pid) {
                 continue;
             }
-            let Ok(child) = Folder::open(pid) else { continue };
+            let Ok(child) = ProcessFolder::open(pid) else { continue };
             if shares(&child, program) {
                 self.forks += 1;
                 unseen.extend(child.children());
@@ -68,7 +69,7 @@ impl Relatives {
 /// process, the answer waits while the process keeps the kernel waiting.
 #[must_use]
 pub fn forked_from(pid: i32) -> Option<i32> {
-    let stat = |pid| Folder::open(pid).and_then(|folder| folder.stat()).ok();
+    let stat = |pid| ProcessFolder::open(pid).and_then(|folder| folder.stat()).ok();
     let child = stat(pid).filter(|child| child.program.is_known())?;
     let is_same = stat(child.parent)?.program == child.program;
     is_same.then_some(child.parent)
@@ -76,12 +77,12 @@ pub fn forked_from(pid: i32) -> Option<i32> {
 
 /// Returns whether a process is a forked child of one of these that has not started another program.
 pub(crate) fn is_child(pid: i32, parents: &[(i32, Program)]) -> bool {
-    let stat = Folder::open(pid).and_then(|folder| folder.stat());
+    let stat = ProcessFolder::open(pid).and_then(|folder| folder.stat());
     stat.is_ok_and(|stat| parents.contains(&(stat.parent, stat.program)))
 }
 
 /// A process that has started another program has its stack elsewhere.
-fn shares(folder: &Folder, program: Program) -> bool {
+fn shares(folder: &ProcessFolder, program: Program) -> bool {
     folder.stat().is_ok_and(|stat| !stat.is_zombie() && stat.program == program)
 }
 
@@ -94,11 +95,11 @@ pub fn named(names: &[impl AsRef<OsStr>]) -> Vec<i32> {
     }
     let wanted = |name: &[u8]| names.iter().any(|wanted| kept(wanted.as_ref()) == name);
     let is_named = |&pid: &i32| {
-        let Ok(folder) = Folder::open(pid) else { return false };
+        let Ok(folder) = ProcessFolder::open(pid) else { return false };
         let name = folder.read("comm").unwrap_or_default();
         wanted(name.strip_suffix(b"\n").unwrap_or(&name)) && !folder.is_zombie()
     };
-    folder::all().into_iter().filter(is_named).collect()
+    processes::numbers(&Root::default()).unwrap_or_default().into_iter().filter(is_named).collect()
 }
 
 fn kept(name: &OsStr) -> &[u8] {

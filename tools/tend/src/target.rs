@@ -14,9 +14,9 @@ use rustix::param::page_size;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::error::TendError;
-use crate::folder::Folder;
 use crate::pages::{Look, is_memory_there, look};
-use crate::stat::Program;
+use hugekit_machine::processes::ProcessFolder;
+use hugekit_machine::processes::Program;
 
 /// `PF_KTHREAD` of the kernel's `sched.h`, as `/proc/PID/stat` shows it.
 const IS_OF_THE_KERNEL: u32 = 0x0020_0000;
@@ -27,7 +27,7 @@ const IS_OF_THE_KERNEL: u32 = 0x0020_0000;
 pub struct Target {
     pid: i32,
     name: Vec<u8>,
-    folder: Folder,
+    folder: ProcessFolder,
     descriptor: OwnedFd,
     /// The addresses that differ at each start of a program. A forked child has the same, until it starts another one.
     program: Program,
@@ -51,7 +51,7 @@ impl Target {
     pub(crate) fn beside_a_tender(pid: i32) -> Result<Self, TendError> {
         let gone = || TendError::Gone { pid };
         let unread = |error| TendError::of_reading(pid, error);
-        let folder = Folder::open(pid).map_err(unread)?;
+        let folder = ProcessFolder::open(pid).map_err(unread)?;
         match folder.status("Tgid").map_err(unread)?.map(|tgid| tgid as i32) {
             Some(of) if of != pid => return Err(TendError::Thread { pid, of }),
             _ => {}
@@ -94,7 +94,7 @@ impl Target {
         String::from_utf8_lossy(&self.name)
     }
 
-    pub(crate) fn folder(&self) -> &Folder {
+    pub(crate) fn folder(&self) -> &ProcessFolder {
         &self.folder
     }
 

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::folder::Folder;
 use crate::settings::Settings;
 use crate::share::Share;
+use hugekit_machine::processes::ProcessFolder;
 
 /// In this time a process wakes several times, and several ranges are collapsed.
 const WINDOW: Duration = Duration::from_millis(50);
@@ -23,13 +23,13 @@ pub(crate) struct Waits {
 
 impl Waits {
     /// A kernel that does not count waits leaves the share at its least.
-    pub(crate) fn new(settings: &Settings, process: &Folder) -> Self {
+    pub(crate) fn new(settings: &Settings, process: &ProcessFolder) -> Self {
         let mut waits = Self { share: Share::new(settings), began: None, window: Duration::ZERO };
         waits.begin(process);
         waits
     }
 
-    pub(crate) fn share(&mut self, process: &Folder) -> f64 {
+    pub(crate) fn share(&mut self, process: &ProcessFolder) -> f64 {
         if let Some((began, before)) = self.began
             && began.elapsed() >= self.window
         {
@@ -43,7 +43,7 @@ impl Waits {
         self.share.now()
     }
 
-    fn begin(&mut self, process: &Folder) {
+    fn begin(&mut self, process: &ProcessFolder) {
         let reading = Instant::now();
         let waited = process.waited_for_cpus();
         self.window = WINDOW.max(reading.elapsed() * READING);
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn waits_of_threads_that_share_a_cpu_are_counted() {
-        let own = Folder::open(std::process::id() as i32).unwrap();
+        let own = ProcessFolder::open(std::process::id() as i32).unwrap();
         let Some(before) = own.waited_for_cpus() else {
             skipped("this kernel does not count waits for CPUs (CONFIG_SCHED_INFO)");
             return;

@@ -14,8 +14,8 @@ use crate::job::Job;
 use crate::pace::Pace;
 use crate::relatives::Seen;
 use crate::settings::Settings;
-use crate::stat::Program;
 use crate::status::{Hindrance, Status};
+use hugekit_machine::processes::Program;
 
 /// The state that the threads of a tender share.
 #[derive(Debug)]

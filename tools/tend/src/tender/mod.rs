@@ -28,9 +28,9 @@ use crate::job::Job;
 use crate::pace::Pace;
 use crate::relatives::is_child;
 use crate::settings::Settings;
-use crate::stat::Program;
 use crate::status::{Hindrance, PassReport, Status};
 use crate::target::Target;
+use hugekit_machine::processes::Program;
 
 /// The interval of looks at a process for children, which take a thousandth of a CPU.
 const TICK: Duration = Duration::from_millis(100);

@@ -1,11 +1,13 @@
 //! Which VMs were forked from which: each child has the parent's process in its environment. So no
 //! file has to be written, and the record ends with the child.
 
-use std::ffi::OsStr;
 use std::io;
 
-use procfs::process::{FDTarget, Process, all_processes};
+use hugekit_machine::Root;
+use hugekit_machine::processes::{self, ProcessFolder};
 use serde::Serialize;
+
+use crate::vmm::userfaultfd::is_userfaultfd;
 
 /// A variable in the environment of a child: its [`Origin`] as text.
 pub(crate) const ORIGIN: &str = "HUGEKIT_FORK";
@@ -39,8 +41,9 @@ pub struct VmMemory {
 /// # Errors
 /// `/proc` cannot be read.
 pub fn forked_vms() -> io::Result<Vec<ForkedVm>> {
-    let processes = all_processes().map_err(io::Error::other)?;
-    let children: Vec<Child> = processes.flatten().filter_map(|process| child(&process)).collect();
+    let folders = processes::numbers(&Root::default())?.into_iter();
+    let folders = folders.filter_map(|pid| ProcessFolder::open(pid).ok());
+    let children: Vec<Child> = folders.filter_map(|folder| child(&folder)).collect();
     Ok(trees(&children, &memory))
 }
 
@@ -53,8 +56,8 @@ struct Identity {
 }
 
 impl Identity {
-    fn of(process: &Process) -> Option<Self> {
-        Some(Self { pid: process.pid, started: process.stat().ok()?.starttime })
+    fn of(folder: &ProcessFolder) -> Option<Self> {
+        Some(Self { pid: folder.pid(), started: folder.stat().ok()?.started })
     }
 }
 
@@ -68,9 +71,8 @@ pub(crate) struct Origin {
 impl Origin {
     /// The text for the environment of a child.
     pub(crate) fn text(parent: i32, number: usize) -> io::Result<String> {
-        let parent = Process::new(parent).map_err(io::Error::other)?;
-        let started = parent.stat().map_err(io::Error::other)?.starttime;
-        Ok(format!("{}:{started}:{number}", parent.pid))
+        let started = ProcessFolder::open(parent)?.stat()?.started;
+        Ok(format!("{parent}:{started}:{number}"))
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -89,16 +91,20 @@ struct Child {
 }
 
 /// A program that started the VMM has the variable, too, but no userfaultfd.
-fn child(process: &Process) -> Option<Child> {
-    let environment = process.environ().ok()?;
-    let origin = Origin::parse(environment.get(OsStr::new(ORIGIN))?.to_str()?)?;
-    let mut files = process.fd().ok()?.flatten();
-    files.find(|file| is_userfaultfd(&file.target))?;
-    Some(Child { vm: Identity::of(process)?, origin })
-}
-
-fn is_userfaultfd(target: &FDTarget) -> bool {
-    matches!(target, FDTarget::AnonInode(kind) if kind == "[userfaultfd]")
+fn child(folder: &ProcessFolder) -> Option<Child> {
+    let environment = folder.read("environ").ok()?;
+    let variables = environment.split(|&byte| byte == 0);
+    let value = |variable: &[u8]| {
+        let value = variable.strip_prefix(ORIGIN.as_bytes())?.strip_prefix(b"=")?;
+        String::from_utf8(value.to_vec()).ok()
+    };
+    let origin = Origin::parse(&variables.filter_map(value).next()?)?;
+    let mut numbers = folder.numbers("fd").ok()?.into_iter();
+    let is_one = |number: &i32| {
+        folder.link(&format!("fd/{number}")).is_ok_and(|link| is_userfaultfd(link.as_ref()))
+    };
+    numbers.find(is_one)?;
+    Some(Child { vm: Identity::of(folder)?, origin })
 }
 
 /// Each VM has one origin, so the VMs below one that is no child make a tree.
@@ -125,14 +131,16 @@ fn tree(
 }
 
 fn memory(vm: Identity) -> Option<VmMemory> {
-    let process = Process::new(vm.pid).ok()?;
-    if Identity::of(&process)? != vm {
+    let folder = ProcessFolder::open(vm.pid).ok()?;
+    if Identity::of(&folder)? != vm {
         return None;
     }
-    let rollup = process.smaps_rollup().ok()?.memory_map_rollup;
-    let fields = rollup.iter().flat_map(|mapping| &mapping.extension.map);
+    let rollup = folder.read("smaps_rollup").ok()?;
+    let rollup = String::from_utf8_lossy(&rollup);
+    let bytes = |value: &str| Some(value.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10);
     let sum = |prefix: &str| {
-        fields.clone().filter(|(name, _)| name.starts_with(prefix)).map(|(_, bytes)| bytes).sum()
+        let lines = rollup.lines().filter(|line| line.starts_with(prefix));
+        lines.filter_map(|line| bytes(line.split_once(':')?.1)).sum()
     };
     Some(VmMemory { private_bytes: sum("Private_"), shared_bytes: sum("Shared_") })
 }
@@ -150,7 +158,7 @@ mod tests {
         let own = std::process::id() as i32;
         let origin = Origin::parse(&Origin::text(own, 3).unwrap()).unwrap();
         assert_eq!((origin.parent.pid, origin.number), (own, 3));
-        assert_eq!(Some(origin.parent), Process::myself().ok().and_then(|own| Identity::of(&own)));
+        assert_eq!(Some(origin.parent), Identity::of(&ProcessFolder::open(own).unwrap()));
         assert!(Origin::text(i32::MAX, 1).is_err());
         for nonsense in ["", "1:2", "1:2:x", "-1:2:3", "4294967296:2:3"] {
             assert_eq!(Origin::parse(nonsense), None, "{nonsense}");

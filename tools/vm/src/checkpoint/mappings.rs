@@ -5,23 +5,26 @@
 //! save wrong bytes. Regions that lie beside each other are one mapping, whose parts the order tells
 //! that the pager has kept.
 
-use crate::vmm::{Mapping, Region, RegionOrder};
+use hugekit_machine::processes::Mapping;
+
+use crate::vmm::mappings::is_hugetlb;
+use crate::vmm::{Region, RegionOrder};
 
 /// Guest memory below the addresses of 32-bit devices, on x86-64.
 const BELOW_DEVICES: u64 = 3 << 30;
 
 fn may_be_guest_memory(mapping: &Mapping) -> bool {
-    let is_writable = mapping.has("rd") && mapping.has("wr") && !mapping.has("ex");
-    mapping.is_private && is_writable && (mapping.is_anonymous || mapping.is_hugetlb())
+    let is_writable = mapping.has(&[b"rd"]) && mapping.has(&[b"wr"]) && !mapping.has(&[b"ex"]);
+    mapping.is_private && is_writable && (mapping.inode == 0 || is_hugetlb(mapping))
 }
 
 /// Returns whether a mapping goes on in the next one. The kernel does not join mappings of hugetlbfs again
 /// that a checkpoint has split.
 fn goes_on_in(mapping: &Mapping, next: &Mapping) -> bool {
     let unserved = |mapping: &Mapping| {
-        let mut mapping = Mapping { addresses: 0..0, ..mapping.clone() };
-        mapping.flags.retain(|flag| !["um", "uw"].contains(&flag.as_str()));
-        mapping
+        let Mapping { is_private, device, inode, page, flags, .. } = mapping;
+        let flags = flags.iter().copied().filter(|flag| ![*b"um", *b"uw"].contains(flag));
+        (*is_private, *device, *inode, *page, flags.collect::<Vec<_>>())
     };
     mapping.addresses.end == next.addresses.start && unserved(mapping) == unserved(next)
 }
@@ -95,6 +98,7 @@ mod tests {
     use std::slice;
 
     use super::*;
+    use crate::vmm::mappings::{is_protected, is_served, mappings_in};
 
     const SMAPS: &str = "\
 7f0000000000-7f0008000000 rw-p 00000000 00:00 0 \nSize: 131072 kB\n\
@@ -105,12 +109,16 @@ VmFlags: rd wr mr mw me nr ht \n\
 7f0030000000-7f0034000000 rw-p 00000000 08:11 9    /tmp/memory.bin\nVmFlags: rd wr mr mw \n\
 7f0040000000-7f0042000000 ---p 00000000 00:00 0 \nVmFlags: mr mw me nr sd \n";
 
+    fn parsed() -> Vec<Mapping> {
+        mappings_in(SMAPS.as_bytes()).unwrap()
+    }
+
     #[test]
     fn guest_memory_is_the_only_private_mapping_of_its_size() {
-        let mappings = Mapping::parse(SMAPS);
+        let mappings = parsed();
         assert_eq!(mappings.len(), 5);
-        assert!(mappings[0].is_served() && mappings[0].is_protected());
-        assert!(!mappings[2].is_served() && !mappings[2].is_protected());
+        assert!(is_served(&mappings[0]) && is_protected(&mappings[0]));
+        assert!(!is_served(&mappings[2]) && !is_protected(&mappings[2]));
         let (start, len) = (0x7f00_0000_0000, 128 << 20);
         let base = Region { start, len, offset: 0 };
         assert_eq!(guest_memory(&mappings, len, None), Some(vec![base]));
@@ -122,14 +130,14 @@ VmFlags: rd wr mr mw me nr ht \n\
 
     #[test]
     fn two_mappings_of_one_size_are_ambiguous() {
-        let one = Mapping::parse(SMAPS)[0].clone();
+        let one = parsed()[0].clone();
         let other = Mapping { addresses: 0x1000_0000..0x1800_0000, ..one.clone() };
         assert_eq!(guest_memory(&[one, other], 128 << 20, None), None);
     }
 
     #[test]
     fn mapping_that_was_split_is_one() {
-        let all = Mapping::parse(SMAPS)[2].clone();
+        let all = parsed()[2].clone();
         let (start, end) = (all.addresses.start, all.addresses.end);
         let part = |addresses| Mapping { addresses, ..all.clone() };
         let halves = [part(start..start + (2 << 20)), part(start + (2 << 20)..end)];
@@ -145,7 +153,7 @@ VmFlags: rd wr mr mw me nr ht \n\
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn memory_above_the_devices_is_a_second_region() {
-        let one = Mapping::parse(SMAPS)[0].clone();
+        let one = parsed()[0].clone();
         let low = Mapping { addresses: 8 << 30..11 << 30, ..one.clone() };
         let high = Mapping { addresses: 4 << 30..5 << 30, ..one };
         let regions = guest_memory(&[high, low], 4 << 30, None).unwrap();
@@ -156,7 +164,7 @@ VmFlags: rd wr mr mw me nr ht \n\
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn merged_regions_are_told_by_their_order() {
-        let all = Mapping { addresses: 8 << 30..12 << 30, ..Mapping::parse(SMAPS)[0].clone() };
+        let all = Mapping { addresses: 8 << 30..12 << 30, ..parsed()[0].clone() };
         let starts = |order| -> Option<Vec<u64>> {
             let regions = guest_memory(slice::from_ref(&all), 4 << 30, order)?;
             Some(regions.iter().map(|region| region.start).collect())

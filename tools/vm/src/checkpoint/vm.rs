@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::mappings::guest_memory;
 use crate::checkpoint::pages::Pages;
-use crate::vmm::{MESSAGE_WORDS, Mapping, Message, Process, Region, Userfaultfd};
+use crate::vmm::mappings::{is_hugetlb, is_protected, is_served, mappings_of};
+use crate::vmm::{MESSAGE_WORDS, Message, Process, Region, Userfaultfd};
+use hugekit_machine::processes::Mapping;
 use hugekit_sys::HUGE_PAGE_BYTES;
 use hugekit_sys::userfaultfd as calls;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -70,14 +72,14 @@ impl Vm {
 
     fn mappings(&self) -> Result<Vec<Mapping>, CheckpointError> {
         let pid = self.pid();
-        Mapping::of_process(pid).map_err(|source| CheckpointError::Process { pid, source })
+        mappings_of(pid).map_err(|source| CheckpointError::Process { pid, source })
     }
 
     /// Releases memory that an earlier checkpoint has protected, and that was killed together with
     /// its guard. No other process protects memory of a VM that this one has claimed.
     fn release_left(&self) -> Result<(), CheckpointError> {
         let mappings = self.mappings()?;
-        let left = mappings.iter().filter(|mapping| mapping.is_protected());
+        let left = mappings.iter().filter(|mapping| is_protected(mapping));
         let left: Vec<Range<u64>> = left.map(|mapping| mapping.addresses.clone()).collect();
         left.iter().try_for_each(|addresses| self.release(addresses))?;
         if left.is_empty() { Ok(()) } else { self.settle(&mut |_| Ok(())) }
@@ -95,10 +97,10 @@ impl Vm {
             regions.iter().any(is_part)
         };
         let of_guest: Vec<&Mapping> = mappings.iter().filter(is_guest).collect();
-        if of_guest.iter().any(|mapping| mapping.is_served()) {
+        if of_guest.iter().any(|mapping| is_served(mapping)) {
             return Err(CheckpointError::Incomplete { pid });
         }
-        self.is_hugetlb = of_guest.iter().any(|mapping| mapping.is_hugetlb());
+        self.is_hugetlb = of_guest.iter().any(|mapping| is_hugetlb(mapping));
         self.regions = regions;
         Ok(())
     }

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hugekit_machine::{Root, processes};
 use hugekit_sys::seqpacket;
 use rustix::net::{SocketAddrUnix, getpeername};
 
@@ -64,12 +65,12 @@ pub(crate) fn find(
     if pagers.is_empty() {
         return Vec::new();
     }
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let of_users =
-        entries.filter(|entry| entry.metadata().is_ok_and(|found| is_served(found.uid())));
-    let numbers = of_users.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let numbers = processes::numbers(&Root::default()).unwrap_or_default();
+    let is_of_users =
+        |pid: &i32| fs::metadata(format!("/proc/{pid}")).is_ok_and(|found| is_served(found.uid()));
     let own = rustix::process::getpid().as_raw_pid();
-    let processes = numbers.filter(|&pid| pid != own).filter_map(|pid| Process::running(pid).ok());
+    let others = numbers.into_iter().filter(|&pid| pid != own).filter(is_of_users);
+    let processes = others.filter_map(|pid| Process::running(pid).ok());
     processes
         .filter(|process| is_served(process.uid()) && !is_recorded(process))
         .filter_map(|process| orphan(process, pagers))

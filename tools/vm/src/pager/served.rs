@@ -3,7 +3,9 @@
 use std::io;
 use std::ops::Range;
 
-use crate::vmm::smaps::Mapping;
+use hugekit_machine::processes::Mapping;
+
+use crate::vmm::mappings::{is_protected, is_served, mappings_of};
 
 /// A run of addresses without a gap. The kernel may have merged several regions of a VMM into one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,13 +19,13 @@ impl Served {
     /// Ascending, apart from each other or with other pages. Memory that a checkpoint protects is
     /// complete, and needs no pager.
     pub(crate) fn of_process(pid: i32) -> io::Result<Vec<Self>> {
-        Mapping::of_process(pid).map(Self::among)
+        mappings_of(pid).map(Self::among)
     }
 
     fn among(mappings: Vec<Mapping>) -> Vec<Self> {
         let mut found: Vec<Self> = Vec::new();
         for Mapping { addresses, page, .. } in
-            mappings.into_iter().filter(|mapping| mapping.is_served() && !mapping.is_protected())
+            mappings.into_iter().filter(|mapping| is_served(mapping) && !is_protected(mapping))
         {
             match found.last_mut() {
                 Some(last) if last.addresses.end == addresses.start && last.page == page => {
@@ -43,6 +45,7 @@ impl Served {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vmm::mappings::mappings_in;
 
     const SMAPS: &str = "\
 7f0000000000-7f0000200000 rw-p 00000000 00:00 0 \nSize: 2048 kB\nKernelPageSize:        4 kB\n\
@@ -58,6 +61,6 @@ KernelPageSize:     2048 kB\nVmFlags: rd wr mr mw me de ht um sd \n";
     fn served_memory_is_found_and_joined() {
         let small = Served { addresses: 0x7f00_0000_0000..0x7f00_0030_0000, page: 4096 };
         let huge = Served { addresses: 0x7f00_0040_0000..0x7f00_0080_0000, page: 2 << 20 };
-        assert_eq!(Served::among(Mapping::parse(SMAPS)), [small, huge]);
+        assert_eq!(Served::among(mappings_in(SMAPS.as_bytes()).unwrap()), [small, huge]);
     }
 }

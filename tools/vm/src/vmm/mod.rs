@@ -1,14 +1,13 @@
 //! A VMM as a process: its memory, its userfaultfd, and who serves its faults.
 
 mod arriving;
+pub(crate) mod mappings;
 pub(crate) mod process;
 mod region_order;
-pub(crate) mod smaps;
 pub(crate) mod userfaultfd;
 
 pub(crate) use crate::firecracker::layout::Region;
 pub(crate) use arriving::Arriving;
 pub(crate) use process::Process;
 pub(crate) use region_order::RegionOrder;
-pub(crate) use smaps::Mapping;
 pub(crate) use userfaultfd::{MESSAGE_WORDS, Message, Userfaultfd};

@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use hugekit_machine::processes::ProcessFolder;
 use hugekit_sys::{other_process, seqpacket};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FlockOperation, flock};
@@ -23,9 +24,6 @@ use crate::vmm::userfaultfd::is_userfaultfd;
 
 /// `SO_PEERPIDFD` (Linux 6.5), which libc lacks for some targets.
 const SO_PEERPIDFD: libc::c_int = 77;
-
-/// Where `/proc/PID/stat` has the start time, counted behind the name's parenthesis.
-const START_TIME: usize = 19;
 
 /// A process that other processes cannot be mistaken for.
 #[derive(Debug)]
@@ -142,12 +140,9 @@ impl Process {
 
     /// The numbers of its open descriptors, and what they stand for.
     pub(crate) fn links(&self) -> io::Result<Vec<(i32, PathBuf)>> {
-        let entries = fs::read_dir(format!("/proc/{}/fd", self.pid))?.flatten();
-        let link = |entry: fs::DirEntry| {
-            let number = entry.file_name().to_str()?.parse().ok()?;
-            Some((number, fs::read_link(entry.path()).ok()?))
-        };
-        Ok(entries.filter_map(link).collect())
+        let folder = ProcessFolder::open(self.pid)?;
+        let link = |number| Some((number, folder.link(&format!("fd/{number}")).ok()?.into()));
+        Ok(folder.numbers("fd")?.into_iter().filter_map(link).collect())
     }
 
     /// Returns whether no page is mapped at an address; `false` if `/proc` does not tell.
@@ -213,12 +208,7 @@ fn gone() -> io::Error {
 
 /// In the kernel's ticks since it booted.
 pub(crate) fn start_time(pid: i32) -> io::Result<u64> {
-    let stat = fs::read(format!("/proc/{pid}/stat"))?;
-    let stat = String::from_utf8_lossy(&stat);
-    // The name before may hold anything.
-    let behind = stat.rsplit_once(')').map(|(_, behind)| behind);
-    let time = behind.and_then(|behind| behind.split_ascii_whitespace().nth(START_TIME));
-    time.and_then(|time| time.parse().ok()).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    Ok(ProcessFolder::open(pid)?.stat()?.started)
 }
 
 fn last_errno() -> Errno {

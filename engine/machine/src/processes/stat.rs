@@ -1,35 +1,43 @@
 //! The line `/proc/PID/stat`.
 
-/// The fields of `/proc/PID/stat` that a tender needs.
+/// Fields of `/proc/PID/stat`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Stat {
+pub struct Stat {
     /// The name of its first thread: any bytes, at most 15 and no zero.
-    pub(crate) name: Vec<u8>,
-    pub(crate) state: u8,
-    pub(crate) parent: i32,
-    pub(crate) flags: u32,
+    pub name: Vec<u8>,
+    /// A letter, such as `Z` for a process that has ended.
+    pub state: u8,
+    /// The number of the process that started it.
+    pub parent: i32,
+    /// `PF_` flags of the kernel.
+    pub flags: u32,
+    /// When it started, in clock ticks since the machine did: this and its number are of no other process.
+    pub started: u64,
     /// Its pages in memory.
-    pub(crate) resident: u64,
-    pub(crate) program: Program,
+    pub resident: u64,
+    /// The program that it runs.
+    pub program: Program,
 }
 
 /// The facts that distinguish a process that runs on after a fork from one that has started another program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Program {
+pub struct Program {
     stack: u64,
     code: u64,
 }
 
 impl Program {
-    /// The kernel shows a stack at 0 to a process that may not debug this one.
-    pub(crate) fn is_known(self) -> bool {
+    /// Returns whether it could be read: the kernel shows a stack at 0 to a process that may not debug this one.
+    #[must_use]
+    pub fn is_known(self) -> bool {
         self.stack != 0
     }
 }
 
 impl Stat {
     /// `PID (NAME) STATE PARENT ...`. The name may hold parentheses, spaces and newlines; only numbers follow it.
-    pub(crate) fn parse(line: &[u8]) -> Option<Self> {
+    #[must_use]
+    pub fn parse(line: &[u8]) -> Option<Self> {
         let open = line.iter().position(|&byte| byte == b'(')?;
         let close = line.iter().rposition(|&byte| byte == b')')?;
         let name = line.get(open + 1..close)?.to_vec();
@@ -42,13 +50,15 @@ impl Stat {
             state: *field(3)?.as_bytes().first()?,
             parent: field(4)?.parse().ok()?,
             flags: field(9)?.parse().ok()?,
+            started: field(22)?.parse().ok()?,
             resident: field(24)?.parse().ok()?,
             program: Program { code: field(26)?.parse().ok()?, stack: field(28)?.parse().ok()? },
         })
     }
 
     /// Returns whether it has ended, and its parent has not waited for it.
-    pub(crate) fn is_zombie(&self) -> bool {
+    #[must_use]
+    pub fn is_zombie(&self) -> bool {
         self.state == b'Z'
     }
 }
@@ -68,7 +78,10 @@ mod tests {
             let stat = Stat::parse(&line(name)).unwrap();
             let program = Program { code: 26, stack: 28 };
             let (name, state) = (name.to_vec(), b'S');
-            assert_eq!(stat, Stat { name, state, parent: 4, flags: 9, resident: 24, program });
+            assert_eq!(
+                stat,
+                Stat { name, state, parent: 4, flags: 9, started: 22, resident: 24, program }
+            );
         }
         for wrong in [&b""[..], b"17 sh S 1", b"17 (sh) S 1 2", b"17 )sh( S"] {
             assert_eq!(Stat::parse(wrong), None);

@@ -1,6 +1,4 @@
 //! A process's folder of `/proc`, opened once: it stays that process's, also when another one has the number.
-//!
-//! All that is read from it is bytes. Names of programs and files are chosen by the process, and need not be UTF-8.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -11,60 +9,88 @@ use std::time::Duration;
 
 use rustix::fs::{Dir, Mode, OFlags, open, openat, readlinkat};
 
-use crate::stat::Stat;
+use super::Stat;
 
+/// A process's folder of `/proc`.
 #[derive(Debug)]
-pub(crate) struct Folder {
+pub struct ProcessFolder {
     pid: i32,
     descriptor: OwnedFd,
 }
 
-impl Folder {
+impl ProcessFolder {
     /// Opens the folder of the process that has this number now.
-    pub(crate) fn open(pid: i32) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// The process has ended, or the right to look at it is missing.
+    pub fn open(pid: i32) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let descriptor = open(format!("/proc/{pid}"), flags, Mode::empty())?;
         Ok(Self { pid, descriptor })
     }
 
-    pub(crate) fn pid(&self) -> i32 {
+    /// The number of the process.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
         self.pid
     }
 
-    pub(crate) fn file(&self, name: &str) -> io::Result<File> {
+    /// Opens a file of it.
+    ///
+    /// # Errors
+    /// The process has ended, or the right to look at it is missing.
+    pub fn file(&self, name: &str) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         Ok(openat(self.as_fd(), name, flags, Mode::empty())?.into())
     }
 
-    pub(crate) fn read(&self, name: &str) -> io::Result<Vec<u8>> {
+    /// Reads a file of it.
+    ///
+    /// # Errors
+    /// The process has ended, or the right to look at it is missing.
+    pub fn read(&self, name: &str) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         self.file(name)?.read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 
-    pub(crate) fn stat(&self) -> io::Result<Stat> {
+    /// Reads its state.
+    ///
+    /// # Errors
+    /// The process has ended, or the right to look at it is missing.
+    pub fn stat(&self) -> io::Result<Stat> {
         Stat::parse(&self.read("stat")?).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
     /// The number in a line `KEY:\tNUMBER` of its status, such as `Tgid`.
-    pub(crate) fn status(&self, key: &str) -> io::Result<Option<i64>> {
+    ///
+    /// # Errors
+    /// The process has ended, or the right to look at it is missing.
+    pub fn status(&self, key: &str) -> io::Result<Option<i64>> {
         let number = |value: &[u8]| std::str::from_utf8(value).ok()?.parse().ok();
         Ok(value(&self.read("status")?, key).and_then(number))
     }
 
     /// Returns whether it has ended, and its parent has not waited for it.
-    pub(crate) fn is_zombie(&self) -> bool {
+    #[must_use]
+    pub fn is_zombie(&self) -> bool {
         let status = self.read("status").unwrap_or_default();
         value(&status, "State").is_some_and(|state| state.starts_with(b"Z"))
     }
 
     /// Returns the target of a link, as the kernel names it.
-    pub(crate) fn link(&self, name: &str) -> io::Result<OsString> {
+    ///
+    /// # Errors
+    /// The process has ended, or the right to look at it is missing.
+    pub fn link(&self, name: &str) -> io::Result<OsString> {
         Ok(OsString::from_vec(readlinkat(self.as_fd(), name, Vec::new())?.into_bytes()))
     }
 
     /// The numbers that are names in one of its folders, such as `task` and `fd`.
-    pub(crate) fn numbers(&self, name: &str) -> io::Result<Vec<i32>> {
+    ///
+    /// # Errors
+    /// The process has ended, or the right to look at it is missing.
+    pub fn numbers(&self, name: &str) -> io::Result<Vec<i32>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = Dir::new(openat(self.as_fd(), name, flags, Mode::empty())?)?;
         let number = |name: &std::ffi::CStr| name.to_str().ok()?.parse().ok();
@@ -73,14 +99,16 @@ impl Folder {
 
     /// Returns the time for which its threads, taken together, were ready to run and had no CPU. `None` if the kernel
     /// does not count it.
-    pub(crate) fn waited_for_cpus(&self) -> Option<Duration> {
+    #[must_use]
+    pub fn waited_for_cpus(&self) -> Option<Duration> {
         let of_task = |task| waited(&self.read(&format!("task/{task}/schedstat")).ok()?);
         let tasks = self.numbers("task").ok()?;
         tasks.into_iter().map(of_task).reduce(|sum, waited| Some(sum? + waited?))?
     }
 
     /// Processes that it has started and that are still its children.
-    pub(crate) fn children(&self) -> Vec<i32> {
+    #[must_use]
+    pub fn children(&self) -> Vec<i32> {
         let of_task = |task| self.read(&format!("task/{task}/children")).unwrap_or_default();
         let parse = |word: &[u8]| std::str::from_utf8(word).ok()?.parse().ok();
         let numbers = |bytes: Vec<u8>| -> Vec<i32> {
@@ -91,7 +119,7 @@ impl Folder {
     }
 }
 
-impl AsFd for Folder {
+impl AsFd for ProcessFolder {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }
@@ -106,12 +134,6 @@ fn value<'a>(status: &'a [u8], key: &str) -> Option<&'a [u8]> {
 fn waited(schedstat: &[u8]) -> Option<Duration> {
     let waited = std::str::from_utf8(schedstat).ok()?.split_ascii_whitespace().nth(1)?;
     waited.parse().ok().map(Duration::from_nanos)
-}
-
-/// Numbers of all processes.
-pub(crate) fn all() -> Vec<i32> {
-    let Ok(folder) = std::fs::read_dir("/proc") else { return Vec::new() };
-    folder.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
 #[cfg(test)]
