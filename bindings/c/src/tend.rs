@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hugekit_tend::{Builder, ForkTime, Hindrance, PassReport, Status, Tender, Tending};
+use hugekit_tend::{Builder, Hindrance, PassReport, Status, Tender, Tending};
 
 use engine::HeapShortage;
 
@@ -155,15 +155,11 @@ impl hugekit_tend_report {
     }
 
     fn of_status(status: &Status) -> Self {
-        let last_fork_ns = match status.last_fork {
-            Some(ForkTime::Told(took) | ForkTime::Estimated(took)) => nanoseconds(took),
-            _ => 0,
-        };
         Self {
             children: status.children as u32,
             passes: status.passes,
             forks: status.forks,
-            last_fork_ns,
+            last_fork_ns: status.last_fork.map_or(0, nanoseconds),
             ..status.last.as_ref().map_or(Self::default(), Self::of_pass)
         }
     }

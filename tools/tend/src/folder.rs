@@ -2,14 +2,12 @@
 //!
 //! All that is read from it is bytes. Names of programs and files are chosen by the process, and need not be UTF-8.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 
-use rustix::fs::{Dir, Mode, OFlags, open, openat, readlinkat};
+use rustix::fs::{Dir, Mode, OFlags, open, openat};
 
 use crate::stat::Stat;
 
@@ -58,15 +56,10 @@ impl Folder {
         value(&status, "State").is_some_and(|state| state.starts_with(b"Z"))
     }
 
-    /// Returns the target of a link, as the kernel names it.
-    pub(crate) fn link(&self, name: &str) -> io::Result<OsString> {
-        Ok(OsString::from_vec(readlinkat(self.as_fd(), name, Vec::new())?.into_bytes()))
-    }
-
-    /// The numbers that are names in one of its folders, such as `task` and `fd`.
-    pub(crate) fn numbers(&self, name: &str) -> io::Result<Vec<i32>> {
+    /// The numbers of its threads.
+    fn tasks(&self) -> io::Result<Vec<i32>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let folder = Dir::new(openat(self.as_fd(), name, flags, Mode::empty())?)?;
+        let folder = Dir::new(openat(self.as_fd(), "task", flags, Mode::empty())?)?;
         let number = |name: &std::ffi::CStr| name.to_str().ok()?.parse().ok();
         Ok(folder.flatten().filter_map(|entry| number(entry.file_name())).collect())
     }
@@ -75,7 +68,7 @@ impl Folder {
     /// does not count it.
     pub(crate) fn waited_for_cpus(&self) -> Option<Duration> {
         let of_task = |task| waited(&self.read(&format!("task/{task}/schedstat")).ok()?);
-        let tasks = self.numbers("task").ok()?;
+        let tasks = self.tasks().ok()?;
         tasks.into_iter().map(of_task).reduce(|sum, waited| Some(sum? + waited?))?
     }
 
@@ -86,7 +79,7 @@ impl Folder {
         let numbers = |bytes: Vec<u8>| -> Vec<i32> {
             bytes.split(u8::is_ascii_whitespace).filter_map(parse).collect()
         };
-        let tasks = self.numbers("task").unwrap_or_default();
+        let tasks = self.tasks().unwrap_or_default();
         tasks.into_iter().map(of_task).flat_map(numbers).collect()
     }
 }
