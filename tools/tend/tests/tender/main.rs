@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use hugekit::HUGE_PAGE_BYTES;
 use hugekit_tend::{
-    Builder, Excluded, ForkCost, Hindrance, Outlook, PassReport, Refusal, Target,
-    TendError, Tender, forked_from,
+    Builder, Excluded, ForkCost, Hindrance, Outlook, PassReport, Refusal, Target, TendError,
+    Tender, forked_from,
 };
 use hugekit_testing::processes::happens;
 use hugekit_testing::racing::Stops;
