@@ -24,7 +24,7 @@ LINK = re.compile(r"\]\((?![a-z]+:)(?P<path>[^)#\s]*)(?:#(?P<anchor>[^)\s]*))?\)
 HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
 ONE_TEST = re.compile(r"cargo test -p (?P<package>\S+) --test (?P<test>[\w-]+)")
 DOCUMENTATION = re.compile(r"^\s*//[/!] ?(.*)$")
-PROGRAMS = [*(f"{wing}/*/src/*.rs" for wing in ("engine", "tools", "bindings", "proof", "apps")), "lab/src/*.rs", "xtask/src/*.rs"]
+PROGRAMS = [*(f"{wing}/*/src/*.rs" for wing in ("engine", "tools", "bindings", "proof")), "lab/src/*.rs", "xtask/src/*.rs"]
 STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 

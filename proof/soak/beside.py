@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
 """The soak with a tender, a broker with hostile clients and a chain of deltas beside it.
 
-    cargo build --release -p hugekit-soak -p hugekit-cli -p kv_store
+    cargo build --release -p hugekit-soak -p hugekit-cli
+    cargo build --release -p hugekit-delta --example key_value
     python3 proof/soak/beside.py --minutes 30 target/release
 
 Ends with 0 if the soak found no difference, each honest client of the broker was served, and each restart of the
-server had all that was saved.
+store had all that was saved.
 """
 
 import argparse
 import os
 import pathlib
 import random
-import signal
 import socket
 import subprocess
 import sys
@@ -69,58 +69,42 @@ def honest_client(command, path):
     time.sleep(1)
 
 
-def ask(server, *words):
-    request = b"*%d\r\n" % len(words)
-    request += b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
-    server.sendall(request)
-    reply = server.makefile("rb")
-    line = reply.readline()
-    if line[:1] == b"$" and line[1:2] != b"-":
-        return reply.read(int(line[1:]) + 2)[:-2]
-    return line.strip()
-
-
-class Server:
-    """A key-value server that is killed, and has what was saved when it starts again."""
+class Store:
+    """A key-value store that is killed, and has what was saved when it starts again."""
 
     def __init__(self, program, folder):
         self.program, self.folder, self.saved = program, folder, {}
 
     def start(self):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        options = ["--port", str(port), "--dir", self.folder, "--memory", "64MiB"]
-        process = subprocess.Popen([self.program, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        until = time.monotonic() + 120
-        while True:
-            try:
-                return process, socket.create_connection(("127.0.0.1", port), 60)
-            except OSError:
-                if time.monotonic() > until:
-                    raise
-                time.sleep(0.1)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        return subprocess.Popen([self.program, self.folder, "64"], **pipes)
+
+
+def ask(process, command):
+    process.stdin.write(command + "\n")
+    process.stdin.flush()
+    return process.stdout.readline().rstrip("\n")
 
 
 @beside
-def chain(server):
-    process, client = server.start()
+def chain(store):
+    process = store.start()
     try:
-        for key, value in random.sample(sorted(server.saved.items()), min(200, len(server.saved))):
-            if ask(client, b"GET", key) != value:
-                raise RuntimeError(f"{key!r} is not what was saved")
+        for key, value in random.sample(sorted(store.saved.items()), min(200, len(store.saved))):
+            if ask(process, f"get {key}") != f"= {value}":
+                raise RuntimeError(f"{key} is not what was saved")
         for _ in range(random.randrange(1, 5)):
-            fresh = {b"%d" % random.randrange(3000): random.randbytes(random.randrange(1, 9000)) for _ in range(300)}
+            fresh = {random.randrange(3000): random.randbytes(random.randrange(1, 4500)).hex() for _ in range(300)}
             for key, value in fresh.items():
-                if ask(client, b"SET", key, value) != b"+OK":
-                    raise RuntimeError("SET was refused")
-            if ask(client, b"SAVE") != b"+OK":
-                raise RuntimeError("SAVE was refused")
-            server.saved.update(fresh)
-        client.close()
+                if (answer := ask(process, f"set {key} {value}")) != "ok":
+                    raise RuntimeError(answer)
+            ask(process, "save")
+            if not (answer := ask(process, "wait")).startswith("saved "):
+                raise RuntimeError(answer)
+            store.saved.update(fresh)
     finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        process.kill()
+        process.communicate()
     COUNTS["restarts"] += 1
 
 
@@ -133,9 +117,10 @@ def start(step, *arguments):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=30)
-    parser.add_argument("programs", type=pathlib.Path, help="the folder of hugekit, hugekit-soak and kv_store")
+    parser.add_argument("programs", type=pathlib.Path, help="the folder of hugekit, hugekit-soak and examples/key_value")
     options = parser.parse_args()
-    command, soak, kv_store = (str(options.programs / name) for name in ("hugekit", "hugekit-soak", "kv_store"))
+    names = ("hugekit", "hugekit-soak", "examples/key_value")
+    command, soak, key_value = (str(options.programs / name) for name in names)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "broker")
         broker = subprocess.Popen(
@@ -144,11 +129,11 @@ def main():
         )
         soaking = subprocess.Popen([soak, "--minutes", str(options.minutes)])
         tender = subprocess.Popen([command, "tend", "--name", "hugekit-soak"], stdout=subprocess.DEVNULL)
-        server = Server(kv_store, tempfile.mkdtemp(dir=folder))
+        store = Store(key_value, tempfile.mkdtemp(dir=folder))
         while not os.path.exists(path):
             time.sleep(0.1)
         threads = [start(hostile_client, path) for _ in range(4)]
-        threads += [start(honest_client, command, path), start(chain, server)]
+        threads += [start(honest_client, command, path), start(chain, store)]
         status = soaking.wait()
         for program, name in ((broker, "broker"), (tender, "tender")):
             if program.poll() is not None:

@@ -39,13 +39,10 @@ pub(crate) struct Package {
 pub(crate) fn all(names: &[String]) -> Result<bool> {
     let mut all = true;
     for name in names {
-        let fetched = match name.as_str() {
-            "redis-py" => crate::python::fetch_redis(),
-            name => Package::named(name).and_then(|package| match package.is_here() {
-                true => Ok(()),
-                false => package.fetch(),
-            }),
-        };
+        let fetched = Package::named(name).and_then(|package| match package.is_here() {
+            true => Ok(()),
+            false => package.fetch(),
+        });
         if let Err(error) = fetched {
             eprintln!("{name}: {error:#}");
             all = false;

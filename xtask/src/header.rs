@@ -7,10 +7,8 @@ use anyhow::{Context, Result, ensure};
 
 use crate::run::root;
 
-const SOURCES: [&str; 11] = [
-    "status", "work", "machine", "pool", "region", "snapshot", "epoch", "delta", "image", "tend",
-    "vm",
-];
+const SOURCES: [&str; 9] =
+    ["status", "work", "machine", "pool", "region", "snapshot", "epoch", "delta", "image"];
 const HEADER: &str = "include/hugekit.h";
 
 /// Writes the header.

@@ -96,7 +96,7 @@ mod tests {
             ("tools/cli", Value::Null, "lab", true),
             ("tools/cli", json!("build"), "proof/guests", true),
             ("tools/cli", json!("dev"), "proof/guests", false),
-            ("bindings/c", Value::Null, "tools/tend", false),
+            ("bindings/c", Value::Null, "tools/doctor", false),
             ("lab", Value::Null, "proof/guests", false),
         ] {
             let found = beyond_walls(&package(folder, kind, other), Path::new("/r"));

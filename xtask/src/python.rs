@@ -10,9 +10,6 @@ use crate::run::{self, output, root, target_dir};
 
 const REQUIREMENTS: &str = "maturin>=1.9,<2 mypy>=1.15 numpy>=1.24 pytest>=8 tqdm>=4 xxhash>=3";
 
-/// redis-py, with which the tests of `apps/kv_store` speak to it.
-const REDIS: &str = "redis>=8,<9";
-
 /// Builds the package and runs its tests.
 pub(crate) fn test() -> Result<bool> {
     let version = "import sys; assert sys.version_info >= (3, 11)";
@@ -37,9 +34,4 @@ pub(crate) fn test() -> Result<bool> {
     let mut pytest = environment.command("python");
     pytest.args(["-m", "pytest", "-q", "-rs", "--color=no"]);
     run::passes(pytest.arg(root().join("bindings/py").join("tests")))
-}
-
-/// An environment with redis-py, where the tests look for it.
-pub(crate) fn fetch_redis() -> Result<()> {
-    Environment { folder: target_dir("redis/python"), requirements: REDIS }.make()
 }

@@ -289,41 +289,6 @@ typedef uint32_t hugekit_granule;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// Why a pass ended early, or did not begin.
-enum hugekit_tend_hindrance
-#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
-  : uint32_t
-#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
- {
-    // The pass was complete.
-    HUGEKIT_TEND_HINDRANCE_NONE = 0,
-    // A forked child exists and shares the memory.
-    HUGEKIT_TEND_HINDRANCE_CHILD = 1,
-    // Tasks of this machine wait for memory.
-    HUGEKIT_TEND_HINDRANCE_PRESSURE = 2,
-    // Too few huge pages are free.
-    HUGEKIT_TEND_HINDRANCE_NO_FREE_HUGE_PAGES = 3,
-    // The process's control group has too little memory left.
-    HUGEKIT_TEND_HINDRANCE_CONTROL_GROUP = 4,
-    // The process has ended or started another program.
-    HUGEKIT_TEND_HINDRANCE_GONE = 5,
-    // The tender was freed.
-    HUGEKIT_TEND_HINDRANCE_STOPPED = 6,
-    // The kernel does not answer, because the process keeps its memory map locked.
-    HUGEKIT_TEND_HINDRANCE_STUCK = 7,
-    // Its files in `/proc` cannot be read.
-    HUGEKIT_TEND_HINDRANCE_UNREADABLE = 8,
-    // No thread could be started for the pass.
-    HUGEKIT_TEND_HINDRANCE_NO_THREAD = 9,
-};
-#ifndef __cplusplus
-#if __STDC_VERSION__ >= 202311L
-typedef enum hugekit_tend_hindrance hugekit_tend_hindrance;
-#else
-typedef uint32_t hugekit_tend_hindrance;
-#endif // __STDC_VERSION__ >= 202311L
-#endif // __cplusplus
-
 // A flag that asks work to stop. Made by `hugekit_cancel_new`.
 typedef struct hugekit_cancel hugekit_cancel;
 
@@ -367,10 +332,6 @@ typedef struct hugekit_reserve hugekit_reserve;
 // The bytes of memory as they were at one moment, while threads continue to write. Made by
 // `hugekit_snapshot_new` and `hugekit_region_snapshot`.
 typedef struct hugekit_snapshot hugekit_snapshot;
-
-// Keeps the private memory of a process on huge pages, from outside. The process may be this one
-// or another. Made by `hugekit_tender_new`.
-typedef struct hugekit_tender hugekit_tender;
 
 // The bytes of a snapshot, mapped at addresses of their own. Made by `hugekit_snapshot_view`.
 typedef struct hugekit_view hugekit_view;
@@ -717,125 +678,6 @@ typedef struct hugekit_image_facts {
     // Bytes that were on huge pages when the image was loaded.
     uint64_t huge;
 } hugekit_image_facts;
-
-// Options of a tender. Zero means the default everywhere, and the calling process: set `size` and
-// the fields that you need.
-typedef struct hugekit_tend_options {
-    // `sizeof(hugekit_tend_options)`.
-    size_t size;
-    // The process. 0: the calling one.
-    int32_t pid;
-    // Collapse a 2 MiB range only if at least this percentage of its pages is populated. The other
-    // pages are filled with zeroes. 0: 90.
-    uint32_t density_percent;
-    // The most CPU time to use, in percent of one CPU. 0: 100.
-    uint32_t cpu_percent;
-    // Zero. Anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
-    uint32_t reserved;
-    // The most bytes to collapse per second. 0: 1 GiB.
-    uint64_t bytes_per_second;
-    // Bytes of free huge pages to leave for other uses. 0: 256 MiB.
-    uint64_t keep_free;
-} hugekit_tend_options;
-
-// The work of a tender, and its observations. A pass is one walk over the memory.
-typedef struct hugekit_tend_report {
-    // `sizeof(hugekit_tend_report)`, set by the caller.
-    size_t size;
-    // Bytes of populated private memory, after the last pass.
-    uint64_t resident_bytes;
-    // Bytes of these on huge pages.
-    uint64_t huge_bytes;
-    // Bytes that the last pass moved to huge pages.
-    uint64_t collapsed_bytes;
-    // Bytes of holes that it filled with zeroes.
-    uint64_t filled_bytes;
-    // Bytes of 2 MiB ranges with too many holes.
-    uint64_t sparse_bytes;
-    // CPU time of the pass, in nanoseconds.
-    uint64_t cpu_ns;
-    // The longest collapse, in nanoseconds. Writers of those 2 MiB waited as long.
-    uint64_t longest_ns;
-    // A `hugekit_tend_hindrance`.
-    uint32_t hindrance;
-    // Forked children that exist and share the memory.
-    uint32_t children;
-    // Passes so far.
-    uint64_t passes;
-    // Forks that were noticed.
-    uint64_t forks;
-    // How long the last fork took, in nanoseconds; 0 if unknown.
-    uint64_t last_fork_ns;
-} hugekit_tend_report;
-
-// Options of a checkpoint and of a fork. Zero means the default everywhere: set `size` and the
-// fields that you need.
-typedef struct hugekit_vm_options {
-    // `sizeof(hugekit_vm_options)`.
-    size_t size;
-    // The paths of earlier checkpoints of the VM, a full one first and then each delta since, or
-    // NULL. The output is then a delta. Not for a fork.
-    const char *const *previous;
-    // The number of these paths.
-    size_t previous_count;
-    // If not 0, memory on base pages is not put on huge pages before the pause. The pause is then
-    // longer.
-    uint32_t no_collapse;
-    // If not 0, the socket of the API may belong to another process, such as a proxy.
-    uint32_t proxy;
-    // If not 0, children stay paused. Not for a checkpoint.
-    uint32_t paused;
-    // Zero. Anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
-    uint32_t reserved;
-} hugekit_vm_options;
-
-// What a checkpoint or a fork has cost. Times are in nanoseconds.
-typedef struct hugekit_vm_report {
-    // `sizeof(hugekit_vm_report)`, set by the caller.
-    size_t size;
-    // How long the VM was paused; 0 if it was paused before.
-    uint64_t paused_ns;
-    // Before the pause, how long memory was put on huge pages.
-    uint64_t collapse_ns;
-    // Bytes of this memory.
-    uint64_t collapsed_bytes;
-    // From the call until all children were restored; 0 for a checkpoint.
-    uint64_t restored_ns;
-    // From the call until the output, or the children's memory, was complete.
-    uint64_t complete_ns;
-    // Bytes of the VM's memory.
-    uint64_t memory_bytes;
-    // Bytes of it that were copied.
-    uint64_t copied_bytes;
-    // Bytes of the delta; 0 if the output is none.
-    uint64_t delta_bytes;
-    // Accesses of the running VM that waited for a copy.
-    uint64_t faults;
-    // The longest time in which such an access was answered.
-    uint64_t longest_fault_ns;
-    // 1 if Firecracker saved the memory in the pause, because this version does not save its state
-    // alone.
-    uint32_t stock_snapshot;
-    // Zero.
-    uint32_t reserved;
-} hugekit_vm_report;
-
-// A child to start, and its processes.
-typedef struct hugekit_vm_child {
-    // The program that starts Firecracker, its arguments, and NULL, as for `execvp(3)`. Its
-    // standard streams are `/dev/null`.
-    const char *const *command;
-    // The socket of the child's API, which must not exist. The command must name it, too.
-    const char *api;
-    // Other fields of the request that restores the child, as a JSON object such as
-    // `{"network_overrides": […]}`, or NULL.
-    const char *load;
-    // Set by `hugekit_vm_fork`: the process of the program, a child of the calling process. Wait
-    // for its end by `waitpid(2)`.
-    int32_t program;
-    // Set by `hugekit_vm_fork`: the process of Firecracker.
-    int32_t vmm;
-} hugekit_vm_child;
 
 #ifdef __cplusplus
 extern "C" {
@@ -1705,93 +1547,6 @@ size_t hugekit_mapping_len(const struct hugekit_mapping *mapping);
 // Requires:
 // NULL, or a mapping that no thread uses any more, neither by its handle nor by addresses in it.
 void hugekit_mapping_free(struct hugekit_mapping *mapping);
-
-// Makes a tender of one process, and stores its handle in `*tender`. The process is not changed
-// yet. `options` may be NULL. Free it with `hugekit_tender_free`.
-//
-// Fails with `HUGEKIT_STATUS_INVALID` if there is no such process; with
-// `HUGEKIT_STATUS_NOT_PERMITTED` if it is another user's; with `HUGEKIT_STATUS_CONFLICT` if it has
-// another tender; with `HUGEKIT_STATUS_UNSUPPORTED` before Linux 6.1, and if the process has
-// disabled transparent huge pages.
-//
-// Requires:
-// `tender` can be written. `options` is NULL or its size is set.
-hugekit_status hugekit_tender_new(const struct hugekit_tend_options *options, struct hugekit_tender **tender);
-
-// Makes one pass now and fills `*report`, which may be NULL. It collapses nearly full ranges, as
-// fast as the options allow. Call it before a fork.
-//
-// Fails with `HUGEKIT_STATUS_INVALID` if the process has ended, and with `HUGEKIT_STATUS_CONFLICT`
-// after `hugekit_tender_start`.
-//
-// Requires:
-// `tender` is a tender. `report` is NULL or its size is set.
-hugekit_status hugekit_tender_pass(struct hugekit_tender *tender, struct hugekit_tend_report *report);
-
-// Starts a thread that tends from now on. It makes a pass at once, one whenever the last forked
-// child has ended, and one after a minute.
-//
-// Fails with `HUGEKIT_STATUS_CONFLICT` if it was called before, and with
-// `HUGEKIT_STATUS_NO_MEMORY` if no thread can be started; the tender can only be freed then.
-//
-// Requires:
-// `tender` is a tender.
-hugekit_status hugekit_tender_start(struct hugekit_tender *tender);
-
-// Fills `report` with the work and the observations of a started tender; all 0 before its first
-// pass.
-//
-// Requires:
-// `tender` is a tender. The size of `report` is set.
-hugekit_status hugekit_tender_query(const struct hugekit_tender *tender, struct hugekit_tend_report *report);
-
-// Stops tending within a tenth of a second and frees the tender. The memory stays as it is. Does
-// nothing for NULL.
-//
-// Requires:
-// NULL, or a tender that no thread uses any more.
-void hugekit_tender_free(struct hugekit_tender *tender);
-
-// Saves a running VM of stock Firecracker to the folder `output`, which it makes: `vmstate` and
-// `memory`, or `memory.delta` if the options name earlier checkpoints. The VM is paused for some
-// milliseconds, and its memory is copied while it runs. `pid` is the process of Firecracker, `api`
-// the socket of its API. The VM must have been restored by `hugekit pager`, which has left it.
-// `options` and `report` may be NULL.
-//
-// Fails with `HUGEKIT_STATUS_INVALID` if the output exists, or the VM has no userfaultfd; with
-// `HUGEKIT_STATUS_CONFLICT` if a pager or another checkpoint uses it; with `HUGEKIT_STATUS_SYSTEM`
-// otherwise. The output is then absent, and the VM runs on.
-//
-// Requires:
-// `api` and `output` are NULL or end with a zero byte. `options` is NULL or such a structure: its
-// texts end with a zero byte, and its list is as long as `previous_count`. `report` is NULL or its
-// size is set.
-hugekit_status hugekit_vm_checkpoint(int32_t pid,
-                                     const char *api,
-                                     const char *output,
-                                     const struct hugekit_vm_options *options,
-                                     struct hugekit_vm_report *report);
-
-// Starts children from a running VM of stock Firecracker, without a file: the VM is paused for
-// some milliseconds, and the children run from that moment. Returns when the children have all of
-// their memory, and stores their processes in `children`. They run on without this process, and
-// can be saved and forked as the VM can, which must be as for `hugekit_vm_checkpoint`. `options`
-// and `report` may be NULL.
-//
-// Fails with `HUGEKIT_STATUS_INVALID` if the number of children is not 1 to 64, or the socket of
-// one exists; otherwise as `hugekit_vm_checkpoint`. All children have then ended, and the VM runs
-// on.
-//
-// Requires:
-// `api` is NULL or ends with a zero byte. `children` is NULL, or `count` structures that can be
-// written, whose texts are NULL or end with a zero byte and whose `command` is NULL or ends with
-// NULL. `options` is NULL or its size is set. `report` is NULL or its size is set.
-hugekit_status hugekit_vm_fork(int32_t pid,
-                               const char *api,
-                               struct hugekit_vm_child *children,
-                               size_t count,
-                               const struct hugekit_vm_options *options,
-                               struct hugekit_vm_report *report);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -16,7 +16,5 @@ mod pool;
 mod region;
 mod snapshot;
 mod status;
-mod tend;
 mod versioned;
-mod vm;
 mod work;

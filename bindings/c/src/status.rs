@@ -16,8 +16,6 @@ use engine::{
 };
 use hugekit_bulk::parallel::{Done, JobError};
 use hugekit_delta::DeltaError;
-use hugekit_tend::TendError;
-use hugekit_vm::checkpoint::{CheckpointError, ForkError as VmForkError};
 
 /// The result of a call. Everything except `HUGEKIT_STATUS_OK` is an error: no handle was made,
 /// nothing was changed unless the function says otherwise, and `hugekit_last_error` has the reason.
@@ -180,24 +178,6 @@ impl From<ForkError> for Refusal {
 impl From<SnapshotError> for Refusal {
     fn from(error: SnapshotError) -> Self {
         Self::of(error.kind(), &error, SnapshotError::remedy, None)
-    }
-}
-
-impl From<TendError> for Refusal {
-    fn from(error: TendError) -> Self {
-        Self::of(error.kind(), &error, |error| error.remedy().map(str::to_owned), None)
-    }
-}
-
-impl From<CheckpointError> for Refusal {
-    fn from(error: CheckpointError) -> Self {
-        Self::of(error.kind(), &error, |error| error.remedy().map(str::to_owned), None)
-    }
-}
-
-impl From<VmForkError> for Refusal {
-    fn from(error: VmForkError) -> Self {
-        Self::of(error.kind(), &error, VmForkError::remedy, None)
     }
 }
 

@@ -11,7 +11,6 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::{Mutex, PoisonError};
 
-use hugekit_testing::example;
 use hugekit_testing::trials::nightly;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
@@ -20,14 +19,13 @@ use self::programs::{Linked, Places, Program, said};
 /// The exit status of a test program that cannot run here.
 const SKIPPED: i32 = 77;
 
-const PROGRAMS: [Program; 14] = [
+const PROGRAMS: [Program; 13] = [
     Program::c("work.c", true),
     Program::c("machine.c", true),
     Program::c("pool.c", true),
     Program::c("fork.c", false),
     Program::c("snapshot.c", false),
     Program::c("epoch.c", false),
-    Program::c("tend.c", false),
     Program::c("image.c", false),
     Program::c("nothing_left.c", false),
     Program::c("misuse.c", false),
@@ -109,17 +107,7 @@ fn trials(places: &'static Places) -> Vec<Trial> {
         });
     trials.push(nightly("it rewrites 1 GiB", rewritten));
     trials.push(go(places));
-    trials.push(vm(places));
     trials
-}
-
-/// With a guest of stock Firecracker.
-fn vm(places: &'static Places) -> Trial {
-    Trial::ignorable_test("vm.c", move || {
-        let path = places.compile(Program::c("vm.c", false), Linked::Shared)?;
-        let mut guest = example::build("guest").map_err(|error| format!("{error:#}"))?;
-        run(guest.arg(path))
-    })
 }
 
 /// The programs of a page compile; one without `main` is the body of one.

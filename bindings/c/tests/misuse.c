@@ -46,7 +46,6 @@ static void nothing_at_all(void)
     hugekit_epoch_free(NULL);
     hugekit_cancel_free(NULL);
     hugekit_cancel_set(NULL);
-    hugekit_tender_free(NULL);
     hugekit_string_free(NULL);
 }
 

@@ -17,7 +17,7 @@ pub struct MappedRange {
     pub addresses: Range<usize>,
     /// True if it may be read now.
     pub is_readable: bool,
-    /// True if what is written is seen by others who map the same.
+    /// True if others who map the same see its writes.
     pub is_shared: bool,
     /// The file's inode; 0 if there is none.
     pub inode: u64,

@@ -27,7 +27,6 @@
 mod compaction;
 mod error;
 mod fork_cost;
-mod fork_time;
 mod headroom;
 mod job;
 mod mappings;
@@ -36,7 +35,6 @@ mod own_memory;
 mod pace;
 mod pages;
 mod plan;
-mod redis_info;
 mod relatives;
 mod settings;
 mod share;
@@ -48,7 +46,6 @@ mod waits;
 
 pub use error::TendError;
 pub use fork_cost::ForkCost;
-pub use fork_time::ForkTime;
 pub use mappings::{Excluded, Extent};
 pub use outlook::Outlook;
 pub use relatives::{forked_from, named};

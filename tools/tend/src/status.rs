@@ -4,9 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
-use crate::fork_time::{ForkTime, seconds};
 use crate::mappings::{Excluded, Extent};
 
 /// The reason why a pass ended early, or did not begin.
@@ -188,8 +187,21 @@ pub struct Status {
     pub forks: u64,
     /// The number of children that live.
     pub children: usize,
-    /// The time of the last one's `fork(2)`, if it is known.
-    pub last_fork: Option<ForkTime>,
+    /// The CPU time of the last one's `fork(2)`: an estimate by the page tables and what an entry costs on this machine.
+    /// `None` without a [`ForkCost`](crate::ForkCost).
+    #[serde(serialize_with = "seconds_if_known")]
+    pub last_fork: Option<Duration>,
     /// The result of the last pass.
     pub last: Option<PassReport>,
+}
+
+fn seconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(duration.as_secs_f64())
+}
+
+fn seconds_if_known<S: Serializer>(
+    duration: &Option<Duration>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    duration.map(|duration| duration.as_secs_f64()).serialize(serializer)
 }

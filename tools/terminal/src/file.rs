@@ -78,7 +78,7 @@ impl<'a> Place<'a> {
 }
 
 impl OpenSink<'_> {
-    /// Writes the result; a file has its name afterwards, and on an error what it had before.
+    /// Writes the result; a file has its name afterwards, and on an error the bytes that it had before.
     ///
     /// # Errors
     /// Standard output or the file cannot be written.
@@ -133,7 +133,7 @@ fn replace(mut file: NamedTempFile, path: &Path, text: &str) -> anyhow::Result<(
     put(file, path)
 }
 
-/// On the disk before it takes the name: a disk that turns out to be full leaves what was there. The name is on the
+/// On the disk before it takes the name: a disk that turns out to be full leaves the file that was there. The name is on the
 /// disk, too, when this returns.
 ///
 /// # Errors

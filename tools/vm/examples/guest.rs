@@ -1,5 +1,5 @@
-//! Runs a program with a guest that can be saved and forked. Tests of the C and Python interfaces
-//! use it.
+//! Runs a program with a guest that can be saved and forked. Tests of the Python interface use
+//! it.
 //!
 //! `cargo run -p hugekit-vm --example guest -- PROGRAM [ARGUMENT…]`. The program gets four
 //! more arguments: the process of the guest's Firecracker, the socket of its API, a folder, and the

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hugekit_machine::size::Size;
-use hugekit_tend::{ForkCost, ForkTime, Hindrance, PassReport, Status};
+use hugekit_tend::{ForkCost, Hindrance, PassReport, Status};
 
 use super::news::{Entry, News};
 use hugekit_terminal::text::count;
@@ -108,13 +108,8 @@ fn costs(pass: &PassReport) -> String {
 
 fn forks(status: &Status) -> String {
     let took = match status.last_fork {
-        Some(ForkTime::Told(took)) => {
-            format!(", the last in {}, as the server reports", millis(took))
-        }
-        Some(ForkTime::Estimated(took)) => {
-            format!(", the last in about {} of CPU time", millis(took))
-        }
-        _ => String::new(),
+        Some(took) => format!(", the last in about {} of CPU time", millis(took)),
+        None => String::new(),
     };
     format!("{} seen{took}", count(status.forks, "fork"))
 }
@@ -225,7 +220,7 @@ mod tests {
             passes: 1000,
             forks: 1000,
             children: 1000,
-            last_fork: Some(ForkTime::Told(Duration::from_millis(1234))),
+            last_fork: Some(Duration::from_millis(1234)),
             last: None,
         };
         let first = of_first_pass(&status, &last, Some(cost()));
@@ -235,7 +230,7 @@ mod tests {
             assert!(text.lines().all(|line| line.chars().count() <= COLUMNS), "{text}");
             assert_eq!(line.lines().count(), 1, "{line}");
         }
-        let forks = "1000 forks seen, the last in 1234.0 ms, as the server reports";
+        let forks = "1000 forks seen, the last in about 1234.0 ms of CPU time";
         assert!(joined(&of_forks(&status)).contains(forks));
         let told = left_out(&last);
         let later = |last: &PassReport| joined(&of_later_pass(&status, last, None, &told));

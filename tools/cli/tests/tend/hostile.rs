@@ -1,72 +1,16 @@
-//! Processes that would hold the tender up, or have it do what only it may do.
+//! Processes that would hold the tender up.
 
 use hugekit_testing::checks;
 use hugekit_testing::trials::{Checks, skip};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::symlink;
-use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use hugekit_testing::processes::wait_for_handler;
 
 use crate::fuse::Silent;
 use crate::running::{Lines, Running, wait_until};
-
-/// Calls itself Redis, and forks every now and then. Its first socket has a full queue; the name of the second one leads
-/// to another's socket.
-const SERVER: &str = r#"
-import os, socket, sys, time
-full = socket.socket(socket.AF_UNIX); full.bind(sys.argv[1]); full.listen(0)
-clients = [socket.socket(socket.AF_UNIX) for _ in range(8)]
-for client in clients:
-    client.setblocking(False)
-    try: client.connect(sys.argv[1])
-    except OSError: pass
-moved = socket.socket(socket.AF_UNIX); moved.bind(sys.argv[2]); moved.listen(8)
-os.unlink(sys.argv[2]); os.symlink(sys.argv[3], sys.argv[2])
-print("ready", flush=True)
-while True:
-    time.sleep(0.3)
-    if os.fork() == 0:
-        time.sleep(0.3); os._exit(0)
-    os.wait()
-"#;
-
-/// The interpreter, which may have a script as its first name.
-fn python() -> Option<PathBuf> {
-    let script = "import sys; sys.stdout.write(sys.executable)";
-    let said = Command::new("python3").args(["-c", script]).output().ok()?;
-    let path = PathBuf::from(std::ffi::OsStr::from_bytes(&said.stdout));
-    said.status.success().then(|| path.canonicalize().ok())?
-}
-
-fn server_with_a_full_queue_and_a_name_that_leads_elsewhere_is_tended_without_either() {
-    let Some(python) = python() else {
-        skip("no python3");
-    };
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name);
-    symlink(python, path("redis-server")).unwrap();
-    let elsewhere = UnixListener::bind(path("elsewhere")).unwrap();
-    elsewhere.set_nonblocking(true).unwrap();
-    let mut command = Command::new(path("redis-server"));
-    command.args(["-c", SERVER]).args([path("full"), path("moved"), path("elsewhere")]);
-    let mut server = Running::new(&mut command);
-    server.lines().until("ready");
-    let mut tending = Running::tending(&["--json", &server.pid()]);
-    let lines = tending.lines();
-    if lines.next_line().is_none() {
-        tending.skip_if_refused();
-    }
-    lines.until("\"forks\":3");
-    assert!(elsewhere.accept().is_err(), "nothing connected to the other's socket");
-    tending.signal(libc::SIGTERM);
-    assert_eq!(tending.ended().code(), Some(0));
-}
 
 /// Whether a thread of the process is within a write to standard output.
 fn writes(pid: u32) -> bool {
@@ -128,7 +72,6 @@ fn process_that_keeps_the_kernel_waiting_holds_no_other_up() {
 }
 
 pub(crate) const CHECKS: Checks = checks![
-    server_with_a_full_queue_and_a_name_that_leads_elsewhere_is_tended_without_either,
     tender_whose_output_is_not_read_ends_by_a_signal,
     process_that_keeps_the_kernel_waiting_holds_no_other_up,
 ];

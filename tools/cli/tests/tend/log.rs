@@ -3,6 +3,7 @@
 use hugekit_testing::checks;
 use hugekit_testing::trials::Checks;
 use std::fs::File;
+use std::io::Write;
 use std::os::linux::fs::MetadataExt;
 use std::process::{Command, Stdio};
 
@@ -34,6 +35,41 @@ fn tended_process_has_a_line_for_its_begin_each_pass_and_its_end() {
         assert!(has_time(&line), "{line}");
     }
     assert_eq!(tending.ended().code(), Some(0));
+}
+
+/// Forks at the first line of its input. The child ends at the second one.
+const FORKS_WHEN_TOLD: &str = r#"
+import os, sys
+os.read(0, 1)
+if os.fork() == 0:
+    os.read(0, 1)
+    os._exit(0)
+os.wait()
+"#;
+
+fn fork_of_a_tended_process_is_said_with_its_estimated_time() {
+    for (options, pass, fork) in [
+        (&[][..], ", pass 1: ", ": 1 fork seen, the last in about "),
+        (&["--json"], r#""forks":0,"#, r#""forks":1,"children":1,"last_fork":0."#),
+    ] {
+        let mut command = Command::new("python3");
+        let mut server = Running::of(command.args(["-c", FORKS_WHEN_TOLD]).stdin(Stdio::piped()));
+        let mut input = server.0.stdin.take().unwrap();
+        let mut tending = Running::tending(&[options, &[&server.pid()]].concat());
+        let lines = tending.lines();
+        let Some(first) = lines.next_line() else {
+            tending.skip_if_refused();
+        };
+        // The estimate is by the memory that the pass has found.
+        if !first.contains(pass) {
+            lines.until(pass);
+        }
+        input.write_all(b"1").unwrap();
+        lines.until(fork);
+        input.write_all(b"2").unwrap();
+        assert!(server.ended().success());
+        assert_eq!(tending.ended().code(), Some(0));
+    }
 }
 
 fn signal_that_ends_the_tending_is_the_last_line() {
@@ -112,6 +148,7 @@ fn lines_for_the_journal_have_no_time() {
 
 pub(crate) const CHECKS: Checks = checks![
     tended_process_has_a_line_for_its_begin_each_pass_and_its_end,
+    fork_of_a_tended_process_is_said_with_its_estimated_time,
     signal_that_ends_the_tending_is_the_last_line,
     full_disk_of_the_log_does_not_end_the_tending,
     notes_and_errors_begin_with_the_time,

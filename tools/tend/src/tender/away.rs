@@ -150,10 +150,6 @@ fn attend(
         let looking = began.elapsed();
         match next {
             Next::Leave => return Err(TendError::Gone { pid: tended.target.pid() }),
-            Next::Ask => {
-                tended.ask();
-                say(tended);
-            }
             Next::Tell => say(tended),
             Next::Pass => {
                 match tended.pass(shared, stop) {

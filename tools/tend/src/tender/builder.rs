@@ -55,7 +55,7 @@ impl Builder {
         self
     }
 
-    /// Sets the cost of forks on this machine, so that the tender can report how long the forks that it sees have taken
+    /// Sets the cost of forks on this machine, so that the tender can estimate how long the forks that it sees have taken
     /// ([`Status::last_fork`](crate::Status::last_fork)).
     pub fn fork_cost(mut self, cost: ForkCost) -> Self {
         self.fork_cost = Some(cost);

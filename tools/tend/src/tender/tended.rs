@@ -13,13 +13,11 @@ use super::away::Shared;
 use super::{AGAIN, PIECE, rest};
 use crate::error::TendError;
 use crate::fork_cost::ForkCost;
-use crate::fork_time::ForkTime;
 use crate::headroom::{hindrance, may_grow};
 use crate::mappings::Survey;
 use crate::pace::{Pace, Turn, Worked};
 use crate::pages::Look;
 use crate::plan::{History, Plan, plan};
-use crate::redis_info;
 use crate::relatives::Relatives;
 use crate::settings::Settings;
 use crate::status::{Hindrance, PassReport, Refusal, Status};
@@ -58,9 +56,9 @@ pub(crate) struct Tended {
     /// Until the next pass without a fork.
     interval: Duration,
     pub(super) last: Option<PassReport>,
-    last_fork: Option<ForkTime>,
-    /// Forks whose time was asked for or estimated.
-    asked: u64,
+    last_fork: Option<Duration>,
+    /// Forks whose time was estimated.
+    estimated: u64,
 }
 
 /// The next step for a process.
@@ -71,8 +69,6 @@ pub(super) enum Next {
     Rest,
     /// Tell of a child that came or went.
     Tell,
-    /// Ask it how long the fork took that was just seen.
-    Ask,
     Pass,
 }
 
@@ -90,7 +86,7 @@ impl Tended {
             interval: AT_LATEST,
             last: None,
             last_fork: None,
-            asked: 0,
+            estimated: 0,
         }
     }
 
@@ -99,8 +95,8 @@ impl Tended {
         let Some(resident) = self.target.resident() else { return Next::Leave };
         let children = self.relatives.look(&self.target);
         // Also a fork that a pass has seen, and ended early for.
-        let has_forked = self.relatives.forks() > self.asked;
-        self.asked = self.relatives.forks();
+        let has_forked = self.relatives.forks() > self.estimated;
+        self.estimated = self.relatives.forks();
         let is_new = children != self.children;
         if self.children > 0 && children == 0 {
             self.due = Instant::now();
@@ -108,11 +104,8 @@ impl Tended {
         self.children = children;
         if has_forked {
             self.last_fork = self.estimate(cost);
-            if redis_info::is_server(&self.target.name()) {
-                return Next::Ask;
-            }
         }
-        if is_new {
+        if has_forked || is_new {
             Next::Tell
         } else if children == 0 && (self.is_due() || self.has_grown(resident)) {
             Next::Pass
@@ -134,15 +127,9 @@ impl Tended {
 
     /// Estimates the time of the fork whose child was just seen, by the process's memory after the last
     /// pass.
-    fn estimate(&self, cost: Option<&ForkCost>) -> Option<ForkTime> {
+    fn estimate(&self, cost: Option<&ForkCost>) -> Option<Duration> {
         let memory = self.last.as_ref()?.after;
-        Some(ForkTime::Estimated(cost?.estimate(memory)))
-    }
-
-    /// Has a server say how long that fork took, if it does.
-    pub(super) fn ask(&mut self) {
-        let told = redis_info::last_fork(self.target.folder()).map(ForkTime::Told);
-        self.last_fork = told.or(self.last_fork);
+        Some(cost?.estimate(memory))
     }
 
     /// The report is [`last`](Self::last) then.

@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use hugekit::HUGE_PAGE_BYTES;
 use hugekit_tend::{
-    Builder, Excluded, ForkCost, ForkTime, Hindrance, Outlook, PassReport, Refusal, Target,
-    TendError, Tender, forked_from,
+    Builder, Excluded, ForkCost, Hindrance, Outlook, PassReport, Refusal, Target, TendError,
+    Tender, forked_from,
 };
 use hugekit_testing::processes::happens;
 use hugekit_testing::racing::Stops;
@@ -560,7 +560,7 @@ fn tender_in_a_thread_of_its_own_works_until_it_is_dropped() {
 }
 
 /// What the tender says of the first fork that it sees.
-fn told_of_a_fork(builder: Builder, fork: &mut dyn FnMut()) -> Option<Option<ForkTime>> {
+fn told_of_a_fork(builder: Builder, fork: &mut dyn FnMut()) -> Option<Option<Duration>> {
     let mut tender = builder.build().ok()?;
     let (stop, mut told) = (AtomicBool::new(false), None);
     tender.run(&stop, &mut |status| match status.forks {
@@ -584,7 +584,7 @@ const COST: ForkCost = ForkCost {
 fn fork_is_estimated_by_what_entries_cost() {
     let _turn = in_turn();
     for (builder, expected) in [
-        (settings().fork_cost(COST), Some(ForkTime::Estimated(COST.process))),
+        (settings().fork_cost(COST), Some(COST.process)),
         // Without the cost, it is not known.
         (settings(), None),
     ] {
@@ -605,7 +605,7 @@ fn fork_that_ends_a_pass_is_estimated_too() {
         told = told.or(Some(status.last_fork));
         stop.store(true, Ordering::Relaxed);
     });
-    assert_eq!(told, Some(Some(ForkTime::Estimated(COST.process))));
+    assert_eq!(told, Some(Some(COST.process)));
 }
 
 /// A real server, whose save takes a second.
@@ -658,17 +658,12 @@ impl Redis {
 }
 
 #[test]
-fn fork_of_a_server_takes_as_long_as_the_server_says() {
+fn fork_of_a_server_that_saves_is_estimated_too() {
     let _turn = in_turn();
     let Some((redis, pid)) = Redis::new() else { return };
-    let told = told_of_a_fork(settings().process(pid), &mut || {
+    let told = told_of_a_fork(settings().fork_cost(COST).process(pid), &mut || {
         redis.said("BGSAVE\r\n");
     });
-    let told = match told {
-        // It cannot be tended here.
-        None => return,
-        Some(told) => told.expect("the server was asked"),
-    };
-    let ForkTime::Told(took) = told else { panic!("{told:?}") };
-    assert!(took > Duration::ZERO && took < Duration::from_secs(60), "{took:?}");
+    // It may be that it cannot be tended here.
+    assert!(told.is_none_or(|told| told == Some(COST.process)), "{told:?}");
 }

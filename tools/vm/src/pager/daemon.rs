@@ -52,7 +52,7 @@ pub struct Pager {
     served: AtomicUsize,
 }
 
-/// What is told to the pager's user, from any thread.
+/// Gives the pager's user events, from any thread.
 pub(crate) type Tell<'a> = &'a (dyn Fn(Event) + Sync);
 
 impl Pager {
