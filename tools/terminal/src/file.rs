@@ -133,7 +133,7 @@ fn replace(mut file: NamedTempFile, path: &Path, text: &str) -> anyhow::Result<(
     put(file, path)
 }
 
-/// On the disk before it takes the name: a disk that turns out to be full leaves the file that was there. The name is on the
+/// On the disk before it takes the name: a full disk leaves the file that was there. The name is on the
 /// disk, too, when this returns.
 ///
 /// # Errors

@@ -106,6 +106,6 @@ mod tests {
         let options = crate::Options::default();
         let mut bench = Bench::new(&options, &crate::Quiet).unwrap();
         let skipped = run(&mut bench).unwrap().skipped.unwrap();
-        assert!(skipped.remedy.contains("hugekit lab lease"));
+        assert!(skipped.remedy.contains("install"));
     }
 }
