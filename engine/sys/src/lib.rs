@@ -31,6 +31,7 @@ pub mod mempolicy;
 pub mod other_process;
 pub mod pagemap;
 pub mod peek;
+pub mod poll;
 pub mod private_file;
 pub mod private_pages;
 pub mod process;

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use hugekit::pool::Backing;
+use hugekit_daemon::{EndingSignals, Listener};
 use hugekit_image::{FileIdentity, Image};
 use hugekit_lease::protocol::{
     Answer, ImageFacts, ImageName, Load, MOST_IMAGES, MOST_ROWS, Malformed, Refusal, Request,
@@ -34,14 +35,13 @@ use crate::filler::Filler;
 use crate::group::Charged;
 use crate::images::{HeldImage, Images, Viewer};
 use crate::ledger::{Claim, Ledger};
-use crate::listener::Listener;
+use crate::listen::listen_at;
 use crate::load::LoadOrder;
 use crate::loading::{Loaded, Loading};
 use crate::notices::Notices;
 use crate::pages::Pages;
 use crate::priority;
 use crate::seats::{Seat, displaced};
-use crate::signals::Signals;
 use crate::unit::{ClientId, Ending, Filling, Outcome, Ready, not_populated, refused};
 use crate::watch::{self, Watched, Watches};
 
@@ -95,7 +95,7 @@ pub struct Broker {
     root: Root,
     listener: Listener,
     watches: Watches,
-    signals: Signals,
+    signals: EndingSignals,
     notices: Notices,
     accounts: Accounts,
     may_raise: bool,
@@ -131,11 +131,11 @@ impl Broker {
     pub fn start(mut config: Config) -> Result<Self, BrokerError> {
         check(&config)?;
         config.limits = fitting(&config);
-        let listener = Listener::new(&config.socket)?;
+        let listener = listen_at(&config.socket)?;
         let root = Root::default();
         let now = Instant::now();
-        let signals =
-            Signals::new().map_err(|source| BrokerError::Kernel { call: "sigaction", source })?;
+        let signals = EndingSignals::new()
+            .map_err(|source| BrokerError::Kernel { call: "sigaction", source })?;
         Ok(Self {
             pages: Pages::default().next(&root, config.backing),
             notices: Notices::new(),

@@ -27,7 +27,7 @@ mod group;
 mod images;
 mod leased;
 mod ledger;
-mod listener;
+mod listen;
 mod load;
 mod loading;
 mod notices;
@@ -35,7 +35,6 @@ mod pages;
 mod priority;
 mod returns;
 mod seats;
-mod signals;
 mod unit;
 mod watch;
 

@@ -17,7 +17,6 @@ mod qemu;
 mod restore;
 mod running_vm;
 mod shell;
-mod signals;
 mod socket;
 mod status;
 mod tend;

@@ -13,7 +13,7 @@ use hugekit_vm::checkpoint::{Report, SeriesSettings, Settings, checkpoint_series
 use serde_json::{Value, json};
 
 use super::explained;
-use crate::signals;
+use hugekit_daemon::EndingSignals;
 use hugekit_terminal::file::{Sink, cannot_write};
 use hugekit_terminal::text::write_out;
 
@@ -45,7 +45,7 @@ impl Every {
         vm: Settings,
         json: Option<&Sink>,
     ) -> anyhow::Result<()> {
-        let came = signals::ending()?;
+        let came = EndingSignals::new()?;
         let settings = SeriesSettings {
             deltas: self.deltas,
             count: self.count,

@@ -14,8 +14,8 @@ use hugekit_vm::pager::{LONGEST_AROUND, Pager, PagerError, Settings, Source};
 
 use crate::image;
 use crate::log;
-use crate::signals;
 use crate::socket;
+use hugekit_daemon::EndingSignals;
 use hugekit_terminal::outcome::Remedied;
 
 /// Supply the memory of restored Firecracker VMs on huge pages.
@@ -77,7 +77,7 @@ pub(crate) struct PagerCommand {
 
 impl PagerCommand {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
-        let came = signals::ending()?;
+        let came = EndingSignals::new()?;
         let source = self.source()?;
         let memory = source.path().display().to_string();
         let pager = Pager::start(self.settings(), source).map_err(explained)?;

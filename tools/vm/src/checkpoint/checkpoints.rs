@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use hugekit_delta::{Chain, Saved as SavedDelta};
+use hugekit_sys::poll::readable;
 
 use crate::checkpoint::delta::Delta;
 use crate::checkpoint::error::CheckpointError;
@@ -18,7 +19,7 @@ use crate::checkpoint::saving::Saving;
 use crate::checkpoint::settings::Settings;
 use crate::checkpoint::sink::Sink;
 use crate::checkpoint::tracked_vm::{Afterwards, TrackedVm};
-use crate::checkpoint::vm::{Vm, readable};
+use crate::checkpoint::vm::Vm;
 use crate::firecracker::requests::Api;
 
 /// A VM that is saved, perhaps again and again. When this is dropped, no memory of it is protected.
@@ -122,7 +123,7 @@ impl Checkpoints {
             let vm = &self.tracked.vm;
             let left = until.saturating_duration_since(Instant::now());
             let waited = [stop, vm.process.as_fd(), vm.faults.as_fd()];
-            match readable(waited, left) {
+            match readable(waited, Some(left)).unwrap_or_default() {
                 [true, ..] => return Ok(true),
                 [_, true, _] => return Err(CheckpointError::Ended { pid: vm.pid() }),
                 _ if left.is_zero() => return Ok(false),

@@ -7,13 +7,14 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use hugekit_sys::poll::readable;
+
 use crate::api::Answer;
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::granule_state::Event;
 use crate::checkpoint::granules::Granule;
 use crate::checkpoint::saving::Saving;
 use crate::checkpoint::tracked_vm::Afterwards;
-use crate::checkpoint::vm::readable;
 use crate::firecracker::requests::Pending;
 use crate::vmm::Message;
 
@@ -68,7 +69,8 @@ impl Saving<'_> {
             if vm.process.has_ended() {
                 return Err(CheckpointError::Ended { pid: vm.pid() });
             }
-            readable([pending.as_fd(), vm.faults.as_fd(), vm.process.as_fd()], LONGEST_WAIT);
+            let waited = [pending.as_fd(), vm.faults.as_fd(), vm.process.as_fd()];
+            let _ = readable(waited, Some(LONGEST_WAIT));
         }
     }
 
@@ -104,7 +106,8 @@ impl Saving<'_> {
             if vm.gives_memory_back() || vm.process.has_ended() {
                 break;
             }
-            readable([bell, vm.faults.as_fd(), vm.process.as_fd()], LONGEST_WAIT);
+            let waited = [bell, vm.faults.as_fd(), vm.process.as_fd()];
+            let _ = readable(waited, Some(LONGEST_WAIT));
         }
         Ok(())
     }

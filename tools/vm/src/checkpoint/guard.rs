@@ -21,7 +21,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use crate::vmm::MESSAGE_WORDS;
-use rustix::event::{PollFd, PollFlags, poll};
+use hugekit_sys::poll::readable;
 use rustix::fs::{AtFlags, CWD, unlinkat};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -31,7 +31,6 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, kill_process_group, pidfd_open,
     pidfd_send_signal, waitpid,
 };
-use rustix::time::Timespec;
 
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::vm::Vm;
@@ -44,7 +43,7 @@ const SETTLE_TRIES: u32 = 10_000;
 const LONGEST_CONNECT: Duration = Duration::from_secs(10);
 
 /// How long the answer to a resume is waited for.
-const ANSWER: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+const ANSWER: Duration = Duration::from_secs(10);
 
 /// How many children a fork starts at most.
 pub const MOST_STARTED: usize = 64;
@@ -167,13 +166,10 @@ impl Undo<'_> {
         self.close_others(parent, steps);
         let (mut is_paused, mut started) = (false, [const { None }; MOST_STARTED]);
         loop {
-            let mut waited = [parent.as_fd(), steps.as_fd()]
-                .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-            let _ = poll(&mut waited, None);
-            let has_ended = !waited[0].revents().is_empty();
+            let waited = readable([parent.as_fd(), steps.as_fd()], None);
+            let [has_ended, has_step] = waited.unwrap_or_default();
             // The step before its end is still in the pipe.
             let mut step = [0];
-            let has_step = !waited[1].revents().is_empty();
             let count = if has_step { rustix::io::read(steps, &mut step).unwrap_or(0) } else { 0 };
             match (count, step[0]) {
                 (1, step) if step == Step::Done as u8 => return,
@@ -229,8 +225,8 @@ impl Undo<'_> {
             }
             let words = [const { AtomicU64::new(0) }; MESSAGE_WORDS];
             let _ = self.vm.faults.read(&words);
-            let millisecond = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-            let _ = poll(&mut [], Some(&millisecond));
+            let millisecond = Duration::from_millis(1);
+            let _ = readable([], Some(millisecond));
         }
     }
 
@@ -240,7 +236,7 @@ impl Undo<'_> {
         set_socket_timeout(&stream, Timeout::Send, Some(LONGEST_CONNECT))?;
         connect(&stream, &self.address)?;
         rustix::io::write(&stream, RESUME.as_bytes())?;
-        poll(&mut [PollFd::new(&stream, PollFlags::IN)], Some(&ANSWER)).map(|_| ())
+        readable([stream.as_fd()], Some(ANSWER)).map(drop)
     }
 }
 
@@ -262,7 +258,7 @@ fn note_started(steps: &OwnedFd, started: &mut [Option<(Pid, OwnedFd)>; MOST_STA
 fn end_group((pid, descriptor): &(Pid, OwnedFd)) {
     if pidfd_send_signal(descriptor, Signal::KILL).is_ok() {
         let _ = kill_process_group(*pid, Signal::KILL);
-        let _ = poll(&mut [PollFd::new(descriptor, PollFlags::IN)], Some(&ANSWER));
+        let _ = readable([descriptor.as_fd()], Some(ANSWER));
     }
 }
 

@@ -3,19 +3,19 @@
 //! One thread for each child sends the request that restores it, and one thread serves its memory.
 //! All report to the thread that copies. If one child fails, all end.
 
+use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::Scope;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::pager::handler::Handler;
 use crate::pager::{Completed, Event};
 use crate::vmm::Arriving;
+use hugekit_sys::poll::readable;
 use hugekit_sys::thread::spawn_scoped;
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::time::Timespec;
 use serde_json::{Value, json};
 
 use crate::checkpoint::children::{Child, Children};
@@ -27,7 +27,7 @@ use crate::checkpoint::saving::Saved;
 use crate::checkpoint::vm::Vm;
 
 /// How long a connection is waited for before it is looked whether one can still come.
-const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Where children become VMs.
 #[derive(Debug)]
@@ -129,7 +129,7 @@ impl<'a> Nursery<'a> {
         sender: &Sender<News>,
     ) -> Result<(), ForkError> {
         while left > 0 && !self.preserved.has_failed() {
-            let _ = poll(&mut [PollFd::new(&self.listener, PollFlags::IN)], Some(&LOOK));
+            let _ = readable([self.listener.as_fd()], Some(LOOK));
             let Ok((connection, _)) = self.listener.accept() else { continue };
             connection.set_nonblocking(false)?;
             let sender = sender.clone();

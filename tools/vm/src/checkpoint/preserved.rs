@@ -295,7 +295,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::checkpoint::vm::readable;
+    use hugekit_sys::poll::readable;
 
     const LEN: u64 = 4096;
 
@@ -368,7 +368,7 @@ mod tests {
     #[test]
     fn copy_rests_until_children_are_restored_unless_a_granule_is_wanted() {
         let memory = preserved();
-        let is_rung = |bell| readable([bell], Duration::ZERO) == [true];
+        let is_rung = |bell| readable([bell], Some(Duration::ZERO)) == Ok([true]);
         memory.await_children(2);
         assert!(memory.rest().is_none(), "no child can be restored before the state is there");
         memory.begin(b"state").unwrap();

@@ -6,12 +6,13 @@
 
 use std::time::Duration;
 
+use hugekit_sys::poll::readable;
 use hugekit_sys::thread::spawn_scoped;
 
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::granule_state::{Event, State};
 use crate::checkpoint::granules::Granules;
-use crate::checkpoint::vm::{Vm, readable};
+use crate::checkpoint::vm::Vm;
 use crate::vmm::Message;
 
 /// How long it is not looked whether another thread has acted.
@@ -116,7 +117,7 @@ impl TrackedVm {
                     let _ = self.release_all();
                     return Err(error);
                 }
-                readable([self.vm.process.as_fd(), self.vm.faults.as_fd()], LOOK);
+                let _ = readable([self.vm.process.as_fd(), self.vm.faults.as_fd()], Some(LOOK));
             }
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
@@ -16,9 +16,7 @@ use crate::vmm::{MESSAGE_WORDS, Message, Process, Region, Userfaultfd};
 use hugekit_machine::processes::Mapping;
 use hugekit_sys::HUGE_PAGE_BYTES;
 use hugekit_sys::userfaultfd as calls;
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::time::Timespec;
 
 const HUGE: u64 = HUGE_PAGE_BYTES as u64;
 
@@ -212,17 +210,6 @@ fn find_userfaultfd(process: &Process) -> Result<Userfaultfd, CheckpointError> {
         }
     }
     Err(refusal)
-}
-
-/// Waits until one of these is readable, or for a time. Which ones are.
-pub(crate) fn readable<const N: usize>(
-    descriptors: [BorrowedFd<'_>; N],
-    longest: Duration,
-) -> [bool; N] {
-    let longest = Timespec::try_from(longest).ok();
-    let mut waited = descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-    let _ = poll(&mut waited, longest.as_ref());
-    waited.map(|waited| !waited.revents().is_empty())
 }
 
 fn in_words(addresses: &Range<u64>) -> Range<usize> {

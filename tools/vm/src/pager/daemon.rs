@@ -2,7 +2,7 @@
 
 use std::fs::DirBuilder;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -11,15 +11,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
+use hugekit_daemon::{ListenError, Listener, SocketLock};
+use hugekit_sys::poll::readable;
 use hugekit_sys::thread;
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
+use rustix::net::{SocketFlags, SocketType};
 
 use crate::firecracker::handshake;
 use crate::firecracker::layout::{Layout, base_page};
 use crate::pager::error::{PagerError, Refusal};
 use crate::pager::event::Event;
-use crate::pager::listener::{Listener, Lock};
 use crate::pager::orphans::{self, Orphan};
 use crate::pager::pager_record::{self, PagerRecord};
 use crate::pager::settings::{LONGEST_AROUND, Settings};
@@ -68,7 +69,7 @@ impl Pager {
         let folder = settings.state_folder();
         let refused = |source| PagerError::State { folder: folder.clone(), source };
         make_private(&folder).map_err(refused)?;
-        let lock = Lock::new(&settings.socket)?;
+        let lock = lock(&settings.socket)?;
         let earlier = pager_record::find(&folder, lock.socket()).map_err(refused)?;
         let earlier: Vec<_> = earlier.into_iter().map(Arc::new).collect();
         orphans::await_end(&earlier);
@@ -76,7 +77,10 @@ impl Pager {
         let is_recorded = |process: &Process| state::is_recorded(&folder, process);
         let orphans = orphans::find(&earlier, is_served, is_recorded);
         let record = Self::record(&folder, &lock, &source, &earlier).map_err(refused)?;
-        let listener = Listener::new(lock, !settings.users.is_empty())?;
+        // With other users any user can connect, and is told apart then.
+        let mode = if settings.users.is_empty() { 0o600 } else { 0o666 };
+        let listener = Listener::new(lock, SocketType::STREAM, mode);
+        let listener = listener.map_err(|source| no_socket(&settings.socket, source))?;
         let stop = Bell::new().map_err(io::Error::from)?;
         Ok(Self {
             settings,
@@ -94,7 +98,7 @@ impl Pager {
     /// Leaves a record of this pager, before any VMM can connect.
     fn record(
         folder: &Path,
-        lock: &Lock,
+        lock: &SocketLock,
         source: &Source,
         earlier: &[Arc<PagerRecord>],
     ) -> io::Result<PagerRecord> {
@@ -150,14 +154,9 @@ impl Pager {
         tell: Tell<'scope>,
     ) -> Result<(), PagerError> {
         loop {
-            let listener = self.listener.as_fd();
-            let mut waited =
-                [PollFd::new(&stop, PollFlags::IN), PollFd::new(&listener, PollFlags::IN)];
-            match poll(&mut waited, None) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(errno) => return Err(PagerError::System(errno.into())),
-            }
-            if !waited[0].revents().is_empty() {
+            let waited = readable([stop, self.listener.as_fd()], None);
+            let [is_stopped, _] = waited.map_err(|errno| PagerError::System(errno.into()))?;
+            if is_stopped {
                 return Ok(());
             }
             if let Some(connection) = self.accept()? {
@@ -168,7 +167,7 @@ impl Pager {
     }
 
     fn accept(&self) -> Result<Option<UnixStream>, PagerError> {
-        match self.listener.accept() {
+        match accept(&self.listener) {
             // One of the descriptors that are open now will be closed.
             Err(error) if error.raw_os_error().is_some_and(is_shortage) => {
                 std::thread::sleep(Duration::from_millis(10));
@@ -289,6 +288,26 @@ impl Pager {
 }
 
 /// Returns whether VMs of a user are served, besides those of `users`.
+fn no_socket(socket: &Path, source: io::Error) -> PagerError {
+    PagerError::Socket { socket: socket.to_owned(), source }
+}
+
+fn lock(socket: &Path) -> Result<SocketLock, PagerError> {
+    SocketLock::new(socket).map_err(|error| match error {
+        ListenError::Io(source) => no_socket(socket, source),
+        _ => PagerError::Running { socket: socket.to_owned() },
+    })
+}
+
+/// The next connection; `None` if there is none.
+fn accept(listener: &Listener) -> io::Result<Option<UnixStream>> {
+    match rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
+        Ok(connection) => Ok(Some(connection.into())),
+        Err(Errno::WOULDBLOCK | Errno::INTR | Errno::CONNABORTED) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
 fn is_served(users: &[u32], uid: u32) -> bool {
     uid == rustix::process::geteuid().as_raw() || uid == 0 || users.contains(&uid)
 }

@@ -7,7 +7,6 @@ mod error;
 mod event;
 pub(crate) mod handler;
 mod json_file;
-mod listener;
 mod lost_layout;
 mod orphans;
 mod pager_record;

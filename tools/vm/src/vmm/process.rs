@@ -11,14 +11,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use hugekit_machine::processes::ProcessFolder;
+use hugekit_sys::poll::readable;
 use hugekit_sys::{other_process, seqpacket};
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open, pidfd_send_signal,
 };
-use rustix::time::Timespec;
 
 use crate::vmm::userfaultfd::is_userfaultfd;
 
@@ -163,9 +162,7 @@ impl Process {
 
     /// Waits until it has ended; whether it has.
     pub(crate) fn await_end(&self, most: Duration) -> bool {
-        let most = Timespec::try_from(most).ok();
-        let mut waited = [PollFd::new(&self.descriptor, PollFlags::IN)];
-        poll(&mut waited, most.as_ref()).is_ok_and(|ready| ready > 0)
+        readable([self.as_fd()], Some(most)) == Ok([true])
     }
 
     /// Ends the process, whose memory cannot be had.

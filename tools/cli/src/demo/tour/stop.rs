@@ -2,17 +2,15 @@
 
 use std::fmt;
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use hugekit_daemon::EndingSignals;
+use hugekit_sys::poll;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use crate::signals;
 use hugekit_terminal::outcome::INTERRUPTED;
 
 /// A signal came: children are ended and files removed.
@@ -30,7 +28,7 @@ impl std::error::Error for Interrupted {}
 /// Whether a signal came. Each wait of the tour ends when one comes.
 pub(super) struct Stop {
     flag: Arc<AtomicBool>,
-    came: UnixStream,
+    came: EndingSignals,
 }
 
 impl Stop {
@@ -41,7 +39,7 @@ impl Stop {
             flag::register_conditional_shutdown(signal, INTERRUPTED.into(), Arc::clone(&flag))?;
             flag::register(signal, Arc::clone(&flag))?;
         }
-        Ok(Self { flag, came: signals::ending()? })
+        Ok(Self { flag, came: EndingSignals::new()? })
     }
 
     pub(super) fn flag(&self) -> &AtomicBool {
@@ -58,14 +56,9 @@ impl Stop {
         readable: impl AsFd,
         at_most: Option<Duration>,
     ) -> anyhow::Result<bool> {
-        let at_most = at_most.map(Timespec::try_from).transpose()?;
-        let mut polled = [readable.as_fd(), self.came.as_fd()]
-            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        match poll(&mut polled, at_most.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => self.check()?,
-            Err(errno) => return Err(errno.into()),
-        }
-        Ok(!polled[0].revents().is_empty())
+        let [is_readable, _] = poll::readable([readable.as_fd(), self.came.as_fd()], at_most)?;
+        self.check()?;
+        Ok(is_readable)
     }
 
     /// Rests this long.

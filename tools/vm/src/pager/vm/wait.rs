@@ -3,9 +3,9 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use hugekit_sys::poll::readable;
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::io;
-use rustix::time::Timespec;
 
 use super::{Stop, Vm};
 
@@ -28,8 +28,7 @@ impl Bell {
 
     /// Waits; whether it was rung.
     pub(crate) fn await_ring(&self, most: Duration) -> bool {
-        let most = Timespec::try_from(most).ok();
-        poll(&mut [PollFd::new(&self.0, PollFlags::IN)], most.as_ref()).is_ok_and(|rung| rung > 0)
+        readable([self.as_fd()], Some(most)) == Ok([true])
     }
 
     pub(crate) fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
@@ -46,17 +45,11 @@ impl Vm {
         time: Option<Duration>,
     ) -> Result<(), Stop> {
         let awaited = [self.process.as_fd(), stop.as_fd(), self.faults.as_fd(), bell.as_fd()];
-        let mut waited = awaited.each_ref().map(|fd| PollFd::new(fd, PollFlags::IN));
-        let time = time.and_then(|time| Timespec::try_from(time).ok());
-        match poll(&mut waited, time.as_ref()) {
-            Ok(_) | Err(io::Errno::INTR) => {}
-            Err(errno) => return Err(Stop::Failed(super::VmError::Thread(errno.into()))),
-        }
-        let is_ready = |index: usize| !waited[index].revents().is_empty();
-        match (is_ready(0), is_ready(1)) {
-            (true, _) => Err(Stop::Ended),
-            (_, true) => Err(Stop::Asked),
-            _ => Ok(()),
+        match readable(awaited, time) {
+            Ok([true, ..]) => Err(Stop::Ended),
+            Ok([_, true, ..]) => Err(Stop::Asked),
+            Ok(_) => Ok(()),
+            Err(errno) => Err(Stop::Failed(super::VmError::Thread(errno.into()))),
         }
     }
 }

@@ -1,0 +1,33 @@
+//! The broker's socket, and its folder.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use hugekit_daemon::{ListenError, Listener, SocketLock};
+use rustix::net::SocketType;
+
+use crate::error::BrokerError;
+
+/// Listens for users to connect: for all of them where this is root's, and else for this user.
+pub(crate) fn listen_at(socket: &Path) -> Result<Listener, BrokerError> {
+    let refused = |source| BrokerError::Socket { socket: socket.to_owned(), source };
+    make_folder_of(socket).map_err(refused)?;
+    let lock = SocketLock::new(socket).map_err(|error| match error {
+        ListenError::Io(source) => refused(source),
+        _ => BrokerError::Running { socket: socket.to_owned() },
+    })?;
+    let mode = if rustix::process::geteuid().is_root() { 0o666 } else { 0o600 };
+    Listener::new(lock, SocketType::SEQPACKET, mode).map_err(refused)
+}
+
+/// The folder of a socket, but not the folders above it: a path with a mistake in it is refused.
+fn make_folder_of(path: &Path) -> io::Result<()> {
+    let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) else {
+        return Ok(());
+    };
+    match fs::create_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    }
+}

@@ -1,0 +1,9 @@
+#![doc = include_str!("../README.md")]
+#![warn(missing_docs)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+mod listener;
+mod signals;
+
+pub use listener::{ListenError, Listener, SocketLock};
+pub use signals::EndingSignals;

@@ -1,0 +1,173 @@
+//! A socket at which one process listens, and no other. The name of the socket outlives a process that is killed, and
+//! its lock does not.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
+};
+
+/// How often, and how far apart, the lock is tried: a process that was killed, or one that it was starting, has it until
+/// the kernel has ended it.
+const LOCK_TRIES: u32 = 100;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 128;
+
+/// The reason why a process does not listen.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ListenError {
+    /// Another process listens there.
+    #[error("another process listens there")]
+    InUse,
+    /// The socket or its lock cannot be made.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// The right to listen at a socket: a lock on the file `SOCKET.lock`. The file stays: one that was removed could be locked
+/// by two processes.
+#[derive(Debug)]
+pub struct SocketLock {
+    socket: PathBuf,
+    _file: File,
+}
+
+impl SocketLock {
+    /// Locks the socket of this name, for two seconds again and again.
+    ///
+    /// # Errors
+    /// [`ListenError`].
+    pub fn new(socket: &Path) -> Result<Self, ListenError> {
+        let mut name = socket.as_os_str().to_owned();
+        name.push(".lock");
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let file = options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(&name)?;
+        for _ in 0..LOCK_TRIES {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Self { socket: absolute(socket), _file: file }),
+                Err(Errno::WOULDBLOCK) => sleep(LOCK_PAUSE),
+                Err(errno) => return Err(io::Error::from(errno).into()),
+            }
+        }
+        Err(ListenError::InUse)
+    }
+
+    /// The name that the socket is bound to.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+}
+
+/// A socket that is listened at. Calls on it do not wait. Its name goes with it.
+#[derive(Debug)]
+pub struct Listener {
+    socket: OwnedFd,
+    lock: SocketLock,
+}
+
+impl Listener {
+    /// Listens at a socket of this type; `mode` says who may connect. A socket of that name that a killed process has left
+    /// is removed, and any other file is not.
+    ///
+    /// # Errors
+    /// The socket cannot be made, or something other than a socket has its name (`AlreadyExists`).
+    pub fn new(lock: SocketLock, kind: SocketType, mode: u32) -> io::Result<Self> {
+        let path = lock.socket();
+        match fs::symlink_metadata(path) {
+            Ok(found) if found.file_type().is_socket() => fs::remove_file(path)?,
+            Ok(_) => return Err(io::ErrorKind::AlreadyExists.into()),
+            Err(_) => {}
+        }
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, kind, flags, None)?;
+        bind(&socket, &SocketAddrUnix::new(path)?)?;
+        let listener = Self { socket, lock };
+        // No connection is accepted before: the mask of this process decides until then.
+        fs::set_permissions(listener.lock.socket(), fs::Permissions::from_mode(mode))?;
+        listen(&listener.socket, BACKLOG)?;
+        Ok(listener)
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(self.lock.socket());
+    }
+}
+
+/// The same socket has one name in all processes, unless that is too long for a socket.
+fn absolute(path: &Path) -> PathBuf {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new(".")).canonicalize();
+    let whole = folder.ok().zip(path.file_name()).map(|(folder, name)| folder.join(name));
+    let fits = |path: &PathBuf| SocketAddrUnix::new(path).is_ok();
+    whole.filter(fits).unwrap_or_else(|| path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    fn listen_at(path: &Path) -> Result<Listener, ListenError> {
+        Ok(Listener::new(SocketLock::new(path)?, SocketType::STREAM, 0o600)?)
+    }
+
+    #[test]
+    fn second_process_at_a_socket_is_refused_and_a_later_one_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.sock");
+        let first = listen_at(&path).unwrap();
+        assert!(matches!(listen_at(&path), Err(ListenError::InUse)));
+        drop(first);
+        assert!(!path.exists());
+        drop(UnixListener::bind(&path).unwrap());
+        listen_at(&path).unwrap();
+    }
+
+    #[test]
+    fn socket_has_one_name_however_it_is_called() {
+        let folder = tempfile::tempdir().unwrap();
+        let real = folder.path().canonicalize().unwrap();
+        std::os::unix::fs::symlink(&real, real.join("link")).unwrap();
+        let path = real.join("a.sock");
+        assert_eq!(absolute(&real.join("link/a.sock")), path);
+        assert_eq!(absolute(&path), path);
+        let long = real.join("x".repeat(100));
+        assert_eq!(absolute(&long), long);
+        let here = std::env::current_dir().unwrap().canonicalize().unwrap().join("a");
+        if SocketAddrUnix::new(&here).is_ok() {
+            assert_eq!(absolute("a".as_ref()), here);
+        }
+    }
+
+    #[test]
+    fn file_that_is_no_socket_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("precious");
+        fs::write(&path, "data").unwrap();
+        let Err(ListenError::Io(refused)) = listen_at(&path) else { panic!("it was replaced") };
+        assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read(&path).unwrap(), b"data");
+    }
+}
