@@ -1,9 +1,9 @@
-//! What the page table says of this process's memory.
+//! Page tables of this process, and entries of any process.
 //!
 //! Newer kernels are asked for what is wanted ([`Scanned`]), older ones for all there is, page by page
 //! (`entries.rs`). Which of the two is found out where the map is opened.
 
-mod entries;
+pub mod entries;
 pub mod scan;
 mod scanned;
 

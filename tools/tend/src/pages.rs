@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 use hugekit::HUGE_PAGE_BYTES;
+use hugekit_sys::pagemap::entries;
 use hugekit_sys::pagemap::scan::{self, IS_HUGE, IS_PRESENT, IS_ZEROES, PageRun, ScanRequest};
 use rustix::io::{self, Errno};
 use rustix::param::page_size;
@@ -93,19 +94,11 @@ fn add(run: &PageRun, found: &mut Vec<Look>) {
 
 /// Entry by entry.
 fn read(pages: BorrowedFd<'_>, range: &Range<u64>, found: &mut Vec<Look>) -> io::Result<()> {
-    const ENTRY: usize = size_of::<u64>();
-    /// Present, and mapped by this process alone: a page of zeroes is not, and neither is one shared since a fork.
-    const OWN: u64 = 1 << 63 | 1 << 56;
-    let page = page_size() as u64;
-    let mut entries = vec![0; HUGE_PAGE_BYTES / page_size() * ENTRY];
     for start in (range.start..range.end).step_by(HUGE_PAGE_BYTES) {
-        let read = io::retry_on_intr(|| {
-            io::pread(pages, entries.as_mut_slice(), start / page * ENTRY as u64)
-        })?;
-        let (words, _) = entries[..read].as_chunks::<ENTRY>();
-        let is_there = |word: &&[u8; ENTRY]| u64::from_ne_bytes(**word) & OWN == OWN;
-        let present = words.iter().filter(is_there).count() as u64 * page;
-        if present > 0 {
+        let entries = entries::all(pages, &(start..start + HUGE))?;
+        let own = entries.iter().filter(|entry| entry.is_own()).count();
+        if own > 0 {
+            let present = (own * page_size()) as u64;
             found.push(Look { start, present, is_huge: None });
         }
     }

@@ -4,7 +4,7 @@
 //! by itself.
 
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::{self, Errno};
 use rustix::param::page_size;
@@ -21,8 +21,8 @@ const ENTRY: usize = size_of::<u64>();
 const TRIES: u32 = 1000;
 
 /// An entry of `/proc/PID/pagemap`: the facts of a page.
-#[derive(Clone, Copy)]
-pub(super) struct PageEntry(u64);
+#[derive(Clone, Copy, Debug)]
+pub struct PageEntry(u64);
 
 impl PageEntry {
     /// Decodes the bytes of one entry.
@@ -30,14 +30,32 @@ impl PageEntry {
         Self(u64::from_ne_bytes(bytes.try_into().expect("as many bytes as an entry has")))
     }
 
+    const SOFT_DIRTY: u64 = 1 << 55;
+    const EXCLUSIVE: u64 = 1 << 56;
     const PROTECTED: u64 = 1 << 57;
     const OF_A_FILE: u64 = 1 << 61;
     const SWAPPED: u64 = 1 << 62;
     const PRESENT: u64 = 1 << 63;
 
     /// Protected against writes by userfaultfd (Linux 5.14): mapped, swapped out or marked.
-    pub(super) fn is_protected(self) -> bool {
+    pub fn is_protected(self) -> bool {
         self.0 & Self::PROTECTED != 0
+    }
+
+    /// Returns whether it is in memory, and mapped by this process alone: the kernel's page of zeroes is not, and neither is
+    /// one that is shared since a fork.
+    pub fn is_own(self) -> bool {
+        self.0 & (Self::PRESENT | Self::EXCLUSIVE) == Self::PRESENT | Self::EXCLUSIVE
+    }
+
+    /// Returns whether it has bytes, in memory or swapped out. A page that was poisoned counts as swapped.
+    pub fn is_populated(self) -> bool {
+        self.0 & (Self::PRESENT | Self::SWAPPED) != 0
+    }
+
+    /// Returns whether it was written since the kernel was asked to note writes.
+    pub fn is_soft_dirty(self) -> bool {
+        self.0 & Self::SOFT_DIRTY != 0
     }
 
     pub(super) fn is_of_a_file(self) -> bool {
@@ -48,6 +66,42 @@ impl PageEntry {
     pub(super) fn is_nothing(self) -> bool {
         self.0 & (Self::PRESENT | Self::SWAPPED | Self::PROTECTED) == 0
     }
+}
+
+/// The entries of all pages of a range, from a process's page map. Page tables are read one by one, because a table that
+/// changes at that moment is left out.
+///
+/// # Errors
+/// `SRCH` if the process has ended.
+pub fn all(map: impl AsFd, range: &Range<u64>) -> io::Result<Vec<PageEntry>> {
+    let page = page_size() as u64;
+    let (mut next, end) = (range.start / page, range.end.div_ceil(page));
+    let of_table = page / ENTRY as u64;
+    let mut entries = Vec::with_capacity((end - next) as usize);
+    let mut bytes = vec![0; page_size()];
+    while next < end {
+        let count = (end - next).min(of_table - next % of_table);
+        let wanted = &mut bytes[..count as usize * ENTRY];
+        read_table(map.as_fd(), wanted, next * ENTRY as u64)?;
+        entries.extend(wanted.chunks_exact(ENTRY).map(PageEntry::of));
+        next += count;
+    }
+    Ok(entries)
+}
+
+fn read_table(map: BorrowedFd<'_>, wanted: &mut [u8], at: u64) -> io::Result<()> {
+    let mut most = 0;
+    for _ in 0..TRIES {
+        pass(Call::Pread)?;
+        match io::pread(map, &mut *wanted, at) {
+            Ok(count) if count == wanted.len() => return Ok(()),
+            Ok(count) => most = most.max(count),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+        rustix::thread::sched_yield();
+    }
+    Err(if most == 0 { Errno::SRCH } else { Errno::AGAIN })
 }
 
 /// The first run of pages that are wanted. Async-signal-safe. Its entries lie in no other function's frame: a handler

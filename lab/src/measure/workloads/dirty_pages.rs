@@ -5,20 +5,15 @@
 use std::fs::{self, File};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
 
+use hugekit_sys::pagemap::entries::{self, PageEntry};
 use rustix::io::{self, Errno};
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
-use rustix::param::page_size;
 
 const CLEAR_REFS: &str = "/proc/self/clear_refs";
 /// What is written there to have all soft-dirty bits of the process cleared.
 const SOFT_DIRTY: &str = "4";
-
-/// Bits of an entry of `/proc/self/pagemap`.
-const IS_SOFT_DIRTY: u64 = 1 << 55;
-const IS_PROTECTED: u64 = 1 << 57;
 
 const API: Opcode = opcode::read_write::<Api>(0xAA, 0x3F);
 const REGISTER: Opcode = opcode::read_write::<Register>(0xAA, 0x00);
@@ -116,15 +111,12 @@ impl DirtyPages {
 
     /// Base pages that were written since.
     pub fn count(&self) -> io::Result<usize> {
-        let mut entries = vec![0; self.range.len() / page_size() * size_of::<u64>()];
-        let at = (self.range.start / page_size() * size_of::<u64>()) as u64;
-        self.pagemap.read_exact_at(&mut entries, at).map_err(|error| errno(&error))?;
-        let entry = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
-        let is_written = |entry: &u64| match self.way {
-            Way::SoftDirty => entry & IS_SOFT_DIRTY != 0,
-            Way::WpAsync(_) => entry & IS_PROTECTED == 0,
+        let range = self.range.start as u64..self.range.end as u64;
+        let is_written = |entry: &PageEntry| match self.way {
+            Way::SoftDirty => entry.is_soft_dirty(),
+            Way::WpAsync(_) => !entry.is_protected(),
         };
-        Ok(entries.chunks_exact(size_of::<u64>()).map(entry).filter(is_written).count())
+        Ok(entries::all(&self.pagemap, &range)?.iter().filter(|entry| is_written(entry)).count())
     }
 }
 
@@ -138,6 +130,8 @@ fn errno(error: &std::io::Error) -> Errno {
 
 #[cfg(test)]
 mod tests {
+    use rustix::param::page_size;
+
     use super::*;
     use crate::measure::workloads::anonymous::{Anonymous, Pages};
     use hugekit_machine::size::MIB;

@@ -8,19 +8,10 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
 
+use hugekit_sys::pagemap::entries;
 use hugekit_sys::pagemap::scan::{IS_HUGE, PageRun, ScanRequest, scan};
 use rustix::param::page_size;
-
-/// Bits of an entry: present, and swapped. A page that was poisoned counts as swapped.
-const POPULATED: u64 = 1 << 63 | 1 << 62;
-
-/// Bytes of an entry.
-const ENTRY: usize = size_of::<u64>();
-
-/// A page table may change at the moment when its entries are read, which then come short.
-const TRIES: u32 = 1000;
 
 /// The page map and the memory of a process.
 #[derive(Debug)]
@@ -40,8 +31,8 @@ impl Pages {
         let page = page_size() as u64;
         let mut runs: Vec<Range<u64>> = Vec::new();
         let starts = (addresses.start..addresses.end).step_by(page_size());
-        for (entry, start) in self.entries(addresses)?.into_iter().zip(starts) {
-            if entry & POPULATED == 0 {
+        for (entry, start) in entries::all(&self.map, addresses)?.into_iter().zip(starts) {
+            if !entry.is_populated() {
                 continue;
             }
             match runs.last_mut() {
@@ -50,20 +41,6 @@ impl Pages {
             }
         }
         Ok(runs)
-    }
-
-    fn entries(&self, addresses: &Range<u64>) -> io::Result<Vec<u64>> {
-        let first = addresses.start / page_size() as u64;
-        let count = (addresses.end - addresses.start) as usize / page_size();
-        let mut bytes = vec![0; count * ENTRY];
-        for _ in 0..TRIES {
-            if self.map.read_at(&mut bytes, first * ENTRY as u64)? == bytes.len() {
-                let entry = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("8 bytes"));
-                return Ok(bytes.chunks_exact(ENTRY).map(entry).collect());
-            }
-            std::thread::yield_now();
-        }
-        Err(io::ErrorKind::UnexpectedEof.into())
     }
 
     /// Returns whether all pages of an aligned huge page are there, and on base pages. A kernel that cannot

@@ -5,12 +5,13 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use hugekit_machine::processes::ProcessFolder;
+use hugekit_sys::pagemap::entries;
 use hugekit_sys::poll::readable;
 use hugekit_sys::{other_process, seqpacket};
 use rustix::fs::{FlockOperation, flock};
@@ -146,13 +147,10 @@ impl Process {
 
     /// Returns whether no page is mapped at an address; `false` if `/proc` does not tell.
     pub(crate) fn lacks(&self, address: u64) -> bool {
-        const PRESENT: u64 = 1 << 63;
-        const SWAPPED: u64 = 1 << 62;
-        let page = rustix::param::page_size() as u64;
-        let mut entry = [0; 8];
-        let pagemap = fs::File::open(format!("/proc/{}/pagemap", self.pid));
-        let read = pagemap.and_then(|map| map.read_exact_at(&mut entry, address / page * 8));
-        read.is_ok() && u64::from_ne_bytes(entry) & (PRESENT | SWAPPED) == 0
+        let map = File::open(format!("/proc/{}/pagemap", self.pid));
+        let page = address..address + 1;
+        let entries = map.map(|map| entries::all(map, &page).unwrap_or_default());
+        entries.is_ok_and(|entries| entries.iter().any(|entry| !entry.is_populated()))
     }
 
     /// A copy of one of its descriptors.
