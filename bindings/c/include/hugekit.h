@@ -154,7 +154,7 @@ enum hugekit_backing
   : uint32_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
-    // As an option: `HUGEKIT_BACKING_HUGETLB2M`, or the next one that is available.
+    // For an option: `HUGEKIT_BACKING_HUGETLB2M`, or the next one that is available.
     HUGEKIT_BACKING_DEFAULT = 0,
     // Reserved huge pages of 1 GiB. Used only on request: nothing smaller than 1 GiB can be
     // mapped, released or forked there.
@@ -227,8 +227,8 @@ enum hugekit_fault_mode
   : uint32_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
-    // As an option: threaded if this process may handle faults of system calls and of KVM,
-    // otherwise in place. As an answer: accesses cause no faults that the library handles.
+    // For an option: threaded if this process may handle faults of system calls and of KVM, otherwise in place. In an
+    // answer: accesses cause no faults that the library handles.
     HUGEKIT_FAULT_MODE_DEFAULT = 0,
     // The faulting thread, in a handler of SIGBUS or SIGSEGV. A system call that writes to the
     // memory fails with EFAULT unless `hugekit_region_prepare_write` came first. KVM guests exit,
@@ -377,7 +377,7 @@ typedef struct hugekit_options {
     size_t target;
 } hugekit_options;
 
-// How work was done.
+// A report of the way in which work was done.
 typedef struct hugekit_report {
     // `sizeof(hugekit_report)`, set by the caller.
     size_t size;
@@ -688,9 +688,8 @@ extern "C" {
 // NULL. Valid until the thread's next failed call; successful calls do not change it.
 const char *hugekit_last_error(void);
 
-// What an administrator or the program can do about `hugekit_last_error`, for example a command
-// for root. The empty string if no remedy is known. Never NULL. Valid as long as
-// `hugekit_last_error` is.
+// Returns a step of an administrator or the program that helps against `hugekit_last_error`, for example a command
+// for root. The empty string if no remedy is known. Never NULL. Valid as long as `hugekit_last_error` is.
 const char *hugekit_last_remedy(void);
 
 // The kernel's `errno` in the call that `hugekit_last_error` is about. 0 if the kernel was not
@@ -942,8 +941,7 @@ void hugekit_region_free(struct hugekit_region *region);
 // (`vmsplice`, `O_DIRECT`, a buffer registered with `io_uring`). The pages return to the kernel,
 // not to the pool. On an error no region ever gets them again, and the handle is freed too.
 //
-// As long as a range is pinned, it fails with `HUGEKIT_STATUS_CONFLICT`, and the handle stays
-// valid.
+// While a range is pinned, it fails with `HUGEKIT_STATUS_CONFLICT`, and the handle stays valid.
 //
 // Requires:
 // NULL, or a region that no thread of this process uses any more, neither by its handle nor by its

@@ -25,7 +25,7 @@ pub struct hugekit_pool {
 /// The kinds of pages that a pool may use, the fastest first.
 #[repr(u32)]
 pub enum hugekit_backing {
-    /// As an option: `HUGEKIT_BACKING_HUGETLB2M`, or the next one that is available.
+    /// For an option: `HUGEKIT_BACKING_HUGETLB2M`, or the next one that is available.
     Default = 0,
     /// Reserved huge pages of 1 GiB. Used only on request: nothing smaller than 1 GiB can be
     /// mapped, released or forked there.

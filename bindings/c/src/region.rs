@@ -27,8 +27,8 @@ pub struct hugekit_region {
 /// Who handles the faults of memory that is cleared at its first touch, forked or snapshotted.
 #[repr(u32)]
 pub enum hugekit_fault_mode {
-    /// As an option: threaded if this process may handle faults of system calls and of KVM,
-    /// otherwise in place. As an answer: accesses cause no faults that the library handles.
+    /// For an option: threaded if this process may handle faults of system calls and of KVM, otherwise in place. In an
+    /// answer: accesses cause no faults that the library handles.
     Default = 0,
     /// The faulting thread, in a handler of SIGBUS or SIGSEGV. A system call that writes to the
     /// memory fails with EFAULT unless `hugekit_region_prepare_write` came first. KVM guests exit,
@@ -148,8 +148,7 @@ pub unsafe extern "C" fn hugekit_region_free(region: *mut hugekit_region) {
 /// (`vmsplice`, `O_DIRECT`, a buffer registered with `io_uring`). The pages return to the kernel,
 /// not to the pool. On an error no region ever gets them again, and the handle is freed too.
 ///
-/// As long as a range is pinned, it fails with `HUGEKIT_STATUS_CONFLICT`, and the handle stays
-/// valid.
+/// While a range is pinned, it fails with `HUGEKIT_STATUS_CONFLICT`, and the handle stays valid.
 ///
 /// # Safety
 /// NULL, or a region that no thread of this process uses any more, neither by its handle nor by its

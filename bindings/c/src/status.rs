@@ -62,7 +62,7 @@ impl From<ErrorKind> for hugekit_status {
     }
 }
 
-/// Why a call was refused.
+/// The reason why a call was refused.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) status: hugekit_status,
@@ -273,9 +273,8 @@ pub extern "C" fn hugekit_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().message.as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// What an administrator or the program can do about `hugekit_last_error`, for example a command
-/// for root. The empty string if no remedy is known. Never NULL. Valid as long as
-/// `hugekit_last_error` is.
+/// Returns a step of an administrator or the program that helps against `hugekit_last_error`, for example a command
+/// for root. The empty string if no remedy is known. Never NULL. Valid as long as `hugekit_last_error` is.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_last_remedy() -> *const c_char {
     if IS_UNTOLD.get() {

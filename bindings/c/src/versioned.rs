@@ -57,7 +57,7 @@ pub(crate) unsafe fn read<T: CallerOptions>(given: *const T) -> Result<T, Refusa
     }
 }
 
-/// Where the caller wants an answer, if anywhere.
+/// The place for an answer, if the caller wants one.
 pub(crate) struct Place<T> {
     to: *mut T,
     size: usize,
@@ -148,7 +148,7 @@ mod tests {
         }
     }
 
-    /// As if the field that is new had such a bit.
+    /// A bit that stands for the field that is new.
     const RESERVED: u64 = 1 << 63;
 
     #[test]

@@ -115,7 +115,7 @@ impl CallerOptions for hugekit_options {
     }
 }
 
-/// How work was done.
+/// A report of the way in which work was done.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hugekit_report {
@@ -294,7 +294,7 @@ pub(crate) fn check_range<T>(name: &str, start: *const T, len: usize) -> Answer 
     if is_range(start, len) { Ok(()) } else { Err(not_a_range(name, start, len)) }
 }
 
-/// Where memory begins, if it has any bytes.
+/// Returns the start of memory, if it has any bytes.
 fn start_of(memory: *const c_void) -> *mut u8 {
     if memory.is_null() { ptr::dangling_mut() } else { memory.cast_mut().cast() }
 }
@@ -360,7 +360,7 @@ impl WorkOptions {
         threads(self.0.threads)
     }
 
-    /// Where more than one thread seldom pays off.
+    /// Returns the threads for work in which more than one seldom pays off.
     pub(crate) fn threads_or_one(&self) -> Threads {
         threads(self.0.threads.max(1))
     }

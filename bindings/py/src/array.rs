@@ -111,7 +111,7 @@ pub(crate) fn empty<'py>(
     zeros(py, shape, dtype, order, pool, threads, shared)
 }
 
-/// What numpy says of a dtype, and for one of torch's its remedy.
+/// Returns numpy's error about a dtype, and for a dtype of torch its remedy.
 fn no_dtype(dtype: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
     match dtype.str() {
         Ok(name) if name.to_string_lossy().starts_with("torch.") => {
@@ -236,7 +236,7 @@ const NOT_FORKED: &str = "only arrays on a hugekit.Region can be forked, and the
 const NO_REGION: &str = "the memory of this array is not that of a hugekit.Region: arrays of hugekit.zeros, \
     hugekit.empty and numpy.frombuffer(region) are, unless they are shared; those of numpy are not";
 
-/// Where an array lies in a region; `elsewhere` is the message if it lies in none.
+/// Returns the place of an array in a region; `elsewhere` is the message if it lies in none.
 fn place_of(array: &Bound<'_, PyAny>, elsewhere: &'static str) -> PyResult<(Region, usize)> {
     let buffer = Buffer::of(array, false)?;
     if buffer.len() == 0 {

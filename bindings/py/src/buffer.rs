@@ -89,7 +89,8 @@ impl Drop for Buffer {
     }
 }
 
-/// What was wrong, in words of the program's, with what to write; errors of other kinds as they are.
+/// Returns an error that names the mistake in words of the program's and says what to write; errors of other kinds as
+/// they are.
 fn refusal(object: &Bound<'_, PyAny>, error: PyErr, writable: bool) -> PyErr {
     let py = object.py();
     let kind = object.get_type();
@@ -124,7 +125,7 @@ fn name_of(kind: &Bound<'_, PyType>) -> String {
     kind.name().map_or_else(|_| "object".to_owned(), |name| name.to_string())
 }
 
-/// That an object is no memory, and what of it is.
+/// Returns the message that an object is no memory, with its reason.
 fn no_memory(object: &Bound<'_, PyAny>, kind: &str) -> String {
     let has = |method: &str| object.hasattr(method).unwrap_or(false);
     if has("state_dict") {

@@ -47,7 +47,7 @@ pub(crate) struct ArrayChain {
     limits: Limits,
     fault_mode: Option<FaultMode>,
     spans: Vec<Span>,
-    /// Of each array, where it is behind the header.
+    /// The offset of each array behind the header.
     places: Vec<usize>,
     /// Bytes behind the header.
     length: usize,
@@ -59,7 +59,7 @@ struct States {
     watched: Watched,
 }
 
-/// What is known of the memory since the last state.
+/// The knowledge of changes since the last state.
 enum Watched {
     /// There is no state yet.
     New,
@@ -82,37 +82,37 @@ struct Span {
 enum SpanKind {
     /// The only one in its region, which has an epoch.
     Region,
-    /// One of several in a region, of which a snapshot is read.
+    /// A unit in a region with several, of which a snapshot is read.
     InRegion,
     Copied,
     /// Neighbours have the same number.
     Watched(usize),
 }
 
-/// What has an epoch of its own: one span, or neighbours.
+/// Memory with an epoch of its own: one span, or neighbours.
 #[derive(Clone)]
 struct Unit {
     memory: Range<usize>,
     at: usize,
-    /// What lies between the spans, by offsets in the unit. It is the allocator's, and saved as zeroes.
+    /// The bytes between the spans, by offsets in the unit. They are the allocator's, and saved as zeroes.
     gaps: Vec<Range<usize>>,
     /// Bytes of copies that may be held, if that is not the library's to decide.
     max_cow_bytes: Option<usize>,
-    /// How writes to it are handled; none if nothing of it is protected.
+    /// The way in which writes to it are handled; none if nothing of it is protected.
     serving: Option<&'static str>,
     region: Option<InRegion>,
 }
 
-/// How many bytes of copies may be held.
+/// The most bytes of copies that may be held.
 #[derive(Clone, Copy)]
 struct Limits {
-    /// Of each array.
+    /// The most bytes for each array.
     max_cow_bytes: Option<usize>,
     /// In any case, because they are there.
     reserved: usize,
 }
 
-/// Where in a region a unit lies. Its epoch is the region's.
+/// The place of a unit in a region. Its epoch is the region's.
 #[derive(Clone)]
 struct InRegion {
     region: Arc<SharedRegion>,
@@ -147,12 +147,13 @@ impl Unit {
         self.max_cow_bytes.into_iter().fold(builder.clone(), Builder::max_cow_bytes)
     }
 
-    /// Where it begins in what its epoch is of.
+    /// Returns its offset in the memory of its epoch.
     fn offset(&self) -> usize {
         self.region.as_ref().map_or(0, |region| region.offset)
     }
 
-    /// What of these bytes, at an offset of what the epoch is of, are its own, and where in it they are.
+    /// Returns those of these bytes, which begin at an offset in the memory of the epoch, that are its own, and their
+    /// offset in it.
     fn own<'a>(&self, offset: usize, bytes: &'a [u8]) -> Option<(usize, &'a [u8])> {
         let own = self.offset()..self.offset() + self.memory.len();
         let (start, end) = (own.start.max(offset), own.end.min(offset + bytes.len()));
@@ -224,7 +225,7 @@ impl ArrayChain {
         })
     }
 
-    /// Of each array, its offset behind the header.
+    /// Returns the offset of each array behind the header.
     #[getter]
     fn places(&self) -> Vec<usize> {
         self.places.clone()
@@ -308,7 +309,7 @@ impl ArrayChain {
         Ok(())
     }
 
-    /// How writes to the arrays are handled between two states; None if no big array has an epoch.
+    /// The handling of writes to the arrays between two states; None if no big array has an epoch.
     #[getter]
     fn serving(&self) -> PyResult<Option<&'static str>> {
         let states = self.states()?;
@@ -329,7 +330,7 @@ impl ArrayChain {
         }
     }
 
-    /// What was written since the epochs.
+    /// Returns the changes since the epochs.
     fn since(&self, epochs: Vec<(Unit, Epoch)>) -> Result<Vec<(Unit, Changes)>, SnapshotError> {
         let since = |(unit, epoch): (Unit, Epoch)| {
             let changes = match &unit.region {
@@ -515,7 +516,7 @@ fn united(buffers: &[Buffer]) -> Vec<Range<usize>> {
     united
 }
 
-/// Where an array is; anywhere, if it has no bytes.
+/// Returns the address of an array; any, if it has no bytes.
 fn place_of(spans: &[Span], buffer: &Buffer) -> usize {
     let start = buffer.start().addr();
     let span = spans.iter().find(|span| buffer.len() > 0 && span.memory.contains(&start));
@@ -529,7 +530,7 @@ impl Part {
     }
 }
 
-/// Why a moment was not written.
+/// The reason why a moment was not written.
 #[derive(Debug, thiserror::Error)]
 enum Failed {
     #[error(transparent)]
@@ -637,7 +638,7 @@ fn without<'a>(
 /// A state that is put together: blocks are given whole, with zeroes where no array has bytes.
 struct Putting<'a, W: Write> {
     state: SavingChanges<'a, W>,
-    /// Where the last array ends, or the header.
+    /// The end of the last array, or of the header.
     end: usize,
 }
 
@@ -651,7 +652,7 @@ impl<'a, W: Write> Putting<'a, W> {
         self.state.put(offset as u64, bytes)
     }
 
-    /// What lies between the last array and the next one: the rest of a block, and the beginning of another one.
+    /// Writes zeroes between the last array and the next one: the rest of a block, and the beginning of another one.
     fn zeroes_until(&mut self, at: usize) -> io::Result<()> {
         let rest = at.min(self.end.next_multiple_of(BLOCK));
         self.zeroes(self.end..rest)?;

@@ -156,7 +156,7 @@ pub(crate) fn of_delta(error: DeltaError, path: &Path) -> PyErr {
     }
 }
 
-/// Whether it is that other code has SIGBUS, or SIGSEGV.
+/// An error that may say that other code has SIGBUS, or SIGSEGV.
 pub(crate) trait TakenSignal {
     fn is_taken(&self) -> bool;
 }

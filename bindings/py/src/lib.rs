@@ -30,7 +30,7 @@ mod work;
 
 use pyo3::prelude::*;
 
-/// That several arrays are one moment rests on the GIL: a free-threaded interpreter turns it on, and says so.
+/// The GIL makes several arrays one moment: a free-threaded interpreter turns it on, and says so.
 #[pymodule(gil_used = true)]
 mod _hugekit {
     use hugekit_doctor::examine;

@@ -298,11 +298,11 @@ fn clearing(word: &str) -> PyResult<Clearing> {
     }
 }
 
-/// Where arrays come from that name no pool: pools are added as they are needed, and kept, because what was
-/// freed is what is allocated next.
+/// Pools for arrays that name no pool. Pools are added as they are needed, and kept, because freed memory is allocated
+/// next.
 #[derive(Default)]
 struct Defaults {
-    /// Of which process: those of a parent are no use to a child.
+    /// The process that made them: pools of a parent are no use to a child.
     process: u32,
     pools: Vec<hugekit::Pool>,
 }

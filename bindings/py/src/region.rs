@@ -185,7 +185,7 @@ impl Region {
         Pool(self.0.pool().clone())
     }
 
-    /// How faults are handled: "threaded" or "in place". None if accesses cause no faults that
+    /// The handling of faults: "threaded" or "in place". None if accesses cause no faults that
     /// hugekit handles.
     #[getter]
     fn serving(&self) -> Option<&'static str> {

@@ -14,7 +14,7 @@ use pyo3::types::PyBytes;
 use crate::buffer::Buffer;
 use crate::errors::{at_path, of_delta};
 
-/// What a state of arrays begins with, and the length of that block behind it.
+/// The first bytes of a state of arrays, before the length of the block that follows.
 const MAGIC: [u8; 8] = *b"HKARRAYS";
 const OPENING: usize = MAGIC.len() + size_of::<u64>();
 
@@ -94,7 +94,7 @@ impl StoredState {
     }
 }
 
-/// What the files so far lead to.
+/// The state that the files so far lead to.
 struct Found {
     header: Vec<u8>,
     length: u64,
@@ -182,7 +182,7 @@ fn other_memory(path: &Path) -> PyErr {
     ))
 }
 
-/// As far as the change lies in the first bytes of the state.
+/// Applies a change, as far as it lies in the first bytes of the state.
 fn put(header: &mut [u8], change: &Change<'_>) {
     let room = header.len() as u64;
     let (start, end) = (change.offset(), change.offset() + change.len());

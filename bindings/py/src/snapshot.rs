@@ -48,7 +48,7 @@ pub(crate) struct Snapshot {
     stats: Mutex<Vec<SnapshotStats>>,
 }
 
-/// How the arrays were given, and are given back.
+/// The form in which the arrays were given, and are given back.
 #[derive(Clone, Copy, PartialEq)]
 enum Form {
     One,
@@ -57,7 +57,7 @@ enum Form {
 }
 
 impl Form {
-    /// How arrays are given so, for messages.
+    /// Returns words for arrays of this form, for messages.
     fn said(self, parts: &[Part]) -> String {
         match self {
             Self::One => "one array".to_owned(),
@@ -69,7 +69,7 @@ impl Form {
         }
     }
 
-    /// One entry for each array, as the arrays were given.
+    /// Returns one entry for each array, in the form in which the arrays were given.
     fn of<'py>(
         self,
         list: Bound<'py, PyList>,
@@ -83,7 +83,7 @@ impl Form {
     }
 }
 
-/// One array.
+/// An array of the snapshot.
 struct Part {
     name: String,
     memory: Memory,
@@ -679,7 +679,7 @@ impl Snapshot {
         self.nbytes
     }
 
-    /// How faults of writers are handled: "threaded" or "in place". None if all bytes were copied
+    /// The handling of writers' faults: "threaded" or "in place". None if all bytes were copied
     /// at once.
     #[getter]
     fn serving(&self) -> Option<&'static str> {
@@ -767,7 +767,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Of each snapshot once, however many parts it has.
+/// Returns the figures of each snapshot once, however many parts it has.
 fn stats_of(parts: &[Part]) -> Vec<SnapshotStats> {
     let mut snapshots: Vec<&hugekit::Snapshot> = Vec::new();
     for snapshot in parts.iter().filter_map(|part| part.memory.snapshot()) {

@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// tenth of the time. The process is this one or another. Its bytes stay the same, and nothing
 /// needs to be undone.
 ///
-/// As a context manager it works in a thread of its own: it makes a pass over the memory at once,
+/// The context manager works in a thread of its own: it makes a pass over the memory at once,
 /// and one whenever the last forked child has ended. :meth:`collapse` makes one pass now, for
 /// example before workers are forked.
 ///
@@ -152,7 +152,7 @@ impl Tender {
     }
 }
 
-/// One pass, in a thread beside this one, which looks for Ctrl-C meanwhile.
+/// Makes one pass, in a thread beside this one, which looks for Ctrl-C meanwhile.
 fn pass(tender: &mut hugekit_tend::Tender) -> PyResult<PassReport> {
     let stop = AtomicBool::new(false);
     let (passed, interrupted) = thread::scope(|scope| {

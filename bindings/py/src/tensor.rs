@@ -16,7 +16,7 @@ pub(crate) fn as_array<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound
     py.import("hugekit._tensors")?.call_method1("array_of", (object,)).map(Some)
 }
 
-/// Of a tensor, the array that shares its memory; anything else as it is.
+/// Returns the array that shares a tensor's memory; anything else as it is.
 pub(crate) fn or_array(given: Bound<'_, PyAny>) -> PyResult<Bound<'_, PyAny>> {
     Ok(as_array(&given)?.unwrap_or(given))
 }

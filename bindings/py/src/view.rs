@@ -16,7 +16,7 @@ use crate::errors::Raised;
 use crate::numbers::Number;
 use crate::snapshot::Kind;
 
-/// One array of a snapshot, read-only. Bytes are copied when they are first requested. Made by
+/// An array of a snapshot, read-only. Bytes are copied when they are first requested. Made by
 /// :meth:`Snapshot.view`.
 ///
 /// Numbers and slices return what numpy returns for them, and read only the bytes between the first
@@ -32,7 +32,7 @@ pub(crate) struct View {
     pages: Option<Py<Pages>>,
     /// All of it, filled or not: for this module alone.
     all: Py<PyAny>,
-    /// Where the array begins that the snapshot is of.
+    /// The start of the array that the snapshot is of.
     origin: usize,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct View {
 #[pyclass(frozen)]
 struct Pages {
     view: hugekit::snapshot::View<Arc<Snapshot>>,
-    /// Those of the view that are the array's.
+    /// The bytes of the view within the array.
     range: Range<usize>,
     /// Keeps in its place what is not read yet.
     _owner: Arc<Buffer>,

@@ -17,10 +17,10 @@ use hugekit_machine::plain;
 const LINES: u32 = 32;
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// How long the end of the process waits for lines that are not written yet.
+/// The longest wait at the end of the process for lines that are not written yet.
 const LAST: Duration = Duration::from_millis(250);
 
-/// Of this process. `None` if no thread can be started: its lines are lost then.
+/// The log of this process. `None` if no thread can be started: its lines are lost then.
 static LOG: OnceLock<Option<Log>> = OnceLock::new();
 
 #[derive(Debug)]

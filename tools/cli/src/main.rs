@@ -79,7 +79,7 @@ fn main() -> ExitCode {
 }
 
 impl Command {
-    /// How it writes lines for people.
+    /// Returns the function that writes its lines for people.
     fn say(&self) -> fn(&str) {
         match self {
             Self::Tend(_) => tend::say,

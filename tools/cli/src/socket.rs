@@ -6,7 +6,7 @@ use hugekit_terminal::outcome::UsageError;
 
 const OF_ALL: &str = "/run/hugekit/broker.sock";
 
-/// Where a broker of this user listens.
+/// Returns the socket at which a broker of this user listens.
 pub(crate) fn to_listen_at() -> Result<PathBuf, UsageError> {
     if rustix::process::geteuid().is_root() {
         return Ok(OF_ALL.into());
@@ -15,7 +15,7 @@ pub(crate) fn to_listen_at() -> Result<PathBuf, UsageError> {
     of_user().ok_or_else(|| UsageError(message.to_owned()))
 }
 
-/// Where a client asks: this user's own broker if one has listened there, else that of all users.
+/// Returns the socket that a client asks: this user's own broker if one has listened there, else that of all users.
 pub(crate) fn to_ask() -> PathBuf {
     of_user().filter(|path| path.exists()).unwrap_or_else(|| OF_ALL.into())
 }

@@ -15,8 +15,8 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
 };
 
-/// How often, and how far apart, the lock is tried: a process that was killed, or one that it was starting, has it until
-/// the kernel has ended it.
+/// The most tries for the lock, and the pause between them: a process that was killed, or one that it was starting,
+/// has it until the kernel has ended it.
 const LOCK_TRIES: u32 = 100;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 

@@ -58,9 +58,9 @@ fn refuse(mut cli: clap::Command, message: &str) -> ! {
 /// An error with what can be done about it, which is said on a line of its own.
 #[derive(Debug)]
 pub struct Remedied {
-    /// What failed.
+    /// The failure.
     pub message: String,
-    /// What can be done about it.
+    /// The step that helps.
     pub remedy: String,
 }
 

@@ -278,7 +278,7 @@ class Tender:
     tenth of the time. The process is this one or another. Its bytes stay the same, and nothing
     needs to be undone.
 
-    As a context manager it works in a thread of its own: it makes a pass over the memory at once,
+    The context manager works in a thread of its own: it makes a pass over the memory at once,
     and one whenever the last forked child has ended. :meth:`collapse` makes one pass now, for
     example before workers are forked.
 
@@ -664,7 +664,7 @@ class Region:
         """The pool of the region."""
     @property
     def serving(self) -> FaultMode | None:
-        """How faults are handled: "threaded" or "in place". None if accesses cause no faults that
+        """The handling of faults: "threaded" or "in place". None if accesses cause no faults that
         hugekit handles.
         """
     @property
@@ -824,7 +824,7 @@ class Snapshot(Generic[_Arrays, _Views]):
         """Bytes of all arrays."""
     @property
     def serving(self) -> FaultMode | None:
-        """How faults of writers are handled: "threaded" or "in place". None if all bytes were copied
+        """The handling of writers' faults: "threaded" or "in place". None if all bytes were copied
         at once.
         """
     @property
@@ -832,7 +832,7 @@ class Snapshot(Generic[_Arrays, _Views]):
         """True if the snapshot has ended."""
 
 class View(Generic[_D]):
-    """One array of a snapshot, read-only. Bytes are copied when they are first requested. Made by
+    """An array of a snapshot, read-only. Bytes are copied when they are first requested. Made by
     :meth:`Snapshot.view`.
 
     Numbers and slices return what numpy returns for them, and read only the bytes between the first

@@ -16,7 +16,7 @@ pub(super) fn warning(config: &Config) -> Option<String> {
     Some(format!("warning: --ready and --keep-free need {wanted}, and {free} are free: {remedy}"))
 }
 
-/// How this many more bytes can be free for units.
+/// Returns a command that frees this many more bytes for units.
 pub(super) fn remedy(root: &Root, backing: Backing, missing: u64) -> String {
     if !backing.is_reserved() {
         return "free memory, or choose fewer or smaller units".to_owned();

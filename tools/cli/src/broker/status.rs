@@ -36,7 +36,7 @@ pub(super) struct Status {
     wait: Option<Duration>,
 }
 
-/// How often the status is asked for while units are missing.
+/// The time between two requests for the status while units are missing.
 const AGAIN: Duration = Duration::from_millis(100);
 
 impl Status {

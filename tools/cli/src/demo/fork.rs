@@ -9,7 +9,7 @@ use hugekit_machine::size::Size;
 use super::ways::Ways;
 use hugekit_terminal::outcome::Remedied;
 
-/// Of the second one, a byte in each of so many bytes is written afterwards.
+/// The second one writes a byte in each piece of this length afterwards.
 const STRIDE: usize = 16 << 20;
 
 pub(super) fn run(bytes: usize) -> anyhow::Result<Ways> {

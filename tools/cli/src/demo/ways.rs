@@ -8,10 +8,10 @@ use hugekit_terminal::text::{COLUMNS, wrap};
 /// Times that each way is gone, in turn with the others.
 const ROUNDS: usize = 5;
 
-/// One of several ways.
+/// A way to do the task.
 struct Way {
     name: &'static str,
-    /// What it leaves to be done at another time, if the comparison is not like for like.
+    /// Work that it leaves for another time, if the comparison is not like for like.
     elsewhere: &'static str,
     times: Vec<Duration>,
 }

@@ -13,7 +13,7 @@ use hugekit_terminal::file::Sink;
 use hugekit_terminal::outcome::{Remedied, UsageError};
 use hugekit_terminal::text::write_out;
 
-/// What stands for the number of a child, and for the socket of its API.
+/// Stands for the number of a child, and for the socket of its API.
 const NUMBER: &str = "{}";
 const API: &str = "{api}";
 
@@ -34,7 +34,7 @@ const API: &str = "{api}";
 pub(crate) struct ForkCommand {
     #[command(flatten)]
     vm: RunningVm,
-    /// How many children
+    /// The number of children
     #[arg(
         long,
         value_name = "N",

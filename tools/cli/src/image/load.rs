@@ -18,7 +18,7 @@ use super::{AskedBroker, explained};
 use crate::progress;
 use hugekit_terminal::text::{say, write_out};
 
-/// How long a load may take.
+/// The longest time of a load.
 const LONGEST: Duration = Duration::from_secs(3600);
 
 /// Have the broker load an image of a virtual machine's memory.
@@ -27,7 +27,7 @@ const LONGEST: Duration = Duration::from_secs(3600);
 /// a full delta. The broker reads them with your rights. Holes and zeroes take no memory.
 #[derive(Debug, Args)]
 pub(super) struct LoadImage {
-    /// What the image is called
+    /// The name of the image
     #[arg(long, value_name = "NAME")]
     name: ImageName,
     /// A raw memory file, or a full delta

@@ -40,7 +40,7 @@ enum What {
 /// The broker that is asked.
 #[derive(Debug, Args)]
 struct AskedBroker {
-    /// Where the broker listens
+    /// The socket of the broker
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 }

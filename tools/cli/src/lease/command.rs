@@ -50,7 +50,7 @@ impl<'a> Prepared<'a> {
         self.arguments.iter().find(|argument| names_memory(argument)).map(OsString::as_os_str)
     }
 
-    /// That a part of the memory has no use, if so.
+    /// Returns a warning if a part of the memory has no use.
     pub(super) fn unused(&self, leased: Size) -> Option<String> {
         mistakes::unused(self.arguments, leased)
     }

@@ -28,7 +28,7 @@ pub(super) fn check(arguments: &[OsString], leased: Size) -> Result<(), UsageErr
     Ok(())
 }
 
-/// That a part of the memory has no use, if an argument says so.
+/// Returns a warning if an argument leaves a part of the memory without a use.
 pub(super) fn unused(arguments: &[OsString], leased: Size) -> Option<String> {
     let named = arguments.iter().filter(|argument| names_memory(argument));
     let used = named.filter_map(|argument| part(argument)).max_by_key(|part| part.bytes)?;
@@ -75,7 +75,7 @@ fn unshared(argument: &OsStr) -> Option<&'static str> {
     (is_zone && !has(&["shared=on", "shared=true"])).then_some("shared=on")
 }
 
-/// Of an object of QEMU or a zone of Cloud Hypervisor.
+/// Returns the memory of an object of QEMU or a zone of Cloud Hypervisor.
 fn part(argument: &OsStr) -> Option<Part> {
     let properties = Properties::of_argument(argument)?;
     let bytes = |name| properties.text(name)?.parse().ok().map(|Size(bytes)| bytes);

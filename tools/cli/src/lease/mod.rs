@@ -192,7 +192,7 @@ pub(crate) fn explained(error: LeaseError) -> anyhow::Error {
     Remedied::error(error, remedy)
 }
 
-/// Why the program could not be started.
+/// Returns the error of a program that could not be started.
 pub(super) fn not_started(program: &std::ffi::OsStr, error: std::io::Error) -> anyhow::Error {
     let failed: anyhow::Result<()> =
         Err(error).with_context(|| format!("cannot start {}", program.display()));

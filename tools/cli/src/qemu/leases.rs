@@ -16,7 +16,7 @@ use hugekit_machine::{Root, Topology};
 use super::memory::GuestMemory;
 use super::not_leased::NotLeased;
 
-/// How long a broker may need for its answer, in addition to the time that it is asked to wait.
+/// The longest time for the answer of a broker, in addition to the time that it is asked to wait.
 const ANSWER: Duration = Duration::from_secs(1);
 
 /// Memory that QEMU gets by a descriptor.
@@ -27,7 +27,7 @@ pub(super) struct Leased {
 }
 
 impl Leased {
-    /// Where QEMU opens it.
+    /// Returns the path at which QEMU opens it.
     pub(super) fn path(&self) -> String {
         format!("/proc/self/fd/{}", self.file.as_raw_fd())
     }
@@ -56,7 +56,7 @@ impl Lessors {
         Self { sockets, until: now.checked_add(wait).unwrap_or(now) }
     }
 
-    /// One lease for each object, in the order of the objects. If one is refused, those before it are given back.
+    /// Gets a lease for each object, in the order of the objects. If one is refused, those before it are given back.
     ///
     /// # Errors
     /// The reason why one of the objects gets no lease.

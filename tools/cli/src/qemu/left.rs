@@ -16,7 +16,7 @@ pub(super) struct Left {
     pub(super) reason: Reason,
 }
 
-/// Why no lease replaces an object of memory.
+/// The reason why no lease replaces an object of memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Reason {
     /// Neither `-machine` nor `-numa` names it.
@@ -47,7 +47,7 @@ impl Left {
     }
 }
 
-/// One line.
+/// Prints one line.
 impl fmt::Display for Left {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "no lease for {}: {}", self.name, self.reason)

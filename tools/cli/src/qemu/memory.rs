@@ -40,7 +40,7 @@ pub(super) struct GuestMemory {
     properties: Properties,
     pub(super) id: String,
     pub(super) bytes: usize,
-    /// Of the reserved huge pages that QEMU would use itself; 0 for other memory.
+    /// Bytes of the reserved huge pages that QEMU would use itself; 0 for other memory.
     pub(super) page_size: u64,
     /// The NUMA nodes that it must be on; none for any node.
     pub(super) nodes: Vec<u32>,
@@ -120,7 +120,7 @@ pub(super) fn first_option(arguments: &[OsString], names: &'static [&str]) -> Op
     Some(named.to_string_lossy().into_owned())
 }
 
-/// Why no lease replaces an object that is guest memory, if none does.
+/// Returns the reason why no lease replaces an object that is guest memory, if none does.
 fn stays(kind: &str, properties: &Properties, id: &str) -> Option<Reason> {
     // QEMU maps a lease as shared memory. Private memory stays private if it was asked for.
     if properties.switch("share") == Some(false) {

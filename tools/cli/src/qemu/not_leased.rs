@@ -44,7 +44,7 @@ impl From<LeaseError> for NotLeased {
     }
 }
 
-/// One line. The remedy is its last sentence.
+/// Prints one line. The remedy is its last sentence.
 impl fmt::Display for NotLeased {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.reason)?;

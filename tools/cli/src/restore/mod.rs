@@ -48,7 +48,7 @@ pub(crate) struct RestoreCommand {
     json: bool,
 }
 
-/// How long the parts took.
+/// The times of the parts.
 #[derive(Clone, Copy, Debug)]
 struct Times {
     memory: Duration,

@@ -36,7 +36,7 @@ impl News {
         lines.join("\n")
     }
 
-    /// One line, however long.
+    /// Returns one line, however long.
     pub(super) fn in_a_line(&self) -> String {
         let mut line = self.headline.clone();
         let mut last = "";

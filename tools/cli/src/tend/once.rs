@@ -36,7 +36,7 @@ fn outcome(reports: &[PassReport], refused: usize) -> anyhow::Result<()> {
     }
 }
 
-/// How many of those that are named by their numbers cannot be tended.
+/// Adds the wanted processes. Returns how many of those that are named by their numbers cannot be tended.
 fn add(tender: &mut Tender, wanted: &Wanted) -> anyhow::Result<usize> {
     let mut refused = Vec::new();
     for &pid in &wanted.pids {

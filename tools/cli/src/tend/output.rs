@@ -16,7 +16,7 @@ struct Output {
     is_within_a_line: bool,
 }
 
-/// How many lines were lost, as a line.
+/// The form of a line.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Form {
     Text,

@@ -18,7 +18,8 @@ use super::watch::{self, Event};
 const PASSED_ON: [i32; 9] =
     [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH, SIGTSTP, SIGCONT];
 
-/// Of keys and the window's size: the terminal sends these to the program, too, which is in the same process group.
+/// Signals of keys and of the window's size: the terminal sends these to the program, too, which is in the same
+/// process group.
 const OF_THE_TERMINAL: [i32; 4] = [SIGINT, SIGQUIT, SIGTSTP, SIGWINCH];
 
 /// Runs a program to its end beside `work`, which is given its number.
@@ -75,7 +76,7 @@ fn reap(program: Pid) -> Option<WaitStatus> {
     ended
 }
 
-/// As shells have it: the status, or 128 and the signal.
+/// Returns the exit code as shells have it: the status, or 128 and the signal.
 fn code_of(status: WaitStatus) -> ExitCode {
     let code = status.exit_status().or_else(|| Some(128 + status.terminating_signal()?));
     code.and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)

@@ -12,7 +12,7 @@ use super::stamp;
 use super::teller::Teller;
 use super::wanted::{self, Wanted};
 
-/// How often processes are looked for that are not tended yet.
+/// The time between two looks for processes that are not tended yet.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 const NONE_OF_THEM: &str = "no process to tend yet: none that was found can be tended; waiting";
@@ -20,9 +20,9 @@ const NONE_OF_THEM: &str = "no process to tend yet: none that was found can be t
 pub(super) struct Session {
     tender: Tender,
     wanted: Wanted,
-    /// What was said of processes that are not tended is said once.
+    /// Processes that are not tended, for a reason that was printed.
     said: HashSet<i32>,
-    /// Those of which the kernel gave no answer at the last look.
+    /// Processes of which the kernel gave no answer at the last look.
     unanswered: HashSet<i32>,
     /// Processes that another tender had at the last look.
     taken: usize,
@@ -50,7 +50,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Why it waits, if it does.
+    /// Prints the reason why it waits, if it does.
     fn say_waiting(&self) {
         let unmatched = self.wanted.unmatched();
         match (self.tender.is_empty(), unmatched.is_empty()) {

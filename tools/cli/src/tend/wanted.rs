@@ -11,7 +11,7 @@ use hugekit_terminal::outcome::Remedied;
 /// `CGROUP_SUPER_MAGIC` and `CGROUP2_SUPER_MAGIC` of the kernel's `magic.h`.
 const OF_GROUPS: [u32; 2] = [0x0027_e0eb, 0x6367_7270];
 
-/// As the user has named them.
+/// The processes that the user has named.
 #[derive(Debug)]
 pub(super) struct Wanted {
     pub(super) pids: Vec<i32>,
@@ -87,7 +87,7 @@ pub(super) fn find_processes(names: &[OsString], groups: &[PathBuf]) -> Vec<i32>
     of_groups.chain(hugekit_tend::named(names)).collect()
 }
 
-/// Why a path cannot be tended as a control group.
+/// The reason why a path cannot be tended as a control group.
 #[derive(Debug, PartialEq)]
 enum Wrong {
     /// There is no such folder, where there could be one.
@@ -136,7 +136,7 @@ impl Wrong {
     }
 }
 
-/// Where control groups are mounted: version 2 if it is there.
+/// Returns the folder at which control groups are mounted: version 2 if it is there.
 fn mount_of_groups(mounts: &str) -> Option<&str> {
     let of = |kind: &str| {
         let mut mounts = mounts.lines().map(|line| line.split(' ').skip(1));

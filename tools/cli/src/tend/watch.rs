@@ -18,7 +18,7 @@ const GRACE: Duration = Duration::from_millis(700);
 /// The last line may take so long.
 const LAST: Duration = Duration::from_millis(200);
 
-/// What the first thread waits for.
+/// An event that the first thread waits for.
 pub(super) enum Event {
     Signal(Signal),
     /// The work has ended.

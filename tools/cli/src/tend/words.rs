@@ -8,7 +8,7 @@ use hugekit_tend::{ForkCost, Hindrance, PassReport, Status};
 use super::news::{Entry, News};
 use hugekit_terminal::text::count;
 
-/// Of a child that came or went.
+/// Returns the news of a child that came or went.
 pub(super) fn of_forks(status: &Status) -> News {
     let children = match status.children {
         0 => String::new(),
@@ -63,7 +63,7 @@ fn headline(name: &str, pass: &PassReport) -> String {
 
 const LEFT_OUT: &str = "left out";
 
-/// How long the effect stays.
+/// Says how long the effect stays.
 const WHILE_TENDED: &str = "stays while it is tended";
 const AFTER_ONE_PASS: &str = "stays until writes beside a forked child split the pages";
 

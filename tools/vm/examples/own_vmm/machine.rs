@@ -17,10 +17,10 @@ use crate::common::computing::{ENDED, PROGRAM};
 use crate::common::guest::{Guest, GuestMemory, Program, Report};
 use crate::memory::Memory;
 
-/// Of a guest's memory.
+/// Bytes of a guest's memory.
 pub(crate) const BYTES: usize = 32 << 20;
 
-/// How long a guest computes.
+/// The steps that a guest computes.
 const STEPS: u32 = 1 << 25;
 
 /// Set in the last number of a guest that has ended.

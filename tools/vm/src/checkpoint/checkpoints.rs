@@ -27,17 +27,17 @@ use crate::firecracker::requests::Api;
 pub(crate) struct Checkpoints {
     api: Api,
     tracked: TrackedVm,
-    /// What a delta is compared with.
+    /// The states that a delta is compared with.
     chain: Option<Chain>,
     collapse: bool,
-    /// Of the last checkpoint: memory may be protected still.
+    /// The guard of the last checkpoint: memory may still be protected.
     guard: Option<Guard>,
 }
 
 /// The end of an output.
 struct Completed {
     delta: Option<SavedDelta>,
-    /// Of a full checkpoint that others may follow on.
+    /// Set after a full checkpoint on which deltas may follow.
     chain: Option<Chain>,
 }
 

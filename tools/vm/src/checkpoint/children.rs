@@ -16,7 +16,7 @@ use crate::checkpoint::guard::Guard;
 use crate::checkpoint::lineage::{ORIGIN, Origin};
 use crate::firecracker::requests::Api;
 
-/// How long the API of a child may take to come.
+/// The longest time until the API of a child is there.
 const LONGEST_START: Duration = Duration::from_secs(20);
 
 /// The pause before a child's API is looked for again.

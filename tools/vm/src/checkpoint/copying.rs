@@ -21,7 +21,7 @@ use crate::vmm::Message;
 /// Bytes that are read and written together: they stay in the cache meanwhile.
 pub(crate) const PIECE: usize = 256 << 10;
 
-/// How long messages are not looked for while an answer is awaited.
+/// The longest time between two looks for messages while an answer is awaited.
 const LONGEST_WAIT: Duration = Duration::from_millis(10);
 
 /// Counts and times so far.

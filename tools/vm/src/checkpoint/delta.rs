@@ -21,7 +21,7 @@ use crate::checkpoint::sink::Sink;
 #[derive(Debug)]
 pub(crate) struct Delta<'a> {
     output: &'a Output,
-    /// One thread copies.
+    /// Borrowed by the one thread that copies.
     writer: RefCell<Writer<'a>>,
 }
 

@@ -7,7 +7,7 @@ use crate::pager::UnfitDescriptor;
 use hugekit_delta::DeltaError;
 use hugekit_sys::{ErrorKind, Remedy};
 
-/// Why there is no checkpoint.
+/// The reason why there is no checkpoint.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
@@ -46,7 +46,7 @@ pub enum CheckpointError {
     /// The VM was not started.
     #[error("the VM's state is {state:?}: only a VM that was started can be saved")]
     State {
-        /// As Firecracker calls it.
+        /// The state in Firecracker's words.
         state: String,
     },
     /// The descriptors of the VMM cannot be copied.
@@ -97,7 +97,7 @@ pub enum CheckpointError {
     Previous {
         /// The folder, or its delta.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: DeltaError,
     },
     /// The output exists.
@@ -128,7 +128,7 @@ pub enum CheckpointError {
     /// Memory of the VM cannot be read.
     #[error("memory of the VM cannot be read at {address:#x}")]
     Memory {
-        /// Where.
+        /// The address of the memory.
         address: u64,
         /// The system's answer.
         source: io::Error,
@@ -180,7 +180,7 @@ impl CheckpointError {
         )
     }
 
-    /// What its user can do about it.
+    /// Returns a step for the user, if there is one.
     #[must_use]
     pub fn remedy(&self) -> Option<&'static str> {
         match self {

@@ -11,7 +11,7 @@ use hugekit_sys::{ErrorKind, Remedy};
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::guard::MOST_STARTED;
 
-/// Why there are no children.
+/// The reason why there are no children.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ForkError {
@@ -44,7 +44,7 @@ pub enum ForkError {
     Ended {
         /// From 1 on.
         number: usize,
-        /// How.
+        /// The exit status.
         status: ExitStatus,
     },
     /// A child's API did not come.
@@ -54,7 +54,7 @@ pub enum ForkError {
         number: usize,
         /// The socket.
         api: PathBuf,
-        /// How long it was waited for.
+        /// Seconds that it was waited for.
         seconds: u64,
     },
     /// A child cannot be restored.
@@ -62,7 +62,7 @@ pub enum ForkError {
     Restore {
         /// From 1 on.
         number: usize,
-        /// Why.
+        /// The reason.
         source: CheckpointError,
     },
     /// A child's memory cannot be supplied.
@@ -74,7 +74,7 @@ pub enum ForkError {
         Remedy(self.remedy())
     )]
     NoMemory {
-        /// How many.
+        /// The number of children.
         children: usize,
         /// MiB for them, and for the copy that they are restored from.
         needed: u64,
@@ -84,7 +84,7 @@ pub enum ForkError {
     /// Pages of hugetlbfs are short.
     #[error("not enough huge pages for {children} children")]
     NoHugePages {
-        /// How many.
+        /// The number of children.
         children: usize,
         /// Pages for all of their memory.
         source: Shortage,
@@ -106,7 +106,7 @@ impl ForkError {
         }
     }
 
-    /// What its user can do about it.
+    /// Returns a step for the user, if there is one.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         let remedy = match self {

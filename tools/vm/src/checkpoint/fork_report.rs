@@ -11,12 +11,12 @@ use crate::checkpoint::report::Way;
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct ForkReport {
-    /// How the memory was preserved.
+    /// The way in which the memory was preserved.
     pub way: Way,
     /// Between the request to pause the VM and the answer that it runs again; 0 if it was paused
     /// before.
     pub paused_ms: f64,
-    /// Of the pause, the protection of the memory.
+    /// Milliseconds of the pause in which the memory was protected.
     pub protect_ms: f64,
     /// Before the pause, memory that was put on huge pages: time.
     pub collapse_ms: f64,

@@ -48,7 +48,7 @@ pub(crate) enum Event {
 }
 
 impl State {
-    /// Of memory of which nothing is saved.
+    /// The state of memory that was never saved.
     pub(crate) const NEW: Self = Self::Open { again: false };
 
     /// Returns whether the moment has its bytes, copied or to be copied.

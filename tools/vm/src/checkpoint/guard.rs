@@ -36,22 +36,22 @@ use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::vm::Vm;
 use crate::firecracker::requests::{Api, RESUME};
 
-/// How often a thread of the VM that gives memory back is looked for, a millisecond apart.
+/// The most looks for a thread of the VM that gives memory back, a millisecond apart.
 const SETTLE_TRIES: u32 = 10_000;
 
-/// How long a VMM may take to accept the connection for a resume.
+/// The longest time until a VMM accepts the connection for a resume.
 const LONGEST_CONNECT: Duration = Duration::from_secs(10);
 
-/// How long the answer to a resume is waited for.
+/// The longest wait for the answer to a resume.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// How many children a fork starts at most.
+/// The most children of one fork.
 pub const MOST_STARTED: usize = 64;
 
 /// Bytes of the step that names a process.
 const STARTED_BYTES: usize = 5;
 
-/// What the parent has done.
+/// A step that the parent has done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Step {
@@ -153,7 +153,7 @@ fn fork(child: impl FnOnce()) -> io::Result<Pid> {
     }
 }
 
-/// What the child knows.
+/// All that the child needs to undo the checkpoint.
 struct Undo<'a> {
     vm: &'a Vm,
     address: SocketAddrUnix,

@@ -29,9 +29,9 @@ pub struct ForkedVm {
 /// Memory of a VMM's process, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct VmMemory {
-    /// That no other process has.
+    /// Bytes that no other process has.
     pub private_bytes: u64,
-    /// That other processes have, too.
+    /// Bytes that other processes have, too.
     pub shared_bytes: u64,
 }
 

@@ -49,7 +49,7 @@ pub(crate) fn guest_memory(
     Some(starts.into_iter().zip(sizes).map(region).collect())
 }
 
-/// Where the only mapping starts that may be guest memory and has this length.
+/// Returns the start of the only mapping of this length that may be guest memory.
 fn only_start(mappings: &[Mapping], len: u64) -> Option<u64> {
     let fits = |mapping: &&Mapping| {
         may_be_guest_memory(mapping) && mapping.addresses.end - mapping.addresses.start == len
@@ -59,7 +59,7 @@ fn only_start(mappings: &[Mapping], len: u64) -> Option<u64> {
     fitting.next().is_none().then_some(only.addresses.start)
 }
 
-/// Where regions of these sizes start that lie beside each other, from `start` on.
+/// Returns the starts of regions of these sizes that lie beside each other, from `start` on.
 fn starts_beside(start: u64, sizes: &[u64], order: RegionOrder) -> Vec<u64> {
     let mut upwards: Vec<usize> = (0..sizes.len()).collect();
     if order == RegionOrder::Descending {
@@ -84,7 +84,7 @@ fn joined(mappings: &[Mapping]) -> Vec<Mapping> {
     joined
 }
 
-/// Of the regions.
+/// Returns the sizes of the regions.
 fn sizes(bytes: u64) -> Vec<u64> {
     if cfg!(target_arch = "x86_64") && bytes > BELOW_DEVICES {
         vec![BELOW_DEVICES, bytes - BELOW_DEVICES]

@@ -26,10 +26,10 @@ use crate::checkpoint::room::Room;
 use crate::checkpoint::saving::Saved;
 use crate::checkpoint::vm::Vm;
 
-/// How long a connection is waited for before it is looked whether one can still come.
+/// The longest wait for a connection until the next look whether one can still come.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Where children become VMs.
+/// The children of a fork, from the start of their VMMs until they are complete VMs.
 #[derive(Debug)]
 pub(crate) struct Nursery<'a> {
     pub(crate) preserved: Arc<Preserved>,
@@ -47,7 +47,7 @@ pub(crate) struct Grown {
     pub(crate) completed: Completed,
 }
 
-/// What a thread reports.
+/// A report of a thread.
 enum News {
     /// The child with this number is restored.
     Restored(usize, Instant),

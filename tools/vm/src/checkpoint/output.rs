@@ -19,7 +19,7 @@ use crate::checkpoint::sink::Sink;
 
 pub(crate) const STATE: &str = "vmstate";
 
-/// Whether all memory is saved, or the changes.
+/// The memory in the output: all of it, or the changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Full,

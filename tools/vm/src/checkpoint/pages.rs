@@ -88,7 +88,7 @@ mod tests {
 
     use super::*;
 
-    /// Of this process, with every second of its pages written.
+    /// Reads this process, with every second of its pages written.
     #[test]
     fn populated_pages_are_told_and_read() {
         let (page, count) = (page_size(), 8);

@@ -35,7 +35,7 @@ const ZERO: u8 = 2;
 /// The copy has ended.
 const DATA: u8 = 3;
 
-/// How long the copy waits for the restores at most.
+/// The longest wait of the copy for the restores.
 const LONGEST_REST: Duration = Duration::from_millis(100);
 
 /// Memory that is being copied.
@@ -119,7 +119,7 @@ impl Preserved {
         self.lock().restoring = count;
     }
 
-    /// One child is restored.
+    /// Notes that a child is restored.
     pub(crate) fn restored(&self) {
         let mut readers = self.lock();
         readers.restoring -= 1;

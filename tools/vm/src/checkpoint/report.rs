@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-/// How the VM's memory was saved.
+/// The way in which the VM's memory was saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -20,12 +20,12 @@ pub enum Way {
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Report {
-    /// How the memory was saved.
+    /// The way in which the memory was saved.
     pub way: Way,
     /// Between the request to pause the VM and the answer that it runs again; 0 if it was paused
     /// before.
     pub paused_ms: f64,
-    /// Of the pause, the protection of the memory.
+    /// Milliseconds of the pause in which the memory was protected.
     pub protect_ms: f64,
     /// Before the pause, memory that was put on huge pages: time.
     pub collapse_ms: f64,

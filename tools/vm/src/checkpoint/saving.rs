@@ -20,16 +20,16 @@ use crate::checkpoint::unnamed::Unnamed;
 use crate::checkpoint::vm::Vm;
 use crate::firecracker::requests::{Api, Pending};
 
-/// As memory file, a folder has Firecracker save the state, and then answer with an error.
+/// A folder as memory file: Firecracker saves the state, and then answers with an error.
 const FOLDER: &str = "/";
 
-/// How often a moment is chosen that the VM's devices let pass.
+/// The most moments that are chosen. Each one but the last was spoilt by a write of the VM's devices.
 const TRIES: u32 = 8;
 
-/// How long a VMM that answers no more may take to end.
+/// The longest wait for the end of a VMM that does not answer any more.
 const ENDING: Duration = Duration::from_millis(500);
 
-/// One moment of a VM that is saved: all that it needs is allocated before the pause. `copying.rs` has the copy.
+/// The save of one moment of a VM: all that it needs is allocated before the pause. `copying.rs` has the copy.
 #[derive(Debug)]
 pub(crate) struct Saving<'a> {
     pub(crate) tracked: &'a mut TrackedVm,

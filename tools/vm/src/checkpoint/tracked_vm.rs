@@ -15,13 +15,13 @@ use crate::checkpoint::granules::Granules;
 use crate::checkpoint::vm::Vm;
 use crate::vmm::Message;
 
-/// How long it is not looked whether another thread has acted.
+/// The longest time between two looks whether another thread has acted.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// How often memory is protected of a VM that gives memory back meanwhile.
+/// The most tries to protect the memory of a VM that gives memory back meanwhile.
 const PROTECT_TRIES: u32 = 100;
 
-/// What a checkpoint leaves of the protection.
+/// The protection that a checkpoint leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Afterwards {
     /// Nothing: memory is released when it is copied.
@@ -35,7 +35,7 @@ pub(crate) enum Afterwards {
 pub(crate) struct TrackedVm {
     pub(crate) vm: Vm,
     pub(crate) granules: Granules,
-    /// Of each granule.
+    /// The state of each granule.
     states: Vec<State>,
     pub(crate) afterwards: Afterwards,
 }

@@ -20,13 +20,13 @@ use rustix::io::Errno;
 
 const HUGE: u64 = HUGE_PAGE_BYTES as u64;
 
-/// How long a thread of the VM that gives memory back is waited for.
+/// The longest wait for a thread of the VM that gives memory back.
 const SETTLE: Duration = Duration::from_secs(10);
 
 /// Addresses that no process has registered: no file or memory is ever mapped at the first page.
 const NOWHERE: Range<u64> = 0..4096;
 
-/// One of this process at a time: [`find`](Self::find) claims the VM.
+/// A VM that only one process saves at a time: [`find`](Self::find) claims it.
 #[derive(Debug)]
 pub(crate) struct Vm {
     pub(crate) process: Process,

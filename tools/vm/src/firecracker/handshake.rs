@@ -11,7 +11,7 @@ use rustix::time::Timespec;
 
 use crate::pager::Refusal;
 
-/// How long a message may take.
+/// The longest time until a message is complete.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// Bytes of a message at most.
@@ -52,7 +52,7 @@ fn is_whole(message: &[u8]) -> bool {
     parsed.map_or_else(|error| !error.is_eof(), |_| true)
 }
 
-/// What an end of the connection means.
+/// Returns the refusal for a connection that ends too early.
 fn missing(descriptors: usize, message: &[u8]) -> Refusal {
     if is_whole(message) {
         Refusal::Descriptors(descriptors)

@@ -23,7 +23,7 @@ struct Sent {
     page_size_kib: Option<u64>,
 }
 
-/// Why a VM's regions are refused.
+/// The reason why a VM's regions are refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnfitLayout {
     /// Not the message that a VMM sends.
@@ -57,7 +57,7 @@ pub enum UnfitLayout {
     /// The file ends before the regions do.
     #[error("the regions end at byte {end} of a memory file of {len} bytes")]
     BeyondSource {
-        /// Where the regions end.
+        /// The end of the last region's offsets.
         end: u64,
         /// Bytes of the file.
         len: u64,
@@ -143,7 +143,7 @@ impl Layout {
         Ok(self)
     }
 
-    /// Of regions that are not checked yet.
+    /// Makes a layout of regions that are not checked yet.
     pub(crate) fn new(regions: Vec<Region>, page: u64) -> Self {
         Self { regions, page }
     }
@@ -182,7 +182,7 @@ impl Layout {
         self.regions.iter().map(|region| region.len).sum()
     }
 
-    /// Where the last region's offsets end.
+    /// Returns the end of the last region's offsets.
     pub(crate) fn end(&self) -> u64 {
         self.regions.last().map_or(0, |region| region.offset + region.len)
     }
@@ -235,7 +235,7 @@ fn check_region(region: Region, page: u64, source: u64) -> Result<(), UnfitLayou
     if end > source { Err(UnfitLayout::BeyondSource { end, len: source }) } else { Ok(()) }
 }
 
-/// Of regions in the order of `range`.
+/// Checks that no two of these regions overlap, which are in the order of `range`.
 fn check_apart(regions: &[Region], range: fn(&Region) -> Range<u64>) -> Result<(), UnfitLayout> {
     let overlap = regions.windows(2).find(|pair| range(&pair[0]).end > range(&pair[1]).start);
     overlap.map_or(Ok(()), |pair| Err(UnfitLayout::Overlap(range(&pair[1]).start)))

@@ -22,7 +22,7 @@ use crate::vmm::userfaultfd::Userfaultfd;
 /// given this time before any VM is served.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// How long a VMM may take until all of its memory is registered.
+/// The longest time until a VMM has registered all of its memory.
 const REGISTERING: Duration = Duration::from_secs(2);
 
 const PAUSE: Duration = Duration::from_millis(20);

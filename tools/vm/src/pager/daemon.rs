@@ -33,7 +33,7 @@ use crate::vmm::userfaultfd::Userfaultfd;
 /// VMs, and connections that have yet to say what they are.
 const MOST: usize = 1024;
 
-/// How long a VM is waited for that another process claims.
+/// The longest wait for a VM that another process claims.
 const LONGEST_CLAIM: Duration = Duration::from_secs(60);
 
 /// A handler of page faults, for all VMs that are restored from one memory file.
@@ -43,7 +43,7 @@ pub struct Pager {
     pub(crate) source: Arc<Source>,
     pub(crate) folder: PathBuf,
     listener: Listener,
-    /// What the next pager must know of this one.
+    /// All that the next pager must know of this one.
     pub(crate) record: Mutex<PagerRecord>,
     /// Earlier pagers at this socket, and VMs that they had not recorded.
     pub(crate) earlier: Vec<Arc<PagerRecord>>,

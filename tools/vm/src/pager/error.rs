@@ -10,7 +10,7 @@ use crate::firecracker::layout::UnfitLayout;
 use crate::pager::source::SourceError;
 use crate::vmm::userfaultfd::UnfitDescriptor;
 
-/// Why a pager cannot start or go on.
+/// The reason why a pager cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PagerError {
@@ -20,15 +20,15 @@ pub enum PagerError {
     /// The socket cannot be listened at.
     #[error("cannot listen at {}{}", socket.display(), Remedy(self.remedy()))]
     Socket {
-        /// As it was asked for.
+        /// The socket as the caller named it.
         socket: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// Another pager listens at this socket.
     #[error("another pager listens at {}{}", socket.display(), Remedy(self.remedy()))]
     Running {
-        /// As it was asked for.
+        /// The socket as the caller named it.
         socket: PathBuf,
     },
     /// The folder of states cannot be used.
@@ -36,7 +36,7 @@ pub enum PagerError {
     State {
         /// The folder.
         folder: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// A fault cannot bring in so much.
@@ -58,7 +58,7 @@ impl PagerError {
         }
     }
 
-    /// What its user can do about it.
+    /// Returns a step for the user, if there is one.
     #[must_use]
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
@@ -70,8 +70,8 @@ impl PagerError {
     }
 }
 
-/// Why a VM is not served. Its VMM waits for its memory for ever and is to be ended, unless it has
-/// not begun to.
+/// The reason why a VM is not served. Its VMM waits for its memory for ever: end it, unless it does not use the memory
+/// yet.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -132,7 +132,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// What its user can do about it.
+    /// Returns a step for the user, if there is one.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         Some(match self {
@@ -145,7 +145,7 @@ impl Refusal {
     }
 }
 
-/// What goes wrong with a VM that is served.
+/// A failure of a VM that is served.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VmError {
@@ -155,17 +155,17 @@ pub enum VmError {
     /// No memory is free for a page of the VM.
     #[error("no memory for a page at {address:#x} after {seconds} s; accesses to it fail{}", Remedy(self.remedy()))]
     NoMemory {
-        /// Of the page.
+        /// The address of the page.
         address: u64,
-        /// How long it was tried.
+        /// Seconds in which it was tried.
         seconds: u64,
     },
     /// No page of hugetlbfs is free for a page of the VM.
     #[error("no free 2 MiB page at {address:#x} after {seconds} s; accesses to it fail")]
     NoHugePages {
-        /// Of the page.
+        /// The address of the page.
         address: u64,
-        /// How long it was tried.
+        /// Seconds in which it was tried.
         seconds: u64,
         /// Pages for all of the VM's memory.
         source: Shortage,
@@ -173,7 +173,7 @@ pub enum VmError {
     /// The kernel has refused to supply a page.
     #[error("the kernel refuses a page at {address:#x}")]
     Kernel {
-        /// Of the page.
+        /// The address of the page.
         address: u64,
         /// Its answer.
         source: io::Error,
@@ -183,7 +183,7 @@ pub enum VmError {
     WorkingSet {
         /// Its file.
         path: PathBuf,
-        /// What is wrong.
+        /// The error of the system.
         source: io::Error,
     },
     /// No thread could be started, or its messages cannot be read.
@@ -192,7 +192,7 @@ pub enum VmError {
 }
 
 impl VmError {
-    /// What its user can do about it.
+    /// Returns a step for the user, if there is one.
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         Some(match self {

@@ -33,10 +33,10 @@ pub enum Event {
     Refused {
         /// Its VMM's process; `None` if that is not known.
         pid: Option<i32>,
-        /// Why.
+        /// The reason.
         why: Refusal,
     },
-    /// What it touched first was written to a file.
+    /// The memory that the VM touched first was written to a file.
     Recorded {
         /// Its VMM's process.
         pid: i32,
@@ -56,7 +56,7 @@ pub enum Event {
     Failed {
         /// Its VMM's process.
         pid: i32,
-        /// What.
+        /// The failure.
         why: VmError,
     },
 }

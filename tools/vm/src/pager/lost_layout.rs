@@ -12,7 +12,7 @@ use crate::pager::served::Served;
 /// addresses of 32-bit devices behind it.
 const ONE_REGION: u64 = 3 << 30;
 
-/// Of a memory file of `source` bytes. `known` are layouts of other VMs.
+/// Finds the layout of a VM whose memory file has `source` bytes. `known` are layouts of other VMs.
 pub(crate) fn find(mappings: &[Served], known: &[Layout], source: u64) -> Option<Layout> {
     let page = mappings.first()?.page;
     if mappings.iter().any(|mapping| mapping.page != page) {

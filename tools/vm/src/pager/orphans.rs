@@ -22,7 +22,7 @@ use crate::pager::pager_record::PagerRecord;
 use crate::vmm::process::Process;
 use crate::vmm::userfaultfd::is_userfaultfd;
 
-/// How long an earlier pager may take to end: its lock is free before its socket is closed.
+/// The longest wait for the end of an earlier pager: its lock is free before its socket is closed.
 const ENDING: Duration = Duration::from_secs(5);
 
 /// A VMM that waits for a pager which has ended.

@@ -33,12 +33,12 @@ pub(crate) struct PagerRecord {
     /// The name that its socket was bound to, which its peers see.
     pub(crate) socket: Vec<u8>,
     pub(crate) source: Identity,
-    /// Of VMs that were restored from this memory, one of each kind.
+    /// Layouts of VMs that were restored from this memory, one of each kind.
     layouts: Vec<Layout>,
 }
 
 impl PagerRecord {
-    /// Of this process.
+    /// Makes the record of this process.
     pub(crate) fn of_this_process(socket: &Path, source: &Identity) -> io::Result<Self> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let pid = rustix::process::getpid().as_raw_pid();
@@ -81,7 +81,7 @@ impl PagerRecord {
     }
 }
 
-/// Of earlier pagers at a socket.
+/// Finds the records of earlier pagers at a socket.
 pub(crate) fn find(folder: &Path, socket: &Path) -> io::Result<Vec<PagerRecord>> {
     let is_record = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "pager");
     let paths = fs::read_dir(folder)?.flatten().map(|entry| entry.path()).filter(is_record);

@@ -3,13 +3,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How VMs are served.
+/// The socket of a pager, and its way of serving VMs.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where VMMs connect.
+    /// The socket that VMMs connect to.
     pub socket: PathBuf,
-    /// Where it is remembered which VMs are served. `None`: the socket's path with `.state` behind
-    /// it.
+    /// The folder with a record of each VM that is served. `None`: the socket's path with `.state` behind it.
     pub state: Option<PathBuf>,
     /// Bytes that one fault brings in at least: a power of two from the base page to 2 MiB.
     pub around: u64,
@@ -18,7 +17,7 @@ pub struct Settings {
     /// The file that names what VMs touch first. `None`: the memory file's path with `.working-set`
     /// behind it.
     pub working_set: Option<PathBuf>,
-    /// How long the touches of a VM are recorded if there is no such file. Everything else is read
+    /// The time for which the touches of a VM are recorded, if there is no such file. Everything else is read
     /// afterwards.
     pub record: Duration,
     /// For this time after its connection, a VM gets only memory that it waits for. The time is over

@@ -20,15 +20,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::vmm::Arriving;
 
-/// Why bytes of a memory file are not available.
+/// The reason why bytes of a memory file are not available.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     /// It cannot be opened or looked at.
     #[error("memory file {path} cannot be opened", path = path.display())]
     Open {
-        /// As it was asked for.
+        /// The path as the caller named it.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The path names another file than the VM was restored from, or the file was written to.
@@ -37,7 +37,7 @@ pub enum SourceError {
         path = path.display()
     )]
     Replaced {
-        /// Where it was.
+        /// The path that the file had.
         path: PathBuf,
     },
     /// It was cut off.
@@ -56,9 +56,9 @@ pub enum SourceError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Where.
+        /// The offset in the file.
         offset: u64,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
 }
@@ -166,7 +166,7 @@ impl Source {
         &self.identity
     }
 
-    /// Where it is, or how it is called.
+    /// Returns its path, or its name if it has no path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.identity.name

@@ -65,7 +65,7 @@ struct Files {
 }
 
 impl State {
-    /// Of a VM that has just connected.
+    /// Makes the record of a VM that has just connected.
     pub(crate) fn create(
         folder: &Path,
         process: &Process,
@@ -89,7 +89,7 @@ impl State {
         Ok(state)
     }
 
-    /// Of a VM that no later pager can take over.
+    /// Makes the record of a VM that no later pager can take over.
     pub(crate) fn unrecorded(layout: &Layout) -> io::Result<Self> {
         let (words, bytes) = Self::size(layout);
         let map = MmapOptions::new().len(bytes).map_anon()?.into();
@@ -102,7 +102,7 @@ impl State {
         (words, (BITS + 2 * words) * size_of::<u64>())
     }
 
-    /// Of a VM that an earlier pager has served. `WouldBlock` if that one still does.
+    /// Opens the record of a VM that an earlier pager has served. `WouldBlock` if that pager still serves it.
     pub(crate) fn take_over(path: &Path, layout: &Layout) -> io::Result<Self> {
         Self::open(path, layout)
     }
@@ -141,12 +141,12 @@ impl State {
         &self.words()[MESSAGES]
     }
 
-    /// One bit for each base page by its offset: given back by the VM, and zero since.
+    /// Returns a bit for each base page by its offset: set if the VM gave it back, and it is zero since.
     pub(crate) fn removed(&self) -> Bitmap<'_> {
         Bitmap(&self.words()[BITS..][..self.words])
     }
 
-    /// One bit for each base page by its offset: it has data and is there.
+    /// Returns a bit for each base page by its offset: set if it has data and is there.
     pub(crate) fn data(&self) -> Bitmap<'_> {
         Bitmap(&self.words()[BITS + self.words..])
     }
@@ -179,7 +179,7 @@ fn record_path(folder: &Path, process: &Process) -> PathBuf {
     folder.join(format!("{}-{}.json", process.pid(), process.started()))
 }
 
-/// What earlier pagers have left: records that can be read, with their paths.
+/// Finds the records that earlier pagers have left and that can be read, with their paths.
 pub(crate) fn find(folder: &Path) -> io::Result<Vec<(PathBuf, Record)>> {
     let is_record = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "json");
     let paths = fs::read_dir(folder)?.flatten().map(|entry| entry.path()).filter(is_record);

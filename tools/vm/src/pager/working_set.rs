@@ -41,7 +41,7 @@ impl WorkingSet {
         path.into()
     }
 
-    /// Of ascending ranges; those that touch become one.
+    /// Makes a set of ascending ranges; those that touch become one.
     pub(crate) fn new(length: u64, ascending: impl Iterator<Item = Range<u64>>) -> Self {
         let mut ranges: Vec<Range<u64>> = Vec::new();
         for range in ascending {

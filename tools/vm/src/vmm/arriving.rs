@@ -7,7 +7,7 @@ use std::ops::Range;
 /// Memory of a VM that another thread copies. Readers wait for the bytes that they need, and every
 /// wait ends: with the bytes, or because the copy has failed.
 pub(crate) trait Arriving: Debug + Send + Sync {
-    /// How many bytes it has when all of them are there.
+    /// Returns its number of bytes when all of them are there.
     fn bytes(&self) -> u64;
 
     /// Waits for bytes of `range`, from its start on, until a run of data is found: all other bytes

@@ -86,7 +86,7 @@ impl Process {
         Ok(())
     }
 
-    /// What holds the claim, which ends when the last copy of it is closed.
+    /// Returns the descriptor that holds the claim, which ends when the last copy of it is closed.
     #[must_use]
     pub(crate) fn claim_descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.claim.as_ref().map(AsFd::as_fd)

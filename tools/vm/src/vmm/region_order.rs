@@ -14,14 +14,14 @@ use rustix::io::{self, Errno};
 use crate::firecracker::layout::{Layout, Region};
 use crate::vmm::userfaultfd::Userfaultfd;
 
-/// Of `linux/fcntl.h`.
+/// From `linux/fcntl.h`.
 const F_SETSIG: libc::c_int = 10;
 const F_GETSIG: libc::c_int = 11;
 
 /// The number of a descriptor that has no order.
 const NONE: libc::c_int = 0;
 
-/// How the addresses of regions go on, when these are in the order of their offsets.
+/// The order of the regions' addresses, when they are in the order of their offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub(crate) enum RegionOrder {

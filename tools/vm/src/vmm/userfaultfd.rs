@@ -37,7 +37,7 @@ struct Poison {
     updated: i64,
 }
 
-/// Why a descriptor is not served.
+/// The reason why a descriptor is not served.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnfitDescriptor {
     /// It is something else.
@@ -56,7 +56,7 @@ pub enum UnfitDescriptor {
     Unknown(String),
 }
 
-/// How far a call came.
+/// The progress of a call that stopped early.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Partial {
     /// Bytes before the error.
@@ -70,7 +70,7 @@ impl From<(usize, Errno)> for Partial {
     }
 }
 
-/// What the kernel tells.
+/// A message of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Message {
     /// A thread waits for this address.

@@ -47,8 +47,8 @@ impl Program {
         Ok(Self { memory, written: 0 })
     }
 
-    /// How long `fork(2)` keeps it. It has written to every page since the last fork, as a server does between saves:
-    /// pages that are write-protected already are copied faster.
+    /// Forks, and returns how long `fork(2)` keeps it. It has written to every page since the last fork, as a server
+    /// does between saves: pages that are write-protected already are copied faster.
     fn fork(&mut self) -> anyhow::Result<Duration> {
         self.written += 1;
         self.memory.chunks_mut(PAGE).for_each(|page| page[0] = self.written);
@@ -79,12 +79,12 @@ impl Program {
     }
 }
 
-/// What the word of this number is at first.
+/// Returns the first value of the word of this number.
 fn pattern_at(at: u64) -> u64 {
     at.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1
 }
 
-/// Of a child that ends at once.
+/// Forks a child that ends at once.
 fn time_of_fork() -> io::Result<Duration> {
     let began = Instant::now();
     // SAFETY: the child calls only `_exit`, which is async-signal-safe.

@@ -46,7 +46,7 @@ pub(super) enum Helper {
 pub(super) enum Said {
     /// It has come to where its time counts.
     Ready,
-    /// One way to do it took so long.
+    /// The time of one way.
     Took { way: usize, time: Duration },
     /// All bytes are right.
     Right,

@@ -10,7 +10,7 @@ use rustix::mm::MapFlags;
 use super::memory::{Memory, PAGE};
 use super::{Said, Wrong, say};
 
-/// What a word of the file is. No page is zeroes, which an image would not store.
+/// Returns the value of a word of the file. No page is zeroes, which an image would not store.
 fn pattern_at(at: usize) -> u64 {
     (at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

@@ -29,13 +29,13 @@ pub(super) trait Program {
     const FORKS: usize;
 
     fn pid(&self) -> i32;
-    /// How long it stood still for a fork. It has written to all of its data since the last one.
+    /// Has it fork, and returns how long it stood still. It has written to all of its data since the last fork.
     fn fork(&mut self, stop: &Stop) -> anyhow::Result<Duration>;
     /// Compares its data.
     fn check(&mut self, stop: &Stop) -> anyhow::Result<()>;
 }
 
-/// Of a real server, if one is installed and may be tended; otherwise of a program of the demo's own.
+/// Tends a real server, if one is installed and may be tended; otherwise a program of the demo's own.
 pub(super) fn run(tour: &Tour) -> anyhow::Result<Found> {
     let bytes = room::bytes(tour.size, COPIES)?;
     let Some(name) = redis::installed() else {
@@ -89,7 +89,7 @@ fn stand_in(tour: &Tour, bytes: usize, why: &str) -> anyhow::Result<Found> {
     })
 }
 
-/// Why it cannot be tended, with the remedy apart.
+/// Returns the reason why it cannot be tended, with the remedy apart.
 fn reason(error: TendError) -> anyhow::Error {
     let remedy = error.remedy().map(str::to_owned);
     Remedied::error(error, remedy)
@@ -127,7 +127,7 @@ fn tender_of(pid: i32) -> Result<Tender, TendError> {
     Tender::builder().process(pid).build()
 }
 
-/// One pass, by the options that `hugekit tend` has by default.
+/// Makes one pass, by the options that `hugekit tend` has by default.
 fn pass(mut tender: Tender, stop: &Stop) -> anyhow::Result<String> {
     let reports = tender.pass(stop.flag())?;
     stop.check()?;

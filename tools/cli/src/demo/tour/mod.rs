@@ -30,7 +30,7 @@ use hugekit_terminal::outcome::INTERRUPTED;
 use hugekit_terminal::outcome::Remedied;
 use hugekit_terminal::text::{COLUMNS, say, wrap, write_out};
 
-/// What the parts share.
+/// State that the parts share.
 struct Tour {
     stop: Stop,
     bar: ProgressBar,
@@ -98,7 +98,7 @@ impl Tour {
         self.bar.suspend(|| write_out(text))
     }
 
-    /// What the progress bar shows from here on.
+    /// Shows this in the progress bar from here on.
     fn does(&self, what: &str) {
         self.bar.set_message(what.to_owned());
     }

@@ -11,20 +11,20 @@ pub(super) struct Way {
     pub(super) times: Vec<Duration>,
 }
 
-/// What a part found.
+/// The result of a part.
 pub(super) struct Found {
     /// The measured task, with the size.
     pub(super) title: String,
     /// Without hugekit, the usual way first.
     pub(super) before: Vec<Way>,
     pub(super) after: Way,
-    /// What one must know about it: costs, and how it was measured.
+    /// Costs, and the way in which it was measured.
     pub(super) notes: String,
     /// Commands that do it for the user's own program.
     pub(super) commands: Vec<String>,
 }
 
-/// Why a part was not done here.
+/// The reason why a part was not done here.
 pub(super) struct NotHere {
     pub(super) title: &'static str,
     /// True if this machine can do it, and the result was wrong.
@@ -71,7 +71,7 @@ impl fmt::Display for Found {
 }
 
 impl Found {
-    /// How many times as fast it is, as each of the ways before.
+    /// Returns how many times as fast it is as each of the ways before.
     fn factors(&self) -> String {
         let after = self.after.median().as_secs_f64().max(1e-9);
         let times = |way: &Way| format!("{:.1}", way.median().as_secs_f64() / after);

@@ -63,7 +63,7 @@ impl Process {
         self.child.id() as i32
     }
 
-    /// One that has ended is found when its answer is read.
+    /// Sends an order. If the process has ended, that is found when its answer is read.
     pub(super) fn order(&mut self, order: &str) {
         let _ = self.orders.write_all(format!("{order}\n").as_bytes());
     }
@@ -119,7 +119,7 @@ impl Process {
         Ok(len > 0)
     }
 
-    /// Why it has ended, if it has.
+    /// Returns the reason why it has ended, if it has.
     pub(super) fn has_ended(&mut self) -> Option<anyhow::Error> {
         matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)).then(|| self.ended())
     }

@@ -195,7 +195,7 @@ fn name(key: usize) -> Vec<u8> {
     format!("key:{key}").into_bytes()
 }
 
-/// What the value of a key is after its first byte was written.
+/// Returns the value of a key after its first byte was written.
 fn value(key: usize, written: u8) -> Vec<u8> {
     let mut value = (key as u64 + 1).to_ne_bytes().repeat(VALUE / size_of::<u64>());
     value[0] = written;

@@ -25,7 +25,7 @@ const ROUNDS: usize = 3;
 /// Restores, the file and its image.
 pub(super) const STEPS: u64 = 3 * ROUNDS as u64 + 2;
 
-/// That of the program, the image, and the file's, which may be in memory.
+/// The memory of the program, of the image, and of the file, which may be in memory.
 const COPIES: usize = 3;
 
 pub(super) fn run(tour: &Tour) -> anyhow::Result<Found> {

@@ -36,7 +36,7 @@ pub(super) fn bytes(wanted: usize, copies: usize) -> anyhow::Result<usize> {
     Ok(bytes)
 }
 
-/// As many of these bytes as a file may have, in the folder for temporary files.
+/// Returns as many of these bytes as a file may have, in the folder for temporary files.
 pub(super) fn in_a_file(bytes: usize) -> anyhow::Result<usize> {
     let folder = std::env::temp_dir();
     let free = rustix::fs::statvfs(&folder).map(|found| found.f_bavail * found.f_frsize);

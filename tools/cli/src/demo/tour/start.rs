@@ -19,7 +19,7 @@ const ROUNDS: usize = 3;
 /// Starts, and the first wait for the broker.
 pub(super) const STEPS: u64 = 2 * ROUNDS as u64 + 1;
 
-/// That of the program, and a unit that becomes ready at the same time.
+/// The memory of the program, and a unit that becomes ready at the same time.
 const COPIES: usize = 2;
 
 pub(super) fn run(tour: &Tour) -> anyhow::Result<Found> {

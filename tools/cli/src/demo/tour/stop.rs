@@ -25,7 +25,7 @@ impl fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// Whether a signal came. Each wait of the tour ends when one comes.
+/// The signals that end the tour. Each wait of the tour ends when one comes.
 pub(super) struct Stop {
     flag: Arc<AtomicBool>,
     came: EndingSignals,

@@ -25,7 +25,7 @@ use crate::pager::working_set::WorkingSet;
 /// while another CPU copies.
 const FIRST_FAULTS: u64 = 16;
 
-/// How far reading ahead is.
+/// The progress of reading ahead.
 pub(super) enum Ahead {
     /// Not begun: the VM has just connected.
     Waiting { until: Instant },
@@ -99,7 +99,7 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// How long there is nothing to do ahead; `None` is until the bell rings.
+    /// Returns the time for which there is nothing to do ahead; `None` is until the bell rings.
     pub(super) fn time_ahead(&self) -> Option<Duration> {
         let until = |then: Instant| Some(then.saturating_duration_since(Instant::now()));
         match &self.ahead {

@@ -12,14 +12,14 @@ use crate::firecracker::layout::base_page;
 
 const HUGE: u64 = HUGE_PAGE_BYTES as u64;
 
-/// How often a range is tried that the guest was just using, and the pause between.
+/// The most tries for a range that the guest was just using, and the pause between them.
 const ROUNDS: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// How long a process may take to end whose memory is gone.
+/// The longest wait for the end of a process whose memory is gone.
 const ENDING: Duration = Duration::from_secs(1);
 
-/// How much of a VM's memory was put on huge pages.
+/// The part of a VM's memory that was put on huge pages.
 #[derive(Default)]
 pub(super) struct Collapsed {
     pub(super) bytes: u64,

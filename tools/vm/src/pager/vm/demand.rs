@@ -96,7 +96,7 @@ impl<'a> Server<'a> {
         })
     }
 
-    /// Why the VM needs no pager any more; `None` if the next pager is to serve it.
+    /// Serves the VM, and returns the reason why it needs no pager any more; `None` if the next pager is to serve it.
     fn run(mut self) -> Option<Event> {
         std::thread::scope(|scope| {
             let was_left = self.vm.state.is_leaving();

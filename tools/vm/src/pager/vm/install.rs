@@ -13,7 +13,7 @@ use super::{Stop, Vm, VmError, pages_of};
 use crate::firecracker::layout::{Piece, base_page};
 use crate::vmm::userfaultfd::Partial;
 
-/// What is supplied of some bytes.
+/// The kind of pages that are supplied for some bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Supply {
     /// Data, and zeroes where the file has them.
@@ -30,7 +30,7 @@ enum Kind {
     Zeroes,
 }
 
-/// How long memory for a page is waited for.
+/// The longest wait for memory for a page.
 const SHORTAGE: Duration = Duration::from_secs(10);
 
 /// The same of pages of hugetlbfs, which the kernel does not make by reclaim.
@@ -99,7 +99,7 @@ impl Server<'_> {
         Ok(())
     }
 
-    /// How many bytes are passed over after an error at an address.
+    /// Returns the number of bytes that are passed over after an error at an address.
     fn after_error(
         &mut self,
         errno: Errno,
@@ -173,7 +173,7 @@ impl Vm {
         Shortage::of(&root, &pool, self.layout.bytes() / page)
     }
 
-    /// What the page at `at` is, and where a run of such pages ends.
+    /// Returns the kind of the page at `at`, and the end of a run of such pages.
     fn run_at(&self, piece: Piece, bytes: Option<&[u8]>, at: u64) -> (Kind, u64) {
         let page = self.layout.page();
         let kind_at =

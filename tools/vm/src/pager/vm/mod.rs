@@ -26,7 +26,7 @@ use crate::vmm::userfaultfd::Userfaultfd;
 pub(crate) use demand::serve;
 pub(crate) use wait::Bell;
 
-/// Why a VM is served no longer.
+/// The reason why a VM is served no longer.
 #[derive(Debug)]
 pub(crate) enum Stop {
     /// Its process has ended.
@@ -39,7 +39,7 @@ pub(crate) enum Stop {
     Failed(VmError),
 }
 
-/// What is known of a VM. One thread supplies its pages; another one reads this to read ahead.
+/// A VM that is served. One thread supplies its pages; another one reads this to read ahead.
 #[derive(Debug)]
 pub(crate) struct Vm {
     pub(crate) process: Process,
@@ -84,7 +84,7 @@ impl Vm {
         Ok(())
     }
 
-    /// Of the descriptors that a process has, the one that serves these regions.
+    /// Finds the descriptor that serves these regions, among those that a process has.
     pub(crate) fn find_userfaultfd(
         process: &Process,
         layout: &Layout,
@@ -105,9 +105,8 @@ impl Vm {
         Ok(faults)
     }
 
-    /// Of the descriptors that a process has, the one by which a pager was leaving these regions
-    /// when it was killed. They are not registered again: pages that were not there then are zero
-    /// since.
+    /// Finds the descriptor by which a pager was leaving these regions when it was killed, among those that a process
+    /// has. The regions are not registered again: pages that were not there then are zero since.
     pub(crate) fn find_left(process: &Process, layout: &Layout) -> Result<Userfaultfd, Refusal> {
         let mut refusal = Refusal::Descriptors(0);
         for descriptor in process.userfaultfds().map_err(Refusal::Process)? {
@@ -174,7 +173,7 @@ impl Vm {
     }
 }
 
-/// Where bytes of the memory file are.
+/// The place of some bytes of the memory file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     /// All of them are zero.

@@ -18,11 +18,11 @@ use crate::pager::working_set::WorkingSet;
 /// Bytes that may be read and not yet supplied.
 const WINDOW: u64 = 8 << 20;
 
-/// Of the thread. With `SCHED_IDLE` it got so little time beside busy threads that 128 MiB were not
+/// The nice value of the thread. With `SCHED_IDLE` it got so little time beside busy threads that 128 MiB were not
 /// read in a minute.
 const NICE: i32 = 10;
 
-/// What the thread sends.
+/// A message of the thread.
 pub(super) enum Chunk {
     Read(Read),
     /// No more is read.
@@ -41,7 +41,7 @@ pub(super) struct Read {
     pub(super) is_wanted: bool,
 }
 
-/// Why the thread ends before all is read.
+/// The reason why the thread ends before all is read.
 enum Ending {
     /// The VM needs no more.
     Hung,
