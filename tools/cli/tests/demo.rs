@@ -149,6 +149,20 @@ fn with_server(folder: &Path, script: &str) -> String {
     format!("{}:{}", folder.display(), std::env::var("PATH").unwrap())
 }
 
+/// The first part would start the server.
+#[test]
+fn tour_without_a_reader_measures_nothing_more() {
+    let (of_server, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let started = of_server.path().join("started");
+    let path = with_server(of_server.path(), ": > \"$STARTED\"");
+    let mut tour = tour(folder.path());
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = tour.env("PATH", path).env("STARTED", &started).stdout(writer).output().unwrap();
+    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
+    assert!(!started.exists());
+}
+
 /// While the tour waits for its server, it has a process and a folder.
 #[test]
 fn signal_ends_the_tour_and_leaves_no_process_and_no_file() {

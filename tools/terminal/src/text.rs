@@ -13,10 +13,19 @@ pub const COLUMNS: usize = 80;
 /// # Errors
 /// Standard output cannot be written.
 pub fn write_out(text: &str) -> io::Result<()> {
+    write_to_reader(text).map(|_has_reader| ())
+}
+
+/// Writes like [`write_out`], and returns whether a reader is left: without one, a command that prints results as they come
+/// has nothing more to do.
+///
+/// # Errors
+/// Standard output cannot be written.
+pub fn write_to_reader(text: &str) -> io::Result<bool> {
     let mut out = anstream::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => other,
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        written => written.map(|()| true),
     }
 }
 

@@ -28,7 +28,7 @@ use super::helper::Wrong;
 use crate::progress;
 use hugekit_terminal::outcome::INTERRUPTED;
 use hugekit_terminal::outcome::Remedied;
-use hugekit_terminal::text::{COLUMNS, say, wrap, write_out};
+use hugekit_terminal::text::{COLUMNS, say, wrap, write_to_reader};
 
 /// State that the parts share.
 struct Tour {
@@ -72,8 +72,10 @@ pub(super) fn run(size: Option<Size>) -> anyhow::Result<ExitCode> {
 
 impl Tour {
     fn tell(&self) -> anyhow::Result<ExitCode> {
-        self.print(&beginning(self.size))?;
         let mut code = ExitCode::SUCCESS;
+        if !self.print(&beginning(self.size))? {
+            return Ok(code);
+        }
         let mut ahead = 0;
         for part in &PARTS {
             ahead += part.steps;
@@ -87,15 +89,18 @@ impl Tour {
                     not_here(part.title, &error)
                 }
             };
-            self.print(&format!("\n{text}"))?;
+            if !self.print(&format!("\n{text}"))? {
+                break;
+            }
             self.bar.set_position(ahead);
         }
         self.print(&end())?;
         Ok(code)
     }
 
-    fn print(&self, text: &str) -> std::io::Result<()> {
-        self.bar.suspend(|| write_out(text))
+    /// Returns whether a reader is left, which `head` is not when it has seen enough.
+    fn print(&self, text: &str) -> std::io::Result<bool> {
+        self.bar.suspend(|| write_to_reader(text))
     }
 
     /// Shows this in the progress bar from here on.
