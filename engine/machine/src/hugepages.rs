@@ -131,6 +131,15 @@ pub fn remedy(page_size: u64, total: u64, missing: u64, spare: Option<u64>) -> S
     }
 }
 
+/// Returns the bytes of a transparent huge page; `None` in a kernel without them.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn transparent_size(root: &Root) -> Result<Option<u64>, Error> {
+    let size = root.read_if_present("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")?;
+    Ok(size.and_then(|size| size.trim().parse().ok()))
+}
+
 /// Reads the pools, smallest pages first.
 ///
 /// # Errors

@@ -49,6 +49,33 @@ fn parse(meminfo: &str) -> Option<Memory> {
     })
 }
 
+/// Returns the share of the last ten seconds in which some task waited for memory, in percent. `None` if the kernel does
+/// not count it.
+pub fn pressure(root: &Root) -> Option<f64> {
+    let text = root.read_if_present("/proc/pressure/memory").ok()??;
+    let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
+    some.split(' ').find_map(|word| word.strip_prefix("avg10="))?.parse().ok()
+}
+
+/// Returns the bytes that are free in blocks of at least this many bytes, by `/proc/buddyinfo`: an allocation of such a
+/// block that finds none has the kernel compact memory at once.
+pub fn free_blocks(root: &Root, least: u64) -> Option<u64> {
+    let text = root.read_if_present("/proc/buddyinfo").ok()??;
+    Some(text.lines().filter_map(|line| free_blocks_of_zone(line, least)).sum())
+}
+
+/// `Node 0, zone Normal` and counts of free blocks of 1, 2, 4 … pages.
+fn free_blocks_of_zone(line: &str, least: u64) -> Option<u64> {
+    let (_, zone) = line.split_once("zone")?;
+    let page = rustix::param::page_size() as u64;
+    let of_order = |(order, count): (usize, &str)| {
+        let bytes = page << order;
+        let count: u64 = count.parse().unwrap_or(0);
+        if bytes >= least { bytes * count } else { 0 }
+    };
+    Some(zone.split_ascii_whitespace().skip(1).enumerate().map(of_order).sum())
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::synthetic::Synthetic;
@@ -85,5 +112,24 @@ mod tests {
         machine.file("/proc/meminfo", "");
         let message = Memory::read(&machine.root()).unwrap_err().to_string();
         assert!(message.contains("proc/meminfo: expected MemTotal"), "{message}");
+    }
+
+    #[test]
+    fn pressure_is_that_of_some_tasks_in_ten_seconds() {
+        let machine = Synthetic::new();
+        assert_eq!(pressure(&machine.root()), None);
+        let text = "some avg10=1.50 avg60=2.00 avg300=3.00 total=9\nfull avg10=0.50 total=8\n";
+        machine.file("/proc/pressure/memory", text);
+        assert_eq!(pressure(&machine.root()), Some(1.5));
+    }
+
+    #[test]
+    fn free_blocks_of_a_size_and_more_are_counted() {
+        let machine = Synthetic::new();
+        assert_eq!(free_blocks(&machine.root(), 1), None);
+        let page = rustix::param::page_size() as u64;
+        let line = "Node 0, zone   Normal  7 7  3   2\n";
+        machine.file("/proc/buddyinfo", format!("nonsense\n{line}{line}"));
+        assert_eq!(free_blocks(&machine.root(), 4 * page), Some(2 * (3 * 4 + 2 * 8) * page));
     }
 }

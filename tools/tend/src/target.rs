@@ -7,6 +7,9 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use hugekit::HUGE_PAGE_BYTES;
+use hugekit_machine::Root;
+use hugekit_machine::hugepages::transparent_size;
+use hugekit_machine::processes::{ProcessFolder, Program};
 use hugekit_sys::other_process::check_collapse;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -15,8 +18,6 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::error::TendError;
 use crate::pages::{Look, is_memory_there, look};
-use hugekit_machine::processes::ProcessFolder;
-use hugekit_machine::processes::Program;
 
 /// `PF_KTHREAD` of the kernel's `sched.h`, as `/proc/PID/stat` shows it.
 const IS_OF_THE_KERNEL: u32 = 0x0020_0000;
@@ -74,7 +75,7 @@ impl Target {
         if folder.status("THP_enabled").map_err(unread)? == Some(0) {
             return Err(TendError::SwitchedOff { pid });
         }
-        match huge_page_bytes() {
+        match transparent_size(&Root::default()).ok().flatten().unwrap_or(0) {
             bytes if bytes == HUGE_PAGE_BYTES as u64 => {}
             bytes => return Err(TendError::OtherHugePages { bytes }),
         }
@@ -137,12 +138,6 @@ impl Target {
         let is_there = !stat.is_zombie() && stat.program == self.program;
         is_there.then(|| stat.resident * page_size() as u64)
     }
-}
-
-/// 0 without transparent huge pages.
-fn huge_page_bytes() -> u64 {
-    let size = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size");
-    size.ok().and_then(|size| size.trim().parse().ok()).unwrap_or(0)
 }
 
 fn refused(pid: i32, call: &'static str, error: &io::Error) -> TendError {

@@ -3,6 +3,7 @@
 //! All that is read is bytes: a process chooses the names of its programs and files, and they need not be UTF-8.
 
 mod folder;
+mod locks;
 mod mapping;
 mod stat;
 
@@ -11,6 +12,7 @@ use std::io;
 use super::Root;
 
 pub use folder::ProcessFolder;
+pub use locks::holder_of_lock;
 pub use mapping::{Mapping, MappingLine, each_mapping};
 pub use stat::{Program, Stat};
 

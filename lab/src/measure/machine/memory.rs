@@ -1,6 +1,7 @@
 //! The memory that this process may still have, and the pages that it may be on.
 
 use hugekit_machine::cgroup::Cgroups;
+use hugekit_machine::hugepages::transparent_size;
 use hugekit_machine::size::{MIB, Size};
 use hugekit_machine::{Memory, Root, hugepages};
 use procfs::process::Process;
@@ -10,8 +11,6 @@ use crate::measure::LabError;
 use crate::measure::machine::settings::huge_pages;
 
 pub const THP_ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
-
-const THP_SIZE: &str = "/sys/kernel/mm/transparent_hugepage/hpage_pmd_size";
 
 /// Bytes of the transparent huge pages that the lab measures on.
 const THP: usize = 2 * MIB;
@@ -54,7 +53,7 @@ pub fn has_thp(root: &Root) -> bool {
 
 /// Bytes of a transparent huge page, where the kernel says: 512 MiB on some machines of 64 KiB base pages.
 fn thp_size(root: &Root) -> Option<usize> {
-    std::fs::read_to_string(root.path(THP_SIZE)).ok()?.trim().parse().ok()
+    usize::try_from(transparent_size(root).ok()??).ok()
 }
 
 /// Why anonymous memory is on no transparent huge pages of 2 MiB, if it is not.

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf, absolute};
 
+use hugekit_machine::{Root, processes};
 use hugekit_tend::{TendError, forked_from};
 use rustix::fs::statfs;
 
@@ -152,20 +153,7 @@ fn mount_of_groups(mounts: &str) -> Option<&str> {
 pub(super) fn tender_of(error: &TendError) -> Option<u32> {
     let TendError::Taken { pid } = *error else { return None };
     let pages = rustix::fs::stat(format!("/proc/{pid}/pagemap")).ok()?;
-    let (major, minor) = (rustix::fs::major(pages.st_dev), rustix::fs::minor(pages.st_dev));
-    let file = format!("{major:02x}:{minor:02x}:{}", pages.st_ino);
-    holder(&std::fs::read_to_string("/proc/locks").ok()?, &file)
-}
-
-/// In lines such as `3: FLOCK  ADVISORY  WRITE 4711 00:16:12345 0 EOF`. 0 is a process of another PID namespace.
-fn holder(locks: &str, file: &str) -> Option<u32> {
-    locks.lines().find_map(|line| {
-        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-        let at = fields.iter().position(|field| *field == "FLOCK")?;
-        // A line of a process that waits has an arrow before the kind.
-        let is_held = !fields[..at].contains(&"->") && *fields.get(at + 4)? == file;
-        fields.get(at + 3).filter(|_| is_held)?.parse().ok().filter(|&pid| pid != 0)
-    })
+    processes::holder_of_lock(&Root::default(), pages.st_dev, pages.st_ino)
 }
 
 fn processes(group: &Path) -> std::io::Result<Vec<i32>> {
@@ -191,17 +179,5 @@ mod tests {
         assert!(without.contains("write --name or a PID"), "{without}");
         let old = elsewhere.remedy(true, &HYBRID.replace("cgroup2 rw", "tmpfs rw"));
         assert!(old.contains("below /sys/fs/cgroup/pids, "), "{old}");
-    }
-
-    #[test]
-    fn lock_of_the_page_map_names_the_tender() {
-        let locks = "1: POSIX  ADVISORY  WRITE 7 00:16:12 0 0\n\
-            2: FLOCK  ADVISORY  WRITE 8 00:16:13 0 EOF\n\
-            3: FLOCK  ADVISORY  WRITE 9 00:16:12 0 EOF\n\
-            3: -> FLOCK  ADVISORY  WRITE 10 00:16:14 0 EOF\n\
-            4: FLOCK  ADVISORY  WRITE 0 00:16:15 0 EOF\n";
-        assert_eq!(holder(locks, "00:16:12"), Some(9));
-        assert_eq!(holder(locks, "00:16:14"), None, "it waits");
-        assert_eq!(holder(locks, "00:16:15"), None, "of another namespace");
     }
 }

@@ -5,6 +5,7 @@
 
 use hugekit::HUGE_PAGE_BYTES;
 use hugekit_machine::hugepages::size_of;
+use hugekit_machine::hugepages::transparent_size;
 use hugekit_machine::{Error, Root};
 
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
@@ -122,12 +123,10 @@ impl Thp {
     /// # Errors
     /// A file cannot be read or understood; a kernel without THP has none of them.
     pub(crate) fn read(root: &Root) -> Result<Self, Error> {
-        let page_size = root.read_if_present(format!("{THP}/hpage_pmd_size"))?;
+        let page_size = transparent_size(root)?;
         Ok(Self {
             enabled: setting(root, "enabled")?,
-            page_size: page_size
-                .and_then(|text| text.trim().parse().ok())
-                .unwrap_or(HUGE_PAGE_BYTES as u64),
+            page_size: page_size.unwrap_or(HUGE_PAGE_BYTES as u64),
         })
     }
 }
