@@ -4,11 +4,11 @@
 use std::ops::Range;
 
 use super::apply::At;
+use super::batch::Several;
 use super::guard::TOGETHER;
 use super::handle::CowHandle;
 use super::reads::Reads;
 use super::refused::Refused;
-use super::several::Several;
 use super::slot::Event;
 use super::tables::Tables;
 use super::visit::Visit;

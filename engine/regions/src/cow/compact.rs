@@ -1,16 +1,16 @@
 //! Bringing a region together whose frames are fragmented, so that a fork of it takes few mappings.
 
 use super::ForkError;
-use super::apart::Apart;
-use super::exclusive::Whole;
 use super::fork::Failed;
 use super::frames::{Broken, GivenUp, Holding, Near, Reservation, ReservedFrames};
 use super::handle::CowHandle;
-use super::hold_back::HoldBack;
 use super::mapping::CowMapping;
+use super::protect_region::HoldBack;
 use super::refused::Refused;
 use super::slot::{Event, Pages, Slot};
 use super::tables::Tables;
+use super::unshared::Apart;
+use super::whole_region::Whole;
 use hugekit_sys::thread::without_signals;
 
 /// A region that is to be brought together, before a fork of it that does not share the slots that are apart.

@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use super::Lost;
+use super::batch::Several;
 use super::group::ForkGroup;
 use super::guard::{SlotGuards, TOGETHER};
 use super::handle::CowHandle;
 use super::mapping::CowMapping;
 use super::refused::Refused;
-use super::several::Several;
 use super::tables::Tables;
 use hugekit_sys::thread::without_signals;
 

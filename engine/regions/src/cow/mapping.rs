@@ -9,7 +9,7 @@ use super::entry::Entry;
 use super::frames::ReservedFrames;
 use super::sharers::{Id, Links};
 use super::slot::{Pages, Slot};
-use super::table::{Marks, Table};
+use super::slot_table::{Marks, Table};
 use hugekit_sys::mapping::Mapping;
 use hugekit_sys::private_pages::{PrivatePiece, PrivateSlice};
 

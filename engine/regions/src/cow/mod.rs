@@ -8,50 +8,50 @@
 //!
 //! `README.md` beside this file describes the tables, the kernel's mappings and the faults.
 
-mod apart;
 mod apply;
+mod batch;
 mod budget;
 mod bulk;
 mod compact;
 mod descriptor;
-mod detach;
 mod entry;
 mod epoch;
 mod error;
-mod exclusive;
-mod first;
 mod folios;
 mod fork;
+mod fork_support;
+mod founding;
 mod frames;
 mod group;
 mod guard;
 mod handle;
 mod hold;
-mod hold_back;
 mod in_kernel;
 mod mapping;
 mod mappings;
-mod patience;
+mod point_in_time;
+mod protect_region;
 mod reads;
 mod refused;
+mod retries;
 mod room;
 mod serve;
-mod several;
 mod sharers;
-mod sharing;
 mod slot;
-mod table;
+mod slot_table;
 mod tables;
+mod unshared;
 mod visit;
+mod whole_region;
 
-pub(crate) use self::apart::Apart;
 #[cfg(test)]
 pub(crate) use self::descriptor::Descriptor;
-pub use self::detach::Lost;
-pub(crate) use self::detach::PointInTime;
 pub(crate) use self::epoch::{Turn, Watch};
 pub use self::error::ForkError;
-pub(crate) use self::first::First;
 pub(crate) use self::fork::ForkMaker;
+pub(crate) use self::founding::First;
 pub(crate) use self::group::{ForkGroup, Terms, usual_granule};
 pub(crate) use self::handle::CowHandle;
+pub use self::point_in_time::Lost;
+pub(crate) use self::point_in_time::PointInTime;
+pub(crate) use self::unshared::Apart;

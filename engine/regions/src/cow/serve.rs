@@ -13,13 +13,13 @@ use rustix::io::{self, Errno};
 use rustix::param::page_size;
 
 use super::apply::At;
-use super::exclusive::leave_to_kernel;
 use super::group::ForkGroup;
 use super::guard::SlotGuard;
 use super::refused::Refused;
 use super::slot::{Action, Event, Lack, Slot};
 use super::tables::Tables;
 use super::visit::Visit;
+use super::whole_region::leave_to_kernel;
 use crate::fault::{Access, Faults, Forbidden};
 use crate::pool::Content;
 use hugekit_bulk::populate::PopulateError;
@@ -136,7 +136,7 @@ impl Fault<'_> {
     }
 }
 
-/// Returns a number for the slot at an address, for [`Patience`](super::patience::Patience): the granule of the address
+/// Returns a number for the slot at an address, for [`Patience`](super::retries::Patience): the granule of the address
 /// space. No region lies at the first one.
 fn number_at(group: &ForkGroup, address: usize) -> usize {
     address / group.granule_bytes

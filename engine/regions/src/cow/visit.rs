@@ -3,13 +3,13 @@
 use std::ops::Range;
 
 use super::apply::At;
-use super::exclusive::Whole;
+use super::fork_support::Sharing;
 use super::group::ForkGroup;
 use super::guard::{SlotGuard, SlotGuards};
 use super::mapping::CowMapping;
 use super::refused::Refused;
-use super::sharing::Sharing;
 use super::tables::Tables;
+use super::whole_region::Whole;
 use hugekit_sys::thread::SignalsBlocked;
 
 /// The place of the visit in the group: an address of the region. If no region has it any more, nothing is done.

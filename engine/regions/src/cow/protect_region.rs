@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 
 use super::apply::remove_pages;
 use super::error::kernel;
-use super::exclusive::Whole;
 use super::fork::Failed;
 use super::hold::Hold;
 use super::refused::Refused;
 use super::slot::{Action, Event};
+use super::whole_region::Whole;
 
 /// All of a region, of the thread that has the gate alone.
 #[derive(Clone, Copy)]

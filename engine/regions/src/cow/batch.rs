@@ -181,8 +181,8 @@ fn runs<T: PartialEq>(
 #[allow(unsafe_code)]
 mod tests {
     use super::super::bulk::Bulk;
-    use super::super::exclusive::Whole;
-    use super::super::hold_back::HoldBack;
+    use super::super::protect_region::HoldBack;
+    use super::super::whole_region::Whole;
     use crate::fault::FaultMode;
     use crate::pool::{Backing, Pool};
     use hugekit_bulk::parallel::Threads;

@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
-use super::exclusive::Whole;
 use super::frames::Reservation;
 use super::group::ForkGroup;
 use super::handle::CowHandle;
@@ -15,6 +14,7 @@ use super::hold::Hold;
 use super::mapping::{CowMapping, MappingWords};
 use super::slot::{Pages, Slot};
 use super::tables::Tables;
+use super::whole_region::Whole;
 use crate::pool::{Content, FaultError, Mapped};
 use hugekit_sys::mapping::Mapping;
 
