@@ -10,14 +10,14 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::Ordering;
 
-use super::entry::Entry;
+use super::error::Refused;
 use super::frames::{Broken, Frames, Near};
 use super::group::ForkGroup;
 use super::guard::SlotGuard;
 use super::in_kernel::InKernel;
 use super::mapping::{BLOCK, CowMapping};
-use super::refused::Refused;
 use super::slot::{Action, Event, Fill, Lack, Slot};
+use super::slot_table::Entry;
 use crate::pool::{Backing, Content};
 use hugekit_sys::mapping::replace;
 use hugekit_sys::memory;
@@ -225,7 +225,7 @@ impl<'a> At<'a> {
     pub(super) fn lose(&self, entry: Entry) {
         self.guard.set(self.mapping, Entry { slot: entry.slot.lost(), ..entry });
         let addresses = self.addresses();
-        if !self.group.sharing().is_some_and(|sharing| sharing.map_nothing(&addresses)) {
+        if !self.group.fork_support().is_some_and(|support| support.map_empty_file(&addresses)) {
             // No mapping is left: accesses come to us, and are refused.
             let _ = remove_pages(&addresses);
         }

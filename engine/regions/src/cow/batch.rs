@@ -4,11 +4,11 @@ use std::ops::Range;
 use std::ptr;
 
 use super::apply::At;
+use super::error::Refused;
 use super::group::ForkGroup;
 use super::guard::SlotGuards;
 use super::in_kernel::InKernel;
 use super::mapping::CowMapping;
-use super::refused::Refused;
 use super::slot::{Action, Event};
 use super::tables::Tables;
 use hugekit_sys::memory;

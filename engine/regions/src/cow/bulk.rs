@@ -5,10 +5,10 @@ use std::ops::Range;
 
 use super::apply::At;
 use super::batch::Several;
+use super::descriptor::SharedReads;
+use super::error::Refused;
 use super::guard::TOGETHER;
 use super::handle::CowHandle;
-use super::reads::Reads;
-use super::refused::Refused;
 use super::slot::Event;
 use super::tables::Tables;
 use super::visit::Visit;
@@ -129,7 +129,7 @@ impl Bulk<'_> {
                 return Some(Event::Separate);
             }
             let is_read_by_us = !slot.is_exclusive() && !slot.is_in_place();
-            let is_copied = is_read_by_us && group.reads == Reads::Copy;
+            let is_copied = is_read_by_us && group.shared_reads == SharedReads::Copy;
             (slot.is_displaced() || slot.is_lost() || is_copied).then_some(Event::Own)
         };
         self.each(bytes, options, own_unreadable, |several, slots| {

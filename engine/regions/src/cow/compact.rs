@@ -1,12 +1,11 @@
 //! Bringing a region together whose frames are fragmented, so that a fork of it takes few mappings.
 
 use super::ForkError;
-use super::fork::Failed;
+use super::error::{Failed, Refused};
 use super::frames::{Broken, GivenUp, Holding, Near, Reservation, ReservedFrames};
 use super::handle::CowHandle;
 use super::mapping::CowMapping;
 use super::protect_region::HoldBack;
-use super::refused::Refused;
 use super::slot::{Event, Pages, Slot};
 use super::tables::Tables;
 use super::unshared::Apart;
@@ -50,7 +49,7 @@ impl Compaction<'_> {
         let mut reservation = group.reservation_of(pieces, room);
         let mut unused = Vec::with_capacity(reservation.len());
         let mut given_up = GivenUp::new();
-        let moved = group.with_room(reservation.len(), |tables| {
+        let moved = group.alone_with_room(reservation.len(), |tables| {
             let moved = self.migrate(tables, &mut reservation, &mut unused);
             tables.frames.take_given_up(&mut given_up);
             moved

@@ -10,11 +10,11 @@ use std::sync::{Arc, Weak};
 
 use super::Lost;
 use super::batch::Several;
+use super::error::Refused;
 use super::group::ForkGroup;
 use super::guard::{SlotGuards, TOGETHER};
 use super::handle::CowHandle;
 use super::mapping::CowMapping;
-use super::refused::Refused;
 use super::tables::Tables;
 use hugekit_sys::thread::without_signals;
 

@@ -5,28 +5,23 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rustix::io::Errno;
-
 use super::ForkError;
 use super::apply::At;
 use super::compact::Compaction;
-use super::entry::Entry;
 use super::epoch::Turn;
-use super::error::{kernel, unmapped};
+use super::error::{Failed, Refused, kernel, unmapped};
+use super::fork_support::Protection;
 use super::frames::{Broken, Frames, Holding, Near, ReservedFrames};
 use super::guard::SlotGuard;
 use super::handle::CowHandle;
-use super::hold::Hold;
 use super::mapping::{CowMapping, MappingWords};
 use super::protect_region::{HoldBack, between};
-use super::refused::Refused;
-use super::sharers::Id;
 use super::slot::{Pages, Slot};
+use super::slot_table::{Entry, MappingId};
 use super::tables::Tables;
 use super::unshared::Apart;
 use super::whole_region::Whole;
 use crate::pool::Reserved;
-use hugekit_bulk::populate::PopulateError;
 use hugekit_sys::mapping::Mapping;
 use hugekit_sys::thread::without_signals;
 
@@ -37,37 +32,6 @@ struct Made {
     runs: Vec<(u64, usize)>,
     unused: Vec<Holding>,
     words: Option<MappingWords>,
-}
-
-/// The reason why a fork failed, without allocation: for use inside the gate.
-#[derive(Debug)]
-pub(super) enum Failed {
-    Error(ForkError),
-    Refused(Refused),
-}
-
-impl From<ForkError> for Failed {
-    fn from(error: ForkError) -> Self {
-        Self::Error(error)
-    }
-}
-
-impl From<Refused> for Failed {
-    fn from(refused: Refused) -> Self {
-        Self::Refused(refused)
-    }
-}
-
-impl From<Failed> for ForkError {
-    fn from(failed: Failed) -> Self {
-        match failed {
-            Failed::Error(error) => error,
-            Failed::Refused(Refused::Mappings) => kernel("mmap", Errno::NOMEM),
-            Failed::Refused(Refused::Broken) => Self::Copy(PopulateError::Poisoned),
-            Failed::Refused(Refused::Unpopulated(error)) => Self::Copy(error),
-            Failed::Refused(Refused::Kernel(errno)) => kernel("mmap", errno),
-        }
-    }
 }
 
 /// Makes a fork of a region.
@@ -123,7 +87,7 @@ impl ForkMaker<'_> {
         let Self { parent, apart, bytes } = *self;
         let group = &*parent.group;
         group.check_handlers()?;
-        if group.hold() != Hold::Marks || group.pool.backing().is_reserved() {
+        if group.protection() != Protection::Marks || group.pool.backing().is_reserved() {
             return Ok(());
         }
         without_signals(|blocked| {
@@ -155,7 +119,7 @@ impl ForkMaker<'_> {
             unused: Vec::with_capacity(reservation.len()),
             words: Some(words),
         };
-        let forked = group.with_room(reservation.len(), |tables| {
+        let forked = group.alone_with_room(reservation.len(), |tables| {
             let reserve = tables.frames.add(&mut reservation);
             self.fork_alone(tables, reserve, &mut made, turn)
         });
@@ -199,7 +163,7 @@ impl ForkMaker<'_> {
     fn prepare(
         &self,
         tables: &mut Tables,
-        parent: Id,
+        parent: MappingId,
         reserve: &ReservedFrames,
         made: &mut Made,
     ) -> Result<(Mapping, isize), Failed> {
@@ -267,7 +231,7 @@ impl ForkMaker<'_> {
     /// Fills the table of a child of a mapping of which nothing can be written any more but what is not held back, and
     /// what is not ready. It shows frames of its own where it is apart: with zeroes where it inherits nothing or its
     /// parent is not ready, and else with copies. It shares all else. It begins with nothing in the page tables.
-    fn share_table(&self, parent: Whole<'_>, child: Id) {
+    fn share_table(&self, parent: Whole<'_>, child: MappingId) {
         let Whole { group, alone, frames, mapping: parent } = parent;
         let (child, apart) = (alone.mappings().get(child), self.apart);
         assert_eq!(parent.slots(), child.slots(), "tables of different lengths");

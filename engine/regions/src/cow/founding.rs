@@ -7,10 +7,10 @@ use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
+use super::fork_support::Protection;
 use super::frames::Reservation;
 use super::group::ForkGroup;
 use super::handle::CowHandle;
-use super::hold::Hold;
 use super::mapping::{CowMapping, MappingWords};
 use super::slot::{Pages, Slot};
 use super::tables::Tables;
@@ -48,7 +48,7 @@ impl First {
         let mut first = Self { mapping: Some(mapping), words: None, is_ready: contents.is_none() };
         let begun = made.and_then(|(mut reservation, words, registration)| {
             first.words = Some(words);
-            group.with_room(reservation.len(), |tables| {
+            group.alone_with_room(reservation.len(), |tables| {
                 first.begin(group, tables, &mut reservation)
             })?;
             Ok(registration)
@@ -97,7 +97,7 @@ impl First {
     fn begin_to_watch(&self, group: &ForkGroup, mapping: &Mapping) -> Result<bool, FaultError> {
         let addresses = mapping.addresses();
         let is_watched = match self.is_ready {
-            true if group.hold() != Hold::Marks => return Ok(false),
+            true if group.protection() != Protection::Marks => return Ok(false),
             true => group.descriptor.watch(&addresses, false).map(|()| true),
             false => group
                 .descriptor

@@ -6,11 +6,10 @@
 use std::array;
 use std::ops::Range;
 
-use super::entry::Entry;
 use super::mapping::CowMapping;
 use super::mappings::Mappings;
-use super::sharers::{Id, Neighbours};
 use super::slot::{Action, Event};
+use super::slot_table::{Entry, MappingId, Neighbours};
 use hugekit_sys::sync::{Claim, Claims};
 use hugekit_sys::thread::SignalsBlocked;
 
@@ -91,7 +90,7 @@ impl<'a> SlotGuard<'a> {
         self.slot
     }
 
-    pub(super) fn mapping(&self, id: Id) -> &'a CowMapping {
+    pub(super) fn mapping(&self, id: MappingId) -> &'a CowMapping {
         self.mappings.get(id)
     }
 
@@ -157,7 +156,7 @@ impl<'a> SlotGuard<'a> {
         self.stand_alone(mapping);
     }
 
-    fn link(&self, before: Id, after: Id) {
+    fn link(&self, before: MappingId, after: MappingId) {
         let mapping = self.mappings.get(before);
         let links = mapping.links.get(self.slot);
         mapping.links.set(self.slot, Neighbours { after, ..links });

@@ -11,9 +11,9 @@ use std::sync::atomic::{Ordering, fence};
 use rustix::io::Errno;
 
 use super::batch::Several;
-use super::entry::Entry;
 use super::guard::{SlotGuards, TOGETHER};
 use super::handle::CowHandle;
+use super::slot_table::Entry;
 use crate::fault::no_fault;
 use hugekit_bulk::{CopyOptions, Reuse};
 use hugekit_sys::peek;

@@ -4,10 +4,8 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use super::apply::remove_pages;
-use super::error::kernel;
-use super::fork::Failed;
-use super::hold::Hold;
-use super::refused::Refused;
+use super::error::{Failed, Refused, kernel};
+use super::fork_support::Protection;
 use super::slot::{Action, Event};
 use super::whole_region::Whole;
 
@@ -24,10 +22,12 @@ impl HoldBack<'_> {
         for part in between(mapping.slots(), some) {
             let mut slot = part.start;
             while slot < part.end {
-                let (run, event) = match group.hold() {
-                    Hold::Marks => (mapping.table.run_as_exclusive(slot..part.end), Event::Forked),
-                    Hold::Rights => (mapping.run_alike(slot..part.end), Event::Forked),
-                    Hold::Removal => (mapping.run_alike(slot..part.end), Event::TakenOut),
+                let (run, event) = match group.protection() {
+                    Protection::Marks => {
+                        (mapping.table.run_as_exclusive(slot..part.end), Event::Forked)
+                    }
+                    Protection::Rights => (mapping.run_alike(slot..part.end), Event::Forked),
+                    Protection::Removal => (mapping.run_alike(slot..part.end), Event::TakenOut),
                 };
                 let next = slot + run;
                 for &action in alone.slot(slot).plan(mapping, event) {
@@ -37,7 +37,7 @@ impl HoldBack<'_> {
                 slot = next;
             }
         }
-        if group.hold() != Hold::Marks {
+        if group.protection() != Protection::Marks {
             self.recount_vmas();
         }
         Ok(())
@@ -47,10 +47,10 @@ impl HoldBack<'_> {
     /// registered all the time.
     pub(super) fn watch(&self) -> Result<(), Failed> {
         let Whole { group, alone, mapping, .. } = self.0;
-        if group.hold() == Hold::Rights || mapping.is_registered() {
+        if group.protection() == Protection::Rights || mapping.is_registered() {
             return Ok(());
         }
-        if group.hold() == Hold::Removal {
+        if group.protection() == Protection::Removal {
             for slot in 0..mapping.slots() {
                 let guard = alone.slot(slot);
                 let plan = guard.plan(mapping, Event::Watched);
@@ -59,7 +59,7 @@ impl HoldBack<'_> {
         }
         group
             .descriptor
-            .watch(&mapping.addresses(), group.hold() == Hold::Removal)
+            .watch(&mapping.addresses(), group.protection() == Protection::Removal)
             .map_err(|errno| kernel("UFFDIO_REGISTER", errno))?;
         mapping.counts().registered.store(true, Ordering::Relaxed);
         Ok(())

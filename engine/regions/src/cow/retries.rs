@@ -1,22 +1,23 @@
-//! How long threads wait for what the kernel refuses.
+//! Limits how often handler threads repeat calls that the kernel refuses.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-/// Refusals since the slot that is waited for longest was refused first. Slots are told by a number of their own,
-/// not 0. Async-signal-safe.
+/// Counts refusals. The counter starts anew when the slot that has waited longest is served. Each slot has a number,
+/// which is not 0. Async-signal-safe.
 #[derive(Debug, Default)]
-pub(super) struct Patience {
+pub(super) struct Retries {
+    /// The slot that has waited longest, or 0.
     slot: AtomicUsize,
     refusals: AtomicU32,
 }
 
-/// So many refusals are borne: about a second of them.
+/// The most refusals until a slot is served: they take about a second.
 const MOST: u32 = 10_000;
 
-impl Patience {
-    /// The kernel refused what a slot takes; whether it is to be asked again. Others' refusals count too, so that no
-    /// slot is waited for for ever, however many are.
-    pub(super) fn bears_refusal_of(&self, slot: usize) -> bool {
+impl Retries {
+    /// Counts a refusal at a slot. Returns whether the caller may try again. Refusals at all slots count together, so no
+    /// thread waits for ever, however many slots are refused.
+    pub(super) fn may_retry(&self, slot: usize) -> bool {
         let first = self.slot.compare_exchange(0, slot, Ordering::Relaxed, Ordering::Relaxed);
         if first.is_ok() {
             self.refusals.store(0, Ordering::Relaxed);
@@ -24,7 +25,7 @@ impl Patience {
         self.refusals.fetch_add(1, Ordering::Relaxed) < MOST
     }
 
-    /// Forgets the refusals, if this slot is the one that is waited for longest: it was served.
+    /// A slot was served. If it has waited longest, its refusals are forgotten.
     pub(super) fn reset(&self, slot: usize) {
         let _ = self.slot.compare_exchange(slot, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
@@ -34,26 +35,26 @@ impl Patience {
 mod tests {
     use super::*;
 
-    fn refuse(patience: &Patience, slot: usize, times: u32) -> bool {
-        (0..times).all(|_| patience.bears_refusal_of(slot))
+    fn refuse(retries: &Retries, slot: usize, times: u32) -> bool {
+        (0..times).all(|_| retries.may_retry(slot))
     }
 
     #[test]
-    fn patience_with_one_always_refused_ends() {
-        let patience = Patience::default();
-        assert!(refuse(&patience, 1, MOST - 10));
-        assert!(refuse(&patience, 2, 9));
-        patience.reset(2);
-        assert!(patience.bears_refusal_of(3));
-        assert!(!patience.bears_refusal_of(1));
+    fn retries_end_if_one_slot_is_always_refused() {
+        let retries = Retries::default();
+        assert!(refuse(&retries, 1, MOST - 10));
+        assert!(refuse(&retries, 2, 9));
+        retries.reset(2);
+        assert!(retries.may_retry(3));
+        assert!(!retries.may_retry(1));
     }
 
     #[test]
-    fn patience_after_the_first_was_served_begins_anew() {
-        let patience = Patience::default();
+    fn retries_begin_anew_after_the_first_slot_was_served() {
+        let retries = Retries::default();
         for _ in 0..3 {
-            assert!(refuse(&patience, 1, MOST));
-            patience.reset(1);
+            assert!(refuse(&retries, 1, MOST));
+            retries.reset(1);
         }
     }
 }

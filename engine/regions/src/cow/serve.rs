@@ -13,9 +13,9 @@ use rustix::io::{self, Errno};
 use rustix::param::page_size;
 
 use super::apply::At;
+use super::error::Refused;
 use super::group::ForkGroup;
 use super::guard::SlotGuard;
-use super::refused::Refused;
 use super::slot::{Action, Event, Lack, Slot};
 use super::tables::Tables;
 use super::visit::Visit;
@@ -42,13 +42,13 @@ impl Faults for ForkGroup {
                 Access::Write => Event::Write,
                 Access::Unknown => at.entry().slot.guess(),
             };
-            let event = if event == Event::Read { self.reads.event() } else { event };
+            let event = if event == Event::Read { self.shared_reads.event() } else { event };
             Fault { tables, at, address }.serve(event)
         })?;
         if self.descriptor.has_unwoken() {
             return Err(PopulateError::Kernel(std::io::ErrorKind::PermissionDenied));
         }
-        self.patience.reset(number_at(self, address));
+        self.retries.reset(number_at(self, address));
         Ok(())
     }
 
@@ -63,13 +63,13 @@ impl Faults for ForkGroup {
         if served.is_ok() { became.get() } else { Forbidden::Refused }
     }
 
-    /// The thread that waits there tries again, and meets the same trouble until it is over, or there is no patience
-    /// left.
+    /// The thread that waits there tries again, and meets the same refusal until it is over, or [`Retries`](super::retries::Retries) has
+    /// no try left.
     fn leave(&self, address: usize, blocked: &SignalsBlocked) -> io::Result<()> {
         if leave_hole(self, address, blocked) {
             return Ok(());
         }
-        if !self.patience.bears_refusal_of(number_at(self, address)) {
+        if !self.retries.may_retry(number_at(self, address)) {
             return Err(Errno::PERM);
         }
         rustix::thread::sched_yield();
@@ -136,7 +136,7 @@ impl Fault<'_> {
     }
 }
 
-/// Returns a number for the slot at an address, for [`Patience`](super::retries::Patience): the granule of the address
+/// Returns a number for the slot at an address, for [`Retries`](super::retries::Retries): the granule of the address
 /// space. No region lies at the first one.
 fn number_at(group: &ForkGroup, address: usize) -> usize {
     address / group.granule_bytes

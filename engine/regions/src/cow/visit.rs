@@ -3,11 +3,11 @@
 use std::ops::Range;
 
 use super::apply::At;
-use super::fork_support::Sharing;
+use super::error::Refused;
+use super::fork_support::ForkSupport;
 use super::group::ForkGroup;
 use super::guard::{SlotGuard, SlotGuards};
 use super::mapping::CowMapping;
-use super::refused::Refused;
 use super::tables::Tables;
 use super::whole_region::Whole;
 use hugekit_sys::thread::SignalsBlocked;
@@ -81,7 +81,7 @@ impl Visit<'_> {
         let Some(id) = tables.mappings.at(address).map(CowMapping::id) else { return Ok(()) };
         if Whole::new(group, &mut tables, id).make_exclusive().is_err() {
             // The process has no mapping left at all, but for those kept for this.
-            group.sharing().into_iter().for_each(Sharing::release_spare);
+            group.fork_support().into_iter().for_each(ForkSupport::release_spare_mappings);
             Whole::new(group, &mut tables, id).make_exclusive()?;
         }
         // No other thread has a slot now, because all share the gate for it.

@@ -7,15 +7,14 @@ use std::sync::atomic::Ordering;
 use rustix::io;
 
 use super::apply::At;
-use super::entry::Entry;
+use super::error::Refused;
 use super::frames::Frames;
 use super::group::ForkGroup;
 use super::guard::{Alone, SlotGuard};
 use super::in_kernel::InKernel;
 use super::mapping::CowMapping;
-use super::refused::Refused;
-use super::sharers::Id;
 use super::slot::{Action, Event, Lack, Pages, Slot};
+use super::slot_table::{Entry, MappingId};
 use super::tables::Tables;
 use crate::pool::Content;
 use hugekit_sys::mapping::{forbid, replace_all};
@@ -31,7 +30,7 @@ pub(super) struct Whole<'a> {
 }
 
 impl<'a> Whole<'a> {
-    pub(super) fn new(group: &'a ForkGroup, tables: &'a mut Tables, id: Id) -> Self {
+    pub(super) fn new(group: &'a ForkGroup, tables: &'a mut Tables, id: MappingId) -> Self {
         let Tables { mappings, frames } = tables;
         let alone = mappings.alone();
         Self { group, alone, frames, mapping: alone.mappings().get(id) }
@@ -143,7 +142,8 @@ impl<'a> Whole<'a> {
             guard.set(self.mapping, Entry { slot: entry.slot.lost(), ..entry });
         }
         let addresses = self.mapping.addresses();
-        let is_mapped = self.group.sharing().is_some_and(|sharing| sharing.map_nothing(&addresses));
+        let is_mapped =
+            self.group.fork_support().is_some_and(|support| support.map_empty_file(&addresses));
         // SAFETY: addresses of the region, of which the table says that their bytes are lost.
         if !is_mapped && unsafe { forbid(&addresses) }.is_err() {
             std::process::abort();
