@@ -24,14 +24,14 @@ use hugekit_sys::memory;
 
 /// A mapping of a group at a slot that this thread has, and where frames are.
 #[derive(Clone, Copy)]
-pub(super) struct At<'a> {
+pub(super) struct MappingSlot<'a> {
     pub(super) group: &'a ForkGroup,
     pub(super) guard: &'a SlotGuard<'a>,
     pub(super) mapping: &'a CowMapping,
     pub(super) frames: &'a Frames,
 }
 
-impl<'a> At<'a> {
+impl<'a> MappingSlot<'a> {
     pub(super) fn entry(&self) -> Entry {
         self.guard.entry(self.mapping)
     }

@@ -1,9 +1,9 @@
-//! Several slots of one mapping, of a thread that has them: one call to the kernel for each run of slots that are alike.
+//! SlotBatch slots of one mapping, of a thread that has them: one call to the kernel for each run of slots that are alike.
 
 use std::ops::Range;
 use std::ptr;
 
-use super::apply::At;
+use super::apply::MappingSlot;
 use super::error::Refused;
 use super::group::ForkGroup;
 use super::guard::SlotGuards;
@@ -14,14 +14,14 @@ use super::tables::Tables;
 use hugekit_sys::memory;
 
 #[derive(Clone, Copy)]
-pub(super) struct Several<'a> {
+pub(super) struct SlotBatch<'a> {
     group: &'a ForkGroup,
     tables: &'a Tables,
     mapping: &'a CowMapping,
     guards: &'a SlotGuards<'a>,
 }
 
-impl<'a> Several<'a> {
+impl<'a> SlotBatch<'a> {
     pub(super) fn new(
         group: &'a ForkGroup,
         tables: &'a Tables,
@@ -35,9 +35,9 @@ impl<'a> Several<'a> {
         self.mapping
     }
 
-    pub(super) fn at(&self, slot: usize) -> At<'a> {
+    pub(super) fn at(&self, slot: usize) -> MappingSlot<'a> {
         let Self { group, tables, mapping, guards } = *self;
-        At { group, guard: guards.get(slot), mapping, frames: &tables.frames }
+        MappingSlot { group, guard: guards.get(slot), mapping, frames: &tables.frames }
     }
 
     fn in_kernel(&self) -> InKernel<'a> {
@@ -181,8 +181,7 @@ fn runs<T: PartialEq>(
 #[allow(unsafe_code)]
 mod tests {
     use super::super::bulk::Bulk;
-    use super::super::protect_region::HoldBack;
-    use super::super::whole_region::Whole;
+    use super::super::whole_region::WholeRegion;
     use crate::fault::FaultMode;
     use crate::pool::{Backing, Pool};
     use hugekit_bulk::parallel::Threads;
@@ -216,7 +215,7 @@ mod tests {
         without_signals(|blocked| {
             let mut tables = fork.group.gate.alone(blocked);
             let id = tables.mappings.of_region(fork.start).id();
-            HoldBack(Whole::new(&fork.group, &mut tables, id)).watch().unwrap();
+            WholeRegion::new(&fork.group, &mut tables, id).watch_writes().unwrap();
         });
         write(2);
         Bulk(&fork).protect_ahead(4 * GRANULE, &[], Threads::Exactly(1));

@@ -14,20 +14,20 @@ use super::handle::CowHandle;
 use super::mapping::{CowMapping, MappingWords};
 use super::slot::{Pages, Slot};
 use super::tables::Tables;
-use super::whole_region::Whole;
+use super::whole_region::WholeRegion;
 use crate::pool::{Content, FaultError, Mapped};
 use hugekit_sys::mapping::Mapping;
 
 /// The first region, until it is part of the group.
 #[derive(Debug)]
-pub(crate) struct First {
+pub(crate) struct FoundingRegion {
     mapping: Option<Mapping>,
     words: Option<MappingWords>,
     /// True if threads may see all of it.
     is_ready: bool,
 }
 
-impl First {
+impl FoundingRegion {
     /// Has the region join a group that has none yet.
     pub(crate) fn join(
         group: &Arc<ForkGroup>,
@@ -39,24 +39,25 @@ impl First {
         let start = addresses.start;
         let held = contents.map_or_else(|| vec![(folios.len(), Content::Dirty)], <[_]>::to_vec);
         let pieces = vec![(extent, held)];
-        let made = group.room_for(&pieces, mapping.len(), true);
-        let made = made.map_err(|errno| refused("mmap", errno)).and_then(|(room, words)| {
+        let made = group.memory_for(&pieces, mapping.len(), true);
+        let made = made.map_err(|errno| refused("mmap", errno)).and_then(|(private, words)| {
             let registration = group.register(addresses)?;
-            Ok((group.reservation(&pieces, room), words, registration))
+            Ok((group.reservation(&pieces, private), words, registration))
         });
         group.folios.add(pieces.into_iter().map(|(extent, _)| extent));
-        let mut first = Self { mapping: Some(mapping), words: None, is_ready: contents.is_none() };
+        let mut founding =
+            Self { mapping: Some(mapping), words: None, is_ready: contents.is_none() };
         let begun = made.and_then(|(mut reservation, words, registration)| {
-            first.words = Some(words);
+            founding.words = Some(words);
             group.alone_with_room(reservation.len(), |tables| {
-                first.begin(group, tables, &mut reservation)
+                founding.begin(group, tables, &mut reservation)
             })?;
             Ok(registration)
         });
         match begun {
             Ok(registration) => Ok(CowHandle::new(Arc::clone(group), start, registration)),
             Err(error) => {
-                let mapping = first.mapping.take().expect("not the group's after an error");
+                let mapping = founding.mapping.take().expect("not the group's after an error");
                 Err((Mapped::of_parts(group.folios.withdraw(&folios), mapping), error))
             }
         }
@@ -85,7 +86,7 @@ impl First {
             if is_ready { Slot::Exclusive(Pages::InPlace) } else { frames.fresh(frame) }
         });
         if !is_served {
-            let whole = Whole::new(group, tables, id);
+            let whole = WholeRegion::new(group, tables, id);
             whole.supply_all();
             whole.leave_if_own();
         }

@@ -269,27 +269,31 @@ impl ForkGroup {
 
     /// Memory for what faults change of a mapping with these pieces and so many bytes; `whole` if it is one mapping
     /// of the kernel's.
-    pub(super) fn room_for(
+    pub(super) fn memory_for(
         &self,
         pieces: &[Reserved],
         bytes: usize,
         whole: bool,
     ) -> io::Result<(PrivatePiece, MappingWords)> {
         let slots = bytes.div_ceil(self.granule_bytes);
-        Ok((Reservation::room(pieces)?, MappingWords::new(slots, whole)?))
+        Ok((Reservation::memory_for(pieces)?, MappingWords::new(slots, whole)?))
     }
 
     /// Converts pieces to their form inside the gate. Their tokens stay outside.
-    pub(super) fn reservation_of(&self, pieces: Vec<Reserved>, room: PrivatePiece) -> Reservation {
-        let reservation = self.reservation(&pieces, room);
+    pub(super) fn reservation_of(
+        &self,
+        pieces: Vec<Reserved>,
+        private: PrivatePiece,
+    ) -> Reservation {
+        let reservation = self.reservation(&pieces, private);
         self.folios.add(pieces.into_iter().map(|(extent, _)| extent));
         reservation
     }
 
     /// The same, of folios whose tokens the group does not have yet.
-    pub(super) fn reservation(&self, pieces: &[Reserved], room: PrivatePiece) -> Reservation {
+    pub(super) fn reservation(&self, pieces: &[Reserved], private: PrivatePiece) -> Reservation {
         let (memory, page_size) = (self.pool.memory(), self.pool.page_size());
-        Reservation::new(pieces, room, memory, self.granule_bytes, page_size)
+        Reservation::new(pieces, private, memory, self.granule_bytes, page_size)
     }
 
     /// Calls `act` with exclusive access to the gate. The tables then have room for one more mapping and this many more

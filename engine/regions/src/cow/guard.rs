@@ -14,7 +14,7 @@ use hugekit_sys::sync::{Claim, Claims};
 use hugekit_sys::thread::SignalsBlocked;
 
 /// Slots that a thread has at a time that does not serve a fault.
-pub(super) const TOGETHER: usize = 32;
+pub(super) const BATCH_SLOTS: usize = 32;
 
 /// The right to change one slot.
 #[derive(Debug)]
@@ -29,9 +29,9 @@ pub(super) struct SlotGuard<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Alone<'a>(&'a Mappings);
 
-/// [`TOGETHER`] slots at most, one after the other.
+/// [`BATCH_SLOTS`] slots at most, one after the other.
 #[derive(Debug)]
-pub(super) struct SlotGuards<'a>([Option<SlotGuard<'a>>; TOGETHER]);
+pub(super) struct SlotGuards<'a>([Option<SlotGuard<'a>>; BATCH_SLOTS]);
 
 impl<'a> Alone<'a> {
     /// Borrowed exclusively, which only the thread can that has the gate alone.
@@ -57,7 +57,7 @@ impl<'a> SlotGuards<'a> {
         slots: Range<usize>,
         blocked: &'a SignalsBlocked,
     ) -> Self {
-        debug_assert!(slots.len() <= TOGETHER);
+        debug_assert!(slots.len() <= BATCH_SLOTS);
         let mut slots = slots;
         let mut next =
             || slots.next().map(|slot| SlotGuard::claim(claims, mappings, slot, blocked));

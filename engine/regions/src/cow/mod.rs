@@ -40,12 +40,12 @@ mod whole_region;
 
 #[cfg(test)]
 pub(crate) use self::descriptor::Descriptor;
-pub(crate) use self::epoch::{Turn, Watch};
+pub(crate) use self::epoch::{EpochWatch, NextEpoch};
 pub use self::error::ForkError;
 pub(crate) use self::fork::ForkMaker;
-pub(crate) use self::founding::First;
+pub(crate) use self::founding::FoundingRegion;
 pub(crate) use self::group::{ForkGroup, Terms, usual_granule};
 pub(crate) use self::handle::CowHandle;
 pub use self::point_in_time::Lost;
 pub(crate) use self::point_in_time::PointInTime;
-pub(crate) use self::unshared::Apart;
+pub(crate) use self::unshared::UnsharedSlots;

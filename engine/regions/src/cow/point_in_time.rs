@@ -10,8 +10,8 @@ use std::sync::atomic::{Ordering, fence};
 
 use rustix::io::Errno;
 
-use super::batch::Several;
-use super::guard::{SlotGuards, TOGETHER};
+use super::batch::SlotBatch;
+use super::guard::{BATCH_SLOTS, SlotGuards};
 use super::handle::CowHandle;
 use super::slot_table::Entry;
 use crate::fault::no_fault;
@@ -149,14 +149,14 @@ impl PointInTime {
     pub(crate) fn detach(&self, slots: Range<usize>, copied: bool) -> usize {
         let (mut next, mut shared) = (slots.start, 0);
         while next < slots.end {
-            let some = next..slots.end.min(next + TOGETHER);
+            let some = next..slots.end.min(next + BATCH_SLOTS);
             next = some.end;
             shared += without_signals(|blocked| {
                 let tables = self.0.group.gate.share(blocked);
                 let mapping = tables.mappings.of_region(self.0.start);
                 let guards =
                     SlotGuards::claim(&self.0.group.slots, &tables.mappings, some, blocked);
-                Several::new(&self.0.group, &tables, mapping, &guards).detach(copied)
+                SlotBatch::new(&self.0.group, &tables, mapping, &guards).detach(copied)
             });
         }
         shared

@@ -7,18 +7,14 @@ use super::apply::remove_pages;
 use super::error::{Failed, Refused, kernel};
 use super::fork_support::Protection;
 use super::slot::{Action, Event};
-use super::whole_region::Whole;
+use super::whole_region::WholeRegion;
 
-/// All of a region, of the thread that has the gate alone.
-#[derive(Clone, Copy)]
-pub(super) struct HoldBack<'a>(pub(super) Whole<'a>);
-
-impl HoldBack<'_> {
+impl WholeRegion<'_> {
     /// Holds back writes to all but some slots: one call for each run. If one fails, what was protected stays so, and
     /// the table says it.
-    pub(super) fn all_but(&self, some: &[usize]) -> Result<(), Failed> {
-        let Whole { group, alone, mapping, .. } = self.0;
-        self.watch()?;
+    pub(super) fn protect_all_but(&self, some: &[usize]) -> Result<(), Failed> {
+        let WholeRegion { group, alone, mapping, .. } = *self;
+        self.watch_writes()?;
         for part in between(mapping.slots(), some) {
             let mut slot = part.start;
             while slot < part.end {
@@ -31,7 +27,7 @@ impl HoldBack<'_> {
                 };
                 let next = slot + run;
                 for &action in alone.slot(slot).plan(mapping, event) {
-                    self.run(slot..next, action)?;
+                    self.protect_run(slot..next, action)?;
                     (slot..next).for_each(|slot| alone.slot(slot).record_done(mapping, action));
                 }
                 slot = next;
@@ -45,8 +41,8 @@ impl HoldBack<'_> {
 
     /// Has it registered as its writes are held back. By rights, nothing has to be: what a handler has entered has been
     /// registered all the time.
-    pub(super) fn watch(&self) -> Result<(), Failed> {
-        let Whole { group, alone, mapping, .. } = self.0;
+    pub(super) fn watch_writes(&self) -> Result<(), Failed> {
+        let WholeRegion { group, alone, mapping, .. } = *self;
         if group.protection() == Protection::Rights || mapping.is_registered() {
             return Ok(());
         }
@@ -65,15 +61,15 @@ impl HoldBack<'_> {
         Ok(())
     }
 
-    fn run(&self, slots: Range<usize>, action: Action) -> Result<(), Failed> {
-        let in_kernel = self.0.in_kernel();
+    fn protect_run(&self, slots: Range<usize>, action: Action) -> Result<(), Failed> {
+        let in_kernel = self.in_kernel();
         let call = match action {
             Action::TakeOut => "madvise",
             _ if in_kernel.is_by_rights(slots.start) => "mprotect",
             _ => "UFFDIO_WRITEPROTECT",
         };
         let held = match action {
-            Action::TakeOut => remove_pages(&self.0.mapping.addresses_of(slots)),
+            Action::TakeOut => remove_pages(&self.mapping.addresses_of(slots)),
             _ => in_kernel.protect(slots, true),
         };
         held.map_err(|refused| match refused {
@@ -85,11 +81,11 @@ impl HoldBack<'_> {
     /// Counts the mappings of a region again, after much of it has become one mapping.
     fn recount_vmas(&self) {
         let (mut slot, mut runs) = (0, 0);
-        while slot < self.0.mapping.slots() {
-            slot += self.0.mapping.run_alike(slot..self.0.mapping.slots());
+        while slot < self.mapping.slots() {
+            slot += self.mapping.run_alike(slot..self.mapping.slots());
             runs += 1;
         }
-        self.0.group.count_vmas(self.0.mapping, runs - 1);
+        self.group.count_vmas(self.mapping, runs - 1);
     }
 }
 

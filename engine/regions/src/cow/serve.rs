@@ -12,7 +12,7 @@ use std::time::Instant;
 use rustix::io::{self, Errno};
 use rustix::param::page_size;
 
-use super::apply::At;
+use super::apply::MappingSlot;
 use super::error::Refused;
 use super::group::ForkGroup;
 use super::guard::SlotGuard;
@@ -96,7 +96,7 @@ impl Faults for ForkGroup {
 #[derive(Clone, Copy)]
 struct Fault<'a> {
     tables: &'a Tables,
-    at: At<'a>,
+    at: MappingSlot<'a>,
     address: usize,
 }
 
@@ -149,6 +149,6 @@ fn leave_hole(group: &ForkGroup, address: usize, blocked: &SignalsBlocked) -> bo
     let Tables { mappings, frames } = &*tables;
     let Some(mapping) = mappings.at(address) else { return false };
     let guard = &SlotGuard::claim(&group.slots, mappings, mapping.slot_at(address), blocked);
-    let at = At { group, guard, mapping, frames };
+    let at = MappingSlot { group, guard, mapping, frames };
     at.entry().slot == Slot::Unready(Lack::Page) && at.let_kernel_populate().is_ok()
 }

@@ -5,16 +5,16 @@ use std::ops::Range;
 /// The slots that a fork has frames of its own for from the beginning. A pinned slot is copied when the fork is made.
 /// A slot that is left out shows zeroes. A slot of which some bytes are left out is copied without them.
 #[derive(Debug)]
-pub(crate) struct Apart {
+pub(crate) struct UnsharedSlots {
     granule_bytes: usize,
     pinned: Vec<usize>,
     /// Offsets in the region: ascending, with a gap after each.
     left_out: Vec<Range<usize>>,
-    not_held_back: Vec<usize>,
+    unprotected: Vec<usize>,
     all: Vec<usize>,
 }
 
-impl Apart {
+impl UnsharedSlots {
     /// Finds the slots in a region of `len` bytes, whole folios. Ranges may overlap. All of them lie within the region.
     pub(crate) fn new(
         pins: &[Range<usize>],
@@ -33,10 +33,9 @@ impl Apart {
                 if range.end == len { len.next_multiple_of(granule_bytes) } else { range.end };
             range.start.div_ceil(granule_bytes)..end / granule_bytes
         };
-        let not_held_back =
-            ascending(pinned.iter().copied().chain(left_out.iter().flat_map(whole)));
+        let unprotected = ascending(pinned.iter().copied().chain(left_out.iter().flat_map(whole)));
         let all = ascending(pinned.iter().copied().chain(left_out.iter().flat_map(slots)));
-        Self { granule_bytes, pinned, left_out, not_held_back, all }
+        Self { granule_bytes, pinned, left_out, unprotected, all }
     }
 
     /// Pinned slots.
@@ -45,8 +44,8 @@ impl Apart {
     }
 
     /// Slots whose writers in the parent go on: pinned ones, and those of which no byte is inherited.
-    pub(super) fn not_held_back(&self) -> &[usize] {
-        &self.not_held_back
+    pub(super) fn unprotected(&self) -> &[usize] {
+        &self.unprotected
     }
 
     /// Every slot that is not shared.
@@ -100,20 +99,20 @@ mod tests {
     #[test]
     fn slots_are_apart_wholly_or_in_part() {
         let left_out = [250..300, 20..40, 100..250, 5..5];
-        let apart = Apart::new(std::slice::from_ref(&(410..420)), &left_out, 100, 450);
-        assert_eq!(apart.pinned(), [4]);
-        assert_eq!(apart.not_held_back(), [1, 2, 4]);
-        assert_eq!(apart.all(), [0, 1, 2, 4]);
-        assert!(apart.left_out_of(0, 100).eq(std::iter::once(20..40)));
-        assert!(apart.is_left_out(1, 100) && apart.is_left_out(2, 100));
-        assert!(!apart.is_left_out(0, 100) && !apart.is_left_out(3, 100));
-        assert_eq!(apart.left_out_of(3, 100).count(), 0);
+        let unshared = UnsharedSlots::new(std::slice::from_ref(&(410..420)), &left_out, 100, 450);
+        assert_eq!(unshared.pinned(), [4]);
+        assert_eq!(unshared.unprotected(), [1, 2, 4]);
+        assert_eq!(unshared.all(), [0, 1, 2, 4]);
+        assert!(unshared.left_out_of(0, 100).eq(std::iter::once(20..40)));
+        assert!(unshared.is_left_out(1, 100) && unshared.is_left_out(2, 100));
+        assert!(!unshared.is_left_out(0, 100) && !unshared.is_left_out(3, 100));
+        assert_eq!(unshared.left_out_of(3, 100).count(), 0);
     }
 
     #[test]
     fn last_slot_that_the_region_cuts_is_left_out_as_a_whole() {
-        let apart = Apart::new(&[], std::slice::from_ref(&(290..350)), 100, 350);
-        assert_eq!((apart.not_held_back(), apart.all()), (&[3][..], &[2, 3][..]));
-        assert!(apart.is_left_out(3, 50) && !apart.is_left_out(2, 100));
+        let unshared = UnsharedSlots::new(&[], std::slice::from_ref(&(290..350)), 100, 350);
+        assert_eq!((unshared.unprotected(), unshared.all()), (&[3][..], &[2, 3][..]));
+        assert!(unshared.is_left_out(3, 50) && !unshared.is_left_out(2, 100));
     }
 }

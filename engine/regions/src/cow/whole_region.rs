@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use rustix::io;
 
-use super::apply::At;
+use super::apply::MappingSlot;
 use super::error::Refused;
 use super::frames::Frames;
 use super::group::ForkGroup;
@@ -22,14 +22,14 @@ use hugekit_sys::thread::SignalsBlocked;
 
 /// All of one region, of the thread that has the gate alone.
 #[derive(Clone, Copy)]
-pub(super) struct Whole<'a> {
+pub(super) struct WholeRegion<'a> {
     pub(super) group: &'a ForkGroup,
     pub(super) alone: Alone<'a>,
     pub(super) frames: &'a Frames,
     pub(super) mapping: &'a CowMapping,
 }
 
-impl<'a> Whole<'a> {
+impl<'a> WholeRegion<'a> {
     pub(super) fn new(group: &'a ForkGroup, tables: &'a mut Tables, id: MappingId) -> Self {
         let Tables { mappings, frames } = tables;
         let alone = mappings.alone();
@@ -43,8 +43,8 @@ impl<'a> Whole<'a> {
     }
 
     /// A slot of it, of which this is the guard.
-    pub(super) fn at<'b>(&'b self, guard: &'b SlotGuard<'b>) -> At<'b> {
-        At { group: self.group, guard, mapping: self.mapping, frames: self.frames }
+    pub(super) fn at<'b>(&'b self, guard: &'b SlotGuard<'b>) -> MappingSlot<'b> {
+        MappingSlot { group: self.group, guard, mapping: self.mapping, frames: self.frames }
     }
 
     pub(super) fn in_kernel(&self) -> InKernel<'a> {
@@ -157,12 +157,12 @@ pub(super) fn leave_to_kernel(group: &ForkGroup, blocked: &SignalsBlocked) -> io
     let mut tables = group.gate.alone(blocked);
     group.unserved.store(true, Ordering::SeqCst);
     for index in 0..tables.mappings.present() {
-        Whole::nth(group, &mut tables, index).supply_all();
+        WholeRegion::nth(group, &mut tables, index).supply_all();
     }
     // What others keep from being copied can be once these are.
     for last in [false, true] {
         for index in 0..tables.mappings.present() {
-            let region = Whole::nth(group, &mut tables, index);
+            let region = WholeRegion::nth(group, &mut tables, index);
             // Where nothing was ever shared, nothing is held back that has to be mapped anew.
             if !group.is_shared() && region.leave_if_own() {
                 continue;
