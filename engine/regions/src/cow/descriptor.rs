@@ -13,7 +13,7 @@ use crate::pool::{Backing, FaultError};
 use hugekit_sys::private_pages::Private;
 use hugekit_sys::userfaultfd;
 
-/// How a read of shared memory is served if the frame is not in the page tables.
+/// The way to serve a read of shared memory whose frame is not in the page tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SharedReads {
     /// The frame is entered with protection against writes.

@@ -15,7 +15,7 @@ use hugekit_sys::memfd::{self, FilePages};
 use hugekit_sys::pagemap::PageMap;
 use hugekit_sys::private_pages::Private;
 
-/// How the kernel holds back writes to frames that a region's addresses map permanently. The same for all regions of a
+/// The way to hold back writes to frames that a region's addresses map permanently. It is the same for all regions of a
 /// group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Protection {

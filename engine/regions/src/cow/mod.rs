@@ -6,37 +6,56 @@
 //! region that shows a granule copies nothing. Every fork has its own extent, which is reserved
 //! when the fork is made, so no write is short of memory.
 //!
-//! `README.md` beside this file describes the tables, the kernel's mappings and the faults.
+//! `README.md` beside this file draws the way of one write, and describes the tables, the kernel's
+//! mappings and the faults. The modules are in the order of that way.
 
-mod apply;
-mod batch;
-mod budget;
-mod bulk;
-mod compact;
-mod descriptor;
-mod epoch;
-mod error;
-mod folios;
-mod fork;
-mod fork_support;
-mod founding;
-mod frames;
-mod group;
+// The way of one write. The fault of a writer or reader arrives.
+mod serve;
+// Its thread shares the gate, and finds the region.
+mod visit;
+// It claims the slot.
 mod guard;
-mod handle;
+// The state of the slot decides what to do.
+mod slot;
+// The actions are carried out.
+mod apply;
+// The bytes are copied.
+mod frames;
+// The kernel's mapping changes.
 mod in_kernel;
+// The writer is woken.
+mod descriptor;
+
+// The tables that these steps read and change.
 mod mapping;
 mod mappings;
-mod point_in_time;
-mod protect_region;
-mod retries;
-mod serve;
-mod slot;
 mod slot_table;
 mod tables;
-mod unshared;
-mod visit;
+
+// When the kernel refuses, or memory is short.
+mod budget;
+mod error;
+mod retries;
 mod whole_region;
+
+// A group: created, joined by its first region, left by its last.
+mod folios;
+mod fork_support;
+mod founding;
+mod group;
+mod handle;
+
+// A fork: made, read only, and the start of an epoch.
+mod compact;
+mod epoch;
+mod fork;
+mod point_in_time;
+mod protect_region;
+mod unshared;
+
+// Many slots at once.
+mod batch;
+mod bulk;
 
 #[cfg(test)]
 pub(crate) use self::descriptor::Descriptor;
