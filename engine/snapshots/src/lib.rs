@@ -29,51 +29,23 @@
 #![warn(missing_docs, clippy::incompatible_msrv)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-mod anonymous;
-mod arena;
-mod background;
-mod buffer;
-mod builder;
+mod changes;
 mod collapse;
-mod costs;
-mod delivery;
-mod edges;
-mod epoch;
 mod error;
-mod granules;
-mod heat;
-mod huge_zeroes;
-mod interval;
-mod lifecycle;
-mod limit;
-mod piece;
-mod plan;
-mod protect_helper;
-mod read_ahead;
-mod reader;
-mod region;
-mod reserve;
-mod segment;
-mod several;
+mod making;
+mod reading;
+mod serving;
 mod snapshot;
-mod source;
-mod state;
 mod stats;
-mod stream;
-mod survey;
-mod taken;
-mod tracker;
-mod view;
-mod write_protector;
 
-pub use self::builder::{Builder, Granule};
+pub use self::changes::epoch::{Changes, Epoch};
 pub use self::collapse::{Collapsed, collapse};
-pub use self::epoch::{Changes, Epoch};
 pub use self::error::{SnapshotError, Unsuitable};
-pub use self::reader::SnapshotReader;
-pub use self::reserve::Reserve;
+pub use self::making::builder::{Builder, Granule};
+pub use self::reading::reader::SnapshotReader;
+pub use self::reading::view::{Holder, View};
+pub use self::serving::reserve::Reserve;
 pub use self::snapshot::Snapshot;
 pub use self::stats::SnapshotStats;
-pub use self::view::{Holder, View};
 #[cfg(doc)]
 use hugekit_regions::fault::FaultMode;
