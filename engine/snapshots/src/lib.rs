@@ -25,17 +25,24 @@
 //! writes, because the kernel would end the process. System calls that read the memory work in both
 //! modes. [`Snapshot::serving`] returns the mode.
 //!
-//! `README.md` beside this file draws states and locks, and lists the races that were considered.
+//! `README.md` beside this file draws the way of one write, states and locks, and lists the races
+//! that were considered.
 #![warn(missing_docs, clippy::incompatible_msrv)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+// A snapshot, for programs.
+mod snapshot;
+// Making it.
+mod making;
+// Serving writes to its memory.
+mod serving;
+// Reading it.
+mod reading;
+// The changes from one snapshot to the next.
 mod changes;
+// Its costs, its errors, and the huge pages that it split.
 mod collapse;
 mod error;
-mod making;
-mod reading;
-mod serving;
-mod snapshot;
 mod stats;
 
 pub use self::changes::epoch::{Changes, Epoch};

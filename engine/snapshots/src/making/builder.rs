@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::excluded::Taken;
+use super::excluded::ExcludedRange;
 use super::limit;
 use super::neighbours;
 use super::plan::{Purpose, SnapshotPlan};
@@ -231,7 +231,7 @@ impl Builder {
     ) -> Result<Anonymous, SnapshotError> {
         headroom::check()?;
         // Before the survey: what we map from now on stays away, whatever the owner unmaps.
-        let taken = Taken::new(range.clone()).map_err(SnapshotError::kernel("mmap"))?;
+        let excluded = ExcludedRange::new(range.clone()).map_err(SnapshotError::kernel("mmap"))?;
         let mappings = survey::mappings_of(&range)?;
         let granule = match purpose {
             Purpose::Epoch { before: Some(before) } => before.interval().granule_bytes(),
@@ -250,7 +250,7 @@ impl Builder {
             populated,
             reserve,
         };
-        plan.protect(self.fault_mode, taken)
+        plan.protect(self.fault_mode, excluded)
     }
 
     /// Bytes of the reserve.

@@ -51,7 +51,7 @@ pub(super) enum Guard {
 
 /// The reason why the edges could not be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum EdgeTrouble {
+pub(super) enum EdgeError {
     /// The page was written whenever it was copied.
     Unquiet(usize),
     /// There is no such page any more.
@@ -89,7 +89,7 @@ impl Edges {
         &self,
         protector: &WriteProtector,
         guard: &Guarding<'_>,
-    ) -> Result<(), EdgeTrouble> {
+    ) -> Result<(), EdgeError> {
         let pages = self.pages();
         let mut guarded = [None, None];
         let mut taken = Ok(());
@@ -110,11 +110,11 @@ impl Edges {
         protector: &WriteProtector,
         guard: &Guarding<'_>,
         guarded: &[Option<Range<usize>>; 2],
-    ) -> Result<(), EdgeTrouble> {
+    ) -> Result<(), EdgeError> {
         let mut written = None;
         for _ in 0..COPIES {
             for page in guarded.iter().flatten() {
-                let kernel = |errno| EdgeTrouble::Kernel("UFFDIO_WRITEPROTECT", errno, page.start);
+                let kernel = |errno| EdgeError::Kernel("UFFDIO_WRITEPROTECT", errno, page.start);
                 userfaultfd::protect(guard.descriptor, page, true).map_err(kernel)?;
             }
             self.copy()?;
@@ -125,18 +125,18 @@ impl Edges {
             }
         }
         match (written, guard.how) {
-            (Some(page), Guard::Stopped) => Err(EdgeTrouble::Changed(page)),
-            (page, _) => Err(EdgeTrouble::Unquiet(page.unwrap_or(self.range.start))),
+            (Some(page), Guard::Stopped) => Err(EdgeError::Changed(page)),
+            (page, _) => Err(EdgeError::Unquiet(page.unwrap_or(self.range.start))),
         }
     }
 
-    fn copy(&self) -> Result<(), EdgeTrouble> {
+    fn copy(&self) -> Result<(), EdgeError> {
         let parts = [self.range.start..self.inner.start, self.inner.end..self.range.end];
         for part in parts.iter().filter(|part| !part.is_empty()) {
             let whole = std::iter::once((0..part.len(), Reach::Near));
             // SAFETY: as many bytes as are kept of this edge; they are read when the snapshot is there.
             unsafe { no_fault::copy(self.at(part.start), part.start, whole) }
-                .map_err(|_| EdgeTrouble::Changed(part.start))?;
+                .map_err(|_| EdgeError::Changed(part.start))?;
         }
         Ok(())
     }
@@ -166,7 +166,7 @@ impl Guarding<'_> {
         &self,
         protector: &WriteProtector,
         page: &Range<usize>,
-    ) -> Result<(), EdgeTrouble> {
+    ) -> Result<(), EdgeError> {
         if (self.others)(page.start) {
             let _ = protector.unregister(page);
         }
@@ -180,10 +180,10 @@ impl Guarding<'_> {
             rustix::thread::sched_yield();
             registered = register();
         }
-        registered.map_err(|errno| EdgeTrouble::Kernel("UFFDIO_REGISTER", errno, page.start))?;
+        registered.map_err(|errno| EdgeError::Kernel("UFFDIO_REGISTER", errno, page.start))?;
         protector.fill(self.descriptor, page).map_err(|errno| {
             self.stop_guarding(page);
-            EdgeTrouble::Kernel("UFFDIO_ZEROPAGE", errno, page.start)
+            EdgeError::Kernel("UFFDIO_ZEROPAGE", errno, page.start)
         })
     }
 

@@ -1,4 +1,4 @@
-//! Addresses that are snapshotted or about to be: no mapping of ours goes there, should the owner unmap them.
+//! The addresses that have a snapshot or are about to get one. hugekit maps nothing there, even if the owner unmaps them.
 
 use std::ops::Range;
 
@@ -10,36 +10,40 @@ use hugekit_sys::sync::primitives::{AtomicUsize, Ordering};
 use hugekit_sys::sync::{OfProcess, PerProcess, Published};
 use hugekit_sys::thread::without_signals;
 
-/// A range is taken until this is dropped.
+/// A range of addresses where hugekit maps nothing until this value is dropped.
 #[derive(Debug)]
-pub(crate) struct Taken {
-    all: &'static All,
+pub(crate) struct ExcludedRange {
+    all: &'static ExcludedRanges,
     range: Range<usize>,
 }
 
 /// The ranges of one process, in no order. Some may overlap.
 #[derive(Debug)]
-struct All {
+struct ExcludedRanges {
     mark: ForkMark,
     ranges: Published<Vec<Range<usize>>>,
-    /// So that a process without snapshots is not kept from its work: 0 if there is none.
+    /// The number of ranges. If it is 0, a mapping needs no look at the ranges.
     count: AtomicUsize,
 }
 
-static ALL: PerProcess<All> = PerProcess::new();
+static ALL: PerProcess<ExcludedRanges> = PerProcess::new();
 
-impl OfProcess for All {
+impl OfProcess for ExcludedRanges {
     fn mark(&self) -> &ForkMark {
         &self.mark
     }
 }
 
-impl Taken {
+impl ExcludedRange {
     pub(super) fn new(range: Range<usize>) -> io::Result<Self> {
         let all = ALL.get_or_make(|_parents| {
             apart::keep_from(each);
             let ranges = Published::new(Vec::new())?;
-            Ok::<_, io::Errno>(All { mark: ForkMark::new(), ranges, count: AtomicUsize::new(0) })
+            Ok::<_, io::Errno>(ExcludedRanges {
+                mark: ForkMark::new(),
+                ranges,
+                count: AtomicUsize::new(0),
+            })
         })?;
         all.count.fetch_add(1, Ordering::SeqCst);
         all.change(|ranges| ranges.push(range.clone()));
@@ -47,7 +51,7 @@ impl Taken {
     }
 }
 
-impl Drop for Taken {
+impl Drop for ExcludedRange {
     fn drop(&mut self) {
         // A forked child has none of its parent's snapshots.
         if !self.all.mark.is_ours() {
@@ -61,7 +65,7 @@ impl Drop for Taken {
     }
 }
 
-impl All {
+impl ExcludedRanges {
     fn change(&self, change: impl FnOnce(&mut Vec<Range<usize>>)) {
         // As for a registry: its reader must not wait for a maker, which waits for readers.
         without_signals(|blocked| {
@@ -85,16 +89,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn range_taken_several_times_is_so_until_the_last_goes() {
+    fn range_excluded_several_times_is_so_until_the_last_goes() {
         // Addresses that no mapping has.
         let range = 8..11;
         let count = || {
             let mut count = 0;
-            each(&mut |taken| count += usize::from(*taken == range));
+            each(&mut |excluded| count += usize::from(*excluded == range));
             count
         };
-        let (first, second) =
-            (Taken::new(range.clone()).unwrap(), Taken::new(range.clone()).unwrap());
+        let (first, second) = (
+            ExcludedRange::new(range.clone()).unwrap(),
+            ExcludedRange::new(range.clone()).unwrap(),
+        );
         assert_eq!(count(), 2);
         drop(first);
         assert_eq!(count(), 1);

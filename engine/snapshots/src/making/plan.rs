@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::edges::{self, Guard};
-use super::excluded::Taken;
+use super::excluded::ExcludedRange;
 use super::survey;
-use super::tracker::{AddRequest, NotAdded, Way, WriteTracker};
+use super::tracker::{AddRequest, Handling, NotAdded, WriteTracker};
 use crate::reading::anonymous::Anonymous;
 use crate::serving::granules::AfterRead;
 use crate::serving::interval::Interval;
@@ -75,19 +75,26 @@ impl SnapshotPlan<'_> {
     pub(super) fn protect(
         &self,
         fault_mode: FaultMode,
-        taken: Taken,
+        excluded: ExcludedRange,
     ) -> Result<Anonymous, SnapshotError> {
         let Protected { snapshot, tracker, serving } = match fault_mode {
             FaultMode::InPlace => self.protect_in_place(None),
-            FaultMode::Threaded { threads } => self.protect_by(Way::Threaded, threads, None),
+            FaultMode::Threaded { threads } => self.protect_by(Handling::Threaded, threads, None),
             _auto => self.protect_as_permitted(),
         }?;
-        Ok(Anonymous { snapshot, tracker, cap: self.cap, serving, background: None, _taken: taken })
+        Ok(Anonymous {
+            snapshot,
+            tracker,
+            cap: self.cap,
+            serving,
+            background: None,
+            _excluded: excluded,
+        })
     }
 
     /// By a thread, unless this process may not, or another snapshot of the memory is served in place.
     fn protect_as_permitted(&self) -> Result<Protected, SnapshotError> {
-        let fallback = match self.protect_by(Way::Threaded, 1, None) {
+        let fallback = match self.protect_by(Handling::Threaded, 1, None) {
             Err(SnapshotError::Fault(fallback)) => fallback,
             Err(SnapshotError::Unsuitable { reason: Unsuitable::OtherFaultMode, .. }) => {
                 FaultError::AnotherInPlace
@@ -100,28 +107,29 @@ impl SnapshotPlan<'_> {
 
     fn protect_in_place(&self, fallback: Option<FaultError>) -> Result<Protected, SnapshotError> {
         survey::no_thread_blocks_sigbus()?;
-        self.protect_by(Way::InPlace, 0, fallback)
+        self.protect_by(Handling::InPlace, 0, fallback)
     }
 
     fn protect_by(
         &self,
-        way: Way,
+        handling: Handling,
         threads: usize,
         fallback: Option<FaultError>,
     ) -> Result<Protected, SnapshotError> {
-        let tracker = |way| WriteTracker::current(way).map_err(SnapshotError::kernel("mmap"));
-        let other = tracker(way.other())?;
+        let tracker =
+            |handling| WriteTracker::current(handling).map_err(SnapshotError::kernel("mmap"));
+        let other = tracker(handling.other())?;
         if let Some(mapping) =
             self.mappings.iter().find(|mapping| other.has_part_of(&self.part_of(mapping)))
         {
             let reason = Unsuitable::OtherFaultMode;
             return Err(SnapshotError::Unsuitable { mapping: mapping.clone(), reason });
         }
-        let tracker = tracker(way)?;
+        let tracker = tracker(handling)?;
         let snapshot = self.add_to(tracker, threads)?;
-        let fault_mode = match way {
-            Way::InPlace => FaultMode::InPlace,
-            Way::Threaded => FaultMode::Threaded { threads: tracker.threads() },
+        let fault_mode = match handling {
+            Handling::InPlace => FaultMode::InPlace,
+            Handling::Threaded => FaultMode::Threaded { threads: tracker.threads() },
         };
         let serving =
             (!snapshot.interval().inner().is_empty()).then(|| Serving::new(fault_mode, fallback));

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
-use super::edges::{EdgeTrouble, Guard, Guarding};
+use super::edges::{EdgeError, Guard, Guarding};
 use super::protect_helper::ProtectHelper;
 use crate::error::{SnapshotError, Unsuitable};
 use crate::serving::lifecycle::Phase;
@@ -28,12 +28,12 @@ use hugekit_sys::thread::{SignalsBlocked, without_signals};
 
 /// Snapshots whose writes are handled in one way, and share a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Handling {
     InPlace,
     Threaded,
 }
 
-impl Way {
+impl Handling {
     pub(super) fn other(self) -> Self {
         match self {
             Self::InPlace => Self::Threaded,
@@ -46,7 +46,7 @@ impl Way {
 #[derive(Debug)]
 pub(crate) struct WriteTracker {
     mark: ForkMark,
-    way: Way,
+    handling: Handling,
     table: Registry<Segment>,
     /// Held by the thread that makes or ends a snapshot; never by a thread that serves a write.
     state: Mutex<TrackerState>,
@@ -131,7 +131,7 @@ impl<E: Into<SnapshotError>> From<E> for NotAdded {
 /// The reason why memory could not be protected. It owns no heap memory, because the heap may be protected.
 enum Unarmed<'a> {
     Refused(Errno, &'a MappedRange),
-    Edge(EdgeTrouble),
+    Edge(EdgeError),
 }
 
 static CURRENT: [PerProcess<WriteTracker>; 2] = [const { PerProcess::new() }; 2];
@@ -144,16 +144,16 @@ impl OfProcess for WriteTracker {
 
 impl WriteTracker {
     /// Returns the tracker of the calling process.
-    pub(super) fn current(way: Way) -> rustix::io::Result<&'static Self> {
-        CURRENT[way as usize].get_or_make(|_parents| {
+    pub(super) fn current(handling: Handling) -> rustix::io::Result<&'static Self> {
+        CURRENT[handling as usize].get_or_make(|_parents| {
             let (mark, table) = (ForkMark::new(), Registry::new()?);
-            Ok(Self { mark, way, table, state: Mutex::default() })
+            Ok(Self { mark, handling, table, state: Mutex::default() })
         })
     }
 
     /// Returns whether its writes are served by who writes.
     pub(crate) fn is_in_place(&self) -> bool {
-        self.way == Way::InPlace
+        self.handling == Handling::InPlace
     }
 
     pub(crate) fn is_ours(&self) -> bool {
@@ -182,12 +182,12 @@ impl WriteTracker {
                 Ok(Arc::clone(protector))
             };
         }
-        let protector = match self.way {
-            Way::InPlace => open::for_private_writes(open::for_serving_in_place)?,
-            Way::Threaded => open::for_private_writes(open::for_handler_threads)?,
+        let protector = match self.handling {
+            Handling::InPlace => open::for_private_writes(open::for_serving_in_place)?,
+            Handling::Threaded => open::for_private_writes(open::for_handler_threads)?,
         };
         let protector = Arc::new(WriteProtector::new(protector)?);
-        if self.way == Way::Threaded {
+        if self.handling == Handling::Threaded {
             let served = Arc::new(Threaded { tracker: self, protector: Arc::clone(&protector) });
             state.handlers = Some(Handlers::start(&(served as Arc<dyn Faults>), threads)?);
         }
@@ -229,9 +229,9 @@ impl WriteTracker {
         make: impl FnOnce(Arc<WriteProtector>) -> Result<SnapshotState, SnapshotError>,
     ) -> Result<Arc<SnapshotState>, NotAdded> {
         let AddRequest { threads, mappings, guard, before } = *request;
-        let ranges = match self.way {
-            Way::InPlace => Some(Ranges::of_this_process()?),
-            Way::Threaded => None,
+        let ranges = match self.handling {
+            Handling::InPlace => Some(Ranges::of_this_process()?),
+            Handling::Threaded => None,
         };
         no_fault::prepare();
         let protector = self.open(state, threads)?;
@@ -326,9 +326,9 @@ impl WriteTracker {
     /// Ends a snapshot: lifts what no other snapshot needs.
     pub(crate) fn remove(&self, snapshot: &Arc<SnapshotState>) {
         let mut state = self.lock();
-        let ranges = match self.way {
-            Way::InPlace => Ranges::known().ok(),
-            Way::Threaded => None,
+        let ranges = match self.handling {
+            Handling::InPlace => Ranges::known().ok(),
+            Handling::Threaded => None,
         };
         self.remove_locked(&mut state, snapshot, ranges);
         Self::close_if_idle(&mut state);
@@ -418,9 +418,9 @@ impl WriteTracker {
 /// Returns whether no snapshot has part of a range, and nothing else whose faults this process handles in place.
 pub(crate) fn is_plain(range: &Range<usize>) -> bool {
     let has_none =
-        |way| WriteTracker::current(way).is_ok_and(|tracker| !tracker.has_part_of(range));
-    has_none(Way::InPlace)
-        && has_none(Way::Threaded)
+        |handling| WriteTracker::current(handling).is_ok_and(|tracker| !tracker.has_part_of(range));
+    has_none(Handling::InPlace)
+        && has_none(Handling::Threaded)
         && Ranges::known().is_ok_and(|ranges| !ranges.have_part_of(range))
 }
 
@@ -522,9 +522,9 @@ fn open_guard(
 fn not_added(unarmed: Unarmed<'_>, mappings: &[MappedRange]) -> NotAdded {
     match unarmed {
         Unarmed::Refused(errno, mapping) => refusal(errno, mapping, "UFFDIO_WRITEPROTECT").into(),
-        Unarmed::Edge(EdgeTrouble::Unquiet(page)) => NotAdded::Unquiet(page),
-        Unarmed::Edge(EdgeTrouble::Changed(address)) => SnapshotError::Changed { address }.into(),
-        Unarmed::Edge(EdgeTrouble::Kernel(call, errno, page)) => {
+        Unarmed::Edge(EdgeError::Unquiet(page)) => NotAdded::Unquiet(page),
+        Unarmed::Edge(EdgeError::Changed(address)) => SnapshotError::Changed { address }.into(),
+        Unarmed::Edge(EdgeError::Kernel(call, errno, page)) => {
             let mapping = mappings.iter().find(|mapping| mapping.addresses.contains(&page));
             let kernel = || SnapshotError::kernel(call)(errno);
             mapping.map_or_else(kernel, |mapping| refusal(errno, mapping, call)).into()
@@ -627,7 +627,7 @@ mod tests {
             made => made.unwrap(),
         };
         snapshot.read_at(5, &mut [0; 9]).unwrap();
-        let tracker = WriteTracker::current(Way::Threaded).unwrap();
+        let tracker = WriteTracker::current(Handling::Threaded).unwrap();
         without_signals(|blocked| {
             tracker.table.for_each(blocked, |faults| {
                 let _ = faults.give_up(blocked);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::SnapshotStats;
-use crate::making::excluded::Taken;
+use crate::making::excluded::ExcludedRange;
 use crate::making::tracker::{self, WriteTracker};
 use crate::serving::background::Background;
 use crate::serving::state::{Delivering, Preserver, SnapshotState};
@@ -25,7 +25,7 @@ pub(crate) struct Anonymous {
     pub(crate) serving: Option<Serving>,
     pub(crate) background: Option<Background>,
     /// Goes last, when no address is protected any more.
-    pub(crate) _taken: Taken,
+    pub(crate) _excluded: ExcludedRange,
 }
 
 impl Anonymous {

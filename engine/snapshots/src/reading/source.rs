@@ -7,11 +7,10 @@ use std::ops::Range;
 use super::anonymous::Anonymous;
 use super::buffer::Buffer;
 use super::piece::Piece;
-use super::region;
 use super::stream;
 use crate::making::limit;
 use crate::serving::lifecycle::LossCause;
-use crate::serving::state::{Delivering, ReadTrouble};
+use crate::serving::state::{Delivering, ReadError};
 use crate::{SnapshotError, SnapshotStats};
 use hugekit_bulk::Reuse;
 use hugekit_machine::Root;
@@ -96,7 +95,7 @@ impl SnapshotSource {
         part: &Range<usize>,
         to: *mut u8,
         reuse: Reuse,
-    ) -> Result<(), ReadTrouble> {
+    ) -> Result<(), ReadError> {
         match self {
             // SAFETY: `to` can be written for the part's length, and no other thread uses it: the contract of this
             // function.
@@ -105,7 +104,7 @@ impl SnapshotSource {
                 // SAFETY: `to` can be written for the part's length, and no other thread uses it: the contract of this
                 // function.
                 unsafe { fork.read(part, to, reuse) }
-                    .map_err(|_lost| ReadTrouble::Failed(LossCause::Changed(part.start)))
+                    .map_err(|_lost| ReadError::Failed(LossCause::Changed(part.start)))
             }
             // SAFETY: `to` can be written for the part's length, and no other thread uses it: the contract of this
             // function.
@@ -148,8 +147,8 @@ impl SnapshotSource {
         // function.
         match unsafe { self.try_read(part, to, reuse) } {
             Ok(()) => return Ok(()),
-            Err(ReadTrouble::Failed(failure)) => return Err(self.error(failure)),
-            Err(ReadTrouble::Refused) => {}
+            Err(ReadError::Failed(failure)) => return Err(self.error(failure)),
+            Err(ReadError::Refused) => {}
         }
         let mut buffer = Buffer::new(part.len())?;
         for piece in stream::pieces(part.clone()) {
@@ -224,7 +223,7 @@ impl SnapshotSource {
     pub(crate) fn stats(&self) -> SnapshotStats {
         match self {
             Self::Anonymous(of) => of.stats(),
-            Self::Region(fork) => region::stats_of(fork),
+            Self::Region(fork) => SnapshotStats::of_fork(fork),
             Self::Piece(piece) => piece.whole().stats(),
         }
     }

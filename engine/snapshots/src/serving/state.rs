@@ -6,7 +6,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::arena::Arena;
-use super::costs::{CostCounts, Costs};
 use super::delivery::Delivery;
 use super::granules::{AfterRead, GranulePlace, Granules};
 use super::interval::Interval;
@@ -14,6 +13,7 @@ use super::lifecycle::{Lifecycle, LossCause, Phase};
 use super::reserve::Reserve;
 use super::write_protector::WriteProtector;
 use crate::making::edges::Edges;
+use crate::stats::{CostCounts, Costs};
 use hugekit_bulk::learning;
 use hugekit_bulk::profile::Profile;
 use hugekit_bulk::sweep::Order;
@@ -32,12 +32,12 @@ pub(crate) struct SnapshotState {
     /// The bytes before and behind the whole pages, copied when it was made.
     edges: Edges,
     protector: Arc<WriteProtector>,
-    live: Private<Live>,
+    shared: Private<SharedWords>,
 }
 
 /// The words that fault handlers write, in memory that no snapshot can protect.
 #[derive(Debug)]
-struct Live {
+struct SharedWords {
     lifecycle: Lifecycle,
     delivery: Delivery,
     costs: Costs,
@@ -50,7 +50,7 @@ pub(crate) struct Delivering<'a>(&'a SnapshotState);
 
 /// The reason why bytes could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ReadTrouble {
+pub(crate) enum ReadError {
     Failed(LossCause),
     /// The kernel may not read the owner's bytes, or not write where they should go.
     Refused,
@@ -80,7 +80,7 @@ impl SnapshotState {
         let count = interval.granules();
         let slots = if cap >= range.len() { count } else { count.min(cap / granule_bytes) };
         let reserved = reserve.and_then(|reserve| reserve.take_part(slots * granule_bytes));
-        let live = Live {
+        let shared = SharedWords {
             lifecycle: Lifecycle::new(),
             delivery: Delivery::none(),
             costs: Costs::default(),
@@ -90,7 +90,7 @@ impl SnapshotState {
             granules: Granules::new(count)?,
             arena: Arena::new(slots, granule_bytes, reserved)?,
             protector,
-            live: Private::new(live)?,
+            shared: Private::new(shared)?,
             interval,
             after_read,
         })
@@ -109,29 +109,29 @@ impl SnapshotState {
     }
 
     pub(super) fn phase(&self) -> Phase {
-        self.live.lifecycle.phase()
+        self.shared.lifecycle.phase()
     }
 
     pub(crate) fn enter(&self, phase: Phase) {
-        self.live.lifecycle.enter(phase);
+        self.shared.lifecycle.enter(phase);
     }
 
     pub(crate) fn failure(&self) -> Option<LossCause> {
-        self.live.lifecycle.failure()
+        self.shared.lifecycle.failure()
     }
 
     /// Marks it lost; returns the first cause.
     pub(super) fn fail(&self, failure: LossCause) -> LossCause {
-        self.live.lifecycle.fail(failure)
+        self.shared.lifecycle.fail(failure)
     }
 
     /// A write waited so long.
     pub(super) fn count_wait(&self, nanos: u64) {
-        self.live.costs.count_wait(nanos);
+        self.shared.costs.count_wait(nanos);
     }
 
     pub(crate) fn counts(&self) -> CostCounts {
-        self.live.costs.counts()
+        self.shared.costs.counts()
     }
 
     /// Returns whether a write to an address of the inner range is to be known before it is done.
@@ -155,7 +155,7 @@ impl SnapshotState {
     fn copy_to_preserve(&self, index: usize, preserver: Preserver) -> GranulePlace {
         let granule = self.interval.granule(index);
         let offset = granule.start - self.interval.range().start;
-        let (place, to) = if let Some(to) = self.live.delivery.place_for(index, offset) {
+        let (place, to) = if let Some(to) = self.shared.delivery.place_for(index, offset) {
             (GranulePlace::Gone, to)
         } else if let Some(slot) = self.arena.take_slot() {
             (GranulePlace::Slot(slot), self.arena.slot(slot))
@@ -176,7 +176,7 @@ impl SnapshotState {
             self.fail_at(granule.start);
             return GranulePlace::Lost;
         }
-        self.live.costs.count(preserver);
+        self.shared.costs.count(preserver);
         place
     }
 
@@ -187,7 +187,7 @@ impl SnapshotState {
     /// handler; none but [`try_read`](Self::try_read), in order, writes them, and no fault there waits for a
     /// granule of the snapshot.
     pub(crate) unsafe fn deliver_to(&self, to: *mut u8) -> Delivering<'_> {
-        self.live.delivery.start(to);
+        self.shared.delivery.start(to);
         Delivering(self)
     }
 
@@ -200,8 +200,8 @@ impl SnapshotState {
         // function.
         match unsafe { self.try_read(part, to, Reuse::All) } {
             Ok(()) => Ok(()),
-            Err(ReadTrouble::Failed(failure)) => Err(failure),
-            Err(ReadTrouble::Refused) => Err(self.fail_at(part.start)),
+            Err(ReadError::Failed(failure)) => Err(failure),
+            Err(ReadError::Refused) => Err(self.fail_at(part.start)),
         }
     }
 
@@ -215,9 +215,9 @@ impl SnapshotState {
         part: &Range<usize>,
         to: *mut u8,
         reuse: Reuse,
-    ) -> Result<(), ReadTrouble> {
+    ) -> Result<(), ReadError> {
         if let Some(failure) = self.failure() {
-            return Err(ReadTrouble::Failed(failure));
+            return Err(ReadError::Failed(failure));
         }
         if !self.interval.inner().contains(&part.start) {
             let kept = self.edges.at(part.start);
@@ -228,7 +228,7 @@ impl SnapshotState {
         let (index, granule) = self.interval.granule_at(part.start);
         debug_assert!(part.end <= granule.end);
         // Before it is looked at, because a preserver may claim it afterwards.
-        let is_delivered = self.live.delivery.note_reading(index);
+        let is_delivered = self.shared.delivery.note_reading(index);
         loop {
             match self.granules.settled(index) {
                 GranulePlace::Slot(slot) => {
@@ -253,7 +253,7 @@ impl SnapshotState {
                 GranulePlace::Gone if is_delivered => return Ok(()),
                 GranulePlace::Gone | GranulePlace::Saved | GranulePlace::Lost => {
                     let failure = self.failure().unwrap_or(LossCause::Changed(part.start));
-                    return Err(ReadTrouble::Failed(failure));
+                    return Err(ReadError::Failed(failure));
                 }
             }
         }
@@ -276,7 +276,7 @@ impl SnapshotState {
         part: &Range<usize>,
         to: *mut u8,
         reuse: Reuse,
-    ) -> Option<Result<(), ReadTrouble>> {
+    ) -> Option<Result<(), ReadError>> {
         let whole = std::iter::once((0..part.len(), no_fault::reach_of(reuse)));
         // SAFETY: the one piece is as long as the part, for which `to` can be written, and no other thread uses it:
         // the contract of this function.
@@ -287,8 +287,8 @@ impl SnapshotState {
         }
         Some(match read {
             Ok(()) if is_protected => Ok(()),
-            Err(_) if is_protected => Err(ReadTrouble::Refused),
-            _ => Err(ReadTrouble::Failed(self.fail_at(part.start))),
+            Err(_) if is_protected => Err(ReadError::Refused),
+            _ => Err(ReadError::Failed(self.fail_at(part.start))),
         })
     }
 
@@ -412,7 +412,7 @@ impl SnapshotState {
 impl Drop for Delivering<'_> {
     fn drop(&mut self) {
         let Self(snapshot) = self;
-        snapshot.live.delivery.end();
+        snapshot.shared.delivery.end();
         (0..snapshot.granules.len()).for_each(|index| {
             snapshot.granules.settled(index);
         });
