@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::Range;
 
-use super::limit;
+use crate::making::limit;
 use hugekit_machine::mappings::MappedRange;
 use hugekit_regions::pool::{FaultError, PoolError};
 use hugekit_regions::region::ForkError;

@@ -25,55 +25,34 @@
 //! writes, because the kernel would end the process. System calls that read the memory work in both
 //! modes. [`Snapshot::serving`] returns the mode.
 //!
-//! `README.md` beside this file draws states and locks, and lists the races that were considered.
+//! `README.md` beside this file draws the way of one write, states and locks, and lists the races
+//! that were considered.
 #![warn(missing_docs, clippy::incompatible_msrv)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-mod anonymous;
-mod arena;
-mod background;
-mod buffer;
-mod builder;
-mod collapse;
-mod costs;
-mod delivery;
-mod edges;
-mod epoch;
-mod error;
-mod granules;
-mod heat;
-mod huge_zeroes;
-mod interval;
-mod lifecycle;
-mod limit;
-mod piece;
-mod plan;
-mod protect_helper;
-mod read_ahead;
-mod reader;
-mod region;
-mod reserve;
-mod segment;
-mod several;
+// A snapshot, for programs.
 mod snapshot;
-mod source;
-mod state;
+// Making it.
+mod making;
+// Serving writes to its memory.
+mod serving;
+// Reading it.
+mod reading;
+// The changes from one snapshot to the next.
+mod changes;
+// Its costs, its errors, and the huge pages that it split.
+mod collapse;
+mod error;
 mod stats;
-mod stream;
-mod survey;
-mod taken;
-mod tracker;
-mod view;
-mod write_protector;
 
-pub use self::builder::{Builder, Granule};
+pub use self::changes::epoch::{Changes, Epoch};
 pub use self::collapse::{Collapsed, collapse};
-pub use self::epoch::{Changes, Epoch};
 pub use self::error::{SnapshotError, Unsuitable};
-pub use self::reader::SnapshotReader;
-pub use self::reserve::Reserve;
+pub use self::making::builder::{Builder, Granule};
+pub use self::reading::reader::SnapshotReader;
+pub use self::reading::view::{Holder, View};
+pub use self::serving::reserve::Reserve;
 pub use self::snapshot::Snapshot;
 pub use self::stats::SnapshotStats;
-pub use self::view::{Holder, View};
 #[cfg(doc)]
 use hugekit_regions::fault::FaultMode;

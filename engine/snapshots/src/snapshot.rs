@@ -4,9 +4,9 @@
 use std::io::Write;
 use std::ops::Range;
 
-use super::piece::Piece;
-use super::source::SnapshotSource;
 use super::{Builder, SnapshotError, SnapshotReader, SnapshotStats};
+use crate::reading::piece::Piece;
+use crate::reading::source::SnapshotSource;
 use hugekit_bulk::Reuse;
 use hugekit_regions::fault::Serving;
 use hugekit_regions::region::ForkBuilder;

@@ -10,28 +10,28 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::Ordering;
 
-use super::entry::Entry;
+use super::error::Refused;
 use super::frames::{Broken, Frames, Near};
 use super::group::ForkGroup;
 use super::guard::SlotGuard;
 use super::in_kernel::InKernel;
 use super::mapping::{BLOCK, CowMapping};
-use super::refused::Refused;
 use super::slot::{Action, Event, Fill, Lack, Slot};
+use super::slot_table::Entry;
 use crate::pool::{Backing, Content};
 use hugekit_sys::mapping::replace;
 use hugekit_sys::memory;
 
 /// A mapping of a group at a slot that this thread has, and where frames are.
 #[derive(Clone, Copy)]
-pub(super) struct At<'a> {
+pub(super) struct MappingSlot<'a> {
     pub(super) group: &'a ForkGroup,
     pub(super) guard: &'a SlotGuard<'a>,
     pub(super) mapping: &'a CowMapping,
     pub(super) frames: &'a Frames,
 }
 
-impl<'a> At<'a> {
+impl<'a> MappingSlot<'a> {
     pub(super) fn entry(&self) -> Entry {
         self.guard.entry(self.mapping)
     }
@@ -225,7 +225,7 @@ impl<'a> At<'a> {
     pub(super) fn lose(&self, entry: Entry) {
         self.guard.set(self.mapping, Entry { slot: entry.slot.lost(), ..entry });
         let addresses = self.addresses();
-        if !self.group.sharing().is_some_and(|sharing| sharing.map_nothing(&addresses)) {
+        if !self.group.fork_support().is_some_and(|support| support.map_empty_file(&addresses)) {
             // No mapping is left: accesses come to us, and are refused.
             let _ = remove_pages(&addresses);
         }

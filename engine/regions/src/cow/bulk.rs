@@ -3,12 +3,12 @@
 
 use std::ops::Range;
 
-use super::apply::At;
-use super::guard::TOGETHER;
+use super::apply::MappingSlot;
+use super::batch::SlotBatch;
+use super::descriptor::SharedReads;
+use super::error::Refused;
+use super::guard::BATCH_SLOTS;
 use super::handle::CowHandle;
-use super::reads::Reads;
-use super::refused::Refused;
-use super::several::Several;
 use super::slot::Event;
 use super::tables::Tables;
 use super::visit::Visit;
@@ -24,32 +24,32 @@ pub(crate) struct Bulk<'a>(pub(super) &'a CowHandle);
 
 impl Bulk<'_> {
     /// Has each slot that bytes lie on see an event, so that a thread that waits for it waits for one copy at most,
-    /// and then does something about [`TOGETHER`] of them that copies nothing as a rule; in pieces on several
+    /// and then does something about [`BATCH_SLOTS`] of them that copies nothing as a rule; in pieces on batch
     /// threads.
     fn each(
         &self,
         bytes: Range<usize>,
         options: &PopulateOptions<'_>,
-        first: impl Fn(At<'_>) -> Option<Event> + Sync,
-        then: impl Fn(Several<'_>, Range<usize>) -> Result<(), Refused> + Sync,
+        first: impl Fn(MappingSlot<'_>) -> Option<Event> + Sync,
+        then: impl Fn(SlotBatch<'_>, Range<usize>) -> Result<(), Refused> + Sync,
     ) -> Result<Report, JobError<PopulateError>> {
         let (group, granule) = (&*self.0.group, self.0.group.granule_bytes);
-        let see = |_: &Tables, at: At<'_>| match first(at) {
+        let see = |_: &Tables, at: MappingSlot<'_>| match first(at) {
             Some(event) => at.serve_event(event, None),
             None => Ok(()),
         };
-        self.together(bytes, options, |some| {
+        self.in_batches(bytes, options, |some| {
             for slot in some.clone() {
                 let address = self.0.start + slot * granule;
                 without_signals(|blocked| Visit { group, address, blocked }.slot(see))?;
             }
-            self.at_once(some.clone(), |several| then(several, some.clone()))?;
+            self.with_batch(some.clone(), |batch| then(batch, some.clone()))?;
             Ok(())
         })
     }
 
-    /// Does something about [`TOGETHER`] of the slots that bytes lie on at a time, in pieces on several threads.
-    fn together(
+    /// Does something about [`BATCH_SLOTS`] of the slots that bytes lie on at a time, in pieces on batch threads.
+    fn in_batches(
         &self,
         bytes: Range<usize>,
         options: &PopulateOptions<'_>,
@@ -63,7 +63,7 @@ impl Bulk<'_> {
         let all = job.run(|chunk| {
             let mut slots = (start + chunk.start) / granule..(start + chunk.end) / granule;
             while !slots.is_empty() {
-                let some = slots.start..slots.end.min(slots.start + TOGETHER);
+                let some = slots.start..slots.end.min(slots.start + BATCH_SLOTS);
                 slots.start = some.end;
                 act(some)?;
             }
@@ -77,26 +77,26 @@ impl Bulk<'_> {
     }
 
     /// Does something about slots that this thread has meanwhile.
-    fn at_once(
+    fn with_batch(
         &self,
         slots: Range<usize>,
-        act: impl Fn(Several<'_>) -> Result<(), Refused>,
+        act: impl Fn(SlotBatch<'_>) -> Result<(), Refused>,
     ) -> Result<(), Refused> {
         let (group, address) = (&*self.0.group, self.0.start);
         without_signals(|blocked| {
             Visit { group, address, blocked }.slots(slots.clone(), |tables, mapping, guards| {
-                act(Several::new(group, tables, mapping, guards))
+                act(SlotBatch::new(group, tables, mapping, guards))
             })
         })
     }
 
-    /// Holds back writes to all but some slots, on several threads, before a fork has the gate alone and does so
+    /// Holds back writes to all but some slots, on batch threads, before a fork has the gate alone and does so
     /// to what was written since: those who write meanwhile wait for a few slots each, and not for all.
     /// Slots that the kernel refuses are not protected, and the table says so.
     pub(super) fn protect_ahead(&self, bytes: usize, but: &[usize], threads: Threads) {
-        let _ = self.together(0..bytes, &by(threads), |some| {
-            let _ = self.at_once(some.clone(), |several| {
-                several.protect_some(some.clone(), but);
+        let _ = self.in_batches(0..bytes, &by(threads), |some| {
+            let _ = self.with_batch(some.clone(), |batch| {
+                batch.protect_some(some.clone(), but);
                 Ok(())
             });
             Ok(())
@@ -109,10 +109,10 @@ impl Bulk<'_> {
         bytes: Range<usize>,
         threads: Threads,
     ) -> Result<Report, JobError<PopulateError>> {
-        let separate = |_: At<'_>| Some(Event::Separate);
-        self.each(bytes, &by(threads), separate, |several, slots| {
-            several.own_all(slots.clone())?;
-            several.enter(slots)
+        let separate = |_: MappingSlot<'_>| Some(Event::Separate);
+        self.each(bytes, &by(threads), separate, |batch, slots| {
+            batch.own_all(slots.clone())?;
+            batch.enter(slots)
         })
     }
 
@@ -123,21 +123,21 @@ impl Bulk<'_> {
         options: &PopulateOptions<'_>,
     ) -> Result<Report, JobError<PopulateError>> {
         let group = &*self.0.group;
-        let own_unreadable = |at: At<'_>| {
+        let own_unreadable = |at: MappingSlot<'_>| {
             let slot = at.entry().slot;
             if slot.is_unready() {
                 return Some(Event::Separate);
             }
             let is_read_by_us = !slot.is_exclusive() && !slot.is_in_place();
-            let is_copied = is_read_by_us && group.reads == Reads::Copy;
+            let is_copied = is_read_by_us && group.shared_reads == SharedReads::Copy;
             (slot.is_displaced() || slot.is_lost() || is_copied).then_some(Event::Own)
         };
-        self.each(bytes, options, own_unreadable, |several, slots| {
+        self.each(bytes, options, own_unreadable, |batch, slots| {
             for slot in slots.clone() {
-                let at = several.at(slot);
+                let at = batch.at(slot);
                 own_unreadable(at).map_or(Ok(()), |event| at.serve_event(event, None))?;
             }
-            several.enter(slots)
+            batch.enter(slots)
         })
     }
 
@@ -147,7 +147,7 @@ impl Bulk<'_> {
         bytes: Range<usize>,
         threads: Threads,
     ) -> Result<(), JobError<PopulateError>> {
-        let unready = |at: At<'_>| at.entry().slot.is_unready().then_some(Event::Separate);
+        let unready = |at: MappingSlot<'_>| at.entry().slot.is_unready().then_some(Event::Separate);
         self.each(bytes, &by(threads), unready, |_, _| Ok(())).map(|_| ())
     }
 
@@ -171,7 +171,7 @@ impl Bulk<'_> {
             let slot = next / granule;
             let end = bytes.end.min((slot + 1) * granule);
             let part = next - slot * granule..end - slot * granule;
-            let release = |_: &Tables, at: At<'_>| at.release(part.clone(), at_once);
+            let release = |_: &Tables, at: MappingSlot<'_>| at.release(part.clone(), at_once);
             let address = self.0.start + next;
             without_signals(|blocked| Visit { group, address, blocked }.slot(release))?;
             next = end;

@@ -1,23 +1,21 @@
 //! Bringing a region together whose frames are fragmented, so that a fork of it takes few mappings.
 
 use super::ForkError;
-use super::apart::Apart;
-use super::exclusive::Whole;
-use super::fork::Failed;
+use super::error::{Failed, Refused};
 use super::frames::{Broken, GivenUp, Holding, Near, Reservation, ReservedFrames};
 use super::handle::CowHandle;
-use super::hold_back::HoldBack;
 use super::mapping::CowMapping;
-use super::refused::Refused;
 use super::slot::{Event, Pages, Slot};
 use super::tables::Tables;
+use super::unshared::UnsharedSlots;
+use super::whole_region::WholeRegion;
 use hugekit_sys::thread::without_signals;
 
-/// A region that is to be brought together, before a fork of it that does not share the slots that are apart.
+/// A region that is to be brought together, before a fork of it that does not share the slots that are unshared.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Compaction<'a> {
     pub(super) region: &'a CowHandle,
-    pub(super) apart: &'a Apart,
+    pub(super) unshared: &'a UnsharedSlots,
     pub(super) bytes: usize,
 }
 
@@ -25,32 +23,32 @@ impl Compaction<'_> {
     /// Brings the region together: into its own place if that is whole, or into a new one. What is not ready is made
     /// so, because a fork has it elsewhere. `error` is returned if neither can be.
     pub(super) fn run(&self, error: ForkError) -> Result<(), ForkError> {
-        let Self { region, apart, bytes } = *self;
+        let Self { region, unshared, bytes } = *self;
         let group = &*region.group;
         region.bulk().supply(0..bytes, group.pool.threads()).map_err(ForkError::NotReady)?;
         let completed = without_signals(|blocked| {
             let mut tables = group.gate.alone(blocked);
             let mapping = tables.mappings.of_region(region.start);
             let (id, is_whole) = (mapping.id(), (0..mapping.slots()).all(has_place(mapping)));
-            is_whole.then(|| Whole::new(group, &mut tables, id).make_exclusive())
+            is_whole.then(|| WholeRegion::new(group, &mut tables, id).make_exclusive())
         });
         match completed {
             Some(Ok(())) => return Ok(()),
             Some(Err(_)) => return Err(error),
             // A program that holds a page of it does not see it move.
-            None if !apart.pinned().is_empty() => return Err(error),
+            None if !unshared.pinned().is_empty() => return Err(error),
             None => {}
         }
         let pieces = group.pool.reserve(bytes, group.granule_bytes)?;
-        let room = Reservation::room(&pieces);
-        let Some(room) = room.ok().filter(|_| pieces.len() == 1) else {
+        let private = Reservation::memory_for(&pieces);
+        let Some(private) = private.ok().filter(|_| pieces.len() == 1) else {
             group.folios.return_pieces(pieces);
             return Err(error);
         };
-        let mut reservation = group.reservation_of(pieces, room);
+        let mut reservation = group.reservation_of(pieces, private);
         let mut unused = Vec::with_capacity(reservation.len());
         let mut given_up = GivenUp::new();
-        let moved = group.with_room(reservation.len(), |tables| {
+        let moved = group.alone_with_room(reservation.len(), |tables| {
             let moved = self.migrate(tables, &mut reservation, &mut unused);
             tables.frames.take_given_up(&mut given_up);
             moved
@@ -71,7 +69,7 @@ impl Compaction<'_> {
         let group = &*self.region.group;
         let (id, reserve) =
             (tables.mappings.of_region(self.region.start).id(), tables.frames.add(reservation));
-        if let Err(failed) = move_to(Whole::new(group, tables, id), &reserve) {
+        if let Err(failed) = move_to(WholeRegion::new(group, tables, id), &reserve) {
             tables.frames.take_last(&reserve, unused);
             return Err((reserve, failed));
         }
@@ -94,9 +92,9 @@ fn has_place(mapping: &CowMapping) -> impl Fn(usize) -> bool {
 }
 
 /// Copies what a region shows to a new place and maps that.
-fn move_to(region: Whole<'_>, reserve: &ReservedFrames) -> Result<(), Failed> {
-    let Whole { alone, frames, mapping, .. } = region;
-    HoldBack(region).all_but(&[])?;
+fn move_to(region: WholeRegion<'_>, reserve: &ReservedFrames) -> Result<(), Failed> {
+    let WholeRegion { alone, frames, mapping, .. } = region;
+    region.protect_all_but(&[])?;
     for slot in 0..mapping.slots() {
         if mapping.entry(slot).slot.is_lost() {
             return Err(Refused::Broken.into());

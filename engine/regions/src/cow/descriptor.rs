@@ -6,12 +6,32 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::{self, Errno};
 
-use super::reads::Reads;
+use super::slot::Event;
 use crate::fault::open::{self, Of};
 use crate::fault::{self, FaultMode};
 use crate::pool::{Backing, FaultError};
 use hugekit_sys::private_pages::Private;
 use hugekit_sys::userfaultfd;
+
+/// The way to serve a read of shared memory whose frame is not in the page tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SharedReads {
+    /// The frame is entered with protection against writes.
+    Enter,
+    /// The reader gets a copy, as if it wrote. Before Linux 6.4, the kernel cannot enter a protected page of a file. If
+    /// hugekit protected the page afterwards, a write could come in between.
+    Copy,
+}
+
+impl SharedReads {
+    /// Returns the event of a slot that a thread reads.
+    pub(super) fn event(self) -> Event {
+        match self {
+            Self::Enter => Event::Read,
+            Self::Copy => Event::Write,
+        }
+    }
+}
 
 /// The descriptor of a group on a backing, and how its faults are served.
 #[derive(Debug)]
@@ -84,8 +104,9 @@ impl Descriptor {
     }
 
     /// Returns how a read of shared memory is served.
-    pub(super) fn reads(&self) -> Reads {
-        if userfaultfd::can_map_protected(self.as_fd()) { Reads::Share } else { Reads::Copy }
+    pub(super) fn shared_reads(&self) -> SharedReads {
+        let can_enter = userfaultfd::can_map_protected(self.as_fd());
+        if can_enter { SharedReads::Enter } else { SharedReads::Copy }
     }
 
     /// Has writes to a mapping be held back where they are to be.

@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use super::Lost;
+use super::batch::SlotBatch;
+use super::error::Refused;
 use super::group::ForkGroup;
-use super::guard::{SlotGuards, TOGETHER};
+use super::guard::{BATCH_SLOTS, SlotGuards};
 use super::handle::CowHandle;
 use super::mapping::CowMapping;
-use super::refused::Refused;
-use super::several::Several;
 use super::tables::Tables;
 use hugekit_sys::thread::without_signals;
 
@@ -23,29 +23,29 @@ static LAST: AtomicU64 = AtomicU64::new(0);
 
 /// A region's epoch: from its moment on it is noted what is written. Dropped, it holds no writes back any more.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct EpochWatch {
     group: Weak<ForkGroup>,
     number: u64,
 }
 
 /// The moment at which a region's epoch begins, as the fork that is made then finds it.
 #[derive(Debug)]
-pub(crate) struct Turn<'a> {
+pub(crate) struct NextEpoch<'a> {
     number: u64,
     /// The epoch before, if there was one.
-    since: Option<&'a Watch>,
+    since: Option<&'a EpochWatch>,
     /// A bit for each slot: whether it was written since then.
     written: Vec<u64>,
 }
 
-impl<'a> Turn<'a> {
-    pub(crate) fn since(since: Option<&'a Watch>) -> Self {
+impl<'a> NextEpoch<'a> {
+    pub(crate) fn since(since: Option<&'a EpochWatch>) -> Self {
         let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
         Self { number, since, written: Vec::new() }
     }
 
     /// Allocates the words for a region's marks, before the gate is taken.
-    pub(super) fn make_room(&mut self, slots: usize) {
+    pub(super) fn allocate(&mut self, slots: usize) {
         self.written = vec![u64::MAX; slots.div_ceil(64)];
     }
 
@@ -55,14 +55,14 @@ impl<'a> Turn<'a> {
     }
 
     /// Call with exclusive access to the gate, after every write has been held back except those to slots that are not
-    /// held back. What is `apart` counts as written.
-    pub(super) fn begin_epoch(&mut self, mapping: &CowMapping, apart: &[usize]) {
+    /// held back. What is `unshared` counts as written.
+    pub(super) fn begin(&mut self, mapping: &CowMapping, unshared: &[usize]) {
         mapping.unwritten.replace_all(true, |index, unwritten| {
             if self.since.is_some() {
                 self.written[index] = !unwritten;
             }
         });
-        for &slot in apart {
+        for &slot in unshared {
             mapping.unwritten.clear(slot);
             self.written[slot / 64] |= 1 << (slot % 64);
         }
@@ -70,8 +70,8 @@ impl<'a> Turn<'a> {
     }
 
     /// Returns the watch of a region that a fork was just made of: it notes writes from now on.
-    pub(crate) fn watch(&self, fork: &CowHandle) -> Watch {
-        Watch { group: Arc::downgrade(&fork.group), number: self.number }
+    pub(crate) fn watch(&self, fork: &CowHandle) -> EpochWatch {
+        EpochWatch { group: Arc::downgrade(&fork.group), number: self.number }
     }
 
     /// Slots that were written since the epoch before, as runs.
@@ -86,14 +86,14 @@ impl<'a> Turn<'a> {
     }
 }
 
-impl Watch {
+impl EpochWatch {
     /// The slots of a range are not noted any more: they count as written, and their writes are held back by this no
     /// longer.
     pub(crate) fn end_of(&self, slots: Range<usize>) {
-        self.each(slots, |several, slots| {
-            slots.clone().for_each(|slot| several.mapping().unwritten.clear(slot));
+        self.each(slots, |batch, slots| {
+            slots.clone().for_each(|slot| batch.mapping().unwritten.clear(slot));
             // Who writes there opens what the kernel does not open now.
-            let _ = several.open_unshared(slots);
+            let _ = batch.open_unshared(slots);
             Ok(())
         });
     }
@@ -104,26 +104,26 @@ impl Watch {
     /// [`Lost`] if memory has failed that was to be copied, or the kernel refuses.
     pub(crate) fn own(&self, slots: Range<usize>) -> Result<(), Lost> {
         let mut owned = Ok(());
-        self.each(slots, |several, slots| {
-            let done = several.own_all(slots);
+        self.each(slots, |batch, slots| {
+            let done = batch.own_all(slots);
             owned = owned.and(done.as_ref().map_err(|_| Lost).copied());
             done
         });
         owned
     }
 
-    /// Does something about [`TOGETHER`] of the slots at a time, as long as the region has this epoch.
+    /// Does something about [`BATCH_SLOTS`] of the slots at a time, as long as the region has this epoch.
     fn each(
         &self,
         slots: Range<usize>,
-        mut act: impl FnMut(Several<'_>, Range<usize>) -> Result<(), Refused>,
+        mut act: impl FnMut(SlotBatch<'_>, Range<usize>) -> Result<(), Refused>,
     ) {
         let Some(group) = self.group.upgrade().filter(|group| group.pool.memory().is_ours()) else {
             return;
         };
         let mut next = slots.start;
         while next < slots.end {
-            let wanted = next..slots.end.min(next + TOGETHER);
+            let wanted = next..slots.end.min(next + BATCH_SLOTS);
             next = wanted.end;
             let done = without_signals(|blocked| {
                 let tables = group.gate.share(blocked);
@@ -134,7 +134,7 @@ impl Watch {
                 }
                 let guards =
                     &SlotGuards::claim(&group.slots, &tables.mappings, some.clone(), blocked);
-                act(Several::new(&group, &tables, mapping, guards), some).ok()
+                act(SlotBatch::new(&group, &tables, mapping, guards), some).ok()
             });
             if done.is_none() {
                 return;
@@ -152,7 +152,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for EpochWatch {
     fn drop(&mut self) {
         self.end_of(0..usize::MAX);
     }

@@ -1,4 +1,4 @@
-//! Why a region could not be forked, in figures.
+//! Errors of forks: [`ForkError`] with figures for callers, [`Refused`] and [`Failed`] for threads that hold the gate.
 
 use std::io;
 use std::ops::Range;
@@ -131,7 +131,7 @@ impl ForkError {
         })
     }
 
-    /// Returns the kernel's error, if that is all there is.
+    /// Returns the kind of the kernel's error. `Other` if the error has another cause.
     pub(crate) fn io_kind(&self) -> io::ErrorKind {
         match self {
             Self::Kernel { source, .. } | Self::Kept(source) => source.kind(),
@@ -141,7 +141,7 @@ impl ForkError {
 }
 
 impl ForkError {
-    /// The kind of the error.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -163,7 +163,68 @@ impl ForkError {
     }
 }
 
-/// Makes the error for the case that the words of a mapping have no place.
+/// The reason why a slot did not get what an event needs. A thread that holds the gate makes it without allocation.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Refused {
+    /// It would need more mappings than are left for forks, or than the process has left.
+    Mappings,
+    /// Its memory has failed.
+    Broken,
+    /// The kernel has no page for it.
+    Unpopulated(PopulateError),
+    Kernel(Errno),
+}
+
+impl Refused {
+    /// Returns whether the event may succeed after the whole region is mapped anew.
+    pub(super) fn is_for_mappings(self) -> bool {
+        matches!(self, Self::Mappings | Self::Kernel(_))
+    }
+}
+
+impl From<Refused> for PopulateError {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Mappings | Refused::Kernel(Errno::NOMEM) => Self::OutOfMemory,
+            Refused::Broken => Self::Poisoned,
+            Refused::Unpopulated(error) => error,
+            Refused::Kernel(errno) => Self::Kernel(io::Error::from(errno).kind()),
+        }
+    }
+}
+
+/// The reason why a fork failed. A thread that holds the gate makes it without allocation.
+#[derive(Debug)]
+pub(super) enum Failed {
+    Error(ForkError),
+    Refused(Refused),
+}
+
+impl From<ForkError> for Failed {
+    fn from(error: ForkError) -> Self {
+        Self::Error(error)
+    }
+}
+
+impl From<Refused> for Failed {
+    fn from(refused: Refused) -> Self {
+        Self::Refused(refused)
+    }
+}
+
+impl From<Failed> for ForkError {
+    fn from(failed: Failed) -> Self {
+        match failed {
+            Failed::Error(error) => error,
+            Failed::Refused(Refused::Mappings) => kernel("mmap", Errno::NOMEM),
+            Failed::Refused(Refused::Broken) => Self::Copy(PopulateError::Poisoned),
+            Failed::Refused(Refused::Unpopulated(error)) => Self::Copy(error),
+            Failed::Refused(Refused::Kernel(errno)) => kernel("mmap", errno),
+        }
+    }
+}
+
+/// Makes the error for words of a mapping that cannot be mapped.
 pub(super) fn unmapped(errno: Errno) -> ForkError {
     ForkError::NotMapped { mappings: 1, source: errno.into() }
 }

@@ -5,69 +5,33 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rustix::io::Errno;
-
 use super::ForkError;
-use super::apart::Apart;
-use super::apply::At;
+use super::apply::MappingSlot;
 use super::compact::Compaction;
-use super::entry::Entry;
-use super::epoch::Turn;
-use super::error::{kernel, unmapped};
-use super::exclusive::Whole;
+use super::epoch::NextEpoch;
+use super::error::{Failed, Refused, kernel, unmapped};
+use super::fork_support::Protection;
 use super::frames::{Broken, Frames, Holding, Near, ReservedFrames};
 use super::guard::SlotGuard;
 use super::handle::CowHandle;
-use super::hold::Hold;
-use super::hold_back::{HoldBack, between};
 use super::mapping::{CowMapping, MappingWords};
-use super::refused::Refused;
-use super::sharers::Id;
+use super::protect_region::between;
 use super::slot::{Pages, Slot};
+use super::slot_table::{Entry, MappingId};
 use super::tables::Tables;
+use super::unshared::UnsharedSlots;
+use super::whole_region::WholeRegion;
 use crate::pool::Reserved;
-use hugekit_bulk::populate::PopulateError;
 use hugekit_sys::mapping::Mapping;
 use hugekit_sys::thread::without_signals;
 
 /// The memory that a fork needs, and what is left of it if the fork fails. Allocated and dropped outside of the gate.
 #[derive(Debug)]
-struct Made {
+struct ForkMemory {
     /// The offset in the file of each run of its frames, and its length.
     runs: Vec<(u64, usize)>,
     unused: Vec<Holding>,
     words: Option<MappingWords>,
-}
-
-/// The reason why a fork failed, without allocation: for use inside the gate.
-#[derive(Debug)]
-pub(super) enum Failed {
-    Error(ForkError),
-    Refused(Refused),
-}
-
-impl From<ForkError> for Failed {
-    fn from(error: ForkError) -> Self {
-        Self::Error(error)
-    }
-}
-
-impl From<Refused> for Failed {
-    fn from(refused: Refused) -> Self {
-        Self::Refused(refused)
-    }
-}
-
-impl From<Failed> for ForkError {
-    fn from(failed: Failed) -> Self {
-        match failed {
-            Failed::Error(error) => error,
-            Failed::Refused(Refused::Mappings) => kernel("mmap", Errno::NOMEM),
-            Failed::Refused(Refused::Broken) => Self::Copy(PopulateError::Poisoned),
-            Failed::Refused(Refused::Unpopulated(error)) => Self::Copy(error),
-            Failed::Refused(Refused::Kernel(errno)) => kernel("mmap", errno),
-        }
-    }
 }
 
 /// Makes a fork of a region.
@@ -75,7 +39,7 @@ impl From<Failed> for ForkError {
 pub(crate) struct ForkMaker<'a> {
     pub(crate) parent: &'a CowHandle,
     /// The slots that the fork does not share.
-    pub(crate) apart: &'a Apart,
+    pub(crate) unshared: &'a UnsharedSlots,
     /// The length of both.
     pub(crate) bytes: usize,
 }
@@ -85,12 +49,12 @@ impl ForkMaker<'_> {
     pub(crate) fn fork(
         &self,
         pieces: Vec<Reserved>,
-        mut turn: Option<&mut Turn<'_>>,
+        mut epoch: Option<&mut NextEpoch<'_>>,
     ) -> Result<CowHandle, ForkError> {
         let (group, bytes) = (&self.parent.group, self.bytes);
         let slots = bytes.div_ceil(group.granule_bytes);
-        turn.iter_mut().for_each(|turn| turn.make_room(slots));
-        if turn.as_ref().is_some_and(|turn| !turn.follows_on(self.parent)) {
+        epoch.iter_mut().for_each(|epoch| epoch.allocate(slots));
+        if epoch.as_ref().is_some_and(|epoch| !epoch.follows_on(self.parent)) {
             group.folios.return_pieces(pieces);
             return Err(ForkError::OtherEpoch);
         }
@@ -98,12 +62,12 @@ impl ForkMaker<'_> {
             group.folios.return_pieces(pieces);
             return Err(error);
         }
-        let addresses = match self.try_fork(pieces, turn.as_deref_mut()) {
+        let addresses = match self.try_fork(pieces, epoch.as_deref_mut()) {
             Err(error @ ForkError::Mappings { .. }) => {
-                let Self { parent, apart, .. } = *self;
-                Compaction { region: parent, apart, bytes }.run(error)?;
+                let Self { parent, unshared, .. } = *self;
+                Compaction { region: parent, unshared, bytes }.run(error)?;
                 let pieces = group.pool.reserve(bytes, group.granule_bytes)?;
-                self.try_fork(pieces, turn)
+                self.try_fork(pieces, epoch)
             }
             other => other,
         }?;
@@ -120,47 +84,47 @@ impl ForkMaker<'_> {
 
     /// The first steps of a fork, before it has the gate alone. Reserved pages are protected as fast with it.
     fn begin_fork(&self) -> Result<(), ForkError> {
-        let Self { parent, apart, bytes } = *self;
+        let Self { parent, unshared, bytes } = *self;
         let group = &*parent.group;
         group.check_handlers()?;
-        if group.hold() != Hold::Marks || group.pool.backing().is_reserved() {
+        if group.protection() != Protection::Marks || group.pool.backing().is_reserved() {
             return Ok(());
         }
         without_signals(|blocked| {
             let mut tables = group.gate.alone(blocked);
             group.check_served()?;
             let id = tables.mappings.of_region(parent.start).id();
-            HoldBack(Whole::new(group, &mut tables, id)).watch()
+            WholeRegion::new(group, &mut tables, id).watch_writes()
         })?;
-        parent.bulk().protect_ahead(bytes, apart.not_held_back(), group.pool.threads());
+        parent.bulk().protect_ahead(bytes, unshared.unprotected(), group.pool.threads());
         Ok(())
     }
 
     fn try_fork(
         &self,
         pieces: Vec<Reserved>,
-        turn: Option<&mut Turn<'_>>,
+        epoch: Option<&mut NextEpoch<'_>>,
     ) -> Result<Range<usize>, ForkError> {
         let (group, bytes) = (&self.parent.group, self.bytes);
-        let (room, words) = match group.room_for(&pieces, bytes, false) {
+        let (private, words) = match group.memory_for(&pieces, bytes, false) {
             Ok(made) => made,
             Err(errno) => {
                 group.folios.return_pieces(pieces);
                 return Err(unmapped(errno));
             }
         };
-        let mut reservation = group.reservation_of(pieces, room);
-        let mut made = Made {
+        let mut reservation = group.reservation_of(pieces, private);
+        let mut memory = ForkMemory {
             runs: Vec::with_capacity(group.most_runs().min(bytes.div_ceil(group.granule_bytes))),
             unused: Vec::with_capacity(reservation.len()),
             words: Some(words),
         };
-        let forked = group.with_room(reservation.len(), |tables| {
+        let forked = group.alone_with_room(reservation.len(), |tables| {
             let reserve = tables.frames.add(&mut reservation);
-            self.fork_alone(tables, reserve, &mut made, turn)
+            self.fork_alone(tables, reserve, &mut memory, epoch)
         });
         forked.map_err(|(_reserve, failed)| {
-            group.folios.return_unused(&made.unused);
+            group.folios.return_unused(&memory.unused);
             failed.into()
         })
     }
@@ -170,26 +134,26 @@ impl ForkMaker<'_> {
         &self,
         tables: &mut Tables,
         reserve: ReservedFrames,
-        made: &mut Made,
-        turn: Option<&mut Turn<'_>>,
+        memory: &mut ForkMemory,
+        epoch: Option<&mut NextEpoch<'_>>,
     ) -> Result<Range<usize>, (ReservedFrames, Failed)> {
         let parent = tables.mappings.of_region(self.parent.start).id();
-        let (mapping, extra) = match self.prepare(tables, parent, &reserve, made) {
+        let (mapping, extra) = match self.prepare(tables, parent, &reserve, memory) {
             Ok(mapped) => mapped,
             Err(failed) => {
-                tables.frames.take_last(&reserve, &mut made.unused);
+                tables.frames.take_last(&reserve, &mut memory.unused);
                 return Err((reserve, failed));
             }
         };
-        let words = made.words.take().expect("made for this child");
+        let words = memory.words.take().expect("made for this child");
         let id = tables.mappings.next_id();
         let child = CowMapping::new(id, mapping, words, reserve, self.parent.group.granule_bytes);
         child.counts().vmas.store(extra, Ordering::Relaxed);
         let addresses = child.addresses();
         tables.mappings.insert(child);
-        self.share_table(Whole::new(&self.parent.group, tables, parent), id);
+        self.share_table(WholeRegion::new(&self.parent.group, tables, parent), id);
         let parent = tables.mappings.get(parent);
-        turn.into_iter().for_each(|turn| turn.begin_epoch(parent, self.apart.all()));
+        epoch.into_iter().for_each(|epoch| epoch.begin(parent, self.unshared.all()));
         tables.check();
         Ok(addresses)
     }
@@ -199,14 +163,14 @@ impl ForkMaker<'_> {
     fn prepare(
         &self,
         tables: &mut Tables,
-        parent: Id,
+        parent: MappingId,
         reserve: &ReservedFrames,
-        made: &mut Made,
+        memory: &mut ForkMemory,
     ) -> Result<(Mapping, isize), Failed> {
-        let parent = Whole::new(&self.parent.group, tables, parent);
-        let (mapping, extra) = self.map_child(parent, reserve, &mut made.runs)?;
-        let held_back = HoldBack(parent).all_but(self.apart.not_held_back());
-        match held_back.and_then(|()| self.copy_apart(parent, reserve)) {
+        let parent = WholeRegion::new(&self.parent.group, tables, parent);
+        let (mapping, extra) = self.map_child(parent, reserve, &mut memory.runs)?;
+        let held_back = parent.protect_all_but(self.unshared.unprotected());
+        match held_back.and_then(|()| self.copy_unshared(parent, reserve)) {
             Ok(()) => Ok((mapping, extra)),
             Err(failed) => {
                 // SAFETY: just mapped, and no other thread knows of it.
@@ -221,13 +185,14 @@ impl ForkMaker<'_> {
     /// to us; and how many mappings more than one that is.
     fn map_child(
         &self,
-        parent: Whole<'_>,
+        parent: WholeRegion<'_>,
         reserve: &ReservedFrames,
         runs: &mut Vec<(u64, usize)>,
     ) -> Result<(Mapping, isize), Failed> {
-        let (Whole { group, mapping: parent, frames, .. }, apart) = (parent, self.apart);
+        let (WholeRegion { group, mapping: parent, frames, .. }, unshared) =
+            (parent, self.unshared);
         group.check_served()?;
-        let needed = add_runs(parent, frames, reserve, apart.all(), runs) - 1;
+        let needed = add_runs(parent, frames, reserve, unshared.all(), runs) - 1;
         let pool = group.pool.memory();
         let (left, most) = group.budget.left();
         if needed >= group.most_runs() || !group.budget.spend(needed as isize) {
@@ -239,9 +204,9 @@ impl ForkMaker<'_> {
             ForkError::NotMapped { mappings: runs.len(), source: errno.into() }
         })?;
         let addresses = mapping.addresses();
-        let is_left_out = |&slot: &usize| apart.is_left_out(slot, frames.len_of(slot));
+        let is_left_out = |&slot: &usize| unshared.is_left_out(slot, frames.len_of(slot));
         let is_unready = (0..parent.slots()).any(|slot| parent.entry(slot).slot.is_unready())
-            || apart.all().iter().any(is_left_out);
+            || unshared.all().iter().any(is_left_out);
         let watched = match is_unready {
             true => group.descriptor.watch_unready(&addresses),
             false => group.descriptor.watch(&addresses, true),
@@ -265,13 +230,13 @@ impl ForkMaker<'_> {
     }
 
     /// Fills the table of a child of a mapping of which nothing can be written any more but what is not held back, and
-    /// what is not ready. It shows frames of its own where it is apart: with zeroes where it inherits nothing or its
+    /// what is not ready. It shows frames of its own where it is unshared: with zeroes where it inherits nothing or its
     /// parent is not ready, and else with copies. It shares all else. It begins with nothing in the page tables.
-    fn share_table(&self, parent: Whole<'_>, child: Id) {
-        let Whole { group, alone, frames, mapping: parent } = parent;
-        let (child, apart) = (alone.mappings().get(child), self.apart);
+    fn share_table(&self, parent: WholeRegion<'_>, child: MappingId) {
+        let WholeRegion { group, alone, frames, mapping: parent } = parent;
+        let (child, unshared) = (alone.mappings().get(child), self.unshared);
         assert_eq!(parent.slots(), child.slots(), "tables of different lengths");
-        for slot in between(parent.slots(), apart.all()).flatten() {
+        for slot in between(parent.slots(), unshared.all()).flatten() {
             let guard = &alone.slot(slot);
             let entry = guard.entry(parent);
             let Some(shown) = entry.slot.child() else {
@@ -282,13 +247,13 @@ impl ForkMaker<'_> {
             guard.join(child, parent);
             guard.set(child, entry);
             if entry.slot.is_lost() {
-                At { group, guard, mapping: child, frames }.lose(entry);
+                MappingSlot { group, guard, mapping: child, frames }.lose(entry);
             }
         }
-        for &slot in apart.all() {
+        for &slot in unshared.all() {
             let (guard, frame) = (&alone.slot(slot), child.reserved_frame(slot));
             let is_unready = guard.entry(parent).slot.is_unready();
-            if is_unready || apart.is_left_out(slot, frames.len_of(slot)) {
+            if is_unready || unshared.is_left_out(slot, frames.len_of(slot)) {
                 show_fresh(guard, child, frames);
                 continue;
             }
@@ -299,16 +264,20 @@ impl ForkMaker<'_> {
     }
 
     /// Copies what a child does not share to its own place, but for the bytes that it does not inherit.
-    fn copy_apart(&self, parent: Whole<'_>, reserve: &ReservedFrames) -> Result<(), Failed> {
-        let (Whole { frames, mapping: parent, .. }, apart) = (parent, self.apart);
-        for &slot in apart.all() {
+    fn copy_unshared(
+        &self,
+        parent: WholeRegion<'_>,
+        reserve: &ReservedFrames,
+    ) -> Result<(), Failed> {
+        let (WholeRegion { frames, mapping: parent, .. }, unshared) = (parent, self.unshared);
+        for &slot in unshared.all() {
             let (len, entry) = (frames.len_of(slot), parent.entry(slot));
-            if entry.slot.is_unready() || apart.is_left_out(slot, len) {
+            if entry.slot.is_unready() || unshared.is_left_out(slot, len) {
                 continue;
             }
             let copied = frames.copy(entry.frame, reserve.frame(slot), Near::Neither);
             copied.map_err(|Broken| Refused::Broken)?;
-            apart
+            unshared
                 .left_out_of(slot, len)
                 .for_each(|bytes| frames.clear(reserve.frame(slot), bytes, None));
         }
@@ -329,7 +298,7 @@ fn add_runs(
     parent: &CowMapping,
     frames: &Frames,
     reserve: &ReservedFrames,
-    apart: &[usize],
+    unshared: &[usize],
     runs: &mut Vec<(u64, usize)>,
 ) -> usize {
     let (mut count, mut end) = (0, None);
@@ -345,13 +314,13 @@ fn add_runs(
             None => runs.push((offset, bytes)),
         }
     };
-    let (slots, mut apart, mut slot) = (parent.slots(), apart, 0);
+    let (slots, mut unshared, mut slot) = (parent.slots(), unshared, 0);
     while slot < slots {
-        let next = apart.first().copied().unwrap_or(slots);
-        let is_apart = next == slot;
-        if is_apart || parent.entry(slot).slot.is_unready() {
+        let next = unshared.first().copied().unwrap_or(slots);
+        let is_unshared = next == slot;
+        if is_unshared || parent.entry(slot).slot.is_unready() {
             add(reserve.frame(slot), frames.len_of(slot));
-            (slot, apart) = (slot + 1, &apart[usize::from(is_apart)..]);
+            (slot, unshared) = (slot + 1, &unshared[usize::from(is_unshared)..]);
         } else {
             let run = parent.table.run_of(slot..next, |entry| !entry.slot.is_unready());
             add(parent.entry(slot).frame, parent.addresses_of(slot..slot + run).len());

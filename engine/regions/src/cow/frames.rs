@@ -363,17 +363,17 @@ pub(super) struct Reservation {
 
 impl Reservation {
     /// Memory for what faults change of so many pieces, which no snapshot can protect.
-    pub(super) fn room(pieces: &[Reserved]) -> io::Result<PrivatePiece> {
+    pub(super) fn memory_for(pieces: &[Reserved]) -> io::Result<PrivatePiece> {
         let bytes = pieces
             .iter()
             .map(|(extent, _)| PrivatePiece::bytes_of::<AtomicU8>(extent.folios().len()));
         PrivatePiece::new(bytes.sum())
     }
 
-    /// In the [`room`](Self::room) for these pieces.
+    /// In the memory for these pieces.
     pub(super) fn new(
         pieces: &[Reserved],
-        mut room: PrivatePiece,
+        mut private: PrivatePiece,
         memory: &PoolMemory,
         granule_bytes: usize,
         page_size: usize,
@@ -390,7 +390,7 @@ impl Reservation {
             Holding {
                 first: 0,
                 first_slot: first_slot - slots,
-                contents: room.filled(folios.len(), code),
+                contents: private.filled(folios.len(), code),
                 slots,
                 kept: vec![(page_size / granule_bytes).max(1) as u32; folios.len()].into(),
                 left: folios.len(),

@@ -10,18 +10,15 @@ use rustix::io::{self, Errno};
 
 use super::ForkError;
 use super::budget::Budget;
-use super::descriptor::Descriptor;
+use super::descriptor::{Descriptor, SharedReads};
 use super::error::kernel;
 use super::folios::Folios;
+use super::fork_support::{ForkSupport, GroupFacts, Protection};
 use super::frames::{Frames, GivenUp, Reservation};
-use super::hold::{self, Hold};
 use super::mapping::{CowMapping, MappingWords};
 use super::mappings::Mappings;
-use super::patience::Patience;
-use super::reads::Reads;
-use super::room::Room;
-use super::sharing::Sharing;
-use super::tables::Tables;
+use super::retries::Retries;
+use super::tables::{Preallocated, Tables};
 use crate::fault::{self, no_fault};
 use crate::fault::{FaultMode, Faults, Handlers, Registration, Serving};
 use crate::pool::{Backing, FaultError, Pool, Reserved};
@@ -46,8 +43,8 @@ pub(crate) struct ForkGroup {
     pub(super) pool: Pool,
     pub(super) descriptor: Descriptor,
     serving: Serving,
-    /// The parts for sharing, from the first fork on.
-    sharing: OnceLock<Sharing>,
+    /// From the first fork on.
+    fork_support: OnceLock<ForkSupport>,
     /// True if released memory is cleared when it is touched next.
     clears_at_fault: private_pages::Private<AtomicBool>,
     pub(super) granule_bytes: usize,
@@ -57,11 +54,11 @@ pub(crate) struct ForkGroup {
     pub(super) budget: Budget,
     /// The handlers have ended because the kernel refused them: nothing can be shared any more.
     pub(super) unserved: private_pages::Private<AtomicBool>,
-    /// With what the kernel refuses to handler threads.
-    pub(super) patience: private_pages::Private<Patience>,
+    /// Calls that the kernel refused to handler threads.
+    pub(super) retries: private_pages::Private<Retries>,
     pub(super) folios: Folios,
     handlers: Mutex<Option<Handlers>>,
-    pub(super) reads: Reads,
+    pub(super) shared_reads: SharedReads,
 }
 
 /// The terms that a group is created with.
@@ -151,17 +148,17 @@ impl ForkGroup {
         let unmapped = |errno| FaultError::Kernel { call: "mmap", source: Errno::into(errno) };
         let flag = |set| private_pages::Private::new(AtomicBool::new(set)).map_err(unmapped);
         Ok(Arc::new(Self {
-            reads: descriptor.reads(),
+            shared_reads: descriptor.shared_reads(),
             serving: Serving { fault_mode: descriptor.fault_mode(), fallback },
             descriptor,
-            sharing: OnceLock::new(),
+            fork_support: OnceLock::new(),
             clears_at_fault: flag(true)?,
             granule_bytes,
             slots: Claims::new(len.div_ceil(granule_bytes)).map_err(unmapped)?,
             gate: Gate::new(tables).map_err(unmapped)?,
             budget: Budget::new().map_err(unmapped)?,
             unserved: flag(false)?,
-            patience: private_pages::Private::new(Patience::default()).map_err(unmapped)?,
+            retries: private_pages::Private::new(Retries::default()).map_err(unmapped)?,
             folios: Folios::new(pool.clone()),
             handlers: Mutex::new(None),
             pool: pool.clone(),
@@ -177,38 +174,39 @@ impl ForkGroup {
         Ok(self)
     }
 
-    /// Gets what sharing needs, unless the group has it. What the first fork asks for holds for all.
+    /// Makes the parts that forks need, if the group does not have them yet. The options of the first fork apply to all
+    /// later forks.
     pub(crate) fn share(&self, max_vmas: Option<usize>) -> Result<(), ForkError> {
-        if self.sharing.get().is_some() {
+        if self.fork_support.get().is_some() {
             return Ok(());
         }
         no_fault::prepare();
         self.budget.limit_to(max_vmas);
-        let sharing = Sharing::new(&hold::Needs {
+        let support = ForkSupport::new(&GroupFacts {
             pool: &self.pool,
             granule_bytes: self.granule_bytes,
             fault_mode: self.serving.fault_mode,
-            reads: self.reads,
+            shared_reads: self.shared_reads,
             slots: self.slots.len(),
             most_mappings: self.budget.left().1,
         })?;
-        self.sharing.get_or_init(|| sharing);
+        self.fork_support.get_or_init(|| support);
         Ok(())
     }
 
-    /// Returns the parts for sharing, once a region of the group was to be forked.
-    pub(super) fn sharing(&self) -> Option<&Sharing> {
-        self.sharing.get()
+    /// Returns the parts that forks need. `None` before the first fork.
+    pub(super) fn fork_support(&self) -> Option<&ForkSupport> {
+        self.fork_support.get()
     }
 
     /// Returns whether a region of the group was to be forked.
     pub(crate) fn is_shared(&self) -> bool {
-        self.sharing().is_some()
+        self.fork_support().is_some()
     }
 
     /// Returns how writes are held back. Before the first fork, none are.
-    pub(super) fn hold(&self) -> Hold {
-        self.sharing().map_or(Hold::Marks, |sharing| sharing.hold)
+    pub(super) fn protection(&self) -> Protection {
+        self.fork_support().map_or(Protection::Marks, |support| support.protection)
     }
 
     /// Returns whether the first fork of its only region can share memory here, on these terms.
@@ -263,50 +261,59 @@ impl ForkGroup {
 
     /// Checks that signals of held-back writes come to hugekit's handler.
     pub(super) fn check_handlers(&self) -> Result<(), FaultError> {
-        match self.hold() {
-            Hold::Marks | Hold::Removal => Ok(()),
-            Hold::Rights => fault::serve_forbidden_writes(),
+        match self.protection() {
+            Protection::Marks | Protection::Removal => Ok(()),
+            Protection::Rights => fault::serve_forbidden_writes(),
         }
     }
 
     /// Memory for what faults change of a mapping with these pieces and so many bytes; `whole` if it is one mapping
     /// of the kernel's.
-    pub(super) fn room_for(
+    pub(super) fn memory_for(
         &self,
         pieces: &[Reserved],
         bytes: usize,
         whole: bool,
     ) -> io::Result<(PrivatePiece, MappingWords)> {
         let slots = bytes.div_ceil(self.granule_bytes);
-        Ok((Reservation::room(pieces)?, MappingWords::new(slots, whole)?))
+        Ok((Reservation::memory_for(pieces)?, MappingWords::new(slots, whole)?))
     }
 
     /// Converts pieces to their form inside the gate. Their tokens stay outside.
-    pub(super) fn reservation_of(&self, pieces: Vec<Reserved>, room: PrivatePiece) -> Reservation {
-        let reservation = self.reservation(&pieces, room);
+    pub(super) fn reservation_of(
+        &self,
+        pieces: Vec<Reserved>,
+        private: PrivatePiece,
+    ) -> Reservation {
+        let reservation = self.reservation(&pieces, private);
         self.folios.add(pieces.into_iter().map(|(extent, _)| extent));
         reservation
     }
 
     /// The same, of folios whose tokens the group does not have yet.
-    pub(super) fn reservation(&self, pieces: &[Reserved], room: PrivatePiece) -> Reservation {
+    pub(super) fn reservation(&self, pieces: &[Reserved], private: PrivatePiece) -> Reservation {
         let (memory, page_size) = (self.pool.memory(), self.pool.page_size());
-        Reservation::new(pieces, room, memory, self.granule_bytes, page_size)
+        Reservation::new(pieces, private, memory, self.granule_bytes, page_size)
     }
 
-    /// Has the gate alone, with room for a mapping and so many holdings more.
-    pub(super) fn with_room<R>(&self, holdings: usize, act: impl FnOnce(&mut Tables) -> R) -> R {
-        let (mut room, mut act) = (Room::default(), Some(act));
+    /// Calls `act` with exclusive access to the gate. The tables then have room for one more mapping and this many more
+    /// holdings, so `act` does not allocate.
+    pub(super) fn alone_with_room<R>(
+        &self,
+        holdings: usize,
+        act: impl FnOnce(&mut Tables) -> R,
+    ) -> R {
+        let (mut preallocated, mut act) = (Preallocated::default(), Some(act));
         loop {
             let done = without_signals(|blocked| {
                 let mut tables = self.gate.alone(blocked);
-                room.give(&mut tables, holdings)?;
-                let act = act.take().expect("the room suffices once");
+                preallocated.extend(&mut tables, holdings)?;
+                let act = act.take().expect("the tables have room once");
                 Ok(act(&mut tables))
             });
             match done {
                 Ok(done) => return done,
-                Err(wanted) => room.grow(wanted),
+                Err(needed) => preallocated.allocate(needed),
             }
         }
     }
@@ -332,7 +339,7 @@ impl ForkGroup {
     /// other CPUs: so it is looked at first.)
     pub(super) fn unmap_what_came_early(&self, mapping: &Mapping) -> io::Result<()> {
         let addresses = mapping.addresses();
-        let pagemap = self.sharing().and_then(|sharing| sharing.pagemap.as_ref());
+        let pagemap = self.fork_support().and_then(|support| support.pagemap.as_ref());
         let pagemap = pagemap.filter(|_| self.pool.backing().is_reserved());
         let came = pagemap.and_then(PageMap::scanned).map(|map| map.probe_present(&addresses));
         if came == Some(Ok(false)) {

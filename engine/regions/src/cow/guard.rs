@@ -6,16 +6,15 @@
 use std::array;
 use std::ops::Range;
 
-use super::entry::Entry;
 use super::mapping::CowMapping;
 use super::mappings::Mappings;
-use super::sharers::{Id, Neighbours};
 use super::slot::{Action, Event};
+use super::slot_table::{Entry, MappingId, Neighbours};
 use hugekit_sys::sync::{Claim, Claims};
 use hugekit_sys::thread::SignalsBlocked;
 
 /// Slots that a thread has at a time that does not serve a fault.
-pub(super) const TOGETHER: usize = 32;
+pub(super) const BATCH_SLOTS: usize = 32;
 
 /// The right to change one slot.
 #[derive(Debug)]
@@ -30,9 +29,9 @@ pub(super) struct SlotGuard<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Alone<'a>(&'a Mappings);
 
-/// [`TOGETHER`] slots at most, one after the other.
+/// [`BATCH_SLOTS`] slots at most, one after the other.
 #[derive(Debug)]
-pub(super) struct SlotGuards<'a>([Option<SlotGuard<'a>>; TOGETHER]);
+pub(super) struct SlotGuards<'a>([Option<SlotGuard<'a>>; BATCH_SLOTS]);
 
 impl<'a> Alone<'a> {
     /// Borrowed exclusively, which only the thread can that has the gate alone.
@@ -58,7 +57,7 @@ impl<'a> SlotGuards<'a> {
         slots: Range<usize>,
         blocked: &'a SignalsBlocked,
     ) -> Self {
-        debug_assert!(slots.len() <= TOGETHER);
+        debug_assert!(slots.len() <= BATCH_SLOTS);
         let mut slots = slots;
         let mut next =
             || slots.next().map(|slot| SlotGuard::claim(claims, mappings, slot, blocked));
@@ -91,7 +90,7 @@ impl<'a> SlotGuard<'a> {
         self.slot
     }
 
-    pub(super) fn mapping(&self, id: Id) -> &'a CowMapping {
+    pub(super) fn mapping(&self, id: MappingId) -> &'a CowMapping {
         self.mappings.get(id)
     }
 
@@ -157,7 +156,7 @@ impl<'a> SlotGuard<'a> {
         self.stand_alone(mapping);
     }
 
-    fn link(&self, before: Id, after: Id) {
+    fn link(&self, before: MappingId, after: MappingId) {
         let mapping = self.mappings.get(before);
         let links = mapping.links.get(self.slot);
         mapping.links.set(self.slot, Neighbours { after, ..links });

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use super::ForkError;
 use super::bulk::Bulk;
 use super::error::kernel;
-use super::exclusive::leave_to_kernel;
+use super::fork_support::ForkSupport;
 use super::frames::GivenUp;
 use super::group::ForkGroup;
 use super::mapping::CowMapping;
-use super::sharing::Sharing;
 use super::tables::Tables;
+use super::whole_region::leave_to_kernel;
 use crate::fault::Registration;
 use crate::pool::Mapped;
 use hugekit_sys::error_chain;
@@ -136,7 +136,10 @@ impl CowHandle {
             unsafe { tables.mappings.get_mut(id).mapping.unmap() }
                 .or_else(|_| {
                     // It may lie between others in one mapping, which takes one more to cut.
-                    self.group.sharing().into_iter().for_each(Sharing::release_spare);
+                    self.group
+                        .fork_support()
+                        .into_iter()
+                        .for_each(ForkSupport::release_spare_mappings);
                     // SAFETY: the region's own addresses still, which no thread uses any more.
                     unsafe { tables.mappings.get_mut(id).mapping.unmap() }
                 })

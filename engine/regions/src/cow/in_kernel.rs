@@ -6,11 +6,11 @@ use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
+use super::error::Refused;
+use super::fork_support::Protection;
 use super::frames::Frames;
 use super::group::ForkGroup;
-use super::hold::Hold;
 use super::mapping::CowMapping;
-use super::refused::Refused;
 use super::slot::Action;
 use crate::pool::Backing;
 use hugekit_sys::mapping::{replace, set_writable};
@@ -31,7 +31,7 @@ impl InKernel<'_> {
     pub(super) fn open(&self, frames: &Frames, slots: Range<usize>) -> Result<Action, Refused> {
         // A call that fails may have let writes through to some of them.
         slots.clone().for_each(|slot| self.mapping.unwritten.clear(slot));
-        if self.group.hold() == Hold::Removal {
+        if self.group.protection() == Protection::Removal {
             let cost = self.mapping.cost_to_open(slots.clone());
             let first = self.mapping.entry(slots.start).frame;
             // By base pages, where that cannot be.
@@ -44,9 +44,9 @@ impl InKernel<'_> {
 
     /// Returns how many of these held-back slots one call opens.
     pub(super) fn run_to_open(&self, slots: Range<usize>) -> usize {
-        match self.group.hold() {
-            Hold::Marks => slots.len(),
-            Hold::Rights | Hold::Removal => self.mapping.run_alike(slots),
+        match self.group.protection() {
+            Protection::Marks => slots.len(),
+            Protection::Rights | Protection::Removal => self.mapping.run_alike(slots),
         }
     }
 
@@ -74,13 +74,13 @@ impl InKernel<'_> {
 
     /// Returns whether what holds writes of a slot back are the rights of its mapping.
     pub(super) fn is_by_rights(&self, slot: usize) -> bool {
-        self.group.hold() == Hold::Rights && self.mapping.is_in_place(slot)
+        self.group.protection() == Protection::Rights && self.mapping.is_in_place(slot)
     }
 
     /// Returns whether marks are where they were asked for. Kernels whose page map has to be read, before 6.7, may
     /// leave a huge page of shared memory out that another thread maps again while it is taken apart (seen with 6.1).
     fn are_marked(&self, addresses: &Range<usize>) -> bool {
-        match self.group.sharing().and_then(|sharing| sharing.pagemap.as_ref()) {
+        match self.group.fork_support().and_then(|support| support.pagemap.as_ref()) {
             Some(map @ PageMap::Read(_)) if self.group.pool.backing() == Backing::Thp => {
                 map.probe_protected(addresses) == Ok(true)
             }

@@ -5,11 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
 
 use rustix::io;
 
-use super::entry::Entry;
 use super::frames::ReservedFrames;
-use super::sharers::{Id, Links};
 use super::slot::{Pages, Slot};
-use super::table::{Marks, Table};
+use super::slot_table::{Bitmap, Entry, Links, MappingId, SlotTable};
 use hugekit_sys::mapping::Mapping;
 use hugekit_sys::private_pages::{PrivatePiece, PrivateSlice};
 
@@ -24,12 +22,12 @@ fn block_lens(slots: usize) -> impl Iterator<Item = usize> {
 
 #[derive(Debug)]
 pub(super) struct CowMapping {
-    id: Id,
+    id: MappingId,
     pub(super) mapping: Mapping,
     /// The frames that came with it. Of a slot that it borrows, no user has seen that frame.
     pub(super) reserve: ReservedFrames,
     /// The mapping that follows this one in [`Mappings::observed`](super::mappings::Mappings::observed).
-    pub(super) next_observed: Option<Id>,
+    pub(super) next_observed: Option<MappingId>,
     granule_bytes: usize,
     words: MappingWords,
 }
@@ -37,12 +35,12 @@ pub(super) struct CowMapping {
 /// The words of a mapping that faults change, in one piece of memory that no snapshot can protect.
 #[derive(Debug)]
 pub(super) struct MappingWords {
-    pub(super) table: Table,
+    pub(super) table: SlotTable,
     pub(super) links: Links,
     /// Blocks of [`BLOCK`] slots, of as many of these, and so on, that are one mapping of the kernel's.
-    pub(super) blocks: Vec<Marks>,
+    pub(super) blocks: Vec<Bitmap>,
     /// Slots whose bytes are as they were at the region's epoch; none if it has none.
-    pub(super) unwritten: Marks,
+    pub(super) unwritten: Bitmap,
     counts: PrivateSlice<MappingCounts>,
 }
 
@@ -66,15 +64,15 @@ pub(super) struct MappingCounts {
 impl MappingWords {
     /// Makes the words for so many slots; `whole` if every block is one mapping of the kernel's.
     pub(super) fn new(slots: usize, whole: bool) -> io::Result<Self> {
-        let of_blocks: usize = block_lens(slots).map(|len| Marks::bytes_of(slots / len)).sum();
-        let of_slots = 2 * PrivatePiece::bytes_of::<AtomicU64>(slots) + Marks::bytes_of(slots);
+        let of_blocks: usize = block_lens(slots).map(|len| Bitmap::bytes_of(slots / len)).sum();
+        let of_slots = 2 * PrivatePiece::bytes_of::<AtomicU64>(slots) + Bitmap::bytes_of(slots);
         let mut piece =
             PrivatePiece::new(of_slots + of_blocks + PrivatePiece::bytes_of::<MappingCounts>(1))?;
         let blocks =
-            block_lens(slots).map(|len| Marks::new(&mut piece, slots / len, whole)).collect();
+            block_lens(slots).map(|len| Bitmap::new(&mut piece, slots / len, whole)).collect();
         let (table, links) =
-            (Table::unfilled(&mut piece, slots), Links::unfilled(&mut piece, slots));
-        let unwritten = Marks::new(&mut piece, slots, false);
+            (SlotTable::unfilled(&mut piece, slots), Links::unfilled(&mut piece, slots));
+        let unwritten = Bitmap::new(&mut piece, slots, false);
         Ok(Self {
             table,
             links,
@@ -116,7 +114,7 @@ impl DerefMut for CowMapping {
 impl CowMapping {
     /// Makes a mapping whose slots are not filled in yet.
     pub(super) fn new(
-        id: Id,
+        id: MappingId,
         mapping: Mapping,
         words: MappingWords,
         reserve: ReservedFrames,
@@ -130,7 +128,7 @@ impl CowMapping {
         self.mapping
     }
 
-    pub(super) fn id(&self) -> Id {
+    pub(super) fn id(&self) -> MappingId {
         self.id
     }
 
@@ -203,7 +201,7 @@ impl CowMapping {
 
     /// The blocks that a slot belongs to and the marks of those that are one mapping, the smallest first;
     /// none that the region's end cuts.
-    pub(super) fn blocks_of(&self, slot: usize) -> impl Iterator<Item = (Range<usize>, &Marks)> {
+    pub(super) fn blocks_of(&self, slot: usize) -> impl Iterator<Item = (Range<usize>, &Bitmap)> {
         let block = move |len: usize| slot / len * len..slot / len * len + len;
         let blocks = block_lens(self.slots()).map(block).zip(&self.blocks);
         blocks.take_while(|(block, _)| block.end <= self.slots())

@@ -4,17 +4,17 @@ use std::mem;
 
 use super::guard::Alone;
 use super::mapping::CowMapping;
-use super::sharers::Id;
+use super::slot_table::MappingId;
 
 /// All of them. Numbers of mappings that have left are given to new ones.
 #[derive(Debug, Default)]
 pub(super) struct Mappings {
     by_id: Vec<Place>,
-    by_address: Vec<(usize, Id)>,
+    by_address: Vec<(usize, MappingId)>,
     /// The number that is given next; `by_id` has a place for it, or ends there.
     vacant: u32,
     /// The first of those whose owners want to know what writers wait for.
-    observed: Option<Id>,
+    observed: Option<MappingId>,
 }
 
 /// The entry of a number: a mapping, or a vacant place.
@@ -27,12 +27,12 @@ pub(super) enum Place {
 
 /// Vectors that a group's mappings can move to, if their own are too short.
 #[derive(Debug, Default)]
-pub(super) struct Longer {
+pub(super) struct LongerMappings {
     by_id: Vec<Place>,
-    by_address: Vec<(usize, Id)>,
+    by_address: Vec<(usize, MappingId)>,
 }
 
-impl Longer {
+impl LongerMappings {
     pub(super) fn reserve(&mut self, mappings: usize) {
         self.by_id.reserve(mappings);
         self.by_address.reserve(mappings);
@@ -55,18 +55,18 @@ impl Mappings {
     }
 
     /// By address.
-    pub(super) fn nth(&self, index: usize) -> Id {
+    pub(super) fn nth(&self, index: usize) -> MappingId {
         self.by_address[index].1
     }
 
-    pub(super) fn get(&self, id: Id) -> &CowMapping {
+    pub(super) fn get(&self, id: MappingId) -> &CowMapping {
         match &self.by_id[id.0 as usize] {
             Place::Taken(mapping) => mapping,
             Place::Vacant(_) => unreachable!("mapping {id:?} has left"),
         }
     }
 
-    pub(super) fn get_mut(&mut self, id: Id) -> &mut CowMapping {
+    pub(super) fn get_mut(&mut self, id: MappingId) -> &mut CowMapping {
         match &mut self.by_id[id.0 as usize] {
             Place::Taken(mapping) => mapping,
             Place::Vacant(_) => unreachable!("mapping {id:?} has left"),
@@ -86,7 +86,7 @@ impl Mappings {
     }
 
     /// Returns whether there is room for one mapping more. If `longer` has it, that has the shorter vectors afterwards.
-    pub(super) fn make_room(&mut self, longer: &mut Longer) -> bool {
+    pub(super) fn make_room(&mut self, longer: &mut LongerMappings) -> bool {
         let ids = self.by_id.len() + usize::from(self.vacant as usize == self.by_id.len());
         let addresses = self.by_address.len() + 1;
         exchange(&mut self.by_id, &mut longer.by_id, ids)
@@ -94,8 +94,8 @@ impl Mappings {
     }
 
     /// The number of the next mapping.
-    pub(super) fn next_id(&self) -> Id {
-        Id(self.vacant)
+    pub(super) fn next_id(&self) -> MappingId {
+        MappingId(self.vacant)
     }
 
     /// Adds the mapping of the next number, without allocating if there is [room](Self::make_room).
@@ -118,16 +118,16 @@ impl Mappings {
 
     /// Returns the mappings whose owners count what writers wait for.
     pub(super) fn observed(&self) -> impl Iterator<Item = &CowMapping> {
-        let next = |id: Option<Id>| id.map(|id| self.get(id));
+        let next = |id: Option<MappingId>| id.map(|id| self.get(id));
         std::iter::successors(next(self.observed), move |mapping| next(mapping.next_observed))
     }
 
     /// The mapping is one of these from now on.
-    pub(super) fn observe(&mut self, id: Id) {
+    pub(super) fn observe(&mut self, id: MappingId) {
         self.get_mut(id).next_observed = self.observed.replace(id);
     }
 
-    fn observe_no_more(&mut self, id: Id) {
+    fn observe_no_more(&mut self, id: MappingId) {
         let next = self.get(id).next_observed;
         if self.observed == Some(id) {
             self.observed = next;
@@ -139,7 +139,7 @@ impl Mappings {
         }
     }
 
-    pub(super) fn remove(&mut self, id: Id) -> CowMapping {
+    pub(super) fn remove(&mut self, id: MappingId) -> CowMapping {
         self.observe_no_more(id);
         let start = self.get(id).addresses().start;
         let at = self.by_address.partition_point(|&(other, _)| other < start);

@@ -6,52 +6,65 @@
 //! region that shows a granule copies nothing. Every fork has its own extent, which is reserved
 //! when the fork is made, so no write is short of memory.
 //!
-//! `README.md` beside this file describes the tables, the kernel's mappings and the faults.
+//! `README.md` beside this file draws the way of one write, and describes the tables, the kernel's
+//! mappings and the faults. The modules are in the order of that way.
 
-mod apart;
-mod apply;
-mod budget;
-mod bulk;
-mod compact;
-mod descriptor;
-mod detach;
-mod entry;
-mod epoch;
-mod error;
-mod exclusive;
-mod first;
-mod folios;
-mod fork;
-mod frames;
-mod group;
+// The way of one write. The fault of a writer or reader arrives.
+mod serve;
+// Its thread shares the gate, and finds the region.
+mod visit;
+// It claims the slot.
 mod guard;
-mod handle;
-mod hold;
-mod hold_back;
+// The state of the slot decides what to do.
+mod slot;
+// The actions are carried out.
+mod apply;
+// The bytes are copied.
+mod frames;
+// The kernel's mapping changes.
 mod in_kernel;
+// The writer is woken.
+mod descriptor;
+
+// The tables that these steps read and change.
 mod mapping;
 mod mappings;
-mod patience;
-mod reads;
-mod refused;
-mod room;
-mod serve;
-mod several;
-mod sharers;
-mod sharing;
-mod slot;
-mod table;
+mod slot_table;
 mod tables;
-mod visit;
 
-pub(crate) use self::apart::Apart;
+// When the kernel refuses, or memory is short.
+mod budget;
+mod error;
+mod retries;
+mod whole_region;
+
+// A group: created, joined by its first region, left by its last.
+mod folios;
+mod fork_support;
+mod founding;
+mod group;
+mod handle;
+
+// A fork: made, read only, and the start of an epoch.
+mod compact;
+mod epoch;
+mod fork;
+mod point_in_time;
+mod protect_region;
+mod unshared;
+
+// Many slots at once.
+mod batch;
+mod bulk;
+
 #[cfg(test)]
 pub(crate) use self::descriptor::Descriptor;
-pub use self::detach::Lost;
-pub(crate) use self::detach::PointInTime;
-pub(crate) use self::epoch::{Turn, Watch};
+pub(crate) use self::epoch::{EpochWatch, NextEpoch};
 pub use self::error::ForkError;
-pub(crate) use self::first::First;
 pub(crate) use self::fork::ForkMaker;
+pub(crate) use self::founding::FoundingRegion;
 pub(crate) use self::group::{ForkGroup, Terms, usual_granule};
 pub(crate) use self::handle::CowHandle;
+pub use self::point_in_time::Lost;
+pub(crate) use self::point_in_time::PointInTime;
+pub(crate) use self::unshared::UnsharedSlots;

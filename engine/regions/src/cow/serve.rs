@@ -12,14 +12,14 @@ use std::time::Instant;
 use rustix::io::{self, Errno};
 use rustix::param::page_size;
 
-use super::apply::At;
-use super::exclusive::leave_to_kernel;
+use super::apply::MappingSlot;
+use super::error::Refused;
 use super::group::ForkGroup;
 use super::guard::SlotGuard;
-use super::refused::Refused;
 use super::slot::{Action, Event, Lack, Slot};
 use super::tables::Tables;
 use super::visit::Visit;
+use super::whole_region::leave_to_kernel;
 use crate::fault::{Access, Faults, Forbidden};
 use crate::pool::Content;
 use hugekit_bulk::populate::PopulateError;
@@ -42,13 +42,13 @@ impl Faults for ForkGroup {
                 Access::Write => Event::Write,
                 Access::Unknown => at.entry().slot.guess(),
             };
-            let event = if event == Event::Read { self.reads.event() } else { event };
+            let event = if event == Event::Read { self.shared_reads.event() } else { event };
             Fault { tables, at, address }.serve(event)
         })?;
         if self.descriptor.has_unwoken() {
             return Err(PopulateError::Kernel(std::io::ErrorKind::PermissionDenied));
         }
-        self.patience.reset(number_at(self, address));
+        self.retries.reset(number_at(self, address));
         Ok(())
     }
 
@@ -63,13 +63,13 @@ impl Faults for ForkGroup {
         if served.is_ok() { became.get() } else { Forbidden::Refused }
     }
 
-    /// The thread that waits there tries again, and meets the same trouble until it is over, or there is no patience
-    /// left.
+    /// The thread that waits there tries again, and meets the same refusal until it is over, or [`Retries`](super::retries::Retries) has
+    /// no try left.
     fn leave(&self, address: usize, blocked: &SignalsBlocked) -> io::Result<()> {
         if leave_hole(self, address, blocked) {
             return Ok(());
         }
-        if !self.patience.bears_refusal_of(number_at(self, address)) {
+        if !self.retries.may_retry(number_at(self, address)) {
             return Err(Errno::PERM);
         }
         rustix::thread::sched_yield();
@@ -96,7 +96,7 @@ impl Faults for ForkGroup {
 #[derive(Clone, Copy)]
 struct Fault<'a> {
     tables: &'a Tables,
-    at: At<'a>,
+    at: MappingSlot<'a>,
     address: usize,
 }
 
@@ -136,7 +136,7 @@ impl Fault<'_> {
     }
 }
 
-/// Returns a number for the slot at an address, for [`Patience`](super::patience::Patience): the granule of the address
+/// Returns a number for the slot at an address, for [`Retries`](super::retries::Retries): the granule of the address
 /// space. No region lies at the first one.
 fn number_at(group: &ForkGroup, address: usize) -> usize {
     address / group.granule_bytes
@@ -149,6 +149,6 @@ fn leave_hole(group: &ForkGroup, address: usize, blocked: &SignalsBlocked) -> bo
     let Tables { mappings, frames } = &*tables;
     let Some(mapping) = mappings.at(address) else { return false };
     let guard = &SlotGuard::claim(&group.slots, mappings, mapping.slot_at(address), blocked);
-    let at = At { group, guard, mapping, frames };
+    let at = MappingSlot { group, guard, mapping, frames };
     at.entry().slot == Slot::Unready(Lack::Page) && at.let_kernel_populate().is_ok()
 }

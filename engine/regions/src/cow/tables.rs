@@ -1,15 +1,14 @@
-//! The tables of a group, as they lie in its gate.
+//! The tables of a group, which its gate guards, and memory for new entries.
 
 use std::ops::Range;
 
-use super::entry::Entry;
-use super::frames::Frames;
+use super::frames::{Frames, Holding};
 use super::mapping::CowMapping;
-use super::mappings::Mappings;
-use super::sharers::Id;
+use super::mappings::{self, LongerMappings, Mappings};
 use super::slot::{Event, Slot};
+use super::slot_table::{Entry, MappingId};
 
-/// The tables that faults read and forks change. A slot is changed by the thread that has its guard.
+/// The tables that faults read and forks change. Only a thread that has the guard of a slot changes the slot.
 #[derive(Debug)]
 pub(super) struct Tables {
     pub(super) mappings: Mappings,
@@ -17,8 +16,8 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    /// In debug builds, that owners and rings agree with the entries: after each change by the thread that has the
-    /// gate alone.
+    /// In debug builds, checks that owners and rings agree with the entries. A thread with exclusive access to the gate
+    /// calls this after each change.
     pub(super) fn check(&self) {
         if !cfg!(debug_assertions) {
             return;
@@ -41,8 +40,9 @@ impl Tables {
         assert!(is_alone || !entry.slot.is_exclusive(), "shared and writable: {self:?}");
     }
 
-    /// A mapping shows what came with it, alone, by addresses that map just that.
-    pub(super) fn show_reserve(&mut self, id: Id, slot_of: impl Fn(&Frames, u64) -> Slot) {
+    /// Fills the table of a mapping that shows its reserved frames. Its addresses map these frames, and no other mapping
+    /// shows them.
+    pub(super) fn show_reserve(&mut self, id: MappingId, slot_of: impl Fn(&Frames, u64) -> Slot) {
         let Self { mappings, frames } = self;
         let alone = mappings.alone();
         let mapping = alone.mappings().get(id);
@@ -53,9 +53,9 @@ impl Tables {
         }
     }
 
-    /// A mapping gives slots up: what others still show is owned by one of them from then on, which needs no place
-    /// for a copy of its own any more.
-    pub(super) fn give_up(&mut self, id: Id, slots: Range<usize>, to_kernel: bool) {
+    /// Gives up slots of a mapping. If other mappings still show a frame that it owns, one of them inherits the frame and
+    /// gives up its own reserved frame.
+    pub(super) fn give_up(&mut self, id: MappingId, slots: Range<usize>, to_kernel: bool) {
         for slot in slots {
             let guard = self.mappings.alone().slot(slot);
             let mapping = guard.mapping(id);
@@ -72,5 +72,41 @@ impl Tables {
             guard.leave_ring(mapping);
             self.frames.give_up(spare, to_kernel);
         }
+    }
+}
+
+/// Longer vectors for a group's tables, allocated before the gate is taken. A thread with exclusive access to the gate
+/// must not allocate: a handler may have interrupted the allocator, and may wait for the gate.
+#[derive(Debug, Default)]
+pub(super) struct Preallocated {
+    mappings: LongerMappings,
+    holdings: Vec<Holding>,
+}
+
+/// The lengths that the tables need.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NeededLengths {
+    mappings: usize,
+    holdings: usize,
+}
+
+impl Preallocated {
+    /// Allocates twice the lengths that the tables need. Not in the gate.
+    pub(super) fn allocate(&mut self, needed: NeededLengths) {
+        self.mappings.reserve(2 * needed.mappings);
+        self.holdings.reserve(2 * needed.holdings);
+    }
+
+    /// Makes room in the tables for one mapping and `more` holdings. If the tables' own vectors are too short, they are
+    /// exchanged with the vectors from here. Returns the needed lengths if these are too short, too.
+    pub(super) fn extend(&mut self, tables: &mut Tables, more: usize) -> Result<(), NeededLengths> {
+        let holdings = tables.frames.holdings();
+        let needed = NeededLengths {
+            mappings: tables.mappings.numbers_given() + 1,
+            holdings: holdings.len() + more,
+        };
+        let fits = mappings::exchange(holdings, &mut self.holdings, needed.holdings)
+            && tables.mappings.make_room(&mut self.mappings);
+        if fits { Ok(()) } else { Err(needed) }
     }
 }

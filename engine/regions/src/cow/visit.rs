@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-use super::apply::At;
-use super::exclusive::Whole;
+use super::apply::MappingSlot;
+use super::error::Refused;
+use super::fork_support::ForkSupport;
 use super::group::ForkGroup;
 use super::guard::{SlotGuard, SlotGuards};
 use super::mapping::CowMapping;
-use super::refused::Refused;
-use super::sharing::Sharing;
 use super::tables::Tables;
+use super::whole_region::WholeRegion;
 use hugekit_sys::thread::SignalsBlocked;
 
 /// The place of the visit in the group: an address of the region. If no region has it any more, nothing is done.
@@ -26,7 +26,7 @@ impl Visit<'_> {
     /// filter may refuse everything. That does not help where memory has failed or is short.
     pub(super) fn slot(
         &self,
-        act: impl Fn(&Tables, At<'_>) -> Result<(), Refused>,
+        act: impl Fn(&Tables, MappingSlot<'_>) -> Result<(), Refused>,
     ) -> Result<(), Refused> {
         let Self { group, address, blocked } = *self;
         {
@@ -35,7 +35,7 @@ impl Visit<'_> {
             let Some(mapping) = mappings.at(address) else { return Ok(()) };
             let slot = mapping.slot_at(address);
             let guard = &SlotGuard::claim(&group.slots, mappings, slot, blocked);
-            match act(&tables, At { group, guard, mapping, frames }) {
+            match act(&tables, MappingSlot { group, guard, mapping, frames }) {
                 Err(refused) if refused.is_for_mappings() => {}
                 done => return done,
             }
@@ -43,11 +43,11 @@ impl Visit<'_> {
         self.once_exclusive(|tables, mapping| {
             let (frames, slot) = (&tables.frames, mapping.slot_at(address));
             let guard = &SlotGuard::claim(&group.slots, &tables.mappings, slot, blocked);
-            act(tables, At { group, guard, mapping, frames })
+            act(tables, MappingSlot { group, guard, mapping, frames })
         })
     }
 
-    /// Like [`slot`](Self::slot), for [`TOGETHER`](super::guard::TOGETHER) slots of the region at most.
+    /// Like [`slot`](Self::slot), for [`BATCH_SLOTS`](super::guard::BATCH_SLOTS) slots of the region at most.
     pub(super) fn slots(
         &self,
         slots: Range<usize>,
@@ -79,10 +79,10 @@ impl Visit<'_> {
         let Self { group, address, blocked } = *self;
         let mut tables = group.gate.alone(blocked);
         let Some(id) = tables.mappings.at(address).map(CowMapping::id) else { return Ok(()) };
-        if Whole::new(group, &mut tables, id).make_exclusive().is_err() {
+        if WholeRegion::new(group, &mut tables, id).make_exclusive().is_err() {
             // The process has no mapping left at all, but for those kept for this.
-            group.sharing().into_iter().for_each(Sharing::release_spare);
-            Whole::new(group, &mut tables, id).make_exclusive()?;
+            group.fork_support().into_iter().for_each(ForkSupport::release_spare_mappings);
+            WholeRegion::new(group, &mut tables, id).make_exclusive()?;
         }
         // No other thread has a slot now, because all share the gate for it.
         act(&tables, tables.mappings.get(id))

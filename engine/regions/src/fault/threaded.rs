@@ -326,7 +326,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::cow::{Descriptor, First, ForkGroup, usual_granule};
+    use crate::cow::{Descriptor, ForkGroup, FoundingRegion, usual_granule};
     use crate::pool::{Backing, Pool};
 
     #[test]
@@ -341,7 +341,7 @@ mod tests {
         let (mapped, contents) = unsafe { pool.hand_out_unready(len, None, None) }.unwrap();
         let start = mapped.mapping().start();
         let served = ForkGroup::new(&pool, len, usual_granule(&pool), descriptor, None).unwrap();
-        let region = First::join(&served, mapped, Some(&contents)).unwrap();
+        let region = FoundingRegion::join(&served, mapped, Some(&contents)).unwrap();
         let bell = Bell::new(served.descriptor(), 1).unwrap();
         thread::scope(|scope| {
             let dies = scope.spawn(|| {

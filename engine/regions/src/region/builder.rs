@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::Region;
 use super::mapped::RegionMemory;
-use crate::cow::{First, ForkGroup};
+use crate::cow::{ForkGroup, FoundingRegion};
 use crate::fault::{FaultMode, suits};
 use crate::pool::{Clearing, Content, FaultError, Pool, PoolError};
 use hugekit_bulk::parallel::{Progress, Threads};
@@ -139,7 +139,9 @@ impl<'a> RegionBuilder<'a> {
             return Ok(Region::new(RegionMemory::new(self.pool.clone(), mapped, self.len)));
         }
         let taken_in = match found(mapped.mapping().len()) {
-            Ok(group) => First::join(&group, mapped, Some(&contents)).inspect_err(|_| group.end()),
+            Ok(group) => {
+                FoundingRegion::join(&group, mapped, Some(&contents)).inspect_err(|_| group.end())
+            }
             Err(error) => Err((mapped, error)),
         };
         match taken_in {

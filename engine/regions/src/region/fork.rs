@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::mapped::RegionMemory;
 use super::{Region, SharedRegion};
-use crate::cow::{CowHandle, ForkError, ForkGroup, Terms, Turn, usual_granule};
+use crate::cow::{CowHandle, ForkError, ForkGroup, NextEpoch, Terms, usual_granule};
 use crate::fault::FaultMode;
 use crate::pool::Pool;
 
@@ -105,14 +105,14 @@ impl<'a> ForkBuilder<'a> {
     }
 
     /// Its mapping in the fork group, with the beginning of an epoch of the region if there is one.
-    pub(crate) fn handle(&self, turn: Option<&mut Turn<'_>>) -> Result<CowHandle, ForkError> {
+    pub(crate) fn handle(&self, epoch: Option<&mut NextEpoch<'_>>) -> Result<CowHandle, ForkError> {
         let terms = |pool: &Pool| {
             let granule_bytes = granule(pool, self.granule)?;
             let fault_mode = self.fault_mode.unwrap_or_default();
             Ok(Terms { granule_bytes, fault_mode, max_vmas: self.max_vmas })
         };
         let agree = |group: &Arc<ForkGroup>| group.check(self.granule, self.fault_mode);
-        self.origin.fork(&self.left_out, terms, agree, turn)
+        self.origin.fork(&self.left_out, terms, agree, epoch)
     }
 
     /// Returns the region to fork.

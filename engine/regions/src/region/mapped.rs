@@ -9,7 +9,9 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
-use crate::cow::{Apart, CowHandle, First, ForkError, ForkGroup, ForkMaker, Terms, Turn};
+use crate::cow::{
+    CowHandle, ForkError, ForkGroup, ForkMaker, FoundingRegion, NextEpoch, Terms, UnsharedSlots,
+};
 use crate::fault::Serving;
 use crate::pool::{Content, FaultError, Mapped, Pool, Size};
 use hugekit_bulk::ClearError;
@@ -382,7 +384,7 @@ impl RegionMemory {
         left_out: &[Range<usize>],
         terms: impl FnOnce(&Pool) -> Result<Terms, ForkError>,
         agree: impl FnOnce(&Arc<ForkGroup>) -> Result<(), ForkError>,
-        turn: Option<&mut Turn<'_>>,
+        epoch: Option<&mut NextEpoch<'_>>,
     ) -> Result<CowHandle, ForkError> {
         if !self.pool.memory().is_ours() {
             return Err(ForkError::Forked);
@@ -415,8 +417,8 @@ impl RegionMemory {
             return Err(error);
         }
         let Holds::Grouped(parent) = &*holds else { unreachable!("it has just become one") };
-        let apart = &self.apart(left_out, granule_bytes);
-        ForkMaker { parent, apart, bytes: self.mapped_len }.fork(place, turn)
+        let unshared = &self.unshared_slots(left_out, granule_bytes);
+        ForkMaker { parent, unshared, bytes: self.mapped_len }.fork(place, epoch)
     }
 
     /// Has the region in a group that shares memory on these terms: its own, or one that it founds.
@@ -447,7 +449,7 @@ impl RegionMemory {
             Holds::Grouped(region) => region.become_plain(),
             Holds::Nothing => unreachable!("a region that is being dropped is not forked"),
         };
-        match First::join(&group, mapped, None) {
+        match FoundingRegion::join(&group, mapped, None) {
             Ok(region) => *holds = Holds::Grouped(region),
             Err((mapped, error)) => {
                 *holds = Holds::Plain(mapped);
@@ -459,14 +461,14 @@ impl RegionMemory {
     }
 
     /// Returns the slots that a fork does not share.
-    fn apart(&self, left_out: &[Range<usize>], granule_bytes: usize) -> Apart {
+    fn unshared_slots(&self, left_out: &[Range<usize>], granule_bytes: usize) -> UnsharedSlots {
         let to_the_end = |range: &Range<usize>| match range.end == self.len {
             true => range.start..self.mapped_len,
             false => range.clone(),
         };
         let left_out: Vec<_> = left_out.iter().map(to_the_end).collect();
         let pins = self.pins.lock().unwrap_or_else(PoisonError::into_inner);
-        Apart::new(&pins, &left_out, granule_bytes, self.mapped_len)
+        UnsharedSlots::new(&pins, &left_out, granule_bytes, self.mapped_len)
     }
 
     /// Has every fork copy the range at once, until [`unpin`](Self::unpin).

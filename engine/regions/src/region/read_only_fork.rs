@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::{ForkBuilder, ForkError};
-use crate::cow::{Lost, PointInTime, Turn, Watch};
+use crate::cow::{EpochWatch, Lost, NextEpoch, PointInTime};
 use crate::fault::Serving;
 use hugekit_bulk::Reuse;
 
@@ -22,7 +22,7 @@ pub struct ReadOnlyFork {
 /// The record of what is written to a region from one moment on. Offsets are the region's.
 #[derive(Debug)]
 pub struct RegionEpoch {
-    watch: Watch,
+    watch: EpochWatch,
     start: usize,
     len: usize,
     granule_bytes: usize,
@@ -86,11 +86,11 @@ impl ForkBuilder<'_> {
         if before.is_some_and(|before| before.len != len) {
             return Err(ForkError::OtherEpoch);
         }
-        let mut turn = Turn::since(before.map(|before| &before.watch));
-        let fork = self.read_only_at(Some(&mut turn))?;
+        let mut epoch = NextEpoch::since(before.map(|before| &before.watch));
+        let fork = self.read_only_at(Some(&mut epoch))?;
         let granule_bytes = fork.granule_bytes();
-        let watch = turn.watch(&fork.fork.0);
-        let slots = turn.written(len.div_ceil(granule_bytes));
+        let watch = epoch.watch(&fork.fork.0);
+        let slots = epoch.written(len.div_ceil(granule_bytes));
         let bytes =
             |slots: Range<usize>| slots.start * granule_bytes..len.min(slots.end * granule_bytes);
         let written = slots.map(bytes).collect();
@@ -98,9 +98,9 @@ impl ForkBuilder<'_> {
         Ok((fork, RegionEpoch { watch, start, len, granule_bytes }, written))
     }
 
-    fn read_only_at(&self, turn: Option<&mut Turn<'_>>) -> Result<ReadOnlyFork, ForkError> {
+    fn read_only_at(&self, epoch: Option<&mut NextEpoch<'_>>) -> Result<ReadOnlyFork, ForkError> {
         let start = self.origin().start().as_ptr().expose_provenance();
-        let fork = PointInTime(self.handle(turn)?);
+        let fork = PointInTime(self.handle(epoch)?);
         fork.observe();
         let addresses = start..start + self.origin().len();
         Ok(ReadOnlyFork { fork, addresses, preserved: AtomicU64::new(0) })

@@ -1,0 +1,293 @@
+//! Options for a snapshot.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+
+use super::excluded::ExcludedRange;
+use super::limit;
+use super::neighbours;
+use super::plan::{Purpose, SnapshotPlan};
+use super::survey;
+use crate::reading::anonymous::Anonymous;
+use crate::reading::source::SnapshotSource;
+use crate::serving::background::Background;
+use crate::serving::interval::inner_of;
+use crate::serving::reserve::Reserve;
+use crate::{Changes, Epoch, Snapshot, SnapshotError};
+use hugekit_machine::{Root, mappings};
+use hugekit_regions::fault::{FaultMode, Serving};
+#[cfg(doc)]
+use hugekit_regions::region::ForkError;
+use hugekit_sys::HUGE_PAGE_BYTES;
+use hugekit_sys::headroom;
+use hugekit_sys::pagemap::PageMap;
+
+const SMALL: usize = 64 << 10;
+
+/// The bytes that the first write to a granule copies, and whose protection is lifted together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Granule {
+    /// 2 MiB if some of the memory is on transparent huge pages, otherwise 64 KiB.
+    #[default]
+    Auto,
+    /// 2 MiB. Huge pages stay whole.
+    Huge,
+    /// 64 KiB. A write waits less. Huge pages are split, so writers have more faults, and more TLB
+    /// misses until the kernel joins the pages again or the program calls
+    /// [`collapse`](crate::collapse()).
+    Small,
+}
+
+/// Options of a snapshot, made by [`Snapshot::builder`].
+#[derive(Clone, Debug, Default)]
+#[must_use = "a builder does nothing until of_anonymous"]
+pub struct Builder {
+    pub(super) fault_mode: FaultMode,
+    granule: Granule,
+    pub(super) cap: Option<usize>,
+    /// Bytes that are taken at the same time, as far as they are more than the range.
+    pub(super) together: usize,
+    pub(super) populated: usize,
+    reserve: Option<Reserve>,
+    background: bool,
+}
+
+impl Builder {
+    /// Sets who handles the faults of writers. By default [`FaultMode::Auto`]: threaded if this
+    /// process may handle the faults of system calls, otherwise in place.
+    ///
+    /// Snapshots of the same memory must use the same mode. The first of several sets the number of
+    /// threads.
+    pub fn fault_mode(mut self, fault_mode: FaultMode) -> Self {
+        self.fault_mode = fault_mode;
+        self
+    }
+
+    /// Sets how many bytes one write copies. By default [`Granule::Auto`].
+    pub fn granule(mut self, granule: Granule) -> Self {
+        self.granule = granule;
+        self
+    }
+
+    /// Sets the most bytes of copies that the snapshot may hold at a time, in whole granules. If
+    /// writers need more, they continue, and the snapshot is lost
+    /// ([`SnapshotError::CowLimitExceeded`]).
+    ///
+    /// By default all of the memory, so writers never need more. If less is available when the
+    /// snapshot is taken, on the machine or in the control group, the limit is the available
+    /// memory, but at least 64 MiB. The limit is never lower than the bytes of a
+    /// [`reserve`](Self::reserve).
+    ///
+    /// Copies use memory only when they are made. A copy that was read is freed, and its memory is
+    /// used for the next copies.
+    pub fn max_cow_bytes(mut self, bytes: usize) -> Self {
+        self.cap = Some(bytes);
+        self
+    }
+
+    /// Populates memory for this many bytes of copies before the snapshot is taken. By default 0.
+    ///
+    /// A write then does not wait until the kernel has cleared a page for its copy. The calling
+    /// thread needs 0.1 to 0.2 s per GiB for it, while writers are not stopped yet.
+    pub fn populate_copies(mut self, bytes: usize) -> Self {
+        self.populated = bytes;
+        self
+    }
+
+    /// The bytes of all memory of which snapshots are taken at the same time, by several calls:
+    /// they share the memory that is available for copies, if no
+    /// [`max_cow_bytes`](Self::max_cow_bytes) is set. By default the range alone;
+    /// [`take_many`](Self::take_many) counts its own ranges.
+    #[doc(hidden)]
+    pub fn together(mut self, bytes: usize) -> Self {
+        self.together = bytes;
+        self
+    }
+
+    /// Sets a reserve: copies use its memory first. By default none.
+    ///
+    /// The snapshot owns the bytes that it uses until it is dropped. If other snapshots use all of
+    /// the reserve, copies use new memory;
+    /// [`SnapshotStats::reserved`](crate::SnapshotStats::reserved) has the figures. The limit
+    /// [`max_cow_bytes`](Self::max_cow_bytes) is at least the length of the reserve.
+    pub fn reserve(mut self, reserve: &Reserve) -> Self {
+        self.reserve = Some(reserve.clone());
+        self
+    }
+
+    /// If true, a low-priority thread also copies granules aside, from the end of the memory, until
+    /// half of [`max_cow_bytes`](Self::max_cow_bytes) is used. Writers then have fewer faults, but
+    /// some of these copies may not be needed. By default false.
+    pub fn in_background(mut self, copy: bool) -> Self {
+        self.background = copy;
+        self
+    }
+
+    /// Takes a snapshot of private anonymous memory of this process, from any allocator, on any
+    /// page size, in one mapping or several. If the memory starts or ends inside a page, those
+    /// bytes are copied at once.
+    ///
+    /// # Errors
+    /// [`SnapshotError`]; it names the mapping if that is the reason. Nothing is changed then.
+    ///
+    /// # Safety
+    /// Until the snapshot is dropped:
+    /// - No thread that writes to the memory blocks SIGBUS, and no other code replaces hugekit's
+    ///   handler of SIGBUS without passing signals on to it.
+    /// - No thread has its stack, its alternate signal stack or its thread-local variables in the
+    ///   memory. The call refuses those of threads of the C library that it can find.
+    /// - No system call writes to the memory unless [`Snapshot::prepare_write`] came first or the
+    ///   program handles EFAULT.
+    /// - No other code, in this or another process, handles faults of the memory (`userfaultfd`,
+    ///   ptrace, CRIU).
+    ///
+    /// Other threads may write, unmap, remap, protect, discard and fork the memory meanwhile. If
+    /// that removes bytes of the snapshot, reading it is an error.
+    pub unsafe fn of_anonymous(self, memory: *const [u8]) -> Result<Snapshot, SnapshotError> {
+        let mut made = self.protect(range_of(memory)?, Purpose::Once)?;
+        if self.background {
+            let half = made.cap / 2;
+            made.background = Some(Background::start(&made.snapshot, made.tracker, half)?);
+        }
+        Ok(Snapshot { source: SnapshotSource::Anonymous(made) })
+    }
+
+    /// Takes a snapshot of each of several ranges, as [`of_anonymous`](Self::of_anonymous) would
+    /// one after the other.
+    ///
+    /// Ranges on huge pages that begin where another one ends cost 1 ms less each. So do arrays
+    /// that an allocator mapped one by one, with a few words of its own and the rest of a page
+    /// between them. [`max_cow_bytes`](Self::max_cow_bytes) and
+    /// [`populate_copies`](Self::populate_copies) count per range. Adjacent ranges share these
+    /// bytes, and their [costs](Snapshot::stats) are counted together.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] for the first range that is refused. No snapshot is taken then.
+    ///
+    /// # Safety
+    /// The conditions of [`of_anonymous`](Self::of_anonymous), for all ranges.
+    pub unsafe fn take_many(self, memory: &[*const [u8]]) -> Result<Vec<Snapshot>, SnapshotError> {
+        // SAFETY: `neighbours::take_many` has the contract of this function.
+        unsafe { neighbours::take_many(&self, memory) }
+    }
+
+    /// Which of several ranges [`take_many`](Self::take_many) would take at once: groups of
+    /// indices, ascending by address in each. For epochs, of which one then covers a whole group,
+    /// from the first byte of its first range to the last byte of its last one; what lies between
+    /// two of its ranges, less than a page, belongs to the allocator. System calls may write it, so
+    /// that epochs of a group whose ranges do not touch are to be served by threads
+    /// ([`FaultMode::Threaded`]).
+    ///
+    /// Ranges that overlap are in groups of their own.
+    #[must_use]
+    #[doc(hidden)]
+    pub fn neighbours(&self, ranges: &[Range<usize>]) -> Vec<Vec<usize>> {
+        neighbours::neighbours(self, ranges)
+    }
+
+    /// Takes a snapshot, as [`of_anonymous`](Self::of_anonymous) does, that leaves an [`Epoch`]
+    /// when it is delivered. [`in_background`](Self::in_background) has no effect.
+    ///
+    /// # Errors
+    /// The errors of [`of_anonymous`](Self::of_anonymous).
+    ///
+    /// # Safety
+    /// The conditions of [`of_anonymous`](Self::of_anonymous), until the last epoch is dropped.
+    pub unsafe fn first_epoch(self, memory: *const [u8]) -> Result<Changes, SnapshotError> {
+        Changes::first_of_anonymous(&self, range_of(memory)?)
+    }
+
+    /// Takes a snapshot of the bytes of an epoch's memory that were written since the epoch began.
+    /// The granule is the epoch's.
+    ///
+    /// Memory that was unmapped, discarded or replaced meanwhile counts as written if it is mapped
+    /// now.
+    ///
+    /// # Errors
+    /// The errors of [`of_anonymous`](Self::of_anonymous). [`ForkError::OtherEpoch`] for an epoch
+    /// of a region: use [`Changes::since`]. If the snapshot is lost, the written bytes are not
+    /// known any more; begin with a [first epoch](Self::first_epoch) again.
+    ///
+    /// # Safety
+    /// The conditions of [`of_anonymous`](Self::of_anonymous), until the last epoch is dropped.
+    pub unsafe fn since(self, epoch: Epoch) -> Result<Changes, SnapshotError> {
+        Changes::since_of_anonymous(self, epoch)
+    }
+
+    /// By default, writes are handled as those since the epoch before: both are of the same memory.
+    pub(crate) fn served_like(mut self, before: Option<&Serving>) -> Self {
+        if let (FaultMode::Auto, Some(before)) = (self.fault_mode, before) {
+            self.fault_mode = before.fault_mode;
+        }
+        self
+    }
+
+    /// Protects a range, once or for epochs.
+    pub(crate) fn protect(
+        &self,
+        range: Range<usize>,
+        purpose: Purpose<'_>,
+    ) -> Result<Anonymous, SnapshotError> {
+        headroom::check()?;
+        // Before the survey: what we map from now on stays away, whatever the owner unmaps.
+        let excluded = ExcludedRange::new(range.clone()).map_err(SnapshotError::kernel("mmap"))?;
+        let mappings = survey::mappings_of(&range)?;
+        let granule = match purpose {
+            Purpose::Epoch { before: Some(before) } => before.interval().granule_bytes(),
+            _ => self.granule_bytes(&range)?,
+        };
+        let len = range.len();
+        let by_default = || limit::by_default(&Root::default(), len, self.together.max(len));
+        let cap = self.cap.unwrap_or_else(by_default).max(self.reserved());
+        let (populated, reserve) = (self.populated, self.reserve.as_ref());
+        let plan = SnapshotPlan {
+            range: &range,
+            mappings: &mappings,
+            granule,
+            purpose,
+            cap,
+            populated,
+            reserve,
+        };
+        plan.protect(self.fault_mode, excluded)
+    }
+
+    /// Bytes of the reserve.
+    pub(super) fn reserved(&self) -> usize {
+        self.reserve.as_ref().map_or(0, Reserve::len)
+    }
+
+    pub(super) fn granule_bytes(&self, range: &Range<usize>) -> Result<usize, SnapshotError> {
+        match self.granule {
+            Granule::Huge => Ok(HUGE_PAGE_BYTES),
+            Granule::Small => Ok(SMALL),
+            Granule::Auto => {
+                let whole = inner_of(range, HUGE_PAGE_BYTES);
+                let has_huge = !whole.is_empty() && probe_huge_pages(&whole)?;
+                Ok(if has_huge { HUGE_PAGE_BYTES } else { SMALL })
+            }
+        }
+    }
+}
+
+/// The addresses of memory that can be snapshotted, as far as these say.
+pub(super) fn range_of(memory: *const [u8]) -> Result<Range<usize>, SnapshotError> {
+    let (start, len) = (memory.cast::<u8>().expose_provenance(), memory.len());
+    match start.checked_add(len) {
+        Some(end) if len > 0 => Ok(start..end),
+        _ => Err(SnapshotError::Empty { start, len }),
+    }
+}
+
+/// Returns whether some of the range is on huge pages; where the page map cannot be scanned, whether some
+/// of its mappings is.
+fn probe_huge_pages(range: &Range<usize>) -> Result<bool, SnapshotError> {
+    let map = PageMap::open().map_err(SnapshotError::kernel("/proc/self/pagemap"))?;
+    match map.scanned() {
+        Some(scanned) => {
+            scanned.probe_huge_data(range).map_err(SnapshotError::kernel("PAGEMAP_SCAN"))
+        }
+        None => Ok(mappings::probe_huge_pages(&Root::default(), range)?),
+    }
+}

@@ -1,0 +1,98 @@
+//! How many bytes of copies a snapshot may hold by default, and what helps when they do not suffice.
+
+use hugekit_machine::Root;
+use hugekit_regions::pool::limits;
+
+/// So much may always be held, or all of the memory: whether it is available is not asked.
+const LEAST_HELD: usize = 64 << 20;
+
+/// All of `len` bytes. If `together` bytes, of which these are a part, are more than is available, the same share of
+/// what is available.
+pub(super) fn by_default(root: &Root, len: usize, together: usize) -> usize {
+    if together <= LEAST_HELD {
+        return len;
+    }
+    match limits::available(root) {
+        Some(available) if available < together as u64 => {
+            let share = u128::from(available) * len as u128 / together as u128;
+            usize::try_from(share).unwrap_or(len).max(LEAST_HELD.min(len))
+        }
+        _ => len,
+    }
+}
+
+/// Bytes that copies could have beside the `held` ones of a lost snapshot, these included; all, if it is not known.
+pub(crate) fn attainable(root: &Root, held: usize) -> usize {
+    let available = limits::available(root).and_then(|bytes| usize::try_from(bytes).ok());
+    available.map_or(usize::MAX, |bytes| bytes.saturating_add(held))
+}
+
+/// Returns what the owner of a lost snapshot can do. Copies of all of it need `len` bytes.
+pub(crate) fn remedy(len: usize, available: usize) -> String {
+    if available < len {
+        return format!(
+            "read the snapshot sooner, or free memory: copies of all of it need {len} bytes, and {available} are available"
+        );
+    }
+    format!(
+        "set max_cow_bytes to {len}, all of the memory, or leave it at its default, which is as much; or read the snapshot \
+         sooner"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hugekit_machines::Files;
+
+    const MIB: usize = 1 << 20;
+
+    /// A machine that has so much available.
+    fn machine(available: usize) -> Files {
+        let machine = Files::new().unwrap();
+        let kib = available >> 10;
+        let meminfo = format!("MemTotal: 99 kB\nMemFree: 1 kB\nMemAvailable: {kib} kB");
+        machine.file("/proc/meminfo", meminfo);
+        machine
+    }
+
+    #[test]
+    fn limit_by_default_is_all_of_the_memory_where_as_much_is_available() {
+        let machine = machine(1000 * MIB);
+        for len in [1, MIB, 64 * MIB, 65 * MIB, 1000 * MIB] {
+            assert_eq!(by_default(&Root::at(machine.path()), len, len), len);
+        }
+        assert_eq!(
+            by_default(&Root::at(Files::new().unwrap().path()), 9000 * MIB, 9000 * MIB),
+            9000 * MIB
+        );
+    }
+
+    #[test]
+    fn limit_by_default_of_several_is_a_share_of_what_is_available() {
+        let machine = machine(1000 * MIB);
+        assert_eq!(by_default(&Root::at(machine.path()), 4000 * MIB, 4000 * MIB), 1000 * MIB);
+        let shares = [500, 1500, 2000]
+            .map(|mib| by_default(&Root::at(machine.path()), mib * MIB, 4000 * MIB));
+        assert_eq!(shares, [125 * MIB, 375 * MIB, 500 * MIB]);
+        assert_eq!(by_default(&Root::at(machine.path()), usize::MAX, usize::MAX), 1000 * MIB);
+    }
+
+    #[test]
+    fn limit_by_default_is_never_less_than_64_mib_or_all() {
+        let machine = machine(MIB);
+        assert_eq!(by_default(&Root::at(machine.path()), 4000 * MIB, 4000 * MIB), 64 * MIB);
+        assert_eq!(by_default(&Root::at(machine.path()), 5 * MIB, 4000 * MIB), 5 * MIB);
+    }
+
+    #[test]
+    fn remedy_names_the_option_and_all_bytes_only_where_they_are_available() {
+        let available = attainable(&Root::at(machine(900 * MIB).path()), 100 * MIB);
+        let helps = remedy(1000 * MIB, available);
+        assert!(helps.contains("set max_cow_bytes to 1048576000, all"), "{helps}");
+        let short = remedy(1001 * MIB, available);
+        assert!(!short.contains("max_cow_bytes"), "{short}");
+        assert!(short.contains("1048576000 are available"), "{short}");
+        assert_eq!(attainable(&Root::at(Files::new().unwrap().path()), 5), usize::MAX);
+    }
+}

@@ -1,0 +1,296 @@
+//! Whether memory can be snapshotted: looked at before anything is changed.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use rustix::param::page_size;
+
+use crate::error::{SnapshotError, Unsuitable};
+use hugekit_machine::mappings::{self, MappedRange};
+use hugekit_machine::{Root, threads};
+use hugekit_sys::process::thread_local_bytes;
+use hugekit_sys::thread::descriptor_of;
+
+/// A thread's descriptor has no more bytes than these before and behind its list of robust locks (glibc 2.36 on
+/// x86-64: 736 and 1,568), alignment of what lies below counted in.
+const BEFORE: usize = 1024;
+const BEHIND: usize = 2048;
+
+/// It has no fewer bytes than these behind the list, either.
+const LEAST_BEHIND: usize = 1536;
+
+/// Looks at a thread before its mask counts as meant, and the time between them.
+const LOOKS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// The most time that a thread may wait for a CPU.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The mappings that hold `range`, all of which can be snapshotted as far as can be seen.
+pub(super) fn mappings_of(range: &Range<usize>) -> Result<Vec<MappedRange>, SnapshotError> {
+    let root = Root::default();
+    let touched = mappings::read_some(&root, |addresses| overlap(addresses, range))?;
+    check_no_hole(&touched, range)?;
+    let mergeable = mappings::mergeable(&root, range)?;
+    for mapping in &touched {
+        if let Some(reason) = defect(mapping, &mergeable) {
+            return Err(SnapshotError::Unsuitable { mapping: mapping.clone(), reason });
+        }
+    }
+    belongs_to_no_thread(range)?;
+    Ok(touched)
+}
+
+/// No thread blocks SIGBUS, but for a moment: the C library blocks all signals where threads begin and end, and
+/// writes only to its own memory there.
+pub(super) fn no_thread_blocks_sigbus() -> Result<(), SnapshotError> {
+    let root = Root::default();
+    for thread in threads::ids(&root)? {
+        if blocks_sigbus(&root, thread)? {
+            return Err(SnapshotError::Blocked { thread });
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether a thread goes on to block SIGBUS. While it only waits for a CPU, as one that has just been started
+/// may for long where others want them too, it cannot have done with it.
+fn blocks_sigbus(root: &Root, thread: u32) -> Result<bool, SnapshotError> {
+    let (began, mut looks, mut before) = (Instant::now(), 0, None);
+    while threads::blocks(root, thread, libc::SIGBUS as u32)? == Some(true) {
+        let now = threads::progress(root, thread);
+        let waits = now == before && now.is_some_and(|(is_runnable, _)| is_runnable);
+        looks += u32::from(!waits);
+        if looks == LOOKS || began.elapsed() > PATIENCE {
+            return Ok(true);
+        }
+        before = now;
+        std::thread::sleep(PAUSE);
+    }
+    Ok(false)
+}
+
+fn overlap(one: &Range<usize>, other: &Range<usize>) -> bool {
+    one.start < other.end && other.start < one.end
+}
+
+fn check_no_hole(touched: &[MappedRange], range: &Range<usize>) -> Result<(), SnapshotError> {
+    let mut reached = range.start;
+    for MappedRange { addresses, .. } in touched {
+        if addresses.start > reached {
+            return Err(SnapshotError::Unmapped { hole: reached..addresses.start });
+        }
+        reached = addresses.end;
+    }
+    if reached < range.end {
+        return Err(SnapshotError::Unmapped { hole: reached..range.end });
+    }
+    Ok(())
+}
+
+fn defect(mapping: &MappedRange, mergeable: &[usize]) -> Option<Unsuitable> {
+    // The program's own names (`prctl(PR_SET_VMA_ANON_NAME)`) begin with `[anon:`.
+    let is_kernels = mapping.name.starts_with('[')
+        && mapping.name != "[heap]"
+        && mapping.name != "[stack]"
+        && !mapping.name.starts_with("[anon:");
+    if mapping.is_shared {
+        Some(Unsuitable::Shared)
+    } else if mapping.inode != 0 || mapping.name.starts_with('/') {
+        Some(Unsuitable::File)
+    } else if mapping.name == "[stack]" {
+        Some(Unsuitable::Stack { thread: std::process::id() })
+    } else if is_kernels {
+        Some(Unsuitable::Kernels)
+    } else if !mapping.is_readable {
+        Some(Unsuitable::Unreadable)
+    } else if mergeable.contains(&mapping.addresses.start) {
+        Some(Unsuitable::Mergeable)
+    } else {
+        None
+    }
+}
+
+/// No thread's stack or thread-local variables lie there, as far as the C library lets us see.
+fn belongs_to_no_thread(range: &Range<usize>) -> Result<(), SnapshotError> {
+    let root = Root::default();
+    let with_descriptor = |thread| Some((descriptor_of(thread)?, thread));
+    let mut threads: Vec<(usize, u32)> =
+        threads::ids(&root)?.into_iter().filter_map(with_descriptor).collect();
+    threads.sort_unstable();
+    let of = |addresses: &Range<usize>| {
+        let Range { start, end } = *addresses;
+        let first = threads.partition_point(|&(descriptor, _)| descriptor < start);
+        threads[first..].iter().take_while(move |&&(descriptor, _)| descriptor < end)
+    };
+    for mapping in mappings::read_some(&root, |addresses| of(addresses).next().is_some())? {
+        for &(descriptor, thread) in of(&mapping.addresses) {
+            // A thread that has ended since may have had its stack where another mapping is now.
+            let is_there = || descriptor_of(thread) == Some(descriptor);
+            if overlap(&own_of(thread, descriptor, &mapping), range) && is_there() {
+                let reason = Unsuitable::Stack { thread };
+                return Err(SnapshotError::Unsuitable { mapping, reason });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether all threads that write to a page can be made to wait, for as long as the calling one does something
+/// that needs neither its stack there nor its thread-local variables. The kernel writes to these, too, when it lets a
+/// thread go on (restartable sequences).
+pub(super) fn probe_stoppable(page: usize) -> Result<bool, SnapshotError> {
+    let here = std::ptr::from_ref(&page).addr();
+    let is_no_threads = match belongs_to_no_thread(&(page..page + page_size())) {
+        Err(SnapshotError::Unsuitable { .. }) => false,
+        found => found.map(|()| true)?,
+    };
+    Ok(is_no_threads && (here.abs_diff(page) > FRAMES || probe_own_stack(here)?))
+}
+
+/// A thread that makes a snapshot has all of its frames within so many bytes, on whatever stack it runs.
+const FRAMES: usize = 256 << 10;
+
+/// Returns whether an address of the calling thread's stack lies on the one that it was started with, of which no page
+/// is taken for another's.
+fn probe_own_stack(here: usize) -> Result<bool, SnapshotError> {
+    let of_here =
+        mappings::read_some(&Root::default(), |addresses| addresses.contains(&here))?.pop();
+    let Some(MappedRange { addresses, name, .. }) = of_here else { return Ok(false) };
+    let is_below = |descriptor| addresses.contains(&descriptor) && here < descriptor;
+    let own = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+    Ok(name == "[stack]" || descriptor_of(own).is_some_and(is_below))
+}
+
+/// Returns the latest end of a thread's own memory behind its descriptor. Stacks that the C library maps end with it,
+/// at the end of a page, and what lies above is another mapping that the kernel joined.
+fn end_of(descriptor: usize) -> usize {
+    let page_end = (descriptor + 1).next_multiple_of(page_size());
+    let may_end_there = cfg!(target_arch = "x86_64") && page_end - descriptor >= LEAST_BEHIND;
+    let most = descriptor + BEHIND;
+    if may_end_there { most.min(page_end) } else { most }
+}
+
+/// Returns the part of a mapping that belongs to the thread whose descriptor it holds. The kernel joins neighbouring
+/// mappings, so that what lies above may be any owner's; below is the thread's stack, down to its guard page. The first
+/// thread has its stack elsewhere, and only its variables here.
+fn own_of(thread: u32, descriptor: usize, mapping: &MappedRange) -> Range<usize> {
+    let above = end_of(descriptor).min(mapping.addresses.end);
+    // On x86 a thread's variables lie below its descriptor, elsewhere above.
+    let (before, behind) = if cfg!(target_arch = "x86_64") {
+        (thread_local_bytes(), 0)
+    } else {
+        (0, thread_local_bytes())
+    };
+    let start = if thread == std::process::id() {
+        descriptor.saturating_sub(before + BEFORE).max(mapping.addresses.start)
+    } else {
+        mapping.addresses.start
+    };
+    start - start % page_size()..above + behind
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mapped(addresses: Range<usize>) -> MappedRange {
+        let name = String::new();
+        MappedRange { addresses, is_readable: true, is_shared: false, inode: 0, name }
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn survey_above_a_stack_is_not_the_threads() {
+        let (page, top) = (page_size(), 64 * page_size());
+        let joined = mapped(page..2 * top);
+        // As glibc 2.36 places it.
+        let thread = std::process::id() + 1;
+        assert_eq!(own_of(thread, top - 1632, &joined), page..top);
+        // A descriptor that goes on in the next page.
+        assert_eq!(own_of(thread, top - 1000, &joined), page..top - 1000 + BEHIND);
+    }
+
+    #[test]
+    #[cfg(target_env = "gnu")]
+    #[cfg_attr(
+        target_arch = "aarch64",
+        ignore = "qemu, which tests this CPU, lacks get_robust_list(2)"
+    )]
+    fn survey_beside_the_own_stack_tells_it_from_others() {
+        let here = || std::ptr::from_ref(&page_size()).addr();
+        assert!(probe_own_stack(here()).unwrap());
+        let heap = Box::new(0);
+        assert!(!probe_own_stack(std::ptr::from_ref(&*heap).addr()).unwrap());
+    }
+
+    #[test]
+    #[cfg(target_env = "gnu")]
+    #[cfg_attr(
+        target_arch = "aarch64",
+        ignore = "qemu, which tests this CPU, lacks get_robust_list(2)"
+    )]
+    fn page_above_the_own_stack_may_be_stopped_wherever_the_frames_are() {
+        // Above the first stack that is mapped may lie the first thread's variables, and above one that was used before
+        // anything. So several live at the same time.
+        const THREADS: usize = 8;
+        let all = std::sync::Barrier::new(THREADS);
+        let judge = || {
+            let above = end_of_own_stack();
+            all.wait();
+            let is_no_threads = belongs_to_no_thread(&(above..above + page_size())).is_ok();
+            assert!(above.abs_diff(std::ptr::from_ref(&above).addr()) < FRAMES);
+            assert!(!is_no_threads || probe_stoppable(above).unwrap());
+            all.wait();
+            is_no_threads
+        };
+        let judged: Vec<bool> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(judge)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(judged.contains(&true), "above a stack lies another thread's guard page");
+    }
+
+    fn end_of_own_stack() -> usize {
+        let own = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        end_of(descriptor_of(own).unwrap()).next_multiple_of(page_size())
+    }
+
+    #[test]
+    fn survey_of_a_range_with_holes_finds_them() {
+        let maps = [mapped(10..20), mapped(20..30), mapped(40..50)];
+        let hole = |range: Range<usize>| {
+            let touched: Vec<_> =
+                maps.iter().filter(|map| overlap(&map.addresses, &range)).cloned().collect();
+            match check_no_hole(&touched, &range) {
+                Err(SnapshotError::Unmapped { hole }) => Some(hole),
+                other => other.map(|()| None).unwrap(),
+            }
+        };
+        assert_eq!(hole(10..30), None);
+        assert_eq!(hole(15..21), None);
+        assert_eq!(hole(5..21), Some(5..10));
+        assert_eq!(hole(25..45), Some(30..40));
+        assert_eq!(hole(45..60), Some(50..60));
+        assert_eq!(hole(60..70), Some(60..70));
+    }
+
+    #[test]
+    fn survey_of_an_unsuitable_mapping_says_why() {
+        let with = |change: fn(&mut MappedRange)| {
+            let mut mapping = mapped(10..20);
+            change(&mut mapping);
+            defect(&mapping, &[30])
+        };
+        assert_eq!(with(|_| {}), None);
+        assert_eq!(with(|map| map.name = "[heap]".into()), None);
+        assert_eq!(with(|map| map.name = "[anon:mine]".into()), None);
+        assert_eq!(with(|map| map.is_shared = true), Some(Unsuitable::Shared));
+        assert_eq!(with(|map| map.inode = 7), Some(Unsuitable::File));
+        assert_eq!(with(|map| map.name = "/dev/zero".into()), Some(Unsuitable::File));
+        assert_eq!(with(|map| map.name = "[vvar]".into()), Some(Unsuitable::Kernels));
+        assert_eq!(with(|map| map.is_readable = false), Some(Unsuitable::Unreadable));
+        assert_eq!(with(|map| map.addresses.start = 30), Some(Unsuitable::Mergeable));
+        assert!(matches!(with(|map| map.name = "[stack]".into()), Some(Unsuitable::Stack { .. })));
+    }
+}
