@@ -1,4 +1,4 @@
-//! SlotBatch slots of one mapping, of a thread that has them: one call to the kernel for each run of slots that are alike.
+//! Several slots of one mapping, of a thread that has them: one call to the kernel for each run of slots that are alike.
 
 use std::ops::Range;
 use std::ptr;
