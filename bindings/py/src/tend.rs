@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use hugekit_tend::{PassReport, Tending};
+use hugekit_tend::{Options, PassReport, Tending};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use serde::Serialize;
@@ -85,7 +85,17 @@ impl Tender {
 #[pymethods]
 impl Tender {
     #[new]
-    #[pyo3(signature = (pid=None, *, density=0.9, cpu_share=1.0, bytes_per_second=1 << 30, keep_free=256 << 20))]
+    #[pyo3(
+        signature = (
+            pid=None,
+            *,
+            density=Options::default().density,
+            cpu_share=Options::default().cpu_share,
+            bytes_per_second=Options::default().bytes_per_second,
+            keep_free=Options::default().keep_free
+        ),
+        text_signature = "(pid=None, *, density=0.9, cpu_share=1.0, bytes_per_second=1 << 30, keep_free=256 << 20)"
+    )]
     fn new(
         pid: Option<i32>,
         density: f64,
@@ -94,12 +104,9 @@ impl Tender {
         keep_free: u64,
     ) -> PyResult<Self> {
         let pid = pid.unwrap_or(std::process::id() as i32);
-        let builder = hugekit_tend::Tender::builder()
-            .process(pid)
-            .density(density)
-            .cpu_share(cpu_share)
-            .bytes_per_second(bytes_per_second)
-            .keep_free(keep_free);
+        let options =
+            Options { density, cpu_share, bytes_per_second, keep_free, ..Options::default() };
+        let builder = hugekit_tend::Tender::builder().process(pid).options(options);
         let tender = builder.build().map_err(Raised::from)?;
         Ok(Self { pid, state: Mutex::new(State::Idle(tender)) })
     }

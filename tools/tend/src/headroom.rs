@@ -5,24 +5,24 @@ use hugekit_machine::Root;
 use hugekit_machine::cgroup::{Cgroups, MemoryLeft};
 use hugekit_machine::memory::{free_blocks, pressure};
 
-use crate::settings::Settings;
+use crate::options::Options;
 use crate::status::Hindrance;
 use crate::target::Target;
 
 /// Returns why nothing may be collapsed now; `None` if it may.
-pub(crate) fn hindrance(target: &Target, settings: &Settings) -> Option<Hindrance> {
+pub(crate) fn hindrance(target: &Target, options: &Options) -> Option<Hindrance> {
     if let Some(percent) = pressure(&Root::default())
-        && percent >= settings.most_pressure
+        && percent >= options.most_pressure
     {
         return Some(Hindrance::Pressure { percent });
     }
     if let Some(free) = free_blocks(&Root::default(), HUGE_PAGE_BYTES as u64)
-        && free < settings.keep_free
+        && free < options.keep_free
     {
         return Some(Hindrance::NoFreeHugePages { free });
     }
     match left_of_groups(target) {
-        MemoryLeft::Limited(limit) if limit.left() < settings.keep_free => {
+        MemoryLeft::Limited(limit) if limit.left() < options.keep_free => {
             Some(Hindrance::ControlGroup { left: limit.left() })
         }
         _ => None,

@@ -8,15 +8,16 @@
 //! ended.
 //!
 //! What it costs: the copy, writers of those 2 MiB that wait meanwhile, and memory where a range had holes (bounded by
-//! [`Builder::density`]). What it never does: change a byte, collapse while a forked child shares the memory, press on
+//! [`Options::density`]). What it never does: change a byte, collapse while a forked child shares the memory, press on
 //! when the machine is short of memory, or leave anything to be put back.
 //!
 //! ```no_run
 //! use std::sync::atomic::AtomicBool;
 //!
-//! use hugekit_tend::Tender;
+//! use hugekit_tend::{Options, Tender};
 //!
-//! let mut tender = Tender::builder().process(4711).density(0.95).build()?;
+//! let options = Options { density: 0.95, ..Options::default() };
+//! let mut tender = Tender::builder().process(4711).options(options).build()?;
 //! for report in tender.pass(&AtomicBool::new(false))? {
 //!     println!("{} bytes on huge pages", report.after.huge);
 //! }
@@ -30,13 +31,13 @@ mod fork_cost;
 mod headroom;
 mod job;
 mod mappings;
+mod options;
 mod outlook;
 mod own_memory;
 mod pace;
 mod pages;
 mod plan;
 mod relatives;
-mod settings;
 mod share;
 mod status;
 mod supply;
@@ -47,6 +48,7 @@ mod waits;
 pub use error::TendError;
 pub use fork_cost::ForkCost;
 pub use mappings::{Excluded, Extent};
+pub use options::Options;
 pub use outlook::Outlook;
 pub use relatives::{forked_from, named};
 pub use status::{Hindrance, PassReport, Refusal, Status};

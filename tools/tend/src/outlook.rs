@@ -3,9 +3,9 @@
 use crate::error::TendError;
 use crate::headroom::{hindrance, may_grow};
 use crate::mappings::{Excluded, Extent, Survey};
+use crate::options::Options;
 use crate::plan::{History, plan};
 use crate::relatives::{Relatives, forked_from};
-use crate::settings::Settings;
 use crate::status::Hindrance;
 use crate::target::Target;
 
@@ -34,7 +34,7 @@ pub struct Outlook {
 }
 
 impl Outlook {
-    /// By the settings that a tender has unless told.
+    /// By the options that a tender has unless told.
     ///
     /// # Errors
     /// The reason why the process cannot be tended.
@@ -43,10 +43,10 @@ impl Outlook {
             Err(TendError::Taken { .. }) => (Target::beside_a_tender(pid)?, true),
             target => (target?, false),
         };
-        let settings = Settings::default();
+        let options = Options::default();
         let survey = Survey::of(target.folder())?;
         let is_limit_unknown = !may_grow(&target);
-        let density = if is_limit_unknown { 1.0 } else { settings.density };
+        let density = if is_limit_unknown { 1.0 } else { options.density };
         let plan = plan(target.look(&survey.tended)?, density, &History::default());
         let now = survey.extent();
         let collapsed = plan.ranges.len() as u64 * hugekit::HUGE_PAGE_BYTES as u64;
@@ -64,7 +64,7 @@ impl Outlook {
             sparse: plan.sparse,
             is_limit_unknown,
             excluded: survey.excluded(),
-            hindrance: child.or_else(|| hindrance(&target, &settings)),
+            hindrance: child.or_else(|| hindrance(&target, &options)),
             is_tended,
         })
     }

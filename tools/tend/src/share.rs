@@ -4,7 +4,7 @@
 //! the process waited longer for a CPU than in windows with the least share. So on a machine with an idle CPU
 //! a pass has a whole CPU, and on a busy one it alternates between the least share and a little more.
 
-use crate::settings::Settings;
+use crate::options::Options;
 
 /// The share that a process may have, however long it waits for CPUs. Small, because `usual` is
 /// measured with it, and a large one would count as usual.
@@ -26,8 +26,8 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    pub(crate) fn new(settings: &Settings) -> Self {
-        let most = settings.cpu_share.clamp(0.001, 1.0);
+    pub(crate) fn new(options: &Options) -> Self {
+        let most = options.cpu_share.clamp(0.001, 1.0);
         let least = LEAST.min(most);
         Self { least, most, now: least, usual: None }
     }
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     fn share(cpu_share: f64) -> Share {
-        Share::new(&Settings { cpu_share, ..Settings::default() })
+        Share::new(&Options { cpu_share, ..Options::default() })
     }
 
     fn after(share: Share, waits: &[f64]) -> f64 {

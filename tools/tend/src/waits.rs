@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::settings::Settings;
+use crate::options::Options;
 use crate::share::Share;
 use hugekit_machine::processes::ProcessFolder;
 
@@ -23,8 +23,8 @@ pub(crate) struct Waits {
 
 impl Waits {
     /// A kernel that does not count waits leaves the share at its least.
-    pub(crate) fn new(settings: &Settings, process: &ProcessFolder) -> Self {
-        let mut waits = Self { share: Share::new(settings), began: None, window: Duration::ZERO };
+    pub(crate) fn new(options: &Options, process: &ProcessFolder) -> Self {
+        let mut waits = Self { share: Share::new(options), began: None, window: Duration::ZERO };
         waits.begin(process);
         waits
     }

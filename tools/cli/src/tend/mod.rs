@@ -24,7 +24,7 @@ use anyhow::Context;
 use clap::ArgGroup;
 use hugekit::HUGE_PAGE_BYTES;
 use hugekit_machine::size::Size;
-use hugekit_tend::{Builder, ForkCost, Tender};
+use hugekit_tend::{Builder, ForkCost, Options, Tender};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::signal_name;
 
@@ -83,17 +83,17 @@ pub(crate) struct Tend {
     once: bool,
     /// Collapse a 2 MiB range only if at least this percentage of it is populated. Holes are filled
     /// with zeroes.
-    #[arg(long, value_name = "PERCENT", default_value_t = 90, value_parser = percent)]
+    #[arg(long, value_name = "PERCENT", default_value_t = percent_of(Options::default().density), value_parser = percent)]
     density: u8,
     /// The most CPU time to use, in percent of one CPU. While a process waits longer for CPUs
     /// because of the tender, it is 5 at most.
-    #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = percent)]
+    #[arg(long, value_name = "PERCENT", default_value_t = percent_of(Options::default().cpu_share), value_parser = percent)]
     cpu: u8,
     /// The most memory to collapse per second, at least 2MiB.
-    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = rate)]
+    #[arg(long, value_name = "SIZE", default_value_t = Size(Options::default().bytes_per_second as usize), value_parser = rate)]
     rate: Size,
     /// Free huge pages to leave for other programs.
-    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    #[arg(long, value_name = "SIZE", default_value_t = Size(Options::default().keep_free as usize))]
     keep_free: Size,
     /// Print each line as JSON.
     #[arg(long)]
@@ -111,6 +111,10 @@ fn name(text: &str) -> Result<OsString, &'static str> {
 fn percent(text: &str) -> Result<u8, &'static str> {
     let percent = text.parse().ok().filter(|percent| (1..=100).contains(percent));
     percent.ok_or("write a whole number from 1 to 100, without a sign: 50 is 50 %")
+}
+
+fn percent_of(share: f64) -> u8 {
+    (share * 100.0).round() as u8
 }
 
 fn rate(text: &str) -> Result<Size, String> {
@@ -212,11 +216,13 @@ impl Tend {
     }
 
     fn builder(&self, cost: Option<ForkCost>) -> Builder {
-        let builder = Tender::builder()
-            .density(f64::from(self.density) / 100.0)
-            .cpu_share(f64::from(self.cpu) / 100.0)
-            .bytes_per_second(self.rate.0 as u64)
-            .keep_free(self.keep_free.0 as u64);
+        let builder = Tender::builder().options(Options {
+            density: f64::from(self.density) / 100.0,
+            cpu_share: f64::from(self.cpu) / 100.0,
+            bytes_per_second: self.rate.0 as u64,
+            keep_free: self.keep_free.0 as u64,
+            ..Options::default()
+        });
         // Without it, forks are seen and not timed.
         match cost {
             Some(cost) => builder.fork_cost(cost),

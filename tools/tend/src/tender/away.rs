@@ -11,16 +11,16 @@ use crate::compaction::Compaction;
 use crate::error::TendError;
 use crate::fork_cost::ForkCost;
 use crate::job::Job;
+use crate::options::Options;
 use crate::pace::Pace;
 use crate::relatives::Seen;
-use crate::settings::Settings;
 use crate::status::{Hindrance, Status};
 use hugekit_machine::processes::Program;
 
 /// The state that the threads of a tender share.
 #[derive(Debug)]
 pub(super) struct Shared {
-    pub(super) settings: Settings,
+    pub(super) options: Options,
     pub(super) fork_cost: Option<ForkCost>,
     pub(super) pace: Pace,
     pub(super) compaction: Mutex<Compaction>,
@@ -172,6 +172,6 @@ fn compact(tended: &Tended, shared: &Shared) {
     if tended.lacks_huge_pages()
         && let Ok(mut compaction) = shared.compaction.try_lock()
     {
-        compaction.ask(shared.settings.keep_free);
+        compaction.ask(shared.options.keep_free);
     }
 }

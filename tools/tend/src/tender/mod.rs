@@ -25,9 +25,9 @@ use crate::compaction::Compaction;
 use crate::error::TendError;
 use crate::fork_cost::ForkCost;
 use crate::job::Job;
+use crate::options::Options;
 use crate::pace::Pace;
 use crate::relatives::is_child;
-use crate::settings::Settings;
 use crate::status::{Hindrance, PassReport, Status};
 use crate::target::Target;
 use hugekit_machine::processes::Program;
@@ -79,9 +79,9 @@ impl Tender {
         Builder::default()
     }
 
-    pub(crate) fn new(settings: Settings, fork_cost: Option<ForkCost>) -> Self {
+    pub(crate) fn new(options: Options, fork_cost: Option<ForkCost>) -> Self {
         let (pace, compaction) = (Pace::default(), Mutex::new(Compaction::default()));
-        let shared = Arc::new(Shared { settings, fork_cost, pace, compaction });
+        let shared = Arc::new(Shared { options, fork_cost, pace, compaction });
         let (tell, told) = channel();
         let (idle, away, opening, refused) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         Self { shared, idle, away, opening, refused, tell, told }

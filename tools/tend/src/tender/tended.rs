@@ -15,11 +15,11 @@ use crate::error::TendError;
 use crate::fork_cost::ForkCost;
 use crate::headroom::{hindrance, may_grow};
 use crate::mappings::Survey;
+use crate::options::Options;
 use crate::pace::{Pace, Turn, Worked};
 use crate::pages::Look;
 use crate::plan::{History, Plan, plan};
 use crate::relatives::Relatives;
-use crate::settings::Settings;
 use crate::status::{Hindrance, PassReport, Refusal, Status};
 use crate::supply::Supply;
 use crate::target::Target;
@@ -37,7 +37,7 @@ const MUCH: u64 = 16;
 /// Less growth than this between two passes does not hurry the next one.
 const LITTLE: u64 = 32 << 20;
 
-/// Collapses for each look at the machine's memory: 32 MiB, which [`Settings::keep_free`] leaves
+/// Collapses for each look at the machine's memory: 32 MiB, which [`Options::keep_free`] leaves
 /// many times.
 const LOOK_EVERY: usize = 16;
 
@@ -140,7 +140,7 @@ impl Tended {
         let seen: u64 = looks.iter().map(|look| look.present).sum();
         self.history.keep(&looks);
         let is_limit_unknown = !may_grow(&self.target);
-        let density = if is_limit_unknown { 1.0 } else { shared.settings.density };
+        let density = if is_limit_unknown { 1.0 } else { shared.options.density };
         let Plan { ranges, sparse } = plan(looks, density, &self.history);
         let work = self.work(ranges, shared, stop);
         let before = survey.extent();
@@ -170,10 +170,10 @@ impl Tended {
     }
 
     fn work(&mut self, ranges: Vec<Look>, shared: &Shared, stop: &AtomicBool) -> Work {
-        let settings = &shared.settings;
+        let options = &shared.options;
         // Where a child shares all of the memory there is no range, and it is the child that is in the way.
-        let mut work = Work { hindrance: self.hindrance(settings, stop, true), ..Work::default() };
-        let (supply, mut waits) = (Supply::new(), Waits::new(settings, self.target.folder()));
+        let mut work = Work { hindrance: self.hindrance(options, stop, true), ..Work::default() };
+        let (supply, mut waits) = (Supply::new(), Waits::new(options, self.target.folder()));
         for (index, range) in ranges.into_iter().enumerate() {
             if work.hindrance.is_some() {
                 break;
@@ -185,13 +185,13 @@ impl Tended {
             let (began, cpu) = (Instant::now(), cpu_time());
             // Without a huge page of its own, the tender leaves it to the collapse to find one.
             supply.refresh();
-            work.hindrance = self.hindrance(settings, stop, index % LOOK_EVERY == 0);
+            work.hindrance = self.hindrance(options, stop, index % LOOK_EVERY == 0);
             if work.hindrance.is_none() {
                 let locked = self.collapse(range, &mut work);
                 let (elapsed, cpu) = (began.elapsed(), cpu_time().saturating_sub(cpu));
                 let worked = Worked { bytes: HUGE_PAGE_BYTES as u64, elapsed, cpu, locked };
                 let share = waits.share(self.target.folder());
-                turn.rest(worked.rest(share, settings.bytes_per_second));
+                turn.rest(worked.rest(share, options.bytes_per_second));
             }
         }
         work
@@ -219,7 +219,7 @@ impl Tended {
 
     fn hindrance(
         &mut self,
-        settings: &Settings,
+        options: &Options,
         stop: &AtomicBool,
         of_memory: bool,
     ) -> Option<Hindrance> {
@@ -230,7 +230,7 @@ impl Tended {
             return Some(Hindrance::Gone);
         }
         match self.relatives.look(&self.target) {
-            0 if of_memory => hindrance(&self.target, settings),
+            0 if of_memory => hindrance(&self.target, options),
             0 => None,
             count => Some(Hindrance::Child { count }),
         }

@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use hugekit::HUGE_PAGE_BYTES;
 use hugekit_tend::{
-    Builder, Excluded, ForkCost, Hindrance, Outlook, PassReport, Refusal, Target, TendError,
-    Tender, forked_from,
+    Builder, Excluded, ForkCost, Hindrance, Options, Outlook, PassReport, Refusal, Target,
+    TendError, Tender, forked_from,
 };
 use hugekit_testing::processes::happens;
 use hugekit_testing::racing::Stops;
@@ -123,8 +123,18 @@ fn own() -> i32 {
 }
 
 /// At full speed, with whatever memory is free.
-fn settings() -> Builder {
-    Tender::builder().cpu_share(1.0).bytes_per_second(u64::MAX).keep_free(0).most_pressure(101.0)
+fn options() -> Options {
+    let (bytes_per_second, keep_free, most_pressure) = (u64::MAX, 0, 101.0);
+    Options { bytes_per_second, keep_free, most_pressure, ..Options::default() }
+}
+
+fn builder() -> Builder {
+    Tender::builder().options(options())
+}
+
+/// Collapses ranges of which this share is populated.
+fn with_density(density: f64) -> Builder {
+    Tender::builder().options(Options { density, ..options() })
 }
 
 /// `None` where that is not permitted here.
@@ -146,7 +156,7 @@ fn pass(tender: &mut Tender) -> PassReport {
 #[test]
 fn pass_puts_small_pages_on_huge_ones_and_changes_no_byte() {
     let _turn = in_turn();
-    let Some(mut tender) = tender(settings()) else { return };
+    let Some(mut tender) = tender(builder()) else { return };
     let memory = Small::new(8, pages());
     assert_eq!(memory.huge(), 0);
     let report = pass(&mut tender);
@@ -166,12 +176,12 @@ fn pass_puts_small_pages_on_huge_ones_and_changes_no_byte() {
 fn range_with_holes_is_left_unless_the_settings_bear_it() {
     let _turn = in_turn();
     let memory = Small::new(4, pages() / 2);
-    let Some(mut careful) = tender(settings()) else { return };
+    let Some(mut careful) = tender(builder()) else { return };
     let report = pass(&mut careful);
     assert_eq!(memory.huge(), 0, "{report:?}");
     assert!(report.sparse >= memory.len as u64 / 2, "{report:?}");
     drop(careful);
-    let report = pass(&mut tender(settings().density(0.4)).unwrap());
+    let report = pass(&mut tender(with_density(0.4)).unwrap());
     if report.refused.is_empty() {
         assert_eq!(memory.huge(), memory.len as u64, "{report:?}");
         assert!(report.filled >= memory.len as u64 / 2, "{report:?}");
@@ -181,7 +191,7 @@ fn range_with_holes_is_left_unless_the_settings_bear_it() {
 #[test]
 fn memory_that_its_owner_wants_otherwise_is_left_and_told() {
     let _turn = in_turn();
-    let Some(mut tender) = tender(settings()) else { return };
+    let Some(mut tender) = tender(builder()) else { return };
     let unforked = Small::new(2, pages());
     unforked.advise(Advice::LinuxDontFork);
     let small = Small::new(2, pages());
@@ -230,7 +240,7 @@ impl Drop for Forked {
 #[test]
 fn forked_child_holds_the_tender_back_until_it_has_ended() {
     let _turn = in_turn();
-    let Some(mut tender) = tender(settings()) else { return };
+    let Some(mut tender) = tender(builder()) else { return };
     let memory = Small::new(4, pages());
     let child = Forked::new();
     let report = pass(&mut tender);
@@ -245,7 +255,7 @@ fn forked_child_holds_the_tender_back_until_it_has_ended() {
 #[test]
 fn memory_that_was_not_written_since_a_fork_is_collapsed_too() {
     let _turn = in_turn();
-    let Some(mut tender) = tender(settings()) else { return };
+    let Some(mut tender) = tender(builder()) else { return };
     let memory = Small::new(8, pages());
     drop(Forked::new());
     let report = pass(&mut tender);
@@ -263,12 +273,12 @@ fn forked_child_is_not_tended_beside_its_parent_nor_is_what_they_share() {
     let memory = Small::new(4, pages());
     let child = Forked::new();
     let pid = child.0.as_raw_pid();
-    let Some(mut of_parent) = tender(settings()) else { return };
+    let Some(mut of_parent) = tender(builder()) else { return };
     of_parent.add(pid).unwrap();
     assert_eq!(of_parent.pass(&NOT_STOPPED).unwrap().len(), 1, "the child is part of its parent");
     drop(of_parent);
     // Only with privileges may another process be tended than this one.
-    let Ok(mut of_child) = settings().process(pid).build() else { return };
+    let Ok(mut of_child) = builder().process(pid).build() else { return };
     let report = pass(&mut of_child);
     let shared = report.excluded.iter().find(|(why, _)| *why == Excluded::SharedSinceFork);
     assert!(shared.is_some_and(|&(_, bytes)| bytes >= memory.len as u64), "{report:?}");
@@ -297,7 +307,7 @@ fn forked_child_has_a_parent_and_a_program_that_was_started_has_none() {
 fn forked_child_that_was_found_first_is_left_to_its_parent() {
     let _turn = in_turn();
     let child = Forked::new();
-    let Ok(mut tender) = settings().process(child.0.as_raw_pid()).build() else { return };
+    let Ok(mut tender) = builder().process(child.0.as_raw_pid()).build() else { return };
     let own = std::process::id() as i32;
     tender.add(own).unwrap();
     let reports = tender.pass(&NOT_STOPPED).unwrap();
@@ -307,7 +317,7 @@ fn forked_child_that_was_found_first_is_left_to_its_parent() {
 #[test]
 fn child_that_runs_another_program_holds_no_tender_back() {
     let _turn = in_turn();
-    let Some(mut tender) = tender(settings()) else { return };
+    let Some(mut tender) = tender(builder()) else { return };
     let mut child = Other::new(Command::new("sleep").arg("60"));
     let memory = Small::new(2, pages());
     let report = pass(&mut tender);
@@ -319,7 +329,7 @@ fn child_that_runs_another_program_holds_no_tender_back() {
 #[test]
 fn run_makes_a_pass_again_when_a_child_has_ended() {
     let _turn = in_turn();
-    let Some(mut tender) = tender(settings()) else { return };
+    let Some(mut tender) = tender(builder()) else { return };
     let (stop, mut told, mut child) = (AtomicBool::new(false), Vec::new(), None);
     tender.run(&stop, &mut |status| {
         match (status.passes, status.children) {
@@ -341,7 +351,7 @@ fn word(writer: usize) -> usize {
 #[test]
 fn writes_beside_passes_are_all_there() {
     let _turn = in_turn();
-    let Some(mut tender) = tender(settings()) else { return };
+    let Some(mut tender) = tender(builder()) else { return };
     let (memory, stop) = (Small::new(8, pages()), AtomicBool::new(false));
     let counts: Vec<u64> = thread::scope(|scope| {
         let write = |writer: usize| {
@@ -484,7 +494,7 @@ fn process_that_is_stopped_or_in_another_pid_namespace_is_tended_all_the_same() 
         found.is_some() || has_ended()
     }));
     for pid in [Some(stopped.pid()), found].into_iter().flatten() {
-        let Ok(mut tender) = settings().process(pid).build() else { continue };
+        let Ok(mut tender) = builder().process(pid).build() else { continue };
         let report = pass(&mut tender);
         assert!(report.hindrance.is_none() && report.after.all > 0, "{report:?}");
     }
@@ -494,7 +504,7 @@ fn process_that_is_stopped_or_in_another_pid_namespace_is_tended_all_the_same() 
 fn run_ends_when_the_process_does() {
     let _turn = in_turn();
     let mut other = Other::new(Command::new("sleep").arg("60"));
-    let Ok(mut tender) = settings().process(other.pid()).build() else { return };
+    let Ok(mut tender) = builder().process(other.pid()).build() else { return };
     tender.run(&NOT_STOPPED, &mut |_| {
         let _ = other.0.kill();
     });
@@ -522,7 +532,7 @@ fn outlook_says_what_a_pass_does_then() {
     let hindrance = Outlook::of(own()).unwrap().hindrance;
     assert_eq!(hindrance, Some(Hindrance::Child { count: 1 }));
     drop(child);
-    let mut tender = tender(settings()).unwrap();
+    let mut tender = tender(builder()).unwrap();
     assert!(Outlook::of(own()).unwrap().is_tended);
     let report = pass(&mut tender);
     if report.refused.is_empty() {
@@ -533,7 +543,7 @@ fn outlook_says_what_a_pass_does_then() {
 #[test]
 fn tender_in_a_thread_of_its_own_works_until_it_is_dropped() {
     let _turn = in_turn();
-    let Some(tender) = tender(settings()) else { return };
+    let Some(tender) = tender(builder()) else { return };
     let memory = Small::new(4, pages());
     let tending = tender.spawn().unwrap();
     while tending.said().is_empty() {
@@ -584,9 +594,9 @@ const COST: ForkCost = ForkCost {
 fn fork_is_estimated_by_what_entries_cost() {
     let _turn = in_turn();
     for (builder, expected) in [
-        (settings().fork_cost(COST), Some(COST.process)),
+        (builder().fork_cost(COST), Some(COST.process)),
         // Without the cost, it is not known.
-        (settings(), None),
+        (builder(), None),
     ] {
         let mut child = None;
         let told = told_of_a_fork(builder.process(own()), &mut || child = Some(Forked::new()));
@@ -597,7 +607,7 @@ fn fork_is_estimated_by_what_entries_cost() {
 #[test]
 fn fork_that_ends_a_pass_is_estimated_too() {
     let _turn = in_turn();
-    let Some(mut tender) = tender(settings().fork_cost(COST)) else { return };
+    let Some(mut tender) = tender(builder().fork_cost(COST)) else { return };
     let _child = Forked::new();
     assert_eq!(pass(&mut tender).hindrance, Some(Hindrance::Child { count: 1 }));
     let (stop, mut told) = (AtomicBool::new(false), None);
@@ -661,7 +671,7 @@ impl Redis {
 fn fork_of_a_server_that_saves_is_estimated_too() {
     let _turn = in_turn();
     let Some((redis, pid)) = Redis::new() else { return };
-    let told = told_of_a_fork(settings().fork_cost(COST).process(pid), &mut || {
+    let told = told_of_a_fork(builder().fork_cost(COST).process(pid), &mut || {
         redis.said("BGSAVE\r\n");
     });
     // It may be that it cannot be tended here.

@@ -31,7 +31,7 @@ fn excluded(report: &PassReport, reason: Excluded) -> u64 {
 #[test]
 fn page_that_was_only_read_is_a_hole() {
     let _turn = in_turn();
-    let Some(mut tender) = tender(settings()) else { return };
+    let Some(mut tender) = tender(builder()) else { return };
     let memory = Small::new(4, 1);
     for at in (page_size()..memory.len).step_by(page_size()) {
         memory.at(at).load(Ordering::Relaxed);
@@ -44,7 +44,7 @@ fn page_that_was_only_read_is_a_hole() {
 #[test]
 fn guard_pages_stay_and_are_the_reason() {
     let _turn = in_turn();
-    let Some(mut tender) = tender(settings().density(0.4)) else { return };
+    let Some(mut tender) = tender(with_density(0.4)) else { return };
     let memory = Small::new(2, pages());
     // SAFETY: a page of the mapping, of which no reference exists.
     let guard = unsafe { memory.start.as_ptr().add(7 * page_size()) };
@@ -84,7 +84,7 @@ fn userfaultfd(memory: &Small) -> Option<OwnedFd> {
 #[test]
 fn memory_whose_owner_serves_the_faults_is_left_as_it_is() {
     let _turn = in_turn();
-    let Some(mut tender) = tender(settings().density(0.1)) else { return };
+    let Some(mut tender) = tender(with_density(0.1)) else { return };
     let memory = Small::new(2, pages() / 2);
     let Some(_served) = userfaultfd(&memory) else {
         skipped("no userfaultfd");
@@ -100,7 +100,7 @@ fn memory_whose_owner_serves_the_faults_is_left_as_it_is() {
 #[test]
 fn terabytes_that_are_all_but_empty_take_no_time() {
     let _turn = in_turn();
-    let Some(mut tender) = tender(settings()) else { return };
+    let Some(mut tender) = tender(builder()) else { return };
     let (flags, access) =
         (MapFlags::PRIVATE | MapFlags::NORESERVE, ProtFlags::READ | ProtFlags::WRITE);
     let len = 8 << 40;
@@ -131,7 +131,7 @@ fn names_that_are_no_text_keep_no_process_from_being_tended() {
         mmap(ptr::null_mut(), 4096, ProtFlags::READ, MapFlags::PRIVATE, mapped.as_fd(), 0).unwrap()
     };
     let memory = Small::new(2, pages());
-    let report = tender(settings()).map(|mut tender| pass(&mut tender));
+    let report = tender(builder()).map(|mut tender| pass(&mut tender));
     // SAFETY: what was mapped, of which no reference exists.
     unsafe { munmap(mapping, 4096) }.unwrap();
     if let Some(report) = report.filter(|report| report.refused.is_empty()) {
@@ -208,7 +208,10 @@ fn limit_of_the_control_group_holds_the_tender_back_in_either_version() {
     let _turn = in_turn();
     let other = Other::new(Command::new("sleep").arg("60"));
     let Some(_group) = Limited::of(&other, 64 << 20) else { return };
-    let tender = settings().keep_free(128 << 20).process(other.pid()).build();
+    let tender = Tender::builder()
+        .options(Options { keep_free: 128 << 20, ..options() })
+        .process(other.pid())
+        .build();
     let mut tender = match tender {
         Ok(tender) => tender,
         Err(error) => return skipped(error),
@@ -241,7 +244,7 @@ fn process_that_starts_its_own_program_again_is_left() {
         }
     };
     wait_for(1);
-    let Ok(mut tender) = settings().process(other.pid()).build() else { return };
+    let Ok(mut tender) = builder().process(other.pid()).build() else { return };
     input.write_all(b"\n").unwrap();
     wait_for(2);
     match tender.pass(&NOT_STOPPED) {
