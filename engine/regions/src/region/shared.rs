@@ -86,7 +86,7 @@ impl SharedRegion {
 
     /// The address, a multiple of the folio size.
     ///
-    /// It is valid for [`mapped_len`](Self::mapped_len) bytes as long as a handle exists. SlotBatch
+    /// It is valid for [`mapped_len`](Self::mapped_len) bytes as long as a handle exists. Several
     /// threads may write at the same time, so use volatile or atomic accesses, never references.
     ///
     /// Do not give the address to KVM or to a system call if faults are [handled](Self::serving) in
