@@ -1,9 +1,9 @@
-//! The actions of a slot's plan, carried out: here and in `in_kernel.rs` alone, a group's tables and the kernel's change
-//! together.
+//! Carries out the actions of a slot's plan. Only here and in `in_kernel.rs`, the tables of a group and the kernel's
+//! mappings change together.
 //!
-//! Of each action the kernel's part comes first, because it can fail, and the table says afterwards what is. Where
-//! others lose what they show, it is the other way round: the tables of those who read past their addresses
-//! must tell of it before any writer is let through.
+//! The kernel's part of an action comes first, because it can fail. The table is changed afterwards. If other
+//! mappings lose the frame that they show, the order is reversed: readers of snapshots do not use the addresses, so
+//! the table must change before hugekit lets a writer through.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -22,7 +22,7 @@ use crate::pool::{Backing, Content};
 use hugekit_sys::mapping::replace;
 use hugekit_sys::memory;
 
-/// A mapping of a group at a slot that this thread has, and where frames are.
+/// A slot of one mapping. The calling thread has the guard of the slot.
 #[derive(Clone, Copy)]
 pub(super) struct MappingSlot<'a> {
     pub(super) group: &'a ForkGroup,
@@ -52,7 +52,7 @@ impl<'a> MappingSlot<'a> {
         self.mapping.reserved_frame(self.guard.slot())
     }
 
-    /// Its mapping, as the kernel has it.
+    /// Returns the kernel's part of the mapping.
     fn in_kernel(&self) -> InKernel<'a> {
         InKernel { group: self.group, mapping: self.mapping }
     }
@@ -66,7 +66,7 @@ impl<'a> MappingSlot<'a> {
         self.guard.sharers(self.mapping).map(|mapping| self.with_mapping(mapping))
     }
 
-    /// Does all that an event takes. `near` is the offset that a thread is about to access.
+    /// Carries out the plan of an event. `near` is the offset that a thread is about to access.
     pub(super) fn serve_event(&self, event: Event, near: Option<usize>) -> Result<(), Refused> {
         let plan = self.plan(event);
         for &action in plan {
@@ -78,7 +78,7 @@ impl<'a> MappingSlot<'a> {
         Ok(())
     }
 
-    /// Carries out one action, after which the table says that it is done.
+    /// Carries out one action, and records it in the table.
     pub(super) fn apply(&self, action: Action, near: Option<usize>) -> Result<(), Refused> {
         let mut done = action;
         match action {
@@ -100,7 +100,7 @@ impl<'a> MappingSlot<'a> {
         Ok(())
     }
 
-    /// Clears or populates an unready frame, near the offset `near` last.
+    /// Clears or populates an unready frame. The bytes near the offset `near` come last.
     pub(super) fn supply(&self, near: Option<usize>) -> Result<(), Refused> {
         self.check_sound()?;
         let (Entry { frame, slot }, len) = (self.entry(), self.frames.len_of(self.guard.slot()));
@@ -115,7 +115,8 @@ impl<'a> MappingSlot<'a> {
         Ok(())
     }
 
-    /// A slot whose memory is known to have failed is lost as soon as it is to be shown once more.
+    /// Checks that the memory of the slot has not failed. If it has, the slot is lost now, because it is about to be
+    /// shown.
     fn check_sound(&self) -> Result<(), Refused> {
         let entry = self.entry();
         if !self.frames.is_broken(entry.frame) {
@@ -125,16 +126,17 @@ impl<'a> MappingSlot<'a> {
         Err(Refused::Broken)
     }
 
-    /// Has every access to a slot come to us, and forgets its bytes. What was left to the kernel must be ours before
-    /// it is unmapped: a plain fault in between would show it as it is.
+    /// Makes every access to the slot a fault again, and forgets its bytes. If the kernel served the slot, it is
+    /// registered before it is unmapped. Otherwise a plain fault in between would map the frame as it is.
     fn take_back(&self) -> Result<(), Refused> {
         self.group.descriptor.watch_unready(&self.addresses()).map_err(Refused::Kernel)?;
         self.guard.record_done(self.mapping, Action::Watch);
         remove_pages(&self.addresses())
     }
 
-    /// Lets threads see a frame that only this region shows. The kernel enters it by itself from then on if that is
-    /// wanted, and where it can enter a huge page, of which a handler would make base pages. What was done.
+    /// Lets threads see a frame that only this region shows. With `by_kernel`, the kernel enters the frame by itself
+    /// from now on. The kernel also does this if it can enter a huge page, because a handler could enter only base
+    /// pages. Returns the action that was carried out.
     fn show_alone(&self, by_kernel: bool) -> Result<Action, Refused> {
         self.check_sound()?;
         let backing = self.group.pool.backing();
@@ -147,7 +149,7 @@ impl<'a> MappingSlot<'a> {
         if self.enter(false).is_ok() {
             return Ok(Action::Enter { protected: false });
         }
-        // Nothing of the descriptor is asked for this.
+        // This needs no call of the descriptor.
         self.try_to_map_in_place().map(|()| Action::MapInPlace)
     }
 
@@ -156,15 +158,15 @@ impl<'a> MappingSlot<'a> {
         self.group.descriptor.enter(&self.addresses(), protected).map_err(Refused::Kernel)
     }
 
-    /// Leaves a slot's addresses to the kernel. The mappings that this may cost are not counted: a slot may be left
-    /// and taken back any number of times, and where the kernel has none left, it says so.
+    /// Leaves a slot's addresses to the kernel. The mappings that this may need are not counted: a slot may be left
+    /// and taken back any number of times. If the kernel has no mapping left, the call fails.
     fn leave_slot(&self) -> Result<(), Refused> {
         self.group.descriptor.unregister(&self.addresses()).map_err(Refused::Kernel)?;
         self.mapping.counts().registered.store(false, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Leaves a hole to the kernel, which puts zeroes there.
+    /// Leaves a hole to the kernel, which will populate it with zeroes.
     pub(super) fn let_kernel_populate(&self) -> Result<(), Refused> {
         self.frames.note(self.entry().frame, Content::Dirty);
         self.leave_slot()?;
@@ -173,9 +175,9 @@ impl<'a> MappingSlot<'a> {
         Ok(())
     }
 
-    /// The frame stays the mapping's; of the others one owns the copy that the rest of them share.
+    /// The mapping keeps the frame. All other mappings that show it get one copy, and one of them owns the copy.
     fn displace_others(&self, near: Option<usize>) -> Result<(), Refused> {
-        // First, because it can fail.
+        // This comes first, because it can fail.
         for other in self.sharers() {
             for &action in other.plan(Event::OwnerWrites) {
                 other.apply(action, None)?;
@@ -194,13 +196,13 @@ impl<'a> MappingSlot<'a> {
         Ok(())
     }
 
-    /// The mapping shows the frame that was reserved for it, once that is mapped.
+    /// Fills the frame that is reserved for the mapping, and shows it. The frame is mapped later.
     fn take_reserved(&self, fill: Fill, near: Option<usize>) -> Result<(), Refused> {
         let own = self.reserved_frame();
         let near = near.map_or(Near::Neither, Near::Copy);
         let filled = match fill {
             Fill::Copy => self.frames.copy(self.entry().frame, own, near),
-            // Before any thread can look: the pool's memory holds what its last owner left there.
+            // No thread sees the frame yet. It still holds the bytes of its last owner.
             Fill::Zeroes => {
                 self.frames.clear(own, 0..self.frames.len_of(self.guard.slot()), None);
                 Ok(())
@@ -213,7 +215,7 @@ impl<'a> MappingSlot<'a> {
         filled.map_err(|Broken| Refused::Broken)
     }
 
-    /// The mapping shows another frame from now on, or has lost the slot if that could not be copied.
+    /// Records that the mapping shows another frame. If that frame could not be copied, the slot is lost.
     fn show(&self, entry: Entry, copied: Result<(), Broken>) {
         match copied {
             Ok(()) => self.guard.set(self.mapping, entry),
@@ -221,23 +223,23 @@ impl<'a> MappingSlot<'a> {
         }
     }
 
-    /// The mapping's slot could not be copied: accesses are answered as those to failed memory are, by SIGBUS.
+    /// Marks the slot as lost, because it could not be copied. Accesses end in SIGBUS, as for failed memory.
     pub(super) fn lose(&self, entry: Entry) {
         self.guard.set(self.mapping, Entry { slot: entry.slot.lost(), ..entry });
         let addresses = self.addresses();
         if !self.group.fork_support().is_some_and(|support| support.map_empty_file(&addresses)) {
-            // No mapping is left: accesses come to us, and are refused.
+            // The process has no mapping left. Accesses are then faults, which hugekit refuses.
             let _ = remove_pages(&addresses);
         }
         self.group.descriptor.wake(&addresses);
     }
 
-    /// Maps at a slot's addresses the frame that is the mapping's own and that no other shows.
+    /// Maps the mapping's own frame at the slot's addresses. No other mapping shows this frame.
     fn map_in_place(&self) -> Result<(), Refused> {
         self.try_to_map_in_place().inspect_err(|_| self.remove_displaced())
     }
 
-    /// Removes a page that the region does not show any more and that could not be replaced: its owner may write to it.
+    /// If the slot is displaced, removes the old frame from the page tables, because its owner may write to it.
     pub(super) fn remove_displaced(&self) {
         let slot = self.entry().slot;
         if slot.is_displaced() && slot.may_be_entered() {
@@ -251,16 +253,16 @@ impl<'a> MappingSlot<'a> {
         self.in_kernel().map_slots(self.slots(), self.frames.offset(self.entry().frame), cost)
     }
 
-    /// Sets a part of the slot to zero. No other region sees that.
+    /// Sets a part of the slot to zero, for this region only.
     pub(super) fn release(&self, part: Range<usize>, at_once: bool) -> Result<(), Refused> {
         let is_whole = part.len() == self.frames.len_of(self.guard.slot());
         let may_wait = is_whole && !at_once && self.group.clears_at_fault();
         if may_wait && self.entry().slot.is_exclusive() {
-            // What the kernel refuses is cleared at once.
+            // If the kernel refuses, the slot is cleared now.
             let _ = self.serve_event(Event::TakeBack, None);
         }
         if self.entry().slot.is_unready() {
-            return Ok(()); // It reads as zeroes, whichever part of it.
+            return Ok(()); // All of it reads as zeroes.
         }
         if self.frames.is_broken(self.entry().frame) {
             return Err(Refused::Broken);
@@ -275,9 +277,9 @@ impl<'a> MappingSlot<'a> {
         Ok(())
     }
 
-    /// Makes one mapping of a slot and its neighbours, where the kernel does not: a block as soon as all of
-    /// it is the region's own, so that each slot is mapped anew a few times at most. No thread changes such
-    /// slots as long as the gate is shared; that others are writing there does not matter.
+    /// Joins the slot and its neighbours to one mapping, if the kernel does not do so itself. A block is joined when
+    /// all of its slots are the region's own, so each slot is mapped anew only a few times. No thread changes such
+    /// slots while the gate is shared. Other threads may write to them.
     pub(super) fn join_blocks(&self) {
         if !self.group.pool.backing().is_reserved() || !self.entry().slot.is_in_place() {
             return;
@@ -297,7 +299,7 @@ impl<'a> MappingSlot<'a> {
         }
     }
 
-    /// Maps a run of frames anew, as one mapping.
+    /// Maps a run of frames anew, as one mapping of the kernel.
     fn remap(&self, slots: Range<usize>) -> Result<(), Refused> {
         let memory = self.group.pool.memory();
         let addresses = self.mapping.addresses_of(slots.clone());
@@ -310,7 +312,7 @@ impl<'a> MappingSlot<'a> {
     }
 }
 
-/// Takes addresses out of the page tables: every access there comes to us.
+/// Removes addresses from the page tables: every access there is then a fault that hugekit serves.
 pub(super) fn remove_pages(addresses: &Range<usize>) -> Result<(), Refused> {
     let start = ptr::with_exposed_provenance_mut(addresses.start);
     // SAFETY: addresses of a region, whose accesses wait for us from then on.

@@ -1,4 +1,5 @@
-//! Several slots of one mapping, of a thread that has them: one call to the kernel for each run of slots that are alike.
+//! Up to [`BATCH_SLOTS`](super::guard::BATCH_SLOTS) slots of one mapping, which the thread has claimed: one call of
+//! the kernel for each run of equal slots.
 
 use std::ops::Range;
 use std::ptr;
@@ -13,6 +14,7 @@ use super::slot::{Action, Event};
 use super::tables::Tables;
 use hugekit_sys::memory;
 
+/// The slots of one mapping that the thread has claimed.
 #[derive(Clone, Copy)]
 pub(super) struct SlotBatch<'a> {
     group: &'a ForkGroup,
@@ -44,12 +46,13 @@ impl<'a> SlotBatch<'a> {
         InKernel { group: self.group, mapping: self.mapping }
     }
 
-    /// Returns whether writes pass as soon as nothing holds them back: no other region shows the slot.
+    /// Returns whether the slot is only held back: no other region shows it.
     fn is_only_held_back(&self, slot: usize) -> bool {
         self.at(slot).plan(Event::Own) == [Action::Unprotect]
     }
 
-    /// Lets writes to slots pass: one call opens each run of slots that are only protected.
+    /// Lets writes to slots through. Copies shared slots, and opens each run of slots that are only held back with
+    /// one call.
     pub(super) fn own_all(&self, slots: Range<usize>) -> Result<(), Refused> {
         for slot in slots.clone() {
             self.at(slot).serve_event(Event::Separate, None)?;
@@ -65,7 +68,7 @@ impl<'a> SlotBatch<'a> {
         Ok(())
     }
 
-    /// Lets writes to slots pass that no other region shows.
+    /// Lets writes to those slots through that no other region shows.
     pub(super) fn open_unshared(&self, slots: Range<usize>) -> Result<(), Refused> {
         let held_back = runs(slots, |slot| self.is_only_held_back(slot));
         held_back
@@ -73,7 +76,8 @@ impl<'a> SlotBatch<'a> {
             .try_for_each(|(_, run)| self.unprotect(run))
     }
 
-    /// Holds back writes to all of them but some. What the kernel refuses is not protected, and the table says so.
+    /// Holds back writes to all slots except some. If the kernel refuses, the slots are not protected, and the table
+    /// says so.
     pub(super) fn protect_some(&self, slots: Range<usize>, but: &[usize]) {
         let is_open = |slot| {
             let plan = self.at(slot).plan(Event::Forked);
@@ -91,7 +95,7 @@ impl<'a> SlotBatch<'a> {
         }
     }
 
-    /// Lets writes to a run of slots pass that only this mapping shows.
+    /// Lets writes to a run of slots through that only this mapping shows.
     fn unprotect(&self, run: Range<usize>) -> Result<(), Refused> {
         let (in_kernel, mut rest) = (self.in_kernel(), run);
         while !rest.is_empty() {
@@ -107,7 +111,7 @@ impl<'a> SlotBatch<'a> {
         Ok(())
     }
 
-    /// Enters slots into the page tables from which nothing has to be copied.
+    /// Enters slots into the page tables. No slot has to be copied.
     pub(super) fn enter(&self, slots: Range<usize>) -> Result<(), Refused> {
         for slot in slots.clone() {
             self.at(slot).serve_event(Event::Settle, None)?;
@@ -121,11 +125,12 @@ impl<'a> SlotBatch<'a> {
         Ok(())
     }
 
-    /// Detaches slots: neither needs what the other mappings of the group show there. How many it shared.
+    /// Detaches slots: with `copied` the mapping keeps its bytes, otherwise it needs none. Returns how many slots
+    /// were shared.
     pub(super) fn detach(&self, copied: bool) -> usize {
         let mut run: Option<(&'a CowMapping, Range<usize>)> = None;
         let unprotect = |(mapping, slots): (&'a CowMapping, Range<usize>)| {
-            // If the kernel refuses, the next write asks again.
+            // If the kernel refuses, the next write asks it again.
             let _ = Self { mapping, ..*self }.unprotect(slots);
         };
         let mut count = 0;
@@ -137,7 +142,7 @@ impl<'a> SlotBatch<'a> {
             }
             count += 1;
             let other = guard.sharers(self.mapping).next();
-            // What cannot be copied is lost, and known as that.
+            // A slot that cannot be copied is lost, and the table says so.
             for &action in plan {
                 let _ = at.apply(action, None);
             }
@@ -161,7 +166,7 @@ impl<'a> SlotBatch<'a> {
     }
 }
 
-/// The runs of slots of which `of` says the same.
+/// Returns the runs of slots for which `of` returns the same value.
 fn runs<T: PartialEq>(
     slots: Range<usize>,
     of: impl Fn(usize) -> T,
@@ -192,8 +197,8 @@ mod tests {
 
     const GRANULE: usize = 64 << 10;
 
-    /// The kernel marks what comes before a slot that a write mapped anew, and refuses the rest: a write to what is
-    /// marked and in no table would fault for ever.
+    /// The kernel marks the slots before one that a write has mapped anew, and refuses the rest. If the marks stayed,
+    /// a write to such a slot would fault for ever, because the table does not contain them.
     #[test]
     fn slots_before_one_that_cannot_be_marked_are_not_marked() {
         let pool = Pool::builder(12 * GRANULE).backing(Backing::Base).scrub_threads(0);

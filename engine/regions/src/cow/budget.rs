@@ -1,7 +1,7 @@
-//! How many mappings forks may cost: a process has `vm.max_map_count` of them, for everything.
+//! Limits the number of mappings that forks may cost. A process has `vm.max_map_count` mappings for everything.
 //!
-//! A granule that is mapped apart splits a mapping in three, unless its neighbours are apart already. What
-//! that costs is counted as it is expected, not as the kernel has it: half of the limit leaves room.
+//! A granule that is mapped apart splits a mapping in three, unless a neighbour is mapped apart already. hugekit
+//! counts the expected cost, and not the mappings that the kernel has. So it uses only half of the limit.
 
 use std::sync::atomic::{AtomicIsize, Ordering};
 
@@ -15,8 +15,8 @@ use hugekit_sys::sync::First;
 /// The kernel's default, if its setting cannot be read.
 const USUAL: u64 = 65530;
 
-/// Returns the cost of this process's forks, and of its parent's at the time of fork(2). Not in the
-/// static itself: faults change it.
+/// Returns the cost of this process's forks, which includes the cost of its parent's forks at the time of fork(2).
+/// The counter does not lie in the static, because faults change it.
 fn spent_by_all() -> io::Result<&'static AtomicIsize> {
     static SPENT: First<Private<AtomicIsize>> = First::new();
     if let Some(spent) = SPENT.get() {
@@ -26,29 +26,29 @@ fn spent_by_all() -> io::Result<&'static AtomicIsize> {
     Ok(SPENT.get_or_make(|| spent))
 }
 
-/// The cost that one group may have, and has.
+/// The cost of one group, and its limit.
 #[derive(Debug)]
 pub(super) struct Budget {
-    /// Changed before the first fork only, so that no handler writes it.
+    /// Changed only before the first fork, so no handler writes it.
     most: AtomicIsize,
     spent: Private<AtomicIsize>,
     all: &'static AtomicIsize,
 }
 
-/// Half of the process's mappings.
+/// Returns half of the mappings that the process may have.
 pub(super) fn of_process() -> usize {
     static MOST: First<usize> = First::new();
     *MOST.get_or_make(|| (max_map_count(&Root::default()).unwrap_or(USUAL) / 2) as usize)
 }
 
 impl Budget {
-    /// Looks at the limit, which no fault may.
+    /// Reads the limit of the process. Not in a fault.
     pub(super) fn new() -> io::Result<Self> {
         let most = AtomicIsize::new(of_process() as isize);
         Ok(Self { most, spent: Private::new(AtomicIsize::new(0))?, all: spent_by_all()? })
     }
 
-    /// Lets the group cost no more than this, if there is a limit.
+    /// Limits the cost of the group, if `most` is a number.
     pub(super) fn limit_to(&self, most: Option<usize>) {
         let most = most.unwrap_or(usize::MAX).min(of_process());
         self.most.store(most as isize, Ordering::Relaxed);
@@ -58,7 +58,7 @@ impl Budget {
         self.most.load(Ordering::Relaxed)
     }
 
-    /// Spends this many mappings; whether there are as many. A negative number gives some back.
+    /// Spends this many mappings. Returns false, and spends nothing, if fewer are left. A negative number refunds.
     /// Async-signal-safe.
     pub(super) fn spend(&self, mappings: isize) -> bool {
         let own = self.spent.fetch_add(mappings, Ordering::Relaxed) + mappings;
@@ -70,13 +70,13 @@ impl Budget {
         true
     }
 
-    /// Gives this many back. Async-signal-safe.
+    /// Refunds this many mappings. Async-signal-safe.
     pub(super) fn refund(&self, mappings: isize) {
         self.spent.fetch_sub(mappings, Ordering::Relaxed);
         self.all.fetch_sub(mappings, Ordering::Relaxed);
     }
 
-    /// Returns how many mappings are left, and the most that there can be.
+    /// Returns the number of mappings that are left, and the limit.
     pub(super) fn left(&self) -> (usize, usize) {
         let own = self.most() - self.spent.load(Ordering::Relaxed);
         let all = of_process() as isize - self.all.load(Ordering::Relaxed);

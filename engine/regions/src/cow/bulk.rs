@@ -1,5 +1,5 @@
-//! Slots of a region by the dozen, of which no thread waits for one: to own them, to enter them into the page tables, to
-//! clear them, to hold back their writes.
+//! Many slots of a region, by several threads: makes them exclusive, enters them into the page tables, clears them,
+//! or holds back their writes.
 
 use std::ops::Range;
 
@@ -23,9 +23,9 @@ use hugekit_sys::thread::without_signals;
 pub(crate) struct Bulk<'a>(pub(super) &'a CowHandle);
 
 impl Bulk<'_> {
-    /// Has each slot that bytes lie on see an event, so that a thread that waits for it waits for one copy at most,
-    /// and then does something about [`BATCH_SLOTS`] of them that copies nothing as a rule; in pieces on batch
-    /// threads.
+    /// For each batch of the slots that contain `bytes`: serves the event that `first` returns for each slot, one
+    /// slot at a time, so a waiting thread waits for one copy at most. Then calls `then` with the whole batch, which
+    /// usually copies nothing. Several threads process the batches.
     fn each(
         &self,
         bytes: Range<usize>,
@@ -48,7 +48,8 @@ impl Bulk<'_> {
         })
     }
 
-    /// Does something about [`BATCH_SLOTS`] of the slots that bytes lie on at a time, in pieces on batch threads.
+    /// Calls `act` with each batch of the slots that contain `bytes`: at most [`BATCH_SLOTS`] at a time, in pieces on
+    /// several threads.
     fn in_batches(
         &self,
         bytes: Range<usize>,
@@ -76,7 +77,7 @@ impl Bulk<'_> {
         all.map_err(|error| error.shifted_into(start, bytes))
     }
 
-    /// Does something about slots that this thread has meanwhile.
+    /// Calls `act` with a batch of slots, which this thread has claimed.
     fn with_batch(
         &self,
         slots: Range<usize>,
@@ -90,9 +91,9 @@ impl Bulk<'_> {
         })
     }
 
-    /// Holds back writes to all but some slots, on batch threads, before a fork has the gate alone and does so
-    /// to what was written since: those who write meanwhile wait for a few slots each, and not for all.
-    /// Slots that the kernel refuses are not protected, and the table says so.
+    /// Holds back writes to all slots except some, on several threads, before a fork takes exclusive access to the
+    /// gate. Under exclusive access, the fork protects only slots that were written since. So a writer waits for a
+    /// few slots, and not for all. If the kernel refuses, the slots are not protected, and the table says so.
     pub(super) fn protect_ahead(&self, bytes: usize, but: &[usize], threads: Threads) {
         let _ = self.in_batches(0..bytes, &by(threads), |some| {
             let _ = self.with_batch(some.clone(), |batch| {
@@ -103,7 +104,7 @@ impl Bulk<'_> {
         });
     }
 
-    /// Makes every slot that bytes lie on the region's alone.
+    /// Makes every slot that contains `bytes` exclusive.
     pub(crate) fn own(
         &self,
         bytes: Range<usize>,
@@ -116,7 +117,8 @@ impl Bulk<'_> {
         })
     }
 
-    /// Enters every slot that bytes lie on into the page tables; what is shared, for reading if that can be.
+    /// Enters every slot that contains `bytes` into the page tables. Shared slots are entered for reads if the kernel
+    /// can do so.
     pub(crate) fn prefault(
         &self,
         bytes: Range<usize>,
@@ -141,7 +143,7 @@ impl Bulk<'_> {
         })
     }
 
-    /// Clears or populates all that is not ready, and shows it to no thread.
+    /// Clears or populates all slots that are not ready, and shows them to no thread.
     pub(crate) fn supply(
         &self,
         bytes: Range<usize>,
@@ -151,8 +153,8 @@ impl Bulk<'_> {
         self.each(bytes, &by(threads), unready, |_, _| Ok(())).map(|_| ())
     }
 
-    /// A thread is to see the memory through the file: no bytes of another owner may be left in it, nor bytes that
-    /// were released, from now on.
+    /// Makes the memory ready to be seen through the file: bytes of an earlier owner and released bytes are cleared
+    /// now, and released bytes are cleared at once from now on.
     pub(crate) fn show_through_file(&self, bytes: usize, threads: Threads) {
         self.0.group.clear_at_once();
         if let Err(error) = self.supply(0..bytes, threads) {
@@ -163,7 +165,7 @@ impl Bulk<'_> {
         }
     }
 
-    /// Sets bytes to zero, whole folios: at once, or when they are touched. No other region sees that.
+    /// Sets bytes to zero, for this region only. Whole slots are cleared at once, or at the next access.
     pub(crate) fn release(&self, bytes: Range<usize>, at_once: bool) -> Result<(), PopulateError> {
         let (group, granule) = (&*self.0.group, self.0.group.granule_bytes);
         let mut next = bytes.start;

@@ -1,4 +1,4 @@
-//! Bringing a region together whose frames are fragmented, so that a fork of it takes few mappings.
+//! Brings together the frames of a fragmented region, so a fork of it needs few mappings.
 
 use super::ForkError;
 use super::error::{Failed, Refused};
@@ -11,7 +11,7 @@ use super::unshared::UnsharedSlots;
 use super::whole_region::WholeRegion;
 use hugekit_sys::thread::without_signals;
 
-/// A region that is to be brought together, before a fork of it that does not share the slots that are unshared.
+/// A region to bring together, before it is forked. The fork does not share the slots of `unshared`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Compaction<'a> {
     pub(super) region: &'a CowHandle,
@@ -20,8 +20,8 @@ pub(super) struct Compaction<'a> {
 }
 
 impl Compaction<'_> {
-    /// Brings the region together: into its own place if that is whole, or into a new one. What is not ready is made
-    /// so, because a fork has it elsewhere. `error` is returned if neither can be.
+    /// Brings the region together: in its own place if that is whole, otherwise in a new place. Slots that are not
+    /// ready are made ready first, because a fork has them elsewhere. Returns `error` if neither is possible.
     pub(super) fn run(&self, error: ForkError) -> Result<(), ForkError> {
         let Self { region, unshared, bytes } = *self;
         let group = &*region.group;
@@ -35,7 +35,7 @@ impl Compaction<'_> {
         match completed {
             Some(Ok(())) => return Ok(()),
             Some(Err(_)) => return Err(error),
-            // A program that holds a page of it does not see it move.
+            // A device or program that holds a pinned page would not see the move.
             None if !unshared.pinned().is_empty() => return Err(error),
             None => {}
         }
@@ -58,8 +58,8 @@ impl Compaction<'_> {
         moved.map(|_before| ()).map_err(|(_reserve, failed)| failed.into())
     }
 
-    /// Moves a mapping to a new place, which is one piece: no thread writes it meanwhile, and from one moment to
-    /// the next it is there. What it had before, or the new place if it did not come to that.
+    /// Moves the mapping to a new place, which is one piece. No thread writes to the region meanwhile. Returns the
+    /// earlier place, or the new place if the move failed.
     fn migrate(
         &self,
         tables: &mut Tables,
@@ -83,7 +83,7 @@ impl Compaction<'_> {
     }
 }
 
-/// Returns whether a slot shows the frame that was reserved for it, or can still take it.
+/// Returns whether a slot shows its reserved frame, or can still take it.
 fn has_place(mapping: &CowMapping) -> impl Fn(usize) -> bool {
     |slot| {
         let entry = mapping.entry(slot);
@@ -91,7 +91,7 @@ fn has_place(mapping: &CowMapping) -> impl Fn(usize) -> bool {
     }
 }
 
-/// Copies what a region shows to a new place and maps that.
+/// Copies the bytes of a region to a new place, and maps that place.
 fn move_to(region: WholeRegion<'_>, reserve: &ReservedFrames) -> Result<(), Failed> {
     let WholeRegion { alone, frames, mapping, .. } = region;
     region.protect_all_but(&[])?;

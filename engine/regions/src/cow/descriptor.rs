@@ -1,4 +1,4 @@
-//! The descriptor of userfaultfd(2) by which a group hears of faults, and what the kernel is asked for by it.
+//! The userfaultfd(2) descriptor of a group, and the calls that the group makes with it.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -33,26 +33,26 @@ impl SharedReads {
     }
 }
 
-/// The descriptor of a group on a backing, and how its faults are served.
+/// The descriptor of a group, the backing of its memory, and the way in which faults are served.
 #[derive(Debug)]
 pub(crate) struct Descriptor {
     file: OwnedFd,
     backing: Backing,
-    /// Threads that read it, or `None` if faults are served in place.
+    /// The number of threads that read it, or `None` if faults are served in place.
     threads: Option<usize>,
     watches_writes: bool,
-    /// The kernel refused to wake threads that wait.
+    /// True if the kernel refused to wake waiting threads.
     unwoken: Private<AtomicBool>,
 }
 
 impl Descriptor {
-    /// Opens a descriptor for first accesses to memory of a pool, and for writes to shared memory of it.
+    /// Opens a descriptor for first accesses to memory of a pool, and for writes to shared memory.
     pub(super) fn for_forks(backing: Backing, threads: Option<usize>) -> Result<Self, FaultError> {
         let file = Self::open(threads, Of::SharedWrites(backing))?;
         Self::new(file, backing, threads, true)
     }
 
-    /// Opens a descriptor for first accesses to memory of a pool, and for writes if the kernel can.
+    /// Opens a descriptor for first accesses to memory of a pool, and for writes if the kernel supports them.
     pub(crate) fn for_clearing(
         backing: Backing,
         threads: Option<usize>,
@@ -97,8 +97,8 @@ impl Descriptor {
         self.threads.is_none()
     }
 
-    /// Returns whether writes can be held back, and so the kernel be kept from `MADV_COLLAPSE`, which would map memory
-    /// as it is.
+    /// Returns whether writes can be held back. If so, the kernel also refuses `MADV_COLLAPSE`, which would map
+    /// memory as it is.
     pub(super) fn watches_writes(&self) -> bool {
         self.watches_writes
     }
@@ -109,12 +109,12 @@ impl Descriptor {
         if can_enter { SharedReads::Enter } else { SharedReads::Copy }
     }
 
-    /// Has writes to a mapping be held back where they are to be.
+    /// Registers addresses for writes, so these can be held back.
     pub(super) fn watch(&self, addresses: &Range<usize>, lazily: bool) -> io::Result<()> {
         userfaultfd::register_for_copies(self.as_fd(), addresses, lazily)
     }
 
-    /// Has every access to addresses come to us, of which the file may have no page.
+    /// Registers addresses for every access. The file may have no page there.
     pub(super) fn watch_unready(&self, addresses: &Range<usize>) -> io::Result<()> {
         userfaultfd::register(self.as_fd(), addresses, self.watches_writes)
     }
@@ -124,33 +124,33 @@ impl Descriptor {
         userfaultfd::unregister(self.as_fd(), addresses)
     }
 
-    /// Marks addresses, so that writes come to us, or takes the marks away.
+    /// Sets or removes marks. A write to a marked page is a fault that hugekit serves.
     pub(super) fn protect(&self, addresses: &Range<usize>, on: bool) -> io::Result<()> {
         userfaultfd::protect(self.as_fd(), addresses, on)
     }
 
-    /// Enters into the page tables what the file has.
+    /// Enters pages of the file into the page tables.
     pub(super) fn enter(&self, addresses: &Range<usize>, protected: bool) -> io::Result<()> {
         fault::show(self.as_fd(), addresses, self.backing, protected)?;
         self.wake(addresses);
         Ok(())
     }
 
-    /// Has those threads go on that wait for one of the addresses: a thread that finds something mapped, or maps it
-    /// anew, does not wake them.
+    /// Wakes threads that wait for one of the addresses. A thread that finds the slot mapped, or maps it anew, calls
+    /// this, because the kernel does not wake them by itself.
     pub(super) fn wake(&self, addresses: &Range<usize>) {
         if !self.is_in_place() && self.try_to_wake(addresses).is_err() {
             self.unwoken.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Like [`wake`](Self::wake), of which the caller sees to a refusal.
+    /// Like [`wake`](Self::wake), but returns a refusal to the caller.
     pub(super) fn try_to_wake(&self, addresses: &Range<usize>) -> io::Result<()> {
         userfaultfd::wake(self.as_fd(), addresses)
     }
 
-    /// Returns whether the kernel has refused to wake threads since the last time that this was asked: they are to be
-    /// seen to by [`Faults::leave`](crate::fault::Faults::leave).
+    /// Returns whether the kernel has refused to wake threads since the last call of this function. If so, the caller
+    /// wakes them with [`Faults::leave`](crate::fault::Faults::leave).
     pub(super) fn has_unwoken(&self) -> bool {
         self.unwoken.swap(false, Ordering::Relaxed)
     }

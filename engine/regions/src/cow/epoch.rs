@@ -1,8 +1,8 @@
-//! What of a region was written since a moment: one bit for each slot, set when a fork is made, and cleared before
-//! anything is let through that could change the slot's bytes.
+//! The slots of a region that were written since a moment: one bit for each slot. The bit is set when a fork is made,
+//! and cleared before hugekit lets anything through that could change the slot's bytes.
 //!
-//! What holds writes back stays where it is after the fork has read a slot and gone: then the slot is its region's
-//! alone, and the first write to it finds that out. So an epoch takes nothing but that bit.
+//! After the fork has read a slot and detached it, writes to the slot are still held back. Then only its region shows
+//! the slot, and the first write to it clears the bit. So an epoch costs nothing but the bits.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,23 +18,24 @@ use super::mapping::CowMapping;
 use super::tables::Tables;
 use hugekit_sys::thread::without_signals;
 
-/// Each epoch of the process has its own, so that none is taken for another region's.
+/// The number of the last epoch. Numbers are unique in the process, so no epoch is mistaken for one of another
+/// region.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// A region's epoch: from its moment on it is noted what is written. Dropped, it holds no writes back any more.
+/// The epoch of a region: it records which slots are written. When it is dropped, it no longer holds back writes.
 #[derive(Debug)]
 pub(crate) struct EpochWatch {
     group: Weak<ForkGroup>,
     number: u64,
 }
 
-/// The moment at which a region's epoch begins, as the fork that is made then finds it.
+/// An epoch that begins with the fork that is being made.
 #[derive(Debug)]
 pub(crate) struct NextEpoch<'a> {
     number: u64,
-    /// The epoch before, if there was one.
+    /// The previous epoch, if there is one.
     since: Option<&'a EpochWatch>,
-    /// A bit for each slot: whether it was written since then.
+    /// A bit for each slot: true if the slot was written since the previous epoch.
     written: Vec<u64>,
 }
 
@@ -44,18 +45,18 @@ impl<'a> NextEpoch<'a> {
         Self { number, since, written: Vec::new() }
     }
 
-    /// Allocates the words for a region's marks, before the gate is taken.
+    /// Allocates the words for the region's bits, before the gate is taken.
     pub(super) fn allocate(&mut self, slots: usize) {
         self.written = vec![u64::MAX; slots.div_ceil(64)];
     }
 
-    /// Returns whether the epoch before is the last one of that region, if there was one.
+    /// Returns whether the previous epoch is the last one of this region, or there is none.
     pub(super) fn follows_on(&self, region: &CowHandle) -> bool {
         self.since.is_none_or(|watch| region.look(|_, mapping| watch.is_of(mapping)))
     }
 
-    /// Call with exclusive access to the gate, after every write has been held back except those to slots that are not
-    /// held back. What is `unshared` counts as written.
+    /// Begins the epoch. The caller has exclusive access to the gate, and has held back all writes except to
+    /// unprotected slots. The `unshared` slots count as written.
     pub(super) fn begin(&mut self, mapping: &CowMapping, unshared: &[usize]) {
         mapping.unwritten.replace_all(true, |index, unwritten| {
             if self.since.is_some() {
@@ -69,12 +70,12 @@ impl<'a> NextEpoch<'a> {
         mapping.counts().epoch.store(self.number, Ordering::SeqCst);
     }
 
-    /// Returns the watch of a region that a fork was just made of: it notes writes from now on.
+    /// Returns the epoch of the region that was just forked. Writes are recorded from now on.
     pub(crate) fn watch(&self, fork: &CowHandle) -> EpochWatch {
         EpochWatch { group: Arc::downgrade(&fork.group), number: self.number }
     }
 
-    /// Slots that were written since the epoch before, as runs.
+    /// Returns the slots that were written since the previous epoch, as runs.
     pub(crate) fn written(&self, slots: usize) -> impl Iterator<Item = Range<usize>> {
         let is_written = |slot: usize| self.written[slot / 64] & 1 << (slot % 64) != 0;
         let mut next = 0;
@@ -87,21 +88,21 @@ impl<'a> NextEpoch<'a> {
 }
 
 impl EpochWatch {
-    /// The slots of a range are not noted any more: they count as written, and their writes are held back by this no
-    /// longer.
+    /// Stops the recording for a range of slots. They count as written, and the epoch no longer holds back their
+    /// writes.
     pub(crate) fn end_of(&self, slots: Range<usize>) {
         self.each(slots, |batch, slots| {
             slots.clone().for_each(|slot| batch.mapping().unwritten.clear(slot));
-            // Who writes there opens what the kernel does not open now.
+            // If the kernel refuses now, the next write to the slot opens it.
             let _ = batch.open_unshared(slots);
             Ok(())
         });
     }
 
-    /// Has writes to the slots of a range pass, after a copy where forks share them: they count as written.
+    /// Lets writes to a range of slots through. Slots that forks share are copied first. The slots count as written.
     ///
     /// # Errors
-    /// [`Lost`] if memory has failed that was to be copied, or the kernel refuses.
+    /// [`Lost`] if memory to copy has failed, or the kernel refuses.
     pub(crate) fn own(&self, slots: Range<usize>) -> Result<(), Lost> {
         let mut owned = Ok(());
         self.each(slots, |batch, slots| {
@@ -112,7 +113,7 @@ impl EpochWatch {
         owned
     }
 
-    /// Does something about [`BATCH_SLOTS`] of the slots at a time, as long as the region has this epoch.
+    /// Calls `act` with at most [`BATCH_SLOTS`] of the slots at a time, as long as the region has this epoch.
     fn each(
         &self,
         slots: Range<usize>,
@@ -146,7 +147,7 @@ impl EpochWatch {
         tables.mappings.iter().find(|mapping| self.is_of(mapping))
     }
 
-    /// Returns whether it is the last epoch of a region.
+    /// Returns whether this is the last epoch of the region.
     fn is_of(&self, mapping: &CowMapping) -> bool {
         mapping.counts().epoch.load(Ordering::SeqCst) == self.number
     }

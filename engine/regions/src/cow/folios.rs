@@ -1,7 +1,7 @@
-//! The folios of a group, until the pool or the kernel has them again.
+//! The folios of a group, until they return to the pool or to the kernel.
 //!
-//! Their tokens are what the group owes the pool. They are kept outside of the gate, which handlers wait for: to cut a
-//! token may allocate, and the allocator may be what a handler has interrupted.
+//! The tokens are the group's debt to the pool. They are outside of the gate, because cutting a token may allocate.
+//! Handlers wait for the gate, and a handler may have interrupted the allocator.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -15,9 +15,9 @@ use crate::pool::{Extent, InUse, Pool, Reserved};
 #[derive(Debug)]
 pub(super) struct Folios {
     pool: Pool,
-    /// Tokens of those that the pool does not have again, ascending.
+    /// The tokens of folios that the pool does not have again, ascending.
     tokens: Mutex<Vec<Extent<InUse>>>,
-    /// Shared by readers of frames that others may give up meanwhile.
+    /// Shared by readers of frames that other threads may give up at the same time.
     reading: RwLock<()>,
 }
 
@@ -26,14 +26,14 @@ impl Folios {
         Self { pool, tokens: Mutex::default(), reading: RwLock::default() }
     }
 
-    /// Before a region with these folios joins the group.
+    /// Adds the tokens of a region, before the region joins the group.
     pub(super) fn add(&self, extents: impl IntoIterator<Item = Extent<InUse>>) {
         let mut tokens = self.lock();
         tokens.extend(extents);
         tokens.sort_unstable_by_key(|token| token.folios().start);
     }
 
-    /// The token of folios that lie side by side in what came with one region.
+    /// Takes out the token of these folios. They lie side by side and joined the group with one region.
     pub(super) fn withdraw(&self, folios: &Range<usize>) -> Extent<InUse> {
         let mut tokens = self.lock();
         let at = tokens.partition_point(|token| token.folios().end <= folios.start);
@@ -49,17 +49,17 @@ impl Folios {
         self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nothing goes back meanwhile to the pool, which may have holes where it was.
+    /// While the lock is held, nothing returns to the pool, which may punch the folios.
     pub(super) fn read(&self) -> RwLockReadGuard<'_, ()> {
         self.reading.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A thread that begins to read from now on does not find given-up frames.
+    /// Waits for readers. A thread that starts to read afterwards finds no given-up frames.
     fn wait_for_readers(&self) {
         drop(self.reading.write().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Gives back the places of a reservation that has not become a mapping's. Not in the gate.
+    /// Returns the places of a reservation that has not become part of a mapping. Not in the gate.
     pub(super) fn return_unused(&self, holdings: &[Holding]) {
         let piece = |holding: &Holding| {
             let (folios, contents) = holding.whole();
@@ -68,7 +68,7 @@ impl Folios {
         self.return_pieces(holdings.iter().map(piece).collect());
     }
 
-    /// Gives back pieces that no region shows any more. Not in the gate.
+    /// Returns pieces that no region shows any more. Not in the gate.
     pub(super) fn return_pieces(&self, pieces: Vec<Reserved>) {
         self.wait_for_readers();
         for (extent, contents) in pieces {
@@ -77,7 +77,7 @@ impl Folios {
         }
     }
 
-    /// Gives given-up folios to the pool or to the kernel. Not in the gate.
+    /// Returns given-up folios to the pool or to the kernel. Not in the gate.
     pub(super) fn return_given_up(&self, given_up: &GivenUp) -> Result<(), ForkError> {
         self.wait_for_readers();
         given_up.runs.iter().try_for_each(|run| self.return_run(run))

@@ -1,4 +1,4 @@
-//! Making a fork, by the thread that has the gate alone.
+//! Makes a fork, with exclusive access to the gate.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -25,10 +25,11 @@ use crate::pool::Reserved;
 use hugekit_sys::mapping::Mapping;
 use hugekit_sys::thread::without_signals;
 
-/// The memory that a fork needs, and what is left of it if the fork fails. Allocated and dropped outside of the gate.
+/// The memory that a fork needs, and the part of it that is left if the fork fails. It is allocated and dropped
+/// outside of the gate.
 #[derive(Debug)]
 struct ForkMemory {
-    /// The offset in the file of each run of its frames, and its length.
+    /// For each run of the fork's frames, its offset in the file and its length.
     runs: Vec<(u64, usize)>,
     unused: Vec<Holding>,
     words: Option<MappingWords>,
@@ -40,12 +41,12 @@ pub(crate) struct ForkMaker<'a> {
     pub(crate) parent: &'a CowHandle,
     /// The slots that the fork does not share.
     pub(crate) unshared: &'a UnsharedSlots,
-    /// The length of both.
+    /// The length of the parent and of the fork.
     pub(crate) bytes: usize,
 }
 
 impl ForkMaker<'_> {
-    /// Forks the region, whose child has this place.
+    /// Forks the region. `pieces` is the place that is reserved for the child.
     pub(crate) fn fork(
         &self,
         pieces: Vec<Reserved>,
@@ -71,7 +72,7 @@ impl ForkMaker<'_> {
             }
             other => other,
         }?;
-        // No user knows the addresses yet.
+        // No user knows the addresses of the child yet.
         let child = |registration| CowHandle::new(Arc::clone(group), addresses.start, registration);
         match group.register(addresses.clone()) {
             Ok(registration) => Ok(child(registration)),
@@ -82,7 +83,8 @@ impl ForkMaker<'_> {
         }
     }
 
-    /// The first steps of a fork, before it has the gate alone. Reserved pages are protected as fast with it.
+    /// Protects the region ahead, before the fork takes exclusive access to the gate. Reserved huge pages are
+    /// protected as fast inside.
     fn begin_fork(&self) -> Result<(), ForkError> {
         let Self { parent, unshared, bytes } = *self;
         let group = &*parent.group;
@@ -129,7 +131,7 @@ impl ForkMaker<'_> {
         })
     }
 
-    /// With what was just added for the child. Does not allocate.
+    /// Adds the child, whose reserved frames are in the tables already. Does not allocate.
     fn fork_alone(
         &self,
         tables: &mut Tables,
@@ -158,8 +160,8 @@ impl ForkMaker<'_> {
         Ok(addresses)
     }
 
-    /// Maps what a child will show, holds back its parent's writes and copies what is pinned: how many mappings
-    /// more than one that takes.
+    /// Maps the frames that the child will show, holds back the parent's writes, and copies pinned slots. Returns the
+    /// child's mapping, and how many of the kernel's mappings it needs beyond the first one.
     fn prepare(
         &self,
         tables: &mut Tables,
@@ -173,7 +175,7 @@ impl ForkMaker<'_> {
         match held_back.and_then(|()| self.copy_unshared(parent, reserve)) {
             Ok(()) => Ok((mapping, extra)),
             Err(failed) => {
-                // SAFETY: just mapped, and no other thread knows of it.
+                // SAFETY: the mapping is new, and no other thread knows it.
                 let _ = unsafe { mapping.unmap() };
                 parent.group.budget.refund(extra);
                 Err(failed)
@@ -181,8 +183,9 @@ impl ForkMaker<'_> {
         }
     }
 
-    /// Maps for a child what its parent has, one mapping for each run of frames, so that every access comes
-    /// to us; and how many mappings more than one that is.
+    /// Maps the frames of the parent for the child, with one mapping for each run of frames. Every access there is a
+    /// fault that hugekit serves. Returns the mapping, and how many of the kernel's mappings it needs beyond the
+    /// first one.
     fn map_child(
         &self,
         parent: WholeRegion<'_>,
@@ -221,7 +224,7 @@ impl ForkMaker<'_> {
         match watched {
             Ok(()) => Ok((mapping, needed as isize)),
             Err(error) => {
-                // SAFETY: just mapped, and no other thread knows of it.
+                // SAFETY: the mapping is new, and no other thread knows it.
                 let _ = unsafe { mapping.unmap() };
                 group.budget.refund(needed as isize);
                 Err(error.into())
@@ -229,9 +232,9 @@ impl ForkMaker<'_> {
         }
     }
 
-    /// Fills the table of a child of a mapping of which nothing can be written any more but what is not held back, and
-    /// what is not ready. It shows frames of its own where it is unshared: with zeroes where it inherits nothing or its
-    /// parent is not ready, and else with copies. It shares all else. It begins with nothing in the page tables.
+    /// Fills the child's table. The parent's slots are protected or unready now, or the child does not share them. At
+    /// a slot that is not shared, the child shows its own frame: a copy, or zeroes if it inherits no byte or the
+    /// parent is not ready. All other slots are shared. The child's page tables are empty.
     fn share_table(&self, parent: WholeRegion<'_>, child: MappingId) {
         let WholeRegion { group, alone, frames, mapping: parent } = parent;
         let (child, unshared) = (alone.mappings().get(child), self.unshared);
@@ -263,7 +266,7 @@ impl ForkMaker<'_> {
         }
     }
 
-    /// Copies what a child does not share to its own place, but for the bytes that it does not inherit.
+    /// Copies slots that are not shared to the child's own frames, except for bytes that the child does not inherit.
     fn copy_unshared(
         &self,
         parent: WholeRegion<'_>,
@@ -285,15 +288,15 @@ impl ForkMaker<'_> {
     }
 }
 
-/// A child shows zeroes, in the frame that was reserved for it.
+/// Makes the child show zeroes, in its reserved frame.
 fn show_fresh(guard: &SlotGuard<'_>, child: &CowMapping, frames: &Frames) {
     let frame = child.reserved_frame(guard.slot());
     guard.stand_alone(child);
     guard.set(child, Entry { frame, slot: frames.fresh(frame) });
 }
 
-/// Writes the offset and the length of each run of frames that a child shows, as far as there is room. Returns how many
-/// runs there are.
+/// Adds the offset and the length of each run of frames that a child shows to `runs`, as far as there is room.
+/// Returns the number of runs.
 fn add_runs(
     parent: &CowMapping,
     frames: &Frames,

@@ -1,6 +1,6 @@
-//! The region that a group begins with: with what its folios hold, if a thread must not see all of it yet.
+//! The first region of a group. Threads may see all of it, or its folios must be cleared or populated first.
 //!
-//! No user knows its addresses then.
+//! No user knows the addresses yet.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ use super::whole_region::WholeRegion;
 use crate::pool::{Content, FaultError, Mapped};
 use hugekit_sys::mapping::Mapping;
 
-/// The first region, until it is part of the group.
+/// The first region, until it has joined the group.
 #[derive(Debug)]
 pub(crate) struct FoundingRegion {
     mapping: Option<Mapping>,
@@ -28,7 +28,8 @@ pub(crate) struct FoundingRegion {
 }
 
 impl FoundingRegion {
-    /// Has the region join a group that has none yet.
+    /// Adds the region to a group that has no region yet. `contents` lists the contents of its folios if threads may
+    /// not see all of them.
     pub(crate) fn join(
         group: &Arc<ForkGroup>,
         mapped: Mapped,
@@ -63,7 +64,7 @@ impl FoundingRegion {
         }
     }
 
-    /// By the thread that has the gate alone: a thread that faults there waits until the table is filled.
+    /// Fills the tables. The calling thread has exclusive access to the gate, so a thread that faults there waits.
     fn begin(
         &mut self,
         group: &ForkGroup,
@@ -71,7 +72,7 @@ impl FoundingRegion {
         reservation: &mut Reservation,
     ) -> Result<(), FaultError> {
         let mapping = self.mapping.as_ref().expect("not the group's yet");
-        // Its threads may have ended already: no thread would hear of an access.
+        // The threads that serve the group may have ended already. Then an access would wait for ever.
         let is_served = !group.unserved.load(Ordering::SeqCst);
         let is_watched = is_served && self.begin_to_watch(group, mapping)?;
         let (mapping, words) = (self.mapping.take(), self.words.take());
@@ -94,7 +95,7 @@ impl FoundingRegion {
         Ok(())
     }
 
-    /// Returns whether writes to all of it can be held back from now on.
+    /// Registers the region. Returns whether all of it is registered for writes.
     fn begin_to_watch(&self, group: &ForkGroup, mapping: &Mapping) -> Result<bool, FaultError> {
         let addresses = mapping.addresses();
         let is_watched = match self.is_ready {
@@ -114,7 +115,7 @@ impl FoundingRegion {
     }
 }
 
-/// A call that the kernel refused.
+/// Makes the error of a call that the kernel refused.
 fn refused(call: &'static str, errno: Errno) -> FaultError {
     FaultError::Kernel { call, source: errno.into() }
 }

@@ -1,8 +1,8 @@
-//! The granules of a fork group: whose extents they lie in, what they hold, and which of them the pool has again.
+//! The granules of a fork group: their extents, their contents, and which of them the group has given up.
 //!
-//! A *frame* is a granule's number in the group: extents are numbered one after the other as they come,
-//! with a gap, so that frames of different extents never follow each other. A frame belongs to the slot
-//! that its place in the extent says, for good.
+//! A *frame* is the number of a granule in the group. Extents get successive numbers when they join the group, with a
+//! gap after each, so frames of different extents never follow each other. A frame belongs permanently to one slot
+//! number, which its place in the extent determines.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -22,7 +22,7 @@ use hugekit_bulk::{ClearOptions, CopyOptions, Reuse};
 use hugekit_sys::peek;
 use hugekit_sys::private_pages::{PrivatePiece, PrivateSlice};
 
-/// An extent that came into the group with one region, and what is left of it. Its token is kept outside of the gate
+/// An extent that joined the group with one region, or the rest of it. Its token is outside of the gate
 /// ([`Folios`](super::folios::Folios)).
 #[derive(Debug)]
 pub(super) struct Holding {
@@ -31,16 +31,16 @@ pub(super) struct Holding {
     slots: usize,
     /// The content of each folio, and whether the group has given it up.
     contents: PrivateSlice<AtomicU8>,
-    /// Granules of each folio that are still a region's, or whose place is kept for one.
+    /// For each folio, the number of its granules that a region shows or that are reserved for a region.
     kept: Box<[u32]>,
-    /// Folios that the pool does not have again, and those of them that are given up.
+    /// The number of folios that the pool does not have again, and how many of these are given up.
     left: usize,
     given_up: usize,
     first_folio: usize,
     alias: Bytes,
 }
 
-/// Every granule of a group.
+/// All granules of a group.
 #[derive(Debug)]
 pub(super) struct Frames {
     holdings: Vec<Holding>,
@@ -51,18 +51,19 @@ pub(super) struct Frames {
     len: usize,
 }
 
-/// A frame that more than one thread clears, if a handler thread clears it.
+/// A frame of this size is cleared by several threads, if a handler thread clears it.
 const SHARED_FROM: usize = 1 << 30;
 
 const CONTENTS: [Content; 4] = [Content::Hole, Content::Clean, Content::Dirty, Content::Broken];
 
-/// Beside what a folio holds: no region needs it any more, and it is yet to go back to the pool, or to the kernel; it has
-/// gone.
+/// Added to the content of a folio that no region needs any more. It must return to the pool.
 const GIVEN_UP: u8 = 1 << 5;
+/// Added to [`GIVEN_UP`]: the folio must return to the kernel.
 const TO_KERNEL: u8 = 1 << 6;
+/// The content of a folio that has returned.
 const RETURNED: u8 = 1 << 7;
 
-/// Folios that go back side by side.
+/// Neighbouring folios that return together.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Run {
     /// Their numbers in the pool.
@@ -72,13 +73,13 @@ pub(super) struct Run {
     pub(super) to_kernel: bool,
 }
 
-/// Folios that no region needs any more: room for some, made before the gate is taken.
+/// Folios that no region needs any more. The vectors are allocated before the gate is taken.
 #[derive(Debug)]
 pub(super) struct GivenUp {
     pub(super) runs: Vec<Run>,
-    /// Nothing is left of these: they are dropped outside of the gate.
+    /// Extents of which no folio is left. They are dropped outside of the gate.
     empty: Vec<Holding>,
-    /// There was more than there was room for.
+    /// True if there were more folios than room.
     pub(super) is_full: bool,
 }
 
@@ -91,7 +92,7 @@ impl GivenUp {
         Self { runs, empty, is_full: false }
     }
 
-    /// Adds a folio, to the last run if that is `open`; whether there was room.
+    /// Adds a folio, to the last run if that is `open`. Returns whether there was room.
     fn add(&mut self, next: Run, open: bool) -> bool {
         let last = self.runs.last_mut().filter(|last| {
             let kind = (last.content, last.to_kernel);
@@ -114,12 +115,12 @@ impl Frames {
         Self { holdings: Vec::new(), next: 0, granule_bytes, page_size, len }
     }
 
-    /// Bytes of a slot: the last one of the first region may have fewer than a granule.
+    /// Returns the bytes of a slot. The last slot of the first region may be shorter than a granule.
     pub(super) fn len_of(&self, slot: usize) -> usize {
         self.granule_bytes.min(self.len - slot * self.granule_bytes)
     }
 
-    /// Adds what came with a region: which frame each slot has of it. Without allocating, if there is
+    /// Adds the extents of a region. Returns its frame at each slot. Does not allocate if there is
     /// [room](Self::holdings).
     pub(super) fn add(&mut self, place: &mut Reservation) -> ReservedFrames {
         let mut own = std::mem::take(&mut place.own);
@@ -131,7 +132,8 @@ impl Frames {
         ReservedFrames(own)
     }
 
-    /// Takes out what was added last, of which no region shows anything, into a vector that has room.
+    /// Removes the extents that were added last, of which no region shows anything. Moves them to a vector that has
+    /// room.
     pub(super) fn take_last(&mut self, own: &ReservedFrames, into: &mut Vec<Holding>) {
         let first = self.holdings.len() - own.0.len();
         into.extend(self.holdings.drain(first..));
@@ -147,16 +149,16 @@ impl Frames {
 
     fn index(&self, frame: u64) -> usize {
         let after = self.holdings.partition_point(|holding| holding.first <= frame);
-        after.checked_sub(1).expect("a frame of an extent that is still here")
+        after.checked_sub(1).expect("a frame of an extent of the group")
     }
 
-    /// The slot that a frame is for.
+    /// Returns the slot that a frame belongs to.
     pub(super) fn slot(&self, frame: u64) -> usize {
         let holding = self.holding(frame);
         holding.first_slot + (frame - holding.first) as usize
     }
 
-    /// Its address in the pool's own mapping.
+    /// Returns the address of a frame in the pool's alias mapping.
     pub(super) fn alias(&self, frame: u64) -> *mut u8 {
         let holding = self.holding(frame);
         holding.alias.at((frame - holding.first) as usize * self.granule_bytes)
@@ -169,7 +171,7 @@ impl Frames {
             + (frame - holding.first) * self.granule_bytes as u64
     }
 
-    /// The folios that a frame lies on, or that lie on it, counted from its extent's first.
+    /// Returns the folios that contain parts of a frame, counted from the first folio of its extent.
     fn folios_of(&self, holding: &Holding, frame: u64) -> Range<usize> {
         let number = (frame - holding.first) as usize;
         let start = number * self.granule_bytes;
@@ -177,7 +179,7 @@ impl Frames {
         start / self.page_size..end
     }
 
-    /// Returns what the frame needs before a thread may see it. Async-signal-safe.
+    /// Returns the work that the frame needs before a thread may see it. Async-signal-safe.
     fn lack(&self, frame: u64) -> Option<Lack> {
         if self.holds(frame, Content::Dirty) || self.holds(frame, Content::Broken) {
             return Some(Lack::Clear);
@@ -185,8 +187,8 @@ impl Frames {
         self.holds(frame, Content::Hole).then_some(Lack::Page)
     }
 
-    /// Returns the state of a slot that shows this frame as its own, if no thread has seen it yet. From then on it
-    /// counts as dirty. Async-signal-safe.
+    /// Returns the state of a slot whose own frame no thread has seen yet. From then on the frame counts as dirty.
+    /// Async-signal-safe.
     pub(super) fn fresh(&self, frame: u64) -> Slot {
         let lack = self.lack(frame);
         if lack.is_none() {
@@ -200,14 +202,14 @@ impl Frames {
         self.holds(frame, Content::Broken)
     }
 
-    /// Returns whether a folio of the frame holds this.
+    /// Returns whether a folio of the frame has this content.
     fn holds(&self, frame: u64, content: Content) -> bool {
         let holding = self.holding(frame);
         let folios = &holding.contents[self.folios_of(holding, frame)];
         folios.iter().any(|folio| folio.load(Ordering::Relaxed) == code(content))
     }
 
-    /// Notes what a region may have written there. Async-signal-safe.
+    /// Records the content of the frame's folios, except of failed ones. Async-signal-safe.
     pub(super) fn note(&self, frame: u64, content: Content) {
         let holding = self.holding(frame);
         for folio in &holding.contents[self.folios_of(holding, frame)] {
@@ -217,7 +219,7 @@ impl Frames {
         }
     }
 
-    /// No region shows the frame any more, and its place is kept for none.
+    /// Gives up a frame: no region shows it, and it is reserved for none.
     pub(super) fn give_up(&mut self, frame: u64, to_kernel: bool) {
         let index = self.index(frame);
         for folio in self.folios_of(&self.holdings[index], frame) {
@@ -225,8 +227,8 @@ impl Frames {
         }
     }
 
-    /// Cuts the only region to `len` bytes, of which a frame has the last ones: the folios of the frame behind these
-    /// are given up.
+    /// Cuts the only region to `len` bytes. The frame `last` contains the last of these. Gives up the folios of this
+    /// frame that lie behind them.
     pub(super) fn truncate(&mut self, len: usize, last: u64) {
         let index = self.index(last);
         let before = self.folios_of(&self.holdings[index], last).end;
@@ -236,7 +238,7 @@ impl Frames {
         }
     }
 
-    /// Takes out the folios that were given up, as far as there is room for them. Does not allocate.
+    /// Moves given-up folios to `into`, as far as there is room. Does not allocate.
     pub(super) fn take_given_up(&mut self, into: &mut GivenUp) {
         let mut index = 0;
         into.is_full = false;
@@ -253,8 +255,8 @@ impl Frames {
         }
     }
 
-    /// Copies what a frame holds to another one, of which no region sees anything. `near` says where a thread
-    /// goes on: in the copy, or in the original. Async-signal-safe.
+    /// Copies a frame to another frame that no region has seen. `near` tells where a thread continues: in the copy or
+    /// in the original. Async-signal-safe.
     ///
     /// # Errors
     /// [`Broken`] if memory of one of them has failed, which is noted: the pool never gets it back.
@@ -270,15 +272,14 @@ impl Frames {
         let extents = order.extents(len, target, Profile::current().near_bytes);
         let pieces = extents
             .map(|extent| (extent.bytes, if keeps_copy { extent.reach } else { Reach::Far }));
-        // SAFETY: both lie within the alias mapping, which exists as long as the pool; no thread writes the
-        // original, because it is shared or its only region is protected or gives it up, and of the copy
-        // no user has seen anything.
+        // SAFETY: both frames lie within the alias mapping, which exists as long as the pool. No thread writes to the
+        // original: it is shared, or its only region is protected or gives it up. No user has seen the copy.
         match unsafe {
             no_fault::copy(self.alias(to), self.alias(from).expose_provenance(), pieces)
         } {
             Ok(()) => Ok(()),
             Err(Errno::FAULT) => Err(self.note_broken(from, to)),
-            // The kernel does not copy for this process, by a filter or because it cannot.
+            // The kernel does not copy for this process: a filter forbids it, or the kernel cannot.
             Err(_) => {
                 self.copy_surely(from, to, near);
                 Ok(())
@@ -286,9 +287,9 @@ impl Frames {
         }
     }
 
-    /// Notes which of two frames cannot be read.
+    /// Records which of two frames cannot be read.
     #[cold]
-    #[inline(never)] // what it needs of a signal stack is not there for each copy
+    #[inline(never)] // not every copy has this much room on its signal stack
     fn note_broken(&self, from: u64, to: u64) -> Broken {
         let is_whole = |frame: u64| {
             let start = self.alias(frame).expose_provenance();
@@ -300,9 +301,9 @@ impl Frames {
         Broken
     }
 
-    /// Like [`copy`](Self::copy), where memory that has failed ends the process.
+    /// Like [`copy`](Self::copy), but failed memory ends the process.
     #[cold]
-    #[inline(never)] // as above
+    #[inline(never)] // not every copy has this much room on its signal stack
     fn copy_surely(&self, from: u64, to: u64, near: Near) {
         let len = self.len_of(self.slot(to));
         let (target, reuse, source_reuse) = match near {
@@ -316,8 +317,8 @@ impl Frames {
         debug_assert!(copied.is_ok(), "two granules do not overlap, and the target lies within");
     }
 
-    /// Sets bytes of a frame to zero; the bytes near `target` come last and stay cached. Async-signal-safe below
-    /// 1 GiB.
+    /// Sets bytes of a frame to zero. The bytes near `target` come last and stay cached. Async-signal-safe below 1
+    /// GiB.
     pub(super) fn clear(&self, frame: u64, bytes: Range<usize>, target: Option<usize>) {
         self.note(frame, Content::Dirty);
         let start = self.alias(frame).wrapping_add(bytes.start);
@@ -333,7 +334,7 @@ impl Frames {
         debug_assert!(cleared.is_ok(), "the target lies within, and no caller cancels");
     }
 
-    /// Has the kernel put pages of zeroes behind a frame. Async-signal-safe.
+    /// Populates a frame with pages of zeroes. Async-signal-safe.
     pub(super) fn populate(&self, frame: u64) -> Result<(), PopulateError> {
         let start = self.alias(frame).expose_provenance();
         populate_pages(start..start + self.len_of(self.slot(frame)))?;
@@ -342,11 +343,11 @@ impl Frames {
     }
 }
 
-/// Memory has failed, or cannot be accessed for another reason.
+/// Memory has failed, or cannot be read for another reason.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Broken;
 
-/// The place at which a thread goes on after a copy, as an offset.
+/// The place at which a thread continues after a copy, as an offset.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Near {
     Copy(usize),
@@ -354,7 +355,7 @@ pub(super) enum Near {
     Neither,
 }
 
-/// The parts of a new region that come into the group, allocated before any thread has to wait.
+/// The parts of a new region that join the group. They are allocated before any thread has to wait.
 #[derive(Debug)]
 pub(super) struct Reservation {
     holdings: Vec<Holding>,
@@ -362,7 +363,7 @@ pub(super) struct Reservation {
 }
 
 impl Reservation {
-    /// Memory for what faults change of so many pieces, which no snapshot can protect.
+    /// Allocates memory for the words of these pieces that faults change. No snapshot can protect it.
     pub(super) fn memory_for(pieces: &[Reserved]) -> io::Result<PrivatePiece> {
         let bytes = pieces
             .iter()
@@ -370,7 +371,7 @@ impl Reservation {
         PrivatePiece::new(bytes.sum())
     }
 
-    /// In the memory for these pieces.
+    /// Makes a reservation. `private` is the memory for these pieces ([`memory_for`](Self::memory_for)).
     pub(super) fn new(
         pieces: &[Reserved],
         mut private: PrivatePiece,
@@ -410,14 +411,14 @@ impl Reservation {
     }
 }
 
-/// Frames that follow each other, one for each slot of a run.
+/// Successive frames, one for each slot of a run.
 #[derive(Debug)]
 struct FrameRun {
     first_slot: usize,
     first_frame: u64,
 }
 
-/// The frames that came with a region, one for each slot: runs in the order of their slots.
+/// The frames that are reserved for a region, one for each slot, as runs in the order of the slots.
 #[derive(Debug)]
 pub(super) struct ReservedFrames(Box<[FrameRun]>);
 
@@ -430,7 +431,7 @@ impl ReservedFrames {
 }
 
 impl Holding {
-    /// A granule of a folio is no region's any more, and no place for one.
+    /// Gives up a granule of a folio. With the last granule, the folio is given up.
     fn give_up(&mut self, folio: usize, to: u8) {
         self.kept[folio] -= 1;
         if self.kept[folio] == 0 {
@@ -439,9 +440,9 @@ impl Holding {
         }
     }
 
-    /// Takes out the folios that were given up; whether there was room for all.
+    /// Moves given-up folios to `into`. Returns whether there was room for all.
     fn take_given_up(&mut self, into: &mut GivenUp) -> bool {
-        // What came with another region has another token.
+        // Extents of different regions have different tokens, so their folios are in different runs.
         let first = into.runs.len();
         for (folio, content) in self.contents.iter().enumerate() {
             if self.given_up == 0 {
@@ -467,7 +468,7 @@ impl Holding {
         true
     }
 
-    /// The folios of one of which nothing was given up, and what runs of them hold.
+    /// Returns all folios and their contents. No folio of the extent was given up.
     pub(super) fn whole(&self) -> (Range<usize>, Vec<(usize, Content)>) {
         let content = |folio: &AtomicU8| (1, CONTENTS[usize::from(folio.load(Ordering::Relaxed))]);
         let folios = self.first_folio..self.first_folio + self.contents.len();

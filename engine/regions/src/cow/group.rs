@@ -1,5 +1,4 @@
-//! Regions with one table of slots: a region that is cleared at the fault, or regions that were forked from each
-//! other. Here a group of them is founded, and has what its parts share.
+//! Creates a group and owns its parts. A group is one region that is cleared at the fault, or a region and its forks.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -31,13 +30,13 @@ use hugekit_sys::private_pages::{self, PrivatePiece};
 use hugekit_sys::sync::{Claims, Gate};
 use hugekit_sys::thread::without_signals;
 
-/// Base pages that one fault makes ready together, and that forks share together by default.
+/// The granule on base pages, by default: the bytes that one fault makes ready and that forks share as a whole.
 const BASE_GRANULE_BYTES: usize = 64 << 10;
 
-/// A fork may take this fraction, 1/8, of the mappings that forks may cost.
+/// A fork may use 1/8 of the mappings that forks may cost.
 const MOST_OF_BUDGET: usize = 8;
 
-/// A region, its forks and theirs.
+/// A region, its forks, and their forks.
 #[derive(Debug)]
 pub(crate) struct ForkGroup {
     pub(super) pool: Pool,
@@ -48,11 +47,11 @@ pub(crate) struct ForkGroup {
     /// True if released memory is cleared when it is touched next.
     clears_at_fault: private_pages::Private<AtomicBool>,
     pub(super) granule_bytes: usize,
-    /// Which thread is at a slot, of all mappings together.
+    /// The claims of slots. A claim covers the slot in all mappings.
     pub(super) slots: Claims<()>,
     pub(super) gate: Gate<Tables>,
     pub(super) budget: Budget,
-    /// The handlers have ended because the kernel refused them: nothing can be shared any more.
+    /// True if the handlers have ended because the kernel refused their calls. Nothing can be shared any more.
     pub(super) unserved: private_pages::Private<AtomicBool>,
     /// Calls that the kernel refused to handler threads.
     pub(super) retries: private_pages::Private<Retries>,
@@ -69,7 +68,8 @@ pub(crate) struct Terms {
     pub(crate) max_vmas: Option<usize>,
 }
 
-/// Founds a group that is served as asked for: by one thread, if that is left to us and can be.
+/// Creates a group with the requested fault mode. With `Auto`, one thread serves the group. If that is not possible
+/// and `may_be_in_place` is true, it is served in place.
 fn serve_by(
     fault_mode: FaultMode,
     may_be_in_place: bool,
@@ -91,7 +91,7 @@ fn serve_by(
     }
 }
 
-/// Bytes of a granule by default: a folio, or several base pages.
+/// Returns the default bytes of a granule: a folio, or several base pages.
 pub(crate) fn usual_granule(pool: &Pool) -> usize {
     match pool.backing() {
         Backing::Base => BASE_GRANULE_BYTES.max(pool.page_size()),
@@ -100,7 +100,7 @@ pub(crate) fn usual_granule(pool: &Pool) -> usize {
 }
 
 impl ForkGroup {
-    /// A group for a region that is to be forked. It has no region yet.
+    /// Creates a group for a region that will be forked. The group has no region yet.
     pub(crate) fn create(pool: &Pool, len: usize, terms: Terms) -> Result<Arc<Self>, ForkError> {
         let Terms { granule_bytes, fault_mode, max_vmas } = terms;
         let group = serve_by(fault_mode, true, |threads, fallback| {
@@ -118,7 +118,7 @@ impl ForkGroup {
         }
     }
 
-    /// A group for a region that is cleared when it is touched. It has no region yet.
+    /// Creates a group for a region that is cleared at the first access. The group has no region yet.
     pub(crate) fn create_unready(
         pool: &Pool,
         len: usize,
@@ -131,7 +131,7 @@ impl ForkGroup {
         })
     }
 
-    /// A group that no thread serves yet.
+    /// Creates a group that no thread serves yet.
     pub(crate) fn new(
         pool: &Pool,
         len: usize,
@@ -139,7 +139,7 @@ impl ForkGroup {
         descriptor: Descriptor,
         fallback: Option<FaultError>,
     ) -> Result<Arc<Self>, FaultError> {
-        // The first look at it may allocate, which no fault may.
+        // The first call may allocate, which no fault may do.
         learning::prepare();
         let tables = Tables {
             mappings: Mappings::default(),
@@ -165,7 +165,7 @@ impl ForkGroup {
         }))
     }
 
-    /// Starts the threads that serve it, if threads do.
+    /// Starts the threads that serve the group, if threads do.
     fn start(self: Arc<Self>, threads: Option<usize>) -> Result<Arc<Self>, FaultError> {
         if let Some(threads) = threads {
             let handlers = Handlers::start(&(Arc::clone(&self) as Arc<dyn Faults>), threads)?;
@@ -199,7 +199,7 @@ impl ForkGroup {
         self.fork_support.get()
     }
 
-    /// Returns whether a region of the group was to be forked.
+    /// Returns whether a fork of a region of the group was made or attempted.
     pub(crate) fn is_shared(&self) -> bool {
         self.fork_support().is_some()
     }
@@ -209,7 +209,7 @@ impl ForkGroup {
         self.fork_support().map_or(Protection::Marks, |support| support.protection)
     }
 
-    /// Returns whether the first fork of its only region can share memory here, on these terms.
+    /// Returns whether the group can be forked on these terms.
     pub(crate) fn suits(&self, terms: &Terms) -> bool {
         let served = self.serving.fault_mode;
         let is_served_so = [FaultMode::Auto, served].contains(&terms.fault_mode);
@@ -220,12 +220,12 @@ impl ForkGroup {
             && terms.granule_bytes == self.granule_bytes
     }
 
-    /// Returns whether a slot that was released may stay as it is until it is touched: a fault there will be served.
+    /// Returns whether a released slot may stay uncleared until its next access: a fault there will be served.
     pub(super) fn clears_at_fault(&self) -> bool {
         self.clears_at_fault.load(Ordering::SeqCst) && !self.unserved.load(Ordering::SeqCst)
     }
 
-    /// From now on, released memory is cleared at once.
+    /// Clears released memory at once from now on.
     pub(super) fn clear_at_once(&self) {
         self.clears_at_fault.store(false, Ordering::SeqCst);
     }
@@ -234,7 +234,7 @@ impl ForkGroup {
         &self.serving
     }
 
-    /// Checks that a later fork asks for the terms that the group has.
+    /// Checks the options of a later fork against those of the group.
     pub(crate) fn check(
         &self,
         granule: Option<usize>,
@@ -250,7 +250,7 @@ impl ForkGroup {
         }
     }
 
-    /// Has signals of this process's accesses at these addresses come to us, if that is how they come.
+    /// If faults are served in place, registers the addresses with the signal handlers.
     pub(super) fn register(
         self: &Arc<Self>,
         addresses: Range<usize>,
@@ -259,7 +259,7 @@ impl ForkGroup {
         self.descriptor.is_in_place().then(register).transpose()
     }
 
-    /// Checks that signals of held-back writes come to hugekit's handler.
+    /// Checks that hugekit's handlers get the signals of held-back writes.
     pub(super) fn check_handlers(&self) -> Result<(), FaultError> {
         match self.protection() {
             Protection::Marks | Protection::Removal => Ok(()),
@@ -267,8 +267,8 @@ impl ForkGroup {
         }
     }
 
-    /// Memory for what faults change of a mapping with these pieces and so many bytes; `whole` if it is one mapping
-    /// of the kernel's.
+    /// Allocates the words that faults change, for a mapping of these pieces. `whole` is true if it is one mapping of
+    /// the kernel.
     pub(super) fn memory_for(
         &self,
         pieces: &[Reserved],
@@ -279,7 +279,7 @@ impl ForkGroup {
         Ok((Reservation::memory_for(pieces)?, MappingWords::new(slots, whole)?))
     }
 
-    /// Converts pieces to their form inside the gate. Their tokens stay outside.
+    /// Converts pieces to a reservation, which goes into the gate. Their tokens stay outside.
     pub(super) fn reservation_of(
         &self,
         pieces: Vec<Reserved>,
@@ -290,7 +290,7 @@ impl ForkGroup {
         reservation
     }
 
-    /// The same, of folios whose tokens the group does not have yet.
+    /// Like [`reservation_of`](Self::reservation_of), but does not take the tokens.
     pub(super) fn reservation(&self, pieces: &[Reserved], private: PrivatePiece) -> Reservation {
         let (memory, page_size) = (self.pool.memory(), self.pool.page_size());
         Reservation::new(pieces, private, memory, self.granule_bytes, page_size)
@@ -318,8 +318,8 @@ impl ForkGroup {
         }
     }
 
-    /// Checks that there still is a thread, or a handler, that serves faults. Without one, a write that is held back
-    /// would wait forever. The caller shares the gate at least.
+    /// Checks that the group is still served. Without a thread or a handler that serves faults, a held-back write
+    /// would wait for ever. The caller has access to the gate.
     pub(super) fn check_served(&self) -> Result<(), ForkError> {
         if self.unserved.load(Ordering::SeqCst) {
             return Err(kernel("userfaultfd", Errno::PERM));
@@ -333,10 +333,10 @@ impl ForkGroup {
         most / MOST_OF_BUDGET + 1
     }
 
-    /// Before a mapping was registered, pages that let writes through may have come there: by the fault of a
-    /// region whose mapping lies beside it, because the process locks what it maps, or another thread all that is
-    /// mapped. (To unmap nothing from hugetlb costs half as much as the rest of a fork, because it interrupts the
-    /// other CPUs: so it is looked at first.)
+    /// Unmaps pages that appeared in a mapping before it was registered, because they let writes through. They can
+    /// come from a fault of a neighbouring region, or from `mlockall` in this or another thread. On hugetlb,
+    /// unmapping nothing costs half as much as the rest of a fork, because it interrupts the other CPUs. So the page
+    /// map is read first.
     pub(super) fn unmap_what_came_early(&self, mapping: &Mapping) -> io::Result<()> {
         let addresses = mapping.addresses();
         let pagemap = self.fork_support().and_then(|support| support.pagemap.as_ref());
@@ -345,17 +345,17 @@ impl ForkGroup {
         if came == Some(Ok(false)) {
             return Ok(());
         }
-        // SAFETY: of a shared mapping that no thread uses yet.
+        // SAFETY: the pages belong to a shared mapping that no thread uses yet.
         unsafe { memory::unmap_pages(mapping.start().as_ptr(), mapping.len()) }
     }
 
-    /// The region costs this many of the kernel's mappings now.
+    /// Records that the region now costs this many of the kernel's mappings.
     pub(super) fn count_vmas(&self, mapping: &CowMapping, vmas: isize) {
         let before = mapping.counts().vmas.swap(vmas, Ordering::Relaxed);
         self.budget.refund(before - vmas);
     }
 
-    /// Gives given-up folios to the pool or to the kernel. Not in the gate.
+    /// Returns given-up folios to the pool or to the kernel. Not in the gate.
     pub(super) fn return_given_up(&self, mut given_up: GivenUp) -> Result<(), ForkError> {
         loop {
             self.folios.return_given_up(&given_up)?;
@@ -367,7 +367,7 @@ impl ForkGroup {
         }
     }
 
-    /// The last region has left.
+    /// Ends the handler threads. The last region has left.
     pub(crate) fn end(&self) {
         let handlers = self.handlers.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(handlers) = handlers {
@@ -375,7 +375,7 @@ impl ForkGroup {
         }
     }
 
-    /// In a forked child, which has no handlers.
+    /// Forgets the handler threads, in a forked child, which has none.
     pub(crate) fn forget_handlers(&self) {
         // Another thread may have held the lock when the process was forked.
         if let Some(handlers) = self.handlers.try_lock().ok().and_then(|mut held| held.take()) {

@@ -1,7 +1,7 @@
-//! The right to change a slot, of all mappings of a fork group.
+//! The right to change a slot, in all mappings of a fork group.
 //!
-//! A thread has it by a claim of the slot, while it shares the group's gate, or by having the gate alone. What a
-//! mapping shows, and who shows it beside it, is changed through a guard and in no other way.
+//! A thread gets the right by a claim of the slot while it shares the gate, or by exclusive access to the gate. Only
+//! a guard changes which frame a mapping shows, and which mappings show the same frame.
 
 use std::array;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use super::slot_table::{Entry, MappingId, Neighbours};
 use hugekit_sys::sync::{Claim, Claims};
 use hugekit_sys::thread::SignalsBlocked;
 
-/// Slots that a thread has at a time that does not serve a fault.
+/// The most slots that a thread claims at a time, if it does not serve a fault.
 pub(super) const BATCH_SLOTS: usize = 32;
 
 /// The right to change one slot.
@@ -21,20 +21,20 @@ pub(super) const BATCH_SLOTS: usize = 32;
 pub(super) struct SlotGuard<'a> {
     mappings: &'a Mappings,
     slot: usize,
-    /// `None` where the thread has the gate alone.
+    /// `None` if the thread has exclusive access to the gate.
     _claim: Option<Claim<'a, ()>>,
 }
 
-/// The right to change every slot, of the thread that has the gate alone.
+/// The right to change every slot. Only a thread with exclusive access to the gate has it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Alone<'a>(&'a Mappings);
 
-/// [`BATCH_SLOTS`] slots at most, one after the other.
+/// The guards of at most [`BATCH_SLOTS`] successive slots.
 #[derive(Debug)]
 pub(super) struct SlotGuards<'a>([Option<SlotGuard<'a>>; BATCH_SLOTS]);
 
 impl<'a> Alone<'a> {
-    /// Borrowed exclusively, which only the thread can that has the gate alone.
+    /// Takes an exclusive borrow: only a thread with exclusive access to the gate can have one.
     pub(super) fn new(mappings: &'a mut Mappings) -> Self {
         Self(mappings)
     }
@@ -49,8 +49,7 @@ impl<'a> Alone<'a> {
 }
 
 impl<'a> SlotGuards<'a> {
-    /// Takes them in ascending order, so that another thread that takes several waits for none below one that it
-    /// has.
+    /// Claims the slots in ascending order, so two threads that claim several slots never wait for each other.
     pub(super) fn claim(
         claims: &'a Claims<()>,
         mappings: &'a Mappings,
@@ -70,13 +69,13 @@ impl<'a> SlotGuards<'a> {
 
     /// Returns the guard of a slot among them.
     pub(super) fn get(&self, slot: usize) -> &SlotGuard<'a> {
-        let first = self.0[0].as_ref().expect("at least one").slot;
-        self.0[slot - first].as_ref().expect("one of those that were claimed")
+        let first = self.0[0].as_ref().expect("a guard of at least one slot").slot;
+        self.0[slot - first].as_ref().expect("a slot that was claimed")
     }
 }
 
 impl<'a> SlotGuard<'a> {
-    /// After another thread that has it.
+    /// Claims a slot. Waits for another thread that has it.
     pub(super) fn claim(
         claims: &'a Claims<()>,
         mappings: &'a Mappings,
@@ -105,7 +104,7 @@ impl<'a> SlotGuard<'a> {
         mapping.table.set(self.slot, entry);
     }
 
-    /// The slot counts as written since the region's epoch.
+    /// From now on, the slot counts as written since the start of the region's epoch.
     pub(super) fn mark_written(&self, mapping: &CowMapping) {
         mapping.unwritten.clear(self.slot);
     }
@@ -126,18 +125,18 @@ impl<'a> SlotGuard<'a> {
         mapping.is_shared(self.slot)
     }
 
-    /// The other mappings that show the same frame.
+    /// Returns the other mappings that show the same frame.
     pub(super) fn sharers(&self, mapping: &'a CowMapping) -> impl Iterator<Item = &'a CowMapping> {
         self.mappings.sharers(mapping, self.slot)
     }
 
-    /// The mapping that shows a frame that no other shows yet.
+    /// Makes a ring of this mapping alone: no other mapping shows its frame.
     pub(super) fn stand_alone(&self, mapping: &CowMapping) {
         let alone = Neighbours { before: mapping.id(), after: mapping.id() };
         mapping.links.set(self.slot, alone);
     }
 
-    /// A new mapping shows what `other` shows, as the last one in the ring.
+    /// Puts a new mapping into the ring of `other`, as the last one: it shows the same frame.
     pub(super) fn join(&self, mapping: &CowMapping, other: &CowMapping) {
         let (id, after) = (mapping.id(), other.id());
         let before = other.links.get(self.slot).before;
@@ -146,7 +145,7 @@ impl<'a> SlotGuard<'a> {
         other.links.set(self.slot, Neighbours { before: id, ..other.links.get(self.slot) });
     }
 
-    /// The mapping shows another frame from now on than the others in its ring, alone.
+    /// Takes the mapping out of its ring: it shows another frame from now on.
     pub(super) fn leave_ring(&self, mapping: &CowMapping) {
         let Neighbours { before, after } = mapping.links.get(self.slot);
         let neighbour = self.mappings.get(after);

@@ -1,6 +1,6 @@
-//! A region's mapping in its group: looked at, cut, and left.
+//! The handle of a region in its group: looks at the tables, truncates the region, and leaves the group.
 //!
-//! The thread that cuts or leaves has the gate alone: no fault is served meanwhile.
+//! A thread that truncates or leaves has exclusive access to the gate, so no fault is served meanwhile.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -20,11 +20,11 @@ use hugekit_sys::error_chain;
 use hugekit_sys::headroom;
 use hugekit_sys::thread::without_signals;
 
-/// A region's mapping in its group.
+/// The handle of a region in its group.
 #[derive(Debug)]
 pub(crate) struct CowHandle {
     pub(crate) group: Arc<ForkGroup>,
-    /// Its address.
+    /// The start of the region.
     pub(crate) start: usize,
     registration: Option<Registration>,
     /// True if the group has not been left yet.
@@ -47,7 +47,7 @@ impl Drop for CowHandle {
 }
 
 impl CowHandle {
-    /// Makes the handle of a mapping that the group has.
+    /// Makes the handle of a mapping that is in the group.
     pub(super) fn new(
         group: Arc<ForkGroup>,
         start: usize,
@@ -56,12 +56,12 @@ impl CowHandle {
         Self { group, start, registration, is_member: true }
     }
 
-    /// Returns whether this is the process that has the region.
+    /// Returns whether this process owns the region. A forked child does not.
     pub(crate) fn is_ours(&self) -> bool {
         self.group.pool.memory().is_ours()
     }
 
-    /// Its slots, many at a time.
+    /// Returns the slots, for calls that work on many of them.
     pub(crate) fn bulk(&self) -> Bulk<'_> {
         Bulk(self)
     }
@@ -79,11 +79,11 @@ impl CowHandle {
         self.look(|tables, mapping| tables.frames.offset(mapping.entry(0).frame))
     }
 
-    /// Leaves a group that has no other region and never had one, with its addresses mapped. All of it is ready.
+    /// Leaves a group that never had another region. All of the region is ready, and its addresses stay mapped.
     pub(crate) fn become_plain(mut self) -> Mapped {
         self.is_member = false;
         let group = Arc::clone(&self.group);
-        // If the kernel does not let go of it, no other group can watch it.
+        // If the kernel refuses, no other group can register the memory.
         let _ = without_signals(|blocked| leave_to_kernel(&group, blocked));
         group.end();
         drop(self.registration.take());
@@ -100,7 +100,7 @@ impl CowHandle {
         Mapped::of_parts(group.folios.withdraw(&folios), removed.into_mapping())
     }
 
-    /// Looks at the tables, while faults may change them slot by slot.
+    /// Calls `look` with the tables. Faults may change them slot by slot at the same time.
     pub(super) fn look<R>(&self, look: impl FnOnce(&Tables, &CowMapping) -> R) -> R {
         without_signals(|blocked| {
             let tables = self.group.gate.share(blocked);
@@ -108,7 +108,7 @@ impl CowHandle {
         })
     }
 
-    /// Bytes that other regions show, too.
+    /// Returns the bytes that other regions show, too.
     pub(crate) fn count_shared(&self) -> usize {
         self.look(|tables, mapping| {
             let is_shared = |&slot: &usize| mapping.is_shared(slot);
@@ -117,25 +117,26 @@ impl CowHandle {
         })
     }
 
-    /// Leaves the group: no thread uses the region's addresses any more. What only it had goes back to the
-    /// pool, or to the kernel if that is to be.
+    /// Leaves the group. No thread uses the region's addresses any more. Memory that only this region had returns to
+    /// the pool, or to the kernel with `to_kernel`.
     pub(crate) fn leave(mut self, to_kernel: bool) -> Result<(), ForkError> {
         self.leave_group(to_kernel)
     }
 
     fn leave_group(&mut self, to_kernel: bool) -> Result<(), ForkError> {
         self.is_member = false;
-        // No thread is serving one of its faults any more when this is done, and none may wait for the gate.
+        // After this, no thread serves a fault of the region. Handlers may wait for the gate, so this comes before
+        // it.
         drop(self.registration.take());
         let mut given_up = GivenUp::new();
         let (_mapping, is_last) = without_signals(|blocked| {
             let mut tables = self.group.gate.alone(blocked);
             let id = tables.mappings.of_region(self.start).id();
-            // SAFETY: its own addresses, which no thread uses any more. In the gate, because no thread may change
-            // anything at these addresses once they may be another region's.
+            // SAFETY: the region's own addresses, which no thread uses any more. This happens in the gate: once the
+            // addresses may belong to another region, no thread may change anything there.
             unsafe { tables.mappings.get_mut(id).mapping.unmap() }
                 .or_else(|_| {
-                    // It may lie between others in one mapping, which takes one more to cut.
+                    // The region may lie inside a larger mapping. To cut it out needs one more mapping.
                     self.group
                         .fork_support()
                         .into_iter()
@@ -158,8 +159,8 @@ impl CowHandle {
         self.group.return_given_up(given_up)
     }
 
-    /// Cuts the region to the folios that its first `bytes` lie on, and to their granules if the group has other
-    /// regions; how many bytes these are. No thread uses the addresses behind them any more.
+    /// Cuts the region to the folios that contain its first `bytes`, or to granules if the group has other regions.
+    /// Returns the remaining bytes. No thread uses the addresses behind them any more.
     pub(crate) fn truncate(&self, bytes: usize) -> Result<usize, ForkError> {
         let group = &*self.group;
         let (is_alone, len) =
@@ -179,9 +180,9 @@ impl CowHandle {
             if kept == len {
                 return Ok(());
             }
-            // SAFETY: its own addresses, which no thread uses any more.
+            // SAFETY: the region's own addresses, which no thread uses any more.
             if let Err(errno) = unsafe { tables.mappings.get_mut(id).mapping.unmap_from(kept) } {
-                // Its tail is served again.
+                // The tail is served again.
                 self.registration.iter().for_each(|registration| registration.serve_only(len));
                 return Err(kernel("munmap", errno));
             }

@@ -1,4 +1,4 @@
-//! What the kernel does with the writes and the addresses of one mapping.
+//! The kernel's part of one mapping: lets writes through, holds them back, and maps frames.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -16,10 +16,10 @@ use crate::pool::Backing;
 use hugekit_sys::mapping::{replace, set_writable};
 use hugekit_sys::pagemap::PageMap;
 
-/// So often huge pages are protected that others map again at that moment.
+/// The most attempts to protect huge pages that other threads map again at the same moment.
 const TRIES: u32 = 1000;
 
-/// A mapping of a group, as the kernel has it. Who calls has the slots, or the gate alone.
+/// A mapping of a group, in the kernel. The caller has the guards of the slots, or exclusive access to the gate.
 #[derive(Clone, Copy)]
 pub(super) struct InKernel<'a> {
     pub(super) group: &'a ForkGroup,
@@ -27,14 +27,15 @@ pub(super) struct InKernel<'a> {
 }
 
 impl InKernel<'_> {
-    /// Lets writes through to slots of a run that [`run_to_open`](Self::run_to_open) has found. What was done.
+    /// Lets writes through to slots of a run that [`run_to_open`](Self::run_to_open) has found. Returns the action
+    /// that was carried out.
     pub(super) fn open(&self, frames: &Frames, slots: Range<usize>) -> Result<Action, Refused> {
-        // A call that fails may have let writes through to some of them.
+        // A failed call may have let writes through to some of the slots.
         slots.clone().for_each(|slot| self.mapping.unwritten.clear(slot));
         if self.group.protection() == Protection::Removal {
             let cost = self.mapping.cost_to_open(slots.clone());
             let first = self.mapping.entry(slots.start).frame;
-            // By base pages, where that cannot be.
+            // If the frames cannot be mapped, base pages are opened below.
             if self.map_slots(slots.clone(), frames.offset(first), cost).is_ok() {
                 return Ok(Action::MapInPlace);
             }
@@ -50,7 +51,7 @@ impl InKernel<'_> {
         }
     }
 
-    /// Holds back writes to slots that are all in place, or none, or lets them through.
+    /// Holds back writes to slots, or lets them through. Either all of these slots are in place, or none is.
     pub(super) fn protect(&self, slots: Range<usize>, on: bool) -> Result<(), Refused> {
         if self.is_by_rights(slots.start) {
             return self.set_rights(slots, !on);
@@ -58,8 +59,9 @@ impl InKernel<'_> {
         let addresses = self.mapping.addresses_of(slots);
         for _ in 0..TRIES {
             if let Err(errno) = self.group.descriptor.protect(&addresses, on) {
-                // The kernel goes mapping by mapping, and leaves marks on those before the one that it refuses. Their
-                // slots stay as they were, and a write to a marked page of such a slot would fault for ever.
+                // The kernel marks one mapping after the other, and leaves the marks on those before the mapping that
+                // it refuses. The table does not change for their slots, and a write to a marked page of such a slot
+                // would fault for ever.
                 if on {
                     let _ = self.group.descriptor.protect(&addresses, false);
                 }
@@ -72,13 +74,13 @@ impl InKernel<'_> {
         Err(Refused::Kernel(Errno::AGAIN))
     }
 
-    /// Returns whether what holds writes of a slot back are the rights of its mapping.
+    /// Returns whether the rights of the mapping hold back writes to a slot.
     pub(super) fn is_by_rights(&self, slot: usize) -> bool {
         self.group.protection() == Protection::Rights && self.mapping.is_in_place(slot)
     }
 
-    /// Returns whether marks are where they were asked for. Kernels whose page map has to be read, before 6.7, may
-    /// leave a huge page of shared memory out that another thread maps again while it is taken apart (seen with 6.1).
+    /// Returns whether all pages have marks. Kernels without PAGEMAP_SCAN, before 6.7, may leave out a huge page of
+    /// shared memory that another thread maps again while the kernel splits it (seen with 6.1).
     fn are_marked(&self, addresses: &Range<usize>) -> bool {
         match self.group.fork_support().and_then(|support| support.pagemap.as_ref()) {
             Some(map @ PageMap::Read(_)) if self.group.pool.backing() == Backing::Thp => {
@@ -88,7 +90,7 @@ impl InKernel<'_> {
         }
     }
 
-    /// Sets the rights of slots. The cost of holding back writes is counted afterwards, for the whole region.
+    /// Sets the rights of slots. The cost of holding back writes is counted later, for the whole region.
     fn set_rights(&self, slots: Range<usize>, writable: bool) -> Result<(), Refused> {
         let addresses = self.mapping.addresses_of(slots.clone());
         let cost = if writable { self.mapping.cost_to_open(slots) } else { 0 };
@@ -105,7 +107,7 @@ impl InKernel<'_> {
         Ok(())
     }
 
-    /// Maps slots anew, which show frames of the mapping's own that follow each other.
+    /// Maps slots anew. They show successive frames of the mapping's own.
     pub(super) fn map_slots(
         &self,
         slots: Range<usize>,

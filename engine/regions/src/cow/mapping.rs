@@ -1,4 +1,4 @@
-//! One region of a fork group, as the group maps it.
+//! The mapping of one region of a fork group.
 
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
@@ -11,10 +11,11 @@ use super::slot_table::{Bitmap, Entry, Links, MappingId, SlotTable};
 use hugekit_sys::mapping::Mapping;
 use hugekit_sys::private_pages::{PrivatePiece, PrivateSlice};
 
-/// The number of slots that are joined to one mapping, if neighbours do not become one by themselves.
+/// The number of slots in the smallest block. If the kernel does not join neighbouring mappings, hugekit maps a whole
+/// block as one mapping.
 pub(super) const BLOCK: usize = 8;
 
-/// Slots of a block, of a block of blocks, and so on.
+/// Returns the slots of a block, of a block of blocks, and so on.
 fn block_lens(slots: usize) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(BLOCK), |len| len.checked_mul(BLOCK))
         .take_while(move |len| *len <= slots)
@@ -24,7 +25,7 @@ fn block_lens(slots: usize) -> impl Iterator<Item = usize> {
 pub(super) struct CowMapping {
     id: MappingId,
     pub(super) mapping: Mapping,
-    /// The frames that came with it. Of a slot that it borrows, no user has seen that frame.
+    /// The frames that are reserved for the region. If a slot is borrowed, no user has seen its reserved frame.
     pub(super) reserve: ReservedFrames,
     /// The mapping that follows this one in [`Mappings::observed`](super::mappings::Mappings::observed).
     pub(super) next_observed: Option<MappingId>,
@@ -32,14 +33,14 @@ pub(super) struct CowMapping {
     words: MappingWords,
 }
 
-/// The words of a mapping that faults change, in one piece of memory that no snapshot can protect.
+/// The words that faults change. They lie in one piece of memory that no snapshot can protect.
 #[derive(Debug)]
 pub(super) struct MappingWords {
     pub(super) table: SlotTable,
     pub(super) links: Links,
-    /// Blocks of [`BLOCK`] slots, of as many of these, and so on, that are one mapping of the kernel's.
+    /// For each block of [`BLOCK`] slots, each block of blocks, and so on: true if it is one mapping of the kernel.
     pub(super) blocks: Vec<Bitmap>,
-    /// Slots whose bytes are as they were at the region's epoch; none if it has none.
+    /// Slots whose bytes have not changed since the start of the region's epoch. None without an epoch.
     pub(super) unwritten: Bitmap,
     counts: PrivateSlice<MappingCounts>,
 }
@@ -49,20 +50,20 @@ pub(super) struct MappingWords {
 pub(super) struct MappingCounts {
     /// True if every address is registered, so that writes can be held back.
     pub(super) registered: AtomicBool,
-    /// The kernel's mappings that it costs beyond the one of every region.
+    /// The kernel's mappings that the region costs, beyond the first one.
     pub(super) vmas: AtomicIsize,
-    /// The number of its epoch, or 0.
+    /// The number of the region's epoch, or 0.
     pub(super) epoch: AtomicU64,
-    /// Slots that were copied for it because others wrote them.
+    /// Slots that writers in other regions copied for this one.
     pub(super) received: AtomicU64,
-    /// Slots that were copied for it when it was made.
+    /// Slots that were copied when the region was forked.
     pub(super) copied_at_once: AtomicU64,
-    /// The longest write to what the group shares, since it is observed.
+    /// The longest write to memory that the group shares, since an owner began to observe the region.
     pub(super) longest_nanos: AtomicU64,
 }
 
 impl MappingWords {
-    /// Makes the words for so many slots; `whole` if every block is one mapping of the kernel's.
+    /// Makes the words for this many slots. `whole` is true if every block is one mapping of the kernel.
     pub(super) fn new(slots: usize, whole: bool) -> io::Result<Self> {
         let of_blocks: usize = block_lens(slots).map(|len| Bitmap::bytes_of(slots / len)).sum();
         let of_slots = 2 * PrivatePiece::bytes_of::<AtomicU64>(slots) + Bitmap::bytes_of(slots);
@@ -123,7 +124,7 @@ impl CowMapping {
         Self { id, mapping, reserve, next_observed: None, granule_bytes, words }
     }
 
-    /// Returns the mapping itself, for another owner.
+    /// Returns the kernel's mapping, for another owner.
     pub(super) fn into_mapping(self) -> Mapping {
         self.mapping
     }
@@ -163,7 +164,7 @@ impl CowMapping {
         self.links.get(slot).after != self.id
     }
 
-    /// The frame that was reserved for the slot with the mapping.
+    /// Returns the frame that is reserved for the slot.
     pub(super) fn reserved_frame(&self, slot: usize) -> u64 {
         self.reserve.frame(slot)
     }
@@ -172,48 +173,49 @@ impl CowMapping {
         self.entry(slot).slot.is_in_place()
     }
 
-    /// Returns the number of the kernel's mappings that it costs to map a slot apart from its surroundings, where those
-    /// that touch `merge` or do not.
+    /// Returns how many of the kernel's mappings it costs to map a slot apart from its neighbours. `merge` is true if
+    /// the kernel joins neighbouring mappings.
     pub(super) fn cost_of(&self, slot: usize, merge: bool) -> isize {
         let beside = self.beside(slot..slot + 1, Slot::is_in_place);
         if merge { 2 - 2 * beside } else { 2 - beside }
     }
 
-    /// Returns the number of the kernel's mappings that it costs to let writes to slots through by rights.
+    /// Returns how many of the kernel's mappings it costs to let writes to slots through by rights.
     pub(super) fn cost_to_open(&self, slots: Range<usize>) -> isize {
         2 - 2 * self.beside(slots, |slot| slot == Slot::Exclusive(Pages::InPlace))
     }
 
-    /// Returns how many of the two slots around a range are such.
+    /// Returns for how many of the two slots around a range `is_such` is true.
     fn beside(&self, slots: Range<usize>, is_such: impl Fn(Slot) -> bool) -> isize {
         let is_there = |slot| slot < self.slots() && is_such(self.entry(slot).slot);
         let before = slots.start > 0 && is_there(slots.start - 1);
         isize::from(before) + isize::from(is_there(slots.end))
     }
 
-    /// Slots, from the first on, of which all or none are exclusive, all or none in place, and that show frames that
-    /// follow each other: one mapping of the kernel's where rights hold writes back.
+    /// Returns the length of the run at the start of `slots`. Its frames follow each other, either all or none of its
+    /// slots are exclusive, and either all or none are in place. If rights hold writes back, such a run is one
+    /// mapping of the kernel.
     pub(super) fn run_alike(&self, slots: Range<usize>) -> usize {
         let kind = |slot: Slot| (slot.is_exclusive(), slot.is_in_place());
         let first = kind(self.entry(slots.start).slot);
         self.table.run_of(slots, |entry| kind(entry.slot) == first)
     }
 
-    /// The blocks that a slot belongs to and the marks of those that are one mapping, the smallest first;
-    /// none that the region's end cuts.
+    /// Returns the blocks that contain a slot, the smallest first, with the bits that say which blocks are one
+    /// mapping. Leaves out blocks that the end of the region cuts.
     pub(super) fn blocks_of(&self, slot: usize) -> impl Iterator<Item = (Range<usize>, &Bitmap)> {
         let block = move |len: usize| slot / len * len..slot / len * len + len;
         let blocks = block_lens(self.slots()).map(block).zip(&self.blocks);
         blocks.take_while(|(block, _)| block.end <= self.slots())
     }
 
-    /// Returns whether slots map frames that follow each other and are the region's alone, for good.
+    /// Returns whether slots permanently map successive frames that only this region shows.
     pub(super) fn is_run_of_its_own(&self, slots: Range<usize>) -> bool {
         let len = slots.len();
         self.table.run_of(slots, |entry| entry.slot == Slot::Exclusive(Pages::InPlace)) == len
     }
 
-    /// Stops to note what is written.
+    /// Ends the region's epoch.
     pub(super) fn end_epoch(&self) {
         self.unwritten.replace_all(false, |_, _| {});
         self.counts().epoch.store(0, Ordering::SeqCst);

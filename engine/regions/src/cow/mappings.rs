@@ -1,4 +1,4 @@
-//! The mappings of a fork group: by number, for the rings of sharers, and by address, for faults.
+//! The mappings of a fork group: by number, for rings, and by address, for faults.
 
 use std::mem;
 
@@ -6,18 +6,18 @@ use super::guard::Alone;
 use super::mapping::CowMapping;
 use super::slot_table::MappingId;
 
-/// All of them. Numbers of mappings that have left are given to new ones.
+/// All mappings of a group. A new mapping gets the number of a mapping that has left.
 #[derive(Debug, Default)]
 pub(super) struct Mappings {
     by_id: Vec<Place>,
     by_address: Vec<(usize, MappingId)>,
-    /// The number that is given next; `by_id` has a place for it, or ends there.
+    /// The number of the next mapping. Either its place in `by_id` is vacant, or it is the length of `by_id`.
     vacant: u32,
-    /// The first of those whose owners want to know what writers wait for.
+    /// The first mapping whose owner observes it. Each mapping has the number of the next one.
     observed: Option<MappingId>,
 }
 
-/// The entry of a number: a mapping, or a vacant place.
+/// The place of a number: a mapping, or nothing.
 #[derive(Debug)]
 pub(super) enum Place {
     Taken(CowMapping),
@@ -25,7 +25,7 @@ pub(super) enum Place {
     Vacant(u32),
 }
 
-/// Vectors that a group's mappings can move to, if their own are too short.
+/// Longer vectors, which a group exchanges for its own vectors if these are too short.
 #[derive(Debug, Default)]
 pub(super) struct LongerMappings {
     by_id: Vec<Place>,
@@ -44,17 +44,17 @@ impl Mappings {
         self.by_address.iter().map(|&(_, id)| self.get(id))
     }
 
-    /// Numbers that were given, those of mappings that have left among them.
+    /// Returns the count of numbers, including those of mappings that have left.
     pub(super) fn numbers_given(&self) -> usize {
         self.by_id.len()
     }
 
-    /// Mappings that have not left.
+    /// Returns the number of mappings.
     pub(super) fn present(&self) -> usize {
         self.by_address.len()
     }
 
-    /// By address.
+    /// Returns the ID of the `index`th mapping, by address.
     pub(super) fn nth(&self, index: usize) -> MappingId {
         self.by_address[index].1
     }
@@ -73,19 +73,20 @@ impl Mappings {
         }
     }
 
-    /// The mapping that has an address.
+    /// Returns the mapping that contains an address.
     pub(super) fn at(&self, address: usize) -> Option<&CowMapping> {
         let after = self.by_address.partition_point(|&(start, _)| start <= address);
         let &(_, id) = self.by_address.get(after.checked_sub(1)?)?;
         Some(self.get(id)).filter(|mapping| mapping.addresses().contains(&address))
     }
 
-    /// The mapping that begins at an address, of a region that exists.
+    /// Returns the mapping that begins at an address. Its region exists.
     pub(super) fn of_region(&self, start: usize) -> &CowMapping {
         self.at(start).expect("a mapping as long as its region exists")
     }
 
-    /// Returns whether there is room for one mapping more. If `longer` has it, that has the shorter vectors afterwards.
+    /// Returns whether the vectors have room for one more mapping. Exchanges them with those of `longer` if they are
+    /// too short.
     pub(super) fn make_room(&mut self, longer: &mut LongerMappings) -> bool {
         let ids = self.by_id.len() + usize::from(self.vacant as usize == self.by_id.len());
         let addresses = self.by_address.len() + 1;
@@ -93,12 +94,12 @@ impl Mappings {
             && exchange(&mut self.by_address, &mut longer.by_address, addresses)
     }
 
-    /// The number of the next mapping.
+    /// Returns the number of the next mapping.
     pub(super) fn next_id(&self) -> MappingId {
         MappingId(self.vacant)
     }
 
-    /// Adds the mapping of the next number, without allocating if there is [room](Self::make_room).
+    /// Adds the mapping with the next number. Does not allocate if there is [room](Self::make_room).
     pub(super) fn insert(&mut self, mapping: CowMapping) {
         let (id, start) = (self.next_id(), mapping.addresses().start);
         debug_assert_eq!(mapping.id(), id);
@@ -116,13 +117,13 @@ impl Mappings {
         self.by_address.insert(at, (start, id));
     }
 
-    /// Returns the mappings whose owners count what writers wait for.
+    /// Returns the mappings whose owners observe them: they want the longest wait of writers.
     pub(super) fn observed(&self) -> impl Iterator<Item = &CowMapping> {
         let next = |id: Option<MappingId>| id.map(|id| self.get(id));
         std::iter::successors(next(self.observed), move |mapping| next(mapping.next_observed))
     }
 
-    /// The mapping is one of these from now on.
+    /// Adds a mapping to the observed ones.
     pub(super) fn observe(&mut self, id: MappingId) {
         self.get_mut(id).next_observed = self.observed.replace(id);
     }
@@ -151,8 +152,8 @@ impl Mappings {
         }
     }
 
-    /// The other mappings that show what this one shows at a slot. The thread has the slot, or only wants to know
-    /// how it is at the moment.
+    /// Returns the other mappings that show the same frame at a slot. If the thread does not have the slot, the
+    /// answer may be out of date at once.
     pub(super) fn sharers(
         &self,
         of: &CowMapping,
@@ -166,13 +167,13 @@ impl Mappings {
         std::iter::successors((first != id).then(|| self.get(first)), next)
     }
 
-    /// Takes the exclusive borrow for what it is: the gate alone.
+    /// Turns the exclusive borrow into the right to change every slot.
     pub(super) fn alone(&mut self) -> Alone<'_> {
         Alone::new(self)
     }
 }
 
-/// Moves values to a longer vector, if theirs is too short; whether one is long enough.
+/// Exchanges a vector with a longer one, if it is too short. Returns whether it is long enough now.
 pub(super) fn exchange<T>(values: &mut Vec<T>, longer: &mut Vec<T>, wanted: usize) -> bool {
     if values.capacity() < wanted && longer.capacity() >= wanted {
         longer.append(values);

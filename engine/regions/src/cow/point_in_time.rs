@@ -1,8 +1,8 @@
-//! Forks that are only read: a point in time of a region.
+//! A fork that is only read: one point in time of a region.
 //!
-//! No thread uses such a fork's addresses. Its bytes are read through the pool's alias mapping, which takes
-//! neither faults nor mappings, and it may *detach* a slot: the place that was reserved for its copy counts
-//! as its own from then on, with whatever is in it, so that no writer has to copy anything for it.
+//! No thread uses the addresses of such a fork. Its bytes are read through the pool's alias mapping, which needs
+//! neither faults nor mappings. The fork may *detach* a slot: it then counts its reserved frame as its own, with any
+//! contents, so no writer has to copy the slot for it.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -23,7 +23,7 @@ use hugekit_sys::thread::without_signals;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lost;
 
-/// Like [`copy_out`], or sets `to` to zero if there is nothing to copy from.
+/// Like [`copy_out`]. Sets `to` to zero if `from` is `None`.
 ///
 /// # Safety
 /// The conditions of [`copy_out`].
@@ -44,10 +44,10 @@ unsafe fn copy_or_clear(
     }
 }
 
-/// Copies memory that may have failed to where it may fault.
+/// Copies memory that may have failed. Writing to `to` may fault.
 ///
 /// # Safety
-/// Both have as many bytes, those of `to` may be written and no other thread uses them, and they do not overlap.
+/// Both have `len` bytes and do not overlap. `to` may be written, and no other thread uses it.
 unsafe fn copy_out(to: *mut u8, from: *mut u8, len: usize, reuse: Reuse) -> Result<(), Lost> {
     let start = from.expose_provenance();
     // SAFETY: `to` may be written, no other thread uses it, and the two do not overlap.
@@ -65,8 +65,7 @@ unsafe fn copy_out(to: *mut u8, from: *mut u8, len: usize, reuse: Reuse) -> Resu
     }
 }
 
-/// Like [`copy_out`], whichever of the two it is that faults: what is written to is written by this thread, so that its
-/// faults are served as ever.
+/// Like [`copy_out`], page by page. This thread itself writes to `to`, so its faults are served as usual.
 ///
 /// # Safety
 /// The conditions of [`copy_out`].
@@ -85,14 +84,14 @@ unsafe fn copy_out_by_pages(to: *mut u8, from: usize, len: usize) -> Result<(), 
     Ok(())
 }
 
-/// The cost of writers so far that one fork caused.
+/// The costs that one fork has caused for writers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WriterCost {
-    /// Slots that writers copied for it.
+    /// Slots that writers copied for the fork.
     pub(crate) received: u64,
-    /// Slots that were copied when it was made, because they are pinned.
+    /// Slots that were copied when the fork was made, because they are pinned.
     pub(crate) copied_at_once: u64,
-    /// The longest write to what the group shares, in nanoseconds, since the fork is observed.
+    /// The longest write to memory that the group shares, in nanoseconds, since the fork is observed.
     pub(crate) longest_nanos: u64,
 }
 
@@ -101,11 +100,12 @@ pub(crate) struct WriterCost {
 pub(crate) struct PointInTime(pub(crate) CowHandle);
 
 impl PointInTime {
-    /// Copies bytes of one slot, while others write what it shares: what was changed meanwhile is copied again.
-    /// No lock is held that a fault could want, so that the copy may go anywhere.
+    /// Copies bytes of one slot, while other threads may write to memory that the slot shares. If the slot changed
+    /// during the copy, it is copied again. The thread holds nothing that a fault could wait for, so the destination
+    /// may be any memory.
     ///
     /// # Errors
-    /// [`Lost`] if their memory has failed.
+    /// [`Lost`] if the memory has failed.
     ///
     /// # Safety
     /// The bytes of `to` may be written, and no other thread uses them.
@@ -134,7 +134,7 @@ impl PointInTime {
             // SAFETY: the alias mapping has the frame; a copy that others write meanwhile is thrown away. As many
             // bytes of the destination may be written, and it is not the alias, which no program has.
             let copied = unsafe { copy_or_clear(to, seen.1.map(within), bytes.len(), reuse) };
-            // The writer of a frame has first had it replaced here, and then asked the kernel.
+            // A writer first replaces the word of this slot, and then asks the kernel to let its write through.
             fence(Ordering::SeqCst);
             let now = look()?;
             if now == seen {
@@ -144,8 +144,8 @@ impl PointInTime {
         }
     }
 
-    /// Needs these slots no more, or with `copied` has what they show for itself first. Where only one other
-    /// region shows them then, it may write them from now on without a fault. How many it shared before.
+    /// Detaches slots. With `copied`, copies their bytes first. If only one other region then shows a frame, hugekit
+    /// lets its writes through. Returns how many slots were shared.
     pub(crate) fn detach(&self, slots: Range<usize>, copied: bool) -> usize {
         let (mut next, mut shared) = (slots.start, 0);
         while next < slots.end {
@@ -162,7 +162,7 @@ impl PointInTime {
         shared
     }
 
-    /// Writers note from now on how long their writes to what the group shares take.
+    /// Starts to record how long writes to memory that the group shares take.
     pub(crate) fn observe(&self) {
         without_signals(|blocked| {
             let mut tables = self.0.group.gate.alone(blocked);

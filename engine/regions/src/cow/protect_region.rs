@@ -1,4 +1,4 @@
-//! Holding back the writes of a whole region, before a fork shares its memory or before it moves.
+//! Holds back the writes of a whole region, before a fork shares its memory or before it moves.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -10,8 +10,8 @@ use super::slot::{Action, Event};
 use super::whole_region::WholeRegion;
 
 impl WholeRegion<'_> {
-    /// Holds back writes to all but some slots: one call for each run. If one fails, what was protected stays so, and
-    /// the table says it.
+    /// Holds back writes to all slots except some, with one call for each run. If a call fails, the slots that were
+    /// protected stay protected, and the table says so.
     pub(super) fn protect_all_but(&self, some: &[usize]) -> Result<(), Failed> {
         let WholeRegion { group, alone, mapping, .. } = *self;
         self.watch_writes()?;
@@ -39,8 +39,8 @@ impl WholeRegion<'_> {
         Ok(())
     }
 
-    /// Has it registered as its writes are held back. By rights, nothing has to be: what a handler has entered has been
-    /// registered all the time.
+    /// Registers the region as its protection needs. If rights hold writes back, no registration is needed: frames
+    /// that a handler has entered are registered all the time.
     pub(super) fn watch_writes(&self) -> Result<(), Failed> {
         let WholeRegion { group, alone, mapping, .. } = *self;
         if group.protection() == Protection::Rights || mapping.is_registered() {
@@ -78,7 +78,7 @@ impl WholeRegion<'_> {
         })
     }
 
-    /// Counts the mappings of a region again, after much of it has become one mapping.
+    /// Counts the kernel's mappings of the region again, after large parts of it have become one mapping.
     fn recount_vmas(&self) {
         let (mut slot, mut runs) = (0, 0);
         while slot < self.mapping.slots() {
@@ -89,7 +89,7 @@ impl WholeRegion<'_> {
     }
 }
 
-/// The runs of slots between some.
+/// Returns the runs of slots between some slots.
 pub(super) fn between(slots: usize, some: &[usize]) -> impl Iterator<Item = Range<usize>> {
     let starts = std::iter::once(0).chain(some.iter().map(|slot| slot + 1));
     let ends = some.iter().copied().chain([slots]);

@@ -1,8 +1,7 @@
-//! Faults of a fork group: which threads are shown what they share, and which are given a copy.
+//! Serves the faults of a fork group: a thread reads or writes at an address that one of its regions has.
 //!
-//! All of this runs in signal handlers too. A thread at a slot shares the gate and has the slot, of all mappings of
-//! the group, to itself; it decides from the tables alone, because what the kernel reports may be out of date
-//! by then.
+//! All of this also runs in signal handlers. A thread that serves a fault shares the gate and has claimed the slot in
+//! all mappings of the group. It decides by the tables alone, because the report of the kernel may be out of date.
 
 use std::cell::Cell;
 use std::os::fd::BorrowedFd;
@@ -63,8 +62,8 @@ impl Faults for ForkGroup {
         if served.is_ok() { became.get() } else { Forbidden::Refused }
     }
 
-    /// The thread that waits there tries again, and meets the same refusal until it is over, or [`Retries`](super::retries::Retries) has
-    /// no try left.
+    /// Lets the waiting thread try again. It meets the same refusal until the refusal ends or
+    /// [`Retries`](super::retries::Retries) permits no other try.
     fn leave(&self, address: usize, blocked: &SignalsBlocked) -> io::Result<()> {
         if leave_hole(self, address, blocked) {
             return Ok(());
@@ -74,7 +73,7 @@ impl Faults for ForkGroup {
         }
         rustix::thread::sched_yield();
         let page = address - address % page_size();
-        // Others wait for the same slot, wherever it begins.
+        // Other threads wait for the same slot, wherever it begins.
         let around = page.saturating_sub(self.granule_bytes)..page + self.granule_bytes;
         self.descriptor.try_to_wake(&around)
     }
@@ -92,7 +91,7 @@ impl Faults for ForkGroup {
     }
 }
 
-/// A thread that faulted at an address, at the slot that has it.
+/// A fault at an address, and the slot of that address.
 #[derive(Clone, Copy)]
 struct Fault<'a> {
     tables: &'a Tables,
@@ -101,18 +100,18 @@ struct Fault<'a> {
 }
 
 impl Fault<'_> {
-    /// Does what an access takes, and notes how long it took where an owner wants to know.
+    /// Carries out the plan of an event. If an owner observes its mapping, records how long that took.
     fn serve(&self, event: Event) -> Result<(), Refused> {
         let at = self.at;
         match at.plan(event) {
             [] => {
-                // Another thread has done what was to be done.
+                // Another thread has served the slot already.
                 at.group.descriptor.wake(&at.addresses());
                 Ok(())
             }
             [enter @ Action::Enter { .. }] => at.apply(*enter, None),
-            // Without the frames of other plans, which a signal stack has no room for beside those of a clear. Nothing
-            // that others share keeps this thread waiting.
+            // Not by `serve_event`: a signal stack has no room for its stack frames beside those of a clear. The slot
+            // is not shared, so no other region makes this thread wait.
             [Action::Supply, enter] => {
                 at.supply(Some(self.offset()))?;
                 at.apply(*enter, None)
@@ -136,14 +135,15 @@ impl Fault<'_> {
     }
 }
 
-/// Returns a number for the slot at an address, for [`Retries`](super::retries::Retries): the granule of the address
-/// space. No region lies at the first one.
+/// Returns the number of the slot at an address, for [`Retries`](super::retries::Retries): the granule of the address
+/// space. No region lies at granule 0.
 fn number_at(group: &ForkGroup, address: usize) -> usize {
     address / group.granule_bytes
 }
 
-/// Leaves a hole that could not be populated to the kernel: it may have memory for it now, or it tells the thread
-/// in its own way that it has none. Whether there was one. From then on the folio counts as dirty.
+/// If the address lies in a hole that could not be populated, leaves it to the kernel. The kernel may have memory for
+/// it now, or reports the shortage to the thread in its own way. Returns whether there was a hole. From then on the
+/// folio counts as dirty.
 fn leave_hole(group: &ForkGroup, address: usize, blocked: &SignalsBlocked) -> bool {
     let tables = group.gate.share(blocked);
     let Tables { mappings, frames } = &*tables;

@@ -1,5 +1,4 @@
-//! What a region shows at one slot, and what is to be done when it is accessed, shared or given up: without the
-//! kernel, without memory, without locks.
+//! The states of a slot, and the actions that each event needs. Pure: no kernel, no memory, no locks.
 //!
 //! ```text
 //!   Unready: an earlier owner's bytes, or no page
@@ -19,51 +18,52 @@
 //! borrow it. An unready frame is never shared: a fork has an unready frame of its own there. [`Slot::plan`] lists
 //! the actions that an event needs, and [`Slot::after`] is the slot after each. Only `apply.rs` carries them out.
 
-/// The way by which a frame that a region shows gets into the page tables.
+/// The way in which a frame gets into the page tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pages {
-    /// The region's addresses map the frame for good: the kernel enters it.
+    /// The region's addresses map the frame permanently: the kernel enters it.
     InPlace,
     /// A handler has entered it.
     Entered,
-    /// A handler has to enter it: every access comes to us.
+    /// A handler has to enter it: every access is a fault that hugekit serves.
     Absent,
 }
 
 /// The work that an unready frame needs before a thread may see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lack {
-    /// A clear: it may hold bytes that an earlier owner left, or that the region released.
+    /// A clear: the frame may hold bytes that an earlier owner left, or that the region released.
     Clear,
-    /// Its pages: the file has none there.
+    /// Its pages: the file has no pages there.
     Page,
 }
 
 /// The state of a slot: what threads see there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Slot {
-    /// Zeroes, of which its own frame has none yet. The region's addresses map the frame, no other region shows it,
-    /// and every access comes to us.
+    /// Threads see zeroes, but the region's own frame is not ready. The region's addresses map the frame, no other
+    /// region shows it, and every access is a fault that hugekit serves.
     Unready(Lack),
-    /// A frame that no other region shows; the kernel lets writes through.
+    /// A frame that no other region shows. The kernel lets writes through.
     Exclusive(Pages),
-    /// A frame that stays the region's, whichever region writes. Writes are held back, because others may show it.
+    /// A frame that stays with the region, whichever region writes. Writes are held back, because other regions may
+    /// show the frame.
     Owner(Pages),
-    /// The frame of an owner. The region has a place of its own for a copy.
+    /// The frame of another region, the owner. This region has a place of its own for a copy.
     Borrower {
         /// True if a handler has entered it into the page tables.
         entered: bool,
     },
-    /// Another frame than the region's addresses map: every access comes to us.
+    /// Another frame than the one that the region's addresses map. Every access is a fault that hugekit serves.
     Displaced {
-        /// True if the frame is its own. If not, it borrows it.
+        /// True if the region owns the frame. If not, it borrows the frame.
         owner: bool,
-        /// True if the page tables may still have the frame that it showed before.
+        /// True if the page tables may still contain the earlier frame.
         entered: bool,
     },
-    /// Nothing, for good: memory failed before it could be copied for the region. Its addresses map no bytes.
+    /// Permanently nothing: memory failed before it could be copied for the region. The addresses map no bytes.
     Lost {
-        /// True if the frame that is noted is its own.
+        /// True if the region owns the recorded frame.
         owner: bool,
     },
 }
@@ -71,87 +71,88 @@ pub(super) enum Slot {
 /// An event at a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// A thread reads it by the region's addresses.
+    /// A thread reads at the region's addresses.
     Read,
-    /// A thread writes it by the region's addresses.
+    /// A thread writes at the region's addresses.
     Write,
-    /// Writes to it are to pass from now on, whether it is in the page tables or not.
+    /// Writes must pass from now on, even if the page tables do not contain the frame.
     Own,
-    /// The region is to have a frame of its own that no other region shows, mapped or not.
+    /// The region needs a frame of its own that no other region shows, mapped or not.
     Separate,
-    /// The region wants none of its bytes any more: all of them are zero.
+    /// The region releases the bytes: all of them become zero.
     Release,
-    /// Like `Release`, but the next access may clear them.
+    /// Like `Release`, but the bytes may be cleared at the next access.
     TakeBack,
-    /// Accesses to it, by system calls too, are to meet no fault of ours as long as it is not shared.
+    /// Accesses, also by system calls, must not fault in hugekit as long as the slot is not shared.
     Settle,
-    /// The region's addresses are not used, and it needs its share of the frame no more, or only its copy.
+    /// No thread uses the region's addresses. The region no longer needs its share of the frame, or needs only a
+    /// copy.
     Detach {
-        /// True if it keeps the bytes.
+        /// True if the region needs a copy of the bytes.
         copied: bool,
     },
-    /// The owner of the frame that it borrows is about to write.
+    /// The owner of the borrowed frame is about to write.
     OwnerWrites,
-    /// The owner of the frame that it borrows has left, and the frame is its own.
+    /// The owner of the borrowed frame has left. The region inherits the frame.
     OwnerLeft,
-    /// A fork is to share it.
+    /// A fork will share the frame.
     Forked,
-    /// A fork is to share it, and writes are held back by taking it out of the page tables.
+    /// A fork will share the frame, and writes are held back by removal from the page tables.
     TakenOut,
-    /// Accesses to what is not in the page tables come to us from now on.
+    /// Accesses to pages that are not in the page tables are faults for hugekit from now on.
     Watched,
 }
 
 /// The content of a region's own frame when the region begins to show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fill {
-    /// A copy of what the region showed.
+    /// A copy of the frame that the region showed.
     Copy,
     Zeroes,
-    /// Whatever it is: no thread will look.
+    /// Any bytes: no thread will look at them.
     AsIs,
 }
 
-/// A step that a plan consists of.
+/// A step of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     /// Clear an unready frame, or have the kernel populate it.
     Supply,
-    /// Have every access come to us again, and forget the bytes.
+    /// Make every access a fault again, and forget the bytes.
     TakeBack,
     /// Leave the addresses to the kernel, which enters the frame by itself.
     Leave,
     /// Enter the frame into the page tables.
     Enter { protected: bool },
-    /// Take it out of the page tables.
+    /// Remove the frame from the page tables.
     Remove,
-    /// Every other region that shows the frame gets to show one copy, of which one is the owner.
+    /// Let all other regions that show the frame show one copy. One of them owns the copy.
     DisplaceOthers,
-    /// Show the frame that was reserved for the region, which becomes its own.
+    /// Show the frame that was reserved for the region.
     TakeReserved(Fill),
-    /// Have the region's addresses map its frame for good.
+    /// Map the frame permanently at the region's addresses.
     MapInPlace,
     /// Let writes through.
     Unprotect,
     /// Hold writes back.
     Protect,
-    /// Hold all accesses back: take it out of the page tables.
+    /// Hold all accesses back: remove the frame from the page tables.
     TakeOut,
-    /// The kernel enters it no more by itself.
+    /// The kernel no longer enters the frame by itself.
     Watch,
     /// Show the copy that was made because the owner writes.
     ShowCopy {
-        /// True if the copy is its own.
+        /// True if the region owns the copy.
         owner: bool,
     },
-    /// The frame that it shows is its own from now on.
+    /// Become the owner of the frame.
     Inherit,
-    /// It is lost: say so.
+    /// Return an error: the slot is lost.
     Refuse,
 }
 
 impl Slot {
-    /// Every slot there is, by its code.
+    /// Every state, by its code.
     pub(super) const ALL: [Self; 16] = [
         Self::Exclusive(Pages::InPlace),
         Self::Exclusive(Pages::Entered),
@@ -171,7 +172,7 @@ impl Slot {
         Self::Unready(Lack::Page),
     ];
 
-    /// Its place in [`ALL`](Self::ALL).
+    /// Returns the index of the state in [`ALL`](Self::ALL).
     pub(super) fn code(self) -> u64 {
         match self {
             Self::Exclusive(pages) => pages as u64,
@@ -183,7 +184,7 @@ impl Slot {
         }
     }
 
-    /// Returns whether the frame that it shows is its own: of all who show a frame, exactly one region owns it.
+    /// Returns whether the region owns the frame. Of all regions that show a frame, exactly one owns it.
     pub(super) fn is_owner(self) -> bool {
         match self {
             Self::Unready(_) | Self::Exclusive(_) | Self::Owner(_) => true,
@@ -205,7 +206,7 @@ impl Slot {
         matches!(self, Self::Exclusive(_))
     }
 
-    /// Returns whether its bytes may become others than they were, or are already, with no event to come before.
+    /// Returns whether the bytes may change, or have changed, without an event.
     pub(super) fn may_be_written(self) -> bool {
         match self {
             Self::Exclusive(_) | Self::Displaced { owner: true, .. } | Self::Lost { .. } => true,
@@ -222,7 +223,7 @@ impl Slot {
         matches!(self, Self::Displaced { .. })
     }
 
-    /// Returns whether the region's addresses map its frame for good.
+    /// Returns whether the region's addresses map its frame permanently.
     pub(super) fn is_in_place(self) -> bool {
         matches!(self, Self::Exclusive(Pages::InPlace) | Self::Owner(Pages::InPlace))
     }
@@ -239,7 +240,7 @@ impl Slot {
         if may_be_read { Event::Write } else { Event::Read }
     }
 
-    /// Returns the actions for an event, in order. `shared`: other regions show the frame, too.
+    /// Returns the actions for an event, in order. `shared` is true if other regions show the frame, too.
     pub(super) fn plan(self, shared: bool, event: Event) -> &'static [Action] {
         match event {
             Event::Read | Event::Write if self.is_unready() => {
@@ -272,17 +273,17 @@ impl Slot {
 
     fn plan_read(self, shared: bool) -> &'static [Action] {
         match self {
-            // The kernel serves it, or another thread has done what was to be done.
+            // The kernel serves the access, or another thread has served it already.
             Self::Exclusive(Pages::InPlace) | Self::Owner(Pages::InPlace) => &[],
-            // Once more where it was entered: the program may have taken it out by advice.
+            // Also if the frame was entered before: the program may have removed it by advice.
             Self::Exclusive(_) => &[Action::Enter { protected: false }],
             Self::Owner(_) | Self::Borrower { .. } => &[Action::Enter { protected: true }],
-            // What is shared is never mapped at addresses in use: threads could write it before it is protected.
+            // A shared frame is never mapped at addresses in use: threads could write to it before it is protected.
             Self::Displaced { .. } | Self::Lost { .. } | Self::Unready(_) => self.plan_own(shared),
         }
     }
 
-    /// A slot that may be written is left to the kernel. A shared one is entered for reading.
+    /// A slot that may be written is left to the kernel. A shared slot is entered for reads.
     fn plan_settle(self, shared: bool) -> &'static [Action] {
         match self {
             Self::Unready(_) => &[Action::Supply, Action::Leave],
@@ -319,8 +320,8 @@ impl Slot {
         }
     }
 
-    /// The page is taken out of the page tables first: the slot may be left like this, and the owner of the frame that
-    /// it showed can write that from then on.
+    /// The page tables lose the frame first: the slot may stay like this, and the owner of the frame can write to it
+    /// from then on.
     fn plan_to_take(self, fill: Fill) -> &'static [Action] {
         match (self.may_be_entered(), fill) {
             (true, Fill::Copy) => &[Action::Remove, Action::TakeReserved(Fill::Copy)],
@@ -334,7 +335,8 @@ impl Slot {
         !self.is_owner()
     }
 
-    /// Returns whether the page tables may have a frame that is not the region's own, entered by a handler.
+    /// Returns whether the page tables may contain a frame that a handler has entered and that the region does not
+    /// own.
     pub(super) fn may_be_entered(self) -> bool {
         matches!(self, Self::Borrower { entered: true } | Self::Displaced { entered: true, .. })
     }
@@ -374,8 +376,8 @@ impl Slot {
         }
     }
 
-    /// Returns the state of a fork whose parent has this state, once that is protected; `None` if the fork shows zeroes
-    /// in its own frame.
+    /// Returns the state of a fork whose parent has this state, after the parent is protected. `None` if the fork
+    /// shows zeroes in its own frame.
     pub(super) fn child(self) -> Option<Self> {
         match self {
             Self::Unready(_) => None,
@@ -384,8 +386,8 @@ impl Slot {
         }
     }
 
-    /// Returns the state of a region that has a frame to itself, which lacks this, if anything, and is not in its page
-    /// tables.
+    /// Returns the state of a slot whose frame only this region shows, and that is not in the page tables yet. `lack`
+    /// is the work that the frame still needs.
     pub(super) fn fresh(lack: Option<Lack>) -> Self {
         lack.map_or(Self::Exclusive(Pages::Absent), Self::Unready)
     }

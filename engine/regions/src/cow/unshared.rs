@@ -1,9 +1,9 @@
-//! Which slots a fork does not share with its parent.
+//! The slots that a fork does not share with its parent.
 
 use std::ops::Range;
 
-/// The slots that a fork has frames of its own for from the beginning. A pinned slot is copied when the fork is made.
-/// A slot that is left out shows zeroes. A slot of which some bytes are left out is copied without them.
+/// The slots at which a fork shows its own frames from the beginning. A pinned slot is copied when the fork is made.
+/// A slot that is left out shows zeroes. If only some bytes of a slot are left out, the slot is copied without them.
 #[derive(Debug)]
 pub(crate) struct UnsharedSlots {
     granule_bytes: usize,
@@ -15,7 +15,8 @@ pub(crate) struct UnsharedSlots {
 }
 
 impl UnsharedSlots {
-    /// Finds the slots in a region of `len` bytes, whole folios. Ranges may overlap. All of them lie within the region.
+    /// Finds the slots in a region of `len` bytes, which is a whole number of folios. The ranges lie within the
+    /// region, and may overlap.
     pub(crate) fn new(
         pins: &[Range<usize>],
         left_out: &[Range<usize>],
@@ -38,22 +39,23 @@ impl UnsharedSlots {
         Self { granule_bytes, pinned, left_out, unprotected, all }
     }
 
-    /// Pinned slots.
+    /// Returns the pinned slots.
     pub(super) fn pinned(&self) -> &[usize] {
         &self.pinned
     }
 
-    /// Slots whose writers in the parent go on: pinned ones, and those of which no byte is inherited.
+    /// Returns the slots whose writers in the parent are not held back: pinned slots, and slots of which the fork
+    /// inherits no byte.
     pub(super) fn unprotected(&self) -> &[usize] {
         &self.unprotected
     }
 
-    /// Every slot that is not shared.
+    /// Returns all slots that are not shared.
     pub(super) fn all(&self) -> &[usize] {
         &self.all
     }
 
-    /// The bytes of a slot of `len` bytes that are not inherited, as offsets in the slot.
+    /// Returns the bytes of a slot of `len` bytes that the fork does not inherit, as offsets in the slot.
     pub(super) fn left_out_of(
         &self,
         slot: usize,
@@ -66,7 +68,7 @@ impl UnsharedSlots {
         parts.map(move |range| range.start.max(start) - start..range.end.min(start + len) - start)
     }
 
-    /// Returns whether no byte of a slot of `len` bytes is inherited.
+    /// Returns whether the fork inherits no byte of a slot of `len` bytes.
     pub(super) fn is_left_out(&self, slot: usize, len: usize) -> bool {
         self.left_out_of(slot, len).next() == Some(0..len)
     }

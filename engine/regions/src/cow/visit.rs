@@ -1,4 +1,4 @@
-//! A visit to slots of a region, of a thread that shares the gate and claims the slots.
+//! A visit to slots of a region: the thread shares the gate, and claims the slots.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use super::tables::Tables;
 use super::whole_region::WholeRegion;
 use hugekit_sys::thread::SignalsBlocked;
 
-/// The place of the visit in the group: an address of the region. If no region has it any more, nothing is done.
+/// The group, and an address of the region to visit. If no region has the address any more, the visit does nothing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Visit<'a> {
     pub(super) group: &'a ForkGroup,
@@ -21,9 +21,9 @@ pub(super) struct Visit<'a> {
 }
 
 impl Visit<'_> {
-    /// Does something about the slot that has the address, and about all of its region if the kernel refuses that:
-    /// to map all of it anew takes fewer mappings in the end, and nothing of the descriptor, of which a system-call
-    /// filter may refuse everything. That does not help where memory has failed or is short.
+    /// Calls `act` with the slot of the address. If the kernel refuses a step, makes the whole region exclusive and
+    /// calls `act` again. To map the region anew needs fewer mappings in the end, and no call of the descriptor, all
+    /// of which a system-call filter may refuse. It does not help if memory has failed or is short.
     pub(super) fn slot(
         &self,
         act: impl Fn(&Tables, MappingSlot<'_>) -> Result<(), Refused>,
@@ -47,7 +47,7 @@ impl Visit<'_> {
         })
     }
 
-    /// Like [`slot`](Self::slot), for [`BATCH_SLOTS`](super::guard::BATCH_SLOTS) slots of the region at most.
+    /// Like [`slot`](Self::slot), for at most [`BATCH_SLOTS`](super::guard::BATCH_SLOTS) slots of the region.
     pub(super) fn slots(
         &self,
         slots: Range<usize>,
@@ -69,9 +69,9 @@ impl Visit<'_> {
         })
     }
 
-    /// Does something about the region at the address, after a mapping was wanting and all of it was made its own.
+    /// Makes the region at the address exclusive, because a mapping was missing, and then calls `act`.
     #[cold]
-    #[inline(never)] // what it needs of a signal stack is not there for each fault
+    #[inline(never)] // not every fault has this much room on its signal stack
     fn once_exclusive(
         &self,
         act: impl FnOnce(&Tables, &CowMapping) -> Result<(), Refused>,
@@ -80,11 +80,11 @@ impl Visit<'_> {
         let mut tables = group.gate.alone(blocked);
         let Some(id) = tables.mappings.at(address).map(CowMapping::id) else { return Ok(()) };
         if WholeRegion::new(group, &mut tables, id).make_exclusive().is_err() {
-            // The process has no mapping left at all, but for those kept for this.
+            // The process has no mapping left. This call releases the mappings that are kept for this case.
             group.fork_support().into_iter().for_each(ForkSupport::release_spare_mappings);
             WholeRegion::new(group, &mut tables, id).make_exclusive()?;
         }
-        // No other thread has a slot now, because all share the gate for it.
+        // No other thread has a slot now, because a thread shares the gate while it has one.
         act(&tables, tables.mappings.get(id))
     }
 }

@@ -1,4 +1,4 @@
-//! All of a region made its own at once, or closed where that cannot be: by a thread that has the gate alone.
+//! Makes a whole region exclusive, or closes it if that is not possible. The thread has exclusive access to the gate.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -20,7 +20,7 @@ use crate::pool::Content;
 use hugekit_sys::mapping::{forbid, replace_all};
 use hugekit_sys::thread::SignalsBlocked;
 
-/// All of one region, of the thread that has the gate alone.
+/// A whole region. The thread has exclusive access to the gate.
 #[derive(Clone, Copy)]
 pub(super) struct WholeRegion<'a> {
     pub(super) group: &'a ForkGroup,
@@ -36,13 +36,13 @@ impl<'a> WholeRegion<'a> {
         Self { group, alone, frames, mapping: alone.mappings().get(id) }
     }
 
-    /// Returns the mapping that is the `index`th of the present ones.
+    /// Returns the `index`th mapping of the group, by address.
     fn nth(group: &'a ForkGroup, tables: &'a mut Tables, index: usize) -> Self {
         let id = tables.mappings.nth(index);
         Self::new(group, tables, id)
     }
 
-    /// A slot of it, of which this is the guard.
+    /// Returns the slot of this guard.
     pub(super) fn at<'b>(&'b self, guard: &'b SlotGuard<'b>) -> MappingSlot<'b> {
         MappingSlot { group: self.group, guard, mapping: self.mapping, frames: self.frames }
     }
@@ -51,17 +51,17 @@ impl<'a> WholeRegion<'a> {
         InKernel { group: self.group, mapping: self.mapping }
     }
 
-    /// Makes all of it its region's own, by as few of the kernel's mappings as its frames allow.
+    /// Makes all of the region exclusive, with as few of the kernel's mappings as its frames allow.
     pub(super) fn make_exclusive(&self) -> Result<(), Refused> {
         let Self { alone, mapping, .. } = *self;
         let slots = mapping.slots();
         for slot in 0..slots {
             let guard = alone.slot(slot);
             if guard.entry(mapping).slot.is_unready() {
-                continue; // In its place, and no other region's.
+                continue; // It maps its own frame, which no other region shows.
             }
             match self.at(&guard).serve_event(Event::Separate, None) {
-                // Lost, and mapped as that.
+                // The slot is lost, and mapped as a lost one.
                 Err(Refused::Broken) => {}
                 separated => separated?,
             }
@@ -83,7 +83,8 @@ impl<'a> WholeRegion<'a> {
         Ok(())
     }
 
-    /// Maps slots permanently, as one run from a frame on. No other region shows them. The table is the caller's to change.
+    /// Maps slots permanently, as one run that begins with a frame. No other region shows them. The caller changes
+    /// the table.
     pub(super) fn map_run(&self, slots: Range<usize>, first: u64) -> Result<(), Refused> {
         let (memory, addresses) =
             (self.group.pool.memory(), self.mapping.addresses_of(slots.clone()));
@@ -100,7 +101,8 @@ impl<'a> WholeRegion<'a> {
         Ok(())
     }
 
-    /// Makes all of it ready that is not, for when the kernel alone serves its faults. It populates holes.
+    /// Makes all of the region ready, because from now on the kernel alone serves its faults. The kernel populates
+    /// holes.
     pub(super) fn supply_all(&self) {
         for slot in 0..self.mapping.slots() {
             let guard = self.alone.slot(slot);
@@ -110,15 +112,15 @@ impl<'a> WholeRegion<'a> {
                     self.frames.note(at.entry().frame, Content::Dirty);
                     guard.record_done(self.mapping, Action::Supply);
                 }
-                // What has failed is lost, and known as that.
+                // A slot whose memory has failed is lost, and the table says so.
                 Slot::Unready(Lack::Clear) => drop(at.apply(Action::Supply, None)),
                 _ => {}
             }
         }
     }
 
-    /// When faults are served no more, of a region whose addresses map what it alone shows: the kernel serves it, and
-    /// it is written freely. Whether it is such a region.
+    /// Leaves the region to the kernel if its addresses map only frames that no other region shows. It can then be
+    /// written freely. Returns whether it is such a region.
     pub(super) fn leave_if_own(&self) -> bool {
         let (slots, mapping) = (0..self.mapping.slots(), self.mapping);
         let is_own = slots.clone().all(|slot| {
@@ -133,8 +135,8 @@ impl<'a> WholeRegion<'a> {
         is_own
     }
 
-    /// Has every access to it end in a signal, permanently. Where nothing can be mapped, the signal is SIGSEGV.
-    /// Shared memory would be written otherwise, so the process ends if the kernel refuses that, too.
+    /// Closes the region: every access ends permanently in SIGBUS, or in SIGSEGV if nothing can be mapped. If the
+    /// kernel refuses that, too, the process ends, because a write would reach shared memory.
     fn close(&self) {
         for slot in 0..self.mapping.slots() {
             let guard = self.alone.slot(slot);
@@ -159,11 +161,12 @@ pub(super) fn leave_to_kernel(group: &ForkGroup, blocked: &SignalsBlocked) -> io
     for index in 0..tables.mappings.present() {
         WholeRegion::nth(group, &mut tables, index).supply_all();
     }
-    // What others keep from being copied can be once these are.
+    // In the first round, other regions may keep a region from being made exclusive. After they have become exclusive
+    // themselves, the second round succeeds.
     for last in [false, true] {
         for index in 0..tables.mappings.present() {
             let region = WholeRegion::nth(group, &mut tables, index);
-            // Where nothing was ever shared, nothing is held back that has to be mapped anew.
+            // If nothing was ever shared, nothing is held back, and nothing has to be mapped anew.
             if !group.is_shared() && region.leave_if_own() {
                 continue;
             }

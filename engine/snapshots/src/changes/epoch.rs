@@ -1,8 +1,8 @@
-//! States one after the other, each as what has changed since the one before, known by the protection itself.
+//! Successive states, each stored as the changes since the state before. The protection itself shows the changes.
 //!
-//! A snapshot that leaves an epoch keeps what was read protected: the first write to a granule is noted, and nothing is
-//! copied. The next one begins with that: it has the bytes of those granules that were written, and watches all of them
-//! again, but those that are written all the time.
+//! A snapshot that leaves an epoch keeps its granules protected after they were read. The first write to a granule is
+//! recorded, and nothing is copied. The next snapshot has the bytes of the written granules. It watches all granules
+//! again, except those that are written all the time.
 
 use std::io;
 use std::ops::Range;
@@ -27,9 +27,9 @@ use hugekit_sys::headroom;
 #[derive(Debug)]
 pub struct Changes {
     snapshot: Snapshot,
-    /// The watch of the region. `None` for other memory, which the snapshot watches.
+    /// The epoch of the region. `None` for anonymous memory, which the snapshot itself watches.
     of_region: Option<RegionEpoch>,
-    /// Offsets, ascending.
+    /// The changed ranges, as offsets, ascending.
     changed: Vec<Range<usize>>,
     heat: Heat,
 }
@@ -46,7 +46,7 @@ pub struct Epoch {
     stats: SnapshotStats,
 }
 
-/// The memory whose writes are noted.
+/// The memory whose writes are recorded.
 #[derive(Debug)]
 enum WatchedMemory {
     /// A snapshot that was read.
@@ -113,7 +113,7 @@ impl Changes {
         Ok(Self::new(SnapshotSource::Region(fork), Some(epoch), changed, heat))
     }
 
-    /// The first state of anonymous memory: all of a range.
+    /// Takes the first state of anonymous memory: all of a range.
     ///
     /// Like [`Builder::protect`], for callers with the contract of [`Builder::first_epoch`].
     pub(crate) fn first_of_anonymous(
@@ -127,7 +127,7 @@ impl Changes {
         Ok(Self::new(SnapshotSource::Anonymous(made), None, all, heat))
     }
 
-    /// The next state of an epoch's anonymous memory.
+    /// Takes the next state of an epoch's anonymous memory.
     ///
     /// Like [`Builder::protect`], for callers with the contract of [`Builder::since`].
     pub(crate) fn since_of_anonymous(
@@ -146,7 +146,7 @@ impl Changes {
         let made = builder
             .served_like(before.serving())
             .protect(interval.range().clone(), Purpose::Epoch { before: Some(state) })?;
-        // Nothing was noted any more from then on.
+        // If the previous snapshot was lost, it has recorded nothing since.
         if let Some(failure) = state.failure() {
             return Err(before.source.error(failure));
         }
@@ -234,7 +234,7 @@ impl Changes {
         Ok(Epoch { watch, heat: self.heat, stats })
     }
 
-    /// Stops to watch granules of the batch that are written all the time.
+    /// Stops the watching of those granules of the batch that are written all the time.
     fn let_hot_ones_be(&self, batch: &[Range<usize>]) {
         let source = &self.snapshot.source;
         let is_hot = |part: &Range<usize>| {

@@ -1,18 +1,18 @@
-//! Granules that change in each state: to note that once more costs a write fault each time, and says nothing.
+//! Granules that change in each state. To record their writes costs one fault per state and shows nothing new.
 
 use std::ops::Range;
 
-/// A granule that changed in so many states in a row is let be, and counts as changed.
+/// A granule that changed in this many successive states is no longer watched, and counts as changed.
 const HOT: u8 = 2;
-/// And after so many it is watched for one state, to see whether it is written still.
+/// After this many states, the granule is watched for one state, to see whether it is still written.
 const LOOKED_AT: u8 = 8;
 
-/// For each granule: in how many states in a row it has changed, or has not been watched.
+/// For each granule, the number of successive states in which it has changed or was not watched.
 #[derive(Debug)]
 pub(super) struct Heat(Vec<u8>);
 
 impl Heat {
-    /// Makes the heat of so many granules, of which nothing is known.
+    /// Makes the heat of this many granules, of which nothing is known.
     pub(super) fn unknown(granules: usize) -> Self {
         Self(vec![0; granules])
     }
@@ -31,7 +31,7 @@ impl Heat {
         self
     }
 
-    /// Returns whether its writes are not worth a fault in this state.
+    /// Returns whether the granule is hot: its writes are not worth a fault in this state.
     pub(super) fn is_hot(&self, granule: usize) -> bool {
         (HOT..LOOKED_AT).contains(&self.0[granule])
     }

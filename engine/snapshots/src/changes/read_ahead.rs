@@ -1,6 +1,5 @@
-//! Batches that a thread of its own reads, ahead of the code that takes them: reading memory takes about as long as what
-//! is done with it, and both go on side by side. Where there is no second CPU or no further thread, or little to read,
-//! one thread does both.
+//! Reads batches in a separate thread, ahead of the code that takes them. Reading memory takes about as long as using
+//! it, and the two run in parallel. With one CPU, no free thread, or little to read, one thread does both.
 
 use std::io;
 use std::ops::Range;
@@ -13,7 +12,7 @@ use crate::reading::source::SnapshotSource;
 use crate::reading::stream::Stream;
 use hugekit_sys::thread::spawn_scoped;
 
-/// A buffer that is read, a buffer that is delivered, and a buffer that waits for either.
+/// The number of buffers: a buffer that is read, a buffer that is delivered, and a buffer that waits.
 const BUFFERS: usize = 3;
 
 /// Takes bytes that begin at an offset of the snapshot.
@@ -30,13 +29,13 @@ struct Batch {
 
 /// The place of a batch's bytes.
 enum BatchBytes {
-    /// The first ones of a buffer.
+    /// The first bytes of a buffer.
     Read(Buffer, usize),
-    /// Copies that a writer made: these parts.
+    /// Parts that a writer has copied.
     Retained(Vec<Range<usize>>),
 }
 
-/// Ranges of a snapshot, as offsets, that are read in order. `and_then` is told the addresses of each batch.
+/// Ranges of a snapshot, as offsets, which are read in order. `and_then` gets the addresses of each batch.
 pub(super) struct ReadAhead<'a> {
     stream: Stream<'a>,
     ranges: &'a [Range<usize>],
@@ -56,10 +55,10 @@ impl<'a> ReadAhead<'a> {
         self.ranges.iter().map(ExactSizeIterator::len).sum()
     }
 
-    /// Passes all of it to `take` in batches, each after it was released.
+    /// Passes the ranges to `take` in batches. Each batch is released before.
     pub(super) fn pass_all(&self, take: Take<'_>) -> Result<(), SnapshotError> {
         let bytes = self.bytes();
-        // One batch is not worth a thread's start.
+        // One batch does not justify the start of a thread.
         if bytes <= BATCH_BYTES || available_parallelism().map_or(1, usize::from) < 2 {
             return self.pass_in_turn(take);
         }
@@ -69,7 +68,7 @@ impl<'a> ReadAhead<'a> {
             let room = emptied.try_send(Buffer::new(bytes)?);
             debug_assert!(room.is_ok(), "there is room for all");
         }
-        // What the taker has goes with it, however it ends, and so the reader ends.
+        // The taker drops its channels however it ends, so the reader ends, too.
         thread::scope(move |scope| {
             let read = move || self.read(&to_fill, &filled);
             let Ok(reader) = spawn_scoped(scope, "hugekit-read", read) else {
@@ -91,7 +90,7 @@ impl<'a> ReadAhead<'a> {
         })
     }
 
-    /// Fills buffers until all is read, or the taker has ended.
+    /// Fills buffers until all bytes are read, or the taker has ended.
     fn read(
         &self,
         to_fill: &Receiver<Buffer>,

@@ -215,7 +215,7 @@ impl Builder {
         Changes::since_of_anonymous(self, epoch)
     }
 
-    /// By default, writes are handled as those since the epoch before: both are of the same memory.
+    /// Sets the fault mode of the previous epoch, if none is set: both snapshots are of the same memory.
     pub(crate) fn served_like(mut self, before: Option<&Serving>) -> Self {
         if let (FaultMode::Auto, Some(before)) = (self.fault_mode, before) {
             self.fault_mode = before.fault_mode;
@@ -223,14 +223,14 @@ impl Builder {
         self
     }
 
-    /// Protects a range, once or for epochs.
+    /// Protects a range, for one snapshot or for epochs.
     pub(crate) fn protect(
         &self,
         range: Range<usize>,
         purpose: Purpose<'_>,
     ) -> Result<Anonymous, SnapshotError> {
         headroom::check()?;
-        // Before the survey: what we map from now on stays away, whatever the owner unmaps.
+        // This comes before the survey: from now on hugekit maps nothing there, even if the owner unmaps memory.
         let excluded = ExcludedRange::new(range.clone()).map_err(SnapshotError::kernel("mmap"))?;
         let mappings = survey::mappings_of(&range)?;
         let granule = match purpose {
@@ -253,7 +253,7 @@ impl Builder {
         plan.protect(self.fault_mode, excluded)
     }
 
-    /// Bytes of the reserve.
+    /// Returns the bytes of the reserve.
     pub(super) fn reserved(&self) -> usize {
         self.reserve.as_ref().map_or(0, Reserve::len)
     }
@@ -271,7 +271,7 @@ impl Builder {
     }
 }
 
-/// The addresses of memory that can be snapshotted, as far as these say.
+/// Returns the addresses of memory. It must have bytes.
 pub(super) fn range_of(memory: *const [u8]) -> Result<Range<usize>, SnapshotError> {
     let (start, len) = (memory.cast::<u8>().expose_provenance(), memory.len());
     match start.checked_add(len) {
@@ -280,8 +280,8 @@ pub(super) fn range_of(memory: *const [u8]) -> Result<Range<usize>, SnapshotErro
     }
 }
 
-/// Returns whether some of the range is on huge pages; where the page map cannot be scanned, whether some
-/// of its mappings is.
+/// Returns whether some of the range is on huge pages. If the page map cannot be scanned, returns whether one of its
+/// mappings has huge pages.
 fn probe_huge_pages(range: &Range<usize>) -> Result<bool, SnapshotError> {
     let map = PageMap::open().map_err(SnapshotError::kernel("/proc/self/pagemap"))?;
     match map.scanned() {

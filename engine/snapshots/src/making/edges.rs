@@ -1,18 +1,19 @@
-//! The bytes at both ends of a range that share a page with others' bytes. Less than a page each, they are copied
-//! when the snapshot is made, and must be what they were at its moment, with everything between protected.
+//! The bytes at both ends of a range that share a page with other data: less than a page each. They are copied when
+//! the snapshot is made, and must be from the same moment as the protected pages between them.
 //!
-//! The page is not ours to protect as the rest is: in place, a system call that writes a neighbour's bytes there
-//! would fail, and a thread whose stack lies there would die. So the page is only *watched* while the inner pages
-//! stand still: a descriptor of its own has the kernel note the first write and let it pass. Copied and not written
-//! since, the bytes are those of one moment; written, they are copied again.
+//! hugekit must not protect such a page like the rest. If writes are served in place, a system call that writes a
+//! neighbour's bytes there would fail, and a thread whose stack lies there would die. So the page is only *watched*
+//! while writers of the inner pages wait: the kernel records the first write through a separate descriptor, and lets
+//! it through. If no thread has written to the page since it was protected, the copy is from that moment. Otherwise
+//! the bytes are copied again.
 //!
-//! If others write the page all the time, that never happens, and before Linux 6.7 the kernel notes no write. Then the
-//! page is *stopped* for the microseconds of the copy, by a descriptor whose faults wait in the kernel, those of system
-//! calls and signal frames too. No thread's stack is needed for that. With a descriptor that serves faults of user code
-//! alone, the kernel would fail instead, so a process that has no other gets an error.
+//! If other threads write to the page all the time, this never succeeds. Before Linux 6.7, the kernel records no
+//! write. In both cases, the page is *stopped* for the microseconds of the copy: writes to it wait in the kernel,
+//! even those of system calls and signal frames. No thread needs its stack for that. A descriptor that serves only
+//! faults of user code would let system calls fail, so a process that has no other descriptor gets an error.
 //!
-//! Where another snapshot that is handled in the same way protects the page as a whole, it is *held*: nothing lifts
-//! its protection during the copy.
+//! If another snapshot with the same handling protects the page as a whole, the page is *held*: nothing lifts its
+//! protection during the copy.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -27,10 +28,10 @@ use hugekit_regions::fault::no_fault;
 use hugekit_sys::private_pages::PrivateBytes;
 use hugekit_sys::userfaultfd;
 
-/// Copies of a page that is watched until it counts as one that is written all the time.
+/// The most copies of a watched page. After these, the page counts as written all the time.
 const COPIES: usize = 8;
 
-/// Times that another snapshot which is being made may be found at the same page.
+/// The most attempts to register a page while another snapshot is being made there.
 const TURNS: usize = 200;
 
 /// Copies of the edges of one snapshot.
@@ -42,7 +43,7 @@ pub(crate) struct Edges {
     kept: PrivateBytes,
 }
 
-/// The guard that keeps the bytes of an edge from changing unnoticed.
+/// The way to notice or prevent writes to an edge during its copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Guard {
     Watched,
@@ -52,9 +53,9 @@ pub(super) enum Guard {
 /// The reason why the edges could not be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EdgeError {
-    /// The page was written whenever it was copied.
+    /// The page was written during each copy.
     Unquiet(usize),
-    /// There is no such page any more.
+    /// The page does not exist any more.
     Changed(usize),
     /// The kernel refused to guard the page.
     Kernel(&'static str, Errno, usize),
@@ -63,28 +64,28 @@ pub(super) enum EdgeError {
 impl Edges {
     pub(crate) fn new(range: &Range<usize>, inner: &Range<usize>) -> rustix::io::Result<Self> {
         let kept = PrivateBytes::new(range.len() - inner.len(), 1)?;
-        // Touched here: a page fault while writers wait takes longer than the copy.
+        // Populates the memory here: a page fault while writers wait would take longer than the copy.
         (0..range.len() - inner.len()).step_by(page_size()).for_each(|at| {
-            // SAFETY: within the bytes, which no other value has.
+            // SAFETY: the address lies within the bytes, which no other value has.
             unsafe { kept.start().add(at).write(0) };
         });
         Ok(Self { range: range.clone(), inner: inner.clone(), kept })
     }
 
-    /// Returns the place of the copy from an address of an edge on.
+    /// Returns the copy of an edge, from this address on.
     pub(crate) fn at(&self, address: usize) -> *mut u8 {
         let skipped = if address < self.inner.start { 0 } else { self.inner.len() };
         self.kept.start().wrapping_add(address - self.range.start - skipped)
     }
 
-    /// The pages that edges lie on.
+    /// Returns the pages that contain edges.
     pub(super) fn pages(&self) -> [Option<Range<usize>>; 2] {
         pages_of(&self.range)
     }
 
-    /// Copies the edges as they are at one moment, while the inner pages stand still. Between the two calls for a
-    /// page that is stopped, nothing here may write to memory that could lie there: only to what is kept, and to the
-    /// stack, which the caller has looked at.
+    /// Copies the edges as they are at one moment, while writers of the inner pages wait. While a page is stopped,
+    /// this code must not write to memory that could lie there. It writes only to the copy and to its stack, which
+    /// the caller has checked.
     pub(super) fn copy_all(
         &self,
         protector: &WriteProtector,
@@ -94,7 +95,8 @@ impl Edges {
         let mut guarded = [None, None];
         let mut taken = Ok(());
         for (page, guarded) in pages.iter().flatten().zip(&mut guarded) {
-            // Held, it stays as it is if another snapshot needs it. What other code has protected says nothing.
+            // If another snapshot needs the page, it is held and does not change. Protection by other code proves
+            // nothing.
             if !(guard.others)(page.start) || !protector.is_protected(page) {
                 taken = taken.and_then(|()| guard.start_guarding(protector, page));
                 *guarded = taken.is_ok().then(|| page.clone());
@@ -134,7 +136,7 @@ impl Edges {
         let parts = [self.range.start..self.inner.start, self.inner.end..self.range.end];
         for part in parts.iter().filter(|part| !part.is_empty()) {
             let whole = std::iter::once((0..part.len(), Reach::Near));
-            // SAFETY: as many bytes as are kept of this edge; they are read when the snapshot is there.
+            // SAFETY: the copy has as many bytes for this edge. It is read only after the snapshot is made.
             unsafe { no_fault::copy(self.at(part.start), part.start, whole) }
                 .map_err(|_| EdgeError::Changed(part.start))?;
         }
@@ -142,15 +144,15 @@ impl Edges {
     }
 }
 
-/// A descriptor that guards pages for as long as they are copied.
+/// A descriptor that guards pages while they are copied.
 pub(super) struct Guarding<'a> {
     pub(super) how: Guard,
     pub(super) descriptor: BorrowedFd<'a>,
-    /// True if some snapshot has an address, whose range is registered with the protector then.
+    /// Returns whether a snapshot contains an address, so its page is registered with the protector.
     pub(super) others: &'a dyn Fn(usize) -> bool,
 }
 
-/// The pages that the edges of a range lie on.
+/// Returns the pages that contain the edges of a range.
 pub(super) fn pages_of(range: &Range<usize>) -> [Option<Range<usize>>; 2] {
     let page = |address: usize| address - address % page_size();
     let of = |at: usize| Some(page(at)).filter(|&start| start != at);
@@ -160,8 +162,8 @@ pub(super) fn pages_of(range: &Range<usize>) -> [Option<Range<usize>>; 2] {
 }
 
 impl Guarding<'_> {
-    /// Has writes to the page come to this descriptor. What snapshots have of it is not protected any more, and
-    /// need not be registered.
+    /// Registers a page with this descriptor. It is unregistered from the protector first, because the snapshots no
+    /// longer need it.
     fn start_guarding(
         &self,
         protector: &WriteProtector,
@@ -176,7 +178,7 @@ impl Guarding<'_> {
             if registered != Err(Errno::BUSY) {
                 break;
             }
-            // Most likely another thread makes a snapshot whose edge is there too.
+            // Most likely another thread is making a snapshot with an edge on the same page.
             rustix::thread::sched_yield();
             registered = register();
         }
@@ -187,7 +189,7 @@ impl Guarding<'_> {
         })
     }
 
-    /// Lets all writes pass, and those that wait.
+    /// Lets all writes through, and wakes those that wait.
     fn stop_guarding(&self, page: &Range<usize>) {
         let lifted = userfaultfd::protect(self.descriptor, page, false);
         if userfaultfd::unregister(self.descriptor, page).is_err() && lifted.is_err() {

@@ -17,7 +17,7 @@ pub(crate) struct ExcludedRange {
     range: Range<usize>,
 }
 
-/// The ranges of one process, in no order. Some may overlap.
+/// The ranges of a process, in no order. Some may overlap.
 #[derive(Debug)]
 struct ExcludedRanges {
     mark: ForkMark,
@@ -53,7 +53,7 @@ impl ExcludedRange {
 
 impl Drop for ExcludedRange {
     fn drop(&mut self) {
-        // A forked child has none of its parent's snapshots.
+        // A forked child does not have its parent's snapshots.
         if !self.all.mark.is_ours() {
             return;
         }
@@ -67,7 +67,7 @@ impl Drop for ExcludedRange {
 
 impl ExcludedRanges {
     fn change(&self, change: impl FnOnce(&mut Vec<Range<usize>>)) {
-        // As for a registry: its reader must not wait for a maker, which waits for readers.
+        // Signals are blocked as for a registry: a reader must not wait for a maker, which waits for readers.
         without_signals(|blocked| {
             self.ranges.replace(blocked, |ranges| {
                 let mut ranges = ranges.clone();

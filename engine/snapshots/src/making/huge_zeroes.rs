@@ -1,5 +1,5 @@
-//! Memory that was never touched, and would get huge pages, is mapped to the kernel's huge page of zeroes. To protect it
-//! then takes one entry for each huge page. Otherwise the kernel makes a page table of 512 marks for each.
+//! Maps the kernel's huge page of zeroes in untouched memory that would get huge pages. Protecting it then needs one
+//! entry for each huge page. Otherwise the kernel makes a page table of 512 marks for each.
 
 use std::ops::Range;
 use std::ptr::with_exposed_provenance_mut;
@@ -15,8 +15,8 @@ use hugekit_sys::pagemap::Scanned;
 /// If 0, reading memory that would get huge pages gives it huge pages of its own.
 const USE_ZERO_PAGE: &str = "/sys/kernel/mm/transparent_hugepage/use_zero_page";
 
-/// Maps the untouched huge pages of a range that lies in one mapping. What is not mapped is marked later, so nothing
-/// here needs to succeed.
+/// Maps the untouched huge pages of a range that lies in one mapping. Nothing here must succeed: pages that are not
+/// mapped are marked later.
 pub(crate) fn map(scanned: &Scanned, range: &Range<usize>) {
     let mut rest = inner_of(range, HUGE_PAGE_BYTES);
     while let Ok(Some(next)) = scanned.first_not_huge(&rest) {
@@ -31,7 +31,8 @@ pub(crate) fn map(scanned: &Scanned, range: &Range<usize>) {
     }
 }
 
-/// Returns whether it could be mapped. In a mapping that gets base pages only, one page is touched to find that out.
+/// Returns whether the range could be mapped. If the mapping gets only base pages, one page is touched to find that
+/// out.
 fn map_untouched(scanned: &Scanned, range: &Range<usize>) -> bool {
     let read = |len| populate_read(with_exposed_provenance_mut(range.start), len).is_ok();
     let first = range.start..range.start + HUGE_PAGE_BYTES;

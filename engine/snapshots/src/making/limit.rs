@@ -1,13 +1,13 @@
-//! How many bytes of copies a snapshot may hold by default, and what helps when they do not suffice.
+//! The most bytes of copies of a snapshot by default, and the remedy if they are not enough.
 
 use hugekit_machine::Root;
 use hugekit_regions::pool::limits;
 
-/// So much may always be held, or all of the memory: whether it is available is not asked.
+/// Copies may always have this many bytes, or all of the memory, without a look at the available memory.
 const LEAST_HELD: usize = 64 << 20;
 
-/// All of `len` bytes. If `together` bytes, of which these are a part, are more than is available, the same share of
-/// what is available.
+/// Returns the default limit of `len` bytes of memory: all of them. These bytes are a part of `together`. If less
+/// than `together` is available, returns the same share of the available bytes.
 pub(super) fn by_default(root: &Root, len: usize, together: usize) -> usize {
     if together <= LEAST_HELD {
         return len;
@@ -21,7 +21,8 @@ pub(super) fn by_default(root: &Root, len: usize, together: usize) -> usize {
     }
 }
 
-/// Bytes that copies could have beside the `held` ones of a lost snapshot, these included; all, if it is not known.
+/// Returns the bytes that copies could have, including the `held` bytes of a lost snapshot. `usize::MAX` if the
+/// available memory is unknown.
 pub(crate) fn attainable(root: &Root, held: usize) -> usize {
     let available = limits::available(root).and_then(|bytes| usize::try_from(bytes).ok());
     available.map_or(usize::MAX, |bytes| bytes.saturating_add(held))

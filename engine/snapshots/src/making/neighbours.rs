@@ -1,5 +1,5 @@
-//! Snapshots of several ranges. What lies side by side is taken at once, as of one moment, and cut afterwards: each
-//! snapshot costs calls, and a huge page that two ranges share would be split.
+//! Snapshots of several ranges. Neighbouring ranges are snapshotted together, at one moment, and divided afterwards.
+//! Each snapshot costs calls, and a huge page that two ranges share would be split.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -50,10 +50,10 @@ pub(super) fn neighbours(builder: &Builder, ranges: &[Range<usize>]) -> Vec<Vec<
     groups.map(<[usize]>::to_vec).collect()
 }
 
-/// Returns whether two ranges, in ascending order, can be taken at once: if no owner's bytes lie between them, and
-/// one granule suits both.
+/// Returns whether two ranges, in ascending order, can be snapshotted together: no other owner's bytes lie between
+/// them, and one granule suits both.
 fn are_neighbours(builder: &Builder, one: &Range<usize>, other: &Range<usize>) -> bool {
-    // No huge page fits in, so any granule will do.
+    // A range without a whole huge page suits any granule.
     let is_short = |range| inner_of(range, HUGE_PAGE_BYTES).is_empty();
     let granule = |range| builder.granule_bytes(range).ok();
     let suit_each_other = || is_short(one) || is_short(other) || granule(one) == granule(other);
@@ -61,7 +61,7 @@ fn are_neighbours(builder: &Builder, one: &Range<usize>, other: &Range<usize>) -
     between.start <= between.end && is_padding(&between) && suit_each_other()
 }
 
-/// At once, if that is possible; else those that touch; else one by one.
+/// Takes the snapshots of a group: together if possible, otherwise those that touch together, otherwise one by one.
 ///
 /// # Safety
 /// The conditions of `of_anonymous`, for the ranges and for the bytes between them.
@@ -91,8 +91,8 @@ unsafe fn take_group(
     Ok(taken)
 }
 
-/// Takes one snapshot and cuts it. Bytes between the ranges belong to no owner that expects `EFAULT`: these are served
-/// by threads, or not at all.
+/// Takes one snapshot and divides it. Bytes between the ranges belong to the allocator, whose system calls do not
+/// expect EFAULT. So if there are such bytes, threads serve the writes, or the ranges are not taken together.
 ///
 /// # Safety
 /// The conditions of [`take_group`].
@@ -111,7 +111,7 @@ unsafe fn take_at_once(builder: &Builder, group: &[NumberedRange]) -> Option<Vec
     }
     let (start, len) = (first.range.start, last.range.end - first.range.start);
     let lens = || group.iter().map(|place| place.range.len());
-    // All of each range is all that there is, with what lies between.
+    // If a number covers each range, it covers everything, with the bytes between the ranges.
     let all = |bytes: usize| match lens().all(|len| bytes >= len) {
         true => len,
         false => lens().map(|len| len.min(bytes)).sum(),
@@ -148,10 +148,10 @@ impl NumberedRange {
     }
 }
 
-/// Returns whether a gap between two ranges holds nothing but the allocator's word on the second, and what was left of
-/// the first one's last page. No page lies there as a whole, so that it cannot be mapped apart, and be a stack or
-/// something that a handler of faults writes itself; and all but the last bytes are zero, so that no block of a heap
-/// lies there, which would have a word of its own before it.
+/// Returns whether the gap between two ranges contains only the allocator's header of the second range and the rest
+/// of the first range's last page. No whole page lies in the gap, so it cannot be a mapping of its own, such as a
+/// stack or memory that a fault handler writes. All bytes except the last ones must be zero. So the gap contains no
+/// block of a heap, because a header would come before it.
 fn is_padding(between: &Range<usize>) -> bool {
     let page = page_size();
     if between.is_empty() {

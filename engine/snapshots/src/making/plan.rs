@@ -1,4 +1,4 @@
-//! A snapshot of anonymous memory that is to be made: how writes are served, and how its edges are copied.
+//! The plan of a snapshot of anonymous memory: decides how writes are served, and repeats attempts to copy its edges.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use hugekit_regions::fault::{FaultMode, Serving};
 use hugekit_regions::pool::FaultError;
 use hugekit_sys::error_chain;
 
-/// Looks for a moment in which the page of an edge is not written, and the time between them.
+/// The most attempts to copy an edge that other threads write to, and the time between them.
 const MOMENTS: u32 = 50;
 const MOMENT: Duration = Duration::from_millis(1);
 
@@ -29,11 +29,11 @@ const MOMENT: Duration = Duration::from_millis(1);
 pub(crate) enum Purpose<'a> {
     /// The snapshot is read once.
     Once,
-    /// The bytes that changed since the epoch before are read, or all bytes if there is none. Then changes are noted.
+    /// The bytes that changed since the previous epoch are read, or all bytes without one. Then changes are recorded.
     Epoch { before: Option<&'a SnapshotState> },
 }
 
-/// A snapshot that is to be made.
+/// A snapshot to make.
 pub(super) struct SnapshotPlan<'a> {
     pub(super) range: &'a Range<usize>,
     pub(super) mappings: &'a [MappedRange],
@@ -44,7 +44,7 @@ pub(super) struct SnapshotPlan<'a> {
     pub(super) reserve: Option<&'a Reserve>,
 }
 
-/// A snapshot whose memory is protected, the tracker that is told of writes, and how these are served.
+/// A snapshot whose memory is protected, its tracker, and the way in which writes are served.
 struct Protected {
     snapshot: Arc<SnapshotState>,
     tracker: &'static WriteTracker,
@@ -92,7 +92,8 @@ impl SnapshotPlan<'_> {
         })
     }
 
-    /// By a thread, unless this process may not, or another snapshot of the memory is served in place.
+    /// Serves writes by a thread. Serves them in place if this process may not do that, or if another snapshot of the
+    /// memory is served in place.
     fn protect_as_permitted(&self) -> Result<Protected, SnapshotError> {
         let fallback = match self.protect_by(Handling::Threaded, 1, None) {
             Err(SnapshotError::Fault(fallback)) => fallback,
@@ -136,8 +137,8 @@ impl SnapshotPlan<'_> {
         Ok(Protected { snapshot, tracker, serving })
     }
 
-    /// If the page of an edge is written all the time: with writers stopped for the copy, if this process may do
-    /// that; else in a moment when they rest.
+    /// Adds the snapshot to the tracker. If other threads write to the page of an edge all the time, stops them for
+    /// the copy if this process may do that. Otherwise tries again later.
     fn add_to(
         &self,
         tracker: &'static WriteTracker,
@@ -171,8 +172,8 @@ impl SnapshotPlan<'_> {
         added.map_err(error_of)
     }
 
-    /// Without a kernel that notes writes, no copy of an edge is known to be of one moment but one that was made while
-    /// its page's writers were stopped.
+    /// Adds the snapshot on a kernel that does not record writes. An edge is then known to be from one moment only if
+    /// writers of its page were stopped for the copy.
     fn add_unwatched(
         &self,
         add: impl Fn(Guard) -> Result<Arc<SnapshotState>, NotAdded>,

@@ -1,8 +1,9 @@
-//! Much memory protected by two threads. Writers wait from the first page on until the last is protected, and on base
-//! pages that takes as long as there are pages.
+//! Protects large memory by two threads. Writers wait from the first page until the last page is protected, and on
+//! base pages this takes time for each page.
 //!
-//! A job of [`parallel`](hugekit_bulk::parallel) would not do: its threads write to the heap, which may be what is protected.
-//! So a thread with a stack of our own is started before, does nothing but this call, and shares words of our own.
+//! A job of [`parallel`](hugekit_bulk::parallel) is not possible: its threads write to the heap, which may be the
+//! memory to protect. So a thread with its own stack is started before. It makes only this call, and shares only
+//! hugekit's own words.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,24 +17,24 @@ use hugekit_sys::private_pages::Private;
 use hugekit_sys::sync::Latch;
 use hugekit_sys::thread::affinity;
 
-/// The bytes that a thread protects at once: a call takes a tenth of a millisecond and more, and the threads end within
-/// one of each other. Cut at multiples of it, so that no huge page is in two of them.
+/// The bytes that a thread protects with one call. A call takes 0.1 ms or more, and the two threads end within one
+/// call of each other. Pieces begin at multiples of this size, so no huge page is in two pieces.
 const PIECE_BYTES: usize = 16 << 20;
 
-/// A thread is started for no less: to start one, and to wake it, takes as long as a few pieces.
+/// The fewest bytes for which a helper is started. To start and wake a thread takes as long as a few pieces.
 const LEAST_BYTES: usize = 16 * PIECE_BYTES;
 
 /// A thread that helps to protect memory, and the pieces to protect.
 #[derive(Debug)]
 pub(super) struct ProtectHelper {
     work: Arc<ProtectWork>,
-    /// There until this is dropped.
+    /// `None` only while this is dropped.
     helper: Option<HandlerThread>,
 }
 
 impl ProtectHelper {
-    /// `None` if the memory is too little, another thread could not run beside this one, or none can be started:
-    /// one thread does it all then.
+    /// Starts a helper. `None` if the memory is too small, no other CPU is available, or no thread can be started.
+    /// Then the maker protects everything itself.
     pub(super) fn start<'a>(
         protector: &Arc<WriteProtector>,
         parts: impl Iterator<Item = &'a Range<usize>> + Clone,
@@ -49,18 +50,19 @@ impl ProtectHelper {
         Some(Self { work, helper: Some(helper) })
     }
 
-    /// Protects all of it, together with the helper. Writes to nothing but the calling thread's stack and memory of our
-    /// own; so does the helper, until it is dismissed.
+    /// Protects everything, together with the helper. Both threads write only to their own stacks and to hugekit's
+    /// own memory until the helper is dismissed.
     ///
     /// # Errors
-    /// The first refusal that was met, and the number of its part. Some of the others may be protected then.
+    /// The first refusal, with the number of its part. Some of the other parts may be protected then.
     pub(super) fn protect(&self, protector: &WriteProtector) -> Result<(), (Errno, usize)> {
         self.work.shared.begun.arrive();
         self.work.protect_pieces(|range| protector.protect(range));
         self.work.wait_for_pieces()
     }
 
-    /// Has the helper end. It is waited for when this is dropped: beside busy threads it may have no CPU for a while.
+    /// Ends the helper. The drop waits for it, because the helper may have no CPU for a while if other threads are
+    /// busy.
     pub(super) fn dismiss(&self) {
         self.work.dismiss();
     }
@@ -73,10 +75,10 @@ impl Drop for ProtectHelper {
     }
 }
 
-/// Pieces, which threads take one after the other.
+/// The pieces, which threads take one after the other.
 #[derive(Debug)]
 struct ProtectWork {
-    /// Each with the number of the part that it is of.
+    /// Each piece with the number of its part.
     pieces: Box<[(Range<usize>, usize)]>,
     shared: Private<WorkWords>,
 }
@@ -85,10 +87,10 @@ struct ProtectWork {
 struct WorkWords {
     next: AtomicUsize,
     begun: Latch,
-    /// Pieces that are protected, or not to be any more.
+    /// Counts pieces that are protected or skipped.
     done: Latch,
     dismissed: Latch,
-    /// 0, or an errno and above it the number of a part.
+    /// 0, or an errno with the number of a part above it.
     refusal: AtomicU64,
 }
 
@@ -112,14 +114,14 @@ impl ProtectWork {
         Ok(Self { pieces: parts.enumerate().flat_map(cut).collect(), shared })
     }
 
-    /// The helper's life. It lets go of what lies on the heap only when it is dismissed.
+    /// Runs in the helper. It frees its heap memory only after it is dismissed.
     fn help(&self, protect: impl Fn(&Range<usize>) -> io::Result<()>) {
         self.shared.begun.wait_for(1);
         self.protect_pieces(protect);
         self.shared.dismissed.wait_for(1);
     }
 
-    /// Protects pieces until none is left. Behind a refusal they are left as they are.
+    /// Protects pieces until none is left. After a refusal, pieces are skipped.
     fn protect_pieces(&self, protect: impl Fn(&Range<usize>) -> io::Result<()>) {
         let WorkWords { next, done, refusal, .. } = &*self.shared;
         while let Some((piece, part)) = self.pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -142,7 +144,7 @@ impl ProtectWork {
         }
     }
 
-    /// Has the helper end, whether it has begun or not.
+    /// Ends the helper, whether it has begun or not.
     fn dismiss(&self) {
         self.shared.next.store(self.pieces.len(), Ordering::Relaxed);
         self.shared.begun.arrive();

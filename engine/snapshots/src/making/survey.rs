@@ -1,4 +1,4 @@
-//! Whether memory can be snapshotted: looked at before anything is changed.
+//! Checks that memory can be snapshotted, before anything is changed.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -11,22 +11,22 @@ use hugekit_machine::{Root, threads};
 use hugekit_sys::process::thread_local_bytes;
 use hugekit_sys::thread::descriptor_of;
 
-/// A thread's descriptor has no more bytes than these before and behind its list of robust locks (glibc 2.36 on
-/// x86-64: 736 and 1,568), alignment of what lies below counted in.
+/// The most bytes of a thread's descriptor before and behind its list of robust locks, including alignment (glibc
+/// 2.36 on x86-64: 736 and 1,568).
 const BEFORE: usize = 1024;
 const BEHIND: usize = 2048;
 
-/// It has no fewer bytes than these behind the list, either.
+/// The fewest bytes of a thread's descriptor behind that list.
 const LEAST_BEHIND: usize = 1536;
 
-/// Looks at a thread before its mask counts as meant, and the time between them.
+/// The number of looks until a blocked signal counts as meant, and the time between them.
 const LOOKS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// The most time that a thread may wait for a CPU.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The mappings that hold `range`, all of which can be snapshotted as far as can be seen.
+/// Returns the mappings that contain `range`. Checks that all of them can be snapshotted, as far as hugekit can see.
 pub(super) fn mappings_of(range: &Range<usize>) -> Result<Vec<MappedRange>, SnapshotError> {
     let root = Root::default();
     let touched = mappings::read_some(&root, |addresses| overlap(addresses, range))?;
@@ -41,8 +41,8 @@ pub(super) fn mappings_of(range: &Range<usize>) -> Result<Vec<MappedRange>, Snap
     Ok(touched)
 }
 
-/// No thread blocks SIGBUS, but for a moment: the C library blocks all signals where threads begin and end, and
-/// writes only to its own memory there.
+/// Checks that no thread blocks SIGBUS for longer than a moment. The C library blocks all signals while a thread
+/// starts or ends, and then writes only to its own memory.
 pub(super) fn no_thread_blocks_sigbus() -> Result<(), SnapshotError> {
     let root = Root::default();
     for thread in threads::ids(&root)? {
@@ -53,8 +53,8 @@ pub(super) fn no_thread_blocks_sigbus() -> Result<(), SnapshotError> {
     Ok(())
 }
 
-/// Returns whether a thread goes on to block SIGBUS. While it only waits for a CPU, as one that has just been started
-/// may for long where others want them too, it cannot have done with it.
+/// Returns whether a thread continues to block SIGBUS. A look does not count if the thread has only waited for a CPU
+/// since the previous one: a new thread may wait long on a busy machine.
 fn blocks_sigbus(root: &Root, thread: u32) -> Result<bool, SnapshotError> {
     let (began, mut looks, mut before) = (Instant::now(), 0, None);
     while threads::blocks(root, thread, libc::SIGBUS as u32)? == Some(true) {
@@ -89,7 +89,7 @@ fn check_no_hole(touched: &[MappedRange], range: &Range<usize>) -> Result<(), Sn
 }
 
 fn defect(mapping: &MappedRange, mergeable: &[usize]) -> Option<Unsuitable> {
-    // The program's own names (`prctl(PR_SET_VMA_ANON_NAME)`) begin with `[anon:`.
+    // Names that the program has given (`prctl(PR_SET_VMA_ANON_NAME)`) begin with `[anon:`.
     let is_kernels = mapping.name.starts_with('[')
         && mapping.name != "[heap]"
         && mapping.name != "[stack]"
@@ -111,7 +111,7 @@ fn defect(mapping: &MappedRange, mergeable: &[usize]) -> Option<Unsuitable> {
     }
 }
 
-/// No thread's stack or thread-local variables lie there, as far as the C library lets us see.
+/// Checks that the range contains no thread's stack or thread-local variables, as far as the C library shows them.
 fn belongs_to_no_thread(range: &Range<usize>) -> Result<(), SnapshotError> {
     let root = Root::default();
     let with_descriptor = |thread| Some((descriptor_of(thread)?, thread));
@@ -125,7 +125,7 @@ fn belongs_to_no_thread(range: &Range<usize>) -> Result<(), SnapshotError> {
     };
     for mapping in mappings::read_some(&root, |addresses| of(addresses).next().is_some())? {
         for &(descriptor, thread) in of(&mapping.addresses) {
-            // A thread that has ended since may have had its stack where another mapping is now.
+            // If the thread has ended since, its stack may have been where another mapping is now.
             let is_there = || descriptor_of(thread) == Some(descriptor);
             if overlap(&own_of(thread, descriptor, &mapping), range) && is_there() {
                 let reason = Unsuitable::Stack { thread };
@@ -136,9 +136,9 @@ fn belongs_to_no_thread(range: &Range<usize>) -> Result<(), SnapshotError> {
     Ok(())
 }
 
-/// Returns whether all threads that write to a page can be made to wait, for as long as the calling one does something
-/// that needs neither its stack there nor its thread-local variables. The kernel writes to these, too, when it lets a
-/// thread go on (restartable sequences).
+/// Returns whether writes to a page can be stopped while the calling thread copies it. The page must not contain the
+/// stack frames of the calling thread, or the stack or variables of any thread: the kernel also writes to these when
+/// it resumes a thread (restartable sequences).
 pub(super) fn probe_stoppable(page: usize) -> Result<bool, SnapshotError> {
     let here = std::ptr::from_ref(&page).addr();
     let is_no_threads = match belongs_to_no_thread(&(page..page + page_size())) {
@@ -148,11 +148,11 @@ pub(super) fn probe_stoppable(page: usize) -> Result<bool, SnapshotError> {
     Ok(is_no_threads && (here.abs_diff(page) > FRAMES || probe_own_stack(here)?))
 }
 
-/// A thread that makes a snapshot has all of its frames within so many bytes, on whatever stack it runs.
+/// All stack frames of a thread that makes a snapshot lie within this many bytes, on any stack.
 const FRAMES: usize = 256 << 10;
 
-/// Returns whether an address of the calling thread's stack lies on the one that it was started with, of which no page
-/// is taken for another's.
+/// Returns whether an address of the calling thread's stack lies on the original stack of this thread. No page of an
+/// original stack is mistaken for one of another thread.
 fn probe_own_stack(here: usize) -> Result<bool, SnapshotError> {
     let of_here =
         mappings::read_some(&Root::default(), |addresses| addresses.contains(&here))?.pop();
@@ -162,8 +162,9 @@ fn probe_own_stack(here: usize) -> Result<bool, SnapshotError> {
     Ok(name == "[stack]" || descriptor_of(own).is_some_and(is_below))
 }
 
-/// Returns the latest end of a thread's own memory behind its descriptor. Stacks that the C library maps end with it,
-/// at the end of a page, and what lies above is another mapping that the kernel joined.
+/// Returns the last possible end of a thread's own memory behind its descriptor. If the C library maps the stack, the
+/// stack ends with this memory at the end of a page. Memory above belongs to another mapping that the kernel has
+/// joined.
 fn end_of(descriptor: usize) -> usize {
     let page_end = (descriptor + 1).next_multiple_of(page_size());
     let may_end_there = cfg!(target_arch = "x86_64") && page_end - descriptor >= LEAST_BEHIND;
@@ -171,9 +172,9 @@ fn end_of(descriptor: usize) -> usize {
     if may_end_there { most.min(page_end) } else { most }
 }
 
-/// Returns the part of a mapping that belongs to the thread whose descriptor it holds. The kernel joins neighbouring
-/// mappings, so that what lies above may be any owner's; below is the thread's stack, down to its guard page. The first
-/// thread has its stack elsewhere, and only its variables here.
+/// Returns the part of a mapping that belongs to the thread whose descriptor lies in it. The kernel joins
+/// neighbouring mappings, so memory above may have any owner. The thread's stack lies below, down to its guard page.
+/// The first thread has its stack elsewhere, and only its variables here.
 fn own_of(thread: u32, descriptor: usize, mapping: &MappedRange) -> Range<usize> {
     let above = end_of(descriptor).min(mapping.addresses.end);
     // On x86 a thread's variables lie below its descriptor, elsewhere above.

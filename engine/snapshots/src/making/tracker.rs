@@ -1,5 +1,5 @@
-//! All snapshots of one process: who is told of a write to protected memory, and in which order snapshots come
-//! and go. `README.md` draws it.
+//! All snapshots of a process: tells them of writes to their memory, and orders how they come and go. `README.md`
+//! draws the phases.
 
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -26,7 +26,7 @@ use hugekit_sys::fork_mark::ForkMark;
 use hugekit_sys::sync::{OfProcess, PerProcess};
 use hugekit_sys::thread::{SignalsBlocked, without_signals};
 
-/// Snapshots whose writes are handled in one way, and share a descriptor.
+/// The way in which writes are handled. Snapshots with the same handling share a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Handling {
     InPlace,
@@ -42,34 +42,34 @@ impl Handling {
     }
 }
 
-/// The snapshots of one process that are served in one way. A forked child that makes snapshots makes its own.
+/// The snapshots of a process that have the same handling. A forked child that makes snapshots has its own tracker.
 #[derive(Debug)]
 pub(crate) struct WriteTracker {
     mark: ForkMark,
     handling: Handling,
     table: Registry<Segment>,
-    /// Held by the thread that makes or ends a snapshot; never by a thread that serves a write.
+    /// Locked by the thread that makes or ends a snapshot, and never by a thread that serves a write.
     state: Mutex<TrackerState>,
 }
 
 #[derive(Debug, Default)]
 struct TrackerState {
     snapshots: Vec<Arc<SnapshotState>>,
-    /// There while there are snapshots.
+    /// `None` without snapshots.
     protector: Option<Arc<WriteProtector>>,
-    /// There while there are snapshots, if they serve.
+    /// `None` without snapshots, or if no threads serve them.
     handlers: Option<Handlers>,
     /// The starts of the segments that the handler of SIGBUS knows.
     known: Vec<usize>,
-    /// The descriptor that guards edges. It is opened when it is needed, and stays while there are snapshots.
+    /// The descriptors that guard edges. Each is opened when it is needed, and closed with the last snapshot.
     watched: Option<OwnedFd>,
     stopped: Option<OwnedFd>,
-    /// The last one, dismissed.
+    /// The last helper, which is dismissed.
     helper: Option<ProtectHelper>,
 }
 
 impl TrackerState {
-    /// Returns whether the kernel does not serve what is there any more.
+    /// Returns whether the protector was abandoned, so nothing is served any more.
     fn is_abandoned(&self) -> bool {
         self.protector.as_ref().is_some_and(|protector| protector.is_abandoned())
     }
@@ -78,13 +78,14 @@ impl TrackerState {
 /// A request for a snapshot.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AddRequest<'a> {
-    /// Threads that serve writes, if threads do.
+    /// The number of threads that serve writes, if threads do.
     pub(super) threads: usize,
-    /// The mappings that its memory lies in.
+    /// The mappings that contain its memory.
     pub(super) mappings: &'a [MappedRange],
     /// The guard of its edges while they are copied.
     pub(super) guard: Guard,
-    /// A snapshot of the same interval that ends with this one's moment: what it has seen unchanged is saved then.
+    /// The previous snapshot of the same interval, for an epoch. It ends at this snapshot's moment, and its saved
+    /// granules are saved in this one.
     pub(super) before: Option<&'a SnapshotState>,
 }
 
@@ -98,14 +99,14 @@ struct Arming<'s, 'a> {
     before: Option<&'s SnapshotState>,
 }
 
-/// The registries that handlers look at, held so that none of them changes.
+/// The registries that handlers read. While this value exists, no registry changes.
 struct HeldRegistries<'a> {
     segments: HeldTable<'a, Segment>,
     ranges: Option<HeldTable<'a, dyn Faults>>,
 }
 
 impl HeldRegistries<'_> {
-    /// Waits for handlers that looked before.
+    /// Waits for handlers that have read the registries before.
     fn settle(&self) {
         self.segments.settle();
         self.ranges.iter().for_each(HeldTable::settle);
@@ -115,9 +116,9 @@ impl HeldRegistries<'_> {
 /// The reason why no snapshot was added.
 #[derive(Debug)]
 pub(super) enum NotAdded {
-    /// The page of an edge was written all the time.
+    /// Other threads wrote to the page of an edge all the time.
     Unquiet(usize),
-    /// The page of an edge cannot be stopped, because this process may not.
+    /// The page of an edge cannot be stopped, because this process may not do that.
     Unstopped(usize, FaultError),
     Error(SnapshotError),
 }
@@ -128,7 +129,7 @@ impl<E: Into<SnapshotError>> From<E> for NotAdded {
     }
 }
 
-/// The reason why memory could not be protected. It owns no heap memory, because the heap may be protected.
+/// The reason why memory could not be protected. It has no heap memory, because the heap may be protected.
 enum Unarmed<'a> {
     Refused(Errno, &'a MappedRange),
     Edge(EdgeError),
@@ -151,7 +152,7 @@ impl WriteTracker {
         })
     }
 
-    /// Returns whether its writes are served by who writes.
+    /// Returns whether the writer itself serves its fault.
     pub(crate) fn is_in_place(&self) -> bool {
         self.handling == Handling::InPlace
     }
@@ -160,7 +161,7 @@ impl WriteTracker {
         self.mark.is_ours()
     }
 
-    /// Threads that serve writes now.
+    /// Returns the number of threads that serve writes now.
     pub(super) fn threads(&self) -> usize {
         self.lock().handlers.as_ref().map_or(0, Handlers::count)
     }
@@ -169,7 +170,7 @@ impl WriteTracker {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The descriptors, opened if they are not; with so many threads to serve it, if threads do.
+    /// Returns the protector. Opens it if needed, and starts `threads` threads that serve it, if threads do.
     fn open(
         &'static self,
         state: &mut TrackerState,
@@ -204,7 +205,7 @@ impl WriteTracker {
         }
     }
 
-    /// Makes a snapshot with `make` and protects its memory. The point in time is when the last of its mappings is
+    /// Makes a snapshot with `make` and protects its memory. Its point in time is the moment when the last mapping is
     /// protected and the edges are copied.
     pub(super) fn add(
         &'static self,
@@ -215,7 +216,7 @@ impl WriteTracker {
         let was_abandoned = state.is_abandoned();
         let mut added = self.add_locked(&mut state, request, make);
         if added.is_err() && !was_abandoned && state.is_abandoned() {
-            // Whatever failed then is not what is the matter.
+            // The error that was returned is only a consequence.
             added = Err(SnapshotError::kernel("userfaultfd")(Errno::PERM).into());
         }
         Self::close_if_idle(&mut state);
@@ -246,13 +247,13 @@ impl WriteTracker {
             return Err(refused.into());
         }
         for other in &state.snapshots {
-            // Protecting again what its owner discarded would make that look untouched.
+            // If discarded memory were protected again, it would look untouched.
             other.check_owner(&clip(other.interval().inner(), snapshot.interval().inner()));
         }
         let helper = start_helper(&protector, &snapshot, &parts);
         state.snapshots.push(Arc::clone(&snapshot));
         self.publish(state, ranges);
-        // A handler of this thread's that writes there would wait for what it has interrupted.
+        // A signal handler in this thread that writes to the memory would wait for the code that it has interrupted.
         let armed = without_signals(|blocked| {
             let held = HeldRegistries {
                 segments: self.table.hold(blocked),
@@ -265,7 +266,7 @@ impl WriteTracker {
         helper.iter().for_each(ProtectHelper::dismiss);
         state.helper = helper;
         let added = match armed {
-            // The last handler thread may have ended before it could know of this one.
+            // The last handler thread may have ended before it could know this snapshot.
             Ok(()) if protector.is_abandoned() => Err(SnapshotError::Refused.into()),
             Ok(()) => return Ok(snapshot),
             Err(unarmed) => Err(not_added(unarmed, mappings)),
@@ -274,9 +275,9 @@ impl WriteTracker {
         added
     }
 
-    /// Protects the memory, and copies its edges. From `Arming` on nothing here may write to memory that could be
-    /// protected, but to the stack, or wait for a thread that does: writers wait for the end of this. So the
-    /// registries are held before, because a thread that changes one writes to the heap.
+    /// Protects the memory, and copies its edges. From `Arming` on, writers wait for the end of this function. So it
+    /// must not write to memory that could be protected, except to the stack, or wait for a thread that does. A
+    /// thread that changes a registry writes to the heap, so the caller holds the registries.
     fn arm<'a>(
         state: &TrackerState,
         arming: &Arming<'_, 'a>,
@@ -304,7 +305,7 @@ impl WriteTracker {
         });
         protector.hold(&snapshot.edges().pages());
         snapshot.enter(Phase::Arming);
-        // A handler that saw it forming may lift what others had protected, until it is done.
+        // A handler that saw `Forming` may lift the protection of other snapshots until it has finished.
         held.settle();
         let paused = protector.pause_writers();
         let armed =
@@ -323,7 +324,7 @@ impl WriteTracker {
         armed
     }
 
-    /// Ends a snapshot: lifts what no other snapshot needs.
+    /// Ends a snapshot. Lifts the protection that no other snapshot needs.
     pub(crate) fn remove(&self, snapshot: &Arc<SnapshotState>) {
         let mut state = self.lock();
         let ranges = match self.handling {
@@ -340,7 +341,7 @@ impl WriteTracker {
         snapshot: &Arc<SnapshotState>,
         ranges: Option<Ranges>,
     ) {
-        // Writers that meet it from now on only lift what they need.
+        // From now on, writers only lift the protection that is in their way.
         snapshot.enter(Phase::Ended);
         let Some(protector) = state.protector.clone() else { return };
         state.snapshots.retain(|other| !Arc::ptr_eq(other, snapshot));
@@ -355,7 +356,7 @@ impl WriteTracker {
         self.publish(state, ranges);
     }
 
-    /// Lets handlers know of the snapshots as they are.
+    /// Publishes the present snapshots to handlers.
     fn publish(&self, state: &mut TrackerState, ranges: Option<Ranges>) {
         let segments: Vec<Arc<Segment>> = state
             .protector
@@ -377,7 +378,7 @@ impl WriteTracker {
         state.known = segments.iter().map(|segment| segment.addresses().start).collect();
     }
 
-    /// Lifts the protection of what no snapshot needs any more in a range that a snapshot has.
+    /// Lifts the protection of granules in a range that no snapshot needs any more. The range lies within a snapshot.
     pub(crate) fn lift_unneeded(&self, range: &Range<usize>) {
         let mut next = range.start;
         while next < range.end {
@@ -393,8 +394,8 @@ impl WriteTracker {
         }
     }
 
-    /// Returns whether the kernel notes writes to a page, so that it need not be stopped while it is copied. Errors are
-    /// met again where a snapshot is made.
+    /// Returns whether the kernel records writes to a page. If so, the page need not be stopped while it is copied.
+    /// Other errors are returned later, when the snapshot is made.
     pub(super) fn notes_writes(&self) -> bool {
         let mut state = self.lock();
         if state.watched.is_none() {
@@ -406,7 +407,7 @@ impl WriteTracker {
         true
     }
 
-    /// Returns whether some snapshot has part of a range.
+    /// Returns whether a snapshot contains a part of a range.
     pub(super) fn has_part_of(&self, range: &Range<usize>) -> bool {
         self.lock()
             .snapshots
@@ -415,7 +416,8 @@ impl WriteTracker {
     }
 }
 
-/// Returns whether no snapshot has part of a range, and nothing else whose faults this process handles in place.
+/// Returns whether no snapshot contains a part of a range, and nothing else whose faults this process serves in
+/// place.
 pub(crate) fn is_plain(range: &Range<usize>) -> bool {
     let has_none =
         |handling| WriteTracker::current(handling).is_ok_and(|tracker| !tracker.has_part_of(range));
@@ -450,7 +452,7 @@ impl Faults for Threaded {
                 Some(Err(Hindrance::Refused)) => {
                     return Err(PopulateError::Kernel(ErrorKind::PermissionDenied));
                 }
-                // The snapshot that protected it has gone meanwhile.
+                // The snapshot that protected the address has ended meanwhile.
                 None => {
                     let refused = |_| PopulateError::Kernel(ErrorKind::PermissionDenied);
                     return self.leave(address, blocked).map_err(refused);
@@ -463,7 +465,8 @@ impl Faults for Threaded {
         self.protector.wake(address).map_err(|_| rustix::io::Errno::PERM)
     }
 
-    /// First the protector, so that a thread that makes a snapshot meanwhile sees that, or it is found here.
+    /// Abandons the protector first. A thread that is making a snapshot then either sees that, or its snapshot is
+    /// found here.
     fn give_up(&self, blocked: &SignalsBlocked) -> rustix::io::Result<()> {
         let left = self.protector.abandon();
         self.tracker.table.for_each(blocked, |faults| {
@@ -475,7 +478,7 @@ impl Faults for Threaded {
     fn break_(&self, _: usize, _: &SignalsBlocked) {}
 }
 
-/// Starts a thread that helps to protect these. On huge pages there is little to do: one entry for each.
+/// Starts a thread that helps to protect the parts. Not on huge pages, which need only one entry each.
 fn start_helper(
     protector: &Arc<WriteProtector>,
     snapshot: &SnapshotState,
@@ -485,7 +488,7 @@ fn start_helper(
     is_small.then(|| ProtectHelper::start(protector, parts.iter().map(|(part, _)| part))).flatten()
 }
 
-/// Has writes to all of the parts come to us.
+/// Protects all of the parts.
 fn protect<'a>(
     protector: &WriteProtector,
     parts: &[(Range<usize>, &'a MappedRange)],
@@ -500,7 +503,7 @@ fn protect<'a>(
     })
 }
 
-/// Opens what is to guard edges, of which this page is one, if that is not open.
+/// Opens the descriptor that guards edges, if it is not open. `page` is the page of one edge.
 fn open_guard(
     state: &mut TrackerState,
     how: Guard,
@@ -539,7 +542,7 @@ fn joined_with(
     snapshots.iter().chain([snapshot]).cloned().collect()
 }
 
-/// Returns the part of each mapping in a range.
+/// Returns the parts of the mappings that lie in a range.
 fn parts_of<'a>(
     range: &Range<usize>,
     mappings: &'a [MappedRange],
@@ -548,7 +551,7 @@ fn parts_of<'a>(
     mappings.iter().map(part).filter(|(part, _)| !part.is_empty()).collect()
 }
 
-/// Sees to it that all of the parts can be protected.
+/// Makes sure that all of the parts can be protected.
 fn fill(
     protector: &WriteProtector,
     parts: &[(Range<usize>, &MappedRange)],
@@ -559,7 +562,7 @@ fn fill(
     })
 }
 
-/// Leaves parts to the kernel of which nothing is protected yet, but for those that other snapshots have part of.
+/// Unregisters parts of which nothing is protected yet, except those of which other snapshots contain something.
 fn unregister_unshared<'a>(
     protector: &WriteProtector,
     parts: impl Iterator<Item = &'a Range<usize>>,
@@ -573,7 +576,7 @@ fn unregister_unshared<'a>(
     });
 }
 
-/// All of the parts, or none but those that other snapshots have part of.
+/// Registers all of the parts. If one fails, unregisters those of which other snapshots contain nothing.
 fn register(
     protector: &WriteProtector,
     parts: &[(Range<usize>, &MappedRange)],

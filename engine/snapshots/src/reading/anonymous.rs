@@ -1,5 +1,4 @@
-//! A snapshot of anonymous memory as its owner has it: the state that is shared with fault handlers, and what
-//! has to end with it.
+//! A snapshot of anonymous memory: the state that it shares with fault handlers, and all that ends with it.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -15,7 +14,7 @@ use hugekit_regions::fault::Serving;
 use hugekit_sys::headroom;
 use hugekit_sys::thread::without_signals;
 
-/// Dropped, it lifts the protection that no other snapshot needs.
+/// A snapshot of anonymous memory. The drop lifts the protection that no other snapshot needs.
 #[derive(Debug)]
 pub(crate) struct Anonymous {
     pub(crate) snapshot: Arc<SnapshotState>,
@@ -24,26 +23,26 @@ pub(crate) struct Anonymous {
     /// `None` if nothing had to be protected.
     pub(crate) serving: Option<Serving>,
     pub(crate) background: Option<Background>,
-    /// Goes last, when no address is protected any more.
+    /// Dropped last, when no address is protected any more.
     pub(crate) _excluded: ExcludedRange,
 }
 
 impl Anonymous {
-    /// No reader wants the granules that begin in a range any more.
+    /// Lets go of the granules that begin in a range: no reader wants them any more.
     pub(super) fn let_go(&self, range: &Range<usize>) {
         self.snapshot.let_go(range);
         self.tracker.lift_unneeded(range);
     }
 
-    /// All of it was read: no writer copies anything any more, and what was there for copies is given away.
+    /// Frees the memory of copies after the whole snapshot was read. No writer copies anything any more.
     pub(crate) fn end_copies(&self) {
         debug_assert!(!self.snapshot.has_unread(), "a granule could still be copied");
-        // SAFETY: every granule was let go, which gives slots back, and only one that is its owner's, and was not, is
-        // copied to a slot.
+        // SAFETY: every granule was let go, which returns its slot. Only a granule that is still with its owner is
+        // copied to a slot, and none is.
         unsafe { self.snapshot.arena().end() };
     }
 
-    /// Stops to note writes to a range of granules that were read. They count as written.
+    /// Stops the recording of writes to a range of granules that were read. They count as written.
     pub(crate) fn stop_watching(&self, range: &Range<usize>) {
         let interval = self.snapshot.interval();
         let granule_at = |address| interval.granule_at(address).0;
@@ -53,7 +52,7 @@ impl Anonymous {
         self.tracker.lift_unneeded(range);
     }
 
-    /// Preserves the granule of a part, and lets it be written.
+    /// Preserves the granule of a part, and lets writes to it through.
     pub(super) fn preserve(&self, part: &Range<usize>) {
         if !self.snapshot.interval().inner().contains(&part.start) {
             return;
@@ -63,8 +62,8 @@ impl Anonymous {
         self.tracker.lift_unneeded(&granule);
     }
 
-    /// Has writers copy their granules to where all of it is being copied, so that no byte is copied twice: if
-    /// they copy themselves, and no fault there could be one that waits for them.
+    /// Starts a delivery if possible: writers copy their granules directly to the destination, so no byte is copied
+    /// twice. It is possible if writers serve their own faults, and no fault at the destination could wait for them.
     ///
     /// # Safety
     /// The conditions of [`SnapshotState::deliver_to`], but for faults.
@@ -85,7 +84,7 @@ impl Anonymous {
             granule_bytes: self.snapshot.interval().granule_bytes(),
             copied_by_writers: counts.by_writers,
             copied_by_others: counts.by_others,
-            // A slot is as long as a whole granule, which the first and the last need not be.
+            // A slot has the bytes of a whole granule. The first and the last granule may be shorter.
             retained: held.min(self.cap),
             most_retained: most_retained.min(self.cap),
             cap: self.cap,

@@ -1,4 +1,4 @@
-//! Memory that a batch of a snapshot is read to.
+//! The memory to which a batch of a snapshot is read.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -9,20 +9,20 @@ use crate::serving::lifecycle::LossCause;
 use hugekit_sys::HUGE_PAGE_BYTES;
 use hugekit_sys::private_pages::PrivateBytes;
 
-/// Bytes that are read before the protection behind them is lifted: every time, all CPUs that run this process
-/// are interrupted. A buffer has as many.
+/// The bytes that are read before the protection behind them is lifted. Lifting interrupts all CPUs that run this
+/// process. A buffer has this many bytes.
 pub(crate) const BATCH_BYTES: usize = HUGE_PAGE_BYTES;
 
-/// With less to read, a buffer is on base pages: where free memory is in pieces, the kernel takes milliseconds to find a
-/// huge one.
+/// The fewest bytes to read for which a buffer gets a huge page. If free memory is fragmented, the kernel takes
+/// milliseconds to find one.
 const WORTH_A_HUGE_PAGE: usize = 128 << 20;
 
-/// A buffer for bytes before other code sees them, so that this code may take its time.
+/// A buffer for bytes that other code gets next. That code may be slow: no other thread waits for it.
 #[derive(Debug)]
 pub(crate) struct Buffer(PrivateBytes);
 
 impl Buffer {
-    /// Makes a buffer for so many bytes, one batch after the other.
+    /// Makes a buffer for reading `all` bytes, one batch after the other.
     pub(crate) fn new(all: usize) -> Result<Self, SnapshotError> {
         let bytes =
             PrivateBytes::new(BATCH_BYTES, BATCH_BYTES).map_err(SnapshotError::kernel("mmap"))?;
@@ -33,7 +33,7 @@ impl Buffer {
         Ok(Self(bytes))
     }
 
-    /// Reads parts of one granule or one edge each, no more than a batch in all.
+    /// Reads parts, each of one granule or one edge. Together they have at most the bytes of a batch.
     pub(super) fn read(
         &mut self,
         source: &SnapshotSource,
@@ -42,17 +42,17 @@ impl Buffer {
         let mut filled = 0;
         for part in parts {
             assert!(filled + part.len() <= BATCH_BYTES);
-            // SAFETY: within the buffer, which is borrowed mutably, and which the kernel may write.
+            // SAFETY: the bytes lie within the buffer, which is borrowed mutably and which the kernel may write.
             unsafe { source.read(part, self.0.start().wrapping_add(filled)) }?;
             filled += part.len();
         }
         Ok(self.bytes(filled))
     }
 
-    /// The first bytes of it.
+    /// Returns the first bytes of the buffer.
     pub(crate) fn bytes(&self, len: usize) -> &[u8] {
         assert!(len <= BATCH_BYTES);
-        // SAFETY: so many bytes of the buffer, borrowed as it is.
+        // SAFETY: the buffer has `len` bytes, and the slice borrows it.
         unsafe { std::slice::from_raw_parts(self.0.start(), len) }
     }
 }

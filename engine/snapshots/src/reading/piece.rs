@@ -1,4 +1,4 @@
-//! Snapshots cut into pieces, each of which is one: for data that lies together in memory and is read apart.
+//! Snapshots divided into pieces, for data that lies together in memory and is read apart.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::source::SnapshotSource;
 use crate::SnapshotError;
 
-/// A range of a snapshot that others have other ranges of. Dropped, it lets go of the granules that are all its own;
-/// those that two pieces share are held until the last piece has gone.
+/// A range of a snapshot that is divided into pieces. The drop lets go of the granules that lie completely in it.
+/// Granules of two pieces are held until the last piece is dropped.
 #[derive(Debug)]
 pub(crate) struct Piece {
     whole: Arc<SnapshotSource>,
@@ -15,10 +15,10 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    /// Cuts a snapshot into pieces, one for each range of offsets.
+    /// Divides a snapshot into pieces, one for each range of offsets.
     ///
     /// # Errors
-    /// [`SnapshotError::OutOfRange`] for a range that is not in it, or that begins before the one before it ends.
+    /// [`SnapshotError::OutOfRange`] for a range that lies outside, or that begins before the previous range ends.
     pub(crate) fn split(
         whole: SnapshotSource,
         ranges: &[Range<usize>],
@@ -39,7 +39,7 @@ impl Piece {
         Ok(ranges.iter().map(piece).collect())
     }
 
-    /// Returns whether both were cut from one snapshot.
+    /// Returns whether both are pieces of one snapshot.
     pub(crate) fn has_same_whole(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.whole, &other.whole)
     }
@@ -52,7 +52,7 @@ impl Piece {
         &self.range
     }
 
-    /// Returns those of the granules that lie wholly in the piece.
+    /// Returns those of the granules that lie completely in the piece.
     pub(super) fn own(&self, granules: &Range<usize>) -> Range<usize> {
         let (inner, origin) = (self.whole.inner(), self.whole.origin());
         let granule = self.whole.granule_bytes();

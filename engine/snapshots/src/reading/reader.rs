@@ -1,4 +1,4 @@
-//! All of a snapshot read at once, with options.
+//! Reads a whole snapshot, with options.
 
 use std::fmt;
 use std::io::Write;

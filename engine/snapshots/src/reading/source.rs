@@ -1,5 +1,6 @@
-//! Where the bytes of a snapshot come from: anonymous memory that is protected, or a fork of a region. Both have
-//! granules that are read, preserved and let go; addresses are the owner's.
+//! The source of the bytes of a snapshot: protected anonymous memory, a fork of a region, or a piece of another
+//! source. All of them have granules, which are read, preserved and let go. Addresses are those of the owner's
+//! memory.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -34,7 +35,7 @@ impl SnapshotSource {
         }
     }
 
-    /// Returns the addresses of the granules: all but the edges. For a piece: those of the whole that it was cut from.
+    /// Returns the addresses of the granules: all except the edges. A piece returns those of its whole snapshot.
     pub(super) fn inner(&self) -> Range<usize> {
         match self {
             Self::Anonymous(of) => of.snapshot.interval().inner().clone(),
@@ -60,14 +61,14 @@ impl SnapshotSource {
         }
     }
 
-    /// The granule that a part lies in, if that is no edge.
+    /// Returns the granule of a part. `None` if the part is an edge.
     pub(crate) fn granule_of(&self, part: &Range<usize>) -> Option<usize> {
         let is_in_one = self.inner().contains(&part.start);
         is_in_one.then(|| part.start.saturating_sub(self.origin()) / self.granule_bytes())
     }
 
-    /// The parts of a range of addresses that lie in one granule or one edge each. The first and the last granule
-    /// may be cut by the ends.
+    /// Returns the parts of a range of addresses. Each part lies in one granule or one edge. The ends of the range
+    /// may cut the first and the last granule.
     pub(crate) fn parts(&self, range: Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
         let (inner, origin, granule) = (self.inner(), self.origin(), self.granule_bytes());
         let mut next = range.start;
@@ -85,7 +86,7 @@ impl SnapshotSource {
         })
     }
 
-    /// Copies bytes of one part to where the kernel may refuse to write, past the cache unless they are used
+    /// Copies bytes of one part. The kernel may refuse to write to `to`. Bypasses the cache if the bytes are not used
     /// soon.
     ///
     /// # Safety
@@ -112,7 +113,7 @@ impl SnapshotSource {
         }
     }
 
-    /// Like [`try_read`](Self::try_read), to memory of our own.
+    /// Like [`try_read`](Self::try_read), to memory of hugekit.
     ///
     /// # Safety
     /// `to` can be written for the part's length, by the kernel too, and no other thread uses it.
@@ -133,7 +134,7 @@ impl SnapshotSource {
         }
     }
 
-    /// Copies bytes of one part, through a buffer where the kernel may not write to `to`.
+    /// Copies bytes of one part. If the kernel refuses to write to `to`, copies them through a buffer.
     ///
     /// # Safety
     /// `to` can be written for the part's length, and no other thread uses it.
@@ -160,7 +161,7 @@ impl SnapshotSource {
         Ok(())
     }
 
-    /// Bytes of one part that are retained, and so do not change until it is let go.
+    /// Returns the bytes of one part if they are preserved. They do not change until the part is let go.
     pub(super) fn kept(&self, part: &Range<usize>) -> Option<*const u8> {
         match self {
             Self::Anonymous(of) => of.snapshot.kept(part),
@@ -169,11 +170,11 @@ impl SnapshotSource {
         }
     }
 
-    /// Has each thread that preserves a granule put it where all of it is being copied to, where that is possible.
+    /// Starts a delivery to `to` if the source supports it: each thread that preserves a granule puts it there.
     ///
     /// # Safety
-    /// Until the delivery ends, `to` can be written by any thread for as many bytes as there are, and only
-    /// [`try_read`](Self::try_read) writes it, in order.
+    /// Until the delivery ends, any thread may write to `to`, which has as many bytes as the snapshot. Only
+    /// [`try_read`](Self::try_read) writes to it besides, in order.
     pub(super) unsafe fn deliver_to(&self, to: *mut u8) -> Option<Delivering<'_>> {
         match self {
             // SAFETY: until the delivery ends `to` can be written by any thread, and only `try_read` writes it, in
@@ -183,7 +184,8 @@ impl SnapshotSource {
         }
     }
 
-    /// No reader wants the granules that begin in a range any more: writers need not preserve them.
+    /// Lets go of the granules that begin in a range: no reader wants them any more, so writers need not preserve
+    /// them.
     pub(super) fn let_go(&self, range: &Range<usize>) {
         match self {
             Self::Anonymous(of) => of.let_go(range),
@@ -197,7 +199,7 @@ impl SnapshotSource {
         }
     }
 
-    /// Preserves what a part lies in.
+    /// Preserves the granule of a part.
     pub(crate) fn preserve(&self, part: &Range<usize>) -> Result<(), SnapshotError> {
         match self {
             Self::Anonymous(of) => {
@@ -228,8 +230,8 @@ impl SnapshotSource {
         }
     }
 
-    /// Checks that this is the process that made it: another one must not ask anything of the descriptor, because
-    /// it would be asked of that process's memory.
+    /// Checks that this process made the snapshot. Another process must not use the descriptor, because its calls
+    /// would act on the memory of the process that made it.
     pub(crate) fn check_process(&self) -> Result<(), SnapshotError> {
         let is_here = match self {
             Self::Anonymous(of) => of.tracker.is_ours(),

@@ -1,4 +1,4 @@
-//! All of a snapshot in order, protection lifted behind the reader.
+//! Reads a snapshot in order, and lifts the protection behind the reader.
 #![allow(unsafe_code)]
 
 use std::io::{self, Write};
@@ -24,7 +24,7 @@ impl<'a> Stream<'a> {
         Self { source, progress: None, cancel: None }
     }
 
-    /// Tells `progress` and asks `cancel` after each batch.
+    /// Calls `progress` after each batch, and checks `cancel` before it.
     pub(super) fn watched(
         self,
         progress: Option<&'a Progress<'a>>,
@@ -41,19 +41,20 @@ impl<'a> Stream<'a> {
         self.source.range().len()
     }
 
-    /// Copies all of it to `bytes`.
+    /// Copies the whole snapshot to `bytes`.
     pub(super) fn copy_to(&self, bytes: &mut [u8]) -> Result<(), SnapshotError> {
         if bytes.len() != self.len() {
             let destination = bytes.len();
             return Err(SnapshotError::LengthsDiffer { len: self.len(), destination });
         }
         let to = bytes.as_mut_ptr();
-        // SAFETY: as many bytes, borrowed mutably until this returns, which is after the delivery.
+        // SAFETY: `bytes` has as many bytes as the snapshot. It is borrowed mutably until this function returns,
+        // after the delivery has ended.
         let _delivery = unsafe { self.source.deliver_to(to) };
         self.each_batch(self.source.range(), |batch, offset| {
             let mut offset = offset;
             for part in batch {
-                // SAFETY: this part of them; writers leave alone what is being read.
+                // SAFETY: the part lies within `bytes`. Writers deliver no granule that is being read.
                 unsafe { self.source.read_part(part, to.add(offset), Reuse::None) }?;
                 offset += part.len();
             }
@@ -62,7 +63,7 @@ impl<'a> Stream<'a> {
         })
     }
 
-    /// Writes all of it to `writer`.
+    /// Writes the whole snapshot to `writer`.
     pub(super) fn write_to(&self, mut writer: impl Write) -> Result<(), SnapshotError> {
         let mut buffer = Buffer::new(self.len())?;
         self.each_batch(self.source.range(), |batch, offset| {
@@ -72,7 +73,7 @@ impl<'a> Stream<'a> {
         writer.flush().map_err(failed)
     }
 
-    /// Passes the bytes of a batch to `take`, and releases their granules: the bytes are in the buffer or a slot then.
+    /// Passes the bytes of a batch to `take`, and releases their granules. The bytes lie in the buffer or in a slot.
     pub(crate) fn pass_batch(
         &self,
         batch: &[Range<usize>],
@@ -87,12 +88,12 @@ impl<'a> Stream<'a> {
         take(self.read_and_release(batch, buffer)?).map_err(failed)
     }
 
-    /// Returns whether a batch is one part, and preserved: it stays where it is until it is released.
+    /// Returns whether a batch is one preserved part, which stays in its slot until it is released.
     pub(crate) fn is_retained(&self, batch: &[Range<usize>]) -> bool {
         matches!(batch, [part] if self.source.kept(part).is_some())
     }
 
-    /// Passes the bytes of preserved parts from where they are, and releases them.
+    /// Passes the bytes of preserved parts from their slots, and releases them.
     pub(crate) fn pass_retained(
         &self,
         batch: &[Range<usize>],
@@ -100,8 +101,8 @@ impl<'a> Stream<'a> {
         take: &mut dyn FnMut(&[u8]) -> io::Result<()>,
     ) -> Result<(), SnapshotError> {
         for part in batch {
-            let kept = self.source.kept(part).expect("it was, and is not released");
-            // SAFETY: so many bytes, which do not change until they are released, below.
+            let kept = self.source.kept(part).expect("the part is preserved and not released");
+            // SAFETY: the slot has the bytes of the part, which do not change until they are released below.
             let kept = unsafe { std::slice::from_raw_parts(kept, part.len()) };
             take(kept).map_err(|source| SnapshotError::Write { written: offset, source })?;
         }
@@ -109,7 +110,7 @@ impl<'a> Stream<'a> {
         Ok(())
     }
 
-    /// Reads a batch to the buffer, and releases it.
+    /// Reads a batch to the buffer, and releases its granules.
     pub(crate) fn read_and_release<'b>(
         &self,
         batch: &[Range<usize>],
@@ -121,8 +122,7 @@ impl<'a> Stream<'a> {
         Ok(read)
     }
 
-    /// Reads a range of addresses batch by batch. `act` does what is to be done with each, and is told how many bytes came
-    /// before it.
+    /// Calls `act` with each batch of a range of addresses, and with the bytes before the batch.
     pub(crate) fn each_batch(
         &self,
         range: Range<usize>,
@@ -150,16 +150,16 @@ impl<'a> Stream<'a> {
         Ok(())
     }
 
-    /// Releases what was read: writers need not preserve it any more.
+    /// Releases the granules of a batch: writers need not preserve them any more.
     fn release(&self, batch: &[Range<usize>]) {
         let (Some(first), Some(last)) = (batch.first(), batch.last()) else { return };
-        // Granules larger than a batch are let go with their last part.
+        // A granule larger than a batch is let go with its last part.
         let (inner, origin) = (self.source.inner(), self.source.origin());
         let granule = self.source.granule_bytes();
         let begins =
             |address: usize| (address - address.saturating_sub(origin) % granule).max(inner.start);
         let end = if last.end >= inner.end { inner.end } else { begins(last.end) };
-        // What lies in the last edge alone ends no granule: the one before it may be on its way still.
+        // A part in the last edge ends no granule: the granule before it may still be on its way.
         let whole = begins(first.start.max(inner.start))..end;
         if first.start < inner.end && !whole.is_empty() {
             self.source.let_go(&whole);
@@ -167,7 +167,7 @@ impl<'a> Stream<'a> {
     }
 }
 
-/// Pieces of at most a batch: edges and granules may be longer.
+/// Returns pieces of at most a batch. Edges and granules may be longer.
 pub(super) fn pieces(part: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let end = part.end;
     part.step_by(BATCH_BYTES).map(move |start| start..end.min(start + BATCH_BYTES))

@@ -1,7 +1,7 @@
 //! A snapshot as memory.
 //!
-//! It is filled when it is asked for, piece by piece, and not by faults: a fault has no way to say that the
-//! snapshot is lost, an answer has.
+//! A view is filled piece by piece when the program requests bytes, and not by faults. A fault could not report that
+//! the snapshot is lost.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -14,7 +14,7 @@ use crate::{Snapshot, SnapshotError};
 use hugekit_sys::headroom;
 use hugekit_sys::private_pages::{OwnWords, PrivateBytes};
 
-/// Bytes that are filled together.
+/// The bytes that are filled together.
 const PIECE_BYTES: usize = 64 << 10;
 
 /// The bytes of a snapshot, mapped at addresses of their own. Bytes are copied there when they are
@@ -25,11 +25,11 @@ const PIECE_BYTES: usize = 64 << 10;
 pub struct View<S> {
     snapshot: S,
     bytes: PrivateBytes,
-    /// The offset of the first byte. It is as far into its page as the owner's first byte.
+    /// The offset of the first byte. It has the same offset in its page as the owner's first byte.
     first: usize,
-    /// 1 for each piece that is filled and does not change any more.
+    /// 1 for each filled piece, which does not change any more.
     filled: OwnWords<AtomicU32>,
-    /// Held by the thread that fills a piece.
+    /// Locked by the thread that fills a piece.
     filling: Mutex<()>,
 }
 
@@ -111,7 +111,7 @@ impl<S: Holder> View<S> {
         for piece in range.start / PIECE_BYTES..(range.start + len).div_ceil(PIECE_BYTES) {
             self.fill(piece)?;
         }
-        // SAFETY: within the mapping, filled, and written by no thread any more.
+        // SAFETY: the bytes lie within the mapping. They are filled, and no thread writes to them any more.
         Ok(unsafe { std::slice::from_raw_parts(self.at(range.start), len) })
     }
 
@@ -151,7 +151,8 @@ impl<S: Holder> View<S> {
         if !is_filled() {
             let start = piece * PIECE_BYTES;
             let len = PIECE_BYTES.min(self.len() - start);
-            // SAFETY: within the mapping; no other thread writes a piece that is not filled, or reads it.
+            // SAFETY: the bytes lie within the mapping. No other thread reads or writes a piece that is not filled,
+            // because this thread has the lock.
             let bytes = unsafe { std::slice::from_raw_parts_mut(self.at(start), len) };
             self.snapshot().read_at(start, bytes)?;
             self.filled[piece].store(1, Ordering::Release);

@@ -1,5 +1,5 @@
-//! Where writers put the bytes of granules aside: slots of address space that was set apart before the snapshot,
-//! because a signal handler cannot ask for memory. They take memory when they are first used.
+//! Slots for the copies of granules. Their address space is mapped before the snapshot is taken, because a signal
+//! handler cannot ask for memory. A slot uses memory from its first use on.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -14,22 +14,22 @@ use hugekit_sys::private_pages::{OwnWords, Private, PrivateBytes};
 
 const BITS: usize = u64::BITS as usize;
 
-/// Slots of one granule each. Async-signal-safe, all but `new`. Not in forked children, where one that has
-/// slots must not be dropped.
+/// Slots of one granule each. All functions except `new` are async-signal-safe. A forked child must not use or drop
+/// an arena that has slots.
 #[derive(Debug)]
 pub(crate) struct Arena {
-    /// The first slots, as many as there are here.
+    /// Memory of a reserve, for the first slots.
     reserved: Option<ReservePart>,
-    /// The other ones.
+    /// Memory for the other slots.
     bytes: PrivateBytes,
     slot_bytes: usize,
     count: usize,
-    /// A bit for each slot that is taken, and for those beyond the last one.
+    /// A bit for each slot: set if the slot is taken. The bits behind the last slot are set, too.
     taken: OwnWords<AtomicU64>,
     held: Private<SlotCounts>,
 }
 
-/// Slots that are taken.
+/// The number of slots that are taken.
 #[derive(Debug, Default)]
 struct SlotCounts {
     now: AtomicUsize,
@@ -37,7 +37,7 @@ struct SlotCounts {
 }
 
 impl Arena {
-    /// `count` slots of `slot_bytes`, a power of two, in what is reserved first.
+    /// Makes `count` slots of `slot_bytes`, a power of two. The first slots use the reserved memory.
     pub(super) fn new(
         count: usize,
         slot_bytes: usize,
@@ -50,7 +50,7 @@ impl Arena {
             bytes.keep_from_children()?;
         }
         if slot_bytes >= HUGE_PAGE_BYTES {
-            // A kernel without them has base pages, whose faults make a writer wait for 2 ms.
+            // A kernel without huge pages uses base pages. Their faults make a writer wait for 2 ms.
             let _ = bytes.want_huge_pages();
         }
         let taken = OwnWords::<AtomicU64>::new(count.div_ceil(BITS))?;
@@ -67,7 +67,7 @@ impl Arena {
         })
     }
 
-    /// Has memory for the first slots, as far as there is any. Before any thread takes one.
+    /// Populates the first slots, as far as there is memory. Call it before any thread takes a slot.
     pub(crate) fn populate(&self, bytes: usize) {
         let len = bytes.min(self.count * self.slot_bytes).saturating_sub(self.reserved());
         if len > 0 {
@@ -75,7 +75,7 @@ impl Arena {
         }
     }
 
-    /// Takes the first slot that is free: most likely one that has its memory.
+    /// Takes the first free slot, which most likely has memory already.
     pub(super) fn take_slot(&self) -> Option<u32> {
         let slot = self.taken.iter().enumerate().find_map(|(at, word)| {
             let bit = take_bit(word)?;
@@ -86,14 +86,14 @@ impl Arena {
         Some(slot as u32)
     }
 
-    /// Gives a slot back; its memory stays for the next one.
+    /// Returns a slot. Its memory stays for the next use.
     pub(super) fn give_back(&self, slot: u32) {
         let slot = slot as usize;
         self.held.now.fetch_sub(1, Ordering::Relaxed);
         self.taken[slot / BITS].fetch_and(!(1 << (slot % BITS)), Ordering::Release);
     }
 
-    /// Gives the memory of all slots away.
+    /// Frees the memory of all slots.
     ///
     /// # Safety
     /// No slot is taken, and none will be.
@@ -114,12 +114,12 @@ impl Arena {
         start.wrapping_add(index * self.slot_bytes)
     }
 
-    /// Bytes of slots whose memory was there before.
+    /// Returns the bytes of slots in reserved memory.
     pub(crate) fn reserved(&self) -> usize {
         slots_of(self.reserved.as_ref(), self.slot_bytes).min(self.count) * self.slot_bytes
     }
 
-    /// Bytes in slots that are taken, now and at most.
+    /// Returns the bytes in slots that are taken now, and the most that were.
     pub(crate) fn held(&self) -> (usize, usize) {
         let bytes = |slots: &AtomicUsize| slots.load(Ordering::Relaxed) * self.slot_bytes;
         (bytes(&self.held.now), bytes(&self.held.most))
@@ -130,7 +130,7 @@ fn slots_of(part: Option<&ReservePart>, slot_bytes: usize) -> usize {
     part.map_or(0, |part| part.len() / slot_bytes)
 }
 
-/// Sets a bit that is not.
+/// Sets the lowest clear bit. Returns its number.
 fn take_bit(word: &AtomicU64) -> Option<u32> {
     let lowest = |taken: u64| (taken != u64::MAX).then(|| taken | (taken + 1));
     let before = word.fetch_update(Ordering::Acquire, Ordering::Relaxed, lowest).ok()?;

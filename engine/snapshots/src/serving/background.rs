@@ -1,4 +1,4 @@
-//! A thread that preserves granules before writers meet them.
+//! A thread that copies granules ahead of writers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use crate::SnapshotError;
 use crate::making::tracker::WriteTracker;
 use hugekit_sys::thread::{SignalsBlocked, spawn, yield_to_all_threads};
 
-/// Between looks at how much is held, while it is enough.
+/// The time between looks at the bytes of copies, while there are enough.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// The thread of one snapshot.
@@ -22,7 +22,7 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    /// Holds no more aside than `most` bytes, those of writers included.
+    /// Starts the thread. It copies until the copies of the snapshot, including those of writers, have `most` bytes.
     pub(crate) fn start(
         snapshot: &Arc<SnapshotState>,
         tracker: &'static WriteTracker,
@@ -43,13 +43,13 @@ impl Background {
         let _ = self.thread.join();
     }
 
-    /// In a forked child, which has no such thread.
+    /// Forgets the thread, in a forked child, which does not have it.
     pub(crate) fn forget(self) {
         std::mem::forget(self.thread);
     }
 }
 
-/// From the end on: a reader of all of it in order comes there last.
+/// Copies from the end on, because a reader of the whole snapshot comes there last.
 fn preserve_all(
     snapshot: &SnapshotState,
     tracker: &WriteTracker,

@@ -1,13 +1,14 @@
-//! Where all of a snapshot is copied to, while it is: a thread that preserves a granule may put it there at once.
+//! The destination of `copy_to`, while it copies a whole snapshot. A thread that preserves a granule may write the
+//! granule there at once.
 
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
-/// The destination, and what the reader of the snapshot is copying there itself.
+/// The destination, and the granule that the reader itself is copying there.
 #[derive(Debug)]
 pub(super) struct Delivery {
     /// The destination of the snapshot's first byte, or 0.
     destination: AtomicUsize,
-    /// The granule that the reader copies there: no other thread may write it there.
+    /// The granule that the reader copies. No other thread may write it to the destination.
     reading: AtomicUsize,
 }
 
@@ -20,13 +21,13 @@ impl Delivery {
         self.destination.store(to.expose_provenance(), Ordering::SeqCst);
     }
 
-    /// No granule is sent there from now on; one may still be on its way.
+    /// Ends the delivery: no other granule is sent to the destination. A granule may still be on its way.
     pub(super) fn end(&self) {
         self.destination.store(0, Ordering::SeqCst);
     }
 
-    /// Notes that the reader is at a granule; returns whether there is a destination. A thread that claims the granule
-    /// afterwards sees the note.
+    /// Records that the reader is at a granule. Returns whether there is a destination. A thread that claims the
+    /// granule afterwards sees the record.
     pub(super) fn note_reading(&self, index: usize) -> bool {
         self.reading.store(index, Ordering::SeqCst);
         fence(Ordering::SeqCst);

@@ -1,9 +1,9 @@
-//! Where the bytes of each granule are: still with their owner, preserved, or nowhere any more.
+//! The place of each granule's bytes: still with their owner, in a slot, or nowhere any more.
 //!
-//! A granule's state is one word of a table of [claims](Claims), in memory that no snapshot protects. It leaves
-//! `Owner` once and never comes back, and protection is lifted only after it has left: so a reader that reads
-//! the owner's bytes and finds `Owner`, unclaimed, *afterwards* has read what they were at the snapshot. Readers
-//! take no lock for that.
+//! The state of a granule is one word in a table of [claims](Claims), in memory that no snapshot protects. A granule
+//! leaves `Owner` once and never comes back, and its protection is lifted only after it has left. So a reader first
+//! copies the owner's bytes and then looks at the state. If the state is `Owner` and not claimed, the reader has the
+//! bytes of the snapshot. It takes no lock.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -15,28 +15,28 @@ use hugekit_sys::thread::SignalsBlocked;
 /// The place of a granule's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GranulePlace {
-    /// In the owner's memory, which is protected.
+    /// In the owner's protected memory.
     Owner,
     /// In this slot of the arena.
     Slot(u32),
-    /// They were read, and no reader wants them any more.
+    /// Nowhere: the bytes were read, and no reader wants them any more.
     Gone,
-    /// Nowhere: the snapshot failed before they were copied.
+    /// Nowhere: the snapshot was lost before they were copied.
     Lost,
-    /// In the owner's memory, which is protected, and read: what is left to be known is whether they change.
+    /// In the owner's protected memory. They were read, and only a change is still recorded.
     Saved,
 }
 
-/// The next state of a granule that its owner has, when no reader wants it any more.
+/// The next state of a granule that was read from its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AfterRead {
-    /// It may be written, and no thread knows of that.
+    /// The granule may be written, and no thread records that.
     Nothing,
-    /// It stays protected: the first write to it is noted.
+    /// The granule stays protected, and the first write to it is recorded.
     Watched,
 }
 
-/// Numbers below that of the first slot.
+/// The number of states that are not a slot.
 const SLOTS: u32 = 4;
 
 impl ClaimState for GranulePlace {
@@ -61,12 +61,12 @@ impl ClaimState for GranulePlace {
     }
 }
 
-/// The granules of one snapshot. Async-signal-safe, all but `new`.
+/// The granules of one snapshot. All functions except `new` are async-signal-safe.
 #[derive(Debug)]
 pub(crate) struct Granules(Claims<GranulePlace>);
 
 impl Granules {
-    /// So many, all of them with their owner.
+    /// Makes this many granules. All of them are with their owner.
     pub(super) fn new(count: usize) -> io::Result<Self> {
         Claims::new(count).map(Self)
     }
@@ -80,21 +80,21 @@ impl Granules {
         self.0.settled(index).state
     }
 
-    /// Returns whether its bytes are with their owner alone, copied by no thread. What the caller has loaded before was
-    /// loaded while that was so.
+    /// Returns whether the bytes are with their owner and no thread is copying them. If so, the caller's earlier
+    /// loads happened while that was true.
     pub(super) fn is_still_with_owner(&self, index: usize) -> bool {
         fence(Ordering::Acquire);
         let seen = self.0.look(index);
         seen.state == GranulePlace::Owner && !seen.is_busy
     }
 
-    /// Returns whether a write to it is to be known before it is done.
+    /// Returns whether a write must be recorded or preserved first.
     pub(super) fn needs_protection(&self, index: usize) -> bool {
         matches!(self.0.look(index).state, GranulePlace::Owner | GranulePlace::Saved)
     }
 
-    /// The right to preserve the granule or to note that it changes, if it is still with its owner. Waits for another
-    /// thread that has the right. What that thread stored before is visible from then on.
+    /// Claims the right to preserve the granule, or to record that it changes, if it is still with its owner. Waits
+    /// for another thread that has the right. Stores of that thread are visible afterwards.
     pub(super) fn claim<'a>(
         &'a self,
         index: usize,
@@ -106,7 +106,8 @@ impl Granules {
         claim
     }
 
-    /// No reader wants it any more; returns where it was, when no thread was copying it.
+    /// Lets a granule go: no reader wants it any more. Waits until no thread is copying it. Returns its earlier
+    /// place.
     pub(super) fn let_go(
         &self,
         index: usize,

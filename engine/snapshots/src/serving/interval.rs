@@ -1,10 +1,10 @@
-//! The addresses that a snapshot is of, cut into granules.
+//! The addresses of a snapshot, divided into granules.
 
 use std::ops::Range;
 
 use rustix::param::page_size;
 
-/// A range, the whole pages of it, and the granules that these are cut into.
+/// A range, its whole pages, and their granules.
 #[derive(Clone, Debug)]
 pub(crate) struct Interval {
     range: Range<usize>,
@@ -23,8 +23,8 @@ impl Interval {
         &self.range
     }
 
-    /// Whole pages of it: these are protected, and cut into granules at multiples of their size, so that the first
-    /// and the last one may be shorter. Empty if there is none.
+    /// Returns the whole pages of the range. They are protected, and divided into granules at multiples of the
+    /// granule size. So the first and the last granule may be shorter. Empty if the range contains no whole page.
     pub(crate) fn inner(&self) -> &Range<usize> {
         &self.inner
     }
@@ -41,12 +41,12 @@ impl Interval {
         (self.inner.end - self.origin()).div_ceil(self.granule_bytes)
     }
 
-    /// A multiple of a granule: where the first one would begin if it were whole.
+    /// Returns the address at which the first granule would begin if it were whole: a multiple of the granule size.
     pub(crate) fn origin(&self) -> usize {
         self.inner.start - self.inner.start % self.granule_bytes
     }
 
-    /// The granule that holds an address of the inner range.
+    /// Returns the granule that contains an address of the inner range.
     pub(crate) fn granule_at(&self, address: usize) -> (usize, Range<usize>) {
         let index = (address - self.origin()) / self.granule_bytes;
         (index, self.granule(index))
@@ -58,7 +58,8 @@ impl Interval {
     }
 }
 
-/// The whole units of a range, at multiples of their size; an empty one at its end if there is none.
+/// Returns the whole units of a range, at multiples of their size. If there is none, returns an empty range at its
+/// end.
 pub(crate) fn inner_of(range: &Range<usize>, unit: usize) -> Range<usize> {
     let end = range.end - range.end % unit;
     match range.start.checked_next_multiple_of(unit) {

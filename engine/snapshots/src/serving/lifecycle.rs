@@ -1,37 +1,37 @@
-//! What a snapshot is at the moment, and why it is lost if it is.
+//! The phase of a snapshot, and the reason for its loss.
 
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
-/// The duty of writers that meet the snapshot.
+/// The phase of a snapshot decides what a write to its memory must do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Phase {
-    /// Nothing: none of its memory is protected yet.
+    /// Nothing: no memory of the snapshot is protected yet.
     Forming,
-    /// Wait: its memory is being protected at this moment.
+    /// Wait: the memory is being protected at this moment.
     Arming,
-    /// Preserve a granule before it changes.
+    /// Preserve the granule before it changes.
     Live,
-    /// Nothing: no thread reads it any more.
+    /// Nothing: no thread reads the snapshot any more.
     Ended,
 }
 
-/// The reason why the snapshot is lost.
+/// The reason for the loss of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LossCause {
     CowLimitExceeded,
     Changed(usize),
     /// The thread that served writes died.
     Unserved,
-    /// The kernel refuses what it permitted before.
+    /// The kernel refuses a call that it permitted before.
     Refused,
 }
 
-/// Both, as handlers write them.
+/// The phase and the cause of a loss, as atomic words for handlers.
 #[derive(Debug)]
 pub(super) struct Lifecycle {
     phase: AtomicU8,
-    /// 0, or why it failed: 1, 3, 5, or the address of a page with bit 1 set.
+    /// 0 without a loss. 1, 3 or 5, or the address of a page with bit 1 set.
     failure: AtomicUsize,
 }
 
@@ -53,7 +53,7 @@ impl Lifecycle {
         self.phase.store(phase as u8, Ordering::SeqCst);
     }
 
-    /// Marks it lost; returns the first cause.
+    /// Marks the snapshot as lost. Returns the first cause.
     pub(super) fn fail(&self, failure: LossCause) -> LossCause {
         let word = match failure {
             LossCause::CowLimitExceeded => 1,

@@ -1,4 +1,4 @@
-//! Memory for what writers copy, taken before there is a snapshot and kept from one to the next.
+//! Memory for copies, which is allocated before there is a snapshot and kept between snapshots.
 #![allow(unsafe_code)]
 
 use std::mem::ManuallyDrop;
@@ -81,7 +81,7 @@ impl PartsTaken {
         count << u32::BITS | pages as u64
     }
 
-    /// The next pages, of so many in all: as many as are wanted, or as there are.
+    /// Takes the next pages: as many as are wanted, or as are left of `all`.
     fn take_pages(&self, wanted: usize, all: usize) -> Option<Range<usize>> {
         let more = |word| {
             let (count, taken) = Self::unpack(word);
@@ -125,8 +125,7 @@ impl Reserve {
         let _ = bytes.want_huge_pages();
         memory::populate_write(bytes.start(), len)
             .map_err(SnapshotError::kernel("madvise(MADV_POPULATE_WRITE)"))?;
-        // What came with the faults is on base pages where free memory is in pieces: this moves others away.
-        // SAFETY: private memory.
+        // If free memory is fragmented, the faults got base pages. The collapse moves other memory away.
         unsafe { collapse(std::ptr::slice_from_raw_parts(bytes.start(), len)) };
         let (bytes, parts) = (ManuallyDrop::new(bytes), PartsTaken::default());
         Ok(Self(Arc::new(ReserveMemory { bytes, len, parts, mark: ForkMark::new() })))
@@ -139,7 +138,7 @@ impl Reserve {
         self.0.len
     }
 
-    /// Touches every page, if no snapshot has any; whether it did.
+    /// Touches every page, if no snapshot has any of them. Returns whether it did.
     ///
     /// For virtual machines: hypervisors take back, move or stop mapping what a guest has not used
     /// for a while, seconds sometimes, and what the first access costs then a writer would wait
@@ -177,7 +176,7 @@ impl ReservePart {
         self.range.len()
     }
 
-    /// Nothing is written there by this any more.
+    /// Ends the part: the snapshot writes nothing there any more.
     pub(super) fn end(&self) {
         if !self.is_over.swap(true, Ordering::Relaxed) {
             self.memory.parts.give_back();

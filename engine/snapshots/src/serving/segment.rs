@@ -1,4 +1,4 @@
-//! What the snapshots of one process protect, cut into ranges with the same snapshots each.
+//! The ranges of all snapshots of a process, cut into segments. All addresses of a segment have the same snapshots.
 
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -14,11 +14,11 @@ use hugekit_regions::fault::{Access, Faults};
 use hugekit_sys::HUGE_PAGE_BYTES;
 use hugekit_sys::thread::SignalsBlocked;
 
-/// Protection is lifted this far around a write that no snapshot has to do with: a huge page stays
-/// whole.
+/// If no live snapshot has the address of a write, protection is lifted in this many bytes around it, so a huge page
+/// stays whole.
 const BLOCK_BYTES: usize = HUGE_PAGE_BYTES;
 
-/// Addresses that these snapshots have in common, and no others.
+/// Addresses that these snapshots, and no others, have in common.
 #[derive(Debug)]
 pub(crate) struct Segment {
     addresses: Range<usize>,
@@ -26,22 +26,22 @@ pub(crate) struct Segment {
     protector: Arc<WriteProtector>,
 }
 
-/// The reason why a write cannot pass now.
+/// The reason why a write cannot be let through now.
 #[derive(Debug)]
 pub(crate) enum Hindrance {
-    /// Memory is being protected at this moment: to be tried again.
+    /// Memory is being protected at this moment. The caller must try again.
     Arming,
-    /// The kernel lets it pass by no means that there is.
+    /// The kernel refuses every way to let it through.
     Refused,
 }
 
 impl Segment {
-    /// The segments of all these snapshots, ascending.
+    /// Returns the segments of these snapshots, ascending.
     pub(crate) fn all_of(
         snapshots: &[Arc<SnapshotState>],
         protector: &Arc<WriteProtector>,
     ) -> Vec<Self> {
-        // Where nothing is protected, there is nothing to cut: the ends of that may lie within a page.
+        // A snapshot without protected pages has no segment: its ends may lie within a page.
         let protected = snapshots
             .iter()
             .map(|snapshot| snapshot.interval().inner())
@@ -64,12 +64,12 @@ impl Segment {
         &self.addresses
     }
 
-    /// Returns whether no other snapshot is here.
+    /// Returns whether the segment has no other snapshot.
     pub(crate) fn is_only(&self, snapshot: &Arc<SnapshotState>) -> bool {
         self.snapshots.iter().all(|other| Arc::ptr_eq(other, snapshot))
     }
 
-    /// Preserves the granules of a write, and lets the write pass. Async-signal-safe.
+    /// Preserves the granule of each snapshot at the address, and lets the write through. Async-signal-safe.
     pub(crate) fn let_write(
         &self,
         address: usize,
@@ -98,8 +98,8 @@ impl Segment {
         Ok(())
     }
 
-    /// Lifts the protection of those granules in `range`, which lies within, that no snapshot needs any more.
-    /// Async-signal-safe.
+    /// Lifts the protection of those granules in `range` that no snapshot needs any more. `range` lies within the
+    /// segment. Async-signal-safe.
     pub(crate) fn lift_unneeded(&self, range: &Range<usize>) -> Result<(), Hindrance> {
         let is_arming = |snapshot: &Arc<SnapshotState>| snapshot.phase() == Phase::Arming;
         if self.snapshots.iter().any(is_arming) || self.protector.holds(range) {
@@ -126,7 +126,7 @@ impl Segment {
         Ok(())
     }
 
-    /// Lets writes pass; where the kernel refuses that, everywhere, and the snapshots are lost.
+    /// Lets writes to a range through. If the kernel refuses, the snapshots are lost, and all writes are let through.
     fn lift(&self, range: &Range<usize>) -> Result<(), Hindrance> {
         let lose = |ProtectionRefused| {
             self.fail(LossCause::Refused);
@@ -155,8 +155,8 @@ impl Faults for Segment {
     ) -> Result<(), PopulateError> {
         match self.let_write(address, blocked) {
             Ok(()) => Ok(()),
-            // The access is tried again, and faults again: no reader may wait for a maker as long as that waits for
-            // readers.
+            // The access is tried again and faults again. While a maker waits for readers of the table, no reader may
+            // wait for the maker. `wait_for_maker` sleeps only after that.
             Err(Hindrance::Arming) => {
                 self.protector.wait_for_maker();
                 Ok(())
@@ -169,7 +169,7 @@ impl Faults for Segment {
         self.protector.wake(address).map_err(|_| rustix::io::Errno::PERM)
     }
 
-    /// Lets all writes pass, and the snapshots are lost.
+    /// Lets all writes through. The snapshots are lost.
     fn give_up(&self, _: &SignalsBlocked) -> rustix::io::Result<()> {
         self.fail(LossCause::Unserved);
         let left = self.protector.unregister(&self.addresses);
@@ -177,7 +177,7 @@ impl Faults for Segment {
         Ok(())
     }
 
-    /// A reader meets that by itself.
+    /// Does nothing: a reader finds failed memory by itself.
     fn break_(&self, _: usize, _: &SignalsBlocked) {}
 }
 

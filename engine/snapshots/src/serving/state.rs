@@ -1,5 +1,4 @@
-//! One snapshot as fault handlers, readers and its owner share it: where each granule's bytes are, and how they get
-//! from one place to another.
+//! One snapshot, which fault handlers, readers and its owner share: preserves granules, reads them, and lets them go.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -22,20 +21,20 @@ use hugekit_regions::fault::no_fault;
 use hugekit_sys::private_pages::Private;
 use hugekit_sys::thread::{SignalsBlocked, without_signals};
 
-/// The bytes of an interval at one point in time.
+/// The bytes of a range at one point in time.
 #[derive(Debug)]
 pub(crate) struct SnapshotState {
     interval: Interval,
     granules: Granules,
     after_read: AfterRead,
     arena: Arena,
-    /// The bytes before and behind the whole pages, copied when it was made.
+    /// The bytes before and behind the whole pages. They were copied when the snapshot was made.
     edges: Edges,
     protector: Arc<WriteProtector>,
     shared: Private<SharedWords>,
 }
 
-/// The words that fault handlers write, in memory that no snapshot can protect.
+/// The words that fault handlers write. No snapshot can protect their memory.
 #[derive(Debug)]
 struct SharedWords {
     lifecycle: Lifecycle,
@@ -43,8 +42,8 @@ struct SharedWords {
     costs: Costs,
 }
 
-/// All of the snapshot is copied to memory, and a thread that preserves a granule puts it there. Dropped, no thread
-/// writes there any more.
+/// A running copy of the whole snapshot to memory. A thread that preserves a granule puts it there. After the drop,
+/// no thread writes there any more.
 #[derive(Debug)]
 pub(crate) struct Delivering<'a>(&'a SnapshotState);
 
@@ -52,11 +51,11 @@ pub(crate) struct Delivering<'a>(&'a SnapshotState);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadError {
     Failed(LossCause),
-    /// The kernel may not read the owner's bytes, or not write where they should go.
+    /// The kernel cannot read the owner's bytes, or cannot write to the destination.
     Refused,
 }
 
-/// Which thread preserves a granule.
+/// The thread that preserves a granule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Preserver {
     /// A thread that wants to write to this address.
@@ -65,8 +64,8 @@ pub(crate) enum Preserver {
 }
 
 impl SnapshotState {
-    /// The state of an interval of which nothing is protected yet. `cap` bytes of it can be preserved, in whole granules
-    /// or all of it, the first of them in the reserve.
+    /// Makes the state of an interval of which nothing is protected yet. Copies may use `cap` bytes, in whole
+    /// granules or for all of it. The first copies use the reserve.
     pub(crate) fn new(
         interval: Interval,
         after_read: AfterRead,
@@ -74,7 +73,7 @@ impl SnapshotState {
         reserve: Option<&Reserve>,
         protector: Arc<WriteProtector>,
     ) -> rustix::io::Result<Self> {
-        // The first look at it may allocate, which no fault may.
+        // The first call may allocate, which no fault may do.
         learning::prepare();
         let (range, granule_bytes) = (interval.range(), interval.granule_bytes());
         let count = interval.granules();
@@ -120,12 +119,12 @@ impl SnapshotState {
         self.shared.lifecycle.failure()
     }
 
-    /// Marks it lost; returns the first cause.
+    /// Marks the snapshot as lost. Returns the first cause.
     pub(super) fn fail(&self, failure: LossCause) -> LossCause {
         self.shared.lifecycle.fail(failure)
     }
 
-    /// A write waited so long.
+    /// Counts a write that waited for this time.
     pub(super) fn count_wait(&self, nanos: u64) {
         self.shared.costs.count_wait(nanos);
     }
@@ -134,17 +133,18 @@ impl SnapshotState {
         self.shared.costs.counts()
     }
 
-    /// Returns whether a write to an address of the inner range is to be known before it is done.
+    /// Returns whether a write to an address of the inner range must be recorded or preserved first.
     pub(super) fn needs(&self, address: usize) -> bool {
         let (index, _) = self.interval.granule_at(address);
         self.phase() == Phase::Live && self.granules.needs_protection(index)
     }
 
-    /// Sees to it that a granule may change, near the address that is written last. Async-signal-safe.
+    /// Preserves a granule, so it may change. The bytes around the writer's address are copied last.
+    /// Async-signal-safe.
     pub(crate) fn preserve(&self, index: usize, preserver: Preserver, blocked: &SignalsBlocked) {
         let Some(busy) = self.granules.claim(index, blocked) else { return };
         let place = match (busy.state(), self.failure()) {
-            // No reader wants it: that it changes is all there is to know.
+            // No reader wants the bytes. Only the change is recorded.
             (GranulePlace::Saved, _) => GranulePlace::Gone,
             (_, Some(_)) => GranulePlace::Lost,
             (_, None) => self.copy_to_preserve(index, preserver),
@@ -167,7 +167,8 @@ impl SnapshotState {
             Preserver::Writer(address) => Some(address - granule.start),
             Preserver::Other => None,
         };
-        // SAFETY: the slot, or the granule's part of the destination, is as long as the granule, and no other thread uses it.
+        // SAFETY: the slot, or the granule's part of the destination, is as long as the granule. No other thread uses
+        // it.
         let copied = unsafe { copy_from_owner(&granule, to, target) };
         if copied.is_err() || !self.protector.is_protected(&granule) {
             if let GranulePlace::Slot(slot) = place {
@@ -180,18 +181,18 @@ impl SnapshotState {
         place
     }
 
-    /// Has each thread that preserves a granule put it where all of the snapshot is being copied to.
+    /// Starts a delivery: each thread that preserves a granule puts it into the destination.
     ///
     /// # Safety
-    /// The bytes of `to`, as many as the snapshot has, may be written until the delivery ends, by any thread's signal
-    /// handler; none but [`try_read`](Self::try_read), in order, writes them, and no fault there waits for a
-    /// granule of the snapshot.
+    /// `to` has as many bytes as the snapshot. Until the delivery ends, signal handlers of any thread may write to
+    /// them. Only [`try_read`](Self::try_read) writes them besides, in order. No fault there waits for a granule of
+    /// the snapshot.
     pub(crate) unsafe fn deliver_to(&self, to: *mut u8) -> Delivering<'_> {
         self.shared.delivery.start(to);
         Delivering(self)
     }
 
-    /// Copies bytes of one granule, or of one edge, as they were at the snapshot.
+    /// Copies bytes of one granule or one edge, as they were when the snapshot was taken.
     ///
     /// # Safety
     /// `to` can be written for the part's length, by the kernel too, and no other thread uses it.
@@ -205,8 +206,8 @@ impl SnapshotState {
         }
     }
 
-    /// Like [`read`](Self::read), to where the kernel may refuse to write, past the cache unless the bytes are used
-    /// soon.
+    /// Like [`read`](Self::read), but the kernel may refuse to write to `to`. Bypasses the cache if the bytes are not
+    /// used soon.
     ///
     /// # Safety
     /// The conditions of [`read`](Self::read), but the kernel need not be able to write to `to`.
@@ -221,19 +222,19 @@ impl SnapshotState {
         }
         if !self.interval.inner().contains(&part.start) {
             let kept = self.edges.at(part.start);
-            // SAFETY: the edges have these bytes, which no thread writes any more.
+            // SAFETY: the copy of the edges contains these bytes, and no thread writes to it any more.
             unsafe { to.copy_from_nonoverlapping(kept, part.len()) };
             return Ok(());
         }
         let (index, granule) = self.interval.granule_at(part.start);
         debug_assert!(part.end <= granule.end);
-        // Before it is looked at, because a preserver may claim it afterwards.
+        // The note comes before the look at the state, because a writer may claim the granule afterwards.
         let is_delivered = self.shared.delivery.note_reading(index);
         loop {
             match self.granules.settled(index) {
                 GranulePlace::Slot(slot) => {
                     let kept = self.arena.slot(slot).wrapping_add(part.start - granule.start);
-                    // SAFETY: the slot holds the granule, and is given back by its last reader.
+                    // SAFETY: the slot contains the granule, and its last reader returns it.
                     let copied =
                         unsafe { CopyOptions::new().reuse(reuse).run_raw(to, kept, part.len()) };
                     debug_assert!(
@@ -259,14 +260,14 @@ impl SnapshotState {
         }
     }
 
-    /// Copies bytes that are still with their owner; `None` if a writer took them meanwhile.
+    /// Copies bytes that are still with their owner. Returns `None` if a writer has taken them.
     ///
-    /// Optimistic, as a reader of a sequence lock: the bytes are copied first, and looked at afterwards, in this
-    /// order: is the page protected, is the granule still with its owner? A writer goes the other way: it claims the
-    /// granule, copies it, says where it is now, and lifts the protection last. So what was copied while both answers
-    /// are yes, no thread has written meanwhile. Asked the other way round, a writer that did all of that between the
-    /// two questions would look like an owner that has discarded the page. Where the granule is still the owner's and
-    /// the page is not protected, that is what the owner did.
+    /// This read is optimistic, like a read under a sequence lock. It copies the bytes first, and then asks two
+    /// questions in this order: is the page protected, and is the granule still with its owner? A writer works in the
+    /// opposite order: it claims the granule, copies it, records the new place, and lifts the protection last. So if
+    /// both answers are yes, no thread has written to the bytes. In the other order, a writer that did all of this
+    /// between the two questions would look like an owner that has discarded the page. If the granule is still with
+    /// its owner and the page is not protected, the owner has discarded or replaced the page.
     ///
     /// # Safety
     /// The conditions of [`try_read`](Self::try_read).
@@ -278,8 +279,8 @@ impl SnapshotState {
         reuse: Reuse,
     ) -> Option<Result<(), ReadError>> {
         let whole = std::iter::once((0..part.len(), no_fault::reach_of(reuse)));
-        // SAFETY: the one piece is as long as the part, for which `to` can be written, and no other thread uses it:
-        // the contract of this function.
+        // SAFETY: the one piece is as long as the part. `to` can be written for this length, and no other thread uses
+        // it: the contract of this function.
         let read = unsafe { no_fault::copy(to, part.start, whole) };
         let is_protected = self.protector.is_protected(part);
         if !self.granules.is_still_with_owner(index) {
@@ -292,7 +293,8 @@ impl SnapshotState {
         })
     }
 
-    /// Bytes of one granule that was preserved, if it was. They do not change until it is let go.
+    /// Returns the bytes of a preserved granule. They do not change until the granule is let go. `None` if the
+    /// granule is not preserved.
     pub(crate) fn kept(&self, part: &Range<usize>) -> Option<*const u8> {
         if !self.interval.inner().contains(&part.start) {
             return None;
@@ -306,9 +308,9 @@ impl SnapshotState {
         }
     }
 
-    /// No reader wants the granules of a range any more, which were read. A thread has its signals blocked while a
-    /// granule is its: a handler that it ran could touch what is protected, and be served by a thread that waits for
-    /// that granule. Not for long, however many there are.
+    /// Lets the granules of a range go, which were read. Signals are blocked while the thread has claimed granules: a
+    /// signal handler could access protected memory, and wait for a thread that waits for such a granule. They are
+    /// blocked for at most 64 granules at a time.
     pub(crate) fn let_go(&self, range: &Range<usize>) {
         const TOGETHER: usize = 64;
         if range.is_empty() {
@@ -329,8 +331,8 @@ impl SnapshotState {
         }
     }
 
-    /// Begins where another one has saved all of the same interval: what did not change since is saved here, too. The
-    /// other one notes nothing from now on, and keeps what it has noted. Writers wait for the caller meanwhile.
+    /// Continues the epoch of another snapshot of the same interval. Granules that did not change since are saved
+    /// here, too. The other snapshot records nothing from now on, and keeps its records. Writers wait meanwhile.
     pub(crate) fn go_on_from(&self, before: &Self, blocked: &SignalsBlocked) {
         debug_assert_eq!(before.granules.len(), self.granules.len());
         for index in before.saved() {
@@ -344,13 +346,13 @@ impl SnapshotState {
         (0..self.granules.len()).any(|index| self.granules.settled(index) == GranulePlace::Owner)
     }
 
-    /// Granules that are as they were when they were read.
+    /// Returns the granules that have not changed since they were read.
     fn saved(&self) -> impl Iterator<Item = usize> {
         (0..self.granules.len())
             .filter(|&index| self.granules.settled(index) == GranulePlace::Saved)
     }
 
-    /// Addresses of granules that are not as they were when they were read, ascending, neighbours together.
+    /// Returns the addresses of granules that have changed since they were read, ascending. Neighbours are joined.
     pub(crate) fn unsaved(&self) -> Vec<Range<usize>> {
         let mut ranges: Vec<Range<usize>> = Vec::new();
         for index in 0..self.granules.len() {
@@ -366,14 +368,14 @@ impl SnapshotState {
         ranges
     }
 
-    /// Sees to it that what is still with its owner is unchanged, so that another snapshot may protect it anew; what was
-    /// saved and is not protected any more has changed, as far as is known.
+    /// Checks that granules that are still with their owner are unchanged, so another snapshot may protect them
+    /// again. A saved granule that is no longer protected counts as changed.
     pub(crate) fn check_owner(&self, range: &Range<usize>) {
         let (protector, mut next) = (&self.protector, range.start);
         while next < range.end {
             let (index, granule) = self.interval.granule_at(next);
-            // The page map is walked to the next page that is protected: not anew for each granule of those that are known
-            // to have changed, which lie side by side.
+            // The page map is walked to the next protected page. Neighbouring granules that are known to have changed
+            // are skipped, so it is not walked again for each of them.
             if !matches!(self.granules.settled(index), GranulePlace::Owner | GranulePlace::Saved) {
                 next = granule.end;
                 continue;
@@ -397,8 +399,8 @@ impl SnapshotState {
         }
     }
 
-    /// Marks it lost, because its owner's memory is not protected any more, as far as the kernel tells. Returns the
-    /// first cause: the owner's deed, unless the kernel refuses to be asked.
+    /// Marks the snapshot as lost. Returns the first cause: `Changed`, because the owner's memory is no longer
+    /// protected, or `Refused`, if the kernel refuses to be asked.
     fn fail_at(&self, address: usize) -> LossCause {
         let is_answered = self.protector.is_answered(address);
         self.fail(if is_answered { LossCause::Changed(address) } else { LossCause::Refused })
@@ -419,7 +421,7 @@ impl Drop for Delivering<'_> {
     }
 }
 
-/// Copies a whole granule, what lies around the target last.
+/// Copies a whole granule. The bytes around the target are copied last.
 ///
 /// # Safety
 /// The bytes of `to` may be written, and no other thread uses them.

@@ -1,4 +1,4 @@
-//! What is asked of the kernel about protected memory.
+//! The kernel calls for protected memory, and the reaction to a refusal.
 #![allow(unsafe_code)]
 
 use std::mem::ManuallyDrop;
@@ -19,8 +19,8 @@ use hugekit_sys::sync::WakeEvent;
 use hugekit_sys::thread::without_signals;
 use hugekit_sys::userfaultfd;
 
-/// The two descriptors of one process that protecting and looking take. Its functions are async-signal-safe,
-/// all but `new`.
+/// The two descriptors of a process for protecting memory and for looking at its protection. All functions except
+/// `new` are async-signal-safe.
 #[derive(Debug)]
 pub(crate) struct WriteProtector {
     descriptor: ManuallyDrop<OwnedFd>,
@@ -32,13 +32,13 @@ pub(crate) struct WriteProtector {
 /// The words that handlers write and read.
 #[derive(Debug)]
 struct ProtectorWords {
-    /// The number of times that it was abandoned. After the first time, writes pass.
+    /// The number of times that the protector was abandoned. After the first time, all writes are let through.
     abandoned: AtomicU32,
-    /// 1 once the first time has ended.
+    /// 1 after the first abandoning has ended.
     has_ended: AtomicU32,
-    /// The starts of pages whose protection is not lifted at this moment, or 0.
+    /// The starts of held pages: their protection is not lifted at this moment. 0 without a page.
     held: [AtomicUsize; 2],
-    /// 1 while writers may sleep until a maker has protected its memory.
+    /// 1 while writers that fault sleep until a maker has protected its memory.
     pausing: AtomicU32,
     resumed: WakeEvent,
 }
@@ -50,7 +50,7 @@ impl ProtectorWords {
     }
 }
 
-/// Writers that meet what is being protected sleep until this is dropped.
+/// While this value exists, writers to memory that is being protected sleep.
 #[derive(Debug)]
 pub(crate) struct Pausing<'a>(&'a ProtectorWords);
 
@@ -61,12 +61,12 @@ impl Drop for Pausing<'_> {
     }
 }
 
-/// The kernel refuses what it permitted when the memory was protected: a system-call filter was installed since, or
-/// another library closed the descriptor.
+/// The kernel refuses a call that it permitted when the memory was protected. A system-call filter was installed
+/// since, or another library closed the descriptor.
 #[derive(Debug)]
 pub(crate) struct ProtectionRefused;
 
-/// Writes that were on their way when the protector was abandoned are tried again so often in all.
+/// The most attempts, in all, of writes that were on their way when the protector was abandoned.
 const TRIES: u32 = 10_000;
 
 impl WriteProtector {
@@ -84,18 +84,19 @@ impl WriteProtector {
         Err(FaultError::Lacking { missing }.into())
     }
 
-    /// Who scans the page map is. Else a page of our own is protected and looked at, before any other.
+    /// Returns whether the page map shows protection. A page map that can be scanned does. Otherwise, protects a page
+    /// of hugekit's own and looks at it, before any other page is protected.
     fn probe_protection_reports(&self) -> io::Result<bool> {
         if matches!(self.pagemap, PageMap::Scanned(_)) {
             return Ok(true);
         }
         let bytes = PrivateBytes::new(page_size(), 1)?;
-        // SAFETY: a page, which no other value has.
+        // SAFETY: the page is this function's own.
         unsafe { bytes.start().write_volatile(1) };
         let page = bytes.start().addr()..bytes.start().addr() + page_size();
         self.register(&page)?;
         let is_told = self.protect(&page).and_then(|()| self.pagemap.probe_protected(&page));
-        // The protection goes with the page, in any case.
+        // The protection ends with the page in any case.
         let _ = userfaultfd::unregister(self.descriptor(), &page);
         is_told
     }
@@ -108,21 +109,22 @@ impl WriteProtector {
         self.descriptor.as_fd()
     }
 
-    /// Has nothing lift the protection of these pages, or of any others. By one maker at a time.
+    /// Holds these pages: nothing lifts their protection. Releases other pages. Only one maker at a time calls this.
     pub(crate) fn hold(&self, pages: &[Option<Range<usize>>; 2]) {
         for (held, page) in self.shared.held.iter().zip(pages) {
             held.store(page.as_ref().map_or(0, |page| page.start), Ordering::SeqCst);
         }
     }
 
-    /// Has writers sleep where they would try again and again, and take CPUs that protecting could have. By one maker
-    /// at a time, which waits for no handler meanwhile, nor does any thread: the maker has their registries.
+    /// Makes writers sleep. Otherwise they would try again and again, and take CPUs from the threads that protect.
+    /// Only one maker at a time calls this. Until the value is dropped, the maker waits for no handler. No other
+    /// thread waits for a handler either, because the maker holds the registries.
     pub(crate) fn pause_writers(&self) -> Pausing<'_> {
         self.shared.pausing.store(1, Ordering::SeqCst);
         Pausing(&self.shared)
     }
 
-    /// Waits, for a writer that meets memory which is being protected, before it tries again. Async-signal-safe.
+    /// Waits until the maker has protected its memory. Then the writer tries again. Async-signal-safe.
     pub(crate) fn wait_for_maker(&self) {
         let is_paused = || self.shared.pausing.load(Ordering::SeqCst) == 1;
         if is_paused() {
@@ -132,7 +134,7 @@ impl WriteProtector {
         }
     }
 
-    /// Returns whether one of these is held.
+    /// Returns whether a part of the range is held.
     pub(super) fn holds(&self, range: &Range<usize>) -> bool {
         self.shared.held.iter().any(|page| {
             let page = page.load(Ordering::SeqCst);
@@ -140,12 +142,12 @@ impl WriteProtector {
         })
     }
 
-    /// Returns whether every page that holds some of the range is protected.
+    /// Returns whether every page that contains some of the range is protected.
     pub(crate) fn is_protected(&self, range: &Range<usize>) -> bool {
         self.pagemap.probe_protected(&whole_pages(range)) == Ok(true)
     }
 
-    /// The pages from the first on up to one that is not protected.
+    /// Returns the end of the protected pages at the start of the range.
     pub(super) fn protected_until(&self, range: &Range<usize>) -> usize {
         match self.pagemap.first_protected(range) {
             Ok(Some(found)) if found.start == range.start => found.end,
@@ -157,8 +159,8 @@ impl WriteProtector {
         userfaultfd::register_for_copies(self.descriptor(), range, false)
     }
 
-    /// Sees to it that all of the range can be protected, which is registered with one of the descriptors. Not what
-    /// its owner discards from now on: that looks unprotected.
+    /// Makes sure that all of the range can be protected. The range is registered with `descriptor`. Pages that the
+    /// owner discards later look unprotected.
     pub(crate) fn fill(&self, descriptor: BorrowedFd<'_>, range: &Range<usize>) -> io::Result<()> {
         if self.untouched == Untouched::Marked {
             self.pagemap.scanned().iter().for_each(|scanned| huge_zeroes::map(scanned, range));
@@ -168,7 +170,7 @@ impl WriteProtector {
         while let Some(found) = self.pagemap.first_untouched(&rest)? {
             rest.start = match userfaultfd::map_zeroes(descriptor, &found) {
                 Ok(()) => found.end,
-                // Touched meanwhile.
+                // A thread has touched the page meanwhile.
                 Err((mapped, Errno::EXIST)) => found.start + mapped + page_size(),
                 Err((mapped, Errno::AGAIN)) => found.start + mapped,
                 Err((_, errno)) => return Err(errno),
@@ -177,12 +179,13 @@ impl WriteProtector {
         Ok(())
     }
 
-    /// Has every write come to us. Where a page cannot be protected, nothing behind it is.
+    /// Protects the range: every write is a fault that hugekit serves. If a page cannot be protected, the pages
+    /// behind it are not protected either.
     pub(crate) fn protect(&self, range: &Range<usize>) -> io::Result<()> {
         userfaultfd::protect(self.descriptor(), range, true)
     }
 
-    /// Lets writes pass, wherever in the range there still is memory that we protected.
+    /// Lets writes through, to all memory in the range that is still protected by hugekit.
     pub(super) fn lift(&self, range: &Range<usize>) -> Result<(), ProtectionRefused> {
         let lift =
             |descriptor: BorrowedFd<'_>, part: &_| userfaultfd::protect(descriptor, part, false);
@@ -195,25 +198,26 @@ impl WriteProtector {
         }
     }
 
-    /// Leaves the range to the kernel again, as far as it is ours.
+    /// Unregisters the range, as far as it is still registered with this descriptor.
     pub(crate) fn unregister(&self, range: &Range<usize>) -> Result<(), ProtectionRefused> {
         match self.each_part(range, userfaultfd::unregister) {
-            // Part of it is another descriptor's, or is not there any more.
+            // A part belongs to another descriptor, or does not exist any more.
             Ok(()) | Err(Errno::INVAL | Errno::NOENT) => Ok(()),
-            // It is part of a mapping, and the process may have no more of them: it stays ours, and is written freely.
+            // To unregister a part of a mapping needs one more mapping, and the process has none. The range stays
+            // registered, and writes are let through.
             Err(Errno::NOMEM) => self.lift(range),
             Err(_) => Err(ProtectionRefused),
         }
     }
 
-    /// Has the kernel let all writes pass, by closing the descriptor: all snapshots that share it are lost. Writes
-    /// that were refused before are to be tried again.
+    /// Makes the kernel let all writes through, by closing the descriptor. All snapshots that share it are lost.
+    /// Writes that were refused before are tried again.
     ///
-    /// Other threads return when that is done, and not before: a handler thread that read the descriptor again would
-    /// keep it open, and a writer that it was told of, and did not wake, would wait for ever.
+    /// Other threads return only after this is done. If a handler thread read the descriptor again, it would keep the
+    /// descriptor open. A writer whose message it then got would wait for ever.
     ///
     /// # Errors
-    /// The descriptor was closed, and that did not help: a forked child has it too, or the kernel refuses.
+    /// The descriptor was closed, but that did not help: a forked child has it, too, or the kernel refuses.
     pub(crate) fn abandon(&self) -> Result<(), ProtectionRefused> {
         without_signals(|_| {
             let ProtectorWords { abandoned, has_ended, resumed, .. } = &*self.shared;
@@ -233,22 +237,22 @@ impl WriteProtector {
         self.shared.abandoned.load(Ordering::SeqCst) > 0
     }
 
-    /// Returns whether the kernel still does what it is asked.
+    /// Returns whether the kernel still carries out calls of the descriptor.
     pub(super) fn is_answered(&self, address: usize) -> bool {
         self.wake(address).is_ok()
     }
 
-    /// Has the threads that wait at this address try again.
+    /// Wakes the threads that wait at this address, so they try again.
     pub(crate) fn wake(&self, address: usize) -> io::Result<()> {
         let page = address - address % page_size();
         userfaultfd::wake(self.descriptor(), &(page..page + page_size()))
     }
 
-    /// Does it to all of the range, or, where some of that is not ours any more, to each part that is still
-    /// protected.
+    /// Calls `act` with the whole range. If that fails, because some of it does not belong to hugekit any more, calls
+    /// it with each part that is still protected.
     ///
     /// # Errors
-    /// The error of the last part that was refused, or why no part was found.
+    /// The error of the last part that was refused, or the reason why no part was found.
     fn each_part(
         &self,
         range: &Range<usize>,
@@ -274,16 +278,16 @@ impl WriteProtector {
 }
 
 impl Drop for WriteProtector {
-    /// Closes the descriptor, unless another library has: its number may be another file's.
+    /// Closes the descriptor, unless another library has closed it: its number may belong to another file.
     fn drop(&mut self) {
         if userfaultfd::is_kept(self.descriptor()) {
-            // SAFETY: not used afterwards.
+            // SAFETY: the descriptor is not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.descriptor) };
         }
     }
 }
 
-/// The pages that hold some of the range.
+/// Returns the pages that contain some of the range.
 fn whole_pages(range: &Range<usize>) -> Range<usize> {
     range.start - range.start % page_size()..range.end.next_multiple_of(page_size())
 }
