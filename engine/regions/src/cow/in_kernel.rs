@@ -79,7 +79,7 @@ impl InKernel<'_> {
         self.group.protection() == Protection::Rights && self.mapping.is_in_place(slot)
     }
 
-    /// Returns whether all pages have marks. Kernels without PAGEMAP_SCAN, before 6.7, may leave out a huge page of
+    /// Returns whether all pages have marks. Kernels without `PAGEMAP_SCAN`, before 6.7, may leave out a huge page of
     /// shared memory that another thread maps again while the kernel splits it (seen with 6.1).
     fn are_marked(&self, addresses: &Range<usize>) -> bool {
         match self.group.fork_support().and_then(|support| support.pagemap.as_ref()) {
