@@ -126,7 +126,7 @@ impl Reserve {
         memory::populate_write(bytes.start(), len)
             .map_err(SnapshotError::kernel("madvise(MADV_POPULATE_WRITE)"))?;
         // If free memory is fragmented, the faults got base pages. The collapse moves other memory away.
-        // SAFETY: private memory of this value.
+        // SAFETY: the memory is private, so no other userfaultfd handles minor faults of shared memory there.
         unsafe { collapse(std::ptr::slice_from_raw_parts(bytes.start(), len)) };
         let (bytes, parts) = (ManuallyDrop::new(bytes), PartsTaken::default());
         Ok(Self(Arc::new(ReserveMemory { bytes, len, parts, mark: ForkMark::new() })))
