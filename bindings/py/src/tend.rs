@@ -94,7 +94,7 @@ impl Tender {
             bytes_per_second=Options::default().bytes_per_second,
             keep_free=Options::default().keep_free
         ),
-        text_signature = "(pid=None, *, density=0.9, cpu_share=1.0, bytes_per_second=1 << 30, keep_free=256 << 20)"
+        text_signature = "(pid=None, *, density=0.9, cpu_share=1.0, bytes_per_second=1073741824, keep_free=268435456)"
     )]
     fn new(
         pid: Option<i32>,
