@@ -42,23 +42,20 @@ pub fn count(number: u64, noun: &str) -> String {
 }
 
 /// Breaks at spaces; a longer word, such as a path, keeps its line to itself.
-///
-/// # Panics
-/// Never.
 #[must_use]
 pub fn wrap(text: &str, columns: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
+    let (mut lines, mut line) = (Vec::new(), String::new());
     for word in text.split(' ') {
-        let last = lines.last_mut().expect("starts with one line");
-        match last.chars().count() {
-            0 => last.push_str(word),
+        match line.chars().count() {
+            0 => line.push_str(word),
             used if used + 1 + word.chars().count() <= columns => {
-                last.push(' ');
-                last.push_str(word);
+                line.push(' ');
+                line.push_str(word);
             }
-            _ => lines.push(word.to_owned()),
+            _ => lines.push(std::mem::replace(&mut line, word.to_owned())),
         }
     }
+    lines.push(line);
     lines
 }
 

@@ -93,8 +93,9 @@ impl TrackedVm {
 
     /// Reads all messages of the VM, and releases the granules that they name.
     pub(crate) fn note_writes(&mut self) -> Result<(), CheckpointError> {
-        while let Some(message) = self.vm.read_message()? {
-            self.answer(&message)?;
+        let Self { vm, granules, states, .. } = self;
+        while let Some(message) = vm.read_message()? {
+            answer(vm, granules, states, &message)?;
         }
         Ok(())
     }
@@ -127,10 +128,6 @@ impl TrackedVm {
     pub(crate) fn settle(&mut self) -> Result<(), CheckpointError> {
         let Self { vm, granules, states, .. } = self;
         vm.settle(&mut |message| answer(vm, granules, states, &message))
-    }
-
-    fn answer(&mut self, message: &Message) -> Result<(), CheckpointError> {
-        answer(&self.vm, &self.granules, &mut self.states, message)
     }
 }
 
