@@ -12,7 +12,6 @@ use crate::builder::ImageBuilder;
 use crate::clones::FileIdentity;
 use crate::error::ImageError;
 use crate::mapping::PrivateMapping;
-use crate::raw;
 
 /// Memory that no process can change any more, and that many processes map privately: each has the same pages until it
 /// writes to them. The memory is the kernel's again when the last descriptor and mapping is gone.
@@ -29,7 +28,7 @@ impl Image {
     /// # Errors
     /// [`ImageError`]: the file cannot be opened or read, or was changed meanwhile, or memory is short.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ImageError> {
-        let opened = raw::open(path.as_ref());
+        let opened = hugekit_sys::input::open(path.as_ref());
         let file = opened.map_err(|source| ImageError::Read { nth: 0, at: 0, source })?;
         Self::builder("image").source(file).load()
     }

@@ -21,4 +21,4 @@ pub use hugekit_lease::protocol::ImageRange;
 pub use image::Image;
 pub use mapping::PrivateMapping;
 pub use range::Misfit;
-pub use raw::open;
+pub use hugekit_sys::input::open;

@@ -4,16 +4,15 @@
 use std::cell::Cell;
 use std::fs::File;
 use std::io::ErrorKind;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
 
 use hugekit_bulk::Threads;
 use hugekit_bulk::parallel::{JobError, Progress, WorkSharing};
 use hugekit_bulk::profile::Profile;
 use hugekit_lease::protocol::ImageRange;
-use hugekit_sys::{HUGE_PAGE_BYTES, HeapShortage};
-use rustix::fs::{OFlags, SeekFrom, seek};
-use rustix::io::Errno;
+use hugekit_sys::file_stamp::FileStamp;
+use hugekit_sys::{HUGE_PAGE_BYTES, HeapShortage, data_runs};
 
 use crate::canvas::{BLOCK, Canvas};
 use crate::error::ImageError;
@@ -22,25 +21,12 @@ use crate::meter::Meter;
 /// Bytes that are read at once, to be compared with zero and copied while it is in the cache.
 const PIECE: usize = 256 << 10;
 
-/// Opens a file to load from. A FIFO that no process writes to is opened too, and is refused by the load: plain open(2)
-/// would wait for a writer.
-///
-/// # Errors
-/// The errors of open(2).
-pub fn open(path: &Path) -> std::io::Result<File> {
-    // A load reads only regular files, for which the flag means nothing.
-    let flags = OFlags::NONBLOCK.bits() as i32;
-    File::options().read(true).custom_flags(flags).open(path)
-}
-
 /// A regular file, as it was when it was given.
 #[derive(Debug)]
 pub(crate) struct Raw {
     file: File,
     nth: usize,
-    bytes: u64,
-    /// When it was written last.
-    written: (i64, i64),
+    stamp: FileStamp,
 }
 
 impl Raw {
@@ -49,12 +35,11 @@ impl Raw {
         if !found.is_file() {
             return Err(ImageError::NoFile { nth });
         }
-        let written = (found.mtime(), found.mtime_nsec());
-        Ok(Self { file, nth, bytes: found.len(), written })
+        Ok(Self { file, nth, stamp: FileStamp::of_metadata(&found) })
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
+        self.stamp.len()
     }
 
     #[cfg(feature = "delta")]
@@ -66,7 +51,7 @@ impl Raw {
     #[cfg(feature = "delta")]
     pub(crate) fn begins_with(&self, magic: &[u8]) -> Result<bool, ImageError> {
         let mut start = vec![0; magic.len()];
-        if self.bytes < magic.len() as u64 {
+        if self.bytes() < magic.len() as u64 {
             return Ok(false);
         }
         self.read(0, &mut start)?;
@@ -121,9 +106,8 @@ impl Raw {
         piece.resize(PIECE, 0);
         let end = range.from + range.len;
         let mut at = range.from;
-        while let Some(data) = self.data(at, end)? {
-            let hole = self.hole(data, end)?;
-            at = data;
+        while let Some(Range { start, end: hole }) = self.data(at..end)? {
+            at = start;
             while at < hole {
                 let to = (range.to + (at - range.from)) as usize;
                 // Later pieces begin where blocks of the image do.
@@ -141,8 +125,7 @@ impl Raw {
         let granule = HUGE_PAGE_BYTES as u64;
         let (mut at, mut needed) = (range.from, 0);
         let end = range.from + range.len;
-        while let Some(data) = self.data(at, end)? {
-            let hole = self.hole(data, end)?;
+        while let Some(Range { start: data, end: hole }) = self.data(at..end)? {
             let in_image = |byte: u64| range.to + (byte - range.from);
             let first = in_image(data) / granule * granule;
             let behind = in_image(hole).next_multiple_of(granule);
@@ -152,28 +135,9 @@ impl Raw {
         Ok(needed)
     }
 
-    /// Returns the offset of the next byte that lies in no hole, if there is one before `end`.
-    fn data(&self, at: u64, end: u64) -> Result<Option<u64>, ImageError> {
-        if at >= end {
-            return Ok(None);
-        }
-        match seek(&self.file, SeekFrom::Data(at)) {
-            Ok(data) => Ok(Some(data.max(at)).filter(|&data| data < end)),
-            // A hole up to the end; or the file is shorter now, which `check` finds.
-            Err(Errno::NXIO) => Ok(None),
-            Err(Errno::INVAL | Errno::NOTSUP | Errno::NOSYS) => Ok(Some(at)),
-            Err(errno) => Err(self.refused(at, errno.into())),
-        }
-    }
-
-    fn hole(&self, data: u64, end: u64) -> Result<u64, ImageError> {
-        match seek(&self.file, SeekFrom::Hole(data)) {
-            // A hole may begin at once if the file was changed: one block is progress.
-            Ok(hole) => Ok(hole.max(data + 1).min(end)),
-            Err(Errno::NXIO) => self.check().and(Ok(end)),
-            Err(Errno::INVAL | Errno::NOTSUP | Errno::NOSYS) => Ok(end),
-            Err(errno) => Err(self.refused(data, errno.into())),
-        }
+    /// Returns the next bytes of a range that lie in no hole. What was cut off is one, too, which `check` finds.
+    fn data(&self, range: Range<u64>) -> Result<Option<Range<u64>>, ImageError> {
+        data_runs::next(&self.file, &range).map_err(|error| self.refused(range.start, error))
     }
 
     pub(crate) fn read(&self, at: u64, to: &mut [u8]) -> Result<(), ImageError> {
@@ -190,15 +154,13 @@ impl Raw {
 
     fn changed(&self) -> ImageError {
         let has = self.file.metadata().map_or(0, |found| found.len());
-        ImageError::Changed { nth: self.nth, had: self.bytes, has }
+        ImageError::Changed { nth: self.nth, had: self.bytes(), has }
     }
 
     /// Checks that it is as it was when it was given.
     pub(crate) fn check(&self) -> Result<(), ImageError> {
-        let found = self.file.metadata().map_err(|error| self.refused(0, error))?;
-        let is_same =
-            found.len() == self.bytes && (found.mtime(), found.mtime_nsec()) == self.written;
-        if is_same { Ok(()) } else { Err(self.changed()) }
+        let now = FileStamp::of(&self.file).map_err(|error| self.refused(0, error))?;
+        if self.stamp.has_same_bytes(&now) { Ok(()) } else { Err(self.changed()) }
     }
 
     /// Its bytes in their order, from the `read` ones on. The position that other descriptors of it share stays as it

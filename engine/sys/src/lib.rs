@@ -18,10 +18,13 @@ compile_error!(
 
 pub mod apart;
 pub mod byte_lock;
+pub mod data_runs;
+pub mod file_stamp;
 pub mod fork_mark;
 pub mod handler_thread;
 pub mod headroom;
 pub mod injection;
+pub mod input;
 mod ioctl;
 pub mod mapped_page;
 pub mod mapping;
@@ -33,6 +36,7 @@ pub mod pagemap;
 pub mod peek;
 pub mod poll;
 pub mod private_file;
+pub mod private_folder;
 pub mod private_pages;
 pub mod process;
 pub mod seqpacket;

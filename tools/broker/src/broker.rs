@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use hugekit::pool::Backing;
-use hugekit_daemon::{EndingSignals, Listener};
+use hugekit_daemon::{EndingSignals, Listener, raise_descriptor_limit};
 use hugekit_image::{FileIdentity, Image};
 use hugekit_lease::protocol::{
     Answer, ImageFacts, ImageName, Load, MOST_IMAGES, MOST_ROWS, Malformed, Refusal, Request,
@@ -24,7 +24,6 @@ use hugekit_machine::{Memory, Root};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Gid, Mode, Uid};
 use rustix::io::Errno;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::accounts::Accounts;
 use crate::config::{Charge, Config, Limits};
@@ -907,9 +906,7 @@ fn check(config: &Config) -> Result<(), BrokerError> {
 
 /// The limits, with as many connections as this process may have descriptors for: as many as it may raise that to.
 fn fitting(config: &Config) -> Limits {
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
-    let most = getrlimit(Resource::Nofile).current.or(current).unwrap_or(u64::MAX);
+    let most = raise_descriptor_limit();
     // The connection, and where a unit is populated for it alone, the file, the process and the pipe from that.
     let each = if config.charge == Charge::Client { 4 } else { 1 };
     let own = DESCRIPTORS + config.ready as u64 + config.limits.loads as u64 * OF_LOAD;

@@ -15,6 +15,7 @@ pub(crate) fn listen_at(socket: &Path) -> Result<Listener, BrokerError> {
     make_folder_of(socket).map_err(refused)?;
     let lock = SocketLock::new(socket).map_err(|error| match error {
         ListenError::Io(source) => refused(source),
+        other @ ListenError::OtherUser { .. } => refused(io::Error::other(other)),
         _ => BrokerError::Running { socket: socket.to_owned() },
     })?;
     let mode = if rustix::process::geteuid().is_root() { 0o666 } else { 0o600 };

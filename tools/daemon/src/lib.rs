@@ -5,5 +5,5 @@
 mod listener;
 mod signals;
 
-pub use listener::{ListenError, Listener, SocketLock};
+pub use listener::{ListenError, Listener, SocketLock, raise_descriptor_limit};
 pub use signals::EndingSignals;

@@ -4,16 +4,18 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, OFlags, flock};
+use hugekit_sys::input::path_of;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
 };
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// The most tries for the lock, and the pause between them: a process that was killed, or one that it was starting,
 /// has it until the kernel has ended it.
@@ -30,9 +32,24 @@ pub enum ListenError {
     /// Another process listens there.
     #[error("another process listens there")]
     InUse,
+    /// The lock is another user's, who could hold it for ever.
+    #[error("{} belongs to user {user}, and the lock of a socket must be of the user who listens", lock.display())]
+    OtherUser {
+        /// The file.
+        lock: PathBuf,
+        /// Its owner.
+        user: u32,
+    },
     /// The socket or its lock cannot be made.
     #[error(transparent)]
     Io(#[from] io::Error),
+}
+
+/// Raises the limit of descriptors of this process as far as it may, and returns it: each client takes some.
+pub fn raise_descriptor_limit() -> u64 {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    getrlimit(Resource::Nofile).current.or(current).unwrap_or(u64::MAX)
 }
 
 /// The right to listen at a socket: a lock on the file `SOCKET.lock`. The file stays: one that was removed could be locked
@@ -53,7 +70,17 @@ impl SocketLock {
         name.push(".lock");
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let file = options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(&name)?;
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let opened = options.custom_flags(flags.bits().cast_signed()).open(&name);
+        // In a folder for all users, the kernel lets nobody open another user's file to make it.
+        let owner = fs::symlink_metadata(&name).map(|found| found.uid());
+        let own = rustix::process::geteuid().as_raw();
+        if let Ok(user) = owner
+            && user != own
+        {
+            return Err(ListenError::OtherUser { lock: name.into(), user });
+        }
+        let file = opened?;
         for _ in 0..LOCK_TRIES {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(Self { socket: absolute(socket), _file: file }),
@@ -96,7 +123,7 @@ impl Listener {
         bind(&socket, &SocketAddrUnix::new(path)?)?;
         let listener = Self { socket, lock };
         // No connection is accepted before: the mask of this process decides until then.
-        fs::set_permissions(listener.lock.socket(), fs::Permissions::from_mode(mode))?;
+        set_mode(listener.lock.socket(), mode)?;
         listen(&listener.socket, BACKLOG)?;
         Ok(listener)
     }
@@ -112,6 +139,17 @@ impl Drop for Listener {
     fn drop(&mut self) {
         let _ = fs::remove_file(self.lock.socket());
     }
+}
+
+/// Sets the mode of the socket that was just made, and of no other file that has its name by now.
+fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let socket = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    let found = socket.metadata()?;
+    if !found.file_type().is_socket() || found.uid() != rustix::process::geteuid().as_raw() {
+        return Err(io::Error::other("another process has replaced the socket"));
+    }
+    fs::set_permissions(path_of(&socket), fs::Permissions::from_mode(mode))
 }
 
 /// The same socket has one name in all processes, unless that is too long for a socket.

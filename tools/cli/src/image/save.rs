@@ -8,7 +8,7 @@ use anyhow::Context;
 use clap::Args;
 use hugekit_image::Image;
 use hugekit_lease::protocol::ImageName;
-use rustix::io::Errno;
+use hugekit_sys::data_runs;
 
 use super::{AskedBroker, explained};
 use hugekit_terminal::file::{beside, cannot_write, put};
@@ -43,17 +43,12 @@ impl Save {
 /// Copies what lies in no hole.
 fn copy(mut from: &File, bytes: u64, to: &mut File) -> io::Result<()> {
     to.set_len(bytes)?;
-    let mut at = 0;
-    while at < bytes {
-        let data = match rustix::fs::seek(from, rustix::fs::SeekFrom::Data(at)) {
-            Err(Errno::NXIO) => return Ok(()),
-            found => found?,
-        };
-        let hole = rustix::fs::seek(from, rustix::fs::SeekFrom::Hole(data))?;
-        from.seek(SeekFrom::Start(data))?;
-        to.seek(SeekFrom::Start(data))?;
-        io::copy(&mut from.take(hole - data), to)?;
-        at = hole;
+    let mut left = 0..bytes;
+    while let Some(run) = data_runs::next(from, &left)? {
+        from.seek(SeekFrom::Start(run.start))?;
+        to.seek(SeekFrom::Start(run.start))?;
+        io::copy(&mut from.take(run.end - run.start), to)?;
+        left.start = run.end;
     }
     Ok(())
 }

@@ -1,15 +1,17 @@
 //! `hugekit pager`: arguments, and the daemon in the foreground.
 
 use std::fs::File;
+use std::io;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use hugekit_delta::StateId;
+use hugekit_delta::{Reader, StateId};
 use hugekit_image::{Image, ImageBuilder};
 use hugekit_machine::size::Size;
+use hugekit_sys::file_stamp::FileStamp;
 use hugekit_vm::pager::{LONGEST_AROUND, Pager, PagerError, Settings, Source};
 
 use crate::image;
@@ -57,8 +59,8 @@ pub(crate) struct PagerCommand {
     /// Supply memory only when it is touched; such VMs need the pager until they end
     #[arg(long)]
     no_prefetch: bool,
-    /// The file with the memory that VMs touch first [default: FILE.working-set, or
-    /// SOCKET.working-set of an image]
+    /// The file with the memory that VMs touch first [default: FILE.working-set; of an
+    /// image, in the folder for the state of VMs]
     #[arg(long, value_name = "PATH")]
     working_set: Option<PathBuf>,
     /// Seconds to record the touches of a VM, if there is no such file
@@ -80,6 +82,11 @@ impl PagerCommand {
         let came = EndingSignals::new()?;
         let source = self.source()?;
         let memory = source.path().display().to_string();
+        if source.is_open_for_writing() {
+            log::line(&format!(
+                "note: a process has {memory} open for writing: VMs that it changes bytes under are ended"
+            ));
+        }
         let pager = Pager::start(self.settings(), source).map_err(explained)?;
         log::line(&format!("listening at {}: memory from {memory}", self.socket.display()));
         pager.run(came.as_fd(), &|event| log::line(&event.to_string())).map_err(explained)
@@ -91,35 +98,57 @@ impl PagerCommand {
             return Ok(Source::open(file).map_err(PagerError::from)?);
         }
         let paths = [file].into_iter().chain(&self.deltas);
-        let opened =
-            paths.map(|path| hugekit_image::open(path).with_context(|| path.display().to_string()));
-        let files: Vec<File> = opened.collect::<anyhow::Result<_>>()?;
-        let sources = files.iter().map(File::try_clone).collect::<Result<Vec<_>, _>>()?;
+        let open = |path: &PathBuf| {
+            let file = hugekit_image::open(path).with_context(|| path.display().to_string())?;
+            Ok((path.clone(), file))
+        };
+        let files: Vec<(PathBuf, File)> = paths.map(open).collect::<anyhow::Result<_>>()?;
+        let state = self.state_of_base(file, &files[0].1)?;
+        let sources = files.iter().map(|(_, file)| file.try_clone());
+        let sources = sources.collect::<Result<Vec<_>, _>>()?;
         let builder = sources.into_iter().fold(Image::builder("pager"), ImageBuilder::source);
-        let state = self.state.or_else(|| hugekit_vm::checkpoint::state_of(file));
         let builder = state.into_iter().fold(builder, ImageBuilder::state);
         let image = builder.load().map_err(image::explained)?;
         let name = file.canonicalize()?;
-        let source = Source::of_memory(image.into_file().into(), name, &files);
+        let source = Source::of_memory(image.into_file().into(), name, files);
         Ok(source.map_err(PagerError::from)?)
+    }
+
+    /// The state that the first delta must begin with: without it, a delta of another VM of the same size would fit.
+    /// `None` of a full delta, which has it itself.
+    fn state_of_base(&self, path: &Path, file: &File) -> anyhow::Result<Option<StateId>> {
+        if Reader::new(file.try_clone()?).is_ok() {
+            return Ok(None);
+        }
+        let state = self.state.or_else(|| hugekit_vm::checkpoint::state_of(path));
+        match state {
+            Some(state) => Ok(Some(state)),
+            None => Err(Remedied::error(
+                io::Error::other(format!(
+                    "nothing names the state of {}, so a delta of other memory could not be told",
+                    path.display()
+                )),
+                Some(
+                    "name the `memory` of a checkpoint, with the `vmstate` beside it, or the state by --state"
+                        .to_owned(),
+                ),
+            )),
+        }
     }
 
     fn source_of_image(&self) -> anyhow::Result<Source> {
-        let name = self.image.as_deref().unwrap_or_default();
+        let name = self.image.clone().unwrap_or_default();
         let broker = self.broker.clone().unwrap_or_else(socket::to_ask);
-        let image = Image::of_broker(broker, name).map_err(image::explained)?;
-        let name = format!("image {name}").into();
-        let source = Source::of_memory(image.into_file().into(), name, &[]);
-        Ok(source.map_err(PagerError::from)?)
-    }
-
-    fn working_set(&self) -> Option<PathBuf> {
-        let beside_socket = || {
-            let mut path = self.socket.clone().into_os_string();
-            path.push(".working-set");
-            self.image.as_ref().map(|_| path.into())
+        let file: File = Image::of_broker(&broker, &name).map_err(image::explained)?.into_file().into();
+        let identity = FileStamp::of(&file)?;
+        let source = Source::of_memory(file, format!("image {name}").into(), Vec::new());
+        // A broker that does not answer, and an image that was dropped, change nothing.
+        let is_current = move || {
+            let now = Image::of_broker(&broker, &name).map(|image| File::from(image.into_file()));
+            let now = now.ok().and_then(|file| FileStamp::of(&file).ok());
+            now.is_none_or(|now| now.is_of_same_file(&identity))
         };
-        self.working_set.clone().or_else(beside_socket)
+        Ok(source.map_err(PagerError::from)?.current_if(is_current))
     }
 
     fn settings(&self) -> Settings {
@@ -127,7 +156,7 @@ impl PagerCommand {
             state: self.state_dir.clone(),
             around: self.around.0 as u64,
             prefetch: !self.no_prefetch,
-            working_set: self.working_set(),
+            working_set: self.working_set.clone(),
             record: Duration::from_secs(self.record.into()),
             stay: self.stay,
             users: self.user.clone(),

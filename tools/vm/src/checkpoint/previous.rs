@@ -4,20 +4,25 @@
 //! devices in the file beside it is of the same moment, and never the same twice: it has the
 //! registers and clocks. So a hash of it is the name of the state.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use hugekit_delta::{Chain, DeltaError, StateId};
+use hugekit_sys::input;
 
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::output::{Kind, STATE};
+
+/// Bytes that the state of a VM's devices has at most: Firecracker's has some ten thousand.
+const LONGEST_STATE: u64 = 64 << 20;
 
 /// The state that a memory file is of, if it is the file `memory` of a checkpoint's folder: deltas of
 /// later checkpoints begin with this state. `None` if it is another file.
 #[must_use]
 pub fn state_of(memory: &Path) -> Option<StateId> {
     let is_memory = memory.file_name().is_some_and(|name| name == Kind::Full.file_name());
-    let state = fs::read(memory.with_file_name(STATE)).ok().filter(|_| is_memory)?;
+    let state = is_memory.then(|| input::open(&memory.with_file_name(STATE)).ok())??;
+    let state = input::read(&state, LONGEST_STATE).ok()?;
     let hash = blake3::hash(&state);
     StateId::from_bytes(*hash.as_bytes().first_chunk()?).ok()
 }
@@ -30,10 +35,10 @@ pub(crate) fn chain(folders: &[PathBuf], bytes: u64) -> Result<Option<Chain>, Ch
     let state = state_of(&memory);
     for folder in &folders[usize::from(state.is_some())..] {
         let path = folder.join(Kind::Delta.file_name());
-        deltas.push(File::open(&path).map_err(|error| refused(&path, error.into()))?);
+        deltas.push(input::open(&path).map_err(|error| refused(&path, error.into()))?);
     }
     let chain = match state {
-        Some(state) => File::open(&memory)
+        Some(state) => input::open(&memory)
             .map_err(DeltaError::from)
             .and_then(|raw| Chain::resume_raw(&raw, state, deltas)),
         None => Chain::resume(deltas),

@@ -12,38 +12,47 @@ use rustix::time::Timespec;
 use crate::pager::Refusal;
 
 /// The longest time until a message is complete.
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
+pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// Bytes of a message at most.
 const LONGEST: usize = 64 << 10;
 
-/// Receives the message and its descriptor.
-pub(crate) fn receive(connection: &UnixStream) -> Result<(Vec<u8>, OwnedFd), Refusal> {
-    receive_until(connection, Instant::now() + LONGEST_WAIT)
+/// What has come over a connection, whether or not it is all.
+#[derive(Debug, Default)]
+pub(crate) struct Sent {
+    pub(crate) message: Vec<u8>,
+    pub(crate) descriptors: Vec<OwnedFd>,
+    /// True if a descriptor was lost, because this process may have no more.
+    pub(crate) is_cut: bool,
 }
 
-fn receive_until(connection: &UnixStream, until: Instant) -> Result<(Vec<u8>, OwnedFd), Refusal> {
-    let (mut message, mut descriptors) = (Vec::new(), Vec::new());
+/// Receives the message and its descriptor, within a time. What has come before a refusal stays in `sent`.
+pub(crate) fn receive(
+    connection: &UnixStream,
+    most: Duration,
+    sent: &mut Sent,
+) -> Result<(), Refusal> {
+    let until = Instant::now() + most;
     let mut room = vec![0; LONGEST];
-    while !is_whole(&message) || descriptors.is_empty() {
-        wait(connection, until)?;
+    while !is_whole(&sent.message) || sent.descriptors.is_empty() {
+        wait(connection, until, most)?;
         let received = seqpacket::receive(connection, &mut room).map_err(broken)?;
         if received.len == 0 && received.descriptors.is_empty() {
-            return Err(missing(descriptors.len(), &message));
+            return Err(missing(sent.descriptors.len(), &sent.message));
         }
-        message.extend(&room[..received.len]);
-        descriptors.extend(received.descriptors);
-        if received.is_cut || descriptors.len() > 1 {
-            return Err(Refusal::Descriptors(descriptors.len()));
+        sent.message.extend(&room[..received.len]);
+        sent.descriptors.extend(received.descriptors);
+        sent.is_cut |= received.is_cut;
+        if sent.is_cut || sent.descriptors.len() > 1 {
+            return Err(Refusal::Descriptors(sent.descriptors.len()));
         }
-        if message.len() > LONGEST {
+        if sent.message.len() > LONGEST {
             return Err(Refusal::Layout(crate::firecracker::layout::UnfitLayout::Malformed(
                 "the message is too long".to_owned(),
             )));
         }
     }
-    let descriptor = descriptors.pop().ok_or(Refusal::Descriptors(0))?;
-    Ok((message, descriptor))
+    Ok(())
 }
 
 /// Returns whether nothing more of the text can come: it is JSON, or cannot become JSON.
@@ -61,12 +70,13 @@ fn missing(descriptors: usize, message: &[u8]) -> Refusal {
     }
 }
 
-fn wait(connection: &UnixStream, until: Instant) -> Result<(), Refusal> {
+fn wait(connection: &UnixStream, until: Instant, most: Duration) -> Result<(), Refusal> {
     let left = until.saturating_duration_since(Instant::now());
-    let time = Timespec::try_from(left).map_err(|_| Refusal::Silent(LONGEST_WAIT.as_secs()))?;
+    let silent = || Refusal::Silent(most.as_secs());
+    let time = Timespec::try_from(left).map_err(|_| silent())?;
     match seqpacket::wait_for_message(connection, &time) {
         Ok(true) | Err(Errno::INTR) => Ok(()),
-        Ok(false) => Err(Refusal::Silent(LONGEST_WAIT.as_secs())),
+        Ok(false) => Err(silent()),
         Err(errno) => Err(broken(errno)),
     }
 }
@@ -84,6 +94,25 @@ mod tests {
 
     use super::*;
 
+    fn receive_all(connection: &UnixStream) -> Result<(), Refusal> {
+        receive(connection, LONGEST_WAIT, &mut Sent::default())
+    }
+
+    #[test]
+    fn two_descriptors_are_refused_and_kept() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let file = std::fs::File::open("/dev/null").unwrap();
+        for _ in 0..2 {
+            let descriptor = Some(std::os::fd::AsFd::as_fd(&file));
+            (&theirs).write_all(b"[").unwrap();
+            send_handshake(&theirs, &json!(1), descriptor).unwrap();
+        }
+        let mut sent = Sent::default();
+        let refused = receive(&ours, LONGEST_WAIT, &mut sent);
+        assert!(matches!(refused, Err(Refusal::Descriptors(2))));
+        assert_eq!(sent.descriptors.len(), 2);
+    }
+
     #[test]
     fn descriptor_that_comes_later_is_waited_for() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
@@ -95,8 +124,9 @@ mod tests {
             let descriptor = Some(std::os::fd::AsFd::as_fd(&file));
             send_handshake(&theirs, &json!([]), descriptor).unwrap();
         });
-        let (message, _) = receive(&ours).unwrap();
-        assert_eq!(message, b"[{\"a\":1}[]");
+        let mut sent = Sent::default();
+        receive(&ours, LONGEST_WAIT, &mut sent).unwrap();
+        assert_eq!(sent.message, b"[{\"a\":1}[]");
         later.join().unwrap();
     }
 
@@ -105,7 +135,7 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         send_handshake(&theirs, &json!([]), None).unwrap();
         drop(theirs);
-        assert!(matches!(receive(&ours), Err(Refusal::Descriptors(0))));
+        assert!(matches!(receive_all(&ours), Err(Refusal::Descriptors(0))));
     }
 
     #[test]
@@ -113,7 +143,8 @@ mod tests {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         for text in ["", "[{"] {
             theirs.write_all(text.as_bytes()).unwrap();
-            assert!(matches!(receive_until(&ours, Instant::now()), Err(Refusal::Silent(5))));
+            let received = receive(&ours, Duration::ZERO, &mut Sent::default());
+            assert!(matches!(received, Err(Refusal::Silent(0))));
         }
     }
 
@@ -122,14 +153,14 @@ mod tests {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(b"[{\"base").unwrap();
         drop(theirs);
-        assert!(matches!(receive(&ours), Err(Refusal::Connection(_))));
+        assert!(matches!(receive_all(&ours), Err(Refusal::Connection(_))));
     }
 
     #[test]
     fn message_that_never_ends_is_refused_by_its_length() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let writer = std::thread::spawn(move || while theirs.write_all(b"[[[[[[[[").is_ok() {});
-        assert!(receive(&ours).is_err());
+        assert!(receive_all(&ours).is_err());
         drop(ours);
         writer.join().unwrap();
     }

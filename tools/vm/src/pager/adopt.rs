@@ -16,7 +16,8 @@ use crate::pager::served::Served;
 use crate::pager::source::Source;
 use crate::pager::state::{self, State};
 use crate::pager::vm::Vm;
-use crate::vmm::userfaultfd::Userfaultfd;
+use crate::pager::waiting::{Admitted, Ending, Waiting};
+use crate::vmm::process::Process;
 
 /// VMMs that could not send all of their message see an error and close what they have. They are
 /// given this time before any VM is served.
@@ -45,7 +46,9 @@ impl Pager {
                 self.forget_earlier();
             }
         };
-        self.spawn(scope, None, adopt, tell);
+        if let Err((_, why)) = self.spawn(scope, (), |()| adopt()) {
+            tell(Event::Refused { pid: None, why, ending: Ending::NoWait });
+        }
     }
 
     fn forget_earlier(&self) {
@@ -108,17 +111,18 @@ impl Pager {
                 }
                 return Some(orphan);
             }
-            Err(why) => Err((orphan, why)),
-            Ok((source, layout)) => self.adopt(orphan, source, layout),
+            Err(why) => Err((orphan.process, why)),
+            Ok((source, layout)) => self.adopt(orphan.process, source, layout),
         };
         match adopted {
             Ok(vm) => {
                 tell(Event::TakenOver { pid });
-                self.spawn(scope, Some(pid), move || self.serve(vm, tell), tell);
+                if let Err((vm, why)) = self.spawn(scope, vm, |vm| self.serve(vm, tell)) {
+                    tell(vm.refuse(why));
+                }
             }
-            Err((orphan, why)) if !mappings.is_empty() => {
-                end_wait(&orphan, &mappings);
-                tell(Event::Refused { pid: Some(pid), why });
+            Err((process, why)) if !mappings.is_empty() => {
+                tell(Waiting::left(process, None).refuse(why));
             }
             // It waits for nothing.
             Err(_) => {}
@@ -128,21 +132,20 @@ impl Pager {
 
     fn adopt(
         &self,
-        orphan: Orphan,
+        process: Process,
         source: Arc<Source>,
         layout: Layout,
-    ) -> Result<Vm, (Orphan, Refusal)> {
+    ) -> Result<Vm, (Process, Refusal)> {
         let find = || -> Result<_, Refusal> {
-            let faults = Vm::find_userfaultfd(&orphan.process, &layout)?;
-            let state = State::create(&self.folder, &orphan.process, &layout, source.identity());
-            Ok((faults, state.map_err(Refusal::State)?))
+            let faults = Vm::find_userfaultfd(&process, &layout)?;
+            let state = State::create(&self.folder, &process, &layout, source.identity());
+            Ok((faults, Admitted::new(layout, source, state.map_err(Refusal::State)?)?))
         };
         match find() {
-            Ok((faults, state)) => {
-                let around = self.settings.around;
-                Ok(Vm::new(orphan.process, faults, layout, source, state, around))
+            Ok((faults, admitted)) => {
+                Ok(Vm::new(process, faults, admitted, self.settings.around))
             }
-            Err(why) => Err((orphan, why)),
+            Err(why) => Err((process, why)),
         }
     }
 
@@ -155,23 +158,11 @@ impl Pager {
         source: &Source,
     ) -> Option<Layout> {
         let recorded = state::find(&self.folder).unwrap_or_default().into_iter();
-        let of_source = recorded.filter(|(_, record)| record.source == pager.source);
+        let of_source = recorded.filter(|(_, record)| record.source.has_same_bytes(&pager.source));
         let mut known = pager.layouts().to_vec();
         known.extend(of_source.map(|(_, record)| record.layout));
         let own = self.record.lock().unwrap_or_else(PoisonError::into_inner);
-        known.extend(own.layouts().iter().filter(|_| own.source == pager.source).cloned());
+        known.extend(own.layouts().iter().filter(|_| own.source.has_same_bytes(&pager.source)).cloned());
         lost_layout::find(mappings, &known, source.len())
-    }
-}
-
-/// Has accesses to the VM's memory fail, so that no thread waits for it for ever.
-fn end_wait(orphan: &Orphan, mappings: &[Served]) {
-    let descriptors = orphan.process.userfaultfds().unwrap_or_default();
-    let served: Vec<_> =
-        descriptors.into_iter().filter_map(|found| Userfaultfd::new(found).ok()).collect();
-    let poisoned =
-        |mapping: &Served| served.iter().any(|faults| faults.poison(&mapping.addresses).is_ok());
-    if !mappings.iter().all(poisoned) {
-        orphan.process.kill();
     }
 }

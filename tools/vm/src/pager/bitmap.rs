@@ -30,6 +30,10 @@ impl Bitmap<'_> {
         });
     }
 
+    pub(crate) fn has_all(self, mut bits: Range<u64>) -> bool {
+        bits.all(|bit| self.has(bit))
+    }
+
     pub(crate) fn has_any(self, mut bits: Range<u64>) -> bool {
         bits.any(|bit| self.has(bit))
     }

@@ -1,23 +1,23 @@
 //! The pager: VMs that connect, VMs that an earlier pager has left, and a thread for each.
 
-use std::fs::DirBuilder;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
-use hugekit_daemon::{ListenError, Listener, SocketLock};
+use hugekit_daemon::{ListenError, Listener, SocketLock, raise_descriptor_limit};
 use hugekit_sys::poll::readable;
+use hugekit_sys::private_folder::PrivateFolder;
 use hugekit_sys::thread;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, SocketType};
 
-use crate::firecracker::handshake;
+use crate::firecracker::handshake::LONGEST_WAIT;
 use crate::firecracker::layout::{Layout, base_page};
 use crate::pager::error::{PagerError, Refusal};
 use crate::pager::event::Event;
@@ -27,11 +27,21 @@ use crate::pager::settings::{LONGEST_AROUND, Settings};
 use crate::pager::source::{Identity, Source};
 use crate::pager::state::{self, Record, State};
 use crate::pager::vm::{self, Bell, Vm};
+use crate::pager::waiting::{Admitted, Ending, Waiting};
+use crate::pager::working_set::WorkingSets;
 use crate::vmm::process::Process;
-use crate::vmm::userfaultfd::Userfaultfd;
 
 /// VMs, and connections that have yet to say what they are.
 const MOST: usize = 1024;
+
+/// Descriptors of one VM: connection, process, its memory in `/proc`, userfaultfd, state, bell; and one for a while.
+const DESCRIPTORS_OF_VM: u64 = 7;
+
+/// Descriptors of the pager itself, and of a VM that is refused.
+const DESCRIPTORS: u64 = 32;
+
+/// The longest wait for what a VMM sends that is refused, because there are too many: others wait for it.
+const LONGEST_REFUSAL: Duration = Duration::from_secs(1);
 
 /// The longest wait for a VM that another process claims.
 const LONGEST_CLAIM: Duration = Duration::from_secs(60);
@@ -41,7 +51,8 @@ const LONGEST_CLAIM: Duration = Duration::from_secs(60);
 pub struct Pager {
     pub(crate) settings: Settings,
     pub(crate) source: Arc<Source>,
-    pub(crate) folder: PathBuf,
+    pub(crate) folder: Arc<PrivateFolder>,
+    sets: WorkingSets,
     listener: Listener,
     /// All that the next pager must know of this one.
     pub(crate) record: Mutex<PagerRecord>,
@@ -51,13 +62,15 @@ pub struct Pager {
     /// Rung once, at the end.
     pub(crate) stop: Bell,
     served: AtomicUsize,
+    /// VMs and connections that there are descriptors for.
+    most: usize,
 }
 
 /// Gives the pager's user events, from any thread.
 pub(crate) type Tell<'a> = &'a (dyn Fn(Event) + Sync);
 
 impl Pager {
-    /// Listens. VMs are served by [`run`](Self::run).
+    /// Listens. VMs are served by [`run`](Self::run). The process's limit of open files is raised as far as it may be.
     ///
     /// # Errors
     /// The settings are wrong, another pager listens at the socket, or the system refuses.
@@ -66,10 +79,11 @@ impl Pager {
         if !around.is_power_of_two() || !(base_page()..=LONGEST_AROUND).contains(&around) {
             return Err(PagerError::Around(around));
         }
-        let folder = settings.state_folder();
-        let refused = |source| PagerError::State { folder: folder.clone(), source };
-        make_private(&folder).map_err(refused)?;
+        // The lock comes first: who has it is the only one that reads the records.
         let lock = lock(&settings.socket)?;
+        let path = settings.state_folder();
+        let refused = |source| PagerError::State { folder: path.clone(), source };
+        let folder = Arc::new(PrivateFolder::open(&path).map_err(refused)?);
         let earlier = pager_record::find(&folder, lock.socket()).map_err(refused)?;
         let earlier: Vec<_> = earlier.into_iter().map(Arc::new).collect();
         orphans::await_end(&earlier);
@@ -82,8 +96,13 @@ impl Pager {
         let listener = Listener::new(lock, SocketType::STREAM, mode);
         let listener = listener.map_err(|source| no_socket(&settings.socket, source))?;
         let stop = Bell::new().map_err(io::Error::from)?;
+        let sets = WorkingSets::new(settings.working_set.as_deref(), source.path(), &folder);
+        let descriptors = raise_descriptor_limit().saturating_sub(DESCRIPTORS);
+        let most = usize::try_from(descriptors / DESCRIPTORS_OF_VM).map_or(MOST, |most| most.min(MOST));
         Ok(Self {
             settings,
+            sets,
+            most,
             source: Arc::new(source),
             folder,
             listener,
@@ -97,13 +116,13 @@ impl Pager {
 
     /// Leaves a record of this pager, before any VMM can connect.
     fn record(
-        folder: &Path,
+        folder: &PrivateFolder,
         lock: &SocketLock,
         source: &Source,
         earlier: &[Arc<PagerRecord>],
     ) -> io::Result<PagerRecord> {
         let mut record = PagerRecord::of_this_process(lock.socket(), source.identity())?;
-        for pager in earlier.iter().filter(|pager| pager.source == *source.identity()) {
+        for pager in earlier.iter().filter(|pager| pager.source.has_same_bytes(source.identity())) {
             for layout in pager.layouts() {
                 record.learn(layout);
             }
@@ -133,17 +152,19 @@ impl Pager {
     }
 
     fn take_over<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, tell: Tell<'scope>) {
-        for (path, record) in state::find(&self.folder).unwrap_or_default() {
-            let pid = record.pid;
-            let serve = move || match self.open_left(&path, &record) {
+        for left in state::find(&self.folder).unwrap_or_default() {
+            let pid = left.1.pid;
+            let serve = move |(name, record): (OsString, Record)| match self.open_left(&name, &record) {
                 Ok(Some(vm)) => {
                     tell(Event::TakenOver { pid });
                     self.serve(vm, tell);
                 }
                 Ok(None) => {}
-                Err(why) => tell(Event::Refused { pid: Some(pid), why }),
+                Err(refused) => tell(refused),
             };
-            self.spawn(scope, Some(pid), serve, tell);
+            if let Err(((name, record), why)) = self.spawn(scope, left, serve) {
+                tell(self.refuse_left(&name, &record, why));
+            }
         }
     }
 
@@ -159,9 +180,11 @@ impl Pager {
             if is_stopped {
                 return Ok(());
             }
-            if let Some(connection) = self.accept()? {
-                let meet = move || self.meet(&connection, tell);
-                self.spawn(scope, None, meet, tell);
+            let Some(connection) = self.accept()? else { continue };
+            let meet = move |connection| self.meet(&connection, tell);
+            if let Err((connection, why)) = self.spawn(scope, connection, meet) {
+                let (waiting, _) = Waiting::receive(&connection, LONGEST_REFUSAL);
+                tell(waiting.refuse(why));
             }
         }
     }
@@ -177,56 +200,63 @@ impl Pager {
         }
     }
 
-    pub(crate) fn spawn<'scope>(
+    /// Starts the thread of a VM, if there is room for one more.
+    ///
+    /// # Errors
+    /// There is none; `of` is given back, so that the VM's wait is ended.
+    pub(crate) fn spawn<'scope, T: Send + 'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
-        pid: Option<i32>,
-        life: impl FnOnce() + Send + 'scope,
-        tell: Tell<'scope>,
-    ) {
-        let refuse = |why| tell(Event::Refused { pid, why });
-        if self.served.fetch_add(1, Ordering::Relaxed) >= MOST {
+        of: T,
+        life: impl FnOnce(T) + Send + 'scope,
+    ) -> Result<(), (T, Refusal)> {
+        if self.served.fetch_add(1, Ordering::Relaxed) >= self.most {
             self.served.fetch_sub(1, Ordering::Relaxed);
-            return refuse(Refusal::TooMany(MOST));
+            return Err((of, Refusal::TooMany(self.most)));
         }
+        let given = Arc::new(Mutex::new(Some(of)));
+        let take = |given: &Mutex<Option<T>>| {
+            given.lock().unwrap_or_else(PoisonError::into_inner).take()
+        };
+        let taken = Arc::clone(&given);
         let counted = move || {
-            life();
+            if let Some(of) = take(&taken) {
+                life(of);
+            }
             self.served.fetch_sub(1, Ordering::Relaxed);
         };
-        if let Err(error) = thread::spawn_scoped(scope, "hugekit-vm", counted) {
-            self.served.fetch_sub(1, Ordering::Relaxed);
-            refuse(Refusal::Process(error));
-        }
+        let Err(error) = thread::spawn_scoped(scope, "hugekit-vm", counted) else { return Ok(()) };
+        self.served.fetch_sub(1, Ordering::Relaxed);
+        take(&given).map_or(Ok(()), |of| Err((of, Refusal::Thread(error))))
     }
 
     /// A VMM has connected.
     fn meet(&self, connection: &UnixStream, tell: Tell<'_>) {
-        let process = match Process::peer(connection) {
-            Ok(process) => process,
-            Err(error) => return tell(Event::Refused { pid: None, why: Refusal::Process(error) }),
+        let (mut waiting, received) = Waiting::receive(connection, LONGEST_WAIT);
+        let admitted = received.and_then(|()| self.admit(&mut waiting));
+        let vm = match admitted {
+            Ok(admitted) => waiting.into_vm(admitted, self.settings.around),
+            Err(why) => Err(waiting.refuse(why)),
         };
-        let pid = process.pid();
-        match self.admit(connection, process) {
+        match vm {
             Ok(vm) => {
-                tell(Event::Connected { pid, bytes: vm.bytes() });
+                tell(Event::Connected { pid: vm.pid(), bytes: vm.bytes() });
                 self.serve(vm, tell);
             }
-            Err(why) => tell(Event::Refused { pid: Some(pid), why }),
+            Err(refused) => tell(refused),
         }
     }
 
-    fn admit(&self, connection: &UnixStream, mut process: Process) -> Result<Vm, Refusal> {
-        self.check_user(&process)?;
-        let (message, descriptor) = handshake::receive(connection)?;
-        let faults = Userfaultfd::new(descriptor)?;
-        let layout = Layout::of_message(&message, self.source.len())?;
-        Vm::register(&faults, &layout)?;
+    fn admit(&self, waiting: &mut Waiting) -> Result<Admitted, Refusal> {
+        self.check_user(waiting.process()?)?;
+        let layout = waiting.layout_within(self.source.len())?;
+        self.source.check_current()?;
+        Vm::register(waiting.userfaultfd()?, &layout)?;
         self.learn(&layout).map_err(Refusal::State)?;
-        claim(&mut process)?;
-        let state = State::create(&self.folder, &process, &layout, self.source.identity())
-            .map_err(Refusal::State)?;
-        let source = Arc::clone(&self.source);
-        Ok(Vm::new(process, faults, layout, source, state, self.settings.around))
+        let process = waiting.process()?;
+        claim(process)?;
+        let state = State::create(&self.folder, process, &layout, self.source.identity());
+        Admitted::new(layout, Arc::clone(&self.source), state.map_err(Refusal::State)?)
     }
 
     /// Remembers the kind of a VM's layout, for VMs whose message is lost.
@@ -236,39 +266,63 @@ impl Pager {
     }
 
     /// A VM that an earlier pager has left; `None` if it needs none.
-    fn open_left(&self, path: &Path, record: &Record) -> Result<Option<Vm>, Refusal> {
+    fn open_left(&self, name: &OsStr, record: &Record) -> Result<Option<Vm>, Event> {
         let mut process = match Process::find(record.pid, record.started) {
             Ok(process) => process,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                state::forget(path);
+                state::forget(&self.folder, name);
                 return Ok(None);
             }
-            Err(error) => return Err(Refusal::Process(error)),
+            Err(error) => {
+                let (pid, why) = (Some(record.pid), Refusal::Process(error));
+                let ending = Ending::Waits(io::ErrorKind::PermissionDenied.into());
+                return Err(Event::Refused { pid, why, ending });
+            }
         };
-        self.check_user(&process)?;
-        let state = match State::take_over(path, &record.layout) {
+        let state = match State::take_over(&self.folder, name, &record.layout) {
             Ok(state) => state,
             // Another pager serves it.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-            Err(error) => return Err(Refusal::State(error)),
+            Err(error) => return Err(self.refuse_left(name, record, Refusal::State(error))),
         };
-        claim(&mut process)?;
-        let (source, faults) = if state.is_leaving() {
-            // Nothing is read any more.
-            (Arc::clone(&self.source), Vm::find_left(&process, &record.layout)?)
-        } else {
-            (self.source_of(&record.source)?, Vm::find_userfaultfd(&process, &record.layout)?)
+        let readmit = |process: &mut Process| -> Result<_, Refusal> {
+            self.check_user(process)?;
+            claim(process)?;
+            if state.is_leaving() {
+                // Nothing is read any more.
+                Ok((Arc::clone(&self.source), Vm::find_left(process, &record.layout)?))
+            } else {
+                let source = self.source_of(&record.source)?;
+                Ok((source, Vm::find_userfaultfd(process, &record.layout)?))
+            }
         };
-        let vm =
-            Vm::new(process, faults, record.layout.clone(), source, state, self.settings.around);
-        vm.replay();
-        vm.wake_all();
-        Ok(Some(vm))
+        let layout = record.layout.clone();
+        let admitted = readmit(&mut process).and_then(|(source, faults)| {
+            Ok((Admitted::new(layout, source, state)?, faults))
+        });
+        match admitted {
+            Ok((admitted, faults)) => {
+                let vm = Vm::new(process, faults, admitted, self.settings.around);
+                vm.replay();
+                vm.wake_all();
+                Ok(Some(vm))
+            }
+            Err(why) => Err(self.refuse_left(name, record, why)),
+        }
+    }
+
+    /// Ends the wait of a VM that an earlier pager has left, whose record is needed no more.
+    fn refuse_left(&self, name: &OsStr, record: &Record, why: Refusal) -> Event {
+        state::forget(&self.folder, name);
+        match Process::find(record.pid, record.started) {
+            Ok(process) => Waiting::left(process, Some(record.layout.clone())).refuse(why),
+            Err(_) => Event::Refused { pid: Some(record.pid), why, ending: Ending::NoWait },
+        }
     }
 
     /// The memory that a VM of an earlier pager was restored from.
     pub(crate) fn source_of(&self, identity: &Identity) -> Result<Arc<Source>, Refusal> {
-        if *identity == *self.source.identity() {
+        if identity.has_same_bytes(self.source.identity()) {
             return Ok(Arc::clone(&self.source));
         }
         Ok(Arc::new(Source::reopen(identity)?))
@@ -280,10 +334,7 @@ impl Pager {
     }
 
     pub(crate) fn serve(&self, vm: Vm, tell: Tell<'_>) {
-        let pid = Some(vm.pid());
-        if let Err(why) = vm::serve(vm, &self.stop, &self.settings, tell) {
-            tell(Event::Refused { pid, why });
-        }
+        vm::serve(vm, &self.stop, &self.settings, &self.sets, tell);
     }
 }
 
@@ -295,6 +346,7 @@ fn no_socket(socket: &Path, source: io::Error) -> PagerError {
 fn lock(socket: &Path) -> Result<SocketLock, PagerError> {
     SocketLock::new(socket).map_err(|error| match error {
         ListenError::Io(source) => no_socket(socket, source),
+        ListenError::OtherUser { lock, user } => PagerError::OtherUser { lock, user },
         _ => PagerError::Running { socket: socket.to_owned() },
     })
 }
@@ -330,22 +382,4 @@ pub(crate) fn claim(process: &mut Process) -> Result<(), Refusal> {
 
 fn is_shortage(error: i32) -> bool {
     [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS].contains(&error)
-}
-
-/// A folder that only this user enters.
-fn make_private(folder: &Path) -> io::Result<()> {
-    use std::os::unix::fs::MetadataExt;
-    match DirBuilder::new().mode(0o700).create(folder) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        made => return made,
-    }
-    let found = std::fs::symlink_metadata(folder)?;
-    let is_private = found.is_dir()
-        && found.uid() == rustix::process::geteuid().as_raw()
-        && found.mode() & 0o077 == 0;
-    if is_private {
-        Ok(())
-    } else {
-        Err(io::Error::other("it is not a folder of this user's alone"))
-    }
 }

@@ -31,6 +31,14 @@ pub enum PagerError {
         /// The socket as the caller named it.
         socket: PathBuf,
     },
+    /// The socket's lock is another user's.
+    #[error("{} belongs to user {user}{}", lock.display(), Remedy(self.remedy()))]
+    OtherUser {
+        /// The file.
+        lock: PathBuf,
+        /// Its owner.
+        user: u32,
+    },
     /// The folder of states cannot be used.
     #[error("cannot use the state folder {}{}", folder.display(), Remedy(self.remedy()))]
     State {
@@ -63,6 +71,7 @@ impl PagerError {
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
             Self::Running { .. } => Some("stop that one, or listen at another socket"),
+            Self::OtherUser { .. } => Some("remove it if no pager of that user runs, or listen at another socket"),
             Self::Socket { .. } => Some("listen in a folder that this user may write to"),
             Self::State { .. } => Some("name a folder that this user owns by --state-dir"),
             _ => None,
@@ -70,8 +79,7 @@ impl PagerError {
     }
 }
 
-/// The reason why a VM is not served. Its VMM waits for its memory for ever: end it, unless it does not use the memory
-/// yet.
+/// The reason why a VM is not served. Its wait for memory was ended ([`Ending`](crate::pager::Ending)).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -127,8 +135,11 @@ pub enum Refusal {
         bytes: u64,
     },
     /// Too many are served already.
-    #[error("{0} VMs are connected already{remedy}", remedy = Remedy(self.remedy()))]
+    #[error("{0} VMs are connected already, and there are descriptors for no more{remedy}", remedy = Remedy(self.remedy()))]
     TooMany(usize),
+    /// No thread could be started for it.
+    #[error("no thread serves it")]
+    Thread(#[source] io::Error),
 }
 
 impl Refusal {
@@ -139,7 +150,9 @@ impl Refusal {
             Self::InUse => "wait until the checkpoint has ended, or stop that pager".to_owned(),
             Self::User { uid } => format!("run the pager with --user {uid}"),
             Self::Lost { .. } => "restore it again".to_owned(),
-            Self::TooMany(_) => "end VMs, or serve others by another pager".to_owned(),
+            Self::TooMany(_) => {
+                "raise the limit of open files (ulimit -n), end VMs, or serve others by another pager".to_owned()
+            }
             _ => return None,
         })
     }
@@ -179,13 +192,16 @@ pub enum VmError {
         source: io::Error,
     },
     /// The working set cannot be written or read.
-    #[error("the working set {path} is not used", path = path.display())]
+    #[error("the working set {path} is not used{}", Remedy(self.remedy()), path = path.display())]
     WorkingSet {
         /// Its file.
         path: PathBuf,
         /// The error of the system.
         source: io::Error,
     },
+    /// A mistake in the pager itself.
+    #[error("the pager has made a mistake, and its VMM was ended{}", Remedy(self.remedy()))]
+    Mistake,
     /// No thread could be started, or its messages cannot be read.
     #[error("the thread of the VM cannot go on")]
     Thread(#[source] io::Error),
@@ -200,6 +216,10 @@ impl VmError {
                 "free memory, or raise the limit of the VM's control group".to_owned()
             }
             Self::NoHugePages { source, .. } => source.remedy(),
+            Self::Mistake => "report what the log says before this line".to_owned(),
+            Self::WorkingSet { .. } => {
+                "name another file by --working-set; until then each pager records its own set".to_owned()
+            }
             _ => return None,
         })
     }

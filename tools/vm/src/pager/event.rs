@@ -7,6 +7,7 @@ use hugekit_sys::error_chain;
 use rustix::io::Errno;
 
 use crate::pager::error::{Refusal, VmError};
+use crate::pager::waiting::Ending;
 
 /// Something that happened to a VM.
 #[derive(Debug)]
@@ -35,6 +36,8 @@ pub enum Event {
         pid: Option<i32>,
         /// The reason.
         why: Refusal,
+        /// The end of its wait for memory.
+        ending: Ending,
     },
     /// The memory that the VM touched first was written to a file.
     Recorded {
@@ -92,10 +95,12 @@ impl fmt::Display for Event {
                 "{pid}: waits: an earlier pager was killed before it had recorded this VM, whose \
                  regions cannot be distinguished yet: restore another VM from the same memory file"
             ),
-            Self::Refused { pid: Some(pid), why } => {
-                write!(f, "{pid}: refused: {:#}", error_chain(why))
+            Self::Refused { pid, why, ending } => {
+                if let Some(pid) = pid {
+                    write!(f, "{pid}: ")?;
+                }
+                write!(f, "refused: {:#}{ending}", error_chain(why))
             }
-            Self::Refused { pid: None, why } => write!(f, "refused: {:#}", error_chain(why)),
             Self::Recorded { pid, bytes } => {
                 write!(f, "{pid}: working set of {} MiB recorded", bytes >> 20)
             }

@@ -8,8 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::firecracker::handshake;
-use crate::firecracker::layout::Layout;
+use crate::firecracker::handshake::LONGEST_WAIT;
 use crate::pager::daemon::claim;
 use crate::pager::error::Refusal;
 use crate::pager::event::Event;
@@ -17,15 +16,16 @@ use crate::pager::settings::Settings;
 use crate::pager::source::Source;
 use crate::pager::state::State;
 use crate::pager::vm::{self, Bell, Vm};
+use crate::pager::waiting::{Admitted, Waiting};
+use crate::pager::working_set::WorkingSets;
 use crate::vmm::Arriving;
-use crate::vmm::process::Process;
-use crate::vmm::userfaultfd::Userfaultfd;
 
 /// Serves VMs from one memory.
 #[derive(Debug)]
 pub(crate) struct Handler {
     source: Arc<Source>,
     settings: Settings,
+    sets: WorkingSets,
     stop: Bell,
 }
 
@@ -37,21 +37,22 @@ impl Handler {
     pub(crate) fn new(memory: Arc<dyn Arriving>) -> io::Result<Self> {
         let source = Arc::new(Source::arriving(memory));
         let stop = Bell::new().map_err(io::Error::from)?;
-        Ok(Self { source, settings: Settings::new(PathBuf::new()), stop })
+        let (settings, sets) = (Settings::new(PathBuf::new()), WorkingSets::none());
+        Ok(Self { source, settings, sets, stop })
     }
 
     /// Serves the VM whose VMM has connected, until all of its memory is there, it has ended, or
     /// the handler is stopped. `tell` gets [`Event::Complete`] or the reason.
     pub(crate) fn serve(&self, connection: &UnixStream, tell: &(dyn Fn(Event) + Sync)) {
-        let process = match Process::peer(connection) {
-            Ok(process) => process,
-            Err(error) => return tell(Event::Refused { pid: None, why: Refusal::Process(error) }),
+        let (mut waiting, received) = Waiting::receive(connection, LONGEST_WAIT);
+        let admitted = received.and_then(|()| self.admit(&mut waiting));
+        let vm = match admitted {
+            Ok(admitted) => waiting.into_vm(admitted, self.settings.around),
+            Err(why) => Err(waiting.refuse(why)),
         };
-        let pid = process.pid();
-        let served = self.admit(connection, process);
-        let served = served.and_then(|vm| vm::serve(vm, &self.stop, &self.settings, tell));
-        if let Err(why) = served {
-            tell(Event::Refused { pid: Some(pid), why });
+        match vm {
+            Ok(vm) => vm::serve(vm, &self.stop, &self.settings, &self.sets, tell),
+            Err(refused) => tell(refused),
         }
     }
 
@@ -60,14 +61,11 @@ impl Handler {
         self.stop.ring();
     }
 
-    fn admit(&self, connection: &UnixStream, mut process: Process) -> Result<Vm, Refusal> {
-        let (message, descriptor) = handshake::receive(connection)?;
-        let faults = Userfaultfd::new(descriptor)?;
-        let layout = Layout::of_message(&message, self.source.len())?;
-        Vm::register(&faults, &layout)?;
-        claim(&mut process)?;
+    fn admit(&self, waiting: &mut Waiting) -> Result<Admitted, Refusal> {
+        let layout = waiting.layout_within(self.source.len())?;
+        Vm::register(waiting.userfaultfd()?, &layout)?;
+        claim(waiting.process()?)?;
         let state = State::unrecorded(&layout).map_err(Refusal::State)?;
-        let source = Arc::clone(&self.source);
-        Ok(Vm::new(process, faults, layout, source, state, self.settings.around))
+        Admitted::new(layout, Arc::clone(&self.source), state)
     }
 }

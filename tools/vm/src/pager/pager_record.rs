@@ -1,20 +1,20 @@
 //! What a pager leaves of itself: a `.pager` file in the state folder. By this the next pager
 //! finds VMs that had connected to it when it was killed, before it had recorded them.
 
-use std::fs;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use hugekit_sys::private_folder::PrivateFolder;
 use serde::{Deserialize, Serialize};
 
 use crate::firecracker::layout::Layout;
-use crate::pager::json_file;
 use crate::pager::source::Identity;
 use crate::vmm::process::start_time;
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Longer files are not ours.
 const LONGEST: u64 = 256 << 10;
@@ -68,31 +68,29 @@ impl PagerRecord {
     }
 
     /// Writes it whole or not at all.
-    pub(crate) fn write(&self, folder: &Path) -> io::Result<()> {
-        json_file::write(&folder.join(self.name()), self)
+    pub(crate) fn write(&self, folder: &PrivateFolder) -> io::Result<()> {
+        folder.write(&self.name(), &serde_json::to_vec(self)?)
     }
 
-    pub(crate) fn remove(&self, folder: &Path) {
-        let _ = fs::remove_file(folder.join(self.name()));
+    pub(crate) fn remove(&self, folder: &PrivateFolder) {
+        folder.remove(&self.name());
     }
 
-    fn name(&self) -> String {
-        format!("{}-{}-{}.pager", self.pid, self.started, self.number)
+    fn name(&self) -> OsString {
+        format!("{}-{}-{}.pager", self.pid, self.started, self.number).into()
     }
 }
 
 /// Finds the records of earlier pagers at a socket.
-pub(crate) fn find(folder: &Path, socket: &Path) -> io::Result<Vec<PagerRecord>> {
-    let is_record = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "pager");
-    let paths = fs::read_dir(folder)?.flatten().map(|entry| entry.path()).filter(is_record);
-    let records = paths.filter_map(|path| read(&path));
+pub(crate) fn find(folder: &PrivateFolder, socket: &Path) -> io::Result<Vec<PagerRecord>> {
+    let is_record = |name: &OsString| Path::new(name).extension() == Some("pager".as_ref());
+    let names = folder.names()?.into_iter().filter(is_record);
+    let records = names.filter_map(|name| read(folder, &name));
     Ok(records.filter(|record| record.socket == socket.as_os_str().as_bytes()).collect())
 }
 
-fn read(path: &Path) -> Option<PagerRecord> {
-    let is_short = fs::symlink_metadata(path).is_ok_and(|found| found.len() <= LONGEST);
-    let bytes = is_short.then(|| fs::read(path).ok())??;
-    let mut record: PagerRecord = serde_json::from_slice(&bytes).ok()?;
+fn read(folder: &PrivateFolder, name: &OsStr) -> Option<PagerRecord> {
+    let mut record: PagerRecord = serde_json::from_slice(&folder.read(name, LONGEST).ok()?).ok()?;
     let layouts = std::mem::take(&mut record.layouts);
     record.layouts = layouts.into_iter().filter_map(|l| l.checked(u64::MAX).ok()).collect();
     (record.version == VERSION).then_some(record)
@@ -106,6 +104,7 @@ mod tests {
 
     fn record(socket: &Path) -> PagerRecord {
         let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(base_page()).unwrap();
         let source = Source::open(file.path()).unwrap();
         PagerRecord::of_this_process(socket, source.identity()).unwrap()
     }
@@ -116,16 +115,17 @@ mod tests {
 
     #[test]
     fn record_is_found_by_its_socket_only() {
-        let folder = tempfile::tempdir().unwrap();
+        let above = tempfile::tempdir().unwrap();
+        let folder = PrivateFolder::open(&above.path().join("state")).unwrap();
         let mut record = record("/run/one.sock".as_ref());
         assert!(record.learn(&layout(1 << 30)));
-        record.write(folder.path()).unwrap();
-        let found = find(folder.path(), "/run/one.sock".as_ref()).unwrap();
+        record.write(&folder).unwrap();
+        let found = find(&folder, "/run/one.sock".as_ref()).unwrap();
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].layouts(), [layout(1 << 30)]);
-        assert!(find(folder.path(), "/run/two.sock".as_ref()).unwrap().is_empty());
-        found[0].remove(folder.path());
-        assert!(find(folder.path(), "/run/one.sock".as_ref()).unwrap().is_empty());
+        assert!(find(&folder, "/run/two.sock".as_ref()).unwrap().is_empty());
+        found[0].remove(&folder);
+        assert!(find(&folder, "/run/one.sock".as_ref()).unwrap().is_empty());
     }
 
     #[test]

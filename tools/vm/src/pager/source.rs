@@ -1,24 +1,27 @@
 //! The memory file that VMs are restored from: read by `pread(2)`, so that a file that is cut off
-//! meanwhile is an error and never a signal.
+//! meanwhile is an error and never a signal. A file that is written to or replaced is found by its stamp.
 //!
 //! Memory that is sealed, such as an image, cannot be cut off or written to. It is mapped, and
 //! copied from there to VMs.
 #![allow(unsafe_code)]
 
+use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use hugekit_sys::memfd;
+use hugekit_sys::file_stamp::FileStamp;
+use hugekit_sys::{Remedy, data_runs, input, memfd};
 use memmap2::Mmap;
-use rustix::fs::{SeekFrom, seek};
-use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::vmm::Arriving;
+
+/// Runs of data that are kept of a file: what lies behind the last one counts as data. Their list has 16 MiB then.
+const MOST_RUNS: usize = 1 << 20;
 
 /// The reason why bytes of a memory file are not available.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +34,12 @@ pub enum SourceError {
         /// The error of the system.
         source: io::Error,
     },
+    /// A file without a byte is no VM's memory.
+    #[error("memory file {path} is empty", path = path.display())]
+    Empty {
+        /// The path as the caller named it.
+        path: PathBuf,
+    },
     /// The path names another file than the VM was restored from, or the file was written to.
     #[error(
         "memory file {path} is not the one that the VM was restored from",
@@ -38,6 +47,26 @@ pub enum SourceError {
     )]
     Replaced {
         /// The path that the file had.
+        path: PathBuf,
+    },
+    /// The path names another file than the pager has open.
+    #[error(
+        "{path} is another file now than the pager has opened{}",
+        Remedy(Some("start the pager again: it then serves VMs of the new file")),
+        path = path.display()
+    )]
+    Renewed {
+        /// The file, or the name of the image.
+        path: PathBuf,
+    },
+    /// It was written to.
+    #[error(
+        "memory file {path} was written to while the pager had it open{}",
+        Remedy(Some("write a new file and rename it, and start the pager again")),
+        path = path.display()
+    )]
+    Written {
+        /// The file.
         path: PathBuf,
     },
     /// It was cut off.
@@ -63,60 +92,84 @@ pub enum SourceError {
     },
 }
 
-/// A file as it was when VMs were restored from it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A file that the memory is made of, as it was when it was opened.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Part {
-    device: u64,
-    inode: u64,
-    len: u64,
-    /// Seconds and nanoseconds of the last change.
-    modified: (i64, i64),
-}
-
-impl Part {
-    fn of(file: &File) -> io::Result<Self> {
-        let found = file.metadata()?;
-        Ok(Self {
-            device: found.dev(),
-            inode: found.ino(),
-            len: found.len(),
-            modified: (found.mtime(), found.mtime_nsec()),
-        })
-    }
+    /// `None` if it has no path.
+    path: Option<PathBuf>,
+    stamp: FileStamp,
 }
 
 /// By which a later pager knows that it has the same bytes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Identity {
     name: PathBuf,
     parts: Vec<Part>,
 }
 
+impl Identity {
+    /// Returns whether both are of the same files with the same bytes.
+    pub(crate) fn has_same_bytes(&self, other: &Self) -> bool {
+        let parts = self.parts.iter().zip(&other.parts);
+        self.name == other.name
+            && self.parts.len() == other.parts.len()
+            && parts.into_iter().all(|(one, other)| one.stamp.has_same_bytes(&other.stamp))
+    }
+
+    /// Returns when each file was written last, and its bytes: a copy of the files has the same times.
+    pub(crate) fn versions(&self) -> Vec<Version> {
+        self.parts.iter().map(|part| (part.stamp.modified(), part.stamp.len())).collect()
+    }
+}
+
+/// Seconds and nanoseconds of the last write of a file, and its bytes.
+pub(crate) type Version = ((i64, i64), u64);
+
+/// Says whether memory that has no path is still what its name stands for.
+type IsCurrent = Box<dyn Fn() -> bool + Send + Sync>;
+
 /// The memory that VMs are restored from, open.
-#[derive(Debug)]
 pub struct Source {
     bytes: Bytes,
     identity: Identity,
     len: u64,
+    is_current: Option<IsCurrent>,
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Source").field("identity", &self.identity).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug)]
 enum Bytes {
-    /// A file, and all of it mapped if it is sealed.
-    File(File, Option<Mmap>),
+    File(Kept),
     Arriving(Arc<dyn Arriving>),
+}
+
+/// Memory that is kept in a file.
+#[derive(Debug)]
+struct Kept {
+    file: File,
+    /// `None` if it is sealed, so that nobody can change it.
+    stamp: Option<FileStamp>,
+    /// All of it if it is sealed.
+    mapped: Option<Mmap>,
+    /// What lies in no hole, ascending.
+    data: Vec<Range<u64>>,
 }
 
 impl Source {
     /// Opens a raw memory file: the byte at an offset is the guest's byte at that offset.
     ///
     /// # Errors
-    /// It cannot be opened.
+    /// It cannot be opened, or is no regular file with a byte.
     pub fn open(path: &Path) -> Result<Self, SourceError> {
         let refused = |source| SourceError::Open { path: path.to_owned(), source };
         let name = fs::canonicalize(path).map_err(refused)?;
-        let file = File::open(&name).map_err(refused)?;
-        Self::of_memory(file, name, &[])
+        let file = input::open(&name).map_err(refused)?;
+        Self::of_memory(file, name, Vec::new())
     }
 
     /// Memory that was made of other files, such as a memory file and its deltas, or an image of a
@@ -124,28 +177,48 @@ impl Source {
     /// files; `made_of` is empty for the file itself.
     ///
     /// # Errors
-    /// A file cannot be looked at.
-    pub fn of_memory(file: File, name: PathBuf, made_of: &[File]) -> Result<Self, SourceError> {
+    /// A file cannot be looked at, or the memory is empty.
+    pub fn of_memory(
+        file: File,
+        name: PathBuf,
+        made_of: Vec<(PathBuf, File)>,
+    ) -> Result<Self, SourceError> {
         let look = || -> io::Result<_> {
-            let own = Part::of(&file)?;
-            let len = own.len;
-            let others: io::Result<Vec<Part>> = made_of.iter().map(Part::of).collect();
-            Ok((len, if made_of.is_empty() { vec![own] } else { others? }))
+            let kept = Kept::new(file)?;
+            let path = name.is_absolute().then(|| name.clone());
+            let own = Part { path, stamp: FileStamp::of(&kept.file)? };
+            let part =
+                |(path, file): (PathBuf, File)| Ok((fs::canonicalize(path)?, FileStamp::of(&file)?));
+            let others = made_of.into_iter().map(part).map(|found: io::Result<_>| {
+                found.map(|(path, stamp)| Part { path: Some(path), stamp })
+            });
+            let others: Vec<Part> = others.collect::<io::Result<_>>()?;
+            let len = own.stamp.len();
+            Ok((kept, len, if others.is_empty() { vec![own] } else { others }))
         };
-        match look().and_then(|found| Ok((found, map_if_sealed(&file)?))) {
-            Ok(((len, parts), mapped)) => {
-                let bytes = Bytes::File(file, mapped);
-                Ok(Self { bytes, identity: Identity { name, parts }, len })
+        match look() {
+            Ok((_, 0, _)) => Err(SourceError::Empty { path: name }),
+            Ok((kept, len, parts)) => {
+                let identity = Identity { name, parts };
+                Ok(Self { bytes: Bytes::File(kept), identity, len, is_current: None })
             }
             Err(source) => Err(SourceError::Open { path: name, source }),
         }
+    }
+
+    /// Has `is_current` asked whenever a VM connects, for memory whose name may get other memory: an image that was
+    /// loaded anew.
+    #[must_use]
+    pub fn current_if(self, is_current: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self { is_current: Some(Box::new(is_current)), ..self }
     }
 
     /// Memory that another thread of this process still copies. No later pager has it.
     pub(crate) fn arriving(memory: Arc<dyn Arriving>) -> Self {
         let (name, parts) = ("memory of a running VM".into(), Vec::new());
         let len = memory.bytes();
-        Self { bytes: Bytes::Arriving(memory), identity: Identity { name, parts }, len }
+        let identity = Identity { name, parts };
+        Self { bytes: Bytes::Arriving(memory), identity, len, is_current: None }
     }
 
     /// Returns whether a later restore can be from the same memory.
@@ -156,7 +229,7 @@ impl Source {
     /// Opens the file that a VM was restored from, if it is unchanged.
     pub(crate) fn reopen(identity: &Identity) -> Result<Self, SourceError> {
         let source = Self::open(&identity.name)?;
-        if source.identity == *identity {
+        if source.identity.has_same_bytes(identity) {
             return Ok(source);
         }
         Err(SourceError::Replaced { path: identity.name.clone() })
@@ -172,28 +245,60 @@ impl Source {
         &self.identity.name
     }
 
+    /// Returns whether some process has the file open for writing, which may change bytes that VMs get.
+    #[must_use]
+    pub fn is_open_for_writing(&self) -> bool {
+        let Bytes::File(Kept { file, mapped: None, .. }) = &self.bytes else { return false };
+        input::is_open_for_writing(file) == Some(true)
+    }
+
     /// Bytes that it had when it was opened.
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
 
-    /// Checks that a hole is one, and not what is left behind the end of a file that was cut off.
-    pub(crate) fn check_length(&self) -> Result<(), SourceError> {
-        let Bytes::File(file, _) = &self.bytes else { return Ok(()) };
-        let now = file.metadata().map(|found| found.len());
-        match now {
-            Ok(len) if len >= self.len() => Ok(()),
-            Ok(_) => Err(SourceError::Cut { path: self.path().to_owned(), end: self.len() }),
-            Err(source) => {
-                Err(SourceError::Read { path: self.path().to_owned(), offset: self.len(), source })
+    /// Checks that its files are what their names stand for, for a VM that connects now: whoever restores it means the
+    /// file that has the name. A file that has no name any more is still the one that was meant.
+    pub(crate) fn check_current(&self) -> Result<(), SourceError> {
+        self.check_unwritten()?;
+        for Part { path, stamp } in &self.identity.parts {
+            let Some(path) = path else { continue };
+            let Ok(now) = fs::metadata(path) else { continue };
+            let now = FileStamp::of_metadata(&now);
+            if !now.is_of_same_file(stamp) {
+                return Err(SourceError::Renewed { path: path.clone() });
             }
+            if !now.has_same_bytes(stamp) {
+                return Err(SourceError::Written { path: path.clone() });
+            }
+        }
+        match &self.is_current {
+            Some(is_current) if !is_current() => {
+                Err(SourceError::Renewed { path: self.path().to_owned() })
+            }
+            _ => Ok(()),
         }
     }
 
-    /// Reads all of these bytes.
+    /// Checks that no byte was changed since it was opened: also that a hole is one, and not what is left behind the end
+    /// of a file that was cut off.
+    pub(crate) fn check_unwritten(&self) -> Result<(), SourceError> {
+        let Bytes::File(Kept { file, stamp: Some(stamp), .. }) = &self.bytes else { return Ok(()) };
+        let path = || self.path().to_owned();
+        match FileStamp::of(file) {
+            Ok(now) if now.has_same_bytes(stamp) => Ok(()),
+            Ok(now) if now.len() < self.len => {
+                Err(SourceError::Cut { path: path(), end: self.len })
+            }
+            Ok(_) => Err(SourceError::Written { path: path() }),
+            Err(source) => Err(SourceError::Read { path: path(), offset: self.len, source }),
+        }
+    }
+
+    /// Reads all of these bytes, which are those of the file as it was opened.
     pub(crate) fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), SourceError> {
         let read = match &self.bytes {
-            Bytes::File(file, _) => file.read_exact_at(to, offset),
+            Bytes::File(kept) => kept.file.read_exact_at(to, offset),
             Bytes::Arriving(memory) => memory
                 .data(&(offset..offset + to.len() as u64))
                 .map(|data| to.copy_from_slice(data)),
@@ -203,14 +308,15 @@ impl Source {
                 SourceError::Cut { path: self.path().to_owned(), end: offset + to.len() as u64 }
             }
             _ => SourceError::Read { path: self.path().to_owned(), offset, source },
-        })
+        })?;
+        self.check_unwritten()
     }
 
     /// These bytes without a copy, if they are mapped and have no hole: to read a hole of a mapping
     /// would give it memory.
     pub(crate) fn mapped(&self, offsets: &Range<u64>) -> Option<&[u8]> {
         let mapped = match &self.bytes {
-            Bytes::File(_, mapped) => mapped.as_ref()?,
+            Bytes::File(kept) => kept.mapped.as_ref()?,
             Bytes::Arriving(memory) => return memory.data(offsets).ok(),
         };
         let is_data = self.next_data(offsets.clone()).as_ref() == Some(offsets);
@@ -220,20 +326,23 @@ impl Source {
     /// The first run of bytes within `range` that is not a hole. A file system that knows no holes
     /// has one run.
     pub(crate) fn next_data(&self, range: Range<u64>) -> Option<Range<u64>> {
-        let file = match &self.bytes {
-            Bytes::File(file, _) => file,
+        let data = match &self.bytes {
+            Bytes::File(kept) => &kept.data,
             Bytes::Arriving(memory) => return memory.next_data(range),
         };
-        let start = match seek(file, SeekFrom::Data(range.start)) {
-            Ok(start) => start,
-            Err(Errno::NXIO) => return None,
-            Err(_) => range.start,
-        };
-        if start >= range.end {
-            return None;
-        }
-        let end = seek(file, SeekFrom::Hole(start)).unwrap_or(range.end);
-        Some(start..end.min(range.end))
+        let next = data.get(data.partition_point(|run| run.end <= range.start))?;
+        let (start, end) = (next.start.max(range.start), next.end.min(range.end));
+        (start < end).then_some(start..end)
+    }
+}
+
+impl Kept {
+    /// Looks once where the file has data: on tmpfs the kernel walks to the end of a run whenever it is asked.
+    fn new(file: File) -> io::Result<Self> {
+        let mapped = map_if_sealed(&file)?;
+        let stamp = if mapped.is_none() { Some(FileStamp::of(&file)?) } else { None };
+        let data = data_runs::all(&file, 0..file.metadata()?.len(), MOST_RUNS)?;
+        Ok(Self { file, stamp, mapped, data })
     }
 }
 
@@ -267,22 +376,27 @@ mod tests {
         File::options().write(true).open(&path).unwrap().set_len(5000).unwrap();
         let refused = source.read(4096, &mut bytes).unwrap_err();
         assert!(matches!(refused, SourceError::Cut { end: 8192, .. }), "{refused}");
+        // Grown again, it has the length, and not the bytes.
+        File::options().write(true).open(&path).unwrap().set_len(8192).unwrap();
+        let refused = source.read(4096, &mut bytes).unwrap_err();
+        assert!(matches!(refused, SourceError::Written { .. }), "{refused}");
     }
 
     #[test]
     fn memory_made_of_files_is_known_by_these() {
         let (folder, path) = file(&[1; 4096]);
-        let parts = [File::open(&path).unwrap()];
         let made = |bytes: &[u8]| {
             let memory = folder.path().join("made");
             fs::write(&memory, bytes).unwrap();
-            Source::of_memory(File::open(memory).unwrap(), path.clone(), &parts).unwrap()
+            let parts = vec![(path.clone(), File::open(&path).unwrap())];
+            Source::of_memory(File::open(memory).unwrap(), "made".into(), parts).unwrap()
         };
         let before = made(&[3; 4096]).identity().clone();
-        assert_eq!(*made(&[4; 8192]).identity(), before);
-        assert_eq!(made(&[4; 8192]).len(), 8192);
+        let again = made(&[4; 8192]);
+        assert!(again.identity().has_same_bytes(&before));
+        assert_eq!(again.len(), 8192);
         fs::write(&path, [1; 8192]).unwrap();
-        assert_ne!(*made(&[3; 4096]).identity(), before);
+        assert!(!made(&[3; 4096]).identity().has_same_bytes(&before));
     }
 
     #[test]
@@ -311,7 +425,7 @@ mod tests {
     fn sealed_memory_is_mapped_and_its_holes_are_not_read() {
         let file = memory();
         memfd::seal_contents(&file).unwrap();
-        let source = Source::of_memory(file, "image".into(), &[]).unwrap();
+        let source = Source::of_memory(file, "image".into(), Vec::new()).unwrap();
         assert_eq!(source.mapped(&(4096..8192)), Some(&[7; 4096][..]));
         assert_eq!(source.mapped(&(0..4 << 20)), None);
         assert_eq!(source.mapped(&(3 << 20..4 << 20)), None);
@@ -322,7 +436,7 @@ mod tests {
 
     #[test]
     fn memory_that_may_be_cut_off_is_not_mapped() {
-        let source = Source::of_memory(memory(), "image".into(), &[]).unwrap();
+        let source = Source::of_memory(memory(), "image".into(), Vec::new()).unwrap();
         assert_eq!(source.mapped(&(4096..8192)), None);
         let (_folder, path) = file(&[7; 8192]);
         assert_eq!(Source::open(&path).unwrap().mapped(&(0..4096)), None);
@@ -338,5 +452,57 @@ mod tests {
         fs::rename(&other, &path).unwrap();
         let refused = Source::reopen(&before).unwrap_err();
         assert!(matches!(refused, SourceError::Replaced { .. }), "{refused}");
+    }
+
+    #[test]
+    fn name_that_another_file_has_is_not_current_and_a_file_without_a_name_is() {
+        let (folder, path) = file(&[1; 4096]);
+        let source = Source::open(&path).unwrap();
+        source.check_current().unwrap();
+        let other = folder.path().join("other");
+        fs::write(&other, [2; 4096]).unwrap();
+        fs::rename(&other, &path).unwrap();
+        let refused = source.check_current().unwrap_err();
+        assert!(matches!(refused, SourceError::Renewed { .. }), "{refused}");
+        // What it has open is unchanged.
+        source.check_unwritten().unwrap();
+        fs::remove_file(&path).unwrap();
+        source.check_current().unwrap();
+    }
+
+    #[test]
+    fn part_that_is_written_and_memory_that_is_loaded_anew_are_not_current() {
+        let (_folder, path) = file(&[1; 4096]);
+        let parts = vec![(path.clone(), File::open(&path).unwrap())];
+        let made = Source::of_memory(memory(), "made".into(), parts).unwrap();
+        made.check_current().unwrap();
+        fs::write(&path, [1; 8192]).unwrap();
+        let refused = made.check_current().unwrap_err();
+        assert!(matches!(refused, SourceError::Written { .. }), "{refused}");
+        let image = Source::of_memory(memory(), "image".into(), Vec::new()).unwrap();
+        let refused = image.current_if(|| false).check_current().unwrap_err();
+        assert!(matches!(refused, SourceError::Renewed { .. }), "{refused}");
+    }
+
+    #[test]
+    fn what_is_no_file_with_bytes_is_refused_at_once() {
+        let (folder, path) = file(&[]);
+        let refused = Source::open(&path).unwrap_err();
+        assert!(matches!(refused, SourceError::Empty { .. }), "{refused}");
+        let fifo = folder.path().join("fifo");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, 0o600.into()).unwrap();
+        for path in [fifo.as_path(), folder.path(), "/dev/zero".as_ref(), "/dev/null".as_ref()] {
+            let refused = Source::open(path).unwrap_err();
+            assert!(matches!(refused, SourceError::Open { .. }), "{refused}");
+        }
+    }
+
+    #[test]
+    fn writer_of_the_file_is_known() {
+        let (_folder, path) = file(&[1; 4096]);
+        let source = Source::open(&path).unwrap();
+        assert!(!source.is_open_for_writing());
+        let _writer = File::options().write(true).open(&path).unwrap();
+        assert!(source.is_open_for_writing());
     }
 }

@@ -10,12 +10,14 @@
 //! The second file is locked as long as a pager serves the VM.
 #![allow(unsafe_code)]
 
-use std::fs::{self, File, OpenOptions};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use hugekit_sys::private_folder::PrivateFolder;
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use rustix::io::Errno;
@@ -23,12 +25,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::firecracker::layout::{Layout, base_page};
 use crate::pager::bitmap::{Bitmap, words_of};
-use crate::pager::json_file;
 use crate::pager::source::Identity;
 use crate::vmm::process::Process;
 use crate::vmm::userfaultfd::MESSAGE_WORDS;
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Words before the bits: a flag, and room for messages.
 const LEAVING: usize = 0;
@@ -59,15 +60,16 @@ pub(crate) struct State {
 
 #[derive(Debug)]
 struct Files {
-    record: PathBuf,
-    pages: PathBuf,
+    folder: Arc<PrivateFolder>,
+    record: OsString,
+    pages: OsString,
     _locked: File,
 }
 
 impl State {
     /// Makes the record of a VM that has just connected.
     pub(crate) fn create(
-        folder: &Path,
+        folder: &Arc<PrivateFolder>,
         process: &Process,
         layout: &Layout,
         source: &Identity,
@@ -80,13 +82,18 @@ impl State {
             layout: layout.clone(),
             source: source.clone(),
         };
-        let path = record_path(folder, process);
-        if path.exists() {
+        let name = record_name(process);
+        if read(folder, &name).is_some() {
             return Err(io::Error::other("this process has connected already"));
         }
-        let state = Self::open(&path, layout)?;
-        json_file::write(&path, &record)?;
-        Ok(state)
+        let state = Self::open(folder, &name, layout)?;
+        match folder.write(&name, &serde_json::to_vec(&record)?) {
+            Ok(()) => Ok(state),
+            Err(error) => {
+                state.remove();
+                Err(error)
+            }
+        }
     }
 
     /// Makes the record of a VM that no later pager can take over.
@@ -103,29 +110,30 @@ impl State {
     }
 
     /// Opens the record of a VM that an earlier pager has served. `WouldBlock` if that pager still serves it.
-    pub(crate) fn take_over(path: &Path, layout: &Layout) -> io::Result<Self> {
-        Self::open(path, layout)
+    pub(crate) fn take_over(
+        folder: &Arc<PrivateFolder>,
+        record: &OsStr,
+        layout: &Layout,
+    ) -> io::Result<Self> {
+        Self::open(folder, record, layout)
     }
 
-    fn open(record: &Path, layout: &Layout) -> io::Result<Self> {
-        let pages = record.with_extension("pages");
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW)
-            .open(&pages)?;
+    fn open(folder: &Arc<PrivateFolder>, record: &OsStr, layout: &Layout) -> io::Result<Self> {
+        let pages = pages_name(record);
+        let file = folder.open_or_make(&pages)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno {
             Errno::WOULDBLOCK => io::Error::from(io::ErrorKind::WouldBlock),
             other => other.into(),
         })?;
         let (words, bytes) = Self::size(layout);
         // A write to the mapping must not find the file system full.
-        fallocate(&file, FallocateFlags::empty(), 0, bytes as u64)?;
+        if let Err(errno) = fallocate(&file, FallocateFlags::empty(), 0, bytes as u64) {
+            folder.remove(&pages);
+            return Err(errno.into());
+        }
         let map = MmapOptions::new().len(bytes).map_raw(&file)?;
-        let files = Files { record: record.to_owned(), pages, _locked: file };
+        let (folder, record) = (Arc::clone(folder), record.to_owned());
+        let files = Files { folder, record, pages, _locked: file };
         Ok(Self { files: Some(files), map, words })
     }
 
@@ -163,39 +171,41 @@ impl State {
 
     /// The VM needs no pager any more.
     pub(crate) fn remove(&self) {
-        if let Some(Files { record, pages, .. }) = &self.files {
-            let _ = fs::remove_file(record);
-            let _ = fs::remove_file(pages);
+        if let Some(Files { folder, record, pages, .. }) = &self.files {
+            folder.remove(record);
+            folder.remove(pages);
         }
     }
 }
 
 /// Returns whether an earlier pager has recorded the VM of a process.
-pub(crate) fn is_recorded(folder: &Path, process: &Process) -> bool {
-    record_path(folder, process).exists()
+pub(crate) fn is_recorded(folder: &PrivateFolder, process: &Process) -> bool {
+    read(folder, &record_name(process)).is_some()
 }
 
-fn record_path(folder: &Path, process: &Process) -> PathBuf {
-    folder.join(format!("{}-{}.json", process.pid(), process.started()))
+fn record_name(process: &Process) -> OsString {
+    format!("{}-{}.json", process.pid(), process.started()).into()
 }
 
-/// Finds the records that earlier pagers have left and that can be read, with their paths.
-pub(crate) fn find(folder: &Path) -> io::Result<Vec<(PathBuf, Record)>> {
-    let is_record = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "json");
-    let paths = fs::read_dir(folder)?.flatten().map(|entry| entry.path()).filter(is_record);
-    Ok(paths.filter_map(|path| read(&path).map(|record| (path, record))).collect())
+fn pages_name(record: &OsStr) -> OsString {
+    Path::new(record).with_extension("pages").into()
+}
+
+/// Finds the records that earlier pagers have left and that can be read, with their names.
+pub(crate) fn find(folder: &PrivateFolder) -> io::Result<Vec<(OsString, Record)>> {
+    let is_record = |name: &OsString| Path::new(name).extension() == Some("json".as_ref());
+    let names = folder.names()?.into_iter().filter(is_record);
+    Ok(names.filter_map(|name| read(folder, &name).map(|record| (name, record))).collect())
 }
 
 /// Removes the files of a VM that has ended.
-pub(crate) fn forget(record: &Path) {
-    let _ = fs::remove_file(record);
-    let _ = fs::remove_file(record.with_extension("pages"));
+pub(crate) fn forget(folder: &PrivateFolder, record: &OsStr) {
+    folder.remove(record);
+    folder.remove(&pages_name(record));
 }
 
-fn read(path: &Path) -> Option<Record> {
-    let is_short = fs::symlink_metadata(path).is_ok_and(|found| found.len() <= LONGEST);
-    let bytes = is_short.then(|| fs::read(path).ok())??;
-    let record: Record = serde_json::from_slice(&bytes).ok()?;
+fn read(folder: &PrivateFolder, name: &OsStr) -> Option<Record> {
+    let record: Record = serde_json::from_slice(&folder.read(name, LONGEST).ok()?).ok()?;
     let layout = record.layout.clone().checked(u64::MAX).ok()?;
     (record.version == VERSION).then_some(Record { layout, ..record })
 }

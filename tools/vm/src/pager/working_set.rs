@@ -3,24 +3,28 @@
 //!
 //! The set has no order: reading in the order of the touches would be slower than ascending.
 
-use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use hugekit_sys::input;
+use hugekit_sys::private_folder::PrivateFolder;
 use serde::{Deserialize, Serialize};
 
-use crate::pager::json_file;
+use crate::pager::source::{Identity, Version};
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Longer files are not ours.
 const LONGEST: u64 = 64 << 20;
 
+/// The name of an image's set in the state folder.
+const OF_IMAGE: &str = "image.working-set";
+
 /// Ascending ranges of offsets, apart from each other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WorkingSet {
-    length: u64,
     ranges: Vec<Range<u64>>,
 }
 
@@ -28,29 +32,32 @@ pub(crate) struct WorkingSet {
 #[derive(Serialize, Deserialize)]
 struct Written {
     version: u32,
-    /// Bytes of the memory file.
+    /// Bytes of the memory.
     length: u64,
+    /// The files that it was made of.
+    of: Vec<Version>,
     ranges: Vec<(u64, u64)>,
 }
 
 impl WorkingSet {
-    /// `MEMORY.working-set`.
-    pub(crate) fn path_beside(memory: &Path) -> PathBuf {
-        let mut path = memory.as_os_str().to_owned();
-        path.push(".working-set");
-        path.into()
-    }
-
     /// Makes a set of ascending ranges; those that touch become one.
-    pub(crate) fn new(length: u64, ascending: impl Iterator<Item = Range<u64>>) -> Self {
+    pub(crate) fn new(ascending: impl Iterator<Item = Range<u64>>) -> Self {
         let mut ranges: Vec<Range<u64>> = Vec::new();
         for range in ascending {
             match ranges.last_mut() {
-                Some(last) if last.end == range.start => last.end = range.end,
+                Some(last) if last.end >= range.start => last.end = last.end.max(range.end),
                 _ => ranges.push(range),
             }
         }
-        Self { length, ranges }
+        Self { ranges }
+    }
+
+    /// Returns the set in whole units of `unit` bytes, of memory of `length` bytes.
+    pub(crate) fn in_units(&self, unit: u64, length: u64) -> Self {
+        let whole = |range: &Range<u64>| {
+            range.start / unit * unit..range.end.next_multiple_of(unit).min(length)
+        };
+        Self::new(self.ranges.iter().map(whole))
     }
 
     pub(crate) fn ranges(&self) -> &[Range<u64>] {
@@ -61,21 +68,11 @@ impl WorkingSet {
         self.ranges.iter().map(|range| range.end - range.start).sum()
     }
 
-    /// `None` if there is no file.
-    pub(crate) fn read(path: &Path, length: u64) -> io::Result<Option<Self>> {
-        match fs::metadata(path) {
-            Ok(found) if found.len() > LONGEST => return Err(malformed("it is too long")),
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
-        }
-        let written: Written = serde_json::from_slice(&fs::read(path)?)?;
-        Self::of_written(written, length).map(Some)
-    }
-
-    fn of_written(written: Written, length: u64) -> io::Result<Self> {
-        if written.version != VERSION || written.length != length {
-            return Err(malformed("it was recorded with another memory file: remove it"));
+    /// `None` if the set is of other memory.
+    fn of_bytes(bytes: &[u8], length: u64, of: &Identity) -> io::Result<Option<Self>> {
+        let written: Written = serde_json::from_slice(bytes)?;
+        if (written.version, written.length) != (VERSION, length) || written.of != of.versions() {
+            return Ok(None);
         }
         let mut end_before = 0;
         for &(start, end) in &written.ranges {
@@ -85,15 +82,104 @@ impl WorkingSet {
             end_before = end;
         }
         let ranges = written.ranges.into_iter().map(|(start, end)| start..end).collect();
-        Ok(Self { length, ranges })
+        Ok(Some(Self { ranges }))
     }
 
-    /// Writes it whole or not at all.
-    pub(crate) fn write(&self, path: &Path) -> io::Result<()> {
+    fn to_bytes(&self, length: u64, of: &Identity) -> io::Result<Vec<u8>> {
         let ranges = self.ranges.iter().map(|range| (range.start, range.end)).collect();
-        let written = Written { version: VERSION, length: self.length, ranges };
-        json_file::write(path, &written)
+        Ok(serde_json::to_vec(&Written { version: VERSION, length, of: of.versions(), ranges })?)
     }
+}
+
+/// The place where the set of one memory is kept for later restores.
+#[derive(Debug)]
+pub(crate) struct WorkingSets {
+    place: Place,
+    /// The set that this pager has recorded: its file may be one that cannot be written.
+    recorded: Mutex<Option<Arc<WorkingSet>>>,
+}
+
+#[derive(Debug)]
+enum Place {
+    File(PathBuf),
+    Folder(Arc<PrivateFolder>),
+    /// No later restore is from this memory.
+    None,
+}
+
+impl WorkingSets {
+    /// In the file that the user has named, or beside the memory file. The set of memory without a path is in the state
+    /// folder.
+    pub(crate) fn new(named: Option<&Path>, memory: &Path, folder: &Arc<PrivateFolder>) -> Self {
+        let place = match named {
+            Some(path) => Place::File(path.to_owned()),
+            None if memory.is_absolute() => Place::File(path_beside(memory)),
+            None => Place::Folder(Arc::clone(folder)),
+        };
+        Self { place, recorded: Mutex::new(None) }
+    }
+
+    /// For memory that no later restore is from.
+    pub(crate) fn none() -> Self {
+        Self { place: Place::None, recorded: Mutex::new(None) }
+    }
+
+    /// Finds the set of this memory; `None` if it was not recorded yet.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is no set.
+    pub(crate) fn find(&self, length: u64, of: &Identity) -> io::Result<Option<Arc<WorkingSet>>> {
+        if let Some(set) = &*self.recorded.lock().unwrap_or_else(PoisonError::into_inner) {
+            return Ok(Some(Arc::clone(set)));
+        }
+        let read = match &self.place {
+            Place::File(path) => input::read_trusted(path, LONGEST),
+            Place::Folder(folder) => folder.read(OF_IMAGE.as_ref(), LONGEST),
+            Place::None => return Ok(None),
+        };
+        match read {
+            Ok(bytes) => Ok(WorkingSet::of_bytes(&bytes, length, of)?.map(Arc::new)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Keeps a set for later restores: this pager has it in any case.
+    ///
+    /// # Errors
+    /// Its file cannot be written.
+    pub(crate) fn keep(&self, set: &Arc<WorkingSet>, length: u64, of: &Identity) -> io::Result<()> {
+        *self.recorded.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(set));
+        let bytes = set.to_bytes(length, of)?;
+        match &self.place {
+            Place::File(path) => write_whole(path, &bytes),
+            Place::Folder(folder) => folder.write(OF_IMAGE.as_ref(), &bytes),
+            Place::None => Ok(()),
+        }
+    }
+
+    /// Returns the path for messages.
+    pub(crate) fn path(&self) -> PathBuf {
+        match &self.place {
+            Place::File(path) => path.clone(),
+            _ => OF_IMAGE.into(),
+        }
+    }
+}
+
+fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let mut file = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;
+    file.write_all(bytes)?;
+    file.persist(path)?;
+    Ok(())
+}
+
+/// `MEMORY.working-set`.
+fn path_beside(memory: &Path) -> PathBuf {
+    let mut path = memory.as_os_str().to_owned();
+    path.push(".working-set");
+    path.into()
 }
 
 fn malformed(why: &str) -> io::Error {
@@ -102,31 +188,120 @@ fn malformed(why: &str) -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+    use crate::pager::source::Source;
+
+    struct Scene {
+        folder: tempfile::TempDir,
+        state: Arc<PrivateFolder>,
+        memory: PathBuf,
+    }
+
+    fn scene() -> Scene {
+        let folder = tempfile::tempdir().unwrap();
+        let memory = folder.path().canonicalize().unwrap().join("memory.bin");
+        fs::write(&memory, [1; 8192]).unwrap();
+        let state = Arc::new(PrivateFolder::open(&folder.path().join("state")).unwrap());
+        Scene { folder, state, memory }
+    }
+
+    impl Scene {
+        fn source(&self) -> Source {
+            Source::open(&self.memory).unwrap()
+        }
+
+        fn sets(&self) -> WorkingSets {
+            WorkingSets::new(None, &self.memory, &self.state)
+        }
+    }
+
+    fn set() -> Arc<WorkingSet> {
+        Arc::new(WorkingSet::new([0..10, 10..20, 30..40].into_iter()))
+    }
 
     #[test]
-    fn set_survives_its_file() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = WorkingSet::path_beside(&folder.path().join("memory.bin"));
-        assert_eq!(WorkingSet::read(&path, 100).unwrap(), None);
-        let set = WorkingSet::new(100, [0..10, 10..20, 30..40].into_iter());
-        assert_eq!((set.ranges(), set.bytes()), (&[0..20, 30..40][..], 30));
-        set.write(&path).unwrap();
-        assert_eq!(WorkingSet::read(&path, 100).unwrap(), Some(set));
-        assert!(WorkingSet::read(&path, 101).is_err());
+    fn set_survives_its_file_and_not_its_memory() {
+        let scene = scene();
+        let source = scene.source();
+        assert_eq!(scene.sets().find(8192, source.identity()).unwrap(), None);
+        assert_eq!((set().ranges(), set().bytes()), (&[0..20, 30..40][..], 30));
+        scene.sets().keep(&set(), 8192, source.identity()).unwrap();
+        assert_eq!(scene.sets().find(8192, source.identity()).unwrap(), Some(set()));
+        assert_eq!(scene.sets().find(4096, source.identity()).unwrap(), None);
+        // A template that was built anew has the same length.
+        let other = scene.folder.path().join("other");
+        fs::write(&other, [2; 8192]).unwrap();
+        let later = std::time::SystemTime::now() + std::time::Duration::from_secs(1);
+        fs::File::options().write(true).open(&other).unwrap().set_modified(later).unwrap();
+        fs::rename(&other, &scene.memory).unwrap();
+        assert_eq!(scene.sets().find(8192, scene.source().identity()).unwrap(), None);
+    }
+
+    #[test]
+    fn set_of_memory_without_a_path_is_in_the_state_folder() {
+        let scene = scene();
+        let file = fs::File::open(&scene.memory).unwrap();
+        let source = Source::of_memory(file, "image one".into(), Vec::new()).unwrap();
+        let sets = || WorkingSets::new(None, source.path(), &scene.state);
+        sets().keep(&set(), 8192, source.identity()).unwrap();
+        assert_eq!(sets().find(8192, source.identity()).unwrap(), Some(set()));
+        assert_eq!(scene.state.names().unwrap(), [OF_IMAGE]);
+    }
+
+    #[test]
+    fn set_that_cannot_be_written_is_kept_by_the_pager() {
+        let scene = scene();
+        let nowhere = scene.folder.path().join("missing/set");
+        let sets = WorkingSets::new(Some(&nowhere), &scene.memory, &scene.state);
+        let source = scene.source();
+        assert!(sets.keep(&set(), 8192, source.identity()).is_err());
+        assert_eq!(sets.find(8192, source.identity()).unwrap(), Some(set()));
+    }
+
+    #[test]
+    fn set_that_others_can_have_written_is_refused() {
+        let scene = scene();
+        let source = scene.source();
+        scene.sets().keep(&set(), 8192, source.identity()).unwrap();
+        let path = path_beside(&scene.memory);
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+        fs::set_permissions(&path, mode).unwrap();
+        let refused = scene.sets().find(8192, source.identity()).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+        fs::remove_file(&path).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, 0o600.into()).unwrap();
+        assert!(scene.sets().find(8192, source.identity()).is_err());
+    }
+
+    #[test]
+    fn ranges_become_whole_units_within_the_memory() {
+        let odd = WorkingSet::new([5..7, 14..16, 25..29].into_iter());
+        assert_eq!(odd.in_units(10, 29).ranges(), [0..29]);
+        assert_eq!(odd.in_units(4, 29).ranges(), [4..8, 12..16, 24..29]);
     }
 
     #[test]
     fn hostile_sets_are_refused() {
+        let scene = scene();
+        let source = scene.source();
+        let of = source.identity();
         let read = |ranges: &[(u64, u64)]| {
-            let ranges = ranges.to_vec();
-            WorkingSet::of_written(Written { version: VERSION, length: 100, ranges }, 100)
+            let written = Written {
+                version: VERSION,
+                length: 100,
+                of: of.versions(),
+                ranges: ranges.to_vec(),
+            };
+            WorkingSet::of_bytes(&serde_json::to_vec(&written).unwrap(), 100, of)
         };
-        assert!(read(&[(0, 100)]).is_ok());
+        assert!(read(&[(0, 100)]).unwrap().is_some());
         for ranges in
             [&[(0, 101)][..], &[(5, 5)], &[(9, 3)], &[(0, 10), (5, 20)], &[(50, 60), (0, 10)]]
         {
             assert!(read(ranges).is_err(), "{ranges:?}");
         }
+        assert!(WorkingSet::of_bytes(b"{}", 100, of).is_err());
     }
 }

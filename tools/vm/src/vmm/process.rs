@@ -164,8 +164,15 @@ impl Process {
     }
 
     /// Ends the process, whose memory cannot be had.
-    pub(crate) fn kill(&self) {
-        let _ = pidfd_send_signal(&self.descriptor, Signal::KILL);
+    ///
+    /// # Errors
+    /// It is another user's.
+    pub(crate) fn kill(&self) -> io::Result<()> {
+        match pidfd_send_signal(&self.descriptor, Signal::KILL) {
+            // It has ended already.
+            Ok(()) | Err(Errno::SRCH) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
     }
 
     /// Puts aligned 2 MiB of its memory on a huge page, or leaves them as they are.

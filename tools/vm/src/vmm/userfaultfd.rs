@@ -172,6 +172,35 @@ impl Userfaultfd {
         unsafe { ioctl(&self.0, Updater::<UFFDIO_POISON, _>::new(&mut request)) }
     }
 
+    /// The same for all of these pages that are not there, of `page` bytes each.
+    ///
+    /// # Errors
+    /// The kernel refuses: it is older, or the memory is not registered with this descriptor.
+    pub(crate) fn poison_missing(&self, pages: &Range<u64>, page: u64) -> io::Result<()> {
+        let mut start = pages.start;
+        while start < pages.end {
+            let mut request = Poison { start, len: pages.end - start, mode: 0, updated: 0 };
+            // SAFETY: as for `poison`.
+            let done = unsafe { ioctl(&self.0, Updater::<UFFDIO_POISON, _>::new(&mut request)) };
+            match (done, u64::try_from(request.updated)) {
+                (Ok(()), _) => return Ok(()),
+                (Err(_), Ok(bytes)) if bytes > 0 => start += bytes,
+                // It is there.
+                (Err(Errno::EXIST), _) => start += page,
+                // The VMM gives memory back, and waits until that is read.
+                (Err(Errno::AGAIN), _) => self.discard_messages()?,
+                (Err(errno), _) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    fn discard_messages(&self) -> io::Result<()> {
+        let room: [AtomicU64; MESSAGE_WORDS] = Default::default();
+        while self.read(&room)? > 0 {}
+        Ok(())
+    }
+
     /// Has this descriptor serve first accesses. `EBUSY` if another one does.
     pub(crate) fn register(&self, addresses: &Range<u64>) -> io::Result<()> {
         calls::register_untouched(self.as_fd(), &in_words(addresses))

@@ -6,6 +6,7 @@ mod kills;
 mod lost;
 mod memory_file;
 mod pager_process;
+mod refused;
 mod small;
 mod stock;
 
@@ -18,7 +19,7 @@ fn main() {
     // Guests share the machine's memory and CPUs, and each one polls.
     arguments.test_threads = Some(1);
     let trials: Vec<Trial> =
-        [stock::trials(), small::trials(), lost::trials(), hostile::trials(), kills::trials()]
+        [stock::trials(), small::trials(), lost::trials(), refused::trials(), hostile::trials(), kills::trials()]
             .into_iter()
             .flatten()
             .collect();

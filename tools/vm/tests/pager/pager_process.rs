@@ -10,9 +10,10 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use hugekit_sys::memfd;
-use hugekit_vm::pager::{Pager, Settings, Source, SourceError};
+use hugekit_vm::pager::{Event, Pager, Settings, Source, SourceError};
 use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, setrlimit};
+use serde::{Deserialize, Serialize};
 
 const ARGUMENT: &str = "hugekit-test-pager";
 
@@ -20,7 +21,7 @@ const ARGUMENT: &str = "hugekit-test-pager";
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// How a pager is started.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Options {
     pub(crate) memory: PathBuf,
     pub(crate) around: u64,
@@ -32,6 +33,10 @@ pub(crate) struct Options {
     /// Whether the pager copies the memory file to memory, which it seals.
     pub(crate) sealed: bool,
     pub(crate) users: Vec<u32>,
+    /// The limit of open files, if it is another one.
+    pub(crate) files: Option<u64>,
+    /// Whether the pager makes a mistake when it has recorded a working set.
+    pub(crate) errs: bool,
 }
 
 impl Options {
@@ -47,6 +52,8 @@ impl Options {
             patience_ms: 600_000,
             sealed: false,
             users: Vec::new(),
+            files: None,
+            errs: false,
         }
     }
 }
@@ -64,13 +71,10 @@ impl PagerProcess {
         let (socket, log) = (folder.join("pager.sock"), folder.join("pager.log"));
         let said = File::options().create(true).append(true).open(&log).unwrap();
         let before = fs::read_to_string(&log).unwrap().len();
-        let Options { memory, around, record_ms, startup_ms, patience_ms, .. } = options;
         let child = Command::new(std::env::current_exe().unwrap())
             .arg(ARGUMENT)
-            .args([&socket, memory])
-            .args([around, record_ms, startup_ms, patience_ms].map(u64::to_string))
-            .args([options.prefetch, options.stay, options.sealed].map(|is| is.to_string()))
-            .args(options.users.iter().map(u32::to_string))
+            .arg(&socket)
+            .arg(serde_json::to_string(options).unwrap())
             .stdin(Stdio::piped())
             .stderr(said)
             .spawn()
@@ -151,20 +155,31 @@ pub(crate) fn run_if_asked() {
     if arguments.first().is_none_or(|argument| argument != ARGUMENT) {
         return;
     }
-    let mut settings = Settings::new(PathBuf::from(&arguments[1]));
-    let number = |index: usize| arguments[index].parse().unwrap();
-    let time = |index| Duration::from_millis(number(index));
-    let is = |index: usize| arguments[index] == "true";
-    settings.around = number(3);
-    (settings.record, settings.startup, settings.patience) = (time(4), time(5), time(6));
-    (settings.prefetch, settings.stay) = (is(7), is(8));
-    settings.users = arguments[10..].iter().map(|user| user.parse().unwrap()).collect();
-    let memory = Path::new(&arguments[2]);
-    let source = if is(9) { sealed(memory) } else { Source::open(memory) };
+    let options: Options = serde_json::from_str(&arguments[2]).unwrap();
+    if let Some(files) = options.files {
+        let limit = Rlimit { current: Some(files), maximum: Some(files) };
+        setrlimit(Resource::Nofile, limit).unwrap();
+    }
+    let settings = Settings {
+        around: options.around,
+        prefetch: options.prefetch,
+        stay: options.stay,
+        record: Duration::from_millis(options.record_ms),
+        startup: Duration::from_millis(options.startup_ms),
+        patience: Duration::from_millis(options.patience_ms),
+        users: options.users,
+        ..Settings::new(PathBuf::from(&arguments[1]))
+    };
+    let memory = &options.memory;
+    let source = if options.sealed { sealed(memory) } else { Source::open(memory) };
     let pager = Pager::start(settings, source.unwrap()).unwrap();
     eprintln!("listening");
     let stop = io::stdin();
-    pager.run(stop.as_fd(), &|event| eprintln!("{event}")).unwrap();
+    let tell = |event| {
+        eprintln!("{event}");
+        assert!(!options.errs || !matches!(event, Event::Recorded { .. }), "as the test wants it");
+    };
+    pager.run(stop.as_fd(), &tell).unwrap();
     std::process::exit(0);
 }
 
@@ -183,5 +198,5 @@ fn sealed(path: &Path) -> Result<Source, SourceError> {
         }
     }
     memfd::seal_contents(&memory).unwrap();
-    Source::of_memory(memory, path.to_owned(), &[from])
+    Source::of_memory(memory, path.to_owned(), vec![(path.to_owned(), from)])
 }

@@ -4,7 +4,7 @@
 //! restore has recorded comes first, and then all other data. If no set was recorded, the VM's
 //! touches are recorded for a while first, because they could not be told from what was read ahead.
 
-use std::ops::Range;
+use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::Scope;
@@ -13,11 +13,12 @@ use std::time::{Duration, Instant};
 use hugekit_sys::thread;
 
 use super::collapse::Collapsed;
-use super::demand::Server;
+use super::demand::{FAR, Server};
 use super::install::Supply;
 use super::reader::{self, Chunk, Read};
-use super::{Stop, VmError};
+use super::{Stop, VmError, pages_of};
 use crate::pager::event::{Completed, Event};
+use crate::pager::source::SourceError;
 use crate::pager::working_set::WorkingSet;
 
 /// During the first faults, or until `Settings::startup` is over, no memory is copied that no thread
@@ -58,28 +59,21 @@ impl<'a> Server<'a> {
             return;
         }
         if !self.vm.source.is_kept() {
-            return self.start_reading(scope, WorkingSet::default());
+            return self.start_reading(scope, Arc::default());
         }
-        match WorkingSet::read(&self.working_set_path(), self.vm.source.len()) {
+        let found = self.sets.find(self.vm.source.len(), self.vm.source.identity());
+        if let Err(source) = &found {
+            let (path, source) = (self.sets.path(), io::Error::new(source.kind(), source.to_string()));
+            self.tell(Event::Failed { pid: self.vm.pid(), why: VmError::WorkingSet { path, source } });
+        }
+        match found {
             Ok(Some(set)) => self.start_reading(scope, set),
-            Ok(None) => self.ahead = Ahead::Recording { until: self.since + self.settings.record },
-            Err(source) => {
-                let path = self.working_set_path();
-                self.tell(Event::Failed {
-                    pid: self.vm.pid(),
-                    why: VmError::WorkingSet { path, source },
-                });
-                self.start_reading(scope, WorkingSet::default());
-            }
+            // It is recorded anew, for this pager at least.
+            _ => self.ahead = Ahead::Recording { until: self.since + self.settings.record },
         }
     }
 
-    fn working_set_path(&self) -> std::path::PathBuf {
-        let beside = || WorkingSet::path_beside(self.vm.source.path());
-        self.settings.working_set.clone().unwrap_or_else(beside)
-    }
-
-    fn start_reading<'scope>(&mut self, scope: &'scope Scope<'scope, '_>, set: WorkingSet)
+    fn start_reading<'scope>(&mut self, scope: &'scope Scope<'scope, '_>, set: Arc<WorkingSet>)
     where
         'a: 'scope,
     {
@@ -88,7 +82,7 @@ impl<'a> Server<'a> {
         for buffer in reader::buffers(self.vm) {
             let _ = buffers.send(buffer);
         }
-        let (vm, bell) = (self.vm, Arc::clone(&self.bell));
+        let (vm, bell) = (self.vm, Arc::clone(&self.vm.bell));
         let read = move || reader::run(vm, &set, &empty, &filled, &bell);
         match thread::spawn_scoped(scope, "hugekit-ahead", read) {
             Ok(_) => {
@@ -115,7 +109,7 @@ impl<'a> Server<'a> {
         'a: 'scope,
     {
         match &mut self.ahead {
-            Ahead::Off => self.bell.hush(),
+            Ahead::Off => self.vm.bell.hush(),
             Ahead::Waiting { .. } => {
                 if !self.is_starting() {
                     self.start_ahead(scope);
@@ -136,31 +130,37 @@ impl<'a> Server<'a> {
         Ok(())
     }
 
-    /// Writes what the VM has touched.
-    fn record(&self) -> WorkingSet {
+    /// Keeps what the VM has touched for later restores.
+    fn record(&self) -> Arc<WorkingSet> {
         let touched = self.touched.iter().map(|&block| self.vm.offsets_of_block(block));
-        let set = WorkingSet::new(self.vm.source.len(), touched);
-        let (pid, path) = (self.vm.pid(), self.working_set_path());
-        self.tell(match set.write(&path) {
+        let set = Arc::new(WorkingSet::new(touched));
+        let (pid, source) = (self.vm.pid(), &self.vm.source);
+        self.tell(match self.sets.keep(&set, source.len(), source.identity()) {
             Ok(()) => Event::Recorded { pid, bytes: set.bytes() },
-            Err(source) => Event::Failed { pid, why: VmError::WorkingSet { path, source } },
+            Err(source) => {
+                Event::Failed { pid, why: VmError::WorkingSet { path: self.sets.path(), source } }
+            }
         });
         set
     }
 
     fn next_chunk(&mut self) -> Result<(), Stop> {
         let Ahead::Reading { chunks, held, rested, .. } = &mut self.ahead else { return Ok(()) };
-        self.bell.hush();
+        self.vm.bell.hush();
         match chunks.try_recv() {
             Ok(Chunk::Read(read)) => {
                 // There may be more.
-                self.bell.ring();
+                self.vm.bell.ring();
                 if read.is_wanted || *rested <= Instant::now() {
                     return self.supply(read);
                 }
                 *held = Some(read);
             }
-            Ok(Chunk::Failed(why)) => self.fail(why.into()),
+            // Bytes of a file that was changed are no VM's memory.
+            Ok(Chunk::Failed(why @ VmError::Source(SourceError::Written { .. }))) => {
+                return Err(Stop::Failed(why));
+            }
+            Ok(Chunk::Failed(why)) => self.fail(why),
             Ok(Chunk::End) => return self.complete(),
             Err(_) => {}
         }
@@ -171,12 +171,11 @@ impl<'a> Server<'a> {
         let Read { piece, found, room, is_wanted } = read;
         let (supply, since) = (if is_wanted { Supply::All } else { Supply::Data }, Instant::now());
         let offsets = piece.offsets();
-        if !self.is_done(&offsets) {
+        if !self.vm.supplied().has_all(pages_of(offsets.clone())) {
             match self.install(piece, self.vm.bytes_of(piece, found, &room), supply) {
                 Err(Stop::Failed(why)) => self.fail(why),
                 done => done?,
             }
-            self.set_done(&offsets);
         }
         if let Ahead::Reading { buffers, rested, .. } = &mut self.ahead {
             let _ = buffers.send(room);
@@ -189,26 +188,13 @@ impl<'a> Server<'a> {
         Ok(())
     }
 
-    fn is_done(&self, offsets: &Range<u64>) -> bool {
-        let mut blocks = offsets.start / self.vm.block..offsets.end.div_ceil(self.vm.block);
-        blocks.all(|block| self.vm.done().has(block))
-    }
-
-    /// Blocks are read from their beginning on, so that one is there when its end is.
-    fn set_done(&self, offsets: &Range<u64>) {
-        let first = offsets.start / self.vm.block;
-        let ended = |&block: &u64| self.vm.offsets_of_block(block).end <= offsets.end;
-        (first..)
-            .take_while(ended)
-            .take_while(|&block| block * self.vm.block < offsets.end)
-            .for_each(|block| {
-                self.vm.done().set(block);
-            });
-    }
-
     /// All data is there, or the VM was being left by an earlier pager.
     pub(super) fn complete(&mut self) -> Result<(), Stop> {
         self.ahead = Ahead::Off;
+        if !self.vm.state.is_leaving() {
+            self.bring_missing()?;
+            self.vm.source.check_unwritten().map_err(|why| Stop::Failed(why.into()))?;
+        }
         let stays = self.settings.stay && !self.vm.state.is_leaving();
         if !stays {
             self.leave()?;
@@ -230,6 +216,22 @@ impl<'a> Server<'a> {
         Ok(())
     }
 
+    /// Compares what was supplied with what the file has, and supplies the rest: whatever was read ahead, no byte is left
+    /// out.
+    fn bring_missing(&mut self) -> Result<(), Stop> {
+        for region in self.vm.layout.regions() {
+            let mut left = region.offsets();
+            while let Some(missing) = self.vm.missing(left.clone()) {
+                let page = self.vm.layout.page();
+                let start = missing.start / page * page;
+                let end = (start + FAR.max(page)).min(left.end);
+                self.bring(start..end, Supply::Data)?;
+                left.start = end;
+            }
+        }
+        Ok(())
+    }
+
     /// Leaves the memory to the kernel: what is not there is zero.
     fn leave(&mut self) -> Result<(), Stop> {
         self.vm.state.set_leaving();
@@ -246,7 +248,7 @@ impl<'a> Server<'a> {
                 self.faults.clear();
                 return Ok(());
             }
-            self.vm.wait(self.stop, &self.bell, Some(Duration::from_millis(1)))?;
+            self.vm.wait(self.stop, Some(Duration::from_millis(1)))?;
         }
     }
 }

@@ -35,7 +35,7 @@ impl Server<'_> {
         for _ in 0..ROUNDS {
             let mut again = Vec::new();
             for start in left {
-                self.vm.wait(self.stop, &self.bell, Some(Duration::ZERO))?;
+                self.vm.wait(self.stop, Some(Duration::ZERO))?;
                 self.read_messages()?;
                 match self.vm.process.collapse(start) {
                     Ok(()) => collapsed.bytes += HUGE,
@@ -51,7 +51,7 @@ impl Server<'_> {
             if left.is_empty() {
                 break;
             }
-            self.vm.wait(self.stop, &self.bell, Some(PAUSE))?;
+            self.vm.wait(self.stop, Some(PAUSE))?;
         }
         Ok(collapsed)
     }

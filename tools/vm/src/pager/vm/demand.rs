@@ -7,18 +7,21 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
+
+use hugekit_sys::error_chain;
 
 use super::ahead::Ahead;
 use super::install::Supply;
 use super::wait::Bell;
-use super::{Stop, Vm, VmError};
-use crate::firecracker::layout::Piece;
-use crate::pager::error::Refusal;
+use super::{Stop, Vm, VmError, pages_of};
+use crate::firecracker::layout::{Piece, base_page};
 use crate::pager::event::Event;
 use crate::pager::settings::Settings;
+use crate::pager::waiting::tell_stderr;
+use crate::pager::working_set::WorkingSets;
 
 /// Bytes that are supplied before the rest of a block.
 const NEAR: u64 = 64 << 10;
@@ -26,31 +29,41 @@ const NEAR: u64 = 64 << 10;
 /// Bytes of the rest that are supplied together.
 pub(super) const FAR: u64 = 256 << 10;
 
-/// Serves a VM until it has ended or needs no pager any more, or the pager is to end.
+/// Serves a VM until it has ended or needs no pager any more, or the pager is to end. A panic ends this VM, and no other.
 pub(crate) fn serve(
     vm: Vm,
     stop: &Bell,
     settings: &Settings,
+    sets: &WorkingSets,
     tell: &(dyn Fn(Event) + Sync),
-) -> Result<(), Refusal> {
-    let server = Server::new(&vm, stop, settings, tell);
-    let last = server.map_err(|errno| Refusal::Process(errno.into()))?.run();
+) {
+    let run = || Server::new(&vm, stop, settings, sets, tell).run();
+    let last = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
+        let (pid, why) = (vm.pid(), VmError::Mistake);
+        end(&vm, &why);
+        Some(Event::Failed { pid, why })
+    });
     if let Some(event) = last {
         // The receiver may save the VM at once: neither a record nor a claim is left.
         vm.state.remove();
         drop(vm);
         tell(event);
     }
-    Ok(())
+}
+
+/// Ends a VM whose memory cannot be had, and tells the reason to whoever reads its standard error.
+fn end(vm: &Vm, why: &VmError) {
+    tell_stderr(&vm.process, &format!("{:#}", error_chain(why)));
+    // It is this pager's: its userfaultfd has been read.
+    let _ = vm.process.kill();
 }
 
 /// The thread's own data.
 pub(super) struct Server<'a> {
     pub(super) vm: &'a Vm,
     pub(super) stop: &'a Bell,
-    /// Rung by the thread that reads ahead.
-    pub(super) bell: Arc<Bell>,
     pub(super) settings: &'a Settings,
+    pub(super) sets: &'a WorkingSets,
     tell: &'a (dyn Fn(Event) + Sync),
     pub(super) since: Instant,
     /// Addresses that threads wait for.
@@ -74,14 +87,15 @@ impl<'a> Server<'a> {
         vm: &'a Vm,
         stop: &'a Bell,
         settings: &'a Settings,
+        sets: &'a WorkingSets,
         tell: &'a (dyn Fn(Event) + Sync),
-    ) -> rustix::io::Result<Self> {
+    ) -> Self {
         let since = Instant::now();
-        Ok(Self {
+        Self {
             vm,
             stop,
-            bell: Arc::new(Bell::new()?),
             settings,
+            sets,
             tell,
             since,
             faults: VecDeque::new(),
@@ -93,31 +107,38 @@ impl<'a> Server<'a> {
             copied: 0,
             ahead: Ahead::Waiting { until: since + settings.startup },
             has_failed: false,
-        })
+        }
     }
 
     /// Serves the VM, and returns the reason why it needs no pager any more; `None` if the next pager is to serve it.
     fn run(mut self) -> Option<Event> {
         std::thread::scope(|scope| {
-            let was_left = self.vm.state.is_leaving();
-            let last = loop {
-                match if was_left { self.complete() } else { self.step(scope) } {
-                    Ok(()) => {}
-                    Err(Stop::Asked) => break None,
-                    Err(Stop::Left(completed)) => break Some(Event::Complete(completed)),
-                    Err(Stop::Ended) => {
-                        break Some(Event::Ended { pid: self.vm.pid(), faults: self.answered });
-                    }
-                    Err(Stop::Failed(why)) => {
-                        self.fail(why);
-                        self.vm.process.kill();
-                    }
-                }
-            };
-            // The thread that reads ahead ends when it can send no more.
+            let last = catch_unwind(AssertUnwindSafe(|| self.run_until_last(scope)));
+            // The thread that reads ahead ends when it can send no more, also after a panic.
             self.ahead = Ahead::Off;
-            last
+            last.unwrap_or_else(|panic| resume_unwind(panic))
         })
+    }
+
+    fn run_until_last<'scope>(&mut self, scope: &'scope Scope<'scope, '_>) -> Option<Event>
+    where
+        'a: 'scope,
+    {
+        let was_left = self.vm.state.is_leaving();
+        loop {
+            match if was_left { self.complete() } else { self.step(scope) } {
+                Ok(()) => {}
+                Err(Stop::Asked) => return None,
+                Err(Stop::Left(completed)) => return Some(Event::Complete(completed)),
+                Err(Stop::Ended) => {
+                    return Some(Event::Ended { pid: self.vm.pid(), faults: self.answered });
+                }
+                Err(Stop::Failed(why)) => {
+                    end(self.vm, &why);
+                    self.fail(why);
+                }
+            }
+        }
     }
 
     /// Does one thing.
@@ -128,12 +149,12 @@ impl<'a> Server<'a> {
         let is_far_due = !self.far.is_empty() && !self.is_starting();
         let is_busy = !self.faults.is_empty() || is_far_due;
         let time = if is_busy { Some(Duration::ZERO) } else { self.time_ahead() };
-        self.vm.wait(self.stop, &self.bell, time)?;
+        self.vm.wait(self.stop, time)?;
         self.read_messages()?;
         if let Some(address) = self.faults.pop_front() {
             self.serve(address)
         } else if is_far_due && let Some(offsets) = self.far.pop_front() {
-            self.bring_ahead(offsets, Supply::All)
+            self.bring_ahead(offsets)
         } else {
             self.go_ahead(scope)
         }
@@ -145,8 +166,12 @@ impl<'a> Server<'a> {
         let Some(offset) = self.vm.layout.offset_of(address / page * page) else { return Ok(()) };
         let block = offset / self.vm.block;
         self.touched.insert(block);
-        let done = if self.vm.done().has(block) {
-            self.serve_again(offset, block)
+        let done = if let Some(index) = self.far.iter().position(|far| far.contains(&offset)) {
+            // It follows: now it comes first.
+            let offsets = self.far.remove(index).expect("just found");
+            self.bring(offsets, Supply::All)
+        } else if self.vm.supplied().has(offset / base_page()) {
+            self.serve_zeroes(offset, block)
         } else {
             self.serve_first(offset, block)
         };
@@ -166,7 +191,7 @@ impl<'a> Server<'a> {
         let all = self.vm.offsets_of_block(block);
         let near = self.near(offset, &all);
         self.bring(near.clone(), Supply::All)?;
-        self.vm.done().set(block);
+        self.vm.begun().set(block);
         for rest in [near.end..all.end, all.start..near.start] {
             let starts = rest.clone().step_by(FAR as usize);
             self.far.extend(starts.map(|start| start..(start + FAR).min(rest.end)));
@@ -174,13 +199,9 @@ impl<'a> Server<'a> {
         Ok(())
     }
 
-    /// A fault in a block whose data is there or follows: a piece that follows comes first;
-    /// otherwise the page is one of zeroes, or was given back, as its neighbours may be.
-    fn serve_again(&mut self, offset: u64, block: u64) -> Result<(), Stop> {
-        if let Some(index) = self.far.iter().position(|offsets| offsets.contains(&offset)) {
-            let offsets = self.far.remove(index).expect("just found");
-            return self.bring(offsets, Supply::All);
-        }
+    /// A fault in a page that was looked at before: it was left out because it is zero, or was given back, as its
+    /// neighbours may be.
+    fn serve_zeroes(&mut self, offset: u64, block: u64) -> Result<(), Stop> {
         let all = self.vm.offsets_of_block(block);
         self.bring(self.near(offset, &all), Supply::All)?;
         self.bring(all, Supply::Zeroes)
@@ -194,7 +215,7 @@ impl<'a> Server<'a> {
     }
 
     /// Reads and supplies.
-    fn bring(&mut self, offsets: Range<u64>, supply: Supply) -> Result<(), Stop> {
+    pub(super) fn bring(&mut self, offsets: Range<u64>, supply: Supply) -> Result<(), Stop> {
         let mut buffer = std::mem::take(&mut self.buffer);
         let pieces: Vec<Piece> = self.vm.layout.pieces(offsets).collect();
         let done = pieces.into_iter().try_for_each(|piece| {
@@ -207,8 +228,11 @@ impl<'a> Server<'a> {
 
     /// Like [`bring`](Self::bring), of pages that no thread is known to wait for: what cannot be had
     /// waits for a fault.
-    pub(super) fn bring_ahead(&mut self, offsets: Range<u64>, supply: Supply) -> Result<(), Stop> {
-        match self.bring(offsets, supply) {
+    fn bring_ahead(&mut self, offsets: Range<u64>) -> Result<(), Stop> {
+        if self.vm.supplied().has_all(pages_of(offsets.clone())) {
+            return Ok(());
+        }
+        match self.bring(offsets, Supply::All) {
             Err(Stop::Failed(why)) => {
                 self.fail(why);
                 Ok(())
@@ -221,7 +245,7 @@ impl<'a> Server<'a> {
     fn give_up(&self, page: u64) {
         let pages = page..page + self.vm.layout.page();
         if self.vm.faults.poison(&pages).is_err() {
-            self.vm.process.kill();
+            let _ = self.vm.process.kill();
         }
     }
 

@@ -67,6 +67,10 @@ impl Server<'_> {
                 (at, known) = (end, None);
             }
         }
+        // Also pages that were there already, or that the VMM has unmapped.
+        if supply != Supply::Zeroes {
+            self.vm.supplied().set_all(pages_of(piece.offsets()));
+        }
         Ok(())
     }
 
@@ -122,7 +126,7 @@ impl Server<'_> {
                 Ok(page)
             }
             // The VM is giving memory back: its message comes first.
-            Errno::AGAIN => self.vm.wait(self.stop, &self.bell, Some(PAUSE)).and_then(|()| {
+            Errno::AGAIN => self.vm.wait(self.stop, Some(PAUSE)).and_then(|()| {
                 self.read_messages()?;
                 Ok(0)
             }),
@@ -149,7 +153,7 @@ impl Server<'_> {
             return Err(Stop::Failed(self.vm.shortage(address)));
         }
         std::thread::sleep(PAUSE);
-        self.vm.wait(self.stop, &self.bell, Some(Duration::ZERO))
+        self.vm.wait(self.stop, Some(Duration::ZERO))
     }
 }
 

@@ -16,9 +16,10 @@ use std::sync::atomic::AtomicU64;
 use crate::firecracker::layout::{Layout, Piece, base_page};
 use crate::pager::bitmap::{Bitmap, words_of};
 use crate::pager::error::{Refusal, VmError};
-use crate::pager::event::Completed;
+use crate::pager::event::{Completed, Event};
 use crate::pager::source::{Source, SourceError};
 use crate::pager::state::State;
+use crate::pager::waiting::{Admitted, Waiting};
 use crate::vmm::RegionOrder;
 use crate::vmm::process::Process;
 use crate::vmm::userfaultfd::Userfaultfd;
@@ -49,23 +50,33 @@ pub(crate) struct Vm {
     state: State,
     /// Bytes of a block: what one fault brings in. Blocks are counted by offset.
     block: u64,
-    /// Blocks all of whose data is there.
-    done: Vec<AtomicU64>,
+    /// Blocks that a fault has begun to bring in, so that nothing of them is read ahead.
+    begun: Vec<AtomicU64>,
+    /// Base pages whose bytes of the memory file were looked at and supplied, or left out because they are zero: of each
+    /// one by itself, so that the VM is left only when none is missing.
+    supplied: Vec<AtomicU64>,
+    bell: Arc<Bell>,
 }
 
 impl Vm {
     pub(crate) fn new(
         process: Process,
         faults: Userfaultfd,
-        layout: Layout,
-        source: Arc<Source>,
-        state: State,
+        admitted: Admitted,
         around: u64,
     ) -> Self {
+        let Admitted { layout, source, state, bell } = admitted;
         let block = around.max(layout.page());
-        let words = words_of(layout.end().div_ceil(block));
-        let done = (0..words).map(|_| AtomicU64::new(0)).collect();
-        Self { process, faults, layout, source, state, block, done }
+        let bits = |count| (0..words_of(count)).map(|_| AtomicU64::new(0)).collect();
+        let begun = bits(layout.end().div_ceil(block));
+        let supplied = bits(layout.end() / base_page());
+        Self { process, faults, layout, source, state, block, begun, supplied, bell }
+    }
+
+    /// Ends the wait of a VM that cannot be served, and returns what the user is told.
+    pub(crate) fn refuse(self, why: Refusal) -> Event {
+        self.state.remove();
+        Waiting::left(self.process, Some(self.layout)).refuse(why)
     }
 
     /// Has this descriptor serve all regions, which it does already unless the VMM lied, and keep
@@ -136,8 +147,27 @@ impl Vm {
         self.layout.bytes()
     }
 
-    fn done(&self) -> Bitmap<'_> {
-        Bitmap(&self.done)
+    fn begun(&self) -> Bitmap<'_> {
+        Bitmap(&self.begun)
+    }
+
+    fn supplied(&self) -> Bitmap<'_> {
+        Bitmap(&self.supplied)
+    }
+
+    /// Returns the first of these offsets that lie in no hole and were not supplied.
+    fn missing(&self, offsets: Range<u64>) -> Option<Range<u64>> {
+        let mut at = offsets.start;
+        while let Some(data) = self.source.next_data(at..offsets.end) {
+            let mut pages = data.start / base_page()..data.end.div_ceil(base_page());
+            if let Some(first) = pages.find(|&page| !self.supplied().has(page)) {
+                let behind = pages.find(|&page| self.supplied().has(page)).unwrap_or(pages.end);
+                let start = (first * base_page()).max(offsets.start);
+                return Some(start..(behind * base_page()).min(offsets.end));
+            }
+            at = data.end;
+        }
+        None
     }
 
     fn data(&self) -> Bitmap<'_> {
@@ -154,7 +184,7 @@ impl Vm {
     fn find(&self, piece: Piece, room: &mut [u8]) -> Result<Found, SourceError> {
         let offsets = piece.offsets();
         if self.source.next_data(offsets.clone()).is_none() {
-            return self.source.check_length().map(|()| Found::Hole);
+            return self.source.check_unwritten().map(|()| Found::Hole);
         }
         if self.source.mapped(&offsets).is_some() {
             return Ok(Found::Mapped);

@@ -4,13 +4,14 @@
 //! Its window is its buffers: it waits until one comes back empty.
 
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender};
 
 use rustix::process::setpriority_process;
 
 use super::demand::FAR;
 use super::wait::Bell;
-use super::{Found, Vm};
+use super::{Found, Vm, VmError, pages_of};
 use crate::firecracker::layout::Piece;
 use crate::pager::source::SourceError;
 use crate::pager::working_set::WorkingSet;
@@ -26,7 +27,7 @@ const NICE: i32 = 10;
 pub(super) enum Chunk {
     Read(Read),
     /// No more is read.
-    Failed(SourceError),
+    Failed(VmError),
     /// All data was read and sent.
     End,
 }
@@ -71,10 +72,12 @@ pub(super) fn run(
         let _ = setpriority_process(None, NICE);
     }
     let reader = Reader { vm, empty, filled, bell };
-    let last = match reader.read_all(set) {
-        Ok(()) => Chunk::End,
-        Err(Ending::Source(error)) => Chunk::Failed(error),
-        Err(Ending::Hung) => return,
+    // A panic must not end the threads of other VMs, which the scope of this one would.
+    let last = match catch_unwind(AssertUnwindSafe(|| reader.read_all(set))) {
+        Ok(Ok(())) => Chunk::End,
+        Ok(Err(Ending::Source(error))) => Chunk::Failed(error.into()),
+        Ok(Err(Ending::Hung)) => return,
+        Err(_) => Chunk::Failed(VmError::Mistake),
     };
     let _ = filled.send(last);
     bell.ring();
@@ -89,7 +92,8 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn read_all(&self, set: &WorkingSet) -> Result<(), Ending> {
-        for offsets in set.ranges() {
+        let (unit, end) = (longest(self.vm), self.vm.layout.end());
+        for offsets in set.in_units(unit, end).ranges() {
             self.read_range(offsets.clone(), true)?;
         }
         for region in self.vm.layout.regions() {
@@ -109,7 +113,7 @@ impl Reader<'_> {
             self.read_range(start..end, false)?;
             next = end;
         }
-        self.vm.source.check_length().map_err(Ending::Source)
+        self.vm.source.check_unwritten().map_err(Ending::Source)
     }
 
     fn read_range(&self, offsets: Range<u64>, is_wanted: bool) -> Result<(), Ending> {
@@ -128,7 +132,9 @@ impl Reader<'_> {
     fn read_piece(&self, piece: Piece, is_wanted: bool) -> Result<(), Ending> {
         let last = piece.offset + piece.len - 1;
         let mut blocks = piece.offset / self.vm.block..=last / self.vm.block;
-        if blocks.all(|block| self.vm.done().has(block)) {
+        if blocks.all(|block| self.vm.begun().has(block))
+            || self.vm.supplied().has_all(pages_of(piece.offsets()))
+        {
             return Ok(());
         }
         let mut room = self.empty.recv().map_err(|_| Ending::Hung)?;

@@ -38,13 +38,8 @@ impl Bell {
 
 impl Vm {
     /// Waits until there is a message, the bell was rung, or the time is over; `None` is for ever.
-    pub(super) fn wait(
-        &self,
-        stop: &Bell,
-        bell: &Bell,
-        time: Option<Duration>,
-    ) -> Result<(), Stop> {
-        let awaited = [self.process.as_fd(), stop.as_fd(), self.faults.as_fd(), bell.as_fd()];
+    pub(super) fn wait(&self, stop: &Bell, time: Option<Duration>) -> Result<(), Stop> {
+        let awaited = [self.process.as_fd(), stop.as_fd(), self.faults.as_fd(), self.bell.as_fd()];
         match readable(awaited, time) {
             Ok([true, ..]) => Err(Stop::Ended),
             Ok([_, true, ..]) => Err(Stop::Asked),

@@ -1,0 +1,233 @@
+//! A VMM that waits for memory: it is served, or its wait ends.
+//!
+//! This value owns all that a VMM has sent. A refusal that dropped the descriptor alone would let each thread that
+//! touches the memory wait for ever: the VMM has a copy of the descriptor, and so the kernel goes on waiting.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hugekit_sys::error_chain;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::firecracker::handshake::{self, Sent};
+use crate::firecracker::layout::Layout;
+use crate::pager::error::Refusal;
+use crate::pager::event::Event;
+use crate::pager::served::Served;
+use crate::pager::source::Source;
+use crate::pager::state::State;
+use crate::pager::vm::{Bell, Vm};
+use crate::vmm::process::Process;
+use crate::vmm::userfaultfd::{UnfitDescriptor, Userfaultfd};
+
+/// Standard error.
+const STDERR: i32 = 2;
+
+/// The end of a refused VM's wait.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Ending {
+    /// It waits for nothing: no userfaultfd came, or none serves its memory.
+    NoWait,
+    /// Every access to memory that is not there fails.
+    Fails,
+    /// Its VMM was ended.
+    Killed,
+    /// The kernel lets this process do neither: the VMM waits until somebody ends it.
+    Waits(io::Error),
+}
+
+impl fmt::Display for Ending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoWait => Ok(()),
+            Self::Fails => f.write_str("; its accesses to memory fail"),
+            Self::Killed => f.write_str("; its VMM was ended"),
+            Self::Waits(error) => {
+                write!(f, "; its VMM waits until you end it, which this user may not: {error}")
+            }
+        }
+    }
+}
+
+/// What a VM is served with, beside what its VMM has sent. All of it is there before the VM is served, so that a shortage
+/// is a refusal.
+#[derive(Debug)]
+pub(crate) struct Admitted {
+    pub(crate) layout: Layout,
+    pub(crate) source: Arc<Source>,
+    pub(crate) state: State,
+    pub(crate) bell: Arc<Bell>,
+}
+
+impl Admitted {
+    pub(crate) fn new(layout: Layout, source: Arc<Source>, state: State) -> Result<Self, Refusal> {
+        match Bell::new() {
+            Ok(bell) => Ok(Self { layout, source, state, bell: Arc::new(bell) }),
+            Err(errno) => {
+                state.remove();
+                Err(Refusal::Process(errno.into()))
+            }
+        }
+    }
+}
+
+/// What is known of the VMM.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    process: Result<Process, io::Error>,
+    userfaultfds: Vec<Userfaultfd>,
+    unfit: Option<UnfitDescriptor>,
+    message: Vec<u8>,
+    layout: Option<Layout>,
+    /// True if a descriptor came that this process had no room for.
+    is_cut: bool,
+}
+
+impl Waiting {
+    /// Receives what a VMM sends within a time, and the refusal if that is not a whole message with a descriptor.
+    pub(crate) fn receive(connection: &UnixStream, most: Duration) -> (Self, Result<(), Refusal>) {
+        let process = Process::peer(connection);
+        let mut sent = Sent::default();
+        let received = handshake::receive(connection, most, &mut sent);
+        let Sent { message, descriptors, is_cut } = sent;
+        let mut waiting = Self {
+            process,
+            userfaultfds: Vec::new(),
+            unfit: None,
+            message,
+            layout: None,
+            is_cut,
+        };
+        waiting.take(descriptors);
+        (waiting, received)
+    }
+
+    /// A VMM that an earlier pager has left.
+    pub(crate) fn left(process: Process, layout: Option<Layout>) -> Self {
+        let descriptors = process.userfaultfds().unwrap_or_default();
+        let mut waiting = Self {
+            process: Ok(process),
+            userfaultfds: Vec::new(),
+            unfit: None,
+            message: Vec::new(),
+            layout,
+            is_cut: false,
+        };
+        waiting.take(descriptors);
+        // Its userfaultfd may be one that this process may not copy.
+        waiting.is_cut = waiting.userfaultfds.is_empty();
+        waiting
+    }
+
+    fn take(&mut self, descriptors: Vec<OwnedFd>) {
+        for descriptor in descriptors {
+            match Userfaultfd::new(descriptor) {
+                Ok(faults) => self.userfaultfds.push(faults),
+                Err(error) => self.unfit = Some(error),
+            }
+        }
+    }
+
+    pub(crate) fn pid(&self) -> Option<i32> {
+        self.process.as_ref().ok().map(Process::pid)
+    }
+
+    /// Its process, which is known.
+    pub(crate) fn process(&mut self) -> Result<&mut Process, Refusal> {
+        let unknown = |error: &mut io::Error| {
+            Refusal::Process(std::mem::replace(error, io::ErrorKind::NotFound.into()))
+        };
+        self.process.as_mut().map_err(unknown)
+    }
+
+    /// The layout in its message.
+    pub(crate) fn layout_within(&self, source: u64) -> Result<Layout, Refusal> {
+        Ok(Layout::of_message(&self.message, source)?)
+    }
+
+    /// Its descriptor, which is fit to be served.
+    pub(crate) fn userfaultfd(&mut self) -> Result<&Userfaultfd, Refusal> {
+        match (self.userfaultfds.first(), self.unfit.take()) {
+            (_, Some(unfit)) => Err(unfit.into()),
+            (Some(faults), None) => Ok(faults),
+            (None, None) => Err(Refusal::Descriptors(0)),
+        }
+    }
+
+    /// Makes the VM, which is served from now on. Admission has checked that its process and its descriptor are there.
+    pub(crate) fn into_vm(mut self, admitted: Admitted, around: u64) -> Result<Vm, Event> {
+        if self.userfaultfds.is_empty() {
+            return Err(self.refuse(Refusal::Descriptors(0)));
+        }
+        match self.process {
+            Ok(process) => Ok(Vm::new(process, self.userfaultfds.remove(0), admitted, around)),
+            Err(error) => {
+                let process = Err(io::ErrorKind::NotFound.into());
+                Err(Self { process, ..self }.refuse(Refusal::Process(error)))
+            }
+        }
+    }
+
+    /// Ends its wait, and returns what the user is told.
+    pub(crate) fn refuse(self, why: Refusal) -> Event {
+        let pid = self.pid();
+        let ending = self.end(&why);
+        Event::Refused { pid, why, ending }
+    }
+
+    /// Ends its wait, and tells the reason to whoever reads its standard error.
+    fn end(self, why: &Refusal) -> Ending {
+        let served = self.pid().and_then(|pid| Served::of_process(pid).ok());
+        let waits = !self.userfaultfds.is_empty() || self.is_cut;
+        if !waits || served.as_ref().is_some_and(Vec::is_empty) {
+            return Ending::NoWait;
+        }
+        if let Ok(process) = &self.process {
+            tell_stderr(process, &format!("{:#}", error_chain(why)));
+        }
+        if self.poison(served.unwrap_or_default()) {
+            return Ending::Fails;
+        }
+        match self.process.and_then(|process| process.kill()) {
+            Ok(()) => Ending::Killed,
+            Err(error) => Ending::Waits(error),
+        }
+    }
+
+    /// Has accesses to its memory fail, which is that of its message, or else all that a userfaultfd serves. Returns
+    /// whether they do.
+    fn poison(&self, served: Vec<Served>) -> bool {
+        let sent = || Layout::of_message(&self.message, u64::MAX).ok();
+        let memory: Vec<Served> = match self.layout.clone().or_else(sent) {
+            Some(layout) => {
+                let page = layout.page();
+                let regions = layout.regions().iter();
+                regions.map(|region| Served { addresses: region.addresses(), page }).collect()
+            }
+            None => served,
+        };
+        let poison = |faults: &Userfaultfd, memory: &Served| {
+            faults.poison_missing(&memory.addresses, memory.page).is_ok()
+        };
+        let is_poisoned =
+            |memory: &Served| self.userfaultfds.iter().any(|faults| poison(faults, memory));
+        !memory.is_empty() && memory.iter().all(is_poisoned)
+    }
+}
+
+/// Writes a line to the standard error of a VMM, if that takes it at once: its user sees there why it ends.
+pub(crate) fn tell_stderr(process: &Process, why: &str) {
+    let Ok(stderr) = process.copy(STDERR) else { return };
+    let mut awaited = [PollFd::new(&stderr, PollFlags::OUT)];
+    // A pipe that can be written to has room for more than a line; one without a reader has an error, too.
+    let is_ready = poll(&mut awaited, Some(&Timespec::default())).is_ok();
+    if is_ready && awaited[0].revents() == PollFlags::OUT {
+        let _ = File::from(stderr).write_all(format!("hugekit pager: {why}\n").as_bytes());
+    }
+}
