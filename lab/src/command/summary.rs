@@ -4,6 +4,7 @@
 use std::fmt::Write;
 
 use anstyle::{AnsiColor, Style};
+use hugekit_lab::finding;
 use hugekit_lab::record::{Experiment, Record};
 
 use super::{claims, table};
@@ -38,11 +39,12 @@ pub(super) fn warnings(record: &Record) -> String {
     let mut text = "\n".to_owned();
     table::render_machine(&mut text, &record.machine);
     let _ = writeln!(text, "\n{BOLD}Warnings{BOLD:#}");
-    for experiment in record.experiments.iter().filter(|experiment| has_warnings(experiment)) {
+    let has_warnings = |experiment: &&Experiment| !finding::warnings(experiment).is_empty();
+    for experiment in record.experiments.iter().filter(has_warnings) {
         let _ = writeln!(text, "  {BOLD}{}{BOLD:#}", experiment.name);
         render_warnings(&mut text, experiment);
     }
-    if !record.experiments.iter().any(has_warnings) {
+    if !record.experiments.iter().any(|experiment| has_warnings(&experiment)) {
         let _ = writeln!(text, "  none");
     }
     render_uncontrolled(&mut text, record);
@@ -50,19 +52,11 @@ pub(super) fn warnings(record: &Record) -> String {
     text
 }
 
-fn has_warnings(experiment: &Experiment) -> bool {
-    let noisy = experiment.noise.as_ref().is_some_and(|noise| !noise.warnings.is_empty());
-    noisy || !experiment.failures.is_empty()
-}
-
-/// What disturbed an experiment, and what failed in it.
+/// Disturbances of an experiment, and failures in it.
 pub(super) fn render_warnings(text: &mut String, experiment: &Experiment) {
     let mark = format!("{WARNING}!{WARNING:#} ");
-    for warning in experiment.noise.iter().flat_map(|noise| &noise.warnings) {
-        render_indented(text, &mark, warning);
-    }
-    for failure in &experiment.failures {
-        render_indented(text, &mark, &format!("{} failed: {}", failure.case, failure.reason));
+    for warning in finding::warnings(experiment) {
+        render_indented(text, &mark, &warning);
     }
 }
 

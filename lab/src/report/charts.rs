@@ -9,11 +9,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::finding::figure;
 use crate::record::{Case, Experiment, Machine, Published, Ratio, Sequence, Unit, parts};
+use crate::table::record::grouped;
+use crate::table::{figure, sides};
 use hugekit_machine::size::Size;
 
-use super::grouped;
 use super::plot::{Axis, LOOKS, Look, Mark, Plot};
 use super::rows;
 
@@ -257,15 +257,14 @@ fn ratios_by_size(experiment: &Experiment, caches: &[(f64, &str)]) -> Vec<Plot> 
         let family = with_enough_sizes(family);
         let points =
             family.iter().map(|one| (one.name, (one.size, one.of.median, !one.of.like_for_like)));
-        let arrow = |name: &str| name.replacen("-vs-", " → ", 1);
         let mut lines: Vec<Line> = grouped(points)
             .into_iter()
             .enumerate()
-            .map(|(look, (name, points))| Line { name: arrow(name), look: main_look(look), points })
+            .map(|(look, (name, points))| Line { name: sides(name), look: main_look(look), points })
             .collect();
         let figures = family.iter().map(|one| (one.name, one.size, &one.of.published[..]));
         let published = published(figures, lines.len()).into_iter();
-        lines.extend(published.map(|line| Line { name: arrow(&line.name), ..line }));
+        lines.extend(published.map(|line| Line { name: sides(&line.name), ..line }));
         let title =
             format!("Times as fast, by size{} (hollow: not like for like)", of_suffix(suffix));
         (!family.is_empty())

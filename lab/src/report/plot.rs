@@ -5,7 +5,7 @@
 //! light scheme; the style sheet replaces each of them in the dark one. Looks differ in colour and in the shape
 //! of their points, so that either may be missed.
 
-use crate::finding::figure;
+use crate::table::figure;
 use maud::{Markup, PreEscaped, html};
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 use plotters::element::DashedPathElement;

@@ -1,12 +1,12 @@
 //! Drawings of one row per case: the samples of all rounds, how often latencies occurred, and what a writer felt
 //! over time.
 
-use crate::finding::figure;
 use crate::record::stats::Summary;
 use crate::record::{BUCKET, Case, Distribution, Experiment, Timeline, Unit, parts};
+use crate::table::figure;
+use crate::table::record::grouped;
 
 use super::charts::Looks;
-use super::grouped;
 use super::plot::{Axis, LOOKS, Look, Mark, Plot};
 
 /// The longest name of a row that is shown whole.

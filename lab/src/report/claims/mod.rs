@@ -5,9 +5,9 @@
 mod rule;
 mod table;
 
-use crate::finding::figure;
 use crate::record::Record;
 use crate::record::published::Figure;
+use crate::table::figure;
 use maud::{Markup, html};
 
 /// A claim of a published work, and how the lab repeats it.
