@@ -16,7 +16,8 @@ pub(crate) fn find(runs: &[&Record], id: &str) -> Option<Figure> {
     let medians: Vec<f64> = medians.chain(cases.iter().map(|case| case.median())).collect();
     let value = if medians.is_empty() { None } else { Some(median(&medians)) }?;
     let rounds = ratios.iter().flat_map(|ratio| [ratio.min, ratio.max]);
-    let rounds: Vec<f64> = rounds.chain(cases.iter().flat_map(|case| case.samples.clone())).collect();
+    let rounds: Vec<f64> =
+        rounds.chain(cases.iter().flat_map(|case| case.samples.clone())).collect();
     let figure = cases.first().map_or(Figure::ratio(value), |case| Figure::of(value, case.unit));
     let figure = figure.within_rounds(ends(&rounds));
     let figure = if medians.len() > 1 { figure.within_runs(ends(&medians)) } else { figure };

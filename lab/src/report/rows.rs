@@ -212,7 +212,7 @@ mod tests {
     fn words_say_what_the_drawing_shows() {
         let zipf = Timeline { id: "snapshot/region/timeline-zipf".to_owned(), ..timeline() };
         let page = over_time(&[timeline(), zipf]).render().into_string();
-        let words = "snapshot/region/timeline: 3.00 before, 400.0 from then on";
+        let words = "snapshot/region/timeline: 3.00 before, 400 from then on";
         assert!(page.contains(words) && page.contains("region-zipf"), "{page}");
     }
 

@@ -73,6 +73,18 @@ impl Figure {
         self.value
     }
 
+    /// The unit that is printed behind the value.
+    #[must_use]
+    pub const fn unit(&self) -> Option<Unit> {
+        self.unit
+    }
+
+    /// True if a note of the table is about this figure.
+    #[must_use]
+    pub const fn is_noted(&self) -> bool {
+        self.note.is_some()
+    }
+
     /// True for a ratio that prints as less than 1.00.
     #[must_use]
     pub fn is_loss(&self) -> bool {

@@ -140,3 +140,77 @@ pub fn counted(counters: &[Counters]) -> Table {
         ..Table::default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Published;
+    use crate::table::{markdown, terminal};
+
+    fn ratio(id: &str, speed_up: f64) -> Ratio {
+        let case = |sample| Case::new("x", Unit::GibPerSecond, vec![sample]);
+        Ratio::between(id.into(), &case(1.0), &case(speed_up))
+    }
+
+    #[test]
+    fn each_reason_is_one_note_and_ratios_refer_to_it() {
+        let moved = |reason| ratio("snapshot/a-vs-b/stall", 2.0).unlike(reason);
+        let without = Ratio { like_for_like: false, ..ratio("snapshot/a-vs-b/stall", 2.0) };
+        let ratios =
+            vec![moved("pages"), moved("pool"), ratio("x/a-vs-b/c", 0.5), moved("pages"), without];
+        let table = compared(&ratios);
+        let reasons = ["pages", "pool", "the record does not have the reason"];
+        assert_eq!(table.notes, reasons.map(|reason| format!("not like for like: {reason}")));
+        let printed = markdown::render(&table);
+        let medians: Vec<&str> =
+            printed.lines().skip(2).map(|line| line.split(" | ").nth(1).unwrap()).collect();
+        assert_eq!(medians, ["2.00 \\*1", "2.00 \\*2", "**0.50**", "2.00 \\*1", "2.00 \\*3"]);
+    }
+
+    #[test]
+    fn an_experiment_has_its_results_first_and_a_table_for_each_unit() {
+        let published = |value| {
+            let (source, cpu) = ("a paper".to_owned(), "AMD Rome".to_owned());
+            vec![Published { source, cpu, value, spread_percent: None }]
+        };
+        let case = |id: &str, unit, value| Case::new(id, unit, vec![value]);
+        let slow = case("s/memset/4KiB", Unit::GibPerSecond, 10.0);
+        let fast = case("s/auto/4KiB", Unit::GibPerSecond, 20.0);
+        let comparison = Ratio::between("s/memset-vs-auto/4KiB".into(), &slow, &fast);
+        let events = |id: &str, unit| Distribution {
+            id: id.to_owned(),
+            unit,
+            count: 7,
+            percentiles: vec![(50.0, 1.0), (100.0, 1234.0)],
+            buckets: Vec::new(),
+        };
+        let experiment = Experiment {
+            ratios: vec![Ratio { published: published(1.31), ..comparison }],
+            cases: vec![
+                Case { published: published(9.5), ..slow },
+                fast,
+                case("s/call/1GiB", Unit::Microseconds, 3.0),
+            ],
+            distributions: vec![
+                events("s/call/1GiB", Unit::Microseconds),
+                events("s/memset/4KiB", Unit::GibPerSecond),
+            ],
+            ..Experiment::default()
+        };
+        let tables = tables(&experiment);
+        let titles: Vec<&str> = tables.iter().map(|table| table.title.as_str()).collect();
+        assert_eq!(
+            titles,
+            [
+                "How many times as fast, by pairs within a round",
+                "Published for the same methods and workload",
+                "Medians, GiB/s",
+                "Medians, µs",
+                "Single events, µs",
+                "Single events, GiB/s"
+            ]
+        );
+        let printed: String = tables.iter().map(terminal::render).collect();
+        insta::assert_snapshot!(printed.lines().map(str::trim_end).collect::<Vec<_>>().join("\n"));
+    }
+}
