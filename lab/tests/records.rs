@@ -71,7 +71,7 @@ fn a_record_of_a_file_is_shown() {
         .args(["--show", KEPT])
         .assert()
         .success()
-        .stdout(contains("AMD EPYC").and(contains("parallel  skipped, this process has")));
+        .stdout(contains("AMD EPYC").and(contains("parallel   skipped, this process has")));
 }
 
 #[test]

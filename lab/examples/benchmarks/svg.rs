@@ -3,9 +3,9 @@
 // Writing to a String cannot fail, so the results of `write!` are dropped.
 use std::fmt::Write;
 
-/// The size of letters, and the width of a usual one.
+/// The size of letters, and the width of one in a wide font.
 const FONT: f64 = 15.0;
-const LETTER: f64 = 8.2;
+const LETTER: f64 = 9.2;
 
 /// Left of the axis are the names of the rows.
 const LEFT: f64 = 205.0;

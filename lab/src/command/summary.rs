@@ -13,8 +13,8 @@ use hugekit_terminal::text::{COLUMNS, wrap};
 const BOLD: Style = Style::new().bold();
 const WARNING: Style = AnsiColor::Yellow.on_default();
 
-/// Columns of an experiment's name.
-const NAME: usize = 10;
+/// Columns of the longest experiment's name, and a space.
+const NAME: usize = 11;
 
 /// Above the results.
 pub(super) fn heading() -> String {

@@ -59,7 +59,12 @@ fn machine(machine: &Machine) -> String {
 fn render_experiment(text: &mut String, experiment: &Experiment) {
     let definition = EXPERIMENTS.iter().find(|definition| definition.name == experiment.name);
     let repeats = definition.map_or("", |definition| definition.repeats);
-    let _ = writeln!(text, "\n{BOLD}{}{BOLD:#}: {repeats}", experiment.name);
+    let heading = wrap(&format!("{}: {repeats}", experiment.name), COLUMNS).join("\n  ");
+    let _ = match heading.strip_prefix(&experiment.name) {
+        Some(rest) => writeln!(text, "\n{BOLD}{}{BOLD:#}{rest}", experiment.name),
+        // A name with spaces was broken too.
+        None => writeln!(text, "\n{heading}"),
+    };
     if let Some(skipped) = &experiment.skipped {
         render_indented(text, "", &format!("skipped: {}; {}", skipped.reason, skipped.remedy));
         return;
@@ -128,7 +133,7 @@ mod tests {
         }];
         let plain = anstream::adapter::strip_str(&whole(&record)).to_string();
         assert!(plain.contains("! fault/latency failed: cannot map 512MiB"), "{plain}");
-        assert!(plain.contains("fault     failed, cannot map 512MiB"), "{plain}");
+        assert!(plain.contains("fault      failed, cannot map 512MiB"), "{plain}");
         let page = hugekit_lab::report::page(&[("a".into(), record)]);
         assert!(page.contains("fault/latency failed: cannot map 512MiB"), "{page}");
     }

@@ -82,7 +82,9 @@ impl Layout {
             .set_width(COLUMNS as u16)
             .enforce_styling()
             .set_header(std::iter::once(&self.head).chain(group.iter().map(|column| &column.name)));
-        for (row, head) in self.heads.iter().enumerate() {
+        // A method has no cells in a part without its workloads.
+        let is_empty = |row: usize| group.iter().all(|column| column.cells[row].0.is_empty());
+        for (row, head) in self.heads.iter().enumerate().filter(|(row, _)| !is_empty(*row)) {
             let cells = group.iter().map(|column| {
                 let (text, is_loss) = &column.cells[row];
                 let cell = comfy_table::Cell::new(text);
@@ -181,6 +183,16 @@ mod tests {
         assert_eq!(turned.lines().count(), 2 + names.len(), "{turned}");
         let parts = render(&table(&["a", "b"], &names, false));
         assert_eq!(parts.lines().count(), 1 + 2 * 3, "{parts}");
+    }
+
+    #[test]
+    fn a_part_has_only_rows_with_cells() {
+        let wide = ["123456789012345678"; 5];
+        let mut table = table(&["first-of-two-names-of-30-letters", "second"], &wide, false);
+        table.rows[1].cells[..4].fill(Cell::Empty);
+        let printed = render(&table);
+        assert_eq!(printed.matches("first").count(), 3, "{printed}");
+        assert_eq!(printed.matches("second").count(), 1, "{printed}");
     }
 
     #[test]
