@@ -77,8 +77,8 @@ fn each_once<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
     seen
 }
 
-/// One line without the experiment's name: each headline that was measured. It counts like for like only: where work
-/// moved elsewhere, a ratio says nothing about which side is faster.
+/// The result in one line without the experiment's name: each headline that was measured. Only ratios that are like
+/// for like count: if work moved elsewhere, a ratio does not tell which side is faster.
 #[must_use]
 pub fn finding(experiment: &Experiment) -> String {
     if let Some(skipped) = &experiment.skipped {

@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, vec![trial]).exit_code()
 }
 
-/// One test, because what it looks at takes a while to measure.
+/// All checks are one test, because the measurement takes a while.
 fn in_a_browser(program: &Path) -> Result<(), Failed> {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let (page, record) = (folder.join("page.html"), folder.join("record.json"));

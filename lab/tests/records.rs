@@ -115,7 +115,7 @@ fn verdicts<'a>(printed: &'a str, words: &str) -> Vec<&'a str> {
     lines.map(|line| line.trim_start_matches("· ").split(": ").next().unwrap()).collect()
 }
 
-/// One line for each claim.
+/// Joins the lines of each claim.
 fn unwrapped(printed: &[u8]) -> String {
     String::from_utf8(printed.to_vec()).unwrap().replace("\n    ", " ").replace("\n  ", "\n")
 }

@@ -81,7 +81,7 @@ impl Drawing {
         Self { axis, marks: String::new(), bottom: TOP }
     }
 
-    /// Where a value is on the axis, in pixels.
+    /// The place of a value on the axis, in pixels.
     pub(crate) fn place(&self, value: f64) -> f64 {
         self.axis.place(value)
     }

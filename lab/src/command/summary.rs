@@ -24,7 +24,7 @@ pub(super) fn heading() -> String {
     )
 }
 
-/// What one experiment has found.
+/// Prints the result of one experiment.
 pub(super) fn line(name: &str, finding: &str) -> String {
     let mut text = String::new();
     for (index, line) in wrap(finding, COLUMNS - NAME - 2).into_iter().enumerate() {
@@ -60,7 +60,7 @@ pub(super) fn render_warnings(text: &mut String, experiment: &Experiment) {
     }
 }
 
-/// What no run on this machine can hold still.
+/// Prints the influences that no run on this machine can control.
 pub(super) fn render_uncontrolled(text: &mut String, record: &Record) {
     if record.uncontrolled.is_empty() {
         return;

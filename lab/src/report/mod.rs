@@ -65,7 +65,7 @@ fn comparisons(records: &[(String, Record)]) -> Vec<Comparison> {
         .collect()
 }
 
-/// One record.
+/// The section of one record.
 fn section(number: usize, name: &str, record: &Record) -> Markup {
     let anchor = |experiment: &Experiment| format!("r{number}-{}", experiment.name);
     html! {
@@ -107,7 +107,7 @@ fn machine(machine: &Machine) -> Markup {
     }
 }
 
-/// One experiment: what and why, the finding, charts, tables, and how far to trust them.
+/// The article of one experiment: its purpose, the finding, charts, tables, and the noise.
 fn article(anchor: &str, experiment: &Experiment, record: &Record) -> Markup {
     html! {
         article #(anchor) data-experiment=(experiment.name) {

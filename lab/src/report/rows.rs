@@ -12,7 +12,7 @@ use super::plot::{Axis, LOOKS, Look, Mark, Plot};
 /// The longest name of a row that is shown whole.
 const LONGEST: usize = 28;
 
-/// Those of an experiment; samples are drawn of these cases.
+/// All drawings of an experiment that have rows. Samples are drawn of these cases.
 pub(super) fn of<'a>(
     experiment: &'a Experiment,
     cases: &'a [&Case],

@@ -17,7 +17,7 @@ pub struct Table {
     pub title: String,
     /// The name of the rows' heads; often empty.
     pub head: String,
-    /// One for each cell of a row.
+    /// The heads of columns: one for each cell of a row.
     pub columns: Vec<Column>,
     /// The rows, from the top down.
     pub rows: Vec<Row>,
