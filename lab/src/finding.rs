@@ -2,30 +2,28 @@
 
 use crate::record::{Difference, Elsewhere};
 use crate::record::{Experiment, Ratio, parts};
+use crate::table::{figure, name, sides};
 
 use crate::EXPERIMENTS;
 
-/// The figure as table, report and comparison print it: three digits at least, and no more decimals than the first of
-/// them needs.
+/// Facts about the memory and the run, and figures that were published for other workloads.
 #[must_use]
-pub fn figure(number: f64) -> String {
-    match number {
-        number if number < 10.0 => format!("{number:.2}"),
-        number if number < 1000.0 => format!("{number:.1}"),
-        number => format!("{number:.0}"),
-    }
+pub fn notices(experiment: &Experiment) -> Vec<String> {
+    let own = experiment.memory.iter().chain(&experiment.notices).cloned();
+    own.chain(elsewhere(experiment)).collect()
 }
 
-/// Why ratios are not like for like, each reason once and in order.
+/// Disturbances of the experiment, and failures in it.
 #[must_use]
-pub fn reasons(ratios: &[Ratio]) -> Vec<&str> {
-    each_once(ratios.iter().filter_map(|ratio| ratio.moved.as_deref()))
+pub fn warnings(experiment: &Experiment) -> Vec<String> {
+    let noise = experiment.noise.iter().flat_map(|noise| noise.warnings.iter().cloned());
+    let failures = experiment.failures.iter();
+    noise.chain(failures.map(|one| format!("{} failed: {}", one.case, one.reason))).collect()
 }
 
 /// Figures that were published for other workloads, and what differs there: a line for each work and the kernel
 /// that was measured there.
-#[must_use]
-pub fn elsewhere(experiment: &Experiment) -> Vec<String> {
+fn elsewhere(experiment: &Experiment) -> Vec<String> {
     let all = &experiment.elsewhere;
     let lines = each_once(all.iter().map(work_and_kernel));
     let line = |line: (&str, &str)| {
@@ -43,15 +41,14 @@ fn work_and_kernel(one: &Elsewhere) -> (&str, &str) {
     (&one.published.source, kernel.map_or("", |kernel| &kernel.there))
 }
 
-/// `2MiB 8.76 (a CPU), 12.2 (another)`, by what they are nearest to.
+/// `memset, 2MiB: 8.76 (a CPU), 12.2 (another)`, for each case or ratio that they are nearest to.
 fn figures_elsewhere(all: &[&Elsewhere]) -> String {
     let near = each_once(all.iter().map(|one| one.beside.as_str()));
     let of = |id: &str| {
         let figures = all.iter().filter(|one| one.beside == id);
         let figures =
             figures.map(|one| format!("{} ({})", figure(one.published.value), one.published.cpu));
-        let name = id.split_once('/').map_or(id, |(_, rest)| rest);
-        format!("{name} {}", figures.collect::<Vec<_>>().join(", "))
+        format!("{}: {}", name(id), figures.collect::<Vec<_>>().join(", "))
     };
     near.into_iter().map(of).collect::<Vec<_>>().join("; ")
 }
@@ -80,8 +77,8 @@ fn each_once<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
     seen
 }
 
-/// One line without the experiment's name: each headline that was measured. It counts like for like only: where work
-/// moved elsewhere, a ratio says nothing about which side is faster.
+/// The result in one line without the experiment's name: each headline that was measured. Only ratios that are like
+/// for like count: if work moved elsewhere, a ratio does not tell which side is faster.
 #[must_use]
 pub fn finding(experiment: &Experiment) -> String {
     if let Some(skipped) = &experiment.skipped {
@@ -111,7 +108,7 @@ fn range(experiment: &Experiment, headline: &str) -> Option<String> {
         .map(|(ratio, (_, workload))| (ratio, workload))
         .collect();
     fair.sort_by(|(a, _), (b, _)| a.median.total_cmp(&b.median));
-    let sides = headline.replacen("-vs-", " → ", 1);
+    let sides = sides(headline);
     let show =
         |(ratio, workload): &(&Ratio, &str)| format!("{} ({workload})", figure(ratio.median));
     match &fair[..] {
@@ -161,13 +158,6 @@ mod tests {
     }
 
     #[test]
-    fn each_reason_is_said_once() {
-        let moved = |reason| ratio("snapshot/a-vs-b/stall", 2.0).unlike(reason);
-        let ratios = [moved("pages"), moved("pool"), ratio("x/a-vs-b/c", 1.0), moved("pages")];
-        assert_eq!(reasons(&ratios), ["pages", "pool"]);
-    }
-
-    #[test]
     fn figures_of_another_workload_say_what_differs() {
         let figure = |beside: &str, value, kernel: &str, memory: &str| {
             let differs = |aspect: &str, here: &str, there: &str| Difference {
@@ -189,19 +179,11 @@ mod tests {
         ];
         let said = super::elsewhere(&Experiment { elsewhere, ..Experiment::default() });
         let expected = [
-            "published elsewhere (ktask): a-vs-b/2 1.97 (SPARC), 1.91 (SPARC); differs: kernel none instead of \
+            "published elsewhere (ktask): a → b, 2: 1.97 (SPARC), 1.91 (SPARC); differs: kernel none instead of \
              4.14; memory 4GiB instead of 50GiB or 9GiB",
-            "published elsewhere (ktask): a-vs-b/2 1.50 (SPARC); differs: kernel none instead of 4.15; memory \
+            "published elsewhere (ktask): a → b, 2: 1.50 (SPARC); differs: kernel none instead of 4.15; memory \
              4GiB instead of 9GiB",
         ];
         assert_eq!(said, expected);
-    }
-
-    #[test]
-    fn figures_keep_three_digits() {
-        assert_eq!(
-            [0.123, 9.5, 12.34, 999.9, 12345.6].map(figure),
-            ["0.12", "9.50", "12.3", "999.9", "12346"]
-        );
     }
 }

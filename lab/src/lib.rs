@@ -9,6 +9,7 @@ mod options;
 pub mod record;
 pub mod report;
 mod run;
+pub mod table;
 
 pub use experiments::{Definition, EXPERIMENTS};
 pub use measure::machine::settings::put_back;

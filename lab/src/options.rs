@@ -15,7 +15,7 @@ pub struct Options {
     pub rounds: Option<usize>,
     /// Only routines of this name, beside libc's and the engine's own choice.
     pub routine: Option<String>,
-    /// Whether huge-page settings may be changed for the time of the run.
+    /// True if huge-page settings may be changed during the run.
     pub setup: bool,
     /// The `hugekit` command, for what starts it as users do: brokers and their clients.
     pub hugekit: Option<PathBuf>,

@@ -23,9 +23,9 @@ use crate::options::Options;
 pub struct Outcome {
     /// The experiments that were finished, with what failed in them.
     pub experiments: Vec<Experiment>,
-    /// Whether the observer stopped it before all of them were.
+    /// True if the observer stopped the run before its last experiment.
     pub interrupted: bool,
-    /// Whether the CPU's counters were available, and if not, why.
+    /// `available`, or the reason why the CPU's counters were not.
     pub hardware_counters: String,
     /// Notes on settings that were put back for another run, or are left as another program wants
     /// them.

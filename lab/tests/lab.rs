@@ -43,7 +43,7 @@ fn strings<'a>(values: &'a Value, field: &str) -> Vec<&'a str> {
     values.as_array().unwrap().iter().map(|value| value[field].as_str().unwrap()).collect()
 }
 
-/// What cannot be measured here is a skipped test, and has a remedy.
+/// Skips the test if the experiment cannot be measured here. The record has a remedy then.
 fn skip_if_skipped(experiment: &Value) {
     let skipped = &experiment["skipped"];
     if *skipped != Value::Null {

@@ -71,7 +71,7 @@ fn a_record_of_a_file_is_shown() {
         .args(["--show", KEPT])
         .assert()
         .success()
-        .stdout(contains("AMD EPYC").and(contains("parallel  skipped, this process has")));
+        .stdout(contains("AMD EPYC").and(contains("parallel   skipped, this process has")));
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn verdicts<'a>(printed: &'a str, words: &str) -> Vec<&'a str> {
     lines.map(|line| line.trim_start_matches("· ").split(": ").next().unwrap()).collect()
 }
 
-/// One line for each claim.
+/// Joins the lines of each claim.
 fn unwrapped(printed: &[u8]) -> String {
     String::from_utf8(printed.to_vec()).unwrap().replace("\n    ", " ").replace("\n  ", "\n")
 }

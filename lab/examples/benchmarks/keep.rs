@@ -50,7 +50,7 @@ fn compact(experiment: &mut Experiment, page: &Page) {
     experiment.sequences.clear();
 }
 
-/// To four digits: runs differ by more.
+/// Keeps four digits, because runs differ by more than the rest.
 fn rounded(value: f64) -> f64 {
     format!("{value:.3e}").parse().expect("a printed number is a number")
 }

@@ -1,15 +1,17 @@
-//! Writes `docs/benchmarks.md` and the table of results of `README.md` from `docs/records`: records of the lab, and
-//! `benchmarks.toml`, which has the page's text and rows.
+//! Writes `docs/benchmarks.md`, the pictures in `docs/pictures` and the table of results of `README.md` from
+//! `docs/records`: records of the lab, and `benchmarks.toml`, which has the page's text and rows.
 //!
 //! ```sh
-//! cargo run --example benchmarks                  # writes both
-//! cargo run --example benchmarks -- --check       # fails if either is stale
+//! cargo run --example benchmarks                  # writes them
+//! cargo run --example benchmarks -- --check       # fails if one is stale
 //! cargo run --example benchmarks -- keep SET FILE…    # keeps new records
 //! ```
 
 mod figure;
 mod keep;
 mod page;
+mod pictures;
+mod svg;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +20,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use page::Page;
 
-/// The README's table of results is between these lines.
+/// The README's first picture and table of results are between these lines.
 const MARKS: [&str; 2] = ["<!-- Written by the example `benchmarks`. -->\n", "<!-- End. -->\n"];
 
 fn main() -> Result<()> {
@@ -27,7 +29,7 @@ fn main() -> Result<()> {
     let records = root().join("docs/records");
     let page = Page::read(&records)?;
     match words[..] {
-        [] => outputs(&page)?.iter().try_for_each(|(path, text)| Ok(fs::write(path, text)?)),
+        [] => outputs(&page)?.iter().try_for_each(|(path, text)| write(path, text)),
         ["--check"] => outputs(&page)?.iter().try_for_each(|(path, text)| check(path, text)),
         ["keep", set, ref files @ ..] if !files.is_empty() => {
             files.iter().try_for_each(|file| keep::keep(&records.join(set), file, &page))
@@ -41,11 +43,16 @@ fn root() -> PathBuf {
 }
 
 /// The files that are written, with their text.
-fn outputs(page: &Page) -> Result<[(PathBuf, String); 2]> {
-    let readme = root().join("README.md");
-    let table = format!("\n{}\n", page.results()?);
-    let text = between_marks(&fs::read_to_string(&readme)?, &table)?;
-    Ok([(root().join("docs/benchmarks.md"), page.text()?), (readme, text)])
+fn outputs(page: &Page) -> Result<Vec<(PathBuf, String)>> {
+    let (docs, readme) = (root().join("docs"), root().join("README.md"));
+    let pictures = page.pictures()?;
+    let results = format!("\n{}\n{}\n", pictures[0].link("docs/"), page.results()?);
+    let text = between_marks(&fs::read_to_string(&readme)?, &results)?;
+    let files = pictures.iter().map(|picture| {
+        (docs.join("pictures").join(format!("{}.svg", picture.name)), picture.svg.clone())
+    });
+    let pages = [(docs.join("benchmarks.md"), page.text(&pictures)?), (readme, text)];
+    Ok(files.chain(pages).collect())
 }
 
 fn between_marks(text: &str, table: &str) -> Result<String> {
@@ -54,8 +61,13 @@ fn between_marks(text: &str, table: &str) -> Result<String> {
     Ok([before, MARKS[0], table, MARKS[1], after].concat())
 }
 
+fn write(path: &Path, text: &str) -> Result<()> {
+    path.parent().map_or(Ok(()), fs::create_dir_all)?;
+    fs::write(path, text).with_context(|| path.display().to_string())
+}
+
 fn check(path: &Path, text: &str) -> Result<()> {
-    let found = fs::read_to_string(path)?;
+    let found = fs::read_to_string(path).unwrap_or_default();
     let line = found.lines().zip(text.lines()).take_while(|(one, other)| one == other).count() + 1;
     ensure!(
         found == text,

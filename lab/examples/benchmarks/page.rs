@@ -8,9 +8,11 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use hugekit_lab::record::archive::Archive;
 use hugekit_lab::record::{Record, parts};
+use hugekit_lab::table::{Cell, Column, Row, Table, markdown};
 use serde::Deserialize;
 
-use super::figure::Figure;
+use super::figure::find;
+use super::pictures::{self, Group, Picture, Times};
 
 /// Other losses of hugekit are listed if their median is below this.
 const LISTED: f64 = 0.97;
@@ -22,8 +24,12 @@ pub(crate) struct Page {
     head: String,
     /// The text above the list of other losses.
     losses: String,
-    /// The beginnings of the names of hugekit's own methods.
+    /// The first words of the names of hugekit's own methods.
     ours: Vec<String>,
+    /// The rows of the picture of all ratios.
+    ratios: Vec<Group>,
+    #[serde(default)]
+    picture: Vec<Times>,
     set: Vec<Set>,
     section: Vec<Section>,
     readme: Vec<Chosen>,
@@ -47,12 +53,14 @@ struct Section {
     title: String,
     #[serde(default)]
     text: String,
-    rows: Vec<Row>,
+    /// The name of a picture.
+    picture: Option<String>,
+    rows: Vec<Line>,
 }
 
 /// Name, ID in the records or nothing, and earlier figures.
 #[derive(Clone, Debug, Deserialize)]
-struct Row(String, String, String);
+struct Line(String, String, String);
 
 /// A row of the README: its name there, and the ID or the name of the row that has its figures.
 #[derive(Debug, Deserialize)]
@@ -71,22 +79,42 @@ impl Page {
         Ok(page)
     }
 
-    fn rows(&self) -> impl Iterator<Item = &Row> {
+    fn rows(&self) -> impl Iterator<Item = &Line> {
         self.section.iter().flat_map(|section| &section.rows)
     }
 
-    /// Whether a row has this ID.
-    pub(crate) fn has(&self, id: &str) -> bool {
+    /// True if a row has this ID.
+    fn has_row(&self, id: &str) -> bool {
         self.rows().any(|row| row.1 == id)
     }
 
+    /// True if a row or a picture has this ID.
+    pub(crate) fn has(&self, id: &str) -> bool {
+        self.has_row(id) || self.picture.iter().flat_map(Times::cases).any(|case| case == id)
+    }
+
+    /// All pictures. The first has all ratios.
+    pub(crate) fn pictures(&self) -> Result<Vec<Picture>> {
+        let ratios = std::iter::once(pictures::ratios(self, &self.ratios));
+        ratios.chain(self.picture.iter().map(|picture| picture.draw(self))).collect()
+    }
+
     /// The whole page.
-    pub(crate) fn text(&self) -> Result<String> {
-        let mut text = format!("# Benchmarks\n\n{}\n{}", self.head, self.machines()?);
-        for Section { title, text: words, rows } in &self.section {
+    pub(crate) fn text(&self, pictures: &[Picture]) -> Result<String> {
+        let link = |name: &str| {
+            let picture = pictures.iter().find(|picture| picture.name == name);
+            picture
+                .map(|picture| picture.link(""))
+                .with_context(|| format!("no picture has the name {name}"))
+        };
+        let (machines, ratios) = (markdown::render(&self.machines()?), link("ratios")?);
+        let mut text = format!("# Benchmarks\n\n{}\n{machines}\n{ratios}", self.head);
+        for Section { title, text: words, picture, rows } in &self.section {
             let words = if words.is_empty() { String::new() } else { format!("{words}\n") };
+            let picture = picture.as_deref().map(link).transpose()?;
+            let picture = picture.map_or(String::new(), |picture| format!("{picture}\n"));
             // Writing to a String cannot fail.
-            let _ = write!(text, "\n## {title}\n\n{words}{}", self.table(rows)?);
+            let _ = write!(text, "\n## {title}\n\n{words}{picture}{}", self.table(rows)?);
         }
         let losses = self.table(&self.other_losses())?;
         Ok(format!("{text}\n## Other losses\n\n{}\n{losses}", self.losses))
@@ -95,31 +123,33 @@ impl Page {
     /// The README's table.
     pub(crate) fn results(&self) -> Result<String> {
         let find = |Chosen(name, key): &Chosen| {
-            let rows: Vec<&Row> =
+            let rows: Vec<&Line> =
                 self.rows().filter(|row| [&row.0, &row.1].contains(&key)).collect();
             let [row] = rows[..] else { bail!("README: {} rows are `{key}`, not one", rows.len()) };
-            Ok(Row(name.clone(), row.1.clone(), row.2.clone()))
+            Ok(Line(name.clone(), row.1.clone(), row.2.clone()))
         };
         self.table(&self.readme.iter().map(find).collect::<Result<Vec<_>>>()?)
     }
 
-    fn machines(&self) -> Result<String> {
+    fn machines(&self) -> Result<Table> {
         let mut rows = Vec::new();
         for set in &self.set {
             let first = set.runs.first().with_context(|| format!("{}: no records", set.folder))?;
             let (machine, date) = (&first.machine, first.made.strftime("%Y-%m-%d"));
-            rows.push(vec![
-                format!("{}, kept", set.name),
+            let cells = [
                 set.cpu.clone(),
                 format!("{}, {date}, commit {}", machine.kernel, set.commit),
                 format!("{} of `{}`", set.runs.len(), first.command),
-            ]);
+            ];
+            let head = format!("{}, kept", set.name);
+            rows.push(Row { head, cells: cells.map(Cell::Text).into() });
         }
-        Ok(markdown(&["machine", "CPU", "Linux, date", "runs"], &rows))
+        let columns = ["CPU", "Linux, date", "runs"].map(Column::words).into();
+        Ok(Table { head: "machine".to_owned(), columns, rows, ..Table::default() })
     }
 
     /// The runs of each machine: sets of one name may be of different experiments and commits.
-    fn by_machine(&self) -> Vec<(&str, Vec<&Record>)> {
+    pub(crate) fn by_machine(&self) -> Vec<(&str, Vec<&Record>)> {
         let mut machines: Vec<(&str, Vec<&Record>)> = Vec::new();
         for set in &self.set {
             match machines.iter_mut().find(|(name, _)| *name == set.name) {
@@ -130,67 +160,78 @@ impl Page {
         machines
     }
 
-    /// Rows with the figures of each machine that has any, and earlier figures.
-    fn table(&self, rows: &[Row]) -> Result<String> {
-        let is_earlier = rows.iter().any(|row| !row.2.is_empty());
-        let has_some =
-            |runs: &[&Record]| rows.iter().any(|row| Figure::find(runs, &row.1).is_some());
+    /// Lines with the figures of each machine that has any, and earlier figures.
+    fn table(&self, lines: &[Line]) -> Result<String> {
+        let is_earlier = lines.iter().any(|line| !line.2.is_empty());
+        let has_some = |runs: &[&Record]| lines.iter().any(|line| find(runs, &line.1).is_some());
         let kept: Vec<_> =
             self.by_machine().into_iter().filter(|(_, runs)| has_some(runs)).collect();
-        let names: Vec<String> = kept.iter().map(|(name, _)| format!("{name}, kept")).collect();
-        let mut heads = vec!["before → hugekit"];
-        heads.extend(names.iter().map(String::as_str));
-        heads.extend(is_earlier.then_some("earlier"));
-        let mut cells = Vec::new();
-        for Row(what, id, earlier) in rows {
-            let found: Vec<_> = kept.iter().map(|(_, runs)| Figure::find(runs, id)).collect();
+        let columns = kept.iter().map(|(name, _)| Column::numbers(format!("{name}, kept")));
+        let mut rows = Vec::new();
+        for Line(what, id, earlier) in lines {
+            let found: Vec<_> = kept.iter().map(|(_, runs)| find(runs, id)).collect();
             let is_found = found.iter().any(Option::is_some);
             ensure!(id.is_empty() || is_found, "row `{what}`: no kept record has {id}");
             ensure!(is_found || !earlier.is_empty(), "row `{what}` has no figure");
-            let found =
-                found.iter().map(|one| one.as_ref().map_or(String::new(), Figure::to_string));
-            let earlier = is_earlier.then(|| earlier.clone());
-            cells.push(std::iter::once(what.clone()).chain(found).chain(earlier).collect());
+            let earlier = is_earlier.then(|| Cell::Text(earlier.clone()));
+            let cells = found.into_iter().map(Cell::optional).chain(earlier).collect();
+            rows.push(Row { head: what.clone(), cells });
         }
-        Ok(markdown(&heads, &cells))
+        Ok(markdown::render(&Table {
+            head: "before → hugekit".to_owned(),
+            columns: columns.chain(is_earlier.then(|| Column::words("earlier"))).collect(),
+            rows,
+            ..Table::default()
+        }))
     }
 
     /// Ratios of the records in which a method of hugekit loses and which no row has, by their ID.
-    fn other_losses(&self) -> Vec<Row> {
+    fn other_losses(&self) -> Vec<Line> {
         let experiments =
             self.set.iter().flat_map(|set| &set.runs).flat_map(|run| &run.experiments);
         let ids = experiments.flat_map(|one| &one.ratios).map(|ratio| ratio.id.as_str());
-        let ids: BTreeSet<&str> = ids.filter(|id| self.is_ours(id) && !self.has(id)).collect();
+        let ids: BTreeSet<&str> = ids.filter(|id| self.is_ours(id) && !self.has_row(id)).collect();
         let machines = self.by_machine();
         let is_loss = |runs: &[&Record], id: &str| {
-            Figure::find(runs, id).is_some_and(|figure| figure.median() < LISTED)
+            find(runs, id).is_some_and(|figure| figure.value() < LISTED)
         };
         let lost = ids.into_iter().filter(|id| machines.iter().any(|(_, runs)| is_loss(runs, id)));
-        lost.map(|id| Row(format!("`{id}`"), id.to_owned(), String::new())).collect()
+        lost.map(|id| Line(format!("`{id}`"), id.to_owned(), String::new())).collect()
     }
 
-    /// Whether a ratio's subject is a method of hugekit's.
+    /// True if the subject of a ratio is a method of hugekit.
     fn is_ours(&self, id: &str) -> bool {
-        let subject = parts(id).and_then(|(methods, _)| Some(methods.split_once("-vs-")?.1));
-        subject.is_some_and(|subject| self.ours.iter().any(|name| subject.starts_with(name)))
+        sides(id).is_some_and(|(_, subject)| self.is_our_method(subject))
+    }
+
+    /// True if in addition the baseline is no method of hugekit.
+    pub(crate) fn is_ours_against_others(&self, id: &str) -> bool {
+        self.is_ours(id) && sides(id).is_some_and(|(baseline, _)| !self.is_our_method(baseline))
+    }
+
+    fn is_our_method(&self, method: &str) -> bool {
+        let begins = |name: &String| {
+            let rest = method.strip_prefix(name);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+        };
+        self.ours.iter().any(begins)
     }
 }
 
-/// A table in Markdown.
-fn markdown(heads: &[&str], rows: &[Vec<String>]) -> String {
-    let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
-    let heads: Vec<String> = heads.iter().map(|&head| head.to_owned()).collect();
-    let rule = format!("|{}\n", "---|".repeat(heads.len()));
-    [line(&heads), rule].into_iter().chain(rows.iter().map(|row| line(row))).collect()
+/// Baseline and subject of a ratio.
+fn sides(id: &str) -> Option<(&str, &str)> {
+    parts(id)?.0.split_once("-vs-")
 }
 
 #[cfg(test)]
 mod tests {
+    use hugekit_lab::record::Ratio;
+
     use super::*;
 
     fn page(rows: &str) -> Page {
         let text = format!(
-            "head = 'Head.'\nlosses = 'Losses.'\nours = ['auto']\nreadme = [['short', 'long']]\n\
+            "head = 'Head.'\nlosses = 'Losses.'\nours = ['auto']\nratios = [['clear', ['stores']]]\nreadme = [['short', 'long']]\n\
              set = [{{ name = 'A', folder = '', commit = 'c', cpu = 'x' }}]\n\
              [[section]]\ntitle = 'Title'\nrows = [{rows}]"
         );
@@ -200,15 +241,19 @@ mod tests {
         page
     }
 
+    fn printed(page: &Page) -> Result<String> {
+        page.text(&page.pictures()?)
+    }
+
     const KEPT: &str = "['long', 'stores/memset-vs-auto/4KiB', 'B 3.0']";
 
     #[test]
     fn a_row_has_kept_and_earlier_figures() {
-        let text = page(KEPT).text().unwrap();
+        let text = printed(&page(KEPT)).unwrap();
         assert!(text.contains("| before → hugekit | A, kept | earlier |"), "{text}");
-        assert!(text.contains("| long | 1.52 ("), "{text}");
+        assert!(text.contains("| long | 1.52 ["), "{text}");
         assert!(text.contains("] | B 3.0 |"), "{text}");
-        let earlier = page("['long', '', 'B 3.0']").text().unwrap();
+        let earlier = printed(&page("['long', '', 'B 3.0']")).unwrap();
         assert!(earlier.contains("| long | B 3.0 |"), "{earlier}");
     }
 
@@ -233,14 +278,14 @@ mod tests {
             ("['long', 'stores/none/4KiB', 'B 3.0']", "no kept record has stores/none/4KiB"),
             ("['long', '', '']", "has no figure"),
         ] {
-            let error = page(row).text().unwrap_err().to_string();
+            let error = printed(&page(row)).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
         }
     }
 
     #[test]
     fn the_readme_has_the_figures_of_its_rows() {
-        assert!(page(KEPT).results().unwrap().contains("| short | 1.52 ("));
+        assert!(page(KEPT).results().unwrap().contains("| short | 1.52 ["));
         let error = page("['other', '', 'B 3.0']").results().unwrap_err().to_string();
         assert!(error.contains("0 rows are `long`, not one"), "{error}");
     }
@@ -256,5 +301,53 @@ mod tests {
         assert_eq!(lost("['long', '', 'B 3.0']", "auto"), 1);
         assert_eq!(lost(KEPT, "auto"), 0);
         assert_eq!(lost("['long', '', 'B 3.0']", "memset"), 0);
+    }
+
+    #[test]
+    fn the_picture_of_ratios_counts_gains_and_losses_of_ours_against_others() {
+        let mut page = page(KEPT);
+        let ratios = &mut page.set[0].runs[0].experiments[0].ratios;
+        let ratio = |id: &str, median| Ratio { id: id.to_owned(), median, ..ratios[0].clone() };
+        *ratios = vec![
+            ratio("stores/memset-vs-auto/1", 2.0),
+            ratio("stores/memset-vs-auto/2", 0.5),
+            ratio("stores/memset-vs-auto-ahead/3", 1.0),
+            ratio("stores/auto-vs-auto-ahead/4", 1.5),
+            ratio("stores/memset-vs-movnti/5", 1.5),
+            ratio("stores/memset-vs-automatic/6", 1.5),
+        ];
+        let picture = &page.pictures().unwrap()[0];
+        let words = "3 ratios of hugekit to another method in the kept runs is a dot: hugekit is faster in 1, slower in 1, and \
+                     equal in 1";
+        assert!(picture.words.contains(words), "{}", picture.words);
+        // Four more are in the legend.
+        assert_eq!(picture.svg.matches("<circle").count(), 3 + 4, "{}", picture.svg);
+        page.ratios = Vec::new();
+        let error = page.pictures().err().unwrap().to_string();
+        assert!(error.contains("stores is not in one row"), "{error}");
+    }
+
+    #[test]
+    fn a_picture_of_times_has_the_medians_of_its_set() {
+        let mut page = page(KEPT);
+        let times = |set: &str, to: &str| {
+            let text = format!(
+                "name = 'times'\ntitle = 'Times'\nset = '{set}'\nlegend = ['ours', 'others']\n\
+                 groups = [['All', [['kernel', 'fault/kernel-4k/4KiB', '{to}', false]]]]"
+            );
+            vec![toml::from_str(&text).unwrap()]
+        };
+        page.picture = times("A", "fault/kernel-4k/4KiB");
+        let picture = &page.pictures().unwrap()[1];
+        assert_eq!(picture.words, "Times. All: kernel 0.00 ms, 0.00 ms.");
+        for (set, to, says) in [
+            ("B", "fault/kernel-4k/4KiB", "no set has the name B"),
+            ("A", "fault/none/4KiB", "no kept time has fault/none/4KiB"),
+            ("A", "stores/memset-vs-auto/4KiB", "no kept time has stores/memset-vs-auto/4KiB"),
+        ] {
+            page.picture = times(set, to);
+            let error = page.pictures().err().unwrap().to_string();
+            assert!(error.contains(says), "{error}");
+        }
     }
 }

@@ -6,9 +6,9 @@ use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
 use anyhow::bail;
-use hugekit_lab::finding::figure;
 use hugekit_lab::record::Record;
 use hugekit_lab::record::compare::{Change, Comparison, Verdict};
+use hugekit_lab::table::figure;
 
 use super::Sinks;
 use hugekit_terminal::text::{COLUMNS, say, wrap, write_out};

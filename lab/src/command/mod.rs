@@ -257,7 +257,7 @@ impl Lab {
     }
 }
 
-/// Where a result goes.
+/// The outputs of a result.
 struct Sinks<'a> {
     /// True if standard output is for people.
     print: bool,

@@ -23,7 +23,7 @@ pub(super) struct Terminal {
     results: Option<Results>,
 }
 
-/// How results are printed as they come.
+/// The printing of results during the run.
 pub(super) struct Results {
     /// Above the first one.
     pub(super) heading: String,
@@ -49,7 +49,7 @@ impl Terminal {
         self.results = Some(results);
     }
 
-    /// Where it cannot be printed, the run goes on: the record has it all, and who prints last says so.
+    /// Prints a result. If that fails, the run continues: the record has the result, and the last print returns the error.
     fn print(&self, text: &str) {
         let _ = self.bar.suspend(|| write_out(text));
     }

@@ -4,6 +4,7 @@
 use std::fmt::Write;
 
 use anstyle::{AnsiColor, Style};
+use hugekit_lab::finding;
 use hugekit_lab::record::{Experiment, Record};
 
 use super::{claims, table};
@@ -12,8 +13,8 @@ use hugekit_terminal::text::{COLUMNS, wrap};
 const BOLD: Style = Style::new().bold();
 const WARNING: Style = AnsiColor::Yellow.on_default();
 
-/// Columns of an experiment's name.
-const NAME: usize = 10;
+/// Columns of the longest experiment's name, and a space.
+const NAME: usize = 11;
 
 /// Above the results.
 pub(super) fn heading() -> String {
@@ -23,7 +24,7 @@ pub(super) fn heading() -> String {
     )
 }
 
-/// What one experiment has found.
+/// Prints the result of one experiment.
 pub(super) fn line(name: &str, finding: &str) -> String {
     let mut text = String::new();
     for (index, line) in wrap(finding, COLUMNS - NAME - 2).into_iter().enumerate() {
@@ -38,11 +39,12 @@ pub(super) fn warnings(record: &Record) -> String {
     let mut text = "\n".to_owned();
     table::render_machine(&mut text, &record.machine);
     let _ = writeln!(text, "\n{BOLD}Warnings{BOLD:#}");
-    for experiment in record.experiments.iter().filter(|experiment| has_warnings(experiment)) {
+    let has_warnings = |experiment: &&Experiment| !finding::warnings(experiment).is_empty();
+    for experiment in record.experiments.iter().filter(has_warnings) {
         let _ = writeln!(text, "  {BOLD}{}{BOLD:#}", experiment.name);
         render_warnings(&mut text, experiment);
     }
-    if !record.experiments.iter().any(has_warnings) {
+    if !record.experiments.iter().any(|experiment| has_warnings(&experiment)) {
         let _ = writeln!(text, "  none");
     }
     render_uncontrolled(&mut text, record);
@@ -50,23 +52,15 @@ pub(super) fn warnings(record: &Record) -> String {
     text
 }
 
-fn has_warnings(experiment: &Experiment) -> bool {
-    let noisy = experiment.noise.as_ref().is_some_and(|noise| !noise.warnings.is_empty());
-    noisy || !experiment.failures.is_empty()
-}
-
-/// What disturbed an experiment, and what failed in it.
+/// Disturbances of an experiment, and failures in it.
 pub(super) fn render_warnings(text: &mut String, experiment: &Experiment) {
     let mark = format!("{WARNING}!{WARNING:#} ");
-    for warning in experiment.noise.iter().flat_map(|noise| &noise.warnings) {
-        render_indented(text, &mark, warning);
-    }
-    for failure in &experiment.failures {
-        render_indented(text, &mark, &format!("{} failed: {}", failure.case, failure.reason));
+    for warning in finding::warnings(experiment) {
+        render_indented(text, &mark, &warning);
     }
 }
 
-/// What no run on this machine can hold still.
+/// Prints the influences that no run on this machine can control.
 pub(super) fn render_uncontrolled(text: &mut String, record: &Record) {
     if record.uncontrolled.is_empty() {
         return;

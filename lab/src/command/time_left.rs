@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// What an experiment takes before one has ended here; the first one corrects it.
+/// The time of an experiment before one has ended here. The first one corrects it.
 const USUAL: Duration = Duration::from_secs(18);
 
 /// The time that a run has left.

@@ -27,7 +27,7 @@ const FULL_ROUNDS: usize = 6;
 /// The same of rounds that take seconds, whose samples are long enough to be steady by themselves.
 const LONG_ROUNDS: usize = 2;
 
-/// How many times its time a part may take for its fewest rounds, before two are enough. All experiments
+/// The number of times its time that a part may take for its fewest rounds, before two are enough. All experiments
 /// together are to end within three minutes, on a machine where a round takes longer too.
 const PATIENCE_IN_BUDGETS: u32 = 4;
 
@@ -42,10 +42,10 @@ pub(crate) struct Bench<'a> {
     observer: &'a dyn Observer,
     root: Root,
     memory: usize,
-    /// Why it is less than other machines have.
+    /// The reason why this is less memory than other machines have.
     short: Option<String>,
     arena: Option<Arena>,
-    /// Whether as much memory has been written once.
+    /// True if this much memory has been written once.
     warmed: bool,
     caches: Option<CacheSizes>,
     settings: Settings,
@@ -57,7 +57,7 @@ impl<'a> Bench<'a> {
         Self::on(Root::default(), options, observer)
     }
 
-    /// Of the machine that these files describe.
+    /// A bench on the machine that these files describe.
     fn on(root: Root, options: &'a Options, observer: &'a dyn Observer) -> Result<Self, LabError> {
         // First: until its turn another lab has memory set apart, or has left settings changed.
         let settings = match options.setup {
@@ -81,7 +81,7 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// Why this run has less memory than others, if it has.
+    /// The reason why this run has less memory than others, if it has.
     pub(crate) fn short_of_memory(&self) -> Option<&str> {
         self.short.as_deref()
     }
@@ -109,12 +109,12 @@ impl<'a> Bench<'a> {
         self.rounds_of(share, max_rounds, None)
     }
 
-    /// As [`rounds`](Self::rounds), for rounds that take seconds.
+    /// [`rounds`](Self::rounds), for rounds that take seconds.
     pub(crate) fn long_rounds(&self, share: f64, max_rounds: usize) -> Rounds<'a> {
         self.rounds_of(share, max_rounds, Some(LONG_ROUNDS))
     }
 
-    /// As [`rounds`](Self::rounds), of at least this many instead of the usual number.
+    /// [`rounds`](Self::rounds), with this least number instead of the usual one.
     pub(crate) fn rounds_of(
         &self,
         share: f64,
@@ -188,8 +188,8 @@ impl<'a> Bench<'a> {
         Ok(self.memory)
     }
 
-    /// How many huge pages this process may have now, `wanted` of them if that is possible and, where none
-    /// are free, settings may be changed. All of these have been written once before.
+    /// The number of huge pages that this process may have now, at most `wanted`. If fewer are free and settings may be
+    /// changed, more are reserved. All of these pages have been written once.
     pub(crate) fn reserve(&mut self, pages: Pages, wanted: usize) -> Result<usize, LabError> {
         let free = self.reserve_unwritten(pages, wanted)?;
         if free > 0 {
@@ -198,7 +198,7 @@ impl<'a> Bench<'a> {
         Ok(free)
     }
 
-    /// As [`reserve`](Self::reserve), for an experiment that writes all of them before it measures.
+    /// [`reserve`](Self::reserve), for an experiment that writes all of the pages before it measures.
     pub(crate) fn reserve_unwritten(
         &mut self,
         pages: Pages,
@@ -274,8 +274,8 @@ fn describe_memory(len: usize, huge: Option<usize>) -> String {
     format!("{} of private anonymous memory, written once before, {pages}", Size(len))
 }
 
-/// As much as was asked for, if there is as much; else 4 GiB for a full run and 2 GiB for a quick one, or
-/// 1 GiB if that would be more than half of what is available, or that half.
+/// The requested memory, or an error if less is available. By default 4 GiB for a full run and 2 GiB for a quick one.
+/// If that is more than half of the available memory, 1 GiB or, if that is too much as well, that half.
 fn memory_to_use(options: &Options, available: usize) -> Result<usize, LabError> {
     let half = available / 2 / (2 * MIB) * (2 * MIB);
     let wanted = if options.quick { 2 * GIB } else { 4 * GIB };
@@ -290,7 +290,7 @@ fn memory_to_use(options: &Options, available: usize) -> Result<usize, LabError>
     Ok(asked)
 }
 
-/// That a run has less memory than it would take by itself, in figures.
+/// A notice that a run has less memory than by default, with figures.
 fn short_of_memory(options: &Options, memory: usize, available: usize) -> Option<String> {
     let wanted = if options.quick { 2 * GIB } else { 4 * GIB };
     (options.memory.is_none() && memory < wanted).then(|| {
@@ -304,7 +304,7 @@ fn short_of_memory(options: &Options, memory: usize, available: usize) -> Option
     })
 }
 
-/// Why a workload is left out that needs more memory than a run has.
+/// The reason why a workload is left out that needs more memory than a run has.
 pub(crate) fn left_out(label: &str, needed: usize, has: usize) -> String {
     format!("{label} left out: it needs {} of memory, this run has {}", Size(needed), Size(has))
 }

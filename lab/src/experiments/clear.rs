@@ -41,7 +41,7 @@ const COLD_AFTERWARDS: &str = "what the engine streamed is not in the cache for 
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Method {
-    /// One string instruction per base page, ascending: what the published work started from.
+    /// A string instruction for each base page, ascending: the method before the published work.
     PageAtATime,
     /// The published method of 2023 with the same string instruction.
     Extents,
@@ -175,7 +175,7 @@ fn run(clear: &ClearOptions<'_>, bytes: &mut [u8]) {
     clear.run(bytes).expect("targets lie within the folio and routines were checked");
 }
 
-/// One sample in microseconds per folio: the next folios of the arena, over and over, each with a target of
+/// Measures a sample in microseconds per folio: the next folios of the arena, over and over, each with a target of
 /// its own.
 fn walk(arena: &mut [u8], next: &mut usize, folio: usize, clearer: Clearer, after: After) -> f64 {
     let (folios, per_sample) = (arena.len() / folio, SAMPLE_BYTES.div_ceil(folio));

@@ -34,7 +34,7 @@ pub(super) const DEFINITION: Definition = Definition {
     run,
 };
 
-/// What the first operation of a process is asked to gain on.
+/// The bytes on which the first operation of a process should gain.
 const LARGE: usize = GIB;
 
 const SMALL: usize = 2 * MIB;
@@ -50,9 +50,9 @@ enum Operation {
 struct Workload {
     operation: Operation,
     size: usize,
-    /// Whether it walks, and is told that the bytes are not read soon.
+    /// True if the workload walks, and the engine knows that the bytes are not read soon.
     is_cold: bool,
-    /// Of the experiment's time.
+    /// The part of the experiment's time.
     share: f64,
 }
 
@@ -83,12 +83,12 @@ impl Workload {
         }
     }
 
-    /// How often a new process does it.
+    /// The number of calls in a new process.
     fn calls(self) -> usize {
         self.looks().last().map_or(0, |(_, calls)| calls.end)
     }
 
-    /// How often something else does it for one sample: as often as the last look sums up.
+    /// The number of calls by other methods for a sample: as many as the last look sums up.
     fn repeated(self) -> usize {
         if self.is_cold { self.looks().last().map_or(1, |(_, calls)| calls.len()) } else { 1 }
     }
@@ -126,7 +126,7 @@ struct Ground<'a> {
 }
 
 impl Ground<'_> {
-    /// One operation: by the routine of this name, or as the engine chooses; which one that was.
+    /// Runs an operation by the routine of this name, or by the engine's choice. Returns that choice.
     fn run(&mut self, workload: Workload, by: Option<&str>) -> Option<Used> {
         let at = self.walk.advance(workload.size);
         let bytes = &mut self.destination[at..][..workload.size];
@@ -145,7 +145,7 @@ impl Ground<'_> {
         ran.expect("no target, equal sizes, and routines that are available").used
     }
 
-    /// One sample in GiB/s of what does not change from call to call.
+    /// Measures a sample in GiB/s of a method that does not change from call to call.
     fn sample(&mut self, workload: Workload, by: Option<&str>) -> f64 {
         let start = Instant::now();
         for _ in 0..workload.repeated() {
@@ -174,7 +174,7 @@ fn rate(bytes: usize, seconds: f64) -> f64 {
     bytes as f64 / GIB as f64 / seconds
 }
 
-/// Of several calls together.
+/// The rate of several calls together.
 fn rate_of(calls: &[f64], size: usize) -> f64 {
     rate(calls.len() * size, calls.iter().sum())
 }

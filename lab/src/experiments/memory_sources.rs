@@ -32,7 +32,7 @@ impl Held {
     }
 }
 
-/// One store to each page.
+/// Stores one byte to each page.
 pub(super) fn touch(bytes: &mut [u8], page: usize) {
     bytes.iter_mut().step_by(page).for_each(|byte| *byte = 1);
     std::hint::black_box(bytes);
@@ -107,7 +107,7 @@ pub(super) fn backing_report(pool: &Pool) -> String {
     format!("the pool is on {}{}", report.backing, fallbacks.collect::<String>())
 }
 
-/// Why something is left out, and its remedy.
+/// The reason why a case is left out, and a remedy.
 pub(super) fn no_pool(name: &str, error: &PoolError) -> String {
     let remedy = error.remedy().map_or(String::new(), |remedy| format!("; {remedy}"));
     format!("{name} left out: {}{remedy}", error_chain(error))
@@ -145,7 +145,7 @@ impl Given {
         Ok(Self { memory, thp, huge, gigantic })
     }
 
-    /// Whether so much of these pages is to be had, for all cases together.
+    /// True if this many bytes of these pages are available for all cases together.
     pub(super) fn allows(&self, pages: Pages, bytes: usize) -> bool {
         match pages {
             Pages::Unsaid | Pages::Base => true,

@@ -30,14 +30,14 @@ use crate::record::Experiment;
 pub struct Definition {
     /// The name.
     pub name: &'static str,
-    /// One line on what it repeats.
+    /// The repeated work in one line.
     pub repeats: &'static str,
     /// The work it repeats, and the use of it, for the report.
     pub why: &'static str,
     /// The comparisons that sum it up, the most telling first: `baseline-vs-subject`. A machine may lack the pages
     /// for some of them.
     pub headlines: &'static [&'static str],
-    /// Whether a run of no experiment in particular has it: those end within three minutes together.
+    /// True if a run without named experiments has it. Those experiments end within three minutes together.
     pub is_core: bool,
     pub(crate) run: fn(&mut Bench<'_>) -> Result<Experiment, LabError>,
 }

@@ -33,7 +33,7 @@ const AUTO_LEAVES_MORE: &str = "what the other routine streamed is not in the ca
 pub(super) enum Candidate<F: 'static> {
     Routine(&'static Routine<F>),
     Auto,
-    /// As `Auto`, and is asked which routine that was.
+    /// `Auto`, which also returns the routine of each operation.
     Asked,
 }
 
@@ -46,14 +46,14 @@ impl<F> Candidate<F> {
     }
 }
 
-/// What the candidates do.
+/// The work of the candidates.
 #[derive(Clone, Debug)]
 pub(super) struct Workload {
     pub(super) label: String,
     pub(super) size: usize,
-    /// Whether each case runs once unmeasured, because the case before left its own bytes in the cache.
+    /// True if each case runs once unmeasured, because the case before left its own bytes in the cache.
     pub(super) is_warmed: bool,
-    /// Whether bytes may stay in the cache, and no reader shows it.
+    /// True if bytes may stay in the cache, and no reader shows that.
     pub(super) leaves_reader_out: bool,
 }
 
@@ -148,7 +148,7 @@ pub(super) fn read_all(bytes: &[u8]) {
     std::hint::black_box((of_words, of_rest));
 }
 
-/// Whether so many bytes may still be in the cache when their next reader comes. A machine that does
+/// True if this many bytes may still be in the cache when their next reader comes. A machine that does
 /// not describe its caches has one all the same.
 pub(super) fn may_be_cached(bytes: usize, caches: Option<CacheSizes>) -> bool {
     caches.is_none_or(|caches| bytes <= caches.llc)
@@ -177,7 +177,7 @@ pub(super) fn chosen(used: Used) -> String {
     format!("{}, {by}", used.routine)
 }
 
-/// What did most of `auto`'s operations on one workload: what it learns may change from one round to the next.
+/// The routine of most of `auto`'s operations on one workload. Its choice may change from one round to the next.
 fn mostly(used: &[Used]) -> Option<Used> {
     let times = |one: &Used| used.iter().filter(|other| *other == one).count();
     used.iter().max_by_key(|one| times(one)).copied()
@@ -239,7 +239,7 @@ impl Walk {
         Self { len, next: 0 }
     }
 
-    /// Where the next `size` bytes begin.
+    /// Returns the start of the next `size` bytes.
     pub(super) fn advance(&mut self, size: usize) -> usize {
         let at = if self.next + size > self.len { 0 } else { self.next };
         self.next = at + size;
@@ -247,7 +247,7 @@ impl Walk {
     }
 }
 
-/// One sample in GiB/s: `pass` moves `size` bytes and is called as often as a sample needs.
+/// Measures a sample in GiB/s: `pass` moves `size` bytes and is called as often as a sample needs.
 pub(super) fn sample(size: usize, mut pass: impl FnMut()) -> f64 {
     let passes = SAMPLE_BYTES.div_ceil(size);
     let start = Instant::now();

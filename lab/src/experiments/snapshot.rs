@@ -53,10 +53,10 @@ const MOST_STATE: usize = GIB;
 
 const HUGE: usize = 2 * MIB;
 
-/// Of what is available, the state may be one part in so many: there are several, and copies of each.
+/// A state has at most the available memory divided by this number. There are several states, and copies of each.
 const STATES: usize = 14;
 
-/// How long the writer is watched before, and afterwards.
+/// The time for which the writer is watched before the save, and afterwards.
 const AROUND: Duration = Duration::from_millis(20);
 
 /// Pieces that a child of `fork(2)` copies, as a snapshot's are.
@@ -146,7 +146,7 @@ fn watch(
 #[derive(Debug)]
 struct Scene {
     subjects: Vec<Subject>,
-    /// Where the state goes.
+    /// The destination of the state.
     out: Outside,
     out_pages: Pages,
     /// The phase, and when a child was done.
@@ -167,10 +167,10 @@ enum Subject {
 /// Subjects of which only the time is recorded.
 const COPIES: [&str; 2] = ["copy-to", "memcpy"];
 
-/// One look's results.
+/// The results of a look.
 #[derive(Debug)]
 struct Look {
-    /// How long the call took that took the snapshot, and until all of it was out.
+    /// The time of the call that took the snapshot, and the time until all of it was saved.
     made: Duration,
     saved: Duration,
     /// Bytes that were copied because they were written.
@@ -302,7 +302,7 @@ unsafe fn copy_out(to: *mut u8, bytes: &[u8]) {
 }
 
 impl Scene {
-    /// As much as there is memory for, and why not the rest.
+    /// The subjects for which there is memory, and the reasons why others are left out.
     fn new(state: usize) -> Result<(Self, Vec<String>), LabError> {
         let (mut subjects, mut left_out) = (Vec::new(), Vec::new());
         let reserve = Reserve::new(state);
@@ -371,7 +371,7 @@ impl Scene {
         watched.map(|(index, _)| index).collect()
     }
 
-    /// Where the memory of a subject lies.
+    /// The memory of a subject.
     fn words(&mut self, index: usize) -> &'static [AtomicU64] {
         let bytes = match &mut self.subjects[index] {
             Subject::Region(_, region) => (region.as_ptr(), region.len()),

@@ -93,7 +93,7 @@ type Readings = BTreeMap<&'static str, Reading>;
 struct Sources(Vec<(&'static str, Counter)>);
 
 impl Sources {
-    /// Those that there are, and how the CPU's are to be spoken of.
+    /// Opens all available counters, and returns the words about those of the CPU.
     fn open() -> (Self, String) {
         let migrations = open(Software::CPU_MIGRATIONS).ok().map(|counter| ("migrations", counter));
         let mut refused = None;
@@ -129,7 +129,7 @@ impl Sources {
     }
 }
 
-/// Why the kernel gave no counter, in words that help.
+/// The reason why the kernel gave no counter, with a remedy.
 fn reason(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP) => {
@@ -216,7 +216,7 @@ impl<'a> Counting<'a> {
         Self { inner, state, hardware }
     }
 
-    /// How the CPU's counters are to be spoken of.
+    /// `available`, or the reason why the CPU's counters are not.
     pub fn hardware(&self) -> &str {
         &self.hardware
     }

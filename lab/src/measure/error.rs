@@ -6,7 +6,7 @@ use hugekit_machine::size::Size;
 
 use crate::measure::observer::Interrupted;
 
-/// Why a run could not go on. Settings are back as they were when this is returned.
+/// The reason why a run could not continue. The settings were restored before this error is returned.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are what the message prints, and the system's error")]
@@ -80,7 +80,7 @@ pub enum LabError {
     /// A program to measure could not be started, has ended, or does not answer.
     #[error("{name} does not do what is asked")]
     Program { name: &'static str, source: io::Error },
-    /// What was written of memory to measure could not be saved.
+    /// The writes to measured memory could not be saved.
     #[error("a state could not be saved")]
     Saved(#[source] io::Error),
     /// A state to measure could not be saved as a delta.

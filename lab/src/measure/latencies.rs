@@ -6,13 +6,13 @@ use hdrhistogram::Histogram;
 /// A minute: longer than anything that is waited for.
 const LONGEST_NS: u64 = 60_000_000_000;
 
-/// Where buckets begin: shorter than any fault, and long enough that a quarter of it counts.
+/// The start of the buckets: shorter than any fault, and long enough that a quarter of it counts.
 const SHORTEST_NS: u64 = 64;
 
 /// The percentiles that are kept.
 const PERCENTILES: [f64; 6] = [1.0, 50.0, 90.0, 99.0, 99.9, 100.0];
 
-/// Of nanoseconds, to this many digits; none so far.
+/// An empty histogram of nanoseconds with this number of digits.
 pub fn latencies(digits: u8) -> Histogram<u64> {
     Histogram::new_with_max(LONGEST_NS, digits).expect("a range and precision that it has")
 }

@@ -34,7 +34,7 @@ pub struct Moment {
     /// Times of all CPUs together since the machine started, in ticks.
     cpus: Option<CpuTime>,
     own: Duration,
-    /// How long a thread waited for a CPU since the machine started.
+    /// The time for which a thread waited for a CPU since the machine started.
     waited: Option<Duration>,
     megahertz: Vec<f64>,
 }

@@ -19,7 +19,7 @@ pub trait Observer {
     /// A new stage begins, such as `stores 16MiB`.
     fn begin(&self, _stage: &str) {}
 
-    /// How far along the stage is, from 0 to 1.
+    /// The progress of the stage, from 0 to 1.
     fn progress(&self, _fraction: f64) {}
 
     /// A case is about to be measured once.

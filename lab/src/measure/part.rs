@@ -8,7 +8,7 @@ use crate::record::{Experiment, Failure, Unit};
 use crate::measure::sampler::{Plan, try_alternate};
 use crate::measure::{Interrupted, LabError, Observer};
 
-/// How many rounds to run, and the observer to tell.
+/// The number of rounds, and the observer of them.
 #[derive(Clone, Copy)]
 pub struct Rounds<'a> {
     pub plan: Plan,
@@ -29,7 +29,7 @@ impl Rounds<'_> {
         Ok(self.measure_with(experiment, unit, names, sample)?.0)
     }
 
-    /// As [`measure`](Self::measure), and returns what came with the samples of each case.
+    /// Does [`measure`](Self::measure), and also returns the values that came with the samples of each case.
     pub fn measure_with<T>(
         self,
         experiment: &'static str,

@@ -22,7 +22,7 @@ const SETTLED_ROUNDS: usize = 24;
 /// The fewest rounds of a plan that has lost its patience: one to choose the best, one to judge it.
 const LEAST_ROUNDS: usize = 2;
 
-/// How many rounds to run.
+/// The number of rounds, and the time for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// Run at least these, beyond the time if need be.
@@ -51,7 +51,7 @@ impl Plan {
         rounds < least || (may && !are_settled(samples, rounds))
     }
 
-    /// How far along, from 0 to 1.
+    /// The progress of the rounds, from 0 to 1.
     fn progress(&self, rounds: usize, since: Instant) -> f64 {
         let by_rounds = rounds as f64 / self.max_rounds as f64;
         let by_time = since.elapsed().as_secs_f64() / self.budget.as_secs_f64();
@@ -60,7 +60,7 @@ impl Plan {
     }
 }
 
-/// Whether further rounds would tell nothing new: every median is known to [`SETTLED`].
+/// True if further rounds would add nothing, because every median is known to [`SETTLED`].
 fn are_settled(samples: &[&[f64]], rounds: usize) -> bool {
     let settled = |samples: &&[f64]| {
         let interval = median_interval(samples);
@@ -113,7 +113,7 @@ pub fn try_alternate(
 }
 
 impl Rounds {
-    /// One turn of each case; one that fails is taken out of the order.
+    /// Runs one turn of each case. A case that fails is removed from the order.
     fn run(
         &mut self,
         order: &mut Vec<usize>,

@@ -19,7 +19,7 @@ const EXTENSION: &str = "json";
 /// Stands for the newest record; `last~1` is the one before it.
 const LAST: &str = "last";
 
-/// How many records of one second are told apart.
+/// The number of records of one second that can have different names.
 const NAMES_PER_SECOND: usize = 100;
 
 /// A folder of records.
@@ -28,7 +28,7 @@ pub struct Archive {
     folder: PathBuf,
 }
 
-/// Why the archive could not do what it was asked for.
+/// The reason why an operation of the archive failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArchiveError {
@@ -38,7 +38,7 @@ pub enum ArchiveError {
     /// The record could not be written. Nothing of it is left.
     #[error("cannot keep the record in {folder}")]
     Keep {
-        /// Where it was to be.
+        /// The folder for it.
         folder: PathBuf,
         /// The system's word.
         #[source]
@@ -47,7 +47,7 @@ pub enum ArchiveError {
     /// The folder could not be read.
     #[error("cannot read {folder}")]
     List {
-        /// Which.
+        /// The archive's folder.
         folder: PathBuf,
         /// The system's word.
         #[source]
@@ -56,7 +56,7 @@ pub enum ArchiveError {
     /// No record was kept yet.
     #[error("no record is kept in {folder} yet: run `hugekit lab`, or name a file")]
     Empty {
-        /// Where.
+        /// The archive's folder.
         folder: PathBuf,
     },
     /// No record has this ID.
@@ -64,9 +64,9 @@ pub enum ArchiveError {
     Unknown {
         /// The id that was asked for.
         id: String,
-        /// How many there are.
+        /// The number of records.
         count: usize,
-        /// Where.
+        /// The archive's folder.
         folder: PathBuf,
     },
     /// Several records' IDs begin like this.
@@ -74,7 +74,7 @@ pub enum ArchiveError {
     Ambiguous {
         /// The id that was asked for.
         id: String,
-        /// Those that begin with it.
+        /// The IDs that begin with it.
         candidates: Vec<String>,
     },
 }
@@ -89,7 +89,7 @@ pub struct Kept {
 }
 
 impl Archive {
-    /// That of this user: `hugekit/records` in the XDG data directory.
+    /// The archive of this user: `hugekit/records` in the XDG data directory.
     ///
     /// # Errors
     /// [`ArchiveError::Nowhere`] if neither the variable nor a home says where that is.
@@ -98,13 +98,13 @@ impl Archive {
         Ok(Self { folder })
     }
 
-    /// One in this folder, which need not exist.
+    /// The archive in this folder, which need not exist.
     #[must_use]
     pub fn within(folder: PathBuf) -> Self {
         Self { folder }
     }
 
-    /// Where it is.
+    /// The folder of the records.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
@@ -201,7 +201,7 @@ impl Archive {
     }
 }
 
-/// How far before the newest: `last` is 0, `last~2` is 2.
+/// The number of records after this one: `last` is 0, `last~2` is 2.
 fn steps_back(id: &str) -> Option<usize> {
     match id.strip_prefix(LAST)? {
         "" => Some(0),

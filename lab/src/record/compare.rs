@@ -15,7 +15,7 @@ use serde::Serialize;
 use crate::record::stats::{Summary, median};
 use crate::record::{Case, Experiment, Machine, Ratio, Record, Unit, parts};
 
-/// How unlikely samples of one kind must be to differ as much.
+/// A change counts if samples of one kind would differ as much with less than this probability.
 const SIGNIFICANT: f64 = 0.005;
 
 /// The share of bootstrapped ratios within the interval.
@@ -52,7 +52,7 @@ pub struct Comparison {
     pub only_after: Vec<String>,
 }
 
-/// One case, or one comparison of two, in two records.
+/// The change of one case, or of one comparison of two cases, between two records.
 #[derive(Clone, Debug, Serialize)]
 pub struct Change {
     /// The case or ratio.
@@ -65,7 +65,7 @@ pub struct Change {
     pub after: f64,
     /// Rounds of each.
     pub rounds: (usize, usize),
-    /// How many times as fast the second is; above 1 is faster.
+    /// The number of times as fast as the first that the second is. Above 1 is faster.
     pub speed_up: f64,
     /// Between these lies the speed-up, with 99 % confidence as far as the samples tell.
     pub interval: (f64, f64),
@@ -94,7 +94,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// As printed.
+    /// The printed name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -154,8 +154,8 @@ fn find<'a>(cases: &[&'a Case], wanted: &Case) -> Option<&'a Case> {
     cases.iter().find(|case| case.id == wanted.id && case.unit == wanted.unit).copied()
 }
 
-/// How many times as fast libc's routine is on the workload of a case, which no change touches: that is
-/// the machine, in the same rounds.
+/// The number of times as fast that libc's routine is on the workload of a case, in the same rounds. No change of
+/// hugekit affects that routine, so the number is the effect of the machine.
 fn control(old: &[&Case], new: &[&Case], case: &Case) -> f64 {
     let is_control = |other: &&&Case| {
         let (mine, theirs) = (parts(&case.id), parts(&other.id));
@@ -179,7 +179,7 @@ impl Change {
         Self { unit: Some(after.unit), ..change }
     }
 
-    /// Of a comparison that both records make of the same two cases.
+    /// The change of a comparison that both records make of the same two cases.
     fn of_ratio(ratio: &Ratio, before: &Record, (old, new): (&[&Case], &[&Case])) -> Option<Self> {
         let mut others = before.experiments.iter().flat_map(|experiment| &experiment.ratios);
         let same = |other: &&Ratio| {
@@ -295,7 +295,7 @@ fn least_probability(old: usize, new: usize) -> f64 {
     2.0 / orders
 }
 
-/// Where the ratio of medians lies if both sides are drawn anew from their own samples.
+/// The range of the ratio of medians if both sides are drawn anew from their own samples.
 fn bootstrap(unit: Unit, old: &[f64], new: &[f64]) -> (f64, f64) {
     let mut random = fastrand::Rng::with_seed(SEED);
     let mut draw = |samples: &[f64]| {
@@ -310,7 +310,7 @@ fn bootstrap(unit: Unit, old: &[f64], new: &[f64]) -> (f64, f64) {
     (at((1.0 - CONFIDENCE) / 2.0), at(f64::midpoint(1.0, CONFIDENCE)))
 }
 
-/// How far the medians of the two halves of one run are apart, as a fraction. No change lies in
+/// The distance of the medians of the two halves of one run, as a fraction. No change lies in
 /// between, so a change of that size means nothing.
 fn drift(samples: &[f64]) -> f64 {
     if samples.len() < 4 {

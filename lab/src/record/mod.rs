@@ -30,7 +30,7 @@ pub const KIND: &str = "hugekit-lab/";
 /// misunderstand a record; fields that a reader may ignore do not count.
 pub const VERSION: u32 = 1;
 
-/// One run of the lab.
+/// The record of one run of the lab.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// `hugekit-lab/` and the [`VERSION`] that it was written as.
@@ -39,7 +39,7 @@ pub struct Record {
     pub made: Timestamp,
     /// The command line, as the user could repeat it.
     pub command: String,
-    /// Where it ran.
+    /// The machine of the run.
     pub machine: Machine,
     /// Influences on every figure that were neither controlled nor seen.
     pub uncontrolled: Vec<String>,
@@ -72,7 +72,7 @@ pub struct Machine {
     /// Nodes of the memory, if the machine says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<usize>,
-    /// Whether CPUs may exceed their nominal frequency, `on` or `off`, if the machine says.
+    /// `on` if CPUs may exceed their nominal frequency, or `off`, if the machine says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turbo: Option<String>,
     /// The policy that chooses a frequency, if the machine says.
@@ -82,12 +82,12 @@ pub struct Machine {
     pub hardware_counters: String,
 }
 
-/// One experiment of a run.
+/// The record of one experiment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Experiment {
     /// Its name on the command line.
     pub name: String,
-    /// Why it did not run, if it did not.
+    /// The reason why it did not run, if it did not.
     pub skipped: Option<Skipped>,
     /// The memory it ran on.
     pub memory: Option<String>,
@@ -100,19 +100,19 @@ pub struct Experiment {
     /// Published figures of other workloads than these, and what differs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub elsewhere: Vec<Elsewhere>,
-    /// How single events of some cases are distributed, where a sample sums up many.
+    /// The distribution of single events, for cases whose samples sum up many.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub distributions: Vec<Distribution>,
-    /// How some cases went on within one round, the last one.
+    /// The course of some cases within their last round.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timelines: Vec<Timeline>,
-    /// How some operations went on from the first call of a process to later ones.
+    /// The course of some operations from the first call of a process to later ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sequences: Vec<Sequence>,
     /// Cases and parts that failed; the rest was measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<Failure>,
-    /// What disturbed it; none if it was skipped.
+    /// The disturbances; none if the experiment was skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noise: Option<Noise>,
 }
@@ -128,7 +128,7 @@ impl Experiment {
         Self { memory: Some(memory), ..Self::new(name) }
     }
 
-    /// One that cannot run here.
+    /// An experiment that cannot run here.
     pub fn skipped(name: &str, reason: impl Into<String>, remedy: impl Into<String>) -> Self {
         let (reason, remedy) = (reason.into(), remedy.into());
         Self { skipped: Some(Skipped { reason, remedy }), ..Self::new(name) }
@@ -159,14 +159,14 @@ pub struct Sequence {
     pub unit: Unit,
     /// The first call, the second, and so on: of each the median over rounds.
     pub calls: Vec<f64>,
-    /// What the calls are compared with: names, and medians of cases.
+    /// Names and medians of the cases with which the calls are compared.
     pub levels: Vec<(String, f64)>,
 }
 
 /// A bucket of a distribution ends so many times as far as the one before it.
 pub const BUCKET: f64 = 1.25;
 
-/// How the single events behind a case are distributed.
+/// The distribution of the single events behind a case.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Distribution {
     /// Id of the case.
@@ -177,12 +177,12 @@ pub struct Distribution {
     pub count: u64,
     /// Percentiles, ascending: of so many per cent of the events, none was above this value.
     pub percentiles: Vec<(f64, f64)>,
-    /// How many events lay up to each value, and above the one before it; without empty ones.
+    /// The number of events up to each value and above the value before it, without empty buckets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub buckets: Vec<(f64, u64)>,
 }
 
-/// Why an experiment, or a part of it, could not run, and what would let it.
+/// The reason why an experiment, or a part of it, could not run, and a remedy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Skipped {
     /// The reason.
@@ -234,7 +234,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// As printed.
+    /// The printed name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -248,7 +248,7 @@ impl Unit {
         }
     }
 
-    /// How many times faster `subject` is than `baseline`.
+    /// The number of times as fast as `baseline` that `subject` is.
     #[must_use]
     pub fn speed_up(self, baseline: f64, subject: f64) -> f64 {
         match self {
@@ -260,14 +260,14 @@ impl Unit {
     }
 }
 
-/// One thing measured, round by round. Its JSON also holds the median, for readers that need no more.
+/// A method measured on one workload, round by round. Its JSON also has the median, for readers that need no more.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Case {
     /// `experiment/method/workload`.
     pub id: String,
     /// A sample's unit.
     pub unit: Unit,
-    /// One per round.
+    /// The samples, one for each round.
     pub samples: Vec<f64>,
     /// Published figures for the same method and workload, elsewhere.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -316,7 +316,7 @@ pub struct Ratio {
     pub min: f64,
     /// The largest of the pairs.
     pub max: f64,
-    /// How many pairs.
+    /// The number of pairs.
     pub pairs: usize,
     /// False if part of the work moved elsewhere, or one side does more.
     pub like_for_like: bool,
@@ -378,7 +378,7 @@ impl Ratio {
     }
 }
 
-/// How many times as fast the subject was, round by round.
+/// The number of times as fast that the subject was, round by round.
 pub fn pairs<'a>(baseline: &'a Case, subject: &'a Case) -> impl Iterator<Item = f64> + 'a {
     let samples = baseline.samples.iter().zip(&subject.samples);
     samples.map(|(&baseline, &other)| subject.unit.speed_up(baseline, other))

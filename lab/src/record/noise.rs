@@ -24,7 +24,7 @@ pub struct Counters {
 /// The disturbances of an experiment, as far as they could be seen.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Noise {
-    /// How long it took, warming included.
+    /// The time of the experiment, warming included.
     pub seconds: f64,
     /// Share of all CPUs' time that the hypervisor gave to others, in percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::record::{Experiment, KIND, Record, VERSION};
 
-/// Why there is no record to be had.
+/// The reason why there is no record to read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
@@ -30,13 +30,13 @@ pub enum ReadError {
     Content {
         /// Which file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         #[source]
         cause: ContentError,
     },
 }
 
-/// Why a text is no record that could be used.
+/// The reason why a text is not a record.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ContentError {

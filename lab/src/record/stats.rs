@@ -19,10 +19,10 @@ pub fn median(samples: &[f64]) -> f64 {
     }
 }
 
-/// Of fewer samples, no two enclose the median with 95 % confidence.
+/// The fewest samples of which two enclose the median with 95 % confidence.
 pub const FEWEST_ROUNDS: usize = 6;
 
-/// Where the median of such samples lies with 95 % confidence: between two of them, however they are
+/// The interval of the median of such samples with 95 % confidence: between two of them, however they are
 /// distributed. `None` of too few.
 pub fn median_interval(samples: &[f64]) -> Option<(f64, f64)> {
     let count = samples.len();
@@ -35,7 +35,7 @@ pub fn median_interval(samples: &[f64]) -> Option<(f64, f64)> {
     Some((sorted[outside], sorted[count - 1 - outside]))
 }
 
-/// How many samples on either side may be left out: as many as lie on one side of the median with a
+/// The number of samples on either side that may be left out: as many as lie on one side of the median with a
 /// probability of 2.5 % at most, each being there with one of one half.
 fn samples_outside(count: usize) -> usize {
     if count > 500 {
@@ -65,7 +65,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Of at least one sample.
+    /// The summary of at least one sample.
     ///
     /// # Panics
     /// If there are no samples.

@@ -9,11 +9,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::finding::figure;
 use crate::record::{Case, Experiment, Machine, Published, Ratio, Sequence, Unit, parts};
+use crate::table::record::grouped;
+use crate::table::{figure, sides};
 use hugekit_machine::size::Size;
 
-use super::grouped;
 use super::plot::{Axis, LOOKS, Look, Mark, Plot};
 use super::rows;
 
@@ -99,7 +99,7 @@ fn sized(id: &str) -> Option<(&str, f64, &str)> {
     Some((method, bytes.0 as f64, suffix))
 }
 
-/// Those whose method has a line.
+/// Keeps those whose method has enough sizes for a line.
 fn with_enough_sizes<T>(family: Vec<Sized<'_, T>>) -> Vec<Sized<'_, T>> {
     let sizes = |name: &str| {
         let of_name = family.iter().filter(|one| one.name == name);
@@ -134,7 +134,7 @@ fn published<'a>(
     (first_look..).zip(few).map(line).collect()
 }
 
-/// What the x axis counts, and how its values are printed.
+/// The meaning of the x axis, which decides how its values are printed.
 #[derive(Clone, Copy)]
 enum Along {
     Bytes,
@@ -211,7 +211,7 @@ fn describe(title: &str, lines: &[Line], along: Along) -> String {
     format!("{title}. {}.", lines.collect::<Vec<_>>().join(". "))
 }
 
-/// What is beside the point is named together.
+/// Lines that the drawing is not about have one entry together.
 fn legend(lines: Vec<Line>) -> Vec<(Look, String)> {
     let (beside, named): (Vec<Line>, Vec<Line>) =
         lines.into_iter().partition(|line| line.look == Look::Beside);
@@ -226,7 +226,7 @@ fn of_suffix(suffix: &str) -> String {
     if suffix.is_empty() { String::new() } else { format!(", {suffix}") }
 }
 
-/// One family of sizes: a line for each method, dashed ones for what was published.
+/// Draws one family of sizes: a line for each method, and dashed lines for published figures.
 fn by_size(
     unit: Unit,
     suffix: &str,
@@ -257,15 +257,14 @@ fn ratios_by_size(experiment: &Experiment, caches: &[(f64, &str)]) -> Vec<Plot> 
         let family = with_enough_sizes(family);
         let points =
             family.iter().map(|one| (one.name, (one.size, one.of.median, !one.of.like_for_like)));
-        let arrow = |name: &str| name.replacen("-vs-", " → ", 1);
         let mut lines: Vec<Line> = grouped(points)
             .into_iter()
             .enumerate()
-            .map(|(look, (name, points))| Line { name: arrow(name), look: main_look(look), points })
+            .map(|(look, (name, points))| Line { name: sides(name), look: main_look(look), points })
             .collect();
         let figures = family.iter().map(|one| (one.name, one.size, &one.of.published[..]));
         let published = published(figures, lines.len()).into_iter();
-        lines.extend(published.map(|line| Line { name: arrow(&line.name), ..line }));
+        lines.extend(published.map(|line| Line { name: sides(&line.name), ..line }));
         let title =
             format!("Times as fast, by size{} (hollow: not like for like)", of_suffix(suffix));
         (!family.is_empty())
@@ -274,7 +273,7 @@ fn ratios_by_size(experiment: &Experiment, caches: &[(f64, &str)]) -> Vec<Plot> 
     grouped(ratios).into_iter().filter_map(drawing).collect()
 }
 
-/// How much faster several threads are than one, from the ratios that say so. Takes all cases whose workload is a
+/// Draws the speed-up of several threads over one, from their ratios. Takes all cases whose workload is a
 /// number of threads from the rest, if one thread is among those of their method.
 fn speed_ups(experiment: &Experiment, rest: &mut Vec<&Case>) -> Option<Plot> {
     let threads = |id: &str| parts(id)?.1.parse::<u32>().ok().filter(|&threads| threads > 0);
@@ -304,7 +303,7 @@ fn speed_ups(experiment: &Experiment, rest: &mut Vec<&Case>) -> Option<Plot> {
     Some(plot(title, Along::Threads, "times as fast", lines, &[], None))
 }
 
-/// One operation from its first call on.
+/// Draws an operation from its first call on.
 fn by_call(sequence: &Sequence) -> Plot {
     let unit = sequence.unit.name();
     let calls = sequence.calls.iter().enumerate();

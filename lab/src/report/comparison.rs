@@ -1,11 +1,11 @@
 //! Two records beside each other: what changed, drawn with its interval, and all cases in a table.
 
-use crate::finding::figure;
 use crate::record::compare::{Change, Comparison, Verdict};
+use crate::table::{Cell, Column, Figure, Row, Table, figure, html as tables};
 use maud::{Markup, html};
 
 use super::plot::{Axis, Look, Mark, Plot};
-use super::tables::{Cell, Table, list_of_warnings};
+use super::tables::list_of_warnings;
 
 /// The comparison of a page's first record with another of its records.
 pub(super) fn section(number: usize, comparison: &Comparison) -> Markup {
@@ -29,7 +29,7 @@ pub(super) fn section(number: usize, comparison: &Comparison) -> Markup {
                  beyond 5 %, and it exceeds what the halves of one run differ by. What differs between any two runs is not in that."
             }
             @if !changed.is_empty() { div.charts { (drawing(&changed).render()) } }
-            (table(&comparison.changes))
+            (tables::render(&table(&comparison.changes)))
             @for (name, only) in [(&comparison.before, &comparison.only_before), (&comparison.after, &comparison.only_after)] {
                 @if !only.is_empty() { p.hint { "Only in " (name) ": " (only.join(", ")) "." } }
             }
@@ -71,22 +71,32 @@ fn drawing(changes: &[&Change]) -> Plot {
     }
 }
 
-fn table(changes: &[Change]) -> Markup {
+/// Every case and comparison, with slower ones as losses.
+fn table(changes: &[Change]) -> Table {
     let row = |change: &Change| {
         let (low, high) = change.interval;
+        let speed_up = match change.verdict {
+            Verdict::Slower => Figure::ratio(change.speed_up),
+            _ => Figure::plain(change.speed_up),
+        };
+        let plain = |value| Cell::Figure(Figure::plain(value));
         let cells = vec![
-            Cell::figure(change.before),
-            Cell::figure(change.after),
-            Cell::Strong(figure(change.speed_up)),
-            Cell::figure(low),
-            Cell::figure(high),
-            Cell::Number(format!("{}, {}", change.rounds.0, change.rounds.1)),
-            Cell::Number(format!("{:.3}", change.p)),
-            Cell::Number(change.verdict.name().to_owned()),
+            plain(change.before),
+            plain(change.after),
+            Cell::Figure(speed_up),
+            plain(low),
+            plain(high),
+            Cell::Text(format!("{}, {}", change.rounds.0, change.rounds.1)),
+            Cell::Text(format!("{:.3}", change.p)),
+            Cell::Text(change.verdict.name().to_owned()),
         ];
-        (format!("{}, {}", change.id, change.unit_name()), cells)
+        Row { head: format!("{}, {}", change.id, change.unit_name()), cells }
     };
-    let caption = "All cases and comparisons of both records";
     let columns = ["before", "after", "times as fast", "from", "to", "rounds", "p", "verdict"];
-    Table { caption, columns: columns.into(), rows: changes.iter().map(row).collect() }.render()
+    Table {
+        title: "All cases and comparisons of both records".to_owned(),
+        columns: columns.map(Column::numbers).into(),
+        rows: changes.iter().map(row).collect(),
+        ..Table::default()
+    }
 }

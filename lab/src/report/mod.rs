@@ -19,18 +19,6 @@ const STYLE: &str = include_str!("style.css");
 /// Nothing is fetched and nothing runs, whatever a record says.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 
-/// Puts what has the same key together, in the order of the first of each.
-fn grouped<K: PartialEq, V>(all: impl Iterator<Item = (K, V)>) -> Vec<(K, Vec<V>)> {
-    let mut groups: Vec<(K, Vec<V>)> = Vec::new();
-    for (key, value) in all {
-        match groups.iter_mut().find(|(other, _)| *other == key) {
-            Some((_, group)) => group.push(value),
-            None => groups.push((key, vec![value])),
-        }
-    }
-    groups
-}
-
 /// The page of these records, each with the name to call it by. Of several, the first is what the others
 /// are compared with.
 #[must_use]
@@ -52,7 +40,7 @@ pub fn page(records: &[(String, Record)]) -> String {
             body {
                 header {
                     h1 { "hugekit lab" }
-                    p { "Published memory-management experiments, repeated on the machine named below. " b { "Above 1 is faster" } " in every ratio; medians throughout." }
+                    p { "Published memory-management experiments, repeated on the machine named below. " b { "Above 1 is faster" } " in every ratio; losses are " b { "bold" } "; medians throughout." }
                 }
                 main {
                     @for (index, comparison) in comparisons.iter().enumerate() {
@@ -77,7 +65,7 @@ fn comparisons(records: &[(String, Record)]) -> Vec<Comparison> {
         .collect()
 }
 
-/// One record.
+/// The section of one record.
 fn section(number: usize, name: &str, record: &Record) -> Markup {
     let anchor = |experiment: &Experiment| format!("r{number}-{}", experiment.name);
     html! {
@@ -90,7 +78,7 @@ fn section(number: usize, name: &str, record: &Record) -> Markup {
             p { "Made by " code { (record.command) } ", " (record.made.strftime("%Y-%m-%d %H:%M UTC")) }
             nav aria-label={ "Experiments of " (name) } {
                 h3 { "What was found" }
-                p.hint { "Like for like only: where part of the work moved elsewhere, the table says so." }
+                p.hint { "Like for like only. A star marks a ratio that is not like for like, and a note below the table has the reason." }
                 ul {
                     @for experiment in &record.experiments {
                         li { a href={ "#" (anchor(experiment)) } { (experiment.name) } ": " (finding(experiment)) }
@@ -119,7 +107,7 @@ fn machine(machine: &Machine) -> Markup {
     }
 }
 
-/// One experiment: what and why, the finding, charts, tables, and how far to trust them.
+/// The article of one experiment: its purpose, the finding, charts, tables, and the noise.
 fn article(anchor: &str, experiment: &Experiment, record: &Record) -> Markup {
     html! {
         article #(anchor) data-experiment=(experiment.name) {
@@ -130,7 +118,7 @@ fn article(anchor: &str, experiment: &Experiment, record: &Record) -> Markup {
                 p.skipped { b { "Skipped: " } (skipped.reason) ". Remedy: " (skipped.remedy) "." }
             } @else {
                 p.verdict { b { "Found: " } (finding(experiment)) }
-                (tables::warnings(experiment))
+                (tables::of_warnings(experiment))
                 div.charts { @for plot in charts::of(experiment, &record.machine) { (plot.render()) } }
                 (tables::all(experiment))
             }

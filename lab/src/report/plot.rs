@@ -5,7 +5,7 @@
 //! light scheme; the style sheet replaces each of them in the dark one. Looks differ in colour and in the shape
 //! of their points, so that either may be missed.
 
-use crate::finding::figure;
+use crate::table::figure;
 use maud::{Markup, PreEscaped, html};
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 use plotters::element::DashedPathElement;
@@ -15,14 +15,14 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 /// Width of every drawing. Drawings are scaled to their place, at most to half of this.
 const WIDTH: u32 = 880;
 
-/// Of letters, and the widest letter that is usual.
+/// The font, and the width of the widest usual letter.
 const FONT: (&str, u32) = ("sans-serif", 27);
 const LETTER: f64 = 13.4;
 
 /// Looks that differ in colour.
 pub(super) const LOOKS: usize = 7;
 
-/// As in the style sheet.
+/// The colours of the style sheet.
 const COLORS: [RGBColor; LOOKS] = [
     RGBColor(0x00, 0x72, 0xb2),
     RGBColor(0xc2, 0x4e, 0x00),
@@ -100,7 +100,7 @@ impl Axis {
         Self { from: count as f64, to: 0.0, is_log: false, ticks }
     }
 
-    /// Where a value lies, from 0 to 1; what lies outside is put at the end.
+    /// The place of a value, from 0 to 1. Values outside are placed at the nearest end.
     pub(super) fn share(&self, value: f64) -> f64 {
         let share = match self.is_log {
             true => (value / self.from).ln() / (self.to / self.from).ln(),
@@ -161,7 +161,7 @@ impl ValueFormatter<f64> for Axis {
     }
 }
 
-/// How something is drawn.
+/// The look of a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
     /// A measurement, in the colour and shape of this number.

@@ -1,18 +1,18 @@
 //! Drawings of one row per case: the samples of all rounds, how often latencies occurred, and what a writer felt
 //! over time.
 
-use crate::finding::figure;
 use crate::record::stats::Summary;
 use crate::record::{BUCKET, Case, Distribution, Experiment, Timeline, Unit, parts};
+use crate::table::figure;
+use crate::table::record::grouped;
 
 use super::charts::Looks;
-use super::grouped;
 use super::plot::{Axis, LOOKS, Look, Mark, Plot};
 
 /// The longest name of a row that is shown whole.
 const LONGEST: usize = 28;
 
-/// Those of an experiment; samples are drawn of these cases.
+/// All drawings of an experiment that have rows. Samples are drawn of these cases.
 pub(super) fn of<'a>(
     experiment: &'a Experiment,
     cases: &'a [&Case],
@@ -212,7 +212,7 @@ mod tests {
     fn words_say_what_the_drawing_shows() {
         let zipf = Timeline { id: "snapshot/region/timeline-zipf".to_owned(), ..timeline() };
         let page = over_time(&[timeline(), zipf]).render().into_string();
-        let words = "snapshot/region/timeline: 3.00 before, 400.0 from then on";
+        let words = "snapshot/region/timeline: 3.00 before, 400 from then on";
         assert!(page.contains(words) && page.contains("region-zipf"), "{page}");
     }
 

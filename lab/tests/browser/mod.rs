@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde_json::{Value, json};
 
-/// Where `cargo xtask test --install` puts one.
+/// The program that `cargo xtask test --install` unpacks.
 const UNPACKED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/chromium/chromium");
 
 /// The program to start: the one that `HUGEKIT_CHROMIUM` names, the unpacked one, or the machine's.
@@ -32,7 +32,7 @@ pub(crate) struct Browser {
     _profile: tempfile::TempDir,
 }
 
-/// How a page is looked at.
+/// The size of the window, and the colour scheme.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View {
     pub(crate) width: u32,

@@ -20,7 +20,7 @@ use super::guest::{Guest, Kind, Origin};
 use super::save::{Files, stock_in_pause};
 use super::ways::Place;
 
-/// How many children to make, as far as the available memory allows.
+/// The numbers of children to make, as far as the available memory allows.
 #[derive(Clone, Copy)]
 pub(super) struct Counts<'a> {
     pub(super) counts: &'a [usize],
@@ -31,7 +31,7 @@ pub(super) struct Counts<'a> {
 /// hardware virtualization beneath KVM.
 const QUIET: Duration = Duration::from_millis(300);
 
-/// How long an answer is waited for, and how often it is asked meanwhile whether the fork failed.
+/// The longest wait for an answer, and the time between two checks that the fork has not failed.
 const PATIENCE: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -71,7 +71,7 @@ pub(super) fn measure(
     Ok(part)
 }
 
-/// Those that fit, and a notice about the others: each child has the guest's data for its own.
+/// The ways that fit, and a notice about the others: each child has a copy of the guest's data.
 fn ways(origin: &Origin, Counts { counts, available }: Counts<'_>) -> (Vec<Way>, Option<String>) {
     let room = available / 4 * 3 / origin.len();
     // The memory that children are copied from counts, too.
@@ -100,7 +100,7 @@ fn method(stock: Option<Place>, origin: &Origin) -> String {
     }
 }
 
-/// One for forks, and one for stock snapshots, which leave pages of zeroes behind.
+/// A parent for forks, and a parent for stock snapshots, which leave pages of zeroes behind.
 struct Parents<'a> {
     forked: Guest<'a>,
     saved: Guest<'a>,

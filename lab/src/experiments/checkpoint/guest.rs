@@ -16,11 +16,11 @@ use super::share::Share;
 use crate::experiments::restore::files::Folders;
 use crate::experiments::restore::origin::save_guests;
 
-/// How often, and for how long, ticks of the guest's TSC are counted.
+/// The number of counts of the guest's TSC, and the time of each.
 const COUNTS: usize = 3;
 const COUNTED: Duration = Duration::from_millis(200);
 
-/// What a guest's memory is on.
+/// The pages of a guest's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Transparent huge pages, which the pager has made.
@@ -39,7 +39,7 @@ pub(super) struct Origin {
     pub(super) folders: Folders,
     bytes: usize,
     snapshot: Snapshot,
-    /// Of a guest on hugetlb pages, if there are enough.
+    /// A snapshot of a guest on hugetlb pages, if there are enough.
     huge: Option<Snapshot>,
 }
 
@@ -91,7 +91,7 @@ pub(super) struct Guest<'a> {
 }
 
 impl<'a> Guest<'a> {
-    /// One that is paused.
+    /// Starts a guest, which is paused.
     pub(super) fn start(
         kind: Kind,
         origin: &'a Origin,

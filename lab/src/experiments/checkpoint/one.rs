@@ -29,7 +29,7 @@ pub(super) fn measure(origin: &Origin, rounds: Rounds<'_>) -> Result<Part, LabEr
     Ok(part)
 }
 
-/// One of each kind.
+/// A guest of each kind.
 struct Guests<'a>(Vec<Guest<'a>>);
 
 impl<'a> Guests<'a> {
@@ -54,7 +54,7 @@ impl<'a> Guests<'a> {
         Ok(saved)
     }
 
-    /// How much of the memory is on transparent huge pages.
+    /// A notice if less than 95 % of the memory is on transparent huge pages.
     fn notice(&mut self, origin: &Origin) -> Result<Option<String>, LabError> {
         let huge = self.of(Kind::Thp).vm.memory("AnonHugePages")? as usize;
         Ok((huge < origin.len() / 20 * 19).then(|| {

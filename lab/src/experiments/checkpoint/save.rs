@@ -16,10 +16,10 @@ use super::guest::{Guest, Kind, Origin, Seen};
 use super::series;
 use super::ways::{Place, Save, Way};
 
-/// How long a guest writes that is not saved.
+/// The time for which a guest writes that is not saved.
 const IDLE: Duration = Duration::from_millis(300);
 
-/// What a save took.
+/// The times and bytes of a save.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Saved {
     pub(super) paused: Duration,

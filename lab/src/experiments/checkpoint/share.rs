@@ -7,7 +7,7 @@ use hugekit_guests::CLUSTER;
 pub(super) enum Share {
     /// This share in percent, in clusters at equal distances.
     Clusters(u64),
-    /// One percent that lies together.
+    /// 1 % in one range.
     Together,
 }
 
@@ -15,7 +15,7 @@ impl Share {
     pub(super) const ALL: [Self; 4] =
         [Self::Clusters(1), Self::Together, Self::USUAL, Self::Clusters(100)];
 
-    /// That of cases without a share in their names.
+    /// The share of cases without a share in their names.
     pub(super) const USUAL: Self = Self::Clusters(10);
 
     /// The share of `len` bytes at `start`: where it begins, how long it is, and the distance of

@@ -3,7 +3,7 @@
 use super::guest::{Kind, Origin};
 use super::share::Share;
 
-/// How a guest is saved.
+/// The way of saving a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Save {
     /// Nothing: it only writes.
@@ -19,7 +19,7 @@ pub(super) enum Save {
     InSeries,
 }
 
-/// Where the files are written.
+/// The place of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Disk,
@@ -49,7 +49,7 @@ impl Way {
         Self { method: method.to_owned(), kind, save, place, share: Share::USUAL }
     }
 
-    /// Those that differ by the share that the guest writes.
+    /// The ways that are measured with each share that the guest writes.
     fn of_shares(share: Share) -> impl Iterator<Item = Self> {
         let ways = [
             Self::new("idle", Kind::Thp, Save::Idle, Place::Disk),

@@ -53,10 +53,10 @@ const READ: usize = 4 * KIB;
 /// Bytes of the copy of a huge page that are stored to where it was copied in one order or another.
 const TOUCHED: usize = 64 * KIB;
 
-/// Of the experiment's time, for these.
+/// The part of the experiment's time for the order of copying.
 const ORDER_SHARE: f64 = 0.25;
 
-/// Where the bytes are before, and which reader needs them afterwards.
+/// The place of the bytes before, and the reader that needs them afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Warm,
@@ -67,7 +67,7 @@ enum State {
 }
 
 impl State {
-    /// Whether one source and one destination are copied over and over.
+    /// True if one source and one destination are copied over and over.
     fn stays(self) -> bool {
         matches!(self, Self::Warm | Self::WarmThenRead)
     }

@@ -14,10 +14,10 @@ use crate::experiments::bench::left_out;
 
 const SIZES: [usize; 3] = [16 * MIB, 64 * MIB, 256 * MIB];
 
-/// Of the experiment's time.
+/// The part of the experiment's time.
 const SHARE: f64 = 0.1;
 
-/// As `a + b*c` has: three operands and one for the results.
+/// The arrays of `a + b*c`: three operands and one for the results.
 const ARRAYS: usize = 4;
 
 /// Bytes between one start and the next, beyond the array: other sets of each cache, and of each page.

@@ -46,7 +46,7 @@ const HUGE: usize = 2 * MIB;
 
 const LINE: usize = 64;
 
-/// Of an experiment's time, for the order of copying.
+/// The part of an experiment's time for the order of copying.
 const ORDER_SHARE: f64 = 0.6;
 
 /// The writers' work on their copies.
@@ -57,7 +57,7 @@ struct Workload {
     work: Work,
     /// Stores for each word of the copy.
     density: f64,
-    /// Of the experiment's time.
+    /// The part of the experiment's time.
     share: f64,
 }
 
@@ -121,7 +121,7 @@ fn with_writers(
     Ok(part)
 }
 
-/// What came of each number of writers.
+/// The result for each number of writers.
 type Orders = Vec<(usize, Result<Part, LabError>)>;
 
 /// The order of copying, by one writer, two … and one on each CPU.

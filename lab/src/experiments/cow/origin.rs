@@ -17,7 +17,7 @@ const BASE_PAGES: &str = "a write to a shared transparent huge page has the kern
 
 const OTHER_PAGES: &str = "the region is on base pages, copied by 64 KiB";
 
-/// Of the kernel or of a pool.
+/// Memory of the kernel or of a pool.
 #[derive(Debug)]
 pub(super) enum Origin {
     Process(Pages, Shared),

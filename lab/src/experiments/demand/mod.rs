@@ -49,7 +49,7 @@ const WALK_BYTES: usize = 256 * MIB;
 /// The bytes that a sustained loop holds at a time, if that is two last-level caches.
 const RING_BYTES: usize = 128 * MIB;
 
-/// Where memory comes from.
+/// The source of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Method {
     /// Mapped, and cleared by the kernel at each touch.
@@ -136,7 +136,7 @@ impl Group {
         self.methods.contains(&Method::Kernel(Pages::Base))
     }
 
-    /// One sample in GiB/s.
+    /// Measures a sample in GiB/s.
     fn sample(&mut self, method: Method) -> Result<f64, LabError> {
         method.prepare(&mut self.turns)?;
         let start = Instant::now();
@@ -214,7 +214,7 @@ fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     Ok(experiment)
 }
 
-/// How many units are touched one after the other, and how many a sustained loop holds.
+/// The number of units that are touched one after the other, and the number that a sustained loop holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sizes {
     walk: usize,
@@ -316,7 +316,7 @@ fn sustained(given: Given, ring: usize, rounds: Rounds<'_>) -> Result<Part, LabE
     Ok(part)
 }
 
-/// One sample: four times round the ring, the oldest unit given back for each that is taken.
+/// Measures a sample: four times round the ring, with the oldest unit given back for each new one.
 fn sample_sustained(method: Method, turns: &mut Turns, ring: usize) -> Result<f64, LabError> {
     method.prepare(turns)?;
     let mut held: VecDeque<Held> =

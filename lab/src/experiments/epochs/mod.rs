@@ -36,8 +36,8 @@ const MOST_STATE: usize = GIB;
 
 const HUGE: usize = 2 * MIB;
 
-/// Of what is available, the state may be one part in this many: it is there, where it goes, in its deltas, and in what
-/// its writers copy.
+/// The state has at most the available memory divided by this number. The rest is for its destination, its deltas, and
+/// the copies of its writers.
 const STATES: usize = 6;
 
 fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {

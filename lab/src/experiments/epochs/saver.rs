@@ -112,7 +112,7 @@ impl Saver {
     }
 }
 
-/// Where deltas go.
+/// The folder of the deltas.
 #[derive(Debug)]
 struct Deltas {
     folder: TempDir,

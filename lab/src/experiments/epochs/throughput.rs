@@ -23,7 +23,7 @@ use super::memory::{put_together, words, written};
 const LINE: usize = 64;
 const WORDS: usize = LINE / size_of::<u64>();
 
-/// What notes writes, and the pages that the memory is on.
+/// The mechanism that notes writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Notes {
     None,

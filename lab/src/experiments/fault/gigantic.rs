@@ -69,7 +69,7 @@ fn dirty(pool: &Pool, handlers: usize) -> Result<Region, LabError> {
     Ok(region.fault_mode(FaultMode::Threaded { threads: handlers }).build()?)
 }
 
-/// Of one store.
+/// The microseconds of one store.
 fn latency(bytes: &mut [u8]) -> f64 {
     let start = Instant::now();
     bytes[0] = 1;
@@ -115,13 +115,13 @@ pub(super) fn measure(bench: &mut Bench<'_>, share: f64) -> Result<Part, LabErro
     Ok(part)
 }
 
-/// Those that the pool has pages for.
+/// The looks for which the pool has enough pages.
 fn looks(pool: &Pool) -> Vec<(&'static str, Touch, usize)> {
     let pages = pool.capacity() / pool.page_size();
     LOOKS.into_iter().filter(|(_, touch, _)| *touch != Touch::OtherPage || pages == PAGES).collect()
 }
 
-/// How many times as long as one alone those behind another thread take: below 1, that is.
+/// Compares a fault alone with faults behind another thread. Their ratio is below 1, because they take longer.
 fn measure_on(bench: &Bench<'_>, pool: &Pool, share: f64) -> Result<Part, LabError> {
     let (size, rounds) = (Size(pool.page_size()).to_string(), bench.long_rounds(share, 12));
     rounds.observer.begin(&format!("fault served {size}"));

@@ -126,7 +126,7 @@ fn microseconds(work: impl FnOnce()) -> f64 {
     start.elapsed().as_secs_f64() * 1e6
 }
 
-/// Where the pages of a row come from.
+/// The source of the pages of a row.
 #[derive(Debug)]
 enum Source {
     Kernel(Pages),
@@ -201,7 +201,7 @@ impl Source {
     }
 }
 
-/// What is done at a fault of a dirty page whose first byte is touched, and the touch.
+/// Does the work of a fault of a dirty page whose first byte is touched, and touches it.
 fn clear_and_touch(bytes: &mut [u8], page: usize) {
     let clear = ClearOptions::new().target(0).reuse(Reuse::Target);
     clear.run(bytes).expect("the target is the first of a page's bytes");

@@ -98,8 +98,8 @@ impl LazyRegion {
     }
 }
 
-/// Whether the kernel takes reserved pages back, and a filter of system calls lets it: a page that is refused is lost to
-/// its pool, which is therefore one of a single page.
+/// Checks that the kernel takes reserved pages back, and that a filter of system calls allows it. If not, the pool loses
+/// the page, so this pool has a single page.
 fn are_taken_back() -> Result<(), LabError> {
     let pool = unscrubbed(1).backing(Backing::Hugetlb2M).strict(true).build()?;
     Ok(pool.region(1)?.retire()?)

@@ -31,16 +31,16 @@ pub(super) const FOLIOS: [usize; 9] =
 /// Folios of tables that are mixed in another way than by folio size.
 const FOLIO: usize = 64 * KIB;
 
-/// One page in so many is a hole, and one folio in so many is pinned.
+/// The number of pages for each hole, and of folios for each pinned folio.
 const RARE: usize = 16;
 
 /// Pages in a row that are alike on average, where they are not all alike.
 const ALIKE: usize = 4;
 
-/// What is mixed is mixed alike in every run.
+/// The seed of all mixtures, so that they are alike in every run.
 const SEED: u64 = 2024;
 
-/// As `fork(2)` of private anonymous memory that is not tracked.
+/// The options of `fork(2)` for private anonymous memory that is not tracked.
 const FORK: Fork = Fork { mapping: Mapping::Private, child_keeps_uffd_wp: false };
 
 /// The pages of the parent.
@@ -110,7 +110,7 @@ impl Workload {
     }
 }
 
-/// As many pages of each size, shuffled.
+/// The same number of pages of each size, shuffled.
 fn mixed_folios() -> Vec<usize> {
     let share = MAPPED / FOLIOS.len() / (2 * MIB) * (2 * MIB);
     let mut folios: Vec<usize> =
@@ -135,7 +135,7 @@ fn every_other_stretch(
     }
 }
 
-/// What is timed of a turn, and how it is done there.
+/// The timed part of a turn: the fork, or unmapping the child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Method {
     pub(super) name: &'static str,
@@ -163,7 +163,7 @@ pub(super) struct Tables {
     resident: u64,
 }
 
-/// How the folio of a frame is found.
+/// The way from a frame to its folio.
 #[derive(Debug)]
 enum Found {
     BySize { order: u32, folios: Vec<Folio> },

@@ -32,7 +32,7 @@ pub(super) const DEFINITION: Definition = Definition {
     run,
 };
 
-/// What a client asks for, where there is room for it twice.
+/// The most that a client requests, if there is room for it twice.
 const MOST_ASKED: usize = GIB;
 
 /// Pages of a guest of QEMU, which is the largest unit, and of the one that is ready meanwhile.
@@ -45,8 +45,8 @@ const QUICK_PAGES: usize = 2 * MOST_ASKED / (2 * MIB);
 const LEAST_UNIT: usize = 128 * MIB;
 const LEAST_PAGES: usize = 2 * LEAST_UNIT / (2 * MIB);
 
-/// What is asked for at a time: at most that, and at most half of the pages, because a unit is in use and the next one
-/// ready.
+/// The size of a request: at most `most`, and at most half of the pages, because the next unit is ready while one is in
+/// use.
 fn unit(pages: usize, most: usize) -> usize {
     let half = pages / 2 * Pages::Hugetlb2M.size();
     let halves = std::iter::successors(Some(most), |unit| Some(unit / 2));

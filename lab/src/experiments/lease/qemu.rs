@@ -36,7 +36,7 @@ const NOTHING_THERE: &str = "qemu-alone has no page of its memory, and pays at t
 /// No start takes longer, emulated and on a machine that does other things too.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Where the guest's memory comes from.
+/// The source of the guest's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     /// QEMU populates it, by so many threads.
@@ -173,7 +173,7 @@ impl Machine {
         }
     }
 
-    /// What it said when it ended.
+    /// The messages of QEMU at its end.
     fn complaint(&mut self) -> String {
         let _ = self.0.kill();
         let mut said = String::new();

@@ -16,10 +16,10 @@ use rustix::thread::CpuSet;
 
 use crate::experiments::memory_sources::touch;
 
-/// What a program beside a refill works on: three arrays of numbers, each of so much or of two last-level caches.
+/// A program beside a refill has three arrays, each of this size or of two last-level caches, whichever is larger.
 const LEAST_ARRAY: usize = 64 * MIB;
 
-/// How long that program is watched at most, if the refill takes as long.
+/// The most time for which that program is watched, if the refill takes as long.
 const WATCHED: Duration = Duration::from_millis(150);
 
 /// The CPU time of a gigabyte: of memory that one thread touches and gives back, and of a unit that is populated by a
@@ -52,7 +52,7 @@ pub(super) fn cpu(hugekit: &Path, bytes: usize, rounds: Rounds<'_>) -> Result<Pa
     Ok(part)
 }
 
-/// Why a program beside a refill is not measured.
+/// The reason why a program beside a refill is not measured.
 pub(super) fn left_out(why: &str) -> Part {
     Part::notice(format!("throughput beside a refill left out: {why}"))
 }
@@ -131,7 +131,7 @@ struct Program {
 }
 
 impl Program {
-    /// Of arrays of so many bytes.
+    /// A program with arrays of this many bytes.
     fn new(bytes: usize) -> Self {
         Self { arrays: [1.0, 2.0, 3.0].map(|value| vec![value; bytes / size_of::<f64>()]) }
     }

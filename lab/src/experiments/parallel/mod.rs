@@ -36,7 +36,7 @@ pub(in crate::experiments) const DEFINITION: Definition = Definition {
     run,
 };
 
-/// Where a job is not worth more than one thread, and must cost nothing.
+/// The bytes on which a job is not worth more than one thread, and must cost nothing.
 const SMALL: usize = MIB;
 
 /// The bytes that are given back and populated at a time. So little comes from the pages given back just before,
@@ -51,7 +51,7 @@ const POPULATE: &str = "populate gives the pages back before each sample, outsid
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     Clear,
-    /// One half of the memory to the other, which no thread reads soon.
+    /// A copy of one half of the memory to the other half, which no thread reads soon.
     Copy,
     Populate,
 }
@@ -136,7 +136,7 @@ fn measure(
     Ok(part)
 }
 
-/// One sample in GiB/s.
+/// Measures a sample in GiB/s.
 fn measure_once(
     arena: &mut Arena,
     work: Work,

@@ -34,7 +34,7 @@ struct Nodes {
     all: Vec<Node>,
 }
 
-/// Where the memory is, seen from the calling thread.
+/// The node of the memory, seen from the calling thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Local,
@@ -42,7 +42,7 @@ enum Place {
     Interleaved,
 }
 
-/// Whether a job knows which node holds which part of the memory.
+/// `On` if a job knows the node of each part of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Map {
     On,
@@ -84,7 +84,7 @@ impl Nodes {
         (memory / 4).min(free / 4).min(GIB) / (2 * MIB) * (2 * MIB)
     }
 
-    /// As many as the local node has CPUs, so that none must leave it.
+    /// The number of CPUs of the local node, so that no thread must leave it.
     fn threads(&self) -> usize {
         self.local.cpus.len().max(2)
     }

@@ -64,7 +64,7 @@ pub(super) fn measure(origin: &Origin, bench: &Bench<'_>) -> Result<Part, LabErr
     Ok(part)
 }
 
-/// Those that fit; a notice for each other one.
+/// The groups that fit, and a notice for each other one.
 fn groups(origin: &Origin, counts: Counts, available: usize, part: &mut Part) -> Vec<Group> {
     let mut groups = Vec::new();
     for way in Way::of_clones(origin) {
@@ -109,7 +109,7 @@ impl Group {
     }
 }
 
-/// Why these clones do not fit, if so: each may get a copy of all written pages.
+/// The reason why these clones do not fit, if so. Each may get a copy of all written pages.
 fn lack(way: &Way, counts: Counts, origin: &Origin, available: usize) -> Option<String> {
     let (needed, method) = (counts[1] * origin.len(), &way.method);
     (needed > available / 4 * 3).then(|| {

@@ -29,7 +29,7 @@ struct Seen {
     touch: Duration,
     /// The same touch again.
     again: Duration,
-    /// Of the VMM, during the first touch.
+    /// The faults of the VMM during the first touch.
     faults: Faults,
     /// CPU time of the handler or pager, from its start to the end of the first touch.
     cpu: Duration,
@@ -125,7 +125,7 @@ fn major_faults(ways: &[Way], seen: &[Vec<Seen>]) -> Option<String> {
     has_some.then(|| format!("major faults of the VMM during the touch: {}", some.join(", ")))
 }
 
-/// Why the sides of a ratio do different work.
+/// The reason why the sides of a ratio do different work.
 type Moved = Option<&'static str>;
 
 fn compare(origin: &Origin, part: &mut Part) {

@@ -23,11 +23,11 @@ use super::files::Folders;
 
 const SEED: u64 = 0x5eed_0000_1234_5678;
 
-/// How many seconds the touches of the guest are recorded for a working set: the first that are
+/// The seconds for which the touches of the guest are recorded for a working set: the first that are
 /// enough.
 const RECORD_SECONDS: [u64; 4] = [1, 2, 4, 8];
 
-/// How often the observer is asked while an image is loaded.
+/// The time between two questions to the observer while an image is loaded.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Snapshots of a guest that has written half of its memory.
@@ -36,13 +36,13 @@ pub(super) struct Origin {
     pub(super) folders: Folders,
     pub(super) bytes: usize,
     pub(super) snapshot: Snapshot,
-    /// Of the same guest on hugetlb pages of 2 MiB, if there are enough.
+    /// A snapshot of the same guest on hugetlb pages of 2 MiB, if there are enough.
     pub(super) huge: Option<Snapshot>,
     /// The memory file, on a tmpfs. It has no name, so that a lab that is killed leaves no memory
     /// behind.
     tmpfs: Option<File>,
     pub(super) image: Image,
-    /// How long that took to load.
+    /// The time of loading the image.
     loading: Duration,
     /// Bytes of the recorded working set; `None` if handlers of page faults cannot be used here,
     /// with the reason.
@@ -231,7 +231,7 @@ fn boot_and_save(
     vm.save(to)
 }
 
-/// Why Firecracker cannot have its page faults handled here, if so.
+/// The reason why page faults of Firecracker cannot be handled here, if so.
 pub(in crate::experiments) fn why_no_handler() -> Option<String> {
     let device = || userfaultfd::new_from_device(Path::new("/dev/userfaultfd"));
     let refused = device().or_else(|_| userfaultfd::new_whole()).err()?;

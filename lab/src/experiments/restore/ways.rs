@@ -14,7 +14,7 @@ use hugekit_vm::pager::Settings;
 
 use super::origin::Origin;
 
-/// Where a guest's memory comes from.
+/// The source of a guest's memory.
 #[derive(Clone, Debug)]
 pub(super) enum Backend {
     /// The VMM maps a file.
@@ -23,7 +23,7 @@ pub(super) enum Backend {
     Pager(Use),
 }
 
-/// How the pager is used.
+/// The use of the pager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
     /// For the first time: no working set is recorded.
@@ -78,7 +78,7 @@ impl Way {
         files.chain(handlers).chain(hugetlb).collect()
     }
 
-    /// Those that users of many clones choose between: a file on the disk, an image, and the pager
+    /// The ways between which users of many clones choose: a file on the disk, an image, and the pager
     /// as it is by default.
     pub(super) fn of_clones(origin: &Origin) -> Vec<Self> {
         let is_other = |way: &Self| way.method.starts_with("control-") || way.method == "tmpfs";
@@ -119,8 +119,7 @@ impl Way {
         ways.into_iter().map(way).collect()
     }
 
-    /// Whether the memory is expected on transparent huge pages, and in which field of
-    /// `smaps_rollup`.
+    /// The field of `smaps_rollup` that counts the memory, if it should be on transparent huge pages.
     pub(super) fn huge_field(&self) -> Option<&'static str> {
         match &self.backend {
             Backend::File(_) if self.method.ends_with("image") => Some("ShmemPmdMapped"),
@@ -129,7 +128,7 @@ impl Way {
         }
     }
 
-    /// Whether the guest is resumed before all memory is copied.
+    /// True if the guest is resumed before all memory is copied.
     pub(super) fn replies_soon(&self) -> bool {
         !matches!(self.backend, Backend::Handler(Strategy::FullCopy) | Backend::Pager(Use::Ahead))
     }
@@ -190,7 +189,7 @@ impl Use {
     }
 }
 
-/// As in IDs: `touch-512MiB`.
+/// The workload of an ID: `touch-512MiB`.
 pub(super) fn workload(what: &str, bytes: usize) -> String {
     format!("{what}-{}", Size(bytes))
 }

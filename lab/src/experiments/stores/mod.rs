@@ -44,7 +44,7 @@ const STRINGS: [&str; 2] = ["rep_stosb", "rep_stosq"];
 
 const SIZES: [usize; 8] = [4 * KIB, 64 * KIB, MIB, 2 * MIB, 16 * MIB, 128 * MIB, GIB, 4 * GIB];
 
-/// Of an experiment's time, for perf's own program.
+/// The part of an experiment's time for perf's own program.
 const PERF_SHARE: f64 = 0.4;
 
 /// The same for a neighbour, and for whole processes.

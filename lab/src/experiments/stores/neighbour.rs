@@ -77,7 +77,7 @@ fn clear_when_told(
     told.write_all(&[0]).map_err(failed)
 }
 
-/// Whether the one byte is there; an error if it never will be.
+/// True if the one byte is there. An error if it will never be.
 fn has_answered(other: &mut UnixStream) -> io::Result<bool> {
     match other.read(&mut [0]) {
         Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),

@@ -74,12 +74,13 @@ impl Workload {
         all.filter(|one: &Self| one.bytes() <= memory && one.is_short()).collect()
     }
 
-    /// Of its buffers.
+    /// The size of its buffers.
     fn bytes(self) -> usize {
         if self.operation == "memcpy" { 2 * self.size } else { self.size }
     }
 
-    /// Of the largest size only the published instructions are measured, on pages that are soon populated.
+    /// True if the case is short enough. With the largest size, only the published instructions are measured, on pages
+    /// that are soon populated.
     fn is_short(self) -> bool {
         self.size < PUBLISHED || self.pages == Pages::Thp && STRINGS.contains(&self.ours)
     }
@@ -153,7 +154,7 @@ fn rate(said: &str) -> Option<f64> {
     (rate.is_finite() && rate > 0.0).then_some(rate / GIB as f64)
 }
 
-/// Why perf takes no part, if it does not.
+/// The reason why perf cannot be measured, if so.
 fn missing() -> Option<String> {
     let why = match perf().args(["bench", "mem", "memset", "-s", "1MB"]).output() {
         Ok(output) if output.status.success() => return None,
@@ -195,7 +196,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, share: f64) -> Result<Part, LabErro
     Ok(part)
 }
 
-/// How many of the ratios are within the tolerance, and which are not.
+/// The number of ratios within the tolerance, and the other ratios.
 fn agreement(ratios: &[Ratio]) -> Option<String> {
     let agrees = 1.0 - TOLERANCE..=1.0 / (1.0 - TOLERANCE);
     let apart = ratios.iter().filter(|ratio| !agrees.contains(&ratio.median));

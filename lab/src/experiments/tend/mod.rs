@@ -29,7 +29,8 @@ pub(super) const DEFINITION: Definition = Definition {
 
 const MOST: usize = 2 * GIB;
 
-/// Of what is available, a program has one part in so many: there are three, and what is written while a child lives.
+/// A program has at most the available memory divided by this number. There are three programs, and the pages that are
+/// written while a child lives.
 const PROGRAMS: usize = 5;
 
 /// Programs of which memory is compared, not time.
@@ -54,7 +55,7 @@ fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     Ok(experiment)
 }
 
-/// Why no process can be tended here, if so.
+/// The reason why no process can be tended here, if so.
 fn why_not(len: usize) -> Result<Option<Skipped>, LabError> {
     let program = ForkingProgram::start(Heap::Base, MIB.min(len))?;
     let Err(LabError::Tend(error)) = tender_of(program.pid()) else { return Ok(None) };

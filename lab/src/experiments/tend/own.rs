@@ -13,7 +13,7 @@ use crate::record::Unit;
 use hugekit_machine::size::{MIB, Size};
 use hugekit_tend::{PassReport, Tender};
 
-/// What happens to a program's memory before it forks.
+/// The treatment of a program's memory before it forks.
 #[derive(Debug)]
 enum Care {
     None,
@@ -43,7 +43,7 @@ impl Subject {
     }
 }
 
-/// What the tender did in each round, and the first, which put all of the memory on huge pages.
+/// The reports of the tender for each round, and before them that of the pass that put all of the memory on huge pages.
 #[derive(Debug, Default)]
 struct Passes(Vec<PassReport>);
 

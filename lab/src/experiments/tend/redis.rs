@@ -21,17 +21,18 @@ use hugekit_tend::{Extent, Tending};
 
 use crate::experiments::Bench;
 
-/// What servers use for their data.
+/// The sizes of data that servers hold.
 const STATES: [usize; 2] = [2 * GIB, 4 * GIB];
 const QUICK_STATES: [usize; 1] = [64 * MIB];
 
-/// Of what is available, a state is one part in so many: two servers, each with what is written during a save.
+/// A state has at most the available memory divided by this number. There are two servers, and each also has the pages
+/// that are written during a save.
 const SERVERS: usize = 4;
 
 /// SETs a second of the client that asks at a constant rate: a server that does nothing else answers them all at once.
 const RATE: u32 = 2000;
 
-/// How long clients are watched before a save, each of them.
+/// The time for which each client is watched before a save.
 const BEFORE: Duration = Duration::from_secs(1);
 const QUICK_BEFORE: Duration = Duration::from_millis(200);
 
@@ -85,7 +86,7 @@ struct Side {
 /// When a client was watched.
 const PHASES: [&str; 3] = ["before", "during", "after"];
 
-/// What was seen of one save at a constant rate, and of one at full speed.
+/// The measurements of one save at a constant rate, and of one at full speed.
 #[derive(Debug)]
 struct Turn {
     fork: Duration,
@@ -133,7 +134,7 @@ impl Side {
         Ok(Turn { fork, latencies: [before, during, after], rates: [without, beside], resident })
     }
 
-    /// What a client sees while the server saves.
+    /// Measures a client while the server saves.
     fn beside_save<T>(
         &mut self,
         observer: &dyn Observer,
@@ -197,7 +198,7 @@ fn watch(state: usize, before: Duration, rounds: Rounds<'_>) -> Result<Part, Lab
 /// A name, a unit, and the sample of a turn.
 type Recorded = (&'static str, Unit, fn(&Turn) -> f64);
 
-/// What is recorded of a turn.
+/// The recorded figures of a turn.
 const FIGURES: [Recorded; 7] = [
     ("fork", Unit::Microseconds, |turn| turn.fork.as_secs_f64() * 1e6),
     ("longest-set-before", Unit::Microseconds, |turn| turn.latencies[0].max() as f64 / 1e3),

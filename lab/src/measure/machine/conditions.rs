@@ -15,7 +15,7 @@ pub(super) fn nodes(root: &Root) -> Option<usize> {
     Some(Topology::read(root).ok()?.nodes.len())
 }
 
-/// Whether CPUs may exceed their nominal frequency: `on` or `off`.
+/// `on` if CPUs may exceed their nominal frequency, or `off`.
 pub(super) fn turbo(root: &Root) -> Option<String> {
     let is = |path: &str, on: &str| Some(word(root, path)? == on);
     let by_driver = || is("/sys/devices/system/cpu/cpufreq/boost", "1");

@@ -45,7 +45,7 @@ pub fn free_huge_pages(root: &Root, page_size: usize) -> Result<usize, LabError>
     Ok(usize::try_from(free.min(room.unwrap_or(u64::MAX))).unwrap_or(usize::MAX))
 }
 
-/// Whether the kernel has transparent huge pages of 2 MiB. One without the file has none, and one with large
+/// True if the kernel has transparent huge pages of 2 MiB. A kernel without the file has none, and a kernel with large
 /// base pages has larger ones.
 pub fn has_thp(root: &Root) -> bool {
     root.path(THP_ENABLED).exists() && thp_size(root).is_none_or(|size| size == THP)
@@ -56,7 +56,7 @@ fn thp_size(root: &Root) -> Option<usize> {
     usize::try_from(transparent_size(root).ok()??).ok()
 }
 
-/// Why anonymous memory is on no transparent huge pages of 2 MiB, if it is not.
+/// The reason why anonymous memory is not on transparent huge pages of 2 MiB.
 pub fn why_no_thp(root: &Root) -> String {
     match thp_size(root) {
         Some(size) if size != THP => format!("they are of {} here", Size(size)),
@@ -66,7 +66,7 @@ pub fn why_no_thp(root: &Root) -> String {
     }
 }
 
-/// How to come by this many more reserved pages, behind a semicolon; nothing where the kernel has none of the size.
+/// The way to get this many more reserved pages, after a semicolon. Empty if the kernel has no pages of the size.
 pub fn remedy(root: &Root, page_size: usize, missing: usize) -> String {
     let (page_size, missing) = (page_size as u64, missing as u64);
     let Ok(Some(pool)) = huge_pages(root, page_size) else { return String::new() };

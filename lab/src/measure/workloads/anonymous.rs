@@ -13,7 +13,7 @@ use crate::measure::LabError;
 /// The pages that the kernel is asked to put behind an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
-    /// Those that the machine's settings give a mapping that says nothing.
+    /// The pages that the machine's settings give to a mapping without advice.
     Unsaid,
     /// Base pages, whatever the setting.
     Base,
@@ -74,7 +74,7 @@ impl Anonymous {
         Ok(anonymous)
     }
 
-    /// As [`new`](Self::new), with every page populated by the call that maps them.
+    /// Does [`new`](Self::new) with a call that also populates every page.
     pub fn populated(pages: Pages, len: usize) -> Result<Self, LabError> {
         Self::map(len, 1, pages.flags() | MapFlags::POPULATE).map_err(refused(len))
     }

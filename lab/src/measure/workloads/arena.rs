@@ -76,7 +76,7 @@ impl Arena {
     }
 }
 
-/// To the largest folio that fits into so many bytes.
+/// The alignment of the largest folio that fits into this many bytes.
 fn align(len: usize) -> usize {
     if len >= MOST_ALIGN { MOST_ALIGN } else { 2 * MIB }
 }

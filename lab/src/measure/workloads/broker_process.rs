@@ -15,10 +15,10 @@ use tempfile::TempDir;
 use crate::measure::LabError;
 use crate::measure::workloads::forking::end_with_this_process;
 
-/// How long anything of it is waited for, on a machine that does other things too.
+/// The longest wait for the broker, on a machine that does other work too.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How often it is asked whether it is as far.
+/// The time between two checks.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// A broker that runs. It ends with this value, and with this process.
@@ -30,7 +30,7 @@ pub struct BrokerProcess {
 }
 
 impl BrokerProcess {
-    /// One of units of so many bytes, of which one is kept ready.
+    /// Starts a broker of units of this many bytes. It keeps one unit ready.
     pub fn start(hugekit: &Path, unit: usize) -> Result<Self, LabError> {
         let folder = tempfile::tempdir().map_err(LabError::Broker)?;
         let mut command = Command::new(hugekit);
@@ -42,7 +42,7 @@ impl BrokerProcess {
         Ok(Self { child, folder, unit })
     }
 
-    /// Where it listens.
+    /// The socket on which the broker listens.
     pub fn socket(&self) -> PathBuf {
         socket(&self.folder)
     }

@@ -12,7 +12,7 @@ use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
 
 const CLEAR_REFS: &str = "/proc/self/clear_refs";
-/// What is written there to have all soft-dirty bits of the process cleared.
+/// The value whose write clears all soft-dirty bits of the process.
 const SOFT_DIRTY: &str = "4";
 
 const API: Opcode = opcode::read_write::<Api>(0xAA, 0x3F);

@@ -36,7 +36,7 @@ impl Shared {
         Ok(shared)
     }
 
-    /// As [`new`](Self::new), no page of it touched.
+    /// Does [`new`](Self::new) without touching a page.
     pub fn untouched(pages: Pages, len: usize) -> Result<Self, LabError> {
         let mut shared = Self(Anonymous::new(pages, len)?);
         shared.advise(Advice::LinuxDontFork)?;
@@ -48,7 +48,7 @@ impl Shared {
         self.0.bytes()
     }
 
-    /// Whether as good as all of the memory is on transparent huge pages.
+    /// True if at least 95 % of the memory is on transparent huge pages.
     pub fn is_huge(&self) -> bool {
         let addresses = self.0.addresses();
         huge_bytes_of(&addresses).is_some_and(|huge| huge >= addresses.len() / 20 * 19)
@@ -88,7 +88,7 @@ impl Shared {
         self.0.give_back(len)
     }
 
-    /// How long `fork(2)` keeps the parent.
+    /// Calls `fork(2)`, and returns the time until it returned in the parent.
     pub fn fork(&mut self) -> Result<Duration, LabError> {
         // It takes no lock that another thread may have held when the process was copied.
         let (child, elapsed) = self.child(|_| ())?;
@@ -174,7 +174,7 @@ fn end_with(parent: Pid, signal: Signal) -> io::Result<()> {
     if getppid() == Some(parent) { Ok(()) } else { Err(Errno::SRCH.into()) }
 }
 
-/// One store to every base page.
+/// Stores one byte to every base page.
 pub fn write_pages(memory: &mut [u8]) {
     for page in memory.chunks_mut(rustix::param::page_size()) {
         page[0] = page[0].wrapping_add(1);
@@ -285,7 +285,7 @@ mod tests {
         child.wait().unwrap();
     }
 
-    /// As for one whose parent was killed before it could say with whom it ends.
+    /// Covers a child whose parent was killed before the child could ask to end with it.
     #[test]
     fn child_of_another_parent_does_no_work() {
         let test = getpid();

@@ -18,7 +18,7 @@ const NAME: &str = "a program that forks";
 /// After a fork, parent and child share memory of which the parent writes one page in so many.
 const WRITTEN: usize = 256;
 
-/// What its memory is like before it is tended.
+/// The state of the program's memory before it is tended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heap {
     /// Base pages, which no tender changes.
@@ -27,12 +27,12 @@ pub enum Heap {
     Small,
     /// Huge pages, as far as the kernel has them.
     Huge,
-    /// As `Small`; a page in sixteen is missing in every fourth 2 MiB, and every second one in every other fourth.
+    /// `Small`, with holes: one page of 16 in every fourth 2 MiB, and every second page in every other fourth.
     WithHoles,
 }
 
 impl Heap {
-    /// Whether so many base pages into the heap one is there.
+    /// True if the heap has the base page with this index.
     fn has(self, page: usize) -> bool {
         let in_huge = Pages::Thp.size() / rustix::param::page_size();
         match (self, page / in_huge % 4) {
@@ -77,7 +77,8 @@ impl ForkingProgram {
         self.child.pid().as_raw_pid()
     }
 
-    /// How long `fork(2)` kept it. While the child lived it has written here and there; the child has ended.
+    /// Lets the program fork, and returns the time of `fork(2)`. While the child lived, the program wrote to some pages.
+    /// The child has ended.
     pub fn fork(&mut self) -> Result<Duration, LabError> {
         self.orders.write_all(&[0]).map_err(failed)?;
         self.answer()
@@ -136,7 +137,7 @@ fn filled(heap: Heap, len: usize) -> Result<Anonymous, LabError> {
     Ok(memory)
 }
 
-/// Whether the process is to have transparent huge pages, whatever the setting. A kernel without them refuses.
+/// Turns transparent huge pages of this process off or on, whatever the setting. A kernel without them refuses.
 fn no_huge_pages(off: bool) {
     // SAFETY: changes what later faults of this process get, and no memory.
     unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, libc::c_ulong::from(off), 0, 0, 0) };

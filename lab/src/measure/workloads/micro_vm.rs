@@ -16,10 +16,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::measure::workloads::forking::end_with_this_process;
 use crate::measure::{LabError, Observer};
 
-/// How long any answer is waited for, on a machine that does other things too.
+/// The longest wait for an answer, on a machine that does other work too.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How often the observer is asked meanwhile.
+/// The time between two questions to the observer during a wait.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Page faults of a process.
@@ -42,12 +42,12 @@ pub struct MicroVm<'a> {
 }
 
 impl<'a> MicroVm<'a> {
-    /// One without a guest, with its socket in this folder.
+    /// Starts a VMM without a guest, with its socket in this folder.
     pub fn start(folder: &Path, name: &str, observer: &'a dyn Observer) -> Result<Self, LabError> {
         Self::start_prepared(folder, name, observer, |_| ())
     }
 
-    /// As [`start`](Self::start); `prepare` may add to the command.
+    /// Does [`start`](Self::start) with a command that `prepare` may change.
     pub fn start_prepared(
         folder: &Path,
         name: &str,
@@ -142,7 +142,7 @@ impl<'a> MicroVm<'a> {
         }
     }
 
-    /// Of the whole process, since it began.
+    /// The faults of the whole process since it began.
     pub fn faults(&self) -> Result<Faults, LabError> {
         let stat = Process::new(self.vmm.pid()).and_then(|process| process.stat());
         let stat = stat.map_err(|error| failed(io::Error::other(error)))?;

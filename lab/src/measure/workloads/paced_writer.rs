@@ -13,7 +13,7 @@ use crate::measure::workloads::threads::spawn;
 
 const WORDS: usize = LINE / size_of::<u64>();
 
-/// Of it, the writer does as many stores as are due.
+/// The period of the writer. In each, it does all stores that are due.
 const TICK: Duration = Duration::from_millis(1);
 
 /// Bytes that each cluster has.
@@ -45,7 +45,7 @@ enum Lines {
 }
 
 impl Pattern {
-    /// One part in a hundred of the memory, each second once, in pieces of 2 MiB that lie apart.
+    /// Writes one percent of the memory each second, once, in pieces of 2 MiB that lie apart.
     pub fn clustered(bytes: usize) -> Self {
         let count = (bytes / 100).div_ceil(CLUSTER).max(1);
         let (apart, len) = (bytes / count, CLUSTER.min(bytes / count));
@@ -63,7 +63,7 @@ impl Pattern {
         Self { name: "zipf", rate: bytes >> 16, lines: Lines::Drawn(drawn) }
     }
 
-    /// One block of 4 KiB in a thousand each second, anywhere.
+    /// Writes one block of 4 KiB in a thousand each second, anywhere.
     pub fn uniform(bytes: usize) -> Self {
         let mut random = fastrand::Rng::with_seed(1969);
         let lines = (bytes / LINE) as u32;

@@ -58,7 +58,7 @@ impl PageHandler {
         Ok(Self { socket: socket.to_owned(), stop: Some(stop), thread })
     }
 
-    /// Where the VMM connects.
+    /// The socket to which the VMM connects.
     pub fn socket(&self) -> &Path {
         &self.socket
     }

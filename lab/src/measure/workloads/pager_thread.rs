@@ -12,11 +12,11 @@ use hugekit_vm::pager::{Event, Pager, PagerError, Settings, Source};
 
 use crate::measure::{LabError, Observer};
 
-/// How long anything of it is waited for. It reads ahead at the lowest priority, so that other
+/// The longest wait for the pager. It reads ahead at the lowest priority, so that other
 /// programs may keep it from the CPUs for long.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// How often the observer is asked meanwhile.
+/// The time between two questions to the observer during a wait.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A pager that runs. It ends with this value.
@@ -45,7 +45,7 @@ impl PagerThread {
         Ok(Self { socket, events, stop: Some(stop), thread })
     }
 
-    /// Where VMMs connect.
+    /// The socket to which VMMs connect.
     pub fn socket(&self) -> &Path {
         &self.socket
     }

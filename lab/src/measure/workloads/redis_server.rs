@@ -15,7 +15,7 @@ use crate::measure::{LabError, Observer};
 
 const NAME: &str = "redis-server";
 
-/// How long a server may take to answer for the first time, or to answer anything.
+/// The longest wait for the first answer of a server, or for any other.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A save of the largest state, on a machine that does something else.
@@ -70,7 +70,7 @@ impl RedisServer {
         self.process.id() as i32
     }
 
-    /// How many keys it has.
+    /// The number of keys.
     pub fn keys(&self) -> usize {
         self.keys
     }
@@ -113,7 +113,7 @@ impl RedisServer {
         Ok(())
     }
 
-    /// How long its last fork kept it, as it says itself.
+    /// The time of the server's last fork, which the server itself measured.
     pub fn last_fork(&self) -> Result<Duration, LabError> {
         let micros = figure(&mut self.connect()?, "stats", "latest_fork_usec")?;
         Ok(Duration::from_micros(micros))

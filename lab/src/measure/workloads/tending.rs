@@ -20,7 +20,7 @@ pub fn tender_of(pid: i32) -> Result<Tender, LabError> {
     Ok(Tender::builder().process(pid).build()?)
 }
 
-/// One pass, which ends when the run does.
+/// Makes one pass, which ends early if the run does.
 pub fn pass(tender: &mut Tender, observer: &dyn Observer) -> Result<PassReport, LabError> {
     let stop = AtomicBool::new(false);
     let reports = thread::scope(|scope| {

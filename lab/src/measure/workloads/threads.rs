@@ -4,7 +4,7 @@ use std::thread::{Builder, Scope, ScopedJoinHandle};
 
 use crate::measure::LabError;
 
-/// As [`Scope::spawn`].
+/// Does [`Scope::spawn`], and returns an error if there is no thread.
 pub fn spawn<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     work: impl FnOnce() -> T + Send + 'scope,

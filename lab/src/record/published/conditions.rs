@@ -11,7 +11,7 @@ use super::{Difference, Elsewhere, Published};
 #[serde(from = "String")]
 pub struct Kernel {
     name: String,
-    /// How it does the work that was timed. Kernels are the same if they do it alike, whatever their names.
+    /// The way in which the kernel does the timed work. Kernels are the same if they do it alike, whatever their names.
     does: Option<String>,
 }
 
@@ -46,7 +46,7 @@ impl fmt::Display for Kernel {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Conditions {
-    /// What ran, and what of it was timed.
+    /// The program that ran, and the timed part of it.
     pub ran: String,
     /// The kernel that ran.
     pub kernel: Kernel,
@@ -58,7 +58,7 @@ pub struct Conditions {
     pub threads: Option<usize>,
     /// The node of the memory, seen from the CPU: `local`.
     pub node: Option<String>,
-    /// Whether a CPU may exceed its nominal frequency: `on` or `off`.
+    /// `on` if a CPU may exceed its nominal frequency, or `off`.
     pub turbo: Option<String>,
     /// The policy that chooses a frequency.
     pub governor: Option<String>,
@@ -118,7 +118,7 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// What differs from the workload of the case or ratio with this ID; `None` if nothing does.
+    /// The differences from the workload of the case or ratio with this ID; `None` if there are none.
     pub fn elsewhere(&self, id: &str, ours: &Conditions) -> Option<Elsewhere> {
         let differs = ours.differences(&self.workload);
         let (beside, published) = (id.to_owned(), self.published.clone());

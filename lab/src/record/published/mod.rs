@@ -32,18 +32,18 @@ pub struct Elsewhere {
     pub beside: String,
     /// The figure, in that one's unit.
     pub published: Published,
-    /// What differs.
+    /// The differences.
     pub differs: Vec<Difference>,
 }
 
-/// One thing in which a published workload is not the one that was measured here.
+/// An aspect in which a published workload differs from the one that was measured here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
-    /// What differs: `kernel`, `memory`.
+    /// The name of the aspect: `kernel`, `memory`.
     pub aspect: String,
-    /// What it is here.
+    /// Its value here.
     pub here: String,
-    /// What it was there.
+    /// Its value there.
     pub there: String,
 }
 
@@ -56,7 +56,7 @@ struct Table {
     #[serde(default)]
     cpu: String,
     workload: Conditions,
-    /// What the kernel did before and after, if that is the change.
+    /// The work of the kernel before and after, if that is the change.
     kernels: Option<[String; 2]>,
     rows: Vec<Row>,
 }
@@ -73,13 +73,13 @@ struct Row {
     threads: Option<usize>,
     turbo: Option<String>,
     governor: Option<String>,
-    /// Whether the figures themselves are wrong, and right only beside each other.
+    /// True if only the ratio of the figures is right, and not the figures themselves.
     #[serde(default)]
     ratio_only: bool,
     before: Option<f64>,
     after: Option<f64>,
     change: Option<f64>,
-    /// As printed; [`Row::factor`] has it from the times.
+    /// The printed factor. [`Row::factor`] computes it from the times.
     #[cfg_attr(not(test), expect(dead_code, reason = "a test compares it with the times"))]
     speedup: Option<f64>,
     pstdev: Option<[f64; 2]>,
@@ -87,7 +87,7 @@ struct Row {
 }
 
 impl Row {
-    /// What `after` is, `before` being 1.
+    /// The ratio of `after` to `before`.
     fn factor(&self) -> Option<f64> {
         let of_both = self.before.zip(self.after).map(|(before, after)| after / before);
         of_both.or_else(|| Some(1.0 + self.change? / 100.0))
@@ -103,7 +103,7 @@ impl Row {
         })
     }
 
-    /// Of a ratio of both, which spread independently of each other.
+    /// The spread of a ratio of both, which spread independently of each other.
     fn spread_of_ratio(&self) -> Option<f64> {
         self.spreads().map(|[one, other]| one.hypot(other))
     }
@@ -168,12 +168,12 @@ pub fn demand_faults(page: &str) -> Vec<Figure> {
     })
 }
 
-/// How many times fewer of these events there were in extents, on pages of this size.
+/// The number of times fewer of these events in extents, on pages of this size.
 pub fn clear_counts(event: &str, page: &str) -> Vec<Figure> {
     on_pages("clear_counts", page, |row| fewer(row, event))
 }
 
-/// How many times fewer of these events, or seconds of the whole process, there were with `movnti`.
+/// The number of times fewer of these events, or seconds of the whole process, with `movnti`.
 pub fn store_counts(event: &str) -> Vec<Figure> {
     figures("store_counts", |row| Some((fewer(row, event)?, None)))
 }
@@ -199,12 +199,12 @@ fn fewer(row: &Row, event: &str) -> Option<f64> {
     Some(1.0 / row.factor().filter(|_| row.metric.as_deref() == Some(event))?)
 }
 
-/// How many times as fast demand faults on pages of this size were in extents.
+/// The number of times as fast that demand faults on pages of this size were in extents.
 pub fn clear_speed_up(page: &str) -> Vec<Figure> {
     on_pages("clear", page, Row::factor)
 }
 
-/// How many times as fast `fork(2)` was by runs, on folios of this size.
+/// The number of times as fast that `fork(2)` was by runs, on folios of this size.
 pub fn fork_speed_up(folio: &str) -> Vec<Figure> {
     on_pages("fork", folio, |row| Some(1.0 / row.factor()?))
 }
@@ -221,7 +221,7 @@ fn on_pages(work: &str, pages: &str, value: impl Fn(&Row) -> Option<f64>) -> Vec
     })
 }
 
-/// What the target copied last changed: `throughput`, `user time` or `instructions per cycle`, as a ratio
+/// The effect of copying the target last on `throughput`, `user time` or `instructions per cycle`, as a ratio
 /// above one if it gained.
 pub fn cow(metric: &str) -> Vec<Figure> {
     figures("cow", |row| {
@@ -230,7 +230,7 @@ pub fn cow(metric: &str) -> Vec<Figure> {
     })
 }
 
-/// How many times as fast as one this many threads were, on each CPU and for each size.
+/// The number of times as fast as one thread that this many were, on each CPU and for each size.
 pub fn parallel_speed_up(threads: usize) -> Vec<Figure> {
     figures("parallel", |row| {
         let factor = row.factor().filter(|_| row.threads == Some(threads))?;
@@ -251,7 +251,7 @@ pub fn stores(routine: &str, size: &str) -> Vec<Figure> {
     })
 }
 
-/// How many times as fast `movnti` was as this string routine, at this size.
+/// The number of times as fast as this string routine that `movnti` was, at this size.
 pub fn stores_speed_up(string_routine: &str, size: &str) -> Vec<Figure> {
     figures("stores", |row| {
         let same = row.method.as_deref() == Some(string_routine);
@@ -260,7 +260,7 @@ pub fn stores_speed_up(string_routine: &str, size: &str) -> Vec<Figure> {
     })
 }
 
-/// How many times as fast `movnti` was as a string routine, at these sizes.
+/// The number of times as fast as a string routine that `movnti` was, at these sizes.
 pub fn streaming_speed_up(sizes: &[&str]) -> Vec<Figure> {
     figures("stores", |row| {
         let is_asked = row.memory.as_deref().is_some_and(|size| sizes.contains(&size));
@@ -379,7 +379,7 @@ mod tests {
         assert!(kernels[0].ends_with("page by page") && kernels[1].ends_with("in ranges"));
     }
 
-    /// How much faster this many threads were than half as many, on each CPU and for each size.
+    /// The number of times as fast as half as many threads that this many were, on each CPU and for each size.
     fn gains_of(threads: usize) -> Vec<f64> {
         let rows = tables().remove("parallel").unwrap().rows;
         let seconds = |threads: usize, of: &Row| match threads {

@@ -5,16 +5,16 @@
 mod rule;
 mod table;
 
-use crate::finding::figure;
 use crate::record::Record;
 use crate::record::published::Figure;
+use crate::table::figure;
 use maud::{Markup, html};
 
 /// A claim of a published work, and how the lab repeats it.
 struct Claim {
     work: &'static str,
     says: &'static str,
-    /// How many times as fast it became there.
+    /// The number of times as fast that it became there.
     published: fn() -> Vec<Figure>,
     test: Test,
 }
@@ -30,10 +30,10 @@ enum Test {
 /// Ratios of one experiment, all of which have to agree.
 struct Ratios {
     experiment: &'static str,
-    /// Of the IDs: `baseline-vs-subject`.
+    /// The methods in IDs: `baseline-vs-subject`.
     methods: &'static [&'static str],
     workloads: Workloads,
-    /// Whether the subject is claimed to be faster, or slower.
+    /// The claimed direction of the subject.
     claims: Direction,
     /// A condition that a run without such ratios does not meet.
     needs: &'static str,
@@ -68,13 +68,13 @@ enum Direction {
 pub struct Measured {
     /// The smallest and the largest median. Of counts there are only means, which stand in all three fields.
     pub medians: (f64, f64),
-    /// Where all of the medians lie with 95 % confidence each.
+    /// The range in which all medians lie with 95 % confidence each.
     pub certain: (f64, f64),
     /// The smallest and the largest ratio of a round.
     pub rounds: (f64, f64),
 }
 
-/// What a record says about a claim.
+/// The verdict of a record on a claim.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
     /// Every median has the claimed direction with 95 % confidence.

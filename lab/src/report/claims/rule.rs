@@ -20,7 +20,7 @@ pub(super) fn verdict(test: &Test, record: &Record) -> Verdict {
     }
 }
 
-/// Where the median lies, if there are enough rounds.
+/// The interval of the median, if there are enough rounds.
 fn interval(experiment: &Experiment, ratio: &Ratio) -> Option<(f64, f64)> {
     let case = |id: &str| experiment.cases.iter().find(|case| case.id == id);
     let pairs = pairs(case(&ratio.baseline)?, case(&ratio.subject)?);
@@ -93,7 +93,7 @@ impl Counts {
         Ok(Measured { medians: means, certain: means, rounds: means })
     }
 
-    /// How many times fewer events the second method had.
+    /// The number of times fewer events that the second method had.
     fn ratio(&self, experiment: &Experiment, workload: &str) -> Option<f64> {
         let counters = &experiment.noise.as_ref()?.counters;
         let [one, other] = self.methods.map(|method| {

@@ -24,7 +24,7 @@ pub(super) struct Copier {
 }
 
 impl Copier {
-    /// What streams is the engine's choice for cold memory where that streams, and else the first that does.
+    /// Streams with the engine's choice for cold memory if that routine streams, else with the first routine that does.
     pub(super) fn new() -> Self {
         let chosen = CopyOptions::new().reuse(hugekit::Reuse::None).chosen_for(FOLIO).routine;
         let streams =

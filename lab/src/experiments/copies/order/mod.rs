@@ -42,7 +42,7 @@ pub(in super::super) struct Look {
     pub(in super::super) writers: usize,
     /// Bytes of each huge page that are stored to afterwards, from the target on and round its end.
     pub(in super::super) used: usize,
-    /// Of the experiment's time.
+    /// The part of the experiment's time.
     pub(in super::super) share: f64,
 }
 

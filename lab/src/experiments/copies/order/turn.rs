@@ -17,7 +17,7 @@ pub(super) enum Cache {
 }
 
 impl Cache {
-    /// Those that this machine offers.
+    /// The states of the cache that this machine offers.
     fn all(pressure: Pressure) -> impl Iterator<Item = Self> {
         let scarce = pressure.scarce.map(|_| Self::Scarce);
         let contended = pressure.contended.map(|_| Self::Contended);
@@ -33,7 +33,7 @@ impl Cache {
     }
 }
 
-/// What one sample does: the byte that is asked for is the page's first, or anywhere.
+/// The work of a sample. The requested byte is the first of the page, or anywhere in it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Turn {
     pub(super) method: &'static str,

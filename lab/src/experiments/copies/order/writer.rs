@@ -31,7 +31,7 @@ pub(super) struct Sample<'a> {
     pub(super) antagonists: usize,
 }
 
-/// One writer's memory, and how far it has come.
+/// The memory of a writer, and its place in that memory.
 pub(super) struct Writer<'a> {
     origin: &'a [u8],
     copy: &'a mut [u8],
@@ -46,7 +46,7 @@ struct Took {
     stores: Duration,
 }
 
-/// What all writers of a sample took.
+/// The times of all writers of a sample.
 #[derive(Debug)]
 pub(super) struct Round {
     took: Vec<Took>,
@@ -54,7 +54,7 @@ pub(super) struct Round {
     read: usize,
 }
 
-/// What one folio took and met, on average.
+/// The times and events of a folio, on average.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PerFolio {
     /// Microseconds of CPU time of the copy, and of the stores.

@@ -131,7 +131,7 @@ fn populated(pages: Pages, bytes: usize) -> Result<MemoryFile, LabError> {
     Ok(file)
 }
 
-/// Why no pool clears such a page at its touch here, if none does.
+/// The reason why no pool clears such a page at its touch here, if none does.
 pub(super) fn no_clearing_on_fault(pages: Pages) -> Result<Option<String>, LabError> {
     let pool = unscrubbed(pages.size()).backing(backing(pages)).strict(true).build()?;
     soil(&pool)?;

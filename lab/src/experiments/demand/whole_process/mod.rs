@@ -103,7 +103,7 @@ fn compare(part: &mut Part, label: Label) {
     }
 }
 
-/// What the methods of the kernel ran, in the words of the published description.
+/// Adds the published figures beside the methods of the kernel, in the words of the published description.
 fn put_beside(part: &mut Part, label: Label) {
     let page = Size(label.pages.size()).to_string();
     for (method, faults) in
@@ -162,7 +162,7 @@ mod tests {
         }
     }
 
-    /// Of the kernels that were published, this one does as one of both.
+    /// This kernel clears like one of the two published kernels.
     #[test]
     fn the_published_workload_differs_by_memory_and_one_kernel() {
         let label = Label { pages: Pages::Hugetlb2M, bytes: GIB };

@@ -16,12 +16,12 @@ pub(super) enum Change {
     Word { path: PathBuf, before: String, value: String },
     /// Huge pages of this size that the administrator has reserved on this machine.
     Pages {
-        /// Where the machine's files are.
+        /// The folder of the machine's files.
         root: PathBuf,
         page_size: u64,
         before: u64,
         asked: u64,
-        /// As many as the kernel found, once that is known.
+        /// The number of pages that the kernel found, once it is known.
         got: Option<u64>,
     },
 }
@@ -40,7 +40,7 @@ impl Change {
         Self::Pages { root: root.path("/"), page_size, before, asked, got: None }
     }
 
-    /// Whether it is a change of this machine's files.
+    /// True if the change is one of this machine's files.
     pub(super) fn is_of(&self, machine: &Root) -> bool {
         let root = machine.path("/");
         match self {

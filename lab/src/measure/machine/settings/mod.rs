@@ -30,10 +30,10 @@ const FOLIOS: &str = "/sys/kernel/mm/transparent_hugepage";
 /// The largest folio that a page table of base pages maps on any architecture.
 const LARGEST_FOLIO: usize = 512 << 20;
 
-/// Where turn and journal are: gone at the next boot, as the settings are.
+/// The folder of turn and journal. Like the settings, it is gone at the next boot.
 const STATE: &str = "/run/hugekit";
 
-/// How long another lab is waited for: a run of everything takes three minutes.
+/// The longest wait for another lab. A run of everything takes three minutes.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Changes made so far, if any may be made.
@@ -45,7 +45,7 @@ struct Allowed {
     journal: Journal,
     /// Notes on settings: put back for another run, or left as they are.
     notes: Vec<String>,
-    /// Whether the journal is that of a run before, which did not say anything.
+    /// True while the journal has the changes of an earlier run, which was killed before it restored them.
     after_a_kill: bool,
     /// Let go last.
     _turn: Turn,
@@ -148,7 +148,7 @@ impl Settings {
         Ok(true)
     }
 
-    /// How many changes there are, to go back to.
+    /// The number of changes so far, for going back to this state.
     pub fn mark(&self) -> usize {
         self.0.as_ref().map_or(0, |allowed| allowed.journal.changes().len())
     }
@@ -180,7 +180,7 @@ impl Allowed {
         outcome
     }
 
-    /// A run that puts back what it changed itself need not say so.
+    /// A run that restores its own changes needs no note.
     fn note(&mut self, undone: Undone) {
         let note = match undone {
             Undone::Left(said) if !self.after_a_kill => said,

@@ -45,7 +45,7 @@ fn journal(root: &Root) -> PathBuf {
     root.path("/run/hugekit/settings.journal")
 }
 
-/// As SIGKILL: nothing is put back, and the kernel lets go of the lock.
+/// Does the work of SIGKILL: nothing is restored, and the kernel releases the lock.
 fn kill(settings: Settings) {
     let Settings(Some(mut allowed)) = settings else { panic!("nothing may be changed") };
     allowed.journal =
