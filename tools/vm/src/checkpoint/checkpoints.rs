@@ -51,7 +51,7 @@ impl Checkpoints {
         if settings.check_api {
             api.check_is_of(settings.pid)?;
         }
-        let vm = Vm::find(settings.pid, api.memory_bytes()?)?;
+        let vm = Vm::find(settings.pid, api.memory()?)?;
         let chain = previous::chain(&settings.previous, vm.bytes())?;
         let tracked = TrackedVm::new(vm, afterwards);
         Ok(Self { api, tracked, chain, collapse: settings.collapse, guard: None })

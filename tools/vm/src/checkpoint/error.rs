@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::firecracker::requests::ConfiguredMemory;
 use crate::pager::UnfitDescriptor;
 use hugekit_delta::DeltaError;
 use hugekit_sys::{ErrorKind, Remedy};
@@ -80,6 +81,19 @@ pub enum CheckpointError {
     Incomplete {
         /// The VMM's process.
         pid: i32,
+    },
+    /// The VM's regions have other memory than its configuration says.
+    #[error(
+        "the regions that VMM {pid} was restored with have {regions} bytes, and its configuration has {memory}{}",
+        Remedy(self.remedy())
+    )]
+    OtherSize {
+        /// The VMM's process.
+        pid: i32,
+        /// Bytes of the regions.
+        regions: u64,
+        /// Memory by the configuration.
+        memory: ConfiguredMemory,
     },
     /// Guest memory is not found among the mappings.
     #[error(
@@ -196,9 +210,10 @@ impl CheckpointError {
                  prints \"left to the kernel\"",
             ),
             Self::Layout { .. } => Some(
-                "take a stock snapshot: the regions of a VM with hot-plugged memory cannot be \
-                 told apart, and those above 3 GiB only if hugekit pager has restored the VM",
+                "take a stock snapshot, and restore the VM by hugekit pager: it keeps the regions, which cannot be told \
+                 after another handler",
             ),
+            Self::OtherSize { .. } => Some("take a stock snapshot"),
             Self::Previous { .. } => Some(
                 "name the folders of earlier checkpoints of this VM, the full one first, or save \
                  all memory without --delta",
@@ -225,6 +240,11 @@ mod tests {
             CheckpointError::InUse { pid: 1 },
             CheckpointError::Incomplete { pid: 1 },
             CheckpointError::Layout { pid: 1, bytes: 1 << 30 },
+            CheckpointError::OtherSize {
+                pid: 1,
+                regions: 1 << 30,
+                memory: ConfiguredMemory { bytes: 1 << 30, pluggable: 4096 },
+            },
             CheckpointError::Previous { path: path(), source: DeltaError::NoDelta },
             CheckpointError::Exists { path: path() },
             CheckpointError::Rights { pid: 1, source: io::ErrorKind::PermissionDenied.into() },

@@ -44,7 +44,7 @@ pub fn fork(settings: &ForkSettings) -> Result<Forked, ForkError> {
         api.check_is_of(settings.pid)?;
     }
     let is_running = api.is_running()?;
-    let vm = Vm::find(settings.pid, api.memory_bytes()?)?;
+    let vm = Vm::find(settings.pid, api.memory()?)?;
     shortage::check(&vm, count)?;
     let room = Room::plan();
     let guard = Guard::start(&vm, &api, room.left_overs(&settings.children))?;

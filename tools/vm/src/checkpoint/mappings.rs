@@ -1,17 +1,21 @@
 //! The VM's memory among the mappings of its VMM, by `/proc/PID/smaps`.
 //!
-//! Firecracker maps each region of guest memory privately and without a reservation. The sizes of
-//! the regions follow from the VM's size, and each one must fit exactly one mapping: to guess would
-//! save wrong bytes. Regions that lie beside each other are one mapping, whose parts the order tells
-//! that the pager has kept.
+//! A VM that hugekit's pager or a fork has restored keeps its layout: it is checked against the mappings. After another
+//! handler, the layout follows from the VM's size and the layouts of Firecracker's versions, and each region must fit
+//! exactly one mapping: to guess would save wrong bytes.
 
 use hugekit_machine::processes::Mapping;
 
+use crate::vmm::Region;
 use crate::vmm::mappings::is_hugetlb;
-use crate::vmm::{Region, RegionOrder};
 
-/// Guest memory below the addresses of 32-bit devices, on x86-64.
-const BELOW_DEVICES: u64 = 3 << 30;
+const GIB: u64 = 1 << 30;
+
+/// Guest memory below the addresses of 32-bit devices, on x86-64: of Firecracker since 1.13, and before.
+const BELOW_DEVICES: [u64; 2] = [3 * GIB, 3 * GIB + (GIB >> 2)];
+
+/// The first address of 64-bit devices since 1.13, and the address behind them.
+const DEVICES: (u64, u64) = (256 * GIB, 512 * GIB);
 
 fn may_be_guest_memory(mapping: &Mapping) -> bool {
     let is_writable = mapping.has(&[b"rd"]) && mapping.has(&[b"wr"]) && !mapping.has(&[b"ex"]);
@@ -29,24 +33,40 @@ fn goes_on_in(mapping: &Mapping, next: &Mapping) -> bool {
     mapping.addresses.end == next.addresses.start && unserved(mapping) == unserved(next)
 }
 
-/// The regions of a VM of this many bytes, in the order of their offsets; `None` if they cannot be
-/// told.
-pub(crate) fn guest_memory(
-    mappings: &[Mapping],
-    bytes: u64,
-    order: Option<RegionOrder>,
-) -> Option<Vec<Region>> {
-    let (mappings, sizes) = (joined(mappings), sizes(bytes));
-    let apart = || sizes.iter().map(|&len| only_start(&mappings, len)).collect();
-    let beside_each_other = || Some(starts_beside(only_start(&mappings, bytes)?, &sizes, order?));
-    let starts: Vec<u64> = Option::or_else(apart(), beside_each_other)?;
-    let mut offset = 0;
-    let region = |(start, len)| {
-        let region = Region { start, len, offset };
-        offset += len;
-        region
+/// Returns whether all of these regions lie in mappings that may be guest memory: of another VM's layout they do not.
+pub(crate) fn has_guest_memory(mappings: &[Mapping], regions: &[Region]) -> bool {
+    let mappings: Vec<Mapping> =
+        mappings.iter().filter(|mapping| may_be_guest_memory(mapping)).cloned().collect();
+    let is_mapped = |region: &Region| {
+        let mut at = region.start;
+        for mapping in &mappings {
+            if mapping.addresses.contains(&at) {
+                at = mapping.addresses.end;
+            }
+        }
+        at >= region.addresses().end
     };
-    Some(starts.into_iter().zip(sizes).map(region).collect())
+    regions.iter().all(is_mapped)
+}
+
+/// The regions of a VM of this many bytes that keeps no layout, in the order of their offsets; `None` if they cannot be
+/// told.
+pub(crate) fn guest_memory(mappings: &[Mapping], bytes: u64) -> Option<Vec<Region>> {
+    let mappings = joined(mappings);
+    let layouts = layouts(bytes);
+    let mut fitting = layouts.iter().filter_map(|sizes| regions_of_sizes(&mappings, sizes));
+    let only = fitting.next()?;
+    fitting.next().is_none().then_some(only)
+}
+
+fn regions_of_sizes(mappings: &[Mapping], sizes: &[u64]) -> Option<Vec<Region>> {
+    let mut offset = 0;
+    let region = |&len| {
+        let region = Region { start: only_start(mappings, len)?, len, offset };
+        offset += len;
+        Some(region)
+    };
+    sizes.iter().map(region).collect()
 }
 
 /// Returns the start of the only mapping of this length that may be guest memory.
@@ -57,20 +77,6 @@ fn only_start(mappings: &[Mapping], len: u64) -> Option<u64> {
     let mut fitting = mappings.iter().filter(fits);
     let only = fitting.next()?;
     fitting.next().is_none().then_some(only.addresses.start)
-}
-
-/// Returns the starts of regions of these sizes that lie beside each other, from `start` on.
-fn starts_beside(start: u64, sizes: &[u64], order: RegionOrder) -> Vec<u64> {
-    let mut upwards: Vec<usize> = (0..sizes.len()).collect();
-    if order == RegionOrder::Descending {
-        upwards.reverse();
-    }
-    let (mut starts, mut at) = (vec![start; sizes.len()], start);
-    for index in upwards {
-        starts[index] = at;
-        at += sizes[index];
-    }
-    starts
 }
 
 fn joined(mappings: &[Mapping]) -> Vec<Mapping> {
@@ -84,17 +90,29 @@ fn joined(mappings: &[Mapping]) -> Vec<Mapping> {
     joined
 }
 
-/// Returns the sizes of the regions.
-fn sizes(bytes: u64) -> Vec<u64> {
-    if cfg!(target_arch = "x86_64") && bytes > BELOW_DEVICES {
-        vec![BELOW_DEVICES, bytes - BELOW_DEVICES]
-    } else {
-        vec![bytes]
+/// Returns the sizes of regions that a VM of this many bytes may have.
+fn layouts(bytes: u64) -> Vec<Vec<u64>> {
+    if cfg!(not(target_arch = "x86_64")) || bytes <= BELOW_DEVICES[0] {
+        return vec![vec![bytes]];
     }
+    let [since, before] = BELOW_DEVICES;
+    let mut layouts = Vec::new();
+    // From 4 GiB on, up to the 64-bit devices, and behind them.
+    let middle = DEVICES.0 - 4 * GIB;
+    match bytes - since {
+        above if above > middle => layouts.push(vec![since, middle, above - middle]),
+        above => layouts.push(vec![since, above]),
+    }
+    match bytes {
+        bytes if bytes > before => layouts.push(vec![before, bytes - before]),
+        bytes => layouts.push(vec![bytes]),
+    }
+    layouts
 }
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
     use std::slice;
 
     use super::*;
@@ -121,18 +139,18 @@ VmFlags: rd wr mr mw me nr ht \n\
         assert!(!is_served(&mappings[2]) && !is_protected(&mappings[2]));
         let (start, len) = (0x7f00_0000_0000, 128 << 20);
         let base = Region { start, len, offset: 0 };
-        assert_eq!(guest_memory(&mappings, len, None), Some(vec![base]));
+        assert_eq!(guest_memory(&mappings, len ), Some(vec![base]));
         let (start, len) = (0x7f00_2000_0000, 64 << 20);
         let hugetlb = Region { start, len, offset: 0 };
-        assert_eq!(guest_memory(&mappings, len, None), Some(vec![hugetlb]));
-        assert_eq!(guest_memory(&mappings, 32 << 20, None), None);
+        assert_eq!(guest_memory(&mappings, len ), Some(vec![hugetlb]));
+        assert_eq!(guest_memory(&mappings, 32 << 20), None);
     }
 
     #[test]
     fn two_mappings_of_one_size_are_ambiguous() {
         let one = parsed()[0].clone();
         let other = Mapping { addresses: 0x1000_0000..0x1800_0000, ..one.clone() };
-        assert_eq!(guest_memory(&[one, other], 128 << 20, None), None);
+        assert_eq!(guest_memory(&[one, other], 128 << 20), None);
     }
 
     #[test]
@@ -142,35 +160,62 @@ VmFlags: rd wr mr mw me nr ht \n\
         let part = |addresses| Mapping { addresses, ..all.clone() };
         let halves = [part(start..start + (2 << 20)), part(start + (2 << 20)..end)];
         assert_eq!(
-            guest_memory(&halves, 64 << 20, None),
-            guest_memory(slice::from_ref(&all), 64 << 20, None)
+            guest_memory(&halves, 64 << 20),
+            guest_memory(slice::from_ref(&all), 64 << 20)
         );
-        assert!(guest_memory(&halves, 64 << 20, None).is_some());
+        assert!(guest_memory(&halves, 64 << 20).is_some());
         let apart = [part(start..start + (2 << 20)), part(start + (4 << 20)..end)];
-        assert_eq!(guest_memory(&apart, 64 << 20, None), None);
+        assert_eq!(guest_memory(&apart, 64 << 20), None);
     }
 
-    #[cfg(target_arch = "x86_64")]
-    #[test]
-    fn memory_above_the_devices_is_a_second_region() {
+    fn layout_of(addresses: &[Range<u64>], bytes: u64) -> Option<Vec<(u64, u64)>> {
         let one = parsed()[0].clone();
-        let low = Mapping { addresses: 8 << 30..11 << 30, ..one.clone() };
-        let high = Mapping { addresses: 4 << 30..5 << 30, ..one };
-        let regions = guest_memory(&[high, low], 4 << 30, None).unwrap();
-        let places: Vec<_> = regions.iter().map(|region| (region.start, region.offset)).collect();
-        assert_eq!(places, [(8 << 30, 0), (4 << 30, 3 << 30)]);
+        let mappings: Vec<Mapping> = addresses
+            .iter()
+            .map(|addresses| Mapping { addresses: addresses.clone(), ..one.clone() })
+            .collect();
+        let regions = guest_memory(&mappings, bytes)?;
+        Some(regions.iter().map(|region| (region.start, region.offset)).collect())
     }
 
     #[cfg(target_arch = "x86_64")]
     #[test]
-    fn merged_regions_are_told_by_their_order() {
-        let all = Mapping { addresses: 8 << 30..12 << 30, ..parsed()[0].clone() };
-        let starts = |order| -> Option<Vec<u64>> {
-            let regions = guest_memory(slice::from_ref(&all), 4 << 30, order)?;
-            Some(regions.iter().map(|region| region.start).collect())
-        };
-        assert_eq!(starts(None), None);
-        assert_eq!(starts(Some(RegionOrder::Ascending)), Some(vec![8 << 30, 11 << 30]));
-        assert_eq!(starts(Some(RegionOrder::Descending)), Some(vec![9 << 30, 8 << 30]));
+    fn memory_above_the_devices_is_a_second_region_by_its_sizes() {
+        let found = layout_of(&[4 * GIB..5 * GIB, 8 * GIB..11 * GIB], 4 * GIB);
+        assert_eq!(found, Some(vec![(8 * GIB, 0), (4 * GIB, 3 * GIB)]));
+        // Before 1.13, the gap had 768 MiB.
+        let (low, high) = (13 * GIB / 4, 3 * GIB / 4);
+        let found = layout_of(&[8 * GIB..8 * GIB + high, 16 * GIB..16 * GIB + low], 4 * GIB);
+        assert_eq!(found, Some(vec![(16 * GIB, 0), (8 * GIB, low)]));
+        // Behind the 64-bit devices.
+        let (middle, high) = (252 * GIB, 9 * GIB);
+        let found = layout_of(
+            &[GIB..GIB + high, 100 * GIB..100 * GIB + middle, 1000 * GIB..1003 * GIB],
+            264 * GIB,
+        );
+        assert_eq!(found, Some(vec![(1000 * GIB, 0), (100 * GIB, 3 * GIB), (GIB, 255 * GIB)]));
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn regions_that_the_kernel_has_merged_are_not_told() {
+        assert_eq!(layout_of(&[8 * GIB..12 * GIB], 4 * GIB), None);
+        assert_eq!(layout_of(&[8 * GIB..272 * GIB], 264 * GIB), None);
+        // One region of Firecracker before 1.13, or two of a later one.
+        let bytes = 13 * GIB / 4;
+        assert_eq!(layout_of(&[8 * GIB..8 * GIB + bytes], bytes), Some(vec![(8 * GIB, 0)]));
+    }
+
+    #[test]
+    fn kept_regions_lie_within_mappings_of_guest_memory() {
+        let mappings = parsed();
+        let within = |start, len| has_guest_memory(&mappings, &[Region { start, len, offset: 0 }]);
+        assert!(within(0x7f00_0000_0000, 128 << 20));
+        assert!(within(0x7f00_0010_0000, 1 << 20));
+        assert!(!within(0x7f00_0000_0000, 129 << 20));
+        // Shared, of a file, and not readable.
+        for start in [0x7f00_1000_0000, 0x7f00_3000_0000, 0x7f00_4000_0000] {
+            assert!(!within(start, 1 << 20), "{start:#x}");
+        }
     }
 }

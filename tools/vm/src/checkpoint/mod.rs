@@ -32,6 +32,7 @@ mod tracked_vm;
 mod unnamed;
 mod vm;
 
+pub use crate::firecracker::requests::ConfiguredMemory;
 pub use error::CheckpointError;
 pub use fork::{Forked, fork};
 pub use fork_error::ForkError;

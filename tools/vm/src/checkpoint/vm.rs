@@ -9,10 +9,11 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use crate::checkpoint::error::CheckpointError;
-use crate::checkpoint::mappings::guest_memory;
+use crate::checkpoint::mappings::{guest_memory, has_guest_memory};
 use crate::checkpoint::pages::Pages;
 use crate::vmm::mappings::{is_hugetlb, is_protected, is_served, mappings_of};
-use crate::vmm::{MESSAGE_WORDS, Message, Process, Region, Userfaultfd};
+use crate::firecracker::requests::ConfiguredMemory;
+use crate::vmm::{MESSAGE_WORDS, Message, Process, Region, Userfaultfd, kept_layout};
 use hugekit_machine::processes::Mapping;
 use hugekit_sys::HUGE_PAGE_BYTES;
 use hugekit_sys::userfaultfd as calls;
@@ -39,8 +40,8 @@ pub(crate) struct Vm {
 }
 
 impl Vm {
-    /// Finds a VM with this many bytes of memory.
-    pub(crate) fn find(pid: i32, bytes: u64) -> Result<Self, CheckpointError> {
+    /// Finds a VM with this memory by its configuration.
+    pub(crate) fn find(pid: i32, memory: ConfiguredMemory) -> Result<Self, CheckpointError> {
         let opened = |source| CheckpointError::Process { pid, source };
         let mut process = Process::running(pid).map_err(opened)?;
         process.claim().map_err(|source| match source.kind() {
@@ -55,7 +56,7 @@ impl Vm {
         let (regions, is_hugetlb) = (Vec::new(), false);
         let mut vm = Self { process, faults, counts, pages, regions, is_hugetlb };
         vm.release_left()?;
-        vm.find_regions(bytes)?;
+        vm.find_regions(memory)?;
         Ok(vm)
     }
 
@@ -83,10 +84,22 @@ impl Vm {
         if left.is_empty() { Ok(()) } else { self.settle(&mut |_| Ok(())) }
     }
 
-    fn find_regions(&mut self, bytes: u64) -> Result<(), CheckpointError> {
+    fn find_regions(&mut self, memory: ConfiguredMemory) -> Result<(), CheckpointError> {
         let (pid, mappings) = (self.pid(), self.mappings()?);
-        let regions = guest_memory(&mappings, bytes, self.faults.region_order());
-        let regions = regions.ok_or(CheckpointError::Layout { pid, bytes })?;
+        let kept = kept_layout::find(&self.process);
+        let kept = kept.map_err(|source| CheckpointError::Rights { pid, source })?;
+        let regions = match kept {
+            Some(layout) if layout.bytes() != memory.all() => {
+                let regions = layout.bytes();
+                return Err(CheckpointError::OtherSize { pid, regions, memory });
+            }
+            Some(layout) => Some(layout.regions().to_vec())
+                .filter(|regions| has_guest_memory(&mappings, regions)),
+            // Regions for more memory lie anywhere.
+            None if memory.pluggable > 0 => None,
+            None => guest_memory(&mappings, memory.bytes),
+        };
+        let regions = regions.ok_or(CheckpointError::Layout { pid, bytes: memory.all() })?;
         let is_guest = |mapping: &&Mapping| {
             let is_part = |region: &Region| {
                 let Range { start, end } = region.addresses();

@@ -1,6 +1,6 @@
 //! Requests to Firecracker, whose answers are awaited while other work goes on.
 
-use std::io;
+use std::{fmt, io};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
@@ -13,6 +13,31 @@ use crate::checkpoint::CheckpointError;
 /// The request that resumes a VM; also the guard's, which cannot make one.
 pub(crate) const RESUME: &str = "PATCH /vm HTTP/1.1\r\nHost: localhost\r\n\
     Content-Type: application/json\r\nContent-Length: 20\r\n\r\n{\"state\": \"Resumed\"}";
+
+/// The memory of a VM by its configuration, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConfiguredMemory {
+    /// Memory that the VM has from its start.
+    pub bytes: u64,
+    /// Memory that can be plugged in: a snapshot has room for all of it.
+    pub pluggable: u64,
+}
+
+impl ConfiguredMemory {
+    pub(crate) fn all(self) -> u64 {
+        self.bytes + self.pluggable
+    }
+}
+
+impl fmt::Display for ConfiguredMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.bytes)?;
+        if self.pluggable > 0 {
+            write!(f, " and {} bytes that can be plugged in", self.pluggable)?;
+        }
+        Ok(())
+    }
+}
 
 /// A VMM's socket.
 #[derive(Debug)]
@@ -70,9 +95,16 @@ impl Api {
     }
 
     /// The memory that the VM was configured with.
-    pub(crate) fn memory_bytes(&self) -> Result<u64, CheckpointError> {
+    pub(crate) fn memory(&self) -> Result<ConfiguredMemory, CheckpointError> {
         let mebibytes = self.get("/machine-config", "mem_size_mib")?;
-        Ok(mebibytes.as_u64().unwrap_or(0) << 20)
+        // A VM without such memory, and an older version, answers with an error.
+        let pluggable = match self.get("/hotplug/memory", "total_size_mib") {
+            Ok(mebibytes) => mebibytes,
+            Err(CheckpointError::Refused { .. }) => Value::from(0),
+            Err(error) => return Err(error),
+        };
+        let bytes = |mebibytes: Value| mebibytes.as_u64().unwrap_or(0) << 20;
+        Ok(ConfiguredMemory { bytes: bytes(mebibytes), pluggable: bytes(pluggable) })
     }
 
     pub(crate) fn pause(&self) -> Result<(), CheckpointError> {

@@ -29,6 +29,7 @@ use crate::pager::state::{self, Record, State};
 use crate::pager::vm::{self, Bell, Vm};
 use crate::pager::waiting::{Admitted, Ending, Waiting};
 use crate::pager::working_set::WorkingSets;
+use crate::vmm::kept_layout;
 use crate::vmm::process::Process;
 
 /// VMs, and connections that have yet to say what they are.
@@ -234,6 +235,9 @@ impl Pager {
     fn meet(&self, connection: &UnixStream, tell: Tell<'_>) {
         let (mut waiting, received) = Waiting::receive(connection, LONGEST_WAIT);
         let admitted = received.and_then(|()| self.admit(&mut waiting));
+        if let Ok(admitted) = &admitted {
+            kept_layout::keep(connection, &admitted.layout);
+        }
         let vm = match admitted {
             Ok(admitted) => waiting.into_vm(admitted, self.settings.around),
             Err(why) => Err(waiting.refuse(why)),

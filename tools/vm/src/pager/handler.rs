@@ -18,7 +18,7 @@ use crate::pager::state::State;
 use crate::pager::vm::{self, Bell, Vm};
 use crate::pager::waiting::{Admitted, Waiting};
 use crate::pager::working_set::WorkingSets;
-use crate::vmm::Arriving;
+use crate::vmm::{Arriving, kept_layout};
 
 /// Serves VMs from one memory.
 #[derive(Debug)]
@@ -46,6 +46,9 @@ impl Handler {
     pub(crate) fn serve(&self, connection: &UnixStream, tell: &(dyn Fn(Event) + Sync)) {
         let (mut waiting, received) = Waiting::receive(connection, LONGEST_WAIT);
         let admitted = received.and_then(|()| self.admit(&mut waiting));
+        if let Ok(admitted) = &admitted {
+            kept_layout::keep(connection, &admitted.layout);
+        }
         let vm = match admitted {
             Ok(admitted) => waiting.into_vm(admitted, self.settings.around),
             Err(why) => Err(waiting.refuse(why)),

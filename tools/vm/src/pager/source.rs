@@ -169,7 +169,7 @@ impl Source {
         let refused = |source| SourceError::Open { path: path.to_owned(), source };
         let name = fs::canonicalize(path).map_err(refused)?;
         let file = input::open(&name).map_err(refused)?;
-        Self::of_memory(file, name, Vec::new())
+        Self::new(file, name.clone(), Some(name), Vec::new())
     }
 
     /// Memory that was made of other files, such as a memory file and its deltas, or an image of a
@@ -183,9 +183,17 @@ impl Source {
         name: PathBuf,
         made_of: Vec<(PathBuf, File)>,
     ) -> Result<Self, SourceError> {
+        Self::new(file, name, None, made_of)
+    }
+
+    fn new(
+        file: File,
+        name: PathBuf,
+        path: Option<PathBuf>,
+        made_of: Vec<(PathBuf, File)>,
+    ) -> Result<Self, SourceError> {
         let look = || -> io::Result<_> {
             let kept = Kept::new(file)?;
-            let path = name.is_absolute().then(|| name.clone());
             let own = Part { path, stamp: FileStamp::of(&kept.file)? };
             let part =
                 |(path, file): (PathBuf, File)| Ok((fs::canonicalize(path)?, FileStamp::of(&file)?));

@@ -132,8 +132,9 @@ fn restores(pages: Pages) {
     assert!(second.copied_bytes < MIB, "{second}");
     let first_state = state_of(&series.memory()).unwrap();
     let image = series.image().state(first_state).load().unwrap();
-    let files: Vec<File> = series.deltas().collect();
-    let source = Source::of_memory(image.into_file().into(), series.memory(), &files).unwrap();
+    let paths = series.folders[1..].iter().map(|folder| folder.join("memory.delta"));
+    let files = paths.map(|path| (path.clone(), File::open(path).unwrap())).collect();
+    let source = Source::of_memory(image.into_file().into(), series.memory(), files).unwrap();
     let folder = series.scene.folder.path();
     let pager = PagerThread::start_from(folder.join("q.sock"), source, true);
     let state = series.folders[2].join("vmstate");

@@ -20,7 +20,6 @@ use crate::pager::event::{Completed, Event};
 use crate::pager::source::{Source, SourceError};
 use crate::pager::state::State;
 use crate::pager::waiting::{Admitted, Waiting};
-use crate::vmm::RegionOrder;
 use crate::vmm::process::Process;
 use crate::vmm::userfaultfd::Userfaultfd;
 
@@ -79,8 +78,7 @@ impl Vm {
         Waiting::left(self.process, Some(self.layout)).refuse(why)
     }
 
-    /// Has this descriptor serve all regions, which it does already unless the VMM lied, and keep
-    /// their order.
+    /// Has this descriptor serve all regions, which it does already unless the VMM lied.
     pub(crate) fn register(faults: &Userfaultfd, layout: &Layout) -> Result<(), Refusal> {
         for region in layout.regions() {
             let refused = |errno: rustix::io::Errno| Refusal::NotRegistered {
@@ -88,9 +86,6 @@ impl Vm {
                 source: errno.into(),
             };
             faults.register(&region.addresses()).map_err(refused)?;
-        }
-        if let Some(order) = RegionOrder::of(layout) {
-            faults.keep_order(order);
         }
         Ok(())
     }
