@@ -5,6 +5,7 @@
 //! message is read.
 
 use std::ops::Range;
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use hugekit_sys::poll::readable;
@@ -24,6 +25,12 @@ pub(crate) const PIECE: usize = 256 << 10;
 /// The longest time between two looks for messages while an answer is awaited.
 const LONGEST_WAIT: Duration = Duration::from_millis(10);
 
+/// The first time that a device is given for its write.
+pub(crate) const TIME_TO_WRITE: Duration = Duration::from_micros(100);
+
+/// A device that goes on to write does so within this time.
+const QUIET: Duration = Duration::from_millis(1);
+
 /// Counts and times so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Progress {
@@ -36,7 +43,7 @@ pub(crate) struct Progress {
 impl Saving<'_> {
     /// Protects all memory. Earlier copies are of another moment, and are dropped.
     pub(crate) fn protect(&mut self) -> Result<(), CheckpointError> {
-        self.is_opened = false;
+        (self.is_opened, self.is_unsure, self.time_to_write) = (false, false, TIME_TO_WRITE);
         self.drop_copies()?;
         self.tracked.protect()
     }
@@ -153,8 +160,35 @@ impl Saving<'_> {
         if is_saved() {
             return self.copy_and_release(index);
         }
-        self.is_opened = true;
-        self.tracked.release(index)
+        self.let_write(index, is_saved)
+    }
+
+    /// Lets a device write to a granule before the moment that is saved, and protects the granule again: devices of a
+    /// paused VM write when their state is saved, as a vsock does at each save. What they write belongs to the moment.
+    fn let_write(
+        &mut self,
+        index: usize,
+        is_saved: &dyn Fn() -> bool,
+    ) -> Result<(), CheckpointError> {
+        self.tracked.release(index)?;
+        // Whoever waited writes now. If it has not yet, it waits again, and is given more time.
+        sleep(self.time_to_write);
+        self.time_to_write = (2 * self.time_to_write).min(LONGEST_WAIT);
+        if !self.tracked.protect_one(index)? {
+            self.is_opened = true;
+        }
+        // A write between the moment and the protection would not be seen.
+        self.is_unsure |= is_saved();
+        Ok(())
+    }
+
+    /// Returns whether nothing is written for a while to memory that is to be saved.
+    pub(crate) fn is_quiet(&mut self) -> Result<bool, CheckpointError> {
+        let faults = self.progress.faults;
+        let waited = [self.vm().faults.as_fd(), self.vm().process.as_fd()];
+        let _ = readable(waited, Some(QUIET));
+        self.serve(&|| true)?;
+        Ok(self.progress.faults == faults)
     }
 
     fn copy_and_release(&mut self, index: usize) -> Result<(), CheckpointError> {

@@ -6,10 +6,9 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{SeekFrom as Sought, seek};
-use rustix::io::Errno;
+use hugekit_sys::data_runs;
 
-use crate::checkpoint::copying::{PIECE, Progress};
+use crate::checkpoint::copying::{PIECE, Progress, TIME_TO_WRITE};
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::granule_state::Event;
 use crate::checkpoint::guard::{Guard, Step};
@@ -41,6 +40,10 @@ pub(crate) struct Saving<'a> {
     pub(crate) buffer: Vec<u8>,
     /// True if memory was released before the moment that is saved: the moment has to be chosen again.
     pub(crate) is_opened: bool,
+    /// True if memory was released for a device when the moment may have come already.
+    pub(crate) is_unsure: bool,
+    /// The time that the next device is given for its write.
+    pub(crate) time_to_write: Duration,
     pub(crate) progress: Progress,
 }
 
@@ -61,7 +64,19 @@ impl<'a> Saving<'a> {
         is_running: bool,
     ) -> Self {
         let (buffer, progress) = (vec![0; PIECE], Progress::default());
-        Self { tracked, api, sink, guard, is_running, buffer, is_opened: false, progress }
+        let (is_opened, is_unsure, time_to_write) = (false, false, TIME_TO_WRITE);
+        Self {
+            tracked,
+            api,
+            sink,
+            guard,
+            is_running,
+            buffer,
+            is_opened,
+            is_unsure,
+            time_to_write,
+            progress,
+        }
     }
 
     pub(crate) fn vm(&self) -> &Vm {
@@ -99,8 +114,8 @@ impl<'a> Saving<'a> {
     /// Protects the memory at the moment at which Firecracker saves the state; `None` if this
     /// Firecracker does not save the state alone. Also returns how long the protection took.
     ///
-    /// Devices may write to memory before Firecracker saves their state. Such a write is released,
-    /// and a later moment is chosen.
+    /// Devices may write to memory before Firecracker saves their state. Such a write belongs to the moment, which is
+    /// later. If writes go on, or if memory is given back, a later moment is chosen.
     fn freeze(&mut self, state: &Unnamed) -> Result<Option<(Vec<u8>, Duration)>, CheckpointError> {
         for _ in 0..TRIES {
             state.clear().map_err(|source| self.sink.refused(source))?;
@@ -110,7 +125,7 @@ impl<'a> Saving<'a> {
             let mut pending = self.api.send_snapshot(state.path(), Path::new(FOLDER))?;
             self.await_answer(&mut pending, &|| state.is_begun())?;
             let Ok(bytes) = state.whole_state() else { return Ok(None) };
-            if !self.is_opened {
+            if !self.is_opened && (!self.is_unsure || self.is_quiet()?) {
                 return Ok(Some((bytes, protect)));
             }
         }
@@ -175,17 +190,15 @@ impl<'a> Saving<'a> {
 
 /// Copies a file without its holes. Returns the bytes.
 fn copy_data(from: &File, sink: &dyn Sink) -> io::Result<u64> {
-    let (mut at, mut copied, mut buffer) = (0, 0, vec![0; PIECE]);
-    loop {
-        let data = match seek(from, Sought::Data(at)) {
-            Err(Errno::NXIO) => return Ok(copied),
-            found => found?,
-        };
-        let hole = seek(from, Sought::Hole(data))?;
-        at = hole.min(data + PIECE as u64);
-        let bytes = &mut buffer[..(at - data) as usize];
-        from.read_exact_at(bytes, data)?;
-        sink.put(data, bytes)?;
-        copied += at - data;
+    let (mut left, mut copied, mut buffer) = (0..from.metadata()?.len(), 0, vec![0; PIECE]);
+    while let Some(run) = data_runs::next(from, &left)? {
+        left.start = run.end;
+        for start in run.clone().step_by(PIECE) {
+            let bytes = &mut buffer[..PIECE.min((run.end - start) as usize)];
+            from.read_exact_at(bytes, start)?;
+            sink.put(start, bytes)?;
+            copied += bytes.len() as u64;
+        }
     }
+    Ok(copied)
 }

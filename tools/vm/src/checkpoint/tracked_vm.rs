@@ -84,6 +84,15 @@ impl TrackedVm {
         self.vm.release(&self.granules[index].addresses)
     }
 
+    /// Protects a granule again. Returns `false` if a thread of the VM gives memory back.
+    pub(crate) fn protect_one(&mut self, index: usize) -> Result<bool, CheckpointError> {
+        let is_protected = self.vm.protect_addresses(&self.granules[index].addresses)?;
+        if is_protected {
+            self.note(index, Event::Protect);
+        }
+        Ok(is_protected)
+    }
+
     /// Leaves all memory to the VM.
     pub(crate) fn release_all(&mut self) -> Result<(), CheckpointError> {
         self.note_all(Event::Release);

@@ -121,15 +121,26 @@ impl Vm {
     /// before.
     pub(crate) fn protect(&self) -> Result<bool, CheckpointError> {
         for region in &self.regions {
-            let (descriptor, addresses) = (self.faults.as_fd(), in_words(&region.addresses()));
-            let protected = calls::register_for_writes(descriptor, &addresses)
-                .and_then(|()| calls::protect(descriptor, &addresses, true));
-            match protected {
-                Err(Errno::AGAIN) => return Ok(false),
-                protected => protected.map_err(|errno| self.refused("protect", errno.into()))?,
+            if !self.protect_addresses(&region.addresses())? {
+                return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    /// The same for a part of the memory.
+    pub(crate) fn protect_addresses(
+        &self,
+        addresses: &Range<u64>,
+    ) -> Result<bool, CheckpointError> {
+        let (descriptor, addresses) = (self.faults.as_fd(), in_words(addresses));
+        let protected = calls::register_for_writes(descriptor, &addresses)
+            .and_then(|()| calls::protect(descriptor, &addresses, true));
+        match protected {
+            Ok(()) => Ok(true),
+            Err(Errno::AGAIN) => Ok(false),
+            Err(errno) => Err(self.refused("protect", errno.into())),
+        }
     }
 
     /// Leaves addresses to the kernel, and wakes who waits there.

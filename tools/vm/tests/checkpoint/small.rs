@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hugekit_guests::{Pages, Request, SmallVmm, pattern_at};
 use hugekit_vm::checkpoint::{
@@ -30,6 +30,9 @@ const CHECKS: &[Check] = &[
     ("small::memory_written_and_given_back_in_a_loop_is_saved", loop_of_all),
     ("small::pages_that_are_not_there_are_zero_and_never_waited_for", not_there),
     ("small::write_before_the_saved_moment_belongs_to_it", written_before),
+    ("small::device_that_writes_at_each_save_is_saved_with_its_write", written_at_each_save),
+    ("small::regions_of_any_sizes_are_saved", regions_of_any_sizes),
+    ("small::memory_that_can_be_plugged_in_is_saved_if_the_sum_is_right", pluggable_memory),
     ("small::moment_that_is_not_saved_leaves_no_bytes", other_moment),
     ("small::memory_given_back_is_zero_in_a_delta", given_back_before_a_delta),
     ("small::vmm_of_a_series_writes_before_it_answers", writes_before_answers),
@@ -73,14 +76,21 @@ struct Small {
 impl Small {
     /// Memory with the pattern in its first part, `data` bytes.
     fn start(data: u64, at: &[At]) -> Self {
+        Self::with_regions(data, at, &[MEMORY], "{}")
+    }
+
+    /// Memory of these regions. `pluggable` is the API's answer to the question for more memory.
+    fn with_regions(data: u64, at: &[At], regions: &[u64], pluggable: &'static str) -> Self {
         let folder = TempDir::new().unwrap();
         let (path, socket) = (folder.path().join("memory.bin"), folder.path().join("p.sock"));
         let words = (0..data).step_by(8).flat_map(|at| pattern_at(at, SEED).to_le_bytes());
         let mut memory: Vec<u8> = words.collect();
         memory.resize(MEMORY as usize, 0);
+        let all = regions.iter().sum::<u64>();
         fs::write(&path, &memory).unwrap();
+        File::options().write(true).open(&path).unwrap().set_len(all).unwrap();
         let pager = PagerThread::start(socket.clone(), &path, true);
-        let vmm = SmallVmm::start(&socket, &[MEMORY], Pages::Base).unwrap();
+        let vmm = SmallVmm::start(&socket, regions, Pages::Base).unwrap();
         pager.await_complete();
         let (comes, came) = channel();
         let (go_on, gone_on) = channel();
@@ -93,7 +103,7 @@ impl Small {
                 gone_on.recv_timeout(LONGEST_WAIT).unwrap();
             }
         };
-        let api = Proxy::start(&folder.path().join("api"), answering(wait));
+        let api = Proxy::start(&folder.path().join("api"), answering(wait, pluggable));
         Self { vmm, folder, memory, api, came, go_on, stops }
     }
 
@@ -119,7 +129,14 @@ impl Small {
         std::thread::scope(|scope| {
             let saving = scope.spawn(|| checkpoint(settings));
             for _ in 0..self.stops {
-                self.came.recv_timeout(LONGEST_WAIT).unwrap();
+                // A VMM may have fewer requests than it would stop at.
+                let until = Instant::now() + LONGEST_WAIT;
+                while self.came.recv_timeout(Duration::from_millis(10)).is_err() {
+                    if saving.is_finished() {
+                        return saving.join().unwrap();
+                    }
+                    assert!(Instant::now() < until, "no request");
+                }
                 act(&mut self.vmm);
                 self.go_on.send(()).unwrap();
             }
@@ -137,13 +154,15 @@ impl Small {
 }
 
 /// Waits at some requests. A state of zeroes has the right checksum.
-fn answering(mut wait: impl FnMut(At) + Send + 'static) -> Act {
+fn answering(mut wait: impl FnMut(At) + Send + 'static, pluggable: &'static str) -> Act {
     Box::new(move |request, _| {
         Some(if request.starts_with("GET / ") {
             wait(At::Look);
             with_body("{\"state\": \"Running\"}")
         } else if request.starts_with("GET /machine-config") {
             with_body(&format!("{{\"mem_size_mib\": {}}}", MEMORY / MIB))
+        } else if request.starts_with("GET /hotplug/memory") {
+            with_body(pluggable)
         } else if request.starts_with("PUT /snapshot/create") {
             wait(At::Snapshot);
             let (_, body) = request.split_once("\r\n\r\n").unwrap();
@@ -238,6 +257,53 @@ fn written_before() {
     assert!(small.saved() == small.memory, "saved bytes differ");
     assert_eq!(small.vmm.serial.ask(Request::Verify { start, len, seed: 2 }).unwrap(), 0);
     small.check_free();
+}
+
+/// As a vsock does, which tells the guest of each save by an event.
+fn written_at_each_save() {
+    let mut small = Small::start(MEMORY, &[At::Snapshot; 20]);
+    let (start, len, mut seed) = (8 * MIB, 4096, 0);
+    small
+        .save_while(|vmm| {
+            seed += 1;
+            vmm.serial.send(Request::Write { start, len, seed }).unwrap();
+            vmm.serial.answer_within(LONGEST_WAIT).unwrap();
+        })
+        .unwrap();
+    let words = (start..start + len).step_by(8).flat_map(|at| pattern_at(at, seed).to_le_bytes());
+    let (first, end) = (start as usize, (start + len) as usize);
+    small.memory[first..end].copy_from_slice(&words.collect::<Vec<u8>>());
+    assert!(small.saved() == small.memory, "saved bytes differ");
+    small.check_free();
+}
+
+/// Three, which lie beside each other.
+fn regions_of_any_sizes() {
+    let regions = [13 * MIB, 3 * MIB, MEMORY - 16 * MIB];
+    let mut small = Small::with_regions(MEMORY, &[], &regions, "{}");
+    for _ in 0..2 {
+        small.save_while(|_| {}).unwrap();
+        assert!(small.saved() == small.memory, "saved bytes differ");
+        fs::remove_dir_all(small.output()).unwrap();
+    }
+    small.check_free();
+}
+
+/// The configuration names less memory than the VM has regions for.
+fn pluggable_memory() {
+    let regions = [MEMORY, 16 * MIB];
+    let with = |pluggable| Small::with_regions(MEMORY, &[], &regions, pluggable);
+    let mut right = with("{\"total_size_mib\": 16, \"plugged_size_mib\": 0}");
+    right.save_while(|_| {}).unwrap();
+    right.memory.resize((MEMORY + 16 * MIB) as usize, 0);
+    assert!(right.saved() == right.memory, "saved bytes differ");
+    for wrong in ["{}", "{\"total_size_mib\": 32}"] {
+        let mut small = with(wrong);
+        let refused = small.save_while(|_| {}).unwrap_err();
+        assert!(matches!(refused, CheckpointError::OtherSize { .. }), "{refused}");
+        assert!(!small.output().exists());
+        small.check_free();
+    }
 }
 
 /// A device writes before the first moment, so that moment is not saved. After it, memory is given
