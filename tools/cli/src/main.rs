@@ -15,7 +15,6 @@ mod pid;
 mod progress;
 mod qemu;
 mod restore;
-mod running_vm;
 mod shell;
 mod socket;
 mod status;

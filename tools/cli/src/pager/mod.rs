@@ -3,14 +3,12 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
 use hugekit_delta::StateId;
 use hugekit_image::{Image, ImageBuilder};
-use hugekit_machine::size::Size;
-use hugekit_vm::pager::{LONGEST_AROUND, Pager, PagerError, Settings, Source};
+use hugekit_vm::pager::{Pager, PagerError, PagerOptions, Source};
 
 use crate::image;
 use crate::log;
@@ -51,28 +49,8 @@ pub(crate) struct PagerCommand {
     /// The broker's socket [default: /run/hugekit/broker.sock, or below `XDG_RUNTIME_DIR`]
     #[arg(long, value_name = "PATH", requires = "image")]
     broker: Option<PathBuf>,
-    /// Bytes to supply for each page fault, from 4KiB to 2MiB
-    #[arg(long, value_name = "SIZE", default_value_t = Size(LONGEST_AROUND as usize))]
-    around: Size,
-    /// Supply memory only when it is touched; such VMs need the pager until they end
-    #[arg(long)]
-    no_prefetch: bool,
-    /// The file with the memory that VMs touch first [default: FILE.working-set, or
-    /// SOCKET.working-set of an image]
-    #[arg(long, value_name = "PATH")]
-    working_set: Option<PathBuf>,
-    /// Seconds to record the touches of a VM, if there is no such file
-    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
-    record: u32,
-    /// Continue to serve VMs whose memory is complete
-    #[arg(long)]
-    stay: bool,
-    /// Also serve VMs of this user
-    #[arg(long, value_name = "UID")]
-    user: Vec<u32>,
-    /// The folder for the state of VMs, by which the next pager serves them [default: SOCKET.state]
-    #[arg(long, value_name = "DIR")]
-    state_dir: Option<PathBuf>,
+    #[command(flatten)]
+    options: PagerOptions,
 }
 
 impl PagerCommand {
@@ -80,7 +58,7 @@ impl PagerCommand {
         let came = EndingSignals::new()?;
         let source = self.source()?;
         let memory = source.path().display().to_string();
-        let pager = Pager::start(self.settings(), source).map_err(explained)?;
+        let pager = Pager::start(&self.socket, self.options(), source).map_err(explained)?;
         log::line(&format!("listening at {}: memory from {memory}", self.socket.display()));
         pager.run(came.as_fd(), &|event| log::line(&event.to_string())).map_err(explained)
     }
@@ -113,26 +91,17 @@ impl PagerCommand {
         Ok(source.map_err(PagerError::from)?)
     }
 
-    fn working_set(&self) -> Option<PathBuf> {
-        let beside_socket = || {
-            let mut path = self.socket.clone().into_os_string();
-            path.push(".working-set");
-            self.image.as_ref().map(|_| path.into())
-        };
-        self.working_set.clone().or_else(beside_socket)
-    }
-
-    fn settings(&self) -> Settings {
-        Settings {
-            state: self.state_dir.clone(),
-            around: self.around.0 as u64,
-            prefetch: !self.no_prefetch,
-            working_set: self.working_set(),
-            record: Duration::from_secs(self.record.into()),
-            stay: self.stay,
-            users: self.user.clone(),
-            ..Settings::new(self.socket.clone())
+    /// An image has no folder for its working set, so that is beside the socket.
+    fn options(&self) -> PagerOptions {
+        let mut options = self.options.clone();
+        if self.image.is_some() {
+            options.working_set.get_or_insert_with(|| {
+                let mut path = self.socket.clone().into_os_string();
+                path.push(".working-set");
+                path.into()
+            });
         }
+        options
     }
 }
 

@@ -102,7 +102,7 @@ impl Pager {
             Ok((source, layout))
         });
         let adopted = match found {
-            Err(Refusal::Lost { .. }) if waited < self.settings.patience => {
+            Err(Refusal::Lost { .. }) if waited < self.options.patience => {
                 if is_late && !std::mem::replace(&mut orphan.is_told, true) {
                     tell(Event::Waits { pid });
                 }
@@ -139,7 +139,7 @@ impl Pager {
         };
         match find() {
             Ok((faults, state)) => {
-                let around = self.settings.around;
+                let around = self.options.around;
                 Ok(Vm::new(orphan.process, faults, layout, source, state, around))
             }
             Err(why) => Err((orphan, why)),

@@ -21,9 +21,9 @@ use crate::firecracker::handshake;
 use crate::firecracker::layout::{Layout, base_page};
 use crate::pager::error::{PagerError, Refusal};
 use crate::pager::event::Event;
+use crate::pager::options::{LONGEST_AROUND, PagerOptions};
 use crate::pager::orphans::{self, Orphan};
 use crate::pager::pager_record::{self, PagerRecord};
-use crate::pager::settings::{LONGEST_AROUND, Settings};
 use crate::pager::source::{Identity, Source};
 use crate::pager::state::{self, Record, State};
 use crate::pager::vm::{self, Bell, Vm};
@@ -39,7 +39,7 @@ const LONGEST_CLAIM: Duration = Duration::from_secs(60);
 /// A handler of page faults, for all VMs that are restored from one memory file.
 #[derive(Debug)]
 pub struct Pager {
-    pub(crate) settings: Settings,
+    pub(crate) options: PagerOptions,
     pub(crate) source: Arc<Source>,
     pub(crate) folder: PathBuf,
     listener: Listener,
@@ -60,30 +60,30 @@ impl Pager {
     /// Listens. VMs are served by [`run`](Self::run).
     ///
     /// # Errors
-    /// The settings are wrong, another pager listens at the socket, or the system refuses.
-    pub fn start(settings: Settings, source: Source) -> Result<Self, PagerError> {
-        let around = settings.around;
+    /// The options are wrong, another pager listens at the socket, or the system refuses.
+    pub fn start(socket: &Path, options: PagerOptions, source: Source) -> Result<Self, PagerError> {
+        let around = options.around;
         if !around.is_power_of_two() || !(base_page()..=LONGEST_AROUND).contains(&around) {
             return Err(PagerError::Around(around));
         }
-        let folder = settings.state_folder();
+        let folder = options.state_folder(socket);
         let refused = |source| PagerError::State { folder: folder.clone(), source };
         make_private(&folder).map_err(refused)?;
-        let lock = lock(&settings.socket)?;
+        let lock = lock(socket)?;
         let earlier = pager_record::find(&folder, lock.socket()).map_err(refused)?;
         let earlier: Vec<_> = earlier.into_iter().map(Arc::new).collect();
         orphans::await_end(&earlier);
-        let is_served = |uid| is_served(&settings.users, uid);
+        let is_served = |uid| is_served(&options.users, uid);
         let is_recorded = |process: &Process| state::is_recorded(&folder, process);
         let orphans = orphans::find(&earlier, is_served, is_recorded);
         let record = Self::record(&folder, &lock, &source, &earlier).map_err(refused)?;
         // With other users any user can connect, and is told apart then.
-        let mode = if settings.users.is_empty() { 0o600 } else { 0o666 };
+        let mode = if options.users.is_empty() { 0o600 } else { 0o666 };
         let listener = Listener::new(lock, SocketType::STREAM, mode);
-        let listener = listener.map_err(|source| no_socket(&settings.socket, source))?;
+        let listener = listener.map_err(|source| no_socket(socket, source))?;
         let stop = Bell::new().map_err(io::Error::from)?;
         Ok(Self {
-            settings,
+            options,
             source: Arc::new(source),
             folder,
             listener,
@@ -226,7 +226,7 @@ impl Pager {
         let state = State::create(&self.folder, &process, &layout, self.source.identity())
             .map_err(Refusal::State)?;
         let source = Arc::clone(&self.source);
-        Ok(Vm::new(process, faults, layout, source, state, self.settings.around))
+        Ok(Vm::new(process, faults, layout, source, state, self.options.around))
     }
 
     /// Remembers the kind of a VM's layout, for VMs whose message is lost.
@@ -260,7 +260,7 @@ impl Pager {
             (self.source_of(&record.source)?, Vm::find_userfaultfd(&process, &record.layout)?)
         };
         let vm =
-            Vm::new(process, faults, record.layout.clone(), source, state, self.settings.around);
+            Vm::new(process, faults, record.layout.clone(), source, state, self.options.around);
         vm.replay();
         vm.wake_all();
         Ok(Some(vm))
@@ -276,12 +276,12 @@ impl Pager {
 
     fn check_user(&self, process: &Process) -> Result<(), Refusal> {
         let uid = process.uid();
-        if is_served(&self.settings.users, uid) { Ok(()) } else { Err(Refusal::User { uid }) }
+        if is_served(&self.options.users, uid) { Ok(()) } else { Err(Refusal::User { uid }) }
     }
 
     pub(crate) fn serve(&self, vm: Vm, tell: Tell<'_>) {
         let pid = Some(vm.pid());
-        if let Err(why) = vm::serve(vm, &self.stop, &self.settings, tell) {
+        if let Err(why) = vm::serve(vm, &self.stop, &self.options, tell) {
             tell(Event::Refused { pid, why });
         }
     }

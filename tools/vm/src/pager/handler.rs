@@ -5,7 +5,6 @@
 
 use std::io;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::firecracker::handshake;
@@ -13,7 +12,7 @@ use crate::firecracker::layout::Layout;
 use crate::pager::daemon::claim;
 use crate::pager::error::Refusal;
 use crate::pager::event::Event;
-use crate::pager::settings::Settings;
+use crate::pager::options::PagerOptions;
 use crate::pager::source::Source;
 use crate::pager::state::State;
 use crate::pager::vm::{self, Bell, Vm};
@@ -25,7 +24,7 @@ use crate::vmm::userfaultfd::Userfaultfd;
 #[derive(Debug)]
 pub(crate) struct Handler {
     source: Arc<Source>,
-    settings: Settings,
+    options: PagerOptions,
     stop: Bell,
 }
 
@@ -37,7 +36,7 @@ impl Handler {
     pub(crate) fn new(memory: Arc<dyn Arriving>) -> io::Result<Self> {
         let source = Arc::new(Source::arriving(memory));
         let stop = Bell::new().map_err(io::Error::from)?;
-        Ok(Self { source, settings: Settings::new(PathBuf::new()), stop })
+        Ok(Self { source, options: PagerOptions::default(), stop })
     }
 
     /// Serves the VM whose VMM has connected, until all of its memory is there, it has ended, or
@@ -49,7 +48,7 @@ impl Handler {
         };
         let pid = process.pid();
         let served = self.admit(connection, process);
-        let served = served.and_then(|vm| vm::serve(vm, &self.stop, &self.settings, tell));
+        let served = served.and_then(|vm| vm::serve(vm, &self.stop, &self.options, tell));
         if let Err(why) = served {
             tell(Event::Refused { pid: Some(pid), why });
         }
@@ -68,6 +67,6 @@ impl Handler {
         claim(&mut process)?;
         let state = State::unrecorded(&layout).map_err(Refusal::State)?;
         let source = Arc::clone(&self.source);
-        Ok(Vm::new(process, faults, layout, source, state, self.settings.around))
+        Ok(Vm::new(process, faults, layout, source, state, self.options.around))
     }
 }

@@ -10,7 +10,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use hugekit_sys::memfd;
-use hugekit_vm::pager::{Pager, Settings, Source, SourceError};
+use hugekit_vm::pager::{Pager, PagerOptions, Source, SourceError};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -151,17 +151,22 @@ pub(crate) fn run_if_asked() {
     if arguments.first().is_none_or(|argument| argument != ARGUMENT) {
         return;
     }
-    let mut settings = Settings::new(PathBuf::from(&arguments[1]));
     let number = |index: usize| arguments[index].parse().unwrap();
     let time = |index| Duration::from_millis(number(index));
     let is = |index: usize| arguments[index] == "true";
-    settings.around = number(3);
-    (settings.record, settings.startup, settings.patience) = (time(4), time(5), time(6));
-    (settings.prefetch, settings.stay) = (is(7), is(8));
-    settings.users = arguments[10..].iter().map(|user| user.parse().unwrap()).collect();
+    let options = PagerOptions {
+        around: number(3),
+        record: time(4),
+        startup: time(5),
+        patience: time(6),
+        prefetch: is(7),
+        stay: is(8),
+        users: arguments[10..].iter().map(|user| user.parse().unwrap()).collect(),
+        ..PagerOptions::default()
+    };
     let memory = Path::new(&arguments[2]);
     let source = if is(9) { sealed(memory) } else { Source::open(memory) };
-    let pager = Pager::start(settings, source.unwrap()).unwrap();
+    let pager = Pager::start(arguments[1].as_ref(), options, source.unwrap()).unwrap();
     eprintln!("listening");
     let stop = io::stdin();
     pager.run(stop.as_fd(), &|event| eprintln!("{event}")).unwrap();

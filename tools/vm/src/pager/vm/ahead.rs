@@ -20,7 +20,7 @@ use super::{Stop, VmError};
 use crate::pager::event::{Completed, Event};
 use crate::pager::working_set::WorkingSet;
 
-/// During the first faults, or until `Settings::startup` is over, no memory is copied that no thread
+/// During the first faults, or until `PagerOptions::startup` is over, no memory is copied that no thread
 /// waits for. The VMM restores its devices then: KVM waits in `synchronize_srcu`, which takes longer
 /// while another CPU copies.
 const FIRST_FAULTS: u64 = 16;
@@ -54,7 +54,7 @@ impl<'a> Server<'a> {
         'a: 'scope,
     {
         self.ahead = Ahead::Off;
-        if !self.settings.prefetch {
+        if !self.options.prefetch {
             return;
         }
         if !self.vm.source.is_kept() {
@@ -62,7 +62,7 @@ impl<'a> Server<'a> {
         }
         match WorkingSet::read(&self.working_set_path(), self.vm.source.len()) {
             Ok(Some(set)) => self.start_reading(scope, set),
-            Ok(None) => self.ahead = Ahead::Recording { until: self.since + self.settings.record },
+            Ok(None) => self.ahead = Ahead::Recording { until: self.since + self.options.record },
             Err(source) => {
                 let path = self.working_set_path();
                 self.tell(Event::Failed {
@@ -76,7 +76,7 @@ impl<'a> Server<'a> {
 
     fn working_set_path(&self) -> std::path::PathBuf {
         let beside = || WorkingSet::path_beside(self.vm.source.path());
-        self.settings.working_set.clone().unwrap_or_else(beside)
+        self.options.working_set.clone().unwrap_or_else(beside)
     }
 
     fn start_reading<'scope>(&mut self, scope: &'scope Scope<'scope, '_>, set: WorkingSet)
@@ -209,7 +209,7 @@ impl<'a> Server<'a> {
     /// All data is there, or the VM was being left by an earlier pager.
     pub(super) fn complete(&mut self) -> Result<(), Stop> {
         self.ahead = Ahead::Off;
-        let stays = self.settings.stay && !self.vm.state.is_leaving();
+        let stays = self.options.stay && !self.vm.state.is_leaving();
         if !stays {
             self.leave()?;
         }

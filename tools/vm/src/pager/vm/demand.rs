@@ -18,7 +18,7 @@ use super::{Stop, Vm, VmError};
 use crate::firecracker::layout::Piece;
 use crate::pager::error::Refusal;
 use crate::pager::event::Event;
-use crate::pager::settings::Settings;
+use crate::pager::options::PagerOptions;
 
 /// Bytes that are supplied before the rest of a block.
 const NEAR: u64 = 64 << 10;
@@ -30,10 +30,10 @@ pub(super) const FAR: u64 = 256 << 10;
 pub(crate) fn serve(
     vm: Vm,
     stop: &Bell,
-    settings: &Settings,
+    options: &PagerOptions,
     tell: &(dyn Fn(Event) + Sync),
 ) -> Result<(), Refusal> {
-    let server = Server::new(&vm, stop, settings, tell);
+    let server = Server::new(&vm, stop, options, tell);
     let last = server.map_err(|errno| Refusal::Process(errno.into()))?.run();
     if let Some(event) = last {
         // The receiver may save the VM at once: neither a record nor a claim is left.
@@ -50,7 +50,7 @@ pub(super) struct Server<'a> {
     pub(super) stop: &'a Bell,
     /// Rung by the thread that reads ahead.
     pub(super) bell: Arc<Bell>,
-    pub(super) settings: &'a Settings,
+    pub(super) options: &'a PagerOptions,
     tell: &'a (dyn Fn(Event) + Sync),
     pub(super) since: Instant,
     /// Addresses that threads wait for.
@@ -73,7 +73,7 @@ impl<'a> Server<'a> {
     fn new(
         vm: &'a Vm,
         stop: &'a Bell,
-        settings: &'a Settings,
+        options: &'a PagerOptions,
         tell: &'a (dyn Fn(Event) + Sync),
     ) -> rustix::io::Result<Self> {
         let since = Instant::now();
@@ -81,7 +81,7 @@ impl<'a> Server<'a> {
             vm,
             stop,
             bell: Arc::new(Bell::new()?),
-            settings,
+            options,
             tell,
             since,
             faults: VecDeque::new(),
@@ -91,7 +91,7 @@ impl<'a> Server<'a> {
             touched: BTreeSet::new(),
             answered: 0,
             copied: 0,
-            ahead: Ahead::Waiting { until: since + settings.startup },
+            ahead: Ahead::Waiting { until: since + options.startup },
             has_failed: false,
         })
     }
