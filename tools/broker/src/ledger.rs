@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use hugekit_lease::protocol::{Payer, Refusal, Row};
 
-use crate::config::Quotas;
 use crate::leased::Leased;
+use crate::options::Quotas;
 use crate::returns::{Live, Returns};
 use crate::watch::Watched;
 

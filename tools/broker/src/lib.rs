@@ -18,7 +18,6 @@
 
 mod accounts;
 mod broker;
-mod config;
 mod connection;
 mod error;
 mod fill;
@@ -31,6 +30,7 @@ mod listen;
 mod load;
 mod loading;
 mod notices;
+mod options;
 mod pages;
 mod priority;
 mod returns;
@@ -39,7 +39,8 @@ mod unit;
 mod watch;
 
 pub use broker::Broker;
-pub use config::{Charge, Config, FillCommand, Limits, Quotas};
 pub use error::BrokerError;
 pub use fill::{Fill, fill};
+pub use filler::FillCommand;
 pub use load::{LoadOrder, load};
+pub use options::{Charge, Limits, Options, Quota, UnitPages};

@@ -106,8 +106,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::config::Quotas;
     use crate::ledger::Ledger;
+    use crate::options::Quotas;
     use crate::watch::Watched;
 
     /// Pages of a lease.

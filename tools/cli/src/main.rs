@@ -10,6 +10,8 @@ mod image;
 mod lab;
 mod lease;
 mod log;
+#[cfg(test)]
+mod options;
 mod pager;
 mod pid;
 mod progress;
