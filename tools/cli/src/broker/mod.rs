@@ -3,10 +3,12 @@
 mod shortage;
 mod status;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
-use clap::{Args, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use hugekit::pool::Backing;
 use hugekit_broker::{Broker, BrokerError, Fill, FillCommand, LoadOrder, Options, fill, load};
 use hugekit_machine::size::Size;
@@ -40,12 +42,14 @@ pub(crate) struct BrokerCommand {
 #[derive(Debug, Subcommand)]
 enum Command {
     Status(status::Status),
-    Fill(FillArguments),
 }
 
-/// Populate the file at standard input. A broker starts this.
-#[derive(Debug, Args)]
-#[command(hide = true)]
+/// The words that begin the arguments of a process that populates the file at standard input. A broker starts this.
+pub(crate) const FILL: [&str; 2] = ["broker", "fill"];
+
+/// The arguments behind these words.
+#[derive(Debug, Parser)]
+#[command(no_binary_name = true)]
 struct FillArguments {
     #[arg(long)]
     background: bool,
@@ -70,16 +74,15 @@ fn owner(text: &str) -> Result<(u32, u32), String> {
 }
 
 impl BrokerCommand {
-    /// Returns whether it is the broker or its populating child, and not a user's `status`.
+    /// Returns whether it is the broker, and not a user's `status`.
     pub(crate) fn is_daemon(&self) -> bool {
-        !matches!(self.command, Some(Command::Status(_)))
+        self.command.is_none()
     }
 
     /// Returns the exit code.
     pub(crate) fn run(&self) -> anyhow::Result<u8> {
         match &self.command {
             Some(Command::Status(status)) => status.run(),
-            Some(Command::Fill(arguments)) => Ok(arguments.run()),
             None => self.serve().map(|()| 0),
         }
     }
@@ -90,7 +93,7 @@ impl BrokerCommand {
         let socket = self.socket.clone().map_or_else(socket::to_listen_at, Ok)?;
         let filler = FillCommand {
             program: std::env::current_exe().context("cannot find this program")?,
-            arguments: ["broker", "fill"].map(Into::into).to_vec(),
+            arguments: FILL.map(Into::into).to_vec(),
         };
         let keeps = match options.unit.map(Size::from) {
             None => "images only".to_owned(),
@@ -139,6 +142,14 @@ fn small_quotas(options: &Options) -> Vec<String> {
 fn explained(error: BrokerError) -> anyhow::Error {
     let remedy = error.remedy();
     Remedied::error(error, remedy)
+}
+
+/// Populates the file at standard input.
+pub(crate) fn run_fill(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    log::print_events();
+    let code = FillArguments::parse_from(arguments).run();
+    log::finish();
+    code.into()
 }
 
 impl FillArguments {

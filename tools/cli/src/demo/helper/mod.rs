@@ -22,9 +22,21 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
+use hugekit_terminal::events;
 use hugekit_terminal::outcome::Remedied;
 
-/// The task of a helper process, and its bytes.
+/// The words that begin the arguments of a helper. Behind them are its task, its bytes and its own arguments.
+pub(crate) const HELPER: [&str; 2] = ["demo", "helper"];
+
+/// Runs a helper with the arguments behind these words, if they are those of one.
+pub(crate) fn run_helper(mut arguments: impl Iterator<Item = OsString>) -> Option<ExitCode> {
+    let helper = Helper::from_str(arguments.next()?.to_str()?, false).ok()?;
+    let bytes = arguments.next()?.to_str()?.parse().ok()?;
+    events::print();
+    Some(helper.run(bytes, &arguments.collect::<Vec<_>>()))
+}
+
+/// The task of a helper process.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(super) enum Helper {
     /// Has memory on base pages, and forks on request.
@@ -70,11 +82,17 @@ impl std::error::Error for Wrong {}
 
 impl Helper {
     /// Its name among the arguments.
-    pub(super) fn name(self) -> String {
+    fn name(self) -> String {
         self.to_possible_value().expect("no helper is skipped").get_name().to_owned()
     }
 
-    pub(super) fn run(self, bytes: usize, arguments: &[OsString]) -> ExitCode {
+    /// Returns the arguments that start it.
+    pub(super) fn arguments(self, bytes: usize) -> [String; 4] {
+        let [demo, helper] = HELPER.map(str::to_owned);
+        [demo, helper, self.name(), bytes.to_string()]
+    }
+
+    fn run(self, bytes: usize, arguments: &[OsString]) -> ExitCode {
         end_with_the_tour();
         // If memory is short, the kernel ends this process before any program of the user's.
         let _ = std::fs::write("/proc/self/oom_score_adj", "1000");

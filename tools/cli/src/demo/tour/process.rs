@@ -33,8 +33,7 @@ pub(super) fn helper(
     arguments: &[&OsStr],
 ) -> anyhow::Result<Command> {
     let mut command = hugekit()?;
-    command.args(["demo", "--helper", &helper.name(), "--size", &bytes.to_string(), "--"]);
-    command.args(arguments);
+    command.args(helper.arguments(bytes)).args(arguments);
     Ok(command)
 }
 
