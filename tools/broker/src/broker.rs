@@ -27,7 +27,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::accounts::Accounts;
-use crate::connection::{Connection, Said};
+use crate::connection::{ClientMessage, Connection};
 use crate::error::BrokerError;
 use crate::fill::Fill;
 use crate::filler::{FillCommand, Filler};
@@ -37,12 +37,12 @@ use crate::ledger::{Claim, Ledger};
 use crate::listen::listen_at;
 use crate::load::LoadOrder;
 use crate::loading::{Loaded, Loading};
+use crate::memory_state::MemoryState;
 use crate::notices::Notices;
-use crate::options::{Charge, Limits, Options};
-use crate::pages::Pages;
+use crate::options::{BrokerOptions, Charge, Limits};
 use crate::priority;
 use crate::seats::{Seat, displaced};
-use crate::unit::{ClientId, Ending, Filling, Outcome, Ready, not_populated, refused};
+use crate::unit::{ClientId, EndingProcesses, Filling, Outcome, Ready, not_populated, refused};
 use crate::watch::{self, Watched, Watches};
 
 /// Clients that are accepted in one turn: others are answered in between.
@@ -91,7 +91,7 @@ struct LeaseRequest {
 /// A broker that listens.
 #[derive(Debug)]
 pub struct Broker {
-    options: Options,
+    options: BrokerOptions,
     filler: FillCommand,
     root: Root,
     listener: Listener,
@@ -106,12 +106,12 @@ pub struct Broker {
     served: BTreeMap<u32, u64>,
     ready: VecDeque<Ready>,
     filling: Vec<Filling>,
-    ending: Vec<Ending>,
+    ending: Vec<EndingProcesses>,
     images: Images,
     loading: Vec<Loading>,
     ledger: Ledger,
     /// Free and taken pages, as of the last turn.
-    pages: Pages,
+    memory: MemoryState,
     given: u64,
     failures: u64,
     last_failure: Option<Refusal>,
@@ -131,7 +131,7 @@ impl Broker {
     /// [`BrokerError`]: another broker listens there, the socket cannot be made, or the options make no sense.
     pub fn start(
         socket: &Path,
-        mut options: Options,
+        mut options: BrokerOptions,
         filler: FillCommand,
     ) -> Result<Self, BrokerError> {
         check(&options)?;
@@ -143,7 +143,7 @@ impl Broker {
         let signals = EndingSignals::new()
             .map_err(|source| BrokerError::Kernel { call: "sigaction", source })?;
         Ok(Self {
-            pages: Pages::default().next(&root, options.backing.into()),
+            memory: MemoryState::default().next(&root, options.backing.into()),
             notices: Notices::new(),
             accounts: Accounts::new(quotas.users().collect()),
             ledger: Ledger::new(quotas),
@@ -232,7 +232,7 @@ impl Broker {
     /// Takes note of leases that have come to an end, and of what that has given back, before a request is heard: its
     /// user may have ended one of its own for it.
     fn note_ended(&mut self) {
-        let before = self.pages.elsewhere(self.known());
+        let before = self.memory.elsewhere(self.known());
         for watched in self.watches.gone().unwrap_or_default() {
             match self.images.record_end(watched) {
                 Some(claim) => self.ledger.withdraw(claim),
@@ -243,11 +243,11 @@ impl Broker {
     }
 
     fn look(&mut self) {
-        self.pages = self.pages.next(&self.root, self.backing());
+        self.memory = self.memory.next(&self.root, self.backing());
         for watched in self.watches.punched().unwrap_or_default() {
             self.ledger.punched(watched);
         }
-        self.ledger.reconcile(self.pages.elsewhere(self.known()), Instant::now());
+        self.ledger.reconcile(self.memory.elsewhere(self.known()), Instant::now());
     }
 
     /// Memory that is taken and that the broker knows of.
@@ -411,7 +411,7 @@ impl Broker {
     /// Returns a refusal if memory is too short for one more unit.
     fn no_pages(&self) -> Option<Refusal> {
         let unit = self.unit_bytes();
-        let (free, keep_free) = (self.pages.free, self.options.keep_free);
+        let (free, keep_free) = (self.memory.free, self.options.keep_free);
         let is_short = free < unit.saturating_add(keep_free);
         is_short.then(|| Refusal::NoPages {
             unit,
@@ -481,7 +481,7 @@ impl Broker {
                 let fillers = vec![filler];
                 let all_joined = true;
                 self.filling.push(Filling { memory, fillers, client, payer, all_joined, hurried });
-                self.pages = self.pages.next(&self.root, self.backing());
+                self.memory = self.memory.next(&self.root, self.backing());
             }
             // Taken by others meanwhile: as if it had been seen.
             Err(LeaseError::Pages(_)) => self.look(),
@@ -664,34 +664,36 @@ impl Broker {
     fn hear(&mut self, id: ClientId) {
         let client = &self.clients[&id];
         match (client.connection.receive(), &client.request) {
-            (Said::Nothing, _) => {}
-            (Said::Request(Request::Lease { bytes, wait_ms }), None) => {
+            (ClientMessage::Nothing, _) => {}
+            (ClientMessage::Request(Request::Lease { bytes, wait_ms }), None) => {
                 self.request_lease(id, bytes, Duration::from_millis(wait_ms));
             }
-            (Said::Request(Request::Status), None) => {
+            (ClientMessage::Request(Request::Status), None) => {
                 let answer = Answer::Status(Box::new(self.status_for(id)));
                 self.answer(id, &answer, None);
             }
-            (Said::Request(Request::GiveBack { bytes, page_size }), None) => {
+            (ClientMessage::Request(Request::GiveBack { bytes, page_size }), None) => {
                 self.give_back(id, bytes, page_size);
             }
-            (Said::Request(Request::Load(load)), None) => self.request_load(id, &load),
-            (Said::Request(Request::Get(name)), None) => self.send_image(id, name),
-            (Said::Request(Request::Drop(name)), None) => self.drop_image(id, name),
-            (Said::Request(Request::Images), None) => {
+            (ClientMessage::Request(Request::Load(load)), None) => self.request_load(id, &load),
+            (ClientMessage::Request(Request::Get(name)), None) => self.send_image(id, name),
+            (ClientMessage::Request(Request::Drop(name)), None) => self.drop_image(id, name),
+            (ClientMessage::Request(Request::Images), None) => {
                 let mut rows = self.images.rows(self.viewer(id));
                 rows.truncate(MOST_IMAGES);
                 self.answer(id, &Answer::Images(rows), None);
             }
-            (Said::Nonsense(Malformed::Version { .. }), None) => {
+            (ClientMessage::Nonsense(Malformed::Version { .. }), None) => {
                 self.refuse(id, Refusal::NotUnderstood { newest: VERSION.into() });
             }
-            (Said::Nonsense(malformed), None) => {
+            (ClientMessage::Nonsense(malformed), None) => {
                 tracing::debug!("a client sent {malformed}");
                 self.refuse(id, Refusal::NotUnderstood { newest: VERSION.into() });
             }
             // Gone; or a second request, of which there is none.
-            (Said::Gone | Said::Request(_) | Said::Nonsense(_), _) => self.forget(id),
+            (ClientMessage::Gone | ClientMessage::Request(_) | ClientMessage::Nonsense(_), _) => {
+                self.forget(id);
+            }
         }
     }
 
@@ -885,7 +887,7 @@ impl Broker {
         status.unreturned = self.ledger.unreturned();
         status.waiting = self.waiting().len() as u64;
         status.keep_free = options.keep_free;
-        status.free = self.pages.free;
+        status.free = self.memory.free;
         status.given = self.given;
         status.failures = self.failures;
         status.last_failure = self.last_failure;
@@ -900,7 +902,7 @@ fn sees_all(uid: u32) -> bool {
 }
 
 /// Checks that the options make sense on this machine.
-fn check(options: &Options) -> Result<(), BrokerError> {
+fn check(options: &BrokerOptions) -> Result<(), BrokerError> {
     if let Some(unit) = options.unit {
         let made = MemoryFile::create("lease", unit as usize, options.backing.into());
         made.map_err(BrokerError::Unit)?;
@@ -916,7 +918,7 @@ fn check(options: &Options) -> Result<(), BrokerError> {
 }
 
 /// The limits, with as many connections as this process may have descriptors for: as many as it may raise that to.
-fn fitting(options: &Options) -> Limits {
+fn fitting(options: &BrokerOptions) -> Limits {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     let most = getrlimit(Resource::Nofile).current.or(current).unwrap_or(u64::MAX);

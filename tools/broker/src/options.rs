@@ -12,13 +12,13 @@ use hugekit_machine::Root;
 use hugekit_machine::size::{Size, parse_bytes};
 use serde::{Deserialize, Serialize};
 
-use crate::pages::Pages;
+use crate::memory_state::MemoryState;
 
 /// The memory that a broker populates, and its limits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "clap", derive(clap::Args))]
 #[serde(default, deny_unknown_fields)]
-pub struct Options {
+pub struct BrokerOptions {
     /// Size of a unit, such as 4GiB; every lease is one unit. By default only images are held.
     #[cfg_attr(feature = "clap", arg(long, value_name = "SIZE", value_parser = parse_bytes))]
     pub unit: Option<u64>,
@@ -29,11 +29,11 @@ pub struct Options {
         long,
         value_name = "N",
         requires = "unit",
-        default_value_t = Options::default().ready
+        default_value_t = BrokerOptions::default().ready
     ))]
     pub ready: usize,
     /// The pages of units.
-    #[cfg_attr(feature = "clap", arg(long, value_enum, default_value_t = Options::default().backing))]
+    #[cfg_attr(feature = "clap", arg(long, value_enum, default_value_t = BrokerOptions::default().backing))]
     pub backing: UnitPages,
     /// The NUMA node that the memory comes from.
     #[cfg_attr(feature = "clap", arg(long, value_name = "N"))]
@@ -47,14 +47,14 @@ pub struct Options {
         long,
         value_name = "SIZE",
         value_parser = parse_bytes,
-        default_value = Size::from(Options::default().keep_free).to_string()
+        default_value = Size::from(BrokerOptions::default().keep_free).to_string()
     ))]
     pub keep_free: u64,
     /// The control group to charge: `broker`, `client`, or a group's directory.
     #[cfg_attr(feature = "clap", arg(
         long,
         value_name = "WHO",
-        default_value_t = Options::default().charge
+        default_value_t = BrokerOptions::default().charge
     ))]
     pub charge: Charge,
     /// The limits of clients on the broker itself.
@@ -62,7 +62,7 @@ pub struct Options {
     pub limits: Limits,
 }
 
-impl Default for Options {
+impl Default for BrokerOptions {
     fn default() -> Self {
         Self {
             unit: None,
@@ -77,7 +77,7 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl BrokerOptions {
     /// Returns the number of units to populate before any client asks.
     #[must_use]
     pub fn units_ahead(&self) -> usize {
@@ -89,7 +89,7 @@ impl Options {
     pub fn shortage(&self) -> Option<(u64, u64)> {
         let units = (self.units_ahead() as u64).saturating_mul(self.unit_bytes());
         let wanted = units.saturating_add(self.keep_free);
-        let free = Pages::default().next(&Root::default(), self.backing.into()).free;
+        let free = MemoryState::default().next(&Root::default(), self.backing.into()).free;
         (units > 0 && free < wanted).then_some((wanted, free))
     }
 
@@ -286,9 +286,9 @@ impl Limits {
 mod tests {
     use super::*;
 
-    fn options(unit: u64, quotas: &[&str]) -> Options {
+    fn options(unit: u64, quotas: &[&str]) -> BrokerOptions {
         let quotas = quotas.iter().map(|quota| quota.parse().unwrap()).collect();
-        Options { unit: Some(unit), quotas, ..Options::default() }
+        BrokerOptions { unit: Some(unit), quotas, ..BrokerOptions::default() }
     }
 
     #[test]
@@ -305,7 +305,7 @@ mod tests {
     fn no_units_are_ahead_without_a_size_or_of_clients_that_pay() {
         let options = options(4 << 20, &[]);
         assert_eq!(options.units_ahead(), 1);
-        assert_eq!(Options { charge: Charge::Client, ..options.clone() }.units_ahead(), 0);
-        assert_eq!(Options { unit: None, ..options }.units_ahead(), 0);
+        assert_eq!(BrokerOptions { charge: Charge::Client, ..options.clone() }.units_ahead(), 0);
+        assert_eq!(BrokerOptions { unit: None, ..options }.units_ahead(), 0);
     }
 }

@@ -44,11 +44,11 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Doctor(doctor::Doctor),
-    Demo(demo::Demo),
-    Lab(lab::Lab),
-    Tend(tend::Tend),
-    Delta(delta::Delta),
+    Doctor(doctor::DoctorCommand),
+    Demo(demo::DemoCommand),
+    Lab(lab::LabCommand),
+    Tend(tend::TendCommand),
+    Delta(delta::DeltaCommand),
     Broker(broker::BrokerCommand),
     Lease(lease::LeaseCommand),
     Qemu(qemu::QemuCommand),

@@ -37,8 +37,8 @@ where
 
 #[test]
 fn options_are_the_same_by_default_in_rust_in_arguments_and_in_json() {
-    check(&hugekit_tend::Options::default(), "", "{}");
-    check(&hugekit_broker::Options::default(), "", "{}");
+    check(&hugekit_tend::TendOptions::default(), "", "{}");
+    check(&hugekit_broker::BrokerOptions::default(), "", "{}");
     check(&PagerOptions::default(), "", "{}");
     let vm = || RunningVm::new(7, "a".into());
     let (arguments, fields) = ("--pid 7 --api a", r#"{"pid": 7, "api": "a"}"#);
@@ -54,13 +54,13 @@ fn options_are_the_same_by_default_in_rust_in_arguments_and_in_json() {
 
 #[test]
 fn numbers_are_read_as_they_are_printed() {
-    let tend: hugekit_tend::Options = of("--density 95 --cpu 5 --rate 2M --keep-free 0");
+    let tend: hugekit_tend::TendOptions = of("--density 95 --cpu 5 --rate 2M --keep-free 0");
     assert_eq!((tend.density, tend.cpu_share), (0.95, 0.05));
     assert_eq!((tend.bytes_per_second, tend.keep_free), (2 << 20, 0));
     let pager: PagerOptions = of("--around 4KiB --record 0 --no-prefetch --user 5 --user 6");
     assert_eq!((pager.around, pager.record.as_secs(), pager.prefetch), (4096, 0, false));
     assert_eq!(pager.users, [5, 6]);
-    let broker: hugekit_broker::Options = of("--quota 5=1GiB --quota *=2GiB --charge /sys/a");
+    let broker: hugekit_broker::BrokerOptions = of("--quota 5=1GiB --quota *=2GiB --charge /sys/a");
     assert_eq!(broker.quotas[0], Quota { user: Some(5), bytes: 1 << 30 });
     assert_eq!(broker.quotas[1].to_string(), "*=2GiB");
     assert_eq!(broker.charge.to_string(), "/sys/a");

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "clap", derive(clap::Args))]
 #[serde(default, deny_unknown_fields)]
-pub struct Options {
+pub struct TendOptions {
     /// Collapse a 2 MiB range only if at least this share of it is populated. Holes are filled with
     /// zeroes.
     ///
@@ -18,7 +18,7 @@ pub struct Options {
         long,
         value_name = "PERCENT",
         value_parser = arguments::share,
-        default_value = arguments::percent(Options::default().density)
+        default_value = arguments::percent(TendOptions::default().density)
     ))]
     pub density: f64,
     /// The most CPU time to use, as a share of one CPU. While a process waits longer for CPUs because
@@ -27,7 +27,7 @@ pub struct Options {
         long = "cpu",
         value_name = "PERCENT",
         value_parser = arguments::share,
-        default_value = arguments::percent(Options::default().cpu_share)
+        default_value = arguments::percent(TendOptions::default().cpu_share)
     ))]
     pub cpu_share: f64,
     /// The most bytes to collapse per second, at least 2MiB.
@@ -35,7 +35,7 @@ pub struct Options {
         long = "rate",
         value_name = "SIZE",
         value_parser = arguments::rate,
-        default_value = Size::from(Options::default().bytes_per_second).to_string()
+        default_value = Size::from(TendOptions::default().bytes_per_second).to_string()
     ))]
     pub bytes_per_second: u64,
     /// Bytes of free huge pages to leave for other programs, of the machine and of the process's
@@ -44,16 +44,16 @@ pub struct Options {
         long,
         value_name = "SIZE",
         value_parser = hugekit_machine::size::parse_bytes,
-        default_value = Size::from(Options::default().keep_free).to_string()
+        default_value = Size::from(TendOptions::default().keep_free).to_string()
     ))]
     pub keep_free: u64,
     /// The share of time in which tasks waited for memory in the last ten seconds (`some avg10` of
     /// `/proc/pressure/memory`), in percent, from which on nothing is collapsed. Default: 5.
-    #[cfg_attr(feature = "clap", arg(skip = Options::default().most_pressure))]
+    #[cfg_attr(feature = "clap", arg(skip = TendOptions::default().most_pressure))]
     pub most_pressure: f64,
 }
 
-impl Default for Options {
+impl Default for TendOptions {
     fn default() -> Self {
         Self {
             density: 0.9,
@@ -99,7 +99,8 @@ mod tests {
     /// Python wants the figures of a class's signature as text.
     #[test]
     fn python_has_these_defaults() {
-        let Options { density, cpu_share, bytes_per_second, keep_free, .. } = Options::default();
+        let TendOptions { density, cpu_share, bytes_per_second, keep_free, .. } =
+            TendOptions::default();
         let read = |file: &str| {
             fs::read_to_string(format!("{}/../../bindings/py/{file}", env!("CARGO_MANIFEST_DIR")))
                 .unwrap()

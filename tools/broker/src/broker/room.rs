@@ -38,7 +38,7 @@ impl Broker {
     fn free_memory(&mut self, asked: u64) -> u64 {
         self.look();
         let unit = self.unit_bytes();
-        let mut left = lacking(asked, self.pages.free, unit);
+        let mut left = lacking(asked, self.memory.free, unit);
         let ready = left.min(self.ready.len());
         left -= ready;
         self.ready.truncate(self.ready.len() - ready);
@@ -47,7 +47,7 @@ impl Broker {
         let units = ready + begun.len();
         self.ending.extend(begun.into_iter().map(Filling::abandon));
         self.look();
-        if self.pages.free < asked.saturating_add(unit) {
+        if self.memory.free < asked.saturating_add(unit) {
             self.settled_from = self.settled_from.max(Instant::now() + time_for(asked));
         }
         units as u64 * unit

@@ -10,7 +10,9 @@ use std::process::ExitCode;
 use anyhow::{Context, ensure};
 use clap::{Args, Parser, Subcommand};
 use hugekit::pool::Backing;
-use hugekit_broker::{Broker, BrokerError, Fill, FillCommand, LoadOrder, Options, fill, load};
+use hugekit_broker::{
+    Broker, BrokerError, BrokerOptions, Fill, FillCommand, LoadOrder, fill, load,
+};
 use hugekit_machine::size::Size;
 use hugekit_machine::{Node, Root, Topology};
 
@@ -30,9 +32,9 @@ use hugekit_terminal::text::count;
 )]
 pub(crate) struct BrokerCommand {
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<BrokerTask>,
     #[command(flatten)]
-    options: Options,
+    options: BrokerOptions,
     /// The socket to listen at [default: /run/hugekit/broker.sock for root, otherwise below
     /// `$XDG_RUNTIME_DIR`]
     #[arg(long, value_name = "PATH")]
@@ -40,8 +42,8 @@ pub(crate) struct BrokerCommand {
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
-    Status(status::Status),
+enum BrokerTask {
+    Status(status::BrokerStatus),
 }
 
 /// The words that begin the arguments of a process that populates the file at standard input. A broker starts this.
@@ -82,7 +84,7 @@ impl BrokerCommand {
     /// Returns the exit code.
     pub(crate) fn run(&self) -> anyhow::Result<u8> {
         match &self.command {
-            Some(Command::Status(status)) => status.run(),
+            Some(BrokerTask::Status(status)) => status.run(),
             None => self.serve().map(|()| 0),
         }
     }
@@ -128,7 +130,7 @@ fn listed(nodes: &[Node]) -> String {
 }
 
 /// Warns of users that get no lease.
-fn small_quotas(options: &Options) -> Vec<String> {
+fn small_quotas(options: &BrokerOptions) -> Vec<String> {
     let warning = |quota| {
         let unit = Size::from(options.unit.unwrap_or_default());
         format!(

@@ -28,7 +28,7 @@ const USUAL: usize = 512 * MIB;
 /// nothing behind. `hugekit lab` measures the same more carefully.
 #[derive(Debug, Args)]
 #[command(after_help = "Example: hugekit demo")]
-pub(crate) struct Demo {
+pub(crate) struct DemoCommand {
     /// The task
     #[arg(value_name = "TASK")]
     which: Option<Which>,
@@ -47,7 +47,7 @@ enum Which {
     Snapshot,
 }
 
-impl Demo {
+impl DemoCommand {
     pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
         match self.which {
             Some(which) => which.run(self.size).map(|()| ExitCode::SUCCESS),

@@ -22,11 +22,11 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::Context;
 use clap::ArgGroup;
-use hugekit_tend::{Builder, ForkCost, Options, Tender};
+use hugekit_tend::{Builder, ForkCost, TendOptions, Tender};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::signal_name;
 
-use self::event::Event;
+use self::event::TendEvent;
 use self::news::News;
 use self::output::Form;
 use self::session::Session;
@@ -61,7 +61,7 @@ use crate::{pid, text};
     group = ArgGroup::new("which").required(true).multiple(true),
     after_help = "Example: hugekit tend --name redis-server"
 )]
-pub(crate) struct Tend {
+pub(crate) struct TendCommand {
     /// Processes to tend. Forked children of a server, such as the child of a save, are refused.
     #[arg(value_name = "PID", group = "which", value_parser = process)]
     pids: Vec<i32>,
@@ -80,7 +80,7 @@ pub(crate) struct Tend {
     #[arg(long, conflicts_with = "command")]
     once: bool,
     #[command(flatten)]
-    options: Options,
+    options: TendOptions,
     /// Print each line as JSON.
     #[arg(long)]
     json: bool,
@@ -94,7 +94,7 @@ fn name(text: &str) -> Result<OsString, &'static str> {
     if text.is_empty() { Err("a process's name is wanted") } else { Ok(text.into()) }
 }
 
-impl Tend {
+impl TendCommand {
     pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
         self.wanted(None).check(self.once)?;
         let tend = self.clone();
@@ -147,7 +147,7 @@ impl Tend {
         let mut telling = Telling::new(cost);
         session.run(stop, &mut |event| {
             match (self.json, event) {
-                (true, Event::Observed(status)) => {
+                (true, TendEvent::Observed(status)) => {
                     output::line(&serde_json::to_string(status)?, Form::Json);
                 }
                 (true, _) => {}

@@ -55,7 +55,7 @@ pub(super) enum Helper {
 
 /// A line of it.
 #[derive(Debug, Deserialize, Serialize)]
-pub(super) enum Said {
+pub(super) enum HelperLine {
     /// It has come to where its time counts.
     Ready,
     /// The time of one way.
@@ -104,7 +104,7 @@ impl Helper {
             Self::Restores => restores::run(bytes, arguments),
             Self::Runs => become_program(arguments),
         };
-        match done.map_err(Said::from).and_then(|()| Ok(say(&Said::Right)?)) {
+        match done.map_err(HelperLine::from).and_then(|()| Ok(say(&HelperLine::Right)?)) {
             Ok(()) => ExitCode::SUCCESS,
             Err(said) => {
                 // Without a reader there is no tour.
@@ -115,7 +115,7 @@ impl Helper {
     }
 }
 
-impl From<anyhow::Error> for Said {
+impl From<anyhow::Error> for HelperLine {
     fn from(error: anyhow::Error) -> Self {
         if let Some(Wrong(what)) = error.downcast_ref() {
             return Self::Wrong(what.clone());
@@ -125,13 +125,13 @@ impl From<anyhow::Error> for Said {
     }
 }
 
-impl From<io::Error> for Said {
+impl From<io::Error> for HelperLine {
     fn from(error: io::Error) -> Self {
         anyhow::Error::from(error).into()
     }
 }
 
-fn say(said: &Said) -> io::Result<()> {
+fn say(said: &HelperLine) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{}", serde_json::to_string(said)?)?;
     out.flush()
