@@ -20,7 +20,7 @@ use crate::priority;
 pub struct FillCommand {
     /// The program.
     pub program: PathBuf,
-    /// Its arguments, before those of [`Fill`](crate::Fill).
+    /// Its arguments, before those of [`Fill`].
     pub arguments: Vec<OsString>,
 }
 
