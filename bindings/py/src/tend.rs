@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use hugekit_tend::{Options, PassReport, Tending};
+use hugekit_tend::{PassReport, TendOptions, Tending};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use serde::Serialize;
@@ -89,10 +89,10 @@ impl Tender {
         signature = (
             pid=None,
             *,
-            density=Options::default().density,
-            cpu_share=Options::default().cpu_share,
-            bytes_per_second=Options::default().bytes_per_second,
-            keep_free=Options::default().keep_free
+            density=TendOptions::default().density,
+            cpu_share=TendOptions::default().cpu_share,
+            bytes_per_second=TendOptions::default().bytes_per_second,
+            keep_free=TendOptions::default().keep_free
         ),
         text_signature = "(pid=None, *, density=0.9, cpu_share=1.0, bytes_per_second=1073741824, keep_free=268435456)"
     )]
@@ -104,8 +104,13 @@ impl Tender {
         keep_free: u64,
     ) -> PyResult<Self> {
         let pid = pid.unwrap_or(std::process::id() as i32);
-        let options =
-            Options { density, cpu_share, bytes_per_second, keep_free, ..Options::default() };
+        let options = TendOptions {
+            density,
+            cpu_share,
+            bytes_per_second,
+            keep_free,
+            ..TendOptions::default()
+        };
         let builder = hugekit_tend::Tender::builder().process(pid).options(options);
         let tender = builder.build().map_err(Raised::from)?;
         Ok(Self { pid, state: Mutex::new(State::Idle(tender)) })

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use hugekit_vm::checkpoint::{ChildSettings, ForkSettings, Settings};
+use hugekit_vm::checkpoint::{CheckpointOptions, ChildOptions, ForkOptions, RunningVm};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -49,9 +49,9 @@ pub(crate) fn checkpoint_vm(
     collapse: bool,
     proxy: bool,
 ) -> PyResult<Bound<'_, PyAny>> {
-    let settings =
-        Settings { previous, collapse, check_api: !proxy, ..Settings::new(pid, api, output) };
-    let saved = py.detach(|| hugekit_vm::checkpoint::checkpoint(&settings));
+    let vm = RunningVm { pid, api, collapse, proxy };
+    let options = CheckpointOptions { vm, output, previous };
+    let saved = py.detach(|| hugekit_vm::checkpoint::checkpoint(&options));
     as_python(py, &saved.map_err(Raised::from)?)
 }
 
@@ -66,15 +66,15 @@ pub(crate) struct Child<'py> {
 }
 
 impl Child<'_> {
-    fn settings(self, py: Python<'_>) -> PyResult<ChildSettings> {
+    fn options(self, py: Python<'_>) -> PyResult<ChildOptions> {
         let Self { command, api, load } = self;
         let Some(load) = load else {
-            return Ok(ChildSettings { command, api, load: serde_json::Map::new() });
+            return Ok(ChildOptions { command, api, load: serde_json::Map::new() });
         };
         let json: String = py.import("json")?.call_method1("dumps", (load,))?.extract()?;
         let load = serde_json::from_str(&json)
             .map_err(|error| PyValueError::new_err(format!("load is not an object: {error}")))?;
-        Ok(ChildSettings { command, api, load })
+        Ok(ChildOptions { command, api, load })
     }
 }
 
@@ -120,14 +120,10 @@ pub(crate) fn fork_vm<'py>(
     collapse: bool,
     proxy: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let children = children.into_iter().map(|child| child.settings(py));
-    let settings = ForkSettings {
-        resume,
-        collapse,
-        check_api: !proxy,
-        ..ForkSettings::new(pid, api, children.collect::<PyResult<_>>()?)
-    };
-    let forked = py.detach(|| hugekit_vm::checkpoint::fork(&settings)).map_err(Raised::from)?;
+    let children = children.into_iter().map(|child| child.options(py));
+    let vm = RunningVm { pid, api, collapse, proxy };
+    let options = ForkOptions { vm, children: children.collect::<PyResult<_>>()?, resume };
+    let forked = py.detach(|| hugekit_vm::checkpoint::fork(&options)).map_err(Raised::from)?;
     let report = as_python(py, &forked.report)?;
     for (program, child) in forked.programs.iter().zip(report.get_item("children")?.try_iter()?) {
         child?.set_item("program", program.id())?;

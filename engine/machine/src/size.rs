@@ -96,6 +96,14 @@ impl FromStr for Size {
     }
 }
 
+/// Parses a [`Size`] as a number of bytes.
+///
+/// # Errors
+/// The text is not a size.
+pub fn parse_bytes(text: &str) -> Result<u64, ParseSizeError> {
+    text.parse().map(|Size(bytes)| bytes as u64)
+}
+
 fn factor_of(unit: &str) -> Option<usize> {
     if unit.is_empty() || unit.eq_ignore_ascii_case("b") {
         return Some(1);
@@ -140,6 +148,7 @@ mod tests {
             assert_eq!(text.parse(), Ok(Size(2 * MIB)), "{text}");
         }
         assert_eq!("1.5GiB".parse(), Ok(Size(3 * GIB / 2)));
+        assert_eq!(parse_bytes("2MiB"), Ok(2 << 20));
     }
 
     #[test]

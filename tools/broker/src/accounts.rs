@@ -20,7 +20,7 @@ const USERS: &str = "/etc/passwd";
 pub(crate) struct Accounts {
     /// Users that count as themselves, because the administrator has named them.
     named: BTreeSet<u32>,
-    ranges: Vec<Range>,
+    ranges: Vec<IdRange>,
     /// Which version of the file the ranges are from.
     version: Option<Version>,
 }
@@ -29,7 +29,7 @@ pub(crate) struct Accounts {
 type Version = (u64, u64, SystemTime);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Range {
+struct IdRange {
     first: u32,
     count: u32,
     account: u32,
@@ -43,7 +43,7 @@ impl Accounts {
     /// The account of a user: a user's number.
     pub(crate) fn account_of(&self, uid: u32) -> u32 {
         let has =
-            |range: &&Range| uid.checked_sub(range.first).is_some_and(|nth| nth < range.count);
+            |range: &&IdRange| uid.checked_sub(range.first).is_some_and(|nth| nth < range.count);
         let range = self.ranges.iter().find(has).filter(|_| uid != 0 && !self.named.contains(&uid));
         range.map_or(uid, |range| range.account)
     }
@@ -57,7 +57,8 @@ impl Accounts {
                 String::from_utf8_lossy(&bytes).into_owned()
             };
             let users = text(USERS);
-            self.ranges = text(RANGES).lines().filter_map(|line| Range::of(line, &users)).collect();
+            self.ranges =
+                text(RANGES).lines().filter_map(|line| IdRange::of(line, &users)).collect();
             self.version = version;
         }
     }
@@ -68,7 +69,7 @@ fn version(file: &Path) -> io::Result<Version> {
     Ok((found.ino(), found.len(), found.modified()?))
 }
 
-impl Range {
+impl IdRange {
     /// Parses a line `owner:first:count`. The owner is a name or a number.
     fn of(line: &str, users: &str) -> Option<Self> {
         let mut fields = line.trim().split(':');

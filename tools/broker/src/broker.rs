@@ -9,7 +9,7 @@ mod room;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use hugekit::pool::Backing;
@@ -26,22 +26,22 @@ use rustix::fs::{Gid, Mode, Uid};
 use rustix::io::Errno;
 
 use crate::accounts::Accounts;
-use crate::config::{Charge, Config, Limits};
-use crate::connection::{Connection, Said};
+use crate::connection::{ClientMessage, Connection};
 use crate::error::BrokerError;
 use crate::fill::Fill;
-use crate::filler::Filler;
+use crate::filler::{FillCommand, Filler};
 use crate::group::Charged;
 use crate::images::{HeldImage, Images, Viewer};
 use crate::ledger::{Claim, Ledger};
 use crate::listen::listen_at;
 use crate::load::LoadOrder;
 use crate::loading::{Loaded, Loading};
+use crate::memory_state::MemoryState;
 use crate::notices::Notices;
-use crate::pages::Pages;
+use crate::options::{BrokerOptions, Charge, Limits};
 use crate::priority;
 use crate::seats::{Seat, displaced};
-use crate::unit::{ClientId, Ending, Filling, Outcome, Ready, not_populated, refused};
+use crate::unit::{ClientId, EndingProcesses, Filling, Outcome, Ready, not_populated, refused};
 use crate::watch::{self, Watched, Watches};
 
 /// Clients that are accepted in one turn: others are answered in between.
@@ -90,7 +90,8 @@ struct LeaseRequest {
 /// A broker that listens.
 #[derive(Debug)]
 pub struct Broker {
-    config: Config,
+    options: BrokerOptions,
+    filler: FillCommand,
     root: Root,
     listener: Listener,
     watches: Watches,
@@ -104,12 +105,12 @@ pub struct Broker {
     served: BTreeMap<u32, u64>,
     ready: VecDeque<Ready>,
     filling: Vec<Filling>,
-    ending: Vec<Ending>,
+    ending: Vec<EndingProcesses>,
     images: Images,
     loading: Vec<Loading>,
     ledger: Ledger,
     /// Free and taken pages, as of the last turn.
-    pages: Pages,
+    memory: MemoryState,
     given: u64,
     failures: u64,
     last_failure: Option<Refusal>,
@@ -126,20 +127,25 @@ impl Broker {
     /// Listens. Units are populated from here on, as [`run`](Self::run) gets to it.
     ///
     /// # Errors
-    /// [`BrokerError`]: another broker listens there, the socket cannot be made, or the configuration makes no sense.
-    pub fn start(mut config: Config) -> Result<Self, BrokerError> {
-        check(&config)?;
-        config.limits = fitting(&config);
-        let listener = listen_at(&config.socket)?;
+    /// [`BrokerError`]: another broker listens there, the socket cannot be made, or the options make no sense.
+    pub fn start(
+        socket: &Path,
+        mut options: BrokerOptions,
+        filler: FillCommand,
+    ) -> Result<Self, BrokerError> {
+        check(&options)?;
+        options.limits = fitting(&options);
+        let listener = listen_at(socket)?;
+        let quotas = options.quotas();
         let root = Root::default();
         let now = Instant::now();
         let signals = EndingSignals::new()
             .map_err(|source| BrokerError::Kernel { call: "sigaction", source })?;
         Ok(Self {
-            pages: Pages::default().next(&root, config.backing),
+            memory: MemoryState::default().next(&root, options.backing.into()),
             notices: Notices::new(),
-            accounts: Accounts::new(config.quotas.of.keys().copied().collect()),
-            ledger: Ledger::new(config.quotas.clone()),
+            accounts: Accounts::new(quotas.users().collect()),
+            ledger: Ledger::new(quotas),
             watches: Watches::new().map_err(BrokerError::of("inotify_init1"))?,
             signals,
             may_raise: priority::may_raise(),
@@ -161,7 +167,8 @@ impl Broker {
             has_warned: false,
             listener,
             root,
-            config,
+            options,
+            filler,
         })
     }
 
@@ -192,6 +199,15 @@ impl Broker {
         }
     }
 
+    /// 0 if there are no units.
+    fn unit_bytes(&self) -> u64 {
+        self.options.unit_bytes()
+    }
+
+    fn backing(&self) -> Backing {
+        self.options.backing.into()
+    }
+
     /// Takes note of units that are populated, or cannot be.
     fn advance(&mut self) {
         for filling in std::mem::take(&mut self.filling) {
@@ -215,7 +231,7 @@ impl Broker {
     /// Takes note of leases that have come to an end, and of what that has given back, before a request is heard: its
     /// user may have ended one of its own for it.
     fn note_ended(&mut self) {
-        let before = self.pages.elsewhere(self.known());
+        let before = self.memory.elsewhere(self.known());
         for watched in self.watches.gone().unwrap_or_default() {
             match self.images.record_end(watched) {
                 Some(claim) => self.ledger.withdraw(claim),
@@ -226,18 +242,18 @@ impl Broker {
     }
 
     fn look(&mut self) {
-        self.pages = self.pages.next(&self.root, self.config.backing);
+        self.memory = self.memory.next(&self.root, self.backing());
         for watched in self.watches.punched().unwrap_or_default() {
             self.ledger.punched(watched);
         }
-        self.ledger.reconcile(self.pages.elsewhere(self.known()), Instant::now());
+        self.ledger.reconcile(self.memory.elsewhere(self.known()), Instant::now());
     }
 
     /// Memory that is taken and that the broker knows of.
     fn known(&self) -> u64 {
         let ending = self.ending.iter().filter(|ending| ending.memory.is_some()).count();
         let units = self.ready.len() + self.filling.len() + ending;
-        units as u64 * self.config.unit as u64 + self.ledger.leased()
+        units as u64 * self.unit_bytes() + self.ledger.leased()
     }
 
     fn filled(&mut self, outcome: Outcome) {
@@ -301,8 +317,8 @@ impl Broker {
             Err(errno) => return self.not_given(errno, request.claim, &connection, unit),
         };
         let answer = Answer::Leased {
-            bytes: self.config.unit as u64,
-            page_size: self.config.backing.page_size() as u64,
+            bytes: self.unit_bytes(),
+            page_size: self.backing().page_size() as u64,
             payer: unit.payer,
             huge: unit.huge,
         };
@@ -368,13 +384,13 @@ impl Broker {
                 let refusal = self.shortage().unwrap_or_else(|| Refusal::NoneReady {
                     waited_ms: waited.as_millis() as u64,
                     present: self.present(),
-                    unit: self.config.unit as u64,
+                    unit: self.unit_bytes(),
                     before: before as u64,
                 });
                 self.refuse(id, refusal);
             }
         }
-        let within = self.config.limits.request_within;
+        let within = self.options.limits.request_within;
         self.clients.retain(|_, client| {
             client.request.is_some() || client.connection.since.elapsed() < within
         });
@@ -393,12 +409,12 @@ impl Broker {
 
     /// Returns a refusal if memory is too short for one more unit.
     fn no_pages(&self) -> Option<Refusal> {
-        let unit = self.config.unit as u64;
-        let (free, keep_free) = (self.pages.free, self.config.keep_free);
+        let unit = self.unit_bytes();
+        let (free, keep_free) = (self.memory.free, self.options.keep_free);
         let is_short = free < unit.saturating_add(keep_free);
         is_short.then(|| Refusal::NoPages {
             unit,
-            page_size: self.config.backing.page_size() as u64,
+            page_size: self.backing().page_size() as u64,
             free,
             keep_free,
         })
@@ -407,10 +423,10 @@ impl Broker {
     /// Begins what is wanting, and hurries what clients wait for.
     fn fill(&mut self) {
         let waiting = self.waiting();
-        match self.config.charge {
+        match self.options.charge {
             Charge::Client => waiting.into_iter().for_each(|id| self.fill_for(id)),
             Charge::Broker | Charge::Group(_) => {
-                let wanted = self.config.ready + waiting.len();
+                let wanted = self.options.units_ahead() + waiting.len();
                 let may_begin = !waiting.is_empty() || self.settled_from <= Instant::now();
                 if may_begin && self.filling.is_empty() && self.ready.len() < wanted {
                     self.start_unit(None, self.charged(), !waiting.is_empty());
@@ -429,17 +445,17 @@ impl Broker {
         let filling = self.filling.iter().filter(|f| f.client.is_some_and(|(_, of)| of == account));
         let ending = self.ending.iter().filter(|ending| ending.account == Some(account));
         let is_begun = self.filling.iter().any(|f| f.client.is_some_and(|(of, _)| of == id));
-        if is_begun || filling.count() + ending.count() >= self.config.limits.fillers_of_user {
+        if is_begun || filling.count() + ending.count() >= self.options.limits.fillers_of_user {
             return;
         }
-        let counts = if self.config.backing.is_reserved() { "hugetlb" } else { "memory" };
+        let counts = if self.backing().is_reserved() { "hugetlb" } else { "memory" };
         let charged = Charged::to_client(&self.root, connection, counts);
         self.start_unit(Some((id, account)), charged, true);
     }
 
     /// The payer of memory that belongs to no single client.
     fn charged(&self) -> Charged {
-        match &self.config.charge {
+        match &self.options.charge {
             Charge::Group(group) => Charged::to_group(group.clone()),
             Charge::Broker | Charge::Client => Charged::to_the_broker(),
         }
@@ -464,7 +480,7 @@ impl Broker {
                 let fillers = vec![filler];
                 let all_joined = true;
                 self.filling.push(Filling { memory, fillers, client, payer, all_joined, hurried });
-                self.pages = self.pages.next(&self.root, self.config.backing);
+                self.memory = self.memory.next(&self.root, self.backing());
             }
             // Taken by others meanwhile: as if it had been seen.
             Err(LeaseError::Pages(_)) => self.look(),
@@ -482,22 +498,21 @@ impl Broker {
         groups: Vec<PathBuf>,
         background: bool,
     ) -> Result<(MemoryFile, Filler), LeaseError> {
-        let memory = MemoryFile::create("lease", self.config.unit, self.config.backing)?;
+        let memory = MemoryFile::create("lease", self.unit_bytes() as usize, self.backing())?;
         rustix::fs::fchmod(&memory, Mode::RUSR | Mode::WUSR)
             .map_err(|errno| LeaseError::Kernel { call: "fchmod", source: errno.into() })?;
         memory.reserve()?;
-        let thp = self.config.backing == Backing::Thp;
-        let told = Fill { background, thp, node: self.config.node, groups };
-        let filler = Filler::start(&self.config.filler, &told, &memory, self.may_raise);
+        let thp = self.backing() == Backing::Thp;
+        let told = Fill { background, thp, node: self.options.node, groups };
+        let filler = Filler::start(&self.filler, &told, &memory, self.may_raise);
         let filler = filler.map_err(|source| LeaseError::Kernel { call: "posix_spawn", source })?;
         Ok((memory, filler))
     }
 
     /// A client waits: what populates in the background gets help, and its own priority back.
     fn hurry(&mut self) {
-        let (command, node, groups) =
-            (&self.config.filler, self.config.node, self.charged().groups);
-        let thp = self.config.backing == Backing::Thp;
+        let (command, node, groups) = (&self.filler, self.options.node, self.charged().groups);
+        let thp = self.backing() == Backing::Thp;
         for filling in self.filling.iter_mut().filter(|filling| filling.hurried.is_none()) {
             filling.hurried = Some(Instant::now());
             filling.fillers.iter().for_each(Filler::raise);
@@ -514,10 +529,10 @@ impl Broker {
         let now = Instant::now();
         let clients = self.clients.values().map(|client| match &client.request {
             Some(request) => request.since + request.wait,
-            None => client.connection.since + self.config.limits.request_within,
+            None => client.connection.since + self.options.limits.request_within,
         });
-        let is_wanting =
-            self.filling.is_empty() && self.ready.len() < self.config.ready + self.waiting().len();
+        let is_wanting = self.filling.is_empty()
+            && self.ready.len() < self.options.units_ahead() + self.waiting().len();
         let looks = is_wanting || self.ledger.unreturned() > 0 || self.notices.is_waiting();
         let look = looks.then(|| now + LOOK);
         let accept = (self.accept_from > now).then_some(self.accept_from);
@@ -601,7 +616,7 @@ impl Broker {
     }
 
     fn admit(&mut self, connection: Connection) {
-        let (uid, limits) = (connection.uid(), self.config.limits);
+        let (uid, limits) = (connection.uid(), self.options.limits);
         let own = rustix::process::geteuid();
         let account = self.accounts.account_of(uid);
         let refusal = if !own.is_root() && uid != own.as_raw() {
@@ -620,7 +635,7 @@ impl Broker {
 
     /// Returns whether there is room for one more client of an account, if need be in the place of another one.
     fn make_room(&mut self, account: u32) -> bool {
-        let limits = self.config.limits;
+        let limits = self.options.limits;
         let own = self.seats(|of| of == account);
         let all = self.seats(|of| (of == 0) == (account == 0));
         let goes = if own.len() >= limits.connections_of_user {
@@ -648,34 +663,36 @@ impl Broker {
     fn hear(&mut self, id: ClientId) {
         let client = &self.clients[&id];
         match (client.connection.receive(), &client.request) {
-            (Said::Nothing, _) => {}
-            (Said::Request(Request::Lease { bytes, wait_ms }), None) => {
+            (ClientMessage::Nothing, _) => {}
+            (ClientMessage::Request(Request::Lease { bytes, wait_ms }), None) => {
                 self.request_lease(id, bytes, Duration::from_millis(wait_ms));
             }
-            (Said::Request(Request::Status), None) => {
+            (ClientMessage::Request(Request::Status), None) => {
                 let answer = Answer::Status(Box::new(self.status_for(id)));
                 self.answer(id, &answer, None);
             }
-            (Said::Request(Request::GiveBack { bytes, page_size }), None) => {
+            (ClientMessage::Request(Request::GiveBack { bytes, page_size }), None) => {
                 self.give_back(id, bytes, page_size);
             }
-            (Said::Request(Request::Load(load)), None) => self.request_load(id, &load),
-            (Said::Request(Request::Get(name)), None) => self.send_image(id, name),
-            (Said::Request(Request::Drop(name)), None) => self.drop_image(id, name),
-            (Said::Request(Request::Images), None) => {
+            (ClientMessage::Request(Request::Load(load)), None) => self.request_load(id, &load),
+            (ClientMessage::Request(Request::Get(name)), None) => self.send_image(id, name),
+            (ClientMessage::Request(Request::Drop(name)), None) => self.drop_image(id, name),
+            (ClientMessage::Request(Request::Images), None) => {
                 let mut rows = self.images.rows(self.viewer(id));
                 rows.truncate(MOST_IMAGES);
                 self.answer(id, &Answer::Images(rows), None);
             }
-            (Said::Nonsense(Malformed::Version { .. }), None) => {
+            (ClientMessage::Nonsense(Malformed::Version { .. }), None) => {
                 self.refuse(id, Refusal::NotUnderstood { newest: VERSION.into() });
             }
-            (Said::Nonsense(malformed), None) => {
+            (ClientMessage::Nonsense(malformed), None) => {
                 tracing::debug!("a client sent {malformed}");
                 self.refuse(id, Refusal::NotUnderstood { newest: VERSION.into() });
             }
             // Gone; or a second request, of which there is none.
-            (Said::Gone | Said::Request(_) | Said::Nonsense(_), _) => self.forget(id),
+            (ClientMessage::Gone | ClientMessage::Request(_) | ClientMessage::Nonsense(_), _) => {
+                self.forget(id);
+            }
         }
     }
 
@@ -737,7 +754,7 @@ impl Broker {
         let count = |is_of: &dyn Fn(u32) -> bool| {
             self.loading.iter().filter(|loading| is_of(loading.account())).count()
         };
-        let limits = self.config.limits;
+        let limits = self.options.limits;
         let is_busy = account != 0 && count(&|of| of != 0) >= limits.loads;
         if is_busy || count(&|of| of == account) >= limits.fillers_of_user {
             let (most, most_of_user) = (limits.loads as u64, limits.fillers_of_user as u64);
@@ -751,20 +768,20 @@ impl Broker {
     fn check_memory(&self, asked: u64) -> Result<(), Refusal> {
         let available = Memory::read(&self.root).map_or(0, |memory| memory.available);
         let claimed = self.loading.iter().map(Loading::claimed).sum();
-        let (free, keep_free) = (available.saturating_sub(claimed), self.config.keep_free);
+        let (free, keep_free) = (available.saturating_sub(claimed), self.options.keep_free);
         let is_short = asked.saturating_add(keep_free) > free;
         if is_short { Err(Refusal::NoMemory { asked, free, keep_free }) } else { Ok(()) }
     }
 
     fn start_load(&mut self, id: ClientId, load: &Load, claim: Claim) {
         let Client { connection, .. } = self.clients.remove(&id).expect("it spoke");
-        let charged = match self.config.charge {
+        let charged = match self.options.charge {
             // An image is shared memory, on huge pages or not.
             Charge::Client => Charged::to_client(&self.root, &connection, "memory"),
             _ => self.charged(),
         };
         let order = LoadOrder { groups: charged.groups, ..LoadOrder::default() };
-        match Loading::start(&self.config.filler, order, connection, load, claim) {
+        match Loading::start(&self.filler, order, connection, load, claim) {
             Ok(loading) => self.loading.push(loading),
             Err((connection, claim, refusal)) => {
                 self.ledger.withdraw(claim);
@@ -825,20 +842,20 @@ impl Broker {
     }
 
     fn request_lease(&mut self, id: ClientId, asked: u64, wait: Duration) {
-        let unit = self.config.unit as u64;
+        let unit = self.unit_bytes();
         let account = self.clients[&id].account;
         let claimed = match asked {
             _ if unit == 0 => Err(Refusal::NoUnits),
             asked if asked != unit => Err(Refusal::WrongSize { asked, unit }),
-            _ if self.ledger.count() + self.clients.len() > self.config.limits.leases => {
-                let most = self.config.limits.leases as u64;
+            _ if self.ledger.count() + self.clients.len() > self.options.limits.leases => {
+                let most = self.options.limits.leases as u64;
                 Err(Refusal::Busy { most, most_of_user: most })
             }
             asked => self.ledger.claim(account, asked),
         };
         match claimed {
             Ok(claim) => {
-                let wait = wait.min(self.config.limits.longest_wait);
+                let wait = wait.min(self.options.limits.longest_wait);
                 let client = self.clients.get_mut(&id).expect("it spoke");
                 client.request = Some(LeaseRequest { claim, since: Instant::now(), wait });
             }
@@ -858,17 +875,18 @@ impl Broker {
     }
 
     fn status(&self) -> Status {
-        let config = &self.config;
-        let mut status = Status::new(config.backing, config.unit as u64, config.ready as u64);
-        status.node = config.node;
+        let options = &self.options;
+        let ahead = options.units_ahead() as u64;
+        let mut status = Status::new(self.backing(), self.unit_bytes(), ahead);
+        status.node = options.node;
         status.ready = self.ready.len() as u64;
         status.filling = self.filling.len() as u64;
         status.filled = self.filling.iter().map(|f| f.memory.present().unwrap_or(0)).sum();
         status.leases = self.ledger.count() as u64;
         status.unreturned = self.ledger.unreturned();
         status.waiting = self.waiting().len() as u64;
-        status.keep_free = config.keep_free;
-        status.free = self.pages.free;
+        status.keep_free = options.keep_free;
+        status.free = self.memory.free;
         status.given = self.given;
         status.failures = self.failures;
         status.last_failure = self.last_failure;
@@ -882,19 +900,13 @@ fn sees_all(uid: u32) -> bool {
     [0, rustix::process::geteuid().as_raw()].contains(&uid)
 }
 
-/// Checks that the configuration makes sense on this machine.
-fn check(config: &Config) -> Result<(), BrokerError> {
-    match config.unit {
-        0 if config.ready > 0 => return Err(BrokerError::ReadyWithoutUnit { ready: config.ready }),
-        0 => {}
-        unit => {
-            MemoryFile::create("lease", unit, config.backing).map_err(BrokerError::Unit)?;
-        }
+/// Checks that the options make sense on this machine.
+fn check(options: &BrokerOptions) -> Result<(), BrokerError> {
+    if let Some(unit) = options.unit {
+        let made = MemoryFile::create("lease", unit as usize, options.backing.into());
+        made.map_err(BrokerError::Unit)?;
     }
-    match &config.charge {
-        Charge::Client if config.ready > 0 => {
-            Err(BrokerError::ReadyForClients { ready: config.ready })
-        }
+    match &options.charge {
         Charge::Group(group) => {
             let opened = std::fs::File::options().write(true).open(group.join("cgroup.procs"));
             let refused = |source| BrokerError::Group { group: group.clone(), source };
@@ -905,14 +917,14 @@ fn check(config: &Config) -> Result<(), BrokerError> {
 }
 
 /// The limits, with as many connections as this process may have descriptors for: as many as it may raise that to.
-fn fitting(config: &Config) -> Limits {
+fn fitting(options: &BrokerOptions) -> Limits {
     let most = raise_descriptor_limit();
     // The connection, and where a unit is populated for it alone, the file, the process and the pipe from that.
-    let each = if config.charge == Charge::Client { 4 } else { 1 };
-    let own = DESCRIPTORS + config.ready as u64 + config.limits.loads as u64 * OF_LOAD;
-    let limits = config.limits.within(most.saturating_sub(own), each);
-    if limits.connections < config.limits.connections {
-        let (fewer, wanted) = (limits.connections, config.limits.connections);
+    let each = if options.charge == Charge::Client { 4 } else { 1 };
+    let own = DESCRIPTORS + options.units_ahead() as u64 + options.limits.loads as u64 * OF_LOAD;
+    let limits = options.limits.within(most.saturating_sub(own), each);
+    if limits.connections < options.limits.connections {
+        let (fewer, wanted) = (limits.connections, options.limits.connections);
         tracing::warn!("{most} descriptors suffice for {fewer} connections, not for {wanted}");
     }
     limits

@@ -23,7 +23,7 @@ pub(crate) struct Connection {
 
 /// A message of a client.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Said {
+pub(crate) enum ClientMessage {
     Nothing,
     Request(Request),
     /// Bytes that are no message.
@@ -59,10 +59,10 @@ impl Connection {
 
     /// Reads one message. Descriptors that came with it were never received: there is no room for them. A load stays
     /// in the queue, with its descriptors, for the process that loads.
-    pub(crate) fn receive(&self) -> Said {
+    pub(crate) fn receive(&self) -> ClientMessage {
         match self.read(RecvFlags::PEEK) {
-            Said::Request(load @ Request::Load(_)) => Said::Request(load),
-            Said::Nothing => Said::Nothing,
+            ClientMessage::Request(load @ Request::Load(_)) => ClientMessage::Request(load),
+            ClientMessage::Nothing => ClientMessage::Nothing,
             _ => self.read(RecvFlags::empty()),
         }
     }
@@ -73,19 +73,20 @@ impl Connection {
         let _ = self.read(RecvFlags::empty());
     }
 
-    fn read(&self, how: RecvFlags) -> Said {
+    fn read(&self, how: RecvFlags) -> ClientMessage {
         let mut room = [0; LONGEST_REQUEST + 1];
         let mut none: [MaybeUninit<u8>; 0] = [];
         let mut carried = RecvAncillaryBuffer::new(&mut none);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC | how;
         match recvmsg(&self.socket, &mut [IoSliceMut::new(&mut room)], &mut carried, flags) {
-            Ok(received) if received.bytes == 0 => Said::Gone,
+            Ok(received) if received.bytes == 0 => ClientMessage::Gone,
             Ok(received) => {
                 let message = &room[..received.bytes.min(room.len())];
-                Request::of_message(message).map_or_else(Said::Nonsense, Said::Request)
+                Request::of_message(message)
+                    .map_or_else(ClientMessage::Nonsense, ClientMessage::Request)
             }
-            Err(Errno::AGAIN | Errno::INTR) => Said::Nothing,
-            Err(_) => Said::Gone,
+            Err(Errno::AGAIN | Errno::INTR) => ClientMessage::Nothing,
+            Err(_) => ClientMessage::Gone,
         }
     }
 
@@ -139,16 +140,16 @@ pub(crate) mod tests {
     #[test]
     fn request_is_received_whole_and_nonsense_is_said_to_be_that() {
         let (connection, client) = connection();
-        assert_eq!(connection.receive(), Said::Nothing);
+        assert_eq!(connection.receive(), ClientMessage::Nothing);
         let request = Request::Lease { bytes: 1, wait_ms: 2 };
         send(&client, &request.to_message(), None).unwrap();
-        assert_eq!(connection.receive(), Said::Request(request.clone()));
+        assert_eq!(connection.receive(), ClientMessage::Request(request.clone()));
         for message in [&[0; 3][..], &[0; MESSAGE], &[0; LONGEST_REQUEST + 500]] {
             send(&client, message, None).unwrap();
-            assert!(matches!(connection.receive(), Said::Nonsense(_)));
+            assert!(matches!(connection.receive(), ClientMessage::Nonsense(_)));
         }
         drop(client);
-        assert_eq!(connection.receive(), Said::Gone);
+        assert_eq!(connection.receive(), ClientMessage::Gone);
     }
 
     #[test]
@@ -156,7 +157,7 @@ pub(crate) mod tests {
         let (connection, client) = connection();
         let (file, other) = pair();
         send(&client, &Request::Status.to_message(), Some(file.as_fd())).unwrap();
-        assert_eq!(connection.receive(), Said::Request(Request::Status));
+        assert_eq!(connection.receive(), ClientMessage::Request(Request::Status));
         // The only other one was in the message, and is closed: the other end says so.
         drop(file);
         assert_eq!(rustix::io::read(&other, &mut [0]), Ok(0));
@@ -174,11 +175,11 @@ pub(crate) mod tests {
         send(&client, &load.to_message(), Some(file.as_fd())).unwrap();
         drop(file);
         for _ in 0..2 {
-            assert_eq!(connection.receive(), Said::Request(load.clone()));
+            assert_eq!(connection.receive(), ClientMessage::Request(load.clone()));
         }
         assert_eq!(rustix::io::read(&other, &mut [0]), Err(Errno::AGAIN));
         connection.discard();
-        assert_eq!(connection.receive(), Said::Nothing);
+        assert_eq!(connection.receive(), ClientMessage::Nothing);
         assert_eq!(rustix::io::read(&other, &mut [0]), Ok(0));
     }
 }

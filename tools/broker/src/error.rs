@@ -27,21 +27,6 @@ pub enum BrokerError {
     /// The size of a unit makes no sense, or the kernel has no such pages.
     #[error("units of this size cannot be made")]
     Unit(#[source] LeaseError),
-    /// Units that clients are charged for cannot be populated before they ask.
-    #[error(
-        "--ready {ready} requested: units that clients are charged for are populated on request{}",
-        Remedy(self.remedy())
-    )]
-    ReadyForClients {
-        /// Units that were to be ready.
-        ready: usize,
-    },
-    /// Units were to be ready, and none has a size.
-    #[error("--ready {ready} requested, but no size of a unit{}", Remedy(self.remedy()))]
-    ReadyWithoutUnit {
-        /// Units that were to be ready.
-        ready: usize,
-    },
     /// The control group to be charged cannot be used.
     #[error("no process can be placed in the control group {}{}", group.display(), Remedy(self.remedy()))]
     Group {
@@ -71,8 +56,6 @@ impl BrokerError {
                     .to_owned()
             }
             Self::Unit(error) => return error.remedy(),
-            Self::ReadyForClients { .. } => "use --ready 0".to_owned(),
-            Self::ReadyWithoutUnit { .. } => "use --unit SIZE, or --ready 0".to_owned(),
             Self::Group { group, .. } => {
                 format!(
                     "make it, and give this user write access to {}/cgroup.procs",
@@ -106,8 +89,6 @@ mod tests {
                 unit: None,
                 source: refused(),
             }),
-            BrokerError::ReadyForClients { ready: 2 },
-            BrokerError::ReadyWithoutUnit { ready: 2 },
             BrokerError::Group { group: path(), source: refused() },
         ] {
             let remedy = error.remedy();

@@ -1,18 +1,28 @@
 //! Processes that populate, as the broker sees them.
 
+use std::ffi::OsString;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use hugekit_lease::protocol::{Answer, MESSAGE, Refusal};
 use rustix::io::ioctl_fionbio;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::config::FillCommand;
 use crate::fill::{End, Fill};
 use crate::load::LoadOrder;
 use crate::priority;
+
+/// The program that populates a unit, and its first arguments: it calls [`fill`](crate::fill()).
+#[derive(Clone, Debug)]
+pub struct FillCommand {
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments, before those of [`Fill`].
+    pub arguments: Vec<OsString>,
+}
 
 /// A process that populates a file. It ends when this value does.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use hugekit_lease::protocol::{Payer, Row};
 
 /// A lease, as long as it counts.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Leased {
+pub(crate) struct CountedLease {
     /// Whose quota it counts against.
     pub(crate) account: u32,
     pub(crate) uid: u32,
@@ -16,7 +16,7 @@ pub(crate) struct Leased {
     pub(crate) payer: Payer,
 }
 
-impl Leased {
+impl CountedLease {
     pub(crate) fn row(&self, is_unreturned: bool) -> Row {
         Row {
             uid: self.uid,

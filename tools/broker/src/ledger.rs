@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use hugekit_lease::protocol::{Payer, Refusal, Row};
 
-use crate::config::Quotas;
-use crate::leased::Leased;
+use crate::leased::CountedLease;
+use crate::options::Quotas;
 use crate::returns::{Live, Returns};
 use crate::watch::Watched;
 
@@ -24,7 +24,7 @@ pub(crate) struct Ledger {
     quotas: Quotas,
     claimed: BTreeMap<u32, u64>,
     /// The leases that have not ended, and whether they had holes at any time.
-    live: BTreeMap<Watched, (Leased, bool)>,
+    live: BTreeMap<Watched, (CountedLease, bool)>,
     returns: Returns,
 }
 
@@ -81,7 +81,7 @@ impl Ledger {
     ) {
         let (account, bytes) = (claim.account, claim.bytes);
         self.withdraw(claim);
-        let lease = Leased { account, uid, pid, bytes, given: Instant::now(), payer };
+        let lease = CountedLease { account, uid, pid, bytes, given: Instant::now(), payer };
         self.live.insert(watched, (lease, false));
     }
 

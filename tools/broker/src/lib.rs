@@ -18,7 +18,6 @@
 
 mod accounts;
 mod broker;
-mod config;
 mod connection;
 mod error;
 mod fill;
@@ -30,8 +29,9 @@ mod ledger;
 mod listen;
 mod load;
 mod loading;
+mod memory_state;
 mod notices;
-mod pages;
+mod options;
 mod priority;
 mod returns;
 mod seats;
@@ -39,7 +39,8 @@ mod unit;
 mod watch;
 
 pub use broker::Broker;
-pub use config::{Charge, Config, FillCommand, Limits, Quotas};
 pub use error::BrokerError;
 pub use fill::{Fill, fill};
+pub use filler::FillCommand;
 pub use load::{LoadOrder, load};
+pub use options::{BrokerOptions, Charge, Limits, Quota, UnitPages};

@@ -11,9 +11,8 @@ use hugekit_lease::protocol::{Answer, ImageName, Load, Refusal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, Mode, memfd_create};
 
-use crate::config::FillCommand;
 use crate::connection::Connection;
-use crate::filler::Filler;
+use crate::filler::{FillCommand, Filler};
 use crate::ledger::Claim;
 use crate::load::LoadOrder;
 use crate::unit::{not_populated, refused};

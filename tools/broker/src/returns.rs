@@ -17,7 +17,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::leased::Leased;
+use crate::leased::CountedLease;
 
 /// The time that `elsewhere` has to be lower before the baseline is: longer than a hole takes until its notice comes.
 const SETTLED: Duration = Duration::from_secs(2);
@@ -33,7 +33,7 @@ pub(crate) struct Live {
 /// A lease whose file is gone.
 #[derive(Debug)]
 struct Ended {
-    lease: Leased,
+    lease: CountedLease,
     /// Taken elsewhere before its end.
     before: i128,
     is_back: bool,
@@ -52,7 +52,7 @@ pub(crate) struct Returns {
 
 impl Returns {
     /// A file is gone. What the holes of a lease had hidden shows from then on: its account's others are looked at anew.
-    pub(crate) fn record_end(&mut self, lease: Leased, was_punched: bool, before: i128) {
+    pub(crate) fn record_end(&mut self, lease: CountedLease, was_punched: bool, before: i128) {
         if was_punched {
             let own = self.ended.iter_mut().filter(|ended| ended.lease.account == lease.account);
             own.for_each(|ended| (ended.is_back, ended.counts) = (false, true));
@@ -95,7 +95,7 @@ impl Returns {
     }
 
     /// Leases that have ended and count.
-    pub(crate) fn counted(&self) -> impl Iterator<Item = &Leased> {
+    pub(crate) fn counted(&self) -> impl Iterator<Item = &CountedLease> {
         self.ended.iter().filter(|ended| ended.counts).map(|ended| &ended.lease)
     }
 }
@@ -106,8 +106,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::config::Quotas;
     use crate::ledger::Ledger;
+    use crate::options::Quotas;
     use crate::watch::Watched;
 
     /// Pages of a lease.

@@ -39,7 +39,7 @@ pub(crate) struct Filling {
 impl Filling {
     /// Returns the outcome, if there is one: the unit, or why it cannot be populated; and the processes that are
     /// superfluous then. As long as one of several processes works, there is none.
-    pub(crate) fn step(mut self) -> Result<(Outcome, Ending), Self> {
+    pub(crate) fn step(mut self) -> Result<(Outcome, EndingProcesses), Self> {
         let mut refusal = None;
         let mut populated = None;
         self.fillers.retain_mut(|filler| match filler.outcome() {
@@ -63,26 +63,29 @@ impl Filling {
                 let payer = if self.all_joined { self.payer } else { Payer::Broker };
                 let (id, account) = self.client.unzip();
                 let ready = Ready { memory: self.memory, payer, huge, client: id };
-                Ok((Outcome::Ready(ready), Ending::new(self.fillers, account, None)))
+                Ok((Outcome::Ready(ready), EndingProcesses::new(self.fillers, account, None)))
             }
             (None, Some(refusal)) if self.fillers.is_empty() => {
                 let (id, account) = self.client.unzip();
-                Ok((Outcome::Failed(refusal, id), Ending::new(self.fillers, account, None)))
+                Ok((
+                    Outcome::Failed(refusal, id),
+                    EndingProcesses::new(self.fillers, account, None),
+                ))
             }
             _ => Err(self),
         }
     }
 
     /// Ends its processes: it is no client's any more.
-    pub(crate) fn abandon(self) -> Ending {
-        Ending::new(self.fillers, self.client.unzip().1, Some(self.memory))
+    pub(crate) fn abandon(self) -> EndingProcesses {
+        EndingProcesses::new(self.fillers, self.client.unzip().1, Some(self.memory))
     }
 }
 
 /// Processes that have to end, and have not yet: they may hold memory, and stay zombies until they are asked after. A
 /// control group that is frozen keeps them for as long as it likes.
 #[derive(Debug)]
-pub(crate) struct Ending {
+pub(crate) struct EndingProcesses {
     pub(crate) fillers: Vec<Filler>,
     /// Whose client they populated for.
     pub(crate) account: Option<u32>,
@@ -90,7 +93,7 @@ pub(crate) struct Ending {
     pub(crate) memory: Option<MemoryFile>,
 }
 
-impl Ending {
+impl EndingProcesses {
     fn new(mut fillers: Vec<Filler>, account: Option<u32>, memory: Option<MemoryFile>) -> Self {
         fillers.iter_mut().for_each(Filler::kill);
         Self { fillers, account, memory }

@@ -17,13 +17,13 @@ const PROGRAM: &str = "hugekit-lab";
 /// The arguments go to the program `hugekit-lab`, which is looked for beside this one and then in PATH.
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true, after_help = "Example: hugekit lab snapshot --memory 1GiB")]
-pub(crate) struct Lab {
+pub(crate) struct LabCommand {
     /// Arguments; `--help` lists them
     #[arg(value_name = "ARGUMENT", trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<OsString>,
 }
 
-impl Lab {
+impl LabCommand {
     /// Returns only if the program cannot be started.
     pub(crate) fn run(&self) -> anyhow::Error {
         let this = env::current_exe().unwrap_or_default();

@@ -12,6 +12,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use hugekit_machine::plain;
+use hugekit_terminal::events;
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 /// Lines that are written in one [`WINDOW`]. Those that follow are counted.
 const LINES: u32 = 32;
@@ -19,6 +21,11 @@ const WINDOW: Duration = Duration::from_secs(10);
 
 /// The longest wait at the end of the process for lines that are not written yet.
 const LAST: Duration = Duration::from_millis(250);
+
+/// Writes the events of the library to the log.
+pub(crate) fn print_events() {
+    events::print_to(BoxMakeWriter::new(|| Lines));
+}
 
 /// The log of this process. `None` if no thread can be started: its lines are lost then.
 static LOG: OnceLock<Option<Log>> = OnceLock::new();

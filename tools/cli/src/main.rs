@@ -10,12 +10,13 @@ mod image;
 mod lab;
 mod lease;
 mod log;
+#[cfg(test)]
+mod options;
 mod pager;
 mod pid;
 mod progress;
 mod qemu;
 mod restore;
-mod running_vm;
 mod shell;
 mod socket;
 mod status;
@@ -25,7 +26,6 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use hugekit_terminal::{events, outcome, text};
-use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 /// Manage huge-page memory: examine a machine, and run programs on huge pages.
 #[derive(Debug, Parser)]
@@ -44,11 +44,11 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Doctor(doctor::Doctor),
-    Demo(demo::Demo),
-    Lab(lab::Lab),
-    Tend(tend::Tend),
-    Delta(delta::Delta),
+    Doctor(doctor::DoctorCommand),
+    Demo(demo::DemoCommand),
+    Lab(lab::LabCommand),
+    Tend(tend::TendCommand),
+    Delta(delta::DeltaCommand),
     Broker(broker::BrokerCommand),
     Lease(lease::LeaseCommand),
     Qemu(qemu::QemuCommand),
@@ -66,16 +66,33 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = run_own_process() {
+        return code;
+    }
     let command = Cli::parse().command;
     let say = command.say();
     if command.is_daemon() {
-        events::print_to(BoxMakeWriter::new(|| log::Lines));
+        log::print_events();
     } else {
         events::print();
     }
     let code = outcome::exit_code(run(command), Cli::command, say);
     log::finish();
     code
+}
+
+/// Runs a process that this program has started, if the first two words name one. They are no arguments of [`Cli`]:
+/// completions list hidden ones, too.
+fn run_own_process() -> Option<ExitCode> {
+    let mut words = std::env::args_os().skip(1);
+    let name = [words.next()?, words.next()?];
+    if name == broker::FILL {
+        Some(broker::run_fill(words))
+    } else if name == demo::HELPER {
+        demo::run_helper(words)
+    } else {
+        None
+    }
 }
 
 impl Command {

@@ -21,10 +21,14 @@ pub(crate) struct Completions {
 
 impl Completions {
     pub(crate) fn run(&self, mut command: Command) -> anyhow::Result<()> {
-        let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut command, "hugekit", &mut script);
-        Ok(write_out(&String::from_utf8(script).context("completions are text")?)?)
+        Ok(write_out(&script(self.shell, &mut command)?)?)
     }
+}
+
+fn script(shell: Shell, command: &mut Command) -> anyhow::Result<String> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, command, "hugekit", &mut script);
+    String::from_utf8(script).context("completions are text")
 }
 
 /// Write the manual pages of all commands.
@@ -72,5 +76,44 @@ impl Systemd {
         };
         let program = std::env::current_exe().context("cannot find this program")?;
         Ok(write_out(&unit.replace("/usr/local/bin/hugekit", &program.display().to_string()))?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Arg, CommandFactory};
+
+    use super::*;
+
+    /// Options that help does not show.
+    fn hidden(command: &Command) -> Vec<String> {
+        let own = command.get_arguments().filter(|argument| argument.is_hide_set());
+        let own = own.filter_map(|argument| argument.get_long().map(str::to_owned));
+        own.chain(command.get_subcommands().flat_map(hidden)).collect()
+    }
+
+    /// Such options that a shell completes nevertheless.
+    fn completed(mut command: Command) -> Vec<(Shell, String)> {
+        let options = hidden(&command).into_iter();
+        let scripts = Shell::value_variants().iter().map(|&shell| {
+            let script = script(shell, &mut command).unwrap();
+            assert!(script.contains("keep-free"), "{shell}");
+            (shell, script)
+        });
+        let scripts: Vec<_> = scripts.collect();
+        options
+            .flat_map(|option| {
+                let shells = scripts.iter().filter(|(_, script)| script.contains(&option));
+                shells.map(|&(shell, _)| (shell, option.clone())).collect::<Vec<_>>()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn no_shell_completes_a_hidden_option() {
+        assert_eq!(completed(crate::Cli::command()), []);
+        let one = Arg::new("one").long("hidden-one").hide(true);
+        let found = completed(crate::Cli::command().arg(one));
+        assert_eq!(found.len(), Shell::value_variants().len(), "{found:?}");
     }
 }

@@ -5,12 +5,12 @@ use hugekit_machine::Root;
 use hugekit_machine::cgroup::{Cgroups, MemoryLeft};
 use hugekit_machine::memory::{free_blocks, pressure};
 
-use crate::options::Options;
+use crate::options::TendOptions;
 use crate::status::Hindrance;
 use crate::target::Target;
 
 /// Returns why nothing may be collapsed now; `None` if it may.
-pub(crate) fn hindrance(target: &Target, options: &Options) -> Option<Hindrance> {
+pub(crate) fn hindrance(target: &Target, options: &TendOptions) -> Option<Hindrance> {
     if let Some(percent) = pressure(&Root::default())
         && percent >= options.most_pressure
     {

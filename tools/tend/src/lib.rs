@@ -8,15 +8,15 @@
 //! ended.
 //!
 //! What it costs: the copy, writers of those 2 MiB that wait meanwhile, and memory where a range had holes (bounded by
-//! [`Options::density`]). What it never does: change a byte, collapse while a forked child shares the memory, press on
-//! when the machine is short of memory, or leave anything to be put back.
+//! [`TendOptions::density`]). What it never does: change a byte, collapse while a forked child shares the memory, press
+//! on when the machine is short of memory, or leave anything to be put back.
 //!
 //! ```no_run
 //! use std::sync::atomic::AtomicBool;
 //!
-//! use hugekit_tend::{Options, Tender};
+//! use hugekit_tend::{TendOptions, Tender};
 //!
-//! let options = Options { density: 0.95, ..Options::default() };
+//! let options = TendOptions { density: 0.95, ..TendOptions::default() };
 //! let mut tender = Tender::builder().process(4711).options(options).build()?;
 //! for report in tender.pass(&AtomicBool::new(false))? {
 //!     println!("{} bytes on huge pages", report.after.huge);
@@ -48,7 +48,7 @@ mod waits;
 pub use error::TendError;
 pub use fork_cost::ForkCost;
 pub use mappings::{Excluded, Extent};
-pub use options::Options;
+pub use options::TendOptions;
 pub use outlook::Outlook;
 pub use relatives::{forked_from, named};
 pub use status::{Hindrance, PassReport, Refusal, Status};

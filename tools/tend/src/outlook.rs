@@ -3,7 +3,7 @@
 use crate::error::TendError;
 use crate::headroom::{hindrance, may_grow};
 use crate::mappings::{Excluded, Extent, Survey};
-use crate::options::Options;
+use crate::options::TendOptions;
 use crate::plan::{History, plan};
 use crate::relatives::{Relatives, forked_from};
 use crate::status::Hindrance;
@@ -43,7 +43,7 @@ impl Outlook {
             Err(TendError::Taken { .. }) => (Target::beside_a_tender(pid)?, true),
             target => (target?, false),
         };
-        let options = Options::default();
+        let options = TendOptions::default();
         let survey = Survey::of(target.folder())?;
         let is_limit_unknown = !may_grow(&target);
         let density = if is_limit_unknown { 1.0 } else { options.density };

@@ -4,7 +4,7 @@
 //! the process waited longer for a CPU than in windows with the least share. So on a machine with an idle CPU
 //! a pass has a whole CPU, and on a busy one it alternates between the least share and a little more.
 
-use crate::options::Options;
+use crate::options::TendOptions;
 
 /// The share that a process may have, however long it waits for CPUs. Small, because `usual` is
 /// measured with it, and a large one would count as usual.
@@ -26,7 +26,7 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    pub(crate) fn new(options: &Options) -> Self {
+    pub(crate) fn new(options: &TendOptions) -> Self {
         let most = options.cpu_share.clamp(0.001, 1.0);
         let least = LEAST.min(most);
         Self { least, most, now: least, usual: None }
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     fn share(cpu_share: f64) -> Share {
-        Share::new(&Options { cpu_share, ..Options::default() })
+        Share::new(&TendOptions { cpu_share, ..TendOptions::default() })
     }
 
     fn after(share: Share, waits: &[f64]) -> f64 {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::options::Options;
+use crate::options::TendOptions;
 use crate::share::Share;
 use hugekit_machine::processes::ProcessFolder;
 
@@ -23,7 +23,7 @@ pub(crate) struct Waits {
 
 impl Waits {
     /// A kernel that does not count waits leaves the share at its least.
-    pub(crate) fn new(options: &Options, process: &ProcessFolder) -> Self {
+    pub(crate) fn new(options: &TendOptions, process: &ProcessFolder) -> Self {
         let mut waits = Self { share: Share::new(options), began: None, window: Duration::ZERO };
         waits.begin(process);
         waits

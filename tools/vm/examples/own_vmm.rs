@@ -55,8 +55,10 @@ mod family {
     use std::time::{Duration, Instant};
 
     use hugekit_vm::api::{connect, send};
-    use hugekit_vm::checkpoint::{ChildSettings, ForkSettings, Settings, checkpoint, fork};
-    use hugekit_vm::pager::{Event, Pager, Source};
+    use hugekit_vm::checkpoint::{
+        CheckpointOptions, ChildOptions, ForkOptions, RunningVm, checkpoint, fork,
+    };
+    use hugekit_vm::pager::{Event, Pager, PagerOptions, Source};
     use kvm_ioctls::Kvm;
     use serde_json::{Map, Value, json};
 
@@ -92,11 +94,12 @@ mod family {
         let pid = parent.process.id() as i32;
 
         let saved = folder.path().join("saved");
-        let report = checkpoint(&Settings::new(pid, parent.api.clone(), saved.clone()))?;
+        let vm = RunningVm::new(pid, parent.api.clone());
+        let report = checkpoint(&CheckpointOptions::new(vm.clone(), saved.clone()))?;
         println!("saved: {report}");
         let children = ["one", "other"].map(|name| child(folder.path(), name));
         let apis = children.clone().map(|child| child.api);
-        let forked = fork(&ForkSettings::new(pid, parent.api.clone(), children.to_vec()))?;
+        let forked = fork(&ForkOptions::new(vm, children.to_vec()))?;
         println!("{}", forked.report);
         let programs = forked.programs.into_iter().zip(apis);
         let mut family: Vec<Vmm> = programs.map(|(process, api)| Vmm { process, api }).collect();
@@ -123,10 +126,10 @@ mod family {
         }
     }
 
-    fn child(folder: &Path, name: &str) -> ChildSettings {
+    fn child(folder: &Path, name: &str) -> ChildOptions {
         let (api, program) = (folder.join(name), std::env::current_exe().unwrap_or_default());
         let command = vec![program.into(), server::ARGUMENT.into(), api.clone().into()];
-        ChildSettings { command, api, load: Map::new() }
+        ChildOptions { command, api, load: Map::new() }
     }
 
     /// A VM that runs, and whose pager has left it.
@@ -136,7 +139,7 @@ mod family {
         state: &Path,
         memory: &Path,
     ) -> Result<Vmm, Box<dyn Error>> {
-        let ChildSettings { command, api, .. } = child(folder, name);
+        let ChildOptions { command, api, .. } = child(folder, name);
         let process = Command::new(&command[0]).args(&command[1..]).spawn()?;
         let vmm = Vmm { process, api };
         let until = Instant::now() + LONGEST_WAIT;
@@ -144,12 +147,8 @@ mod family {
             thread::sleep(Duration::from_millis(1));
         }
         let socket = folder.join(format!("{name}.pager"));
-        let record = Duration::ZERO;
-        let settings = hugekit_vm::pager::Settings {
-            record,
-            ..hugekit_vm::pager::Settings::new(socket.clone())
-        };
-        let pager = Pager::start(settings, Source::open(memory)?)?;
+        let options = PagerOptions { record: Duration::ZERO, ..PagerOptions::default() };
+        let pager = Pager::start(&socket, options, Source::open(memory)?)?;
         let (stop, stopper) = UnixStream::pair()?;
         let (sender, events) = mpsc::channel();
         let pager =

@@ -3,6 +3,8 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod api;
+#[cfg(feature = "clap")]
+mod arguments;
 pub mod checkpoint;
 pub mod cloud_hypervisor;
 mod firecracker;

@@ -14,7 +14,7 @@ use crate::measure::{LabError, Observer};
 use crate::record::Unit;
 use hugekit_guests::{Firecracker, Request, Serial, Snapshot};
 use hugekit_machine::size::Size;
-use hugekit_vm::checkpoint::{ForkSettings, Forked, fork};
+use hugekit_vm::checkpoint::{ForkOptions, Forked, RunningVm, fork};
 
 use super::guest::{Guest, Kind, Origin};
 use super::save::{Files, stock_in_pause};
@@ -141,7 +141,8 @@ fn by_fork(vm: &MicroVm<'_>, folder: &Path, count: usize) -> Result<Born, LabErr
         let await_answer = |serial| scope.spawn(move || answered(serial, since, has_failed));
         let answers: Vec<_> = serials.into_iter().map(await_answer).collect();
         let forked = vm.watched(|vmm| {
-            Ok(Family(fork(&ForkSettings::new(vmm.pid(), vmm.api().to_owned(), children))?))
+            let vm = RunningVm::new(vmm.pid(), vmm.api().to_owned());
+            Ok(Family(fork(&ForkOptions::new(vm, children))?))
         });
         let forked = forked.inspect_err(|_| has_failed.store(true, Ordering::Relaxed))?;
         let answered = last(answers);

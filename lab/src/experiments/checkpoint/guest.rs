@@ -9,7 +9,7 @@ use crate::measure::workloads::micro_vm::{MicroVm, failed};
 use crate::measure::workloads::pager_thread::PagerThread;
 use crate::measure::{LabError, Observer};
 use hugekit_guests::{Firecracker, Request, Snapshot};
-use hugekit_vm::pager::Settings;
+use hugekit_vm::pager::PagerOptions;
 use serde_json::json;
 
 use super::share::Share;
@@ -103,11 +103,9 @@ impl<'a> Guest<'a> {
             Kind::Base => MicroVm::start_prepared(folder, &name, observer, on_base_pages),
             _ => MicroVm::start(folder, &name, observer),
         }?;
-        let settings = Settings {
-            record: Duration::ZERO,
-            ..Settings::new(folder.join(format!("{name}.pager")))
-        };
-        let pager = PagerThread::start(settings, &origin.snapshot(kind).memory)?;
+        let options = PagerOptions { record: Duration::ZERO, ..PagerOptions::default() };
+        let socket = folder.join(format!("{name}.pager"));
+        let pager = PagerThread::start(socket, options, &origin.snapshot(kind).memory)?;
         let socket = pager.socket();
         vm.watched(|vmm| load(vmm, origin.snapshot(kind), socket, kind))?;
         pager.until_complete(observer)?;

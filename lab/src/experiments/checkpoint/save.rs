@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::measure::LabError;
 use crate::measure::workloads::micro_vm::failed;
 use hugekit_guests::{Firecracker, Snapshot};
-use hugekit_vm::checkpoint::{Report, Settings, checkpoint};
+use hugekit_vm::checkpoint::{CheckpointOptions, Report, RunningVm, checkpoint};
 use tempfile::TempDir;
 
 use super::guest::{Guest, Kind, Origin, Seen};
@@ -116,8 +116,8 @@ fn ours(guest: &Guest<'_>, output: PathBuf, previous: Vec<PathBuf>) -> Result<Sa
     let collapse = guest.kind != Kind::Base;
     guest.vm.watched(|vmm| {
         let to = output.clone();
-        let settings = Settings::new(vmm.pid(), vmm.api().to_owned(), output);
-        let report = checkpoint(&Settings { previous, collapse, ..settings })?;
+        let vm = RunningVm { collapse, ..RunningVm::new(vmm.pid(), vmm.api().to_owned()) };
+        let report = checkpoint(&CheckpointOptions { vm, output, previous })?;
         Ok(of_report(&report, bytes_in(&to)?))
     })
 }

@@ -9,7 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use crate::measure::LabError;
-use hugekit_vm::checkpoint::{CheckpointError, SeriesSettings, Settings, checkpoint_series};
+use hugekit_vm::checkpoint::{
+    CheckpointError, CheckpointOptions, RunningVm, SeriesOptions, checkpoint_series,
+};
 
 use super::guest::{Guest, Seen};
 use super::save::{Files, Saved, bytes_in, of_report};
@@ -26,16 +28,15 @@ pub(super) fn save(
     share: Share,
     guest: &mut Guest<'_>,
 ) -> Result<(Saved, Seen), LabError> {
-    let vm = guest.vm.watched(|vmm| {
-        Ok(Settings::new(vmm.pid(), vmm.api().to_owned(), files.path().join("series")))
-    })?;
-    let settings = SeriesSettings { save_at_end: true, ..SeriesSettings::new(vm, NEVER) };
+    let vm = guest.vm.watched(|vmm| Ok(RunningVm::new(vmm.pid(), vmm.api().to_owned())))?;
+    let options = CheckpointOptions::new(vm, files.path().join("series"));
+    let series = SeriesOptions { save_at_end: true, ..SeriesOptions::new(NEVER) };
     let (tell, told) = channel();
     let told = &Mutex::new(told);
     thread::scope(|scope| {
         let (stop, stopper) = UnixStream::pair().map_err(LabError::Saved)?;
         let series = scope.spawn(move || {
-            checkpoint_series(&settings, stop.as_fd(), &mut |folder, report| {
+            checkpoint_series(&options, &series, stop.as_fd(), &mut |folder, report| {
                 let _ = tell.send(bytes_in(folder).map(|bytes| of_report(report, bytes)));
             })
         });

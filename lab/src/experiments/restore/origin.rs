@@ -16,7 +16,7 @@ use hugekit::image::Image;
 use hugekit_guests::{Pages, Request, Snapshot};
 use hugekit_machine::size::Size;
 use hugekit_sys::userfaultfd;
-use hugekit_vm::pager::{Event, Settings};
+use hugekit_vm::pager::{Event, PagerOptions};
 use tempfile::TempDir;
 
 use super::files::Folders;
@@ -112,9 +112,9 @@ impl Origin {
         self.working_set.is_ok()
     }
 
-    /// Settings of a pager that reads the recorded working set ahead.
-    pub(super) fn settings(&self) -> Settings {
-        Settings { working_set: Some(self.working_set_path()), ..Settings::new(self.socket()) }
+    /// Options of a pager that reads the recorded working set ahead.
+    pub(super) fn options(&self) -> PagerOptions {
+        PagerOptions { working_set: Some(self.working_set_path()), ..PagerOptions::default() }
     }
 
     /// Has a pager record which memory a guest touches; returns the bytes.
@@ -122,8 +122,8 @@ impl Origin {
         let mut recorded = 0;
         for record in RECORD_SECONDS.map(Duration::from_secs) {
             let _ = fs::remove_file(self.working_set_path());
-            let settings = Settings { record, ..self.settings() };
-            let pager = PagerThread::start(settings, &self.snapshot.memory)?;
+            let options = PagerOptions { record, ..self.options() };
+            let pager = PagerThread::start(self.socket(), options, &self.snapshot.memory)?;
             let mut vm = MicroVm::start(self.folders.sockets.path(), "recorded", observer)?;
             vm.load_by_handler(&self.snapshot, pager.socket(), true)?;
             vm.ask(self.touch())?;

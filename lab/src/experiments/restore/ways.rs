@@ -10,7 +10,7 @@ use crate::measure::workloads::page_handler::{PageHandler, Strategy};
 use crate::measure::workloads::pager_thread::PagerThread;
 use hugekit_guests::Snapshot;
 use hugekit_machine::size::Size;
-use hugekit_vm::pager::Settings;
+use hugekit_vm::pager::PagerOptions;
 
 use super::origin::Origin;
 
@@ -142,7 +142,7 @@ impl Way {
                 Server::Handler(PageHandler::start(&origin.socket(), memory, strategy)?)
             }
             Backend::Pager(used) => {
-                Server::Pager(PagerThread::start(used.settings(origin), memory)?)
+                Server::Pager(PagerThread::start(origin.socket(), used.options(origin), memory)?)
             }
         })
     }
@@ -174,16 +174,16 @@ impl Way {
 }
 
 impl Use {
-    fn settings(self, origin: &Origin) -> Settings {
-        let settings = origin.settings();
+    fn options(self, origin: &Origin) -> PagerOptions {
+        let options = origin.options();
         match self {
-            Self::WorkingSet | Self::Ahead => settings,
-            Self::OnDemand => Settings { prefetch: false, ..settings },
+            Self::WorkingSet | Self::Ahead => options,
+            Self::OnDemand => PagerOptions { prefetch: false, ..options },
             Self::First => {
                 // The guest ends before anything is recorded.
                 let none = origin.socket().with_extension("none");
                 let _ = std::fs::remove_file(&none);
-                Settings { working_set: Some(none), record: Duration::from_secs(10), ..settings }
+                PagerOptions { working_set: Some(none), record: Duration::from_secs(10), ..options }
             }
         }
     }

@@ -5,12 +5,12 @@ use std::io;
 use std::path::Path;
 
 use hugekit_guests::{Serial, program};
-use hugekit_vm::checkpoint::ChildSettings;
+use hugekit_vm::checkpoint::ChildOptions;
 use rustix::fs::{CWD, Mode, mkfifoat};
 use serde_json::Map;
 
 /// The files of a child are in this folder.
-pub fn child(folder: &Path, name: &str) -> io::Result<(ChildSettings, Serial)> {
+pub fn child(folder: &Path, name: &str) -> io::Result<(ChildOptions, Serial)> {
     let path = |end: &str| folder.join(format!("{name}.{end}"));
     let pipe = |end: &str| -> io::Result<File> {
         mkfifoat(CWD, path(end), Mode::RUSR | Mode::WUSR)?;
@@ -22,5 +22,5 @@ pub fn child(folder: &Path, name: &str) -> io::Result<(ChildSettings, Serial)> {
     let script = "exec \"$0\" --api-sock \"$1\" --id child --level Off < \"$2\" > \"$3\"";
     let mut command = vec!["sh".into(), "-c".into(), script.into(), program.into_os_string()];
     command.extend(["api", "in", "out"].map(|end| path(end).into_os_string()));
-    Ok((ChildSettings { command, api: path("api"), load: Map::new() }, serial))
+    Ok((ChildOptions { command, api: path("api"), load: Map::new() }, serial))
 }

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use hugekit_vm::pager::{Event, Pager, PagerError, Settings, Source};
+use hugekit_vm::pager::{Event, Pager, PagerError, PagerOptions, Source};
 
 use crate::measure::{LabError, Observer};
 
@@ -29,10 +29,9 @@ pub struct PagerThread {
 }
 
 impl PagerThread {
-    pub fn start(settings: Settings, memory: &Path) -> Result<Self, LabError> {
-        let socket = settings.socket.clone();
+    pub fn start(socket: PathBuf, options: PagerOptions, memory: &Path) -> Result<Self, LabError> {
         let source = Source::open(memory).map_err(|error| failed(&error))?;
-        let pager = Pager::start(settings, source)?;
+        let pager = Pager::start(&socket, options, source)?;
         let (stop, stopped) = UnixStream::pair().map_err(LabError::Thread)?;
         let (told, events) = channel();
         let tell = move |event| {

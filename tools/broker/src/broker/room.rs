@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use hugekit_lease::protocol::Answer;
 
 use super::{Broker, ClientId};
-use crate::config::{Charge, Config};
+use crate::options::Charge;
 use crate::unit::Filling;
 
 /// The most and the least time that a program may need for its memory.
@@ -29,16 +29,16 @@ impl Broker {
 
     /// Returns whether units are begun ahead, and are made of the same memory as the program's.
     fn has_pages_of(&self, page_size: u64) -> bool {
-        let Config { backing, unit, charge, .. } = &self.config;
+        let (backing, is_charged) = (self.backing(), self.options.charge == Charge::Client);
         let own = if backing.is_reserved() { backing.page_size() as u64 } else { 0 };
-        *unit > 0 && *charge != Charge::Client && own == page_size
+        self.options.unit.is_some() && !is_charged && own == page_size
     }
 
     /// Returns the bytes that were given back.
     fn free_memory(&mut self, asked: u64) -> u64 {
         self.look();
-        let unit = self.config.unit as u64;
-        let mut left = lacking(asked, self.pages.free, unit);
+        let unit = self.unit_bytes();
+        let mut left = lacking(asked, self.memory.free, unit);
         let ready = left.min(self.ready.len());
         left -= ready;
         self.ready.truncate(self.ready.len() - ready);
@@ -47,7 +47,7 @@ impl Broker {
         let units = ready + begun.len();
         self.ending.extend(begun.into_iter().map(Filling::abandon));
         self.look();
-        if self.pages.free < asked.saturating_add(unit) {
+        if self.memory.free < asked.saturating_add(unit) {
             self.settled_from = self.settled_from.max(Instant::now() + time_for(asked));
         }
         units as u64 * unit

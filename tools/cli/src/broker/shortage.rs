@@ -1,16 +1,16 @@
 //! Too little memory for units, and how an administrator can provide more.
 
 use hugekit::pool::Backing;
-use hugekit_broker::Config;
+use hugekit_broker::BrokerOptions;
 use hugekit_machine::size::Size;
 use hugekit_machine::{Memory, Root, hugepages};
 
 use hugekit_terminal::text::count;
 
 /// Warns that not all units can be ready, if so.
-pub(super) fn warning(config: &Config) -> Option<String> {
-    let (wanted, free) = config.shortage()?;
-    let remedy = remedy(&Root::default(), config.backing, wanted - free);
+pub(super) fn warning(options: &BrokerOptions) -> Option<String> {
+    let (wanted, free) = options.shortage()?;
+    let remedy = remedy(&Root::default(), options.backing.into(), wanted - free);
     let size = |bytes: u64| Size(usize::try_from(bytes).unwrap_or(usize::MAX));
     let (wanted, free) = (size(wanted), size(free));
     Some(format!("warning: --ready and --keep-free need {wanted}, and {free} are free: {remedy}"))

@@ -23,7 +23,7 @@ use hugekit_terminal::text::{count, say, write_out};
 /// Print the units and the leases of a broker, with the user of each lease.
 #[derive(Debug, Args)]
 #[command(after_help = "Example: hugekit broker status")]
-pub(super) struct Status {
+pub(super) struct BrokerStatus {
     /// The broker's socket [default: /run/hugekit/broker.sock, or below `$XDG_RUNTIME_DIR`]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
@@ -39,7 +39,7 @@ pub(super) struct Status {
 /// The time between two requests for the status while units are missing.
 const AGAIN: Duration = Duration::from_millis(100);
 
-impl Status {
+impl BrokerStatus {
     /// Returns the exit code.
     pub(super) fn run(&self) -> anyhow::Result<u8> {
         let status = self.status().map_err(explained)?;

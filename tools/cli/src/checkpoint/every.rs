@@ -5,11 +5,9 @@ use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::mpsc::channel;
-use std::time::Duration;
 
 use anyhow::Context;
-use clap::Args;
-use hugekit_vm::checkpoint::{Report, SeriesSettings, Settings, checkpoint_series};
+use hugekit_vm::checkpoint::{CheckpointOptions, Report, SeriesOptions, checkpoint_series};
 use serde_json::{Value, json};
 
 use super::explained;
@@ -17,62 +15,33 @@ use hugekit_daemon::EndingSignals;
 use hugekit_terminal::file::{Sink, cannot_write};
 use hugekit_terminal::text::write_out;
 
-#[derive(Debug, Args)]
-pub(crate) struct Every {
-    /// Save again at this interval: first all memory, then the changes since
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
-    every: Option<u32>,
-    /// End after this number of checkpoints
-    #[arg(long, value_name = "N", requires = "every", value_parser = clap::value_parser!(u64).range(1..))]
-    count: Option<u64>,
-    /// Save all memory again after this number of deltas
-    #[arg(long, value_name = "N", requires = "every", default_value_t = 60)]
-    deltas: u64,
-    /// Save once more when a signal ends the command
-    #[arg(long, requires = "every")]
-    save_at_end: bool,
-}
-
-impl Every {
-    pub(super) fn interval(&self) -> Option<Duration> {
-        self.every.map(|seconds| Duration::from_secs(seconds.into()))
-    }
-
-    /// Tells of each checkpoint in a line: on standard output, or as JSON.
-    pub(super) fn run(
-        &self,
-        interval: Duration,
-        vm: Settings,
-        json: Option<&Sink>,
-    ) -> anyhow::Result<()> {
-        let came = EndingSignals::new()?;
-        let settings = SeriesSettings {
-            deltas: self.deltas,
-            count: self.count,
-            save_at_end: self.save_at_end,
-            ..SeriesSettings::new(vm, interval)
-        };
-        let (lines, told) = channel::<String>();
-        let mut lines_file = match json {
-            Some(Sink::File(path)) => Some(File::create(path).with_context(|| cannot_write(path))?),
-            _ => None,
-        };
-        // The VM does not wait for a reader.
-        let writer = std::thread::spawn(move || {
-            told.iter().try_for_each(|line| match &mut lines_file {
-                Some(file) => file.write_all(line.as_bytes()),
-                None => write_out(&line),
-            })
-        });
-        let is_json = json.is_some();
-        checkpoint_series(&settings, came.as_fd(), &mut |folder, report| {
-            let _ = lines.send(line(folder, report, is_json));
+/// Tells of each checkpoint in a line: on standard output, or as JSON.
+pub(super) fn run(
+    options: &CheckpointOptions,
+    series: &SeriesOptions,
+    json: Option<&Sink>,
+) -> anyhow::Result<()> {
+    let came = EndingSignals::new()?;
+    let (lines, told) = channel::<String>();
+    let mut lines_file = match json {
+        Some(Sink::File(path)) => Some(File::create(path).with_context(|| cannot_write(path))?),
+        _ => None,
+    };
+    // The VM does not wait for a reader.
+    let writer = std::thread::spawn(move || {
+        told.iter().try_for_each(|line| match &mut lines_file {
+            Some(file) => file.write_all(line.as_bytes()),
+            None => write_out(&line),
         })
-        .map_err(explained)?;
-        drop(lines);
-        writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        Ok(())
-    }
+    });
+    let is_json = json.is_some();
+    checkpoint_series(options, series, came.as_fd(), &mut |folder, report| {
+        let _ = lines.send(line(folder, report, is_json));
+    })
+    .map_err(explained)?;
+    drop(lines);
+    writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+    Ok(())
 }
 
 fn line(folder: &Path, report: &Report, is_json: bool) -> String {

@@ -2,13 +2,9 @@
 
 mod every;
 
-use std::path::PathBuf;
-
 use clap::Args;
-use hugekit_vm::checkpoint::{CheckpointError, Settings, checkpoint};
+use hugekit_vm::checkpoint::{CheckpointError, CheckpointOptions, SeriesOptions, checkpoint};
 
-use self::every::Every;
-use crate::running_vm::RunningVm;
 use hugekit_terminal::file::Sink;
 use hugekit_terminal::outcome::Remedied;
 use hugekit_terminal::text::write_out;
@@ -32,15 +28,9 @@ use hugekit_terminal::text::write_out;
 #[command(after_help = "Example: hugekit checkpoint --pid 4711 --api /tmp/vm1.sock --output saved")]
 pub(crate) struct CheckpointCommand {
     #[command(flatten)]
-    vm: RunningVm,
-    /// The folder that is made
-    #[arg(short, long, value_name = "DIR")]
-    output: PathBuf,
-    /// Save only changes since these checkpoints: the folder with `memory`, then each delta since
-    #[arg(long, value_name = "PREVIOUS", num_args = 1..)]
-    delta: Vec<PathBuf>,
+    options: CheckpointOptions,
     #[command(flatten)]
-    every: Every,
+    series: Option<SeriesOptions>,
     /// Write times and bytes as JSON; `-` prints them
     #[arg(long, value_name = "FILE|-")]
     json: Option<Sink>,
@@ -48,23 +38,14 @@ pub(crate) struct CheckpointCommand {
 
 impl CheckpointCommand {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
-        if let Some(interval) = self.every.interval() {
-            return self.every.run(interval, self.settings(), self.json.as_ref());
+        if let Some(series) = &self.series {
+            return every::run(&self.options, series, self.json.as_ref());
         }
         let json = self.json.as_ref().map(Sink::open).transpose()?;
-        let report = checkpoint(&self.settings()).map_err(explained)?;
+        let report = checkpoint(&self.options).map_err(explained)?;
         match json {
             Some(sink) => sink.write_json(&report),
             None => Ok(write_out(&format!("{report}\n"))?),
-        }
-    }
-
-    fn settings(&self) -> Settings {
-        Settings {
-            previous: self.delta.clone(),
-            collapse: !self.vm.no_collapse,
-            check_api: !self.vm.proxy,
-            ..Settings::new(self.vm.pid, self.vm.api.clone(), self.output.clone())
         }
     }
 }

@@ -19,13 +19,13 @@ use hugekit_terminal::text::write_out;
 /// `docs/delta.md` describes the format. A delta is checked completely before it is used. A result
 /// replaces an existing file only when it is complete.
 #[derive(Debug, Args)]
-pub(crate) struct Delta {
+pub(crate) struct DeltaCommand {
     #[command(subcommand)]
-    what: What,
+    what: DeltaTask,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum DeltaTask {
     /// Print the contents of deltas, and check them completely.
     #[command(after_help = "Example: hugekit delta info *.delta")]
     Info {
@@ -64,12 +64,12 @@ enum What {
     },
 }
 
-impl Delta {
+impl DeltaCommand {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
         match &self.what {
-            What::Info { deltas, json } => info(deltas, *json),
-            What::Merge { deltas, output } => merged(deltas, output),
-            What::Apply { deltas, output, base, state } => {
+            DeltaTask::Info { deltas, json } => info(deltas, *json),
+            DeltaTask::Merge { deltas, output } => merged(deltas, output),
+            DeltaTask::Apply { deltas, output, base, state } => {
                 applied(deltas, output, base.as_deref().zip(*state))
             }
         }
@@ -78,7 +78,7 @@ impl Delta {
 
 /// The contents of a delta, as in JSON.
 #[derive(Debug, Serialize)]
-struct Entry {
+struct DeltaContents {
     file: PathBuf,
     base: Option<String>,
     state: String,
@@ -89,7 +89,7 @@ struct Entry {
     size: u64,
 }
 
-impl Entry {
+impl DeltaContents {
     fn of(path: &Path) -> anyhow::Result<Self> {
         let Contents { header, state, changes, bytes, zeroes, size } = contents(path)?;
         Ok(Self {
@@ -119,8 +119,8 @@ impl Entry {
 }
 
 fn info(deltas: &[PathBuf], json: bool) -> anyhow::Result<()> {
-    let entries: Vec<Entry> =
-        deltas.iter().map(|path| Entry::of(path)).collect::<anyhow::Result<_>>()?;
+    let entries: Vec<DeltaContents> =
+        deltas.iter().map(|path| DeltaContents::of(path)).collect::<anyhow::Result<_>>()?;
     let text = if json {
         serde_json::to_string_pretty(&entries)? + "\n"
     } else {

@@ -8,14 +8,13 @@ mod snapshot;
 mod tour;
 mod ways;
 
-use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use hugekit_machine::size::{MIB, Size};
 use hugekit_machine::{Memory, Root};
 
-use self::helper::Helper;
+pub(crate) use self::helper::{HELPER, run_helper};
 use hugekit_terminal::text::write_out;
 
 /// Bytes of a demonstration, if eight times as many are available.
@@ -29,18 +28,13 @@ const USUAL: usize = 512 * MIB;
 /// nothing behind. `hugekit lab` measures the same more carefully.
 #[derive(Debug, Args)]
 #[command(after_help = "Example: hugekit demo")]
-pub(crate) struct Demo {
+pub(crate) struct DemoCommand {
     /// The task
     #[arg(value_name = "TASK")]
     which: Option<Which>,
     /// Bytes to work on, such as 256MiB [default: of the tour 1GiB, of a task 512MiB; less if little memory is available]
     #[arg(long)]
     size: Option<Size>,
-    /// A process that the tour starts, and its arguments.
-    #[arg(long, hide = true, conflicts_with = "which")]
-    helper: Option<Helper>,
-    #[arg(last = true, hide = true)]
-    of_helper: Vec<OsString>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -53,14 +47,11 @@ enum Which {
     Snapshot,
 }
 
-impl Demo {
+impl DemoCommand {
     pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
-        match (self.helper, self.which) {
-            (Some(helper), _) => {
-                Ok(helper.run(self.size.map_or(0, |size| size.0), &self.of_helper))
-            }
-            (None, Some(which)) => which.run(self.size).map(|()| ExitCode::SUCCESS),
-            (None, None) => tour::run(self.size),
+        match self.which {
+            Some(which) => which.run(self.size).map(|()| ExitCode::SUCCESS),
+            None => tour::run(self.size),
         }
     }
 }

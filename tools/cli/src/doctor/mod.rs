@@ -18,7 +18,7 @@ use hugekit_terminal::outcome::Remedied;
 /// be examined; 2 if the arguments are wrong.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: hugekit doctor --pid \"$(pgrep -o -x redis-server)\"")]
-pub(crate) struct Doctor {
+pub(crate) struct DoctorCommand {
     /// Print only JSON.
     #[arg(long)]
     json: bool,
@@ -32,7 +32,7 @@ fn process(text: &str) -> Result<i32, String> {
     pid::parse(text, "`pgrep -o -x NAME` prints it")
 }
 
-impl Doctor {
+impl DoctorCommand {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
         if let Some(pid) = self.pid {
             let report = hugekit_doctor::examine_process(pid).map_err(unexamined)?;

@@ -5,10 +5,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use clap::Args;
-use hugekit_vm::checkpoint::{ChildSettings, ForkError, ForkSettings, MOST_CHILDREN, fork};
+use hugekit_vm::checkpoint::{ChildOptions, ForkError, ForkOptions, MOST_CHILDREN, fork};
 use serde_json::{Map, Value};
 
-use crate::running_vm::RunningVm;
 use hugekit_terminal::file::Sink;
 use hugekit_terminal::outcome::{Remedied, UsageError};
 use hugekit_terminal::text::write_out;
@@ -33,7 +32,7 @@ const API: &str = "{api}";
                         firecracker --api-sock {api}")]
 pub(crate) struct ForkCommand {
     #[command(flatten)]
-    vm: RunningVm,
+    options: ForkOptions,
     /// The number of children
     #[arg(
         long,
@@ -49,9 +48,6 @@ pub(crate) struct ForkCommand {
     /// `{"network_overrides": [{"iface_id": "eth0", "host_dev_name": "tap{}"}]}`
     #[arg(long, value_name = "JSON")]
     load: Option<String>,
-    /// Leave the children paused
-    #[arg(long)]
-    paused: bool,
     /// Write times, bytes and children as JSON; `-` prints them
     #[arg(long, value_name = "FILE|-")]
     json: Option<Sink>,
@@ -63,25 +59,20 @@ pub(crate) struct ForkCommand {
 impl ForkCommand {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
         let json = self.json.as_ref().map(Sink::open).transpose()?;
-        let forked = fork(&self.settings()?).map_err(explained)?;
+        let forked = fork(&self.options()?).map_err(explained)?;
         match json {
             Some(sink) => sink.write_json(&forked.report),
             None => Ok(write_out(&format!("{}\n", forked.report))?),
         }
     }
 
-    fn settings(&self) -> Result<ForkSettings, UsageError> {
+    fn options(&self) -> Result<ForkOptions, UsageError> {
         let children = (1..=self.children).map(|number| self.child(number));
-        let children: Result<Vec<_>, _> = children.collect();
-        Ok(ForkSettings {
-            resume: !self.paused,
-            collapse: !self.vm.no_collapse,
-            check_api: !self.vm.proxy,
-            ..ForkSettings::new(self.vm.pid, self.vm.api.clone(), children?)
-        })
+        let children: Result<_, _> = children.collect();
+        Ok(ForkOptions { children: children?, ..self.options.clone() })
     }
 
-    fn child(&self, number: u16) -> Result<ChildSettings, UsageError> {
+    fn child(&self, number: u16) -> Result<ChildOptions, UsageError> {
         let number = number.to_string();
         let api = self.child_api(&number)?;
         let in_command = |argument: &OsString| {
@@ -92,12 +83,12 @@ impl ForkCommand {
         if !self.command.iter().any(|argument| has(argument, API)) {
             return Err(UsageError(format!("the command must have {API} in its arguments")));
         }
-        Ok(ChildSettings { command, load: self.load(&number)?, api })
+        Ok(ChildOptions { command, load: self.load(&number)?, api })
     }
 
     fn child_api(&self, number: &str) -> Result<PathBuf, UsageError> {
         let Some(pattern) = &self.child_api else {
-            let mut path = self.vm.api.clone().into_os_string();
+            let mut path = self.options.vm.api.clone().into_os_string();
             path.push(format!(".{number}"));
             return Ok(path.into());
         };
@@ -153,20 +144,20 @@ mod tests {
         fork: ForkCommand,
     }
 
-    fn settings(arguments: &[&str]) -> Result<ForkSettings, UsageError> {
+    fn options(arguments: &[&str]) -> Result<ForkOptions, UsageError> {
         let given = ["fork", "--pid", "7", "--api", "/a{}/vm.sock"];
-        Command::try_parse_from(given.iter().chain(arguments)).unwrap().fork.settings()
+        Command::try_parse_from(given.iter().chain(arguments)).unwrap().fork.options()
     }
 
     #[test]
     fn each_child_has_its_number_and_its_socket() {
         let load = r#"{"network_overrides": [{"host_dev_name": "tap{}"}]}"#;
         let command = ["--", "vmm", "--api-sock={api}", "log{}{}"];
-        let one = settings(&command).unwrap();
+        let one = options(&command).unwrap();
         assert_eq!(one.children[0].command[1], "--api-sock=/a{}/vm.sock.1");
-        let options = ["--children", "2", "--load", load, "--child-api", "/b/{}.sock"];
-        let all: Vec<&str> = options.into_iter().chain(command).collect();
-        let found = settings(&all).unwrap();
+        let words = ["--children", "2", "--load", load, "--child-api", "/b/{}.sock"];
+        let all: Vec<&str> = words.into_iter().chain(command).collect();
+        let found = options(&all).unwrap();
         let second = &found.children[1];
         assert_eq!(second.command, ["vmm", "--api-sock=/b/2.sock", "log22"]);
         assert_eq!(second.api, Path::new("/b/2.sock"));
@@ -175,9 +166,9 @@ mod tests {
 
     #[test]
     fn mistakes_in_patterns_are_told() {
-        assert!(settings(&["--", "vmm", "--api-sock", "x"]).is_err());
+        assert!(options(&["--", "vmm", "--api-sock", "x"]).is_err());
         let one = ["--children", "2", "--child-api", "/b", "--", "vmm", "{api}"];
-        assert!(settings(&one).is_err());
-        assert!(settings(&["--load", "[]", "--", "vmm", "{api}"]).is_err());
+        assert!(options(&one).is_err());
+        assert!(options(&["--load", "[]", "--", "vmm", "{api}"]).is_err());
     }
 }

@@ -20,11 +20,11 @@ use hugekit_terminal::outcome::Remedied;
 #[derive(Debug, Args)]
 pub(crate) struct ImageCommand {
     #[command(subcommand)]
-    what: What,
+    what: ImageTask,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum ImageTask {
     Load(load::LoadImage),
     List(list::List),
     /// Hold an image no longer; programs that have it keep it.
@@ -54,12 +54,12 @@ impl AskedBroker {
 impl ImageCommand {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
         match &self.what {
-            What::Load(load) => load.run(),
-            What::List(list) => list.run(),
-            What::Drop { name, broker } => {
+            ImageTask::Load(load) => load.run(),
+            ImageTask::List(list) => list.run(),
+            ImageTask::Drop { name, broker } => {
                 images::drop(&broker.socket(), *name).map_err(crate::lease::explained)
             }
-            What::Save(save) => save.run(),
+            ImageTask::Save(save) => save.run(),
         }
     }
 }

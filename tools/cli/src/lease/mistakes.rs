@@ -10,7 +10,7 @@ use crate::qemu::properties::Properties;
 use hugekit_terminal::outcome::UsageError;
 
 /// The size of memory that an argument names: of how many bytes, from which byte on.
-struct Part {
+struct NamedSize {
     bytes: usize,
     from: usize,
 }
@@ -32,7 +32,7 @@ pub(super) fn check(arguments: &[OsString], leased: Size) -> Result<(), UsageErr
 pub(super) fn unused(arguments: &[OsString], leased: Size) -> Option<String> {
     let named = arguments.iter().filter(|argument| names_memory(argument));
     let used = named.filter_map(|argument| part(argument)).max_by_key(|part| part.bytes)?;
-    let Part { bytes, from: 0 } = used else { return None };
+    let NamedSize { bytes, from: 0 } = used else { return None };
     let (used, all) = (Size(bytes), of_qemu(leased.0));
     (bytes < leased.0).then(|| {
         format!("warning: {leased} are leased, but only {used} are used: write size={all}")
@@ -50,7 +50,7 @@ fn mistake(before: &OsStr, argument: &OsStr, leased: Size) -> Option<String> {
     if let Some(option) = unshared(argument) {
         return Some(format!("the program would copy the memory: add {option}"));
     }
-    let Part { bytes, from } = part(argument)?;
+    let NamedSize { bytes, from } = part(argument)?;
     let (wanted, fits) = (Size(bytes.saturating_add(from)), of_qemu(leased.0));
     (wanted.0 > leased.0).then(|| {
         format!("{wanted} are used, but {leased} are leased: write size={fits}, or --size {wanted}")
@@ -76,11 +76,11 @@ fn unshared(argument: &OsStr) -> Option<&'static str> {
 }
 
 /// Returns the memory of an object of QEMU or a zone of Cloud Hypervisor.
-fn part(argument: &OsStr) -> Option<Part> {
+fn part(argument: &OsStr) -> Option<NamedSize> {
     let properties = Properties::of_argument(argument)?;
     let bytes = |name| properties.text(name)?.parse().ok().map(|Size(bytes)| bytes);
     let names_file = properties.has("mem-path") || properties.has("file");
-    names_file.then_some(Part { bytes: bytes("size")?, from: bytes("offset").unwrap_or(0) })
+    names_file.then_some(NamedSize { bytes: bytes("size")?, from: bytes("offset").unwrap_or(0) })
 }
 
 /// A size as QEMU and Cloud Hypervisor read it.

@@ -14,13 +14,13 @@ use clap::Args;
 use hugekit::error_chain;
 use hugekit::pool::Backing;
 use hugekit::{HUGE_PAGE_BYTES, PopulateOptions, Threads};
+use hugekit_broker::UnitPages;
 use hugekit_image::Image;
 use hugekit_lease::protocol::ImageName;
 use hugekit_lease::{DEFAULT_WAIT, Lease, LeaseError, MemoryFile};
 use hugekit_machine::size::Size;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::broker::Pages;
 use crate::image;
 use crate::socket;
 use hugekit_terminal::outcome::{Remedied, UsageError};
@@ -60,7 +60,7 @@ pub(crate) struct LeaseCommand {
     socket: Option<PathBuf>,
     /// Without a broker: the pages of the memory
     #[arg(long, value_enum, default_value_t)]
-    backing: Pages,
+    backing: UnitPages,
     /// Make a file of this name in a hugetlbfs or tmpfs, and start no program; with --size without a broker
     #[arg(long, value_name = "FILE", conflicts_with_all = ["command", "wait", "no_wait", "backing"])]
     path: Option<PathBuf>,

@@ -4,15 +4,13 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
 use hugekit_delta::{Reader, StateId};
 use hugekit_image::{Image, ImageBuilder};
-use hugekit_machine::size::Size;
 use hugekit_sys::file_stamp::FileStamp;
-use hugekit_vm::pager::{LONGEST_AROUND, Pager, PagerError, Settings, Source};
+use hugekit_vm::pager::{Pager, PagerError, PagerOptions, Source};
 
 use crate::image;
 use crate::log;
@@ -53,28 +51,8 @@ pub(crate) struct PagerCommand {
     /// The broker's socket [default: /run/hugekit/broker.sock, or below `XDG_RUNTIME_DIR`]
     #[arg(long, value_name = "PATH", requires = "image")]
     broker: Option<PathBuf>,
-    /// Bytes to supply for each page fault, from 4KiB to 2MiB
-    #[arg(long, value_name = "SIZE", default_value_t = Size(LONGEST_AROUND as usize))]
-    around: Size,
-    /// Supply memory only when it is touched; such VMs need the pager until they end
-    #[arg(long)]
-    no_prefetch: bool,
-    /// The file with the memory that VMs touch first [default: FILE.working-set; of an
-    /// image, in the folder for the state of VMs]
-    #[arg(long, value_name = "PATH")]
-    working_set: Option<PathBuf>,
-    /// Seconds to record the touches of a VM, if there is no such file
-    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
-    record: u32,
-    /// Continue to serve VMs whose memory is complete
-    #[arg(long)]
-    stay: bool,
-    /// Also serve VMs of this user
-    #[arg(long, value_name = "UID")]
-    user: Vec<u32>,
-    /// The folder for the state of VMs, by which the next pager serves them [default: SOCKET.state]
-    #[arg(long, value_name = "DIR")]
-    state_dir: Option<PathBuf>,
+    #[command(flatten)]
+    options: PagerOptions,
 }
 
 impl PagerCommand {
@@ -87,7 +65,7 @@ impl PagerCommand {
                 "note: a process has {memory} open for writing: VMs that it changes bytes under are ended"
             ));
         }
-        let pager = Pager::start(self.settings(), source).map_err(explained)?;
+        let pager = Pager::start(&self.socket, self.options.clone(), source).map_err(explained)?;
         log::line(&format!("listening at {}: memory from {memory}", self.socket.display()));
         pager.run(came.as_fd(), &|event| log::line(&event.to_string())).map_err(explained)
     }
@@ -149,19 +127,6 @@ impl PagerCommand {
             now.is_none_or(|now| now.is_of_same_file(&identity))
         };
         Ok(source.map_err(PagerError::from)?.current_if(is_current))
-    }
-
-    fn settings(&self) -> Settings {
-        Settings {
-            state: self.state_dir.clone(),
-            around: self.around.0 as u64,
-            prefetch: !self.no_prefetch,
-            working_set: self.working_set.clone(),
-            record: Duration::from_secs(self.record.into()),
-            stay: self.stay,
-            users: self.user.clone(),
-            ..Settings::new(self.socket.clone())
-        }
     }
 }
 

@@ -21,12 +21,12 @@ const ANSWER: Duration = Duration::from_secs(1);
 
 /// Memory that QEMU gets by a descriptor.
 #[derive(Debug)]
-pub(super) struct Leased {
+pub(super) struct LeasedMemory {
     pub(super) file: OwnedFd,
     pub(super) backing: Backing,
 }
 
-impl Leased {
+impl LeasedMemory {
     /// Returns the path at which QEMU opens it.
     pub(super) fn path(&self) -> String {
         format!("/proc/self/fd/{}", self.file.as_raw_fd())
@@ -60,11 +60,11 @@ impl Lessors {
     ///
     /// # Errors
     /// The reason why one of the objects gets no lease.
-    pub(super) fn lease_all(&self, memory: &[GuestMemory]) -> Result<Vec<Leased>, NotLeased> {
+    pub(super) fn lease_all(&self, memory: &[GuestMemory]) -> Result<Vec<LeasedMemory>, NotLeased> {
         memory.iter().map(|memory| self.lease_one(memory)).collect()
     }
 
-    fn lease_one(&self, memory: &GuestMemory) -> Result<Leased, NotLeased> {
+    fn lease_one(&self, memory: &GuestMemory) -> Result<LeasedMemory, NotLeased> {
         let mut reasons = Vec::new();
         for socket in &self.sockets {
             match lease(socket, memory, self.until) {
@@ -95,7 +95,7 @@ impl Lessors {
     }
 }
 
-fn lease(socket: &Path, memory: &GuestMemory, until: Instant) -> Result<Leased, NotLeased> {
+fn lease(socket: &Path, memory: &GuestMemory, until: Instant) -> Result<LeasedMemory, NotLeased> {
     let wait = until.saturating_duration_since(Instant::now());
     let (asked, bytes, nodes) = (socket.to_owned(), memory.bytes, memory.nodes.clone());
     within(wait.saturating_add(ANSWER), socket, move || {
@@ -119,10 +119,10 @@ fn within<T: Send + 'static>(
     answer.recv_timeout(within).unwrap_or_else(late)
 }
 
-fn ask(socket: &Path, bytes: usize, wait: Duration) -> Result<Leased, NotLeased> {
+fn ask(socket: &Path, bytes: usize, wait: Duration) -> Result<LeasedMemory, NotLeased> {
     let lease = Lease::ask(socket, bytes, wait)?;
     let backing = lease.backing();
-    Leased { file: lease.into_file(), backing }.check_opens()
+    LeasedMemory { file: lease.into_file(), backing }.check_opens()
 }
 
 /// Checks that the units of a broker are on one of these nodes. A machine of one node has no other.

@@ -23,7 +23,7 @@ use rustix::io::FdFlags;
 use crate::lease::{not_started, seconds};
 use crate::socket;
 use hugekit_terminal::text::{say, write_out};
-use leases::{Leased, Lessors};
+use leases::{LeasedMemory, Lessors};
 use left::Left;
 use memory::GuestMemory;
 
@@ -130,7 +130,7 @@ fn start_on(
     program: &OsStr,
     asked: &[OsString],
     memory: &[GuestMemory],
-    leases: &[Leased],
+    leases: &[LeasedMemory],
 ) -> anyhow::Result<Infallible> {
     let mut arguments = asked.to_vec();
     for (memory, lease) in memory.iter().zip(leases) {

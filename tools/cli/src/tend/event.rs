@@ -3,7 +3,7 @@
 use hugekit_tend::Status;
 
 #[derive(Debug)]
-pub(super) enum Event<'a> {
+pub(super) enum TendEvent<'a> {
     /// Its tending begins.
     Begun { pid: i32, name: &'a str },
     /// After a pass, or when a child came or went.

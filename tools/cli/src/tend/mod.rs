@@ -22,13 +22,11 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::Context;
 use clap::ArgGroup;
-use hugekit::HUGE_PAGE_BYTES;
-use hugekit_machine::size::Size;
-use hugekit_tend::{Builder, ForkCost, Options, Tender};
+use hugekit_tend::{Builder, ForkCost, TendOptions, Tender};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::signal_name;
 
-use self::event::Event;
+use self::event::TendEvent;
 use self::news::News;
 use self::output::Form;
 use self::session::Session;
@@ -63,7 +61,7 @@ use crate::{pid, text};
     group = ArgGroup::new("which").required(true).multiple(true),
     after_help = "Example: hugekit tend --name redis-server"
 )]
-pub(crate) struct Tend {
+pub(crate) struct TendCommand {
     /// Processes to tend. Forked children of a server, such as the child of a save, are refused.
     #[arg(value_name = "PID", group = "which", value_parser = process)]
     pids: Vec<i32>,
@@ -81,20 +79,8 @@ pub(crate) struct Tend {
     /// tended, or the pass ended early, for example because a save began: run it again later.
     #[arg(long, conflicts_with = "command")]
     once: bool,
-    /// Collapse a 2 MiB range only if at least this percentage of it is populated. Holes are filled
-    /// with zeroes.
-    #[arg(long, value_name = "PERCENT", default_value_t = percent_of(Options::default().density), value_parser = percent)]
-    density: u8,
-    /// The most CPU time to use, in percent of one CPU. While a process waits longer for CPUs
-    /// because of the tender, it is 5 at most.
-    #[arg(long, value_name = "PERCENT", default_value_t = percent_of(Options::default().cpu_share), value_parser = percent)]
-    cpu: u8,
-    /// The most memory to collapse per second, at least 2MiB.
-    #[arg(long, value_name = "SIZE", default_value_t = Size(Options::default().bytes_per_second as usize), value_parser = rate)]
-    rate: Size,
-    /// Free huge pages to leave for other programs.
-    #[arg(long, value_name = "SIZE", default_value_t = Size(Options::default().keep_free as usize))]
-    keep_free: Size,
+    #[command(flatten)]
+    options: TendOptions,
     /// Print each line as JSON.
     #[arg(long)]
     json: bool,
@@ -108,25 +94,7 @@ fn name(text: &str) -> Result<OsString, &'static str> {
     if text.is_empty() { Err("a process's name is wanted") } else { Ok(text.into()) }
 }
 
-fn percent(text: &str) -> Result<u8, &'static str> {
-    let percent = text.parse().ok().filter(|percent| (1..=100).contains(percent));
-    percent.ok_or("write a whole number from 1 to 100, without a sign: 50 is 50 %")
-}
-
-fn percent_of(share: f64) -> u8 {
-    (share * 100.0).round() as u8
-}
-
-fn rate(text: &str) -> Result<Size, String> {
-    match text.parse::<Size>() {
-        Ok(Size(bytes)) if bytes < HUGE_PAGE_BYTES => {
-            Err("a huge page has 2 MiB: write at least 2MiB".to_owned())
-        }
-        size => size.map_err(|error| error.to_string()),
-    }
-}
-
-impl Tend {
+impl TendCommand {
     pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
         self.wanted(None).check(self.once)?;
         let tend = self.clone();
@@ -179,7 +147,7 @@ impl Tend {
         let mut telling = Telling::new(cost);
         session.run(stop, &mut |event| {
             match (self.json, event) {
-                (true, Event::Observed(status)) => {
+                (true, TendEvent::Observed(status)) => {
                     output::line(&serde_json::to_string(status)?, Form::Json);
                 }
                 (true, _) => {}
@@ -216,13 +184,7 @@ impl Tend {
     }
 
     fn builder(&self, cost: Option<ForkCost>) -> Builder {
-        let builder = Tender::builder().options(Options {
-            density: f64::from(self.density) / 100.0,
-            cpu_share: f64::from(self.cpu) / 100.0,
-            bytes_per_second: self.rate.0 as u64,
-            keep_free: self.keep_free.0 as u64,
-            ..Options::default()
-        });
+        let builder = Tender::builder().options(self.options);
         // Without it, forks are seen and not timed.
         match cost {
             Some(cost) => builder.fork_cost(cost),

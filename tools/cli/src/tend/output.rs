@@ -5,11 +5,12 @@ use std::sync::{Mutex, PoisonError};
 
 use super::stamp;
 
-static OUTPUT: Mutex<Output> = Mutex::new(Output { lost: 0, is_within_a_line: false });
+static OUTPUT: Mutex<UnwrittenLines> =
+    Mutex::new(UnwrittenLines { lost: 0, is_within_a_line: false });
 
 /// The lines that could not be written.
 #[derive(Debug, Default)]
-struct Output {
+struct UnwrittenLines {
     /// Since the last line that was written.
     lost: u64,
     /// The disk was full after a part of the last line.
@@ -37,7 +38,7 @@ pub(super) fn line(line: &str, form: Form) {
     }
 }
 
-impl Output {
+impl UnwrittenLines {
     fn line(&mut self, line: &str, form: Form, to: &mut dyn Write) -> io::Result<()> {
         let before = match (self.lost, form) {
             (0, _) => String::new(),
@@ -114,7 +115,8 @@ mod tests {
     }
 
     fn written(form: Form) -> String {
-        let (mut output, mut disk) = (Output::default(), Disk { room: 7, ..Disk::default() });
+        let (mut output, mut disk) =
+            (UnwrittenLines::default(), Disk { room: 7, ..Disk::default() });
         output.line("one", form, &mut disk).unwrap();
         assert!(output.line("second", form, &mut disk).is_err());
         assert!(output.line("third", form, &mut disk).is_err());
@@ -134,7 +136,7 @@ mod tests {
 
     #[test]
     fn count_that_is_not_written_is_not_forgotten() {
-        let (mut output, mut disk) = (Output::default(), Disk::default());
+        let (mut output, mut disk) = (UnwrittenLines::default(), Disk::default());
         assert!(output.line("one", Form::Json, &mut disk).is_err());
         disk.room = "{\"lost\":1}\n".len();
         assert!(output.line("two", Form::Json, &mut disk).is_err(), "only the count has room");
@@ -154,7 +156,7 @@ mod tests {
                 Ok(())
             }
         }
-        let mut output = Output::default();
+        let mut output = UnwrittenLines::default();
         output.line("one", Form::Text, &mut Closed).unwrap();
         assert_eq!(output.lost, 0);
     }

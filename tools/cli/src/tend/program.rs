@@ -13,7 +13,7 @@ use signal_hook::consts::{
 };
 
 use super::signals::{Signal, Signals};
-use super::watch::{self, Event};
+use super::watch::{self, Awaited};
 
 const PASSED_ON: [i32; 9] =
     [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH, SIGTSTP, SIGCONT];
@@ -35,14 +35,14 @@ pub(super) fn run(
     let events = watch::start(signals, &never, work)?;
     loop {
         match events.recv()? {
-            Event::Signal(Signal { number: SIGCHLD, .. }) => {
+            Awaited::Signal(Signal { number: SIGCHLD, .. }) => {
                 if let Some(status) = reap(pid) {
                     return Ok(code_of(status));
                 }
             }
-            Event::Signal(signal) => pass_on(signal, pid),
+            Awaited::Signal(signal) => pass_on(signal, pid),
             // The program runs on untended; the work has said why.
-            Event::Ended(_) => {}
+            Awaited::Ended(_) => {}
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use hugekit::error_chain;
 use hugekit_tend::{TendError, Tender};
 
-use super::event::Event;
+use super::event::TendEvent;
 use super::stamp;
 use super::teller::Teller;
 use super::wanted::{self, Wanted};
@@ -65,13 +65,13 @@ impl Session {
     pub(super) fn run(
         &mut self,
         stop: &AtomicBool,
-        tell: &mut dyn FnMut(&Event<'_>) -> anyhow::Result<()>,
+        tell: &mut dyn FnMut(&TendEvent<'_>) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let mut teller = Teller::new(tell);
         let mut looked = Instant::now();
         while !stop.load(Ordering::Relaxed) && teller.told.is_ok() && self.goes_on() {
             self.compare(&mut teller);
-            self.tender.tick(stop, &mut |status| teller.tell(Event::Observed(status)));
+            self.tender.tick(stop, &mut |status| teller.tell(TendEvent::Observed(status)));
             self.compare(&mut teller);
             if looked.elapsed() >= LOOK_AGAIN {
                 looked = Instant::now();
@@ -86,10 +86,10 @@ impl Session {
         let now = self.tender.processes();
         let before = std::mem::replace(&mut self.begun, now);
         for (pid, name) in before.iter().filter(|process| !self.begun.contains(process)) {
-            teller.tell(Event::Ended { pid: *pid, name });
+            teller.tell(TendEvent::Ended { pid: *pid, name });
         }
         for (pid, name) in self.begun.iter().filter(|process| !before.contains(process)) {
-            teller.tell(Event::Begun { pid: *pid, name });
+            teller.tell(TendEvent::Begun { pid: *pid, name });
         }
     }
 

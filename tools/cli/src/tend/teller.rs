@@ -1,19 +1,19 @@
 //! Passes events on, until that fails.
 
-use super::event::Event;
+use super::event::TendEvent;
 
 pub(super) struct Teller<'a> {
-    tell: &'a mut dyn FnMut(&Event<'_>) -> anyhow::Result<()>,
+    tell: &'a mut dyn FnMut(&TendEvent<'_>) -> anyhow::Result<()>,
     /// The first failure.
     pub(super) told: anyhow::Result<()>,
 }
 
 impl<'a> Teller<'a> {
-    pub(super) fn new(tell: &'a mut dyn FnMut(&Event<'_>) -> anyhow::Result<()>) -> Self {
+    pub(super) fn new(tell: &'a mut dyn FnMut(&TendEvent<'_>) -> anyhow::Result<()>) -> Self {
         Self { tell, told: Ok(()) }
     }
 
-    pub(super) fn tell(&mut self, event: Event<'_>) {
+    pub(super) fn tell(&mut self, event: TendEvent<'_>) {
         if self.told.is_ok() {
             self.told = (self.tell)(&event);
         }

@@ -5,7 +5,7 @@ use std::mem::{Discriminant, discriminant};
 
 use hugekit_tend::{ForkCost, Hindrance, PassReport, Status};
 
-use super::event::Event;
+use super::event::TendEvent;
 use super::news::News;
 use super::words;
 
@@ -29,11 +29,11 @@ impl Telling {
         Self { cost, passes: HashMap::new() }
     }
 
-    pub(super) fn of(&mut self, event: &Event<'_>) -> Option<News> {
+    pub(super) fn of(&mut self, event: &TendEvent<'_>) -> Option<News> {
         match *event {
-            Event::Begun { pid, name } => Some(words::of_begin(pid, name)),
-            Event::Observed(status) => self.of_status(status),
-            Event::Ended { pid, name } => {
+            TendEvent::Begun { pid, name } => Some(words::of_begin(pid, name)),
+            TendEvent::Observed(status) => self.of_status(status),
+            TendEvent::Ended { pid, name } => {
                 // Another process may have this number later.
                 self.passes.remove(&pid);
                 Some(words::of_end(pid, name))
@@ -116,11 +116,11 @@ mod tests {
     fn process_with_the_number_of_an_ended_one_has_a_first_pass() {
         let mut telling = Telling::new(None);
         let first = status(0, None, 1);
-        let begun = telling.of(&Event::Begun { pid: 7, name: "server" }).unwrap().in_a_line();
+        let begun = telling.of(&TendEvent::Begun { pid: 7, name: "server" }).unwrap().in_a_line();
         assert_eq!(begun, "server (7): tending");
-        assert!(telling.of(&Event::Observed(&first)).is_some());
-        let ended = telling.of(&Event::Ended { pid: 7, name: "server" }).unwrap().in_a_line();
+        assert!(telling.of(&TendEvent::Observed(&first)).is_some());
+        let ended = telling.of(&TendEvent::Ended { pid: 7, name: "server" }).unwrap().in_a_line();
         assert_eq!(ended, "server (7): ended");
-        assert!(telling.of(&Event::Observed(&status(0, None, 2))).is_some());
+        assert!(telling.of(&TendEvent::Observed(&status(0, None, 2))).is_some());
     }
 }

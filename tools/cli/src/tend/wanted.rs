@@ -35,7 +35,7 @@ impl Wanted {
     /// A group is no folder of control groups, and cannot become one. With `once`, it is none now.
     pub(super) fn check(&self, once: bool) -> anyhow::Result<()> {
         for group in &self.groups {
-            if let Some(wrong) = Wrong::of(group, once) {
+            if let Some(wrong) = UnfitGroup::of(group, once) {
                 return Err(Remedied {
                     message: format!("no such control group: {}{}", group.display(), wrong.why()),
                     remedy: wrong.remedy(once, &std::fs::read_to_string("/proc/mounts")?),
@@ -90,7 +90,7 @@ pub(super) fn find_processes(names: &[OsString], groups: &[PathBuf]) -> Vec<i32>
 
 /// The reason why a path cannot be tended as a control group.
 #[derive(Debug, PartialEq)]
-enum Wrong {
+enum UnfitGroup {
     /// There is no such folder, where there could be one.
     Missing,
     NoFolder,
@@ -98,7 +98,7 @@ enum Wrong {
     Elsewhere(PathBuf),
 }
 
-impl Wrong {
+impl UnfitGroup {
     /// Nothing of a folder of control groups. One that may be made in one is only missing `once`.
     fn of(path: &Path, once: bool) -> Option<Self> {
         let path = absolute(path).unwrap_or_else(|_| path.to_owned());
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn remedy_names_the_place_where_groups_are_mounted() {
-        let elsewhere = Wrong::Elsewhere("/tmp".into());
+        let elsewhere = UnfitGroup::Elsewhere("/tmp".into());
         let remedy = elsewhere.remedy(false, HYBRID);
         assert!(remedy.starts_with("write a folder below /sys/fs/cgroup/unified, "), "{remedy}");
         assert!(remedy.ends_with("(the service may start later)"), "{remedy}");

@@ -19,7 +19,7 @@ const GRACE: Duration = Duration::from_millis(700);
 const LAST: Duration = Duration::from_millis(200);
 
 /// An event that the first thread waits for.
-pub(super) enum Event {
+pub(super) enum Awaited {
     Signal(Signal),
     /// The work has ended.
     Ended(anyhow::Result<()>),
@@ -30,17 +30,19 @@ pub(super) fn start(
     signals: Signals,
     stop: &Arc<AtomicBool>,
     work: impl FnOnce(&AtomicBool) -> anyhow::Result<()> + Send + 'static,
-) -> std::io::Result<Receiver<Event>> {
+) -> std::io::Result<Receiver<Awaited>> {
     let (tell, events) = channel();
     let stop = Arc::clone(stop);
-    let told: Sender<Event> = tell.clone();
+    let told: Sender<Awaited> = tell.clone();
     Builder::new()
         .name("signals".into())
-        .spawn(move || while told.send(Event::Signal(signals.wait())).is_ok() {})?;
+        .spawn(move || while told.send(Awaited::Signal(signals.wait())).is_ok() {})?;
     let run = move || {
         // Unwinding must not leave the first thread waiting for an end that never comes.
         let ended = catch_unwind(AssertUnwindSafe(|| work(&stop)));
-        tell.send(Event::Ended(ended.unwrap_or_else(|_| Err(anyhow!("the tending has panicked")))))
+        tell.send(Awaited::Ended(
+            ended.unwrap_or_else(|_| Err(anyhow!("the tending has panicked"))),
+        ))
     };
     Builder::new().name("tending".into()).spawn(run)?;
     Ok(events)
@@ -54,8 +56,8 @@ pub(super) fn until_signal(
     let stop = Arc::new(AtomicBool::new(false));
     let events = start(signals, &stop, work)?;
     match events.recv()? {
-        Event::Ended(ended) => ended.map(|()| None),
-        Event::Signal(signal) => {
+        Awaited::Ended(ended) => ended.map(|()| None),
+        Awaited::Signal(signal) => {
             stop.store(true, Ordering::Relaxed);
             end(&events).map(|()| Some(signal.number))
         }
@@ -63,11 +65,11 @@ pub(super) fn until_signal(
 }
 
 /// The work's end, if it comes soon.
-fn end(events: &Receiver<Event>) -> anyhow::Result<()> {
+fn end(events: &Receiver<Awaited>) -> anyhow::Result<()> {
     loop {
         match events.recv_timeout(GRACE) {
-            Ok(Event::Ended(ended)) => return ended,
-            Ok(Event::Signal(_)) => {}
+            Ok(Awaited::Ended(ended)) => return ended,
+            Ok(Awaited::Signal(_)) => {}
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Ok(()),
         }
     }

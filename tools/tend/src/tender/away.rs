@@ -11,7 +11,7 @@ use crate::compaction::Compaction;
 use crate::error::TendError;
 use crate::fork_cost::ForkCost;
 use crate::job::Job;
-use crate::options::Options;
+use crate::options::TendOptions;
 use crate::pace::Pace;
 use crate::relatives::Seen;
 use crate::status::{Hindrance, Status};
@@ -20,7 +20,7 @@ use hugekit_machine::processes::Program;
 /// The state that the threads of a tender share.
 #[derive(Debug)]
 pub(super) struct Shared {
-    pub(super) options: Options,
+    pub(super) options: TendOptions,
     pub(super) fork_cost: Option<ForkCost>,
     pub(super) pace: Pace,
     pub(super) compaction: Mutex<Compaction>,

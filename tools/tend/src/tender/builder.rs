@@ -3,13 +3,13 @@
 use super::Tender;
 use crate::error::TendError;
 use crate::fork_cost::ForkCost;
-use crate::options::Options;
+use crate::options::TendOptions;
 
 /// Builds a [`Tender`]: which processes, and how carefully.
 #[derive(Clone, Debug, Default)]
 #[must_use = "nothing is tended before `build`"]
 pub struct Builder {
-    options: Options,
+    options: TendOptions,
     fork_cost: Option<ForkCost>,
     pids: Vec<i32>,
 }
@@ -22,7 +22,7 @@ impl Builder {
     }
 
     /// Sets the limits within which the tender works.
-    pub fn options(mut self, options: Options) -> Self {
+    pub fn options(mut self, options: TendOptions) -> Self {
         self.options = options;
         self
     }

@@ -25,7 +25,7 @@ use crate::compaction::Compaction;
 use crate::error::TendError;
 use crate::fork_cost::ForkCost;
 use crate::job::Job;
-use crate::options::Options;
+use crate::options::TendOptions;
 use crate::pace::Pace;
 use crate::relatives::is_child;
 use crate::status::{Hindrance, PassReport, Status};
@@ -79,7 +79,7 @@ impl Tender {
         Builder::default()
     }
 
-    pub(crate) fn new(options: Options, fork_cost: Option<ForkCost>) -> Self {
+    pub(crate) fn new(options: TendOptions, fork_cost: Option<ForkCost>) -> Self {
         let (pace, compaction) = (Pace::default(), Mutex::new(Compaction::default()));
         let shared = Arc::new(Shared { options, fork_cost, pace, compaction });
         let (tell, told) = channel();

@@ -15,7 +15,7 @@ use crate::error::TendError;
 use crate::fork_cost::ForkCost;
 use crate::headroom::{hindrance, may_grow};
 use crate::mappings::Survey;
-use crate::options::Options;
+use crate::options::TendOptions;
 use crate::pace::{Pace, Turn, Worked};
 use crate::pages::Look;
 use crate::plan::{History, Plan, plan};
@@ -37,7 +37,7 @@ const MUCH: u64 = 16;
 /// Less growth than this between two passes does not hurry the next one.
 const LITTLE: u64 = 32 << 20;
 
-/// Collapses for each look at the machine's memory: 32 MiB, which [`Options::keep_free`] leaves
+/// Collapses for each look at the machine's memory: 32 MiB, which [`TendOptions::keep_free`] leaves
 /// many times.
 const LOOK_EVERY: usize = 16;
 
@@ -219,7 +219,7 @@ impl Tended {
 
     fn hindrance(
         &mut self,
-        options: &Options,
+        options: &TendOptions,
         stop: &AtomicBool,
         of_memory: bool,
     ) -> Option<Hindrance> {

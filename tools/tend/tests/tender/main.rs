@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use hugekit::HUGE_PAGE_BYTES;
 use hugekit_tend::{
-    Builder, Excluded, ForkCost, Hindrance, Options, Outlook, PassReport, Refusal, Target,
-    TendError, Tender, forked_from,
+    Builder, Excluded, ForkCost, Hindrance, Outlook, PassReport, Refusal, Target, TendError,
+    TendOptions, Tender, forked_from,
 };
 use hugekit_testing::processes::happens;
 use hugekit_testing::racing::Stops;
@@ -123,9 +123,9 @@ fn own() -> i32 {
 }
 
 /// At full speed, with whatever memory is free.
-fn options() -> Options {
+fn options() -> TendOptions {
     let (bytes_per_second, keep_free, most_pressure) = (u64::MAX, 0, 101.0);
-    Options { bytes_per_second, keep_free, most_pressure, ..Options::default() }
+    TendOptions { bytes_per_second, keep_free, most_pressure, ..TendOptions::default() }
 }
 
 fn builder() -> Builder {
@@ -134,7 +134,7 @@ fn builder() -> Builder {
 
 /// Collapses ranges of which this share is populated.
 fn with_density(density: f64) -> Builder {
-    Tender::builder().options(Options { density, ..options() })
+    Tender::builder().options(TendOptions { density, ..options() })
 }
 
 /// `None` where that is not permitted here.

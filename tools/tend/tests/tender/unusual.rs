@@ -209,7 +209,7 @@ fn limit_of_the_control_group_holds_the_tender_back_in_either_version() {
     let other = Other::new(Command::new("sleep").arg("60"));
     let Some(_group) = Limited::of(&other, 64 << 20) else { return };
     let tender = Tender::builder()
-        .options(Options { keep_free: 128 << 20, ..options() })
+        .options(TendOptions { keep_free: 128 << 20, ..options() })
         .process(other.pid())
         .build();
     let mut tender = match tender {

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use hugekit_guests::{Firecracker, Pages, Request, Snapshot};
-use hugekit_vm::pager::{Event, Pager, Source};
+use hugekit_vm::pager::{Event, Pager, PagerOptions, Source};
 
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(120);
 
@@ -22,12 +22,9 @@ pub(crate) fn guest(folder: &Path, memory: u64, written: Request) -> Firecracker
     origin.save(&snapshot).expect("it is saved");
     drop(origin);
     let socket = folder.join("pager");
-    let settings = hugekit_vm::pager::Settings {
-        record: Duration::ZERO,
-        ..hugekit_vm::pager::Settings::new(socket.clone())
-    };
+    let options = PagerOptions { record: Duration::ZERO, ..PagerOptions::default() };
     let source = Source::open(&snapshot.memory).expect("the memory is there");
-    let pager = Pager::start(settings, source).expect("a pager starts");
+    let pager = Pager::start(&socket, options, source).expect("a pager starts");
     let (stop, stopper) = UnixStream::pair().expect("a pair");
     let (sender, events) = mpsc::channel();
     let thread = thread::spawn(move || pager.run(stop.as_fd(), &|event| drop(sender.send(event))));

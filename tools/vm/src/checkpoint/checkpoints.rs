@@ -12,11 +12,11 @@ use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::granule_state::Event;
 use crate::checkpoint::guard::Guard;
 use crate::checkpoint::once::{collapse, used};
+use crate::checkpoint::options::{CheckpointOptions, RunningVm};
 use crate::checkpoint::output::{Kind, Output, Plan};
 use crate::checkpoint::previous;
 use crate::checkpoint::report::{Report, ms};
 use crate::checkpoint::saving::Saving;
-use crate::checkpoint::settings::Settings;
 use crate::checkpoint::sink::Sink;
 use crate::checkpoint::tracked_vm::{Afterwards, TrackedVm};
 use crate::checkpoint::vm::Vm;
@@ -44,17 +44,18 @@ struct Completed {
 impl Checkpoints {
     /// Finds a VM that is saved nowhere else meanwhile.
     pub(crate) fn find(
-        settings: &Settings,
+        options: &CheckpointOptions,
         afterwards: Afterwards,
     ) -> Result<Self, CheckpointError> {
-        let api = Api::new(&settings.api);
-        if settings.check_api {
-            api.check_is_of(settings.pid)?;
+        let RunningVm { pid, collapse, proxy, .. } = options.vm;
+        let api = Api::new(&options.vm.api);
+        if !proxy {
+            api.check_is_of(pid)?;
         }
-        let vm = Vm::find(settings.pid, api.memory()?)?;
-        let chain = previous::chain(&settings.previous, vm.bytes())?;
+        let vm = Vm::find(pid, api.memory()?)?;
+        let chain = previous::chain(&options.previous, vm.bytes())?;
         let tracked = TrackedVm::new(vm, afterwards);
-        Ok(Self { api, tracked, chain, collapse: settings.collapse, guard: None })
+        Ok(Self { api, tracked, chain, collapse, guard: None })
     }
 
     /// Saves the VM into a folder.

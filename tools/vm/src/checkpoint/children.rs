@@ -11,9 +11,9 @@ use hugekit_sys::seqpacket;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::checkpoint::fork_error::ForkError;
-use crate::checkpoint::fork_settings::ChildSettings;
 use crate::checkpoint::guard::Guard;
 use crate::checkpoint::lineage::{ORIGIN, Origin};
+use crate::checkpoint::options::ChildOptions;
 use crate::firecracker::requests::Api;
 
 /// The longest time until the API of a child is there.
@@ -27,7 +27,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 pub(crate) struct Child<'a> {
     /// From 1 on.
     pub(crate) number: usize,
-    pub(crate) settings: &'a ChildSettings,
+    pub(crate) options: &'a ChildOptions,
     pub(crate) api: Api,
     /// The VMM, which a program may have started.
     pub(crate) vmm: i32,
@@ -41,25 +41,25 @@ pub(crate) struct Children<'a>(Vec<Child<'a>>);
 impl<'a> Children<'a> {
     /// Starts the programs. The guard ends them if this process is killed.
     pub(crate) fn start(
-        all: &'a [ChildSettings],
+        all: &'a [ChildOptions],
         parent: i32,
         guard: &Guard,
     ) -> Result<Self, ForkError> {
         let mut children = Self(Vec::new());
-        for (settings, number) in all.iter().zip(1..) {
-            if fs::symlink_metadata(&settings.api).is_ok() {
-                return Err(ForkError::Exists { number, api: settings.api.clone() });
+        for (options, number) in all.iter().zip(1..) {
+            if fs::symlink_metadata(&options.api).is_ok() {
+                return Err(ForkError::Exists { number, api: options.api.clone() });
             }
             let program =
-                start(settings, &Origin::text(parent, number)?, guard).map_err(|source| {
+                start(options, &Origin::text(parent, number)?, guard).map_err(|source| {
                     ForkError::Start {
                         number,
-                        program: settings.command.first().cloned().unwrap_or_default(),
+                        program: options.command.first().cloned().unwrap_or_default(),
                         source,
                     }
                 })?;
-            let api = Api::new(&settings.api);
-            children.0.push(Child { number, settings, api, vmm: 0, program });
+            let api = Api::new(&options.api);
+            children.0.push(Child { number, options, api, vmm: 0, program });
         }
         Ok(children)
     }
@@ -101,7 +101,7 @@ impl Drop for Children<'_> {
         self.kill();
         for child in &mut self.0 {
             let _ = child.program.wait();
-            let _ = fs::remove_file(&child.settings.api);
+            let _ = fs::remove_file(&child.options.api);
         }
     }
 }
@@ -110,7 +110,7 @@ impl Child<'_> {
     fn await_api(&mut self, until: Instant) -> Result<(), ForkError> {
         let number = self.number;
         loop {
-            if let Ok(stream) = connect(&self.settings.api) {
+            if let Ok(stream) = connect(&self.options.api) {
                 self.vmm = seqpacket::peer(&stream).map_err(io::Error::from)?.pid;
                 return Ok(());
             }
@@ -118,7 +118,7 @@ impl Child<'_> {
                 return Err(ForkError::Ended { number, status });
             }
             if Instant::now() > until {
-                let (api, seconds) = (self.settings.api.clone(), LONGEST_START.as_secs());
+                let (api, seconds) = (self.options.api.clone(), LONGEST_START.as_secs());
                 return Err(ForkError::Silent { number, api, seconds });
             }
             std::thread::sleep(PAUSE);
@@ -128,8 +128,8 @@ impl Child<'_> {
 
 /// The program gets no standard stream of this process: it would keep open a pipe whose reader
 /// waits for the end of this process. A signal of the terminal does not reach it.
-fn start(settings: &ChildSettings, origin: &str, guard: &Guard) -> io::Result<Program> {
-    let (program, arguments) = settings.command.split_first().ok_or(io::ErrorKind::NotFound)?;
+fn start(options: &ChildOptions, origin: &str, guard: &Guard) -> io::Result<Program> {
+    let (program, arguments) = options.command.split_first().ok_or(io::ErrorKind::NotFound)?;
     let mut command = Command::new(program);
     command.args(arguments).env(ORIGIN, origin).process_group(0);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

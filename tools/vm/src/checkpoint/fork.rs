@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use crate::checkpoint::children::{Child, Children};
 use crate::checkpoint::fork_error::ForkError;
 use crate::checkpoint::fork_report::{ChildReport, ForkReport};
-use crate::checkpoint::fork_settings::ForkSettings;
 use crate::checkpoint::guard::{Guard, MOST_STARTED};
 use crate::checkpoint::nursery::{Grown, Nursery};
 use crate::checkpoint::once::collapse;
+use crate::checkpoint::options::{ForkOptions, RunningVm};
 use crate::checkpoint::report::ms;
 use crate::checkpoint::room::Room;
 use crate::checkpoint::saving::{Saved, Saving};
@@ -21,7 +21,7 @@ use crate::firecracker::requests::Api;
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Forked {
-    /// The programs that were started, in the order of the settings. They run on when this is
+    /// The programs that were started, in the order of the options. They run on when this is
     /// dropped.
     pub programs: Vec<std::process::Child>,
     /// Times and bytes.
@@ -33,24 +33,25 @@ pub struct Forked {
 ///
 /// # Errors
 /// [`ForkError`]. All children have ended then, and the VM runs on if it ran before.
-pub fn fork(settings: &ForkSettings) -> Result<Forked, ForkError> {
+pub fn fork(options: &ForkOptions) -> Result<Forked, ForkError> {
     let started = Instant::now();
-    let count = settings.children.len();
+    let count = options.children.len();
     if !(1..=MOST_STARTED).contains(&count) {
         return Err(ForkError::Count(count));
     }
-    let api = Api::new(&settings.api);
-    if settings.check_api {
-        api.check_is_of(settings.pid)?;
+    let RunningVm { pid, collapse: should_collapse, proxy, .. } = options.vm;
+    let api = Api::new(&options.vm.api);
+    if !proxy {
+        api.check_is_of(pid)?;
     }
     let is_running = api.is_running()?;
-    let vm = Vm::find(settings.pid, api.memory()?)?;
+    let vm = Vm::find(pid, api.memory()?)?;
     shortage::check(&vm, count)?;
     let room = Room::plan();
-    let guard = Guard::start(&vm, &api, room.left_overs(&settings.children))?;
-    let mut children = Children::start(&settings.children, vm.pid(), &guard)?;
-    let collapsed = collapse(&vm, settings.collapse)?;
-    let nursery = Nursery::new(&vm, &room, settings.resume)?;
+    let guard = Guard::start(&vm, &api, room.left_overs(&options.children))?;
+    let mut children = Children::start(&options.children, vm.pid(), &guard)?;
+    let collapsed = collapse(&vm, should_collapse)?;
+    let nursery = Nursery::new(&vm, &room, options.resume)?;
     children.await_apis()?;
     let bytes = vm.bytes();
     let mut tracked = TrackedVm::new(vm, Afterwards::Released);
@@ -89,7 +90,7 @@ fn children_of(children: &Children<'_>, grown: &[Grown], started: Instant) -> Ve
     let report = |(child, grown): (&Child<'_>, &Grown)| ChildReport {
         number: child.number,
         pid: child.vmm,
-        api: child.settings.api.clone(),
+        api: child.options.api.clone(),
         restored_ms: ms(grown.restored.saturating_duration_since(started)),
         faults: grown.completed.faults,
         copied_bytes: grown.completed.copied,

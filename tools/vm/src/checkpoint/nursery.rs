@@ -114,7 +114,7 @@ impl<'a> Nursery<'a> {
     }
 
     fn request(&self, child: &Child<'_>, state: &Path) -> Value {
-        let mut request = child.settings.load.clone();
+        let mut request = child.options.load.clone();
         request.insert("snapshot_path".to_owned(), json!(state));
         let memory = json!({"backend_type": "Uffd", "backend_path": self.socket});
         request.insert("mem_backend".to_owned(), memory);

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use crate::checkpoint::checkpoints::Checkpoints;
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::granules::{Granule, granules};
+use crate::checkpoint::options::CheckpointOptions;
 use crate::checkpoint::report::Report;
-use crate::checkpoint::settings::Settings;
 use crate::checkpoint::tracked_vm::Afterwards;
 use crate::checkpoint::vm::Vm;
 
@@ -16,9 +16,9 @@ use crate::checkpoint::vm::Vm;
 ///
 /// # Errors
 /// [`CheckpointError`]. The VM then runs on if it ran before.
-pub fn checkpoint(settings: &Settings) -> Result<Report, CheckpointError> {
+pub fn checkpoint(options: &CheckpointOptions) -> Result<Report, CheckpointError> {
     let started = Instant::now();
-    Checkpoints::find(settings, Afterwards::Released)?.save(&settings.output, started)
+    Checkpoints::find(options, Afterwards::Released)?.save(&options.output, started)
 }
 
 pub(crate) fn collapse(vm: &Vm, is_wanted: bool) -> Result<(u64, Duration), CheckpointError> {

@@ -7,8 +7,8 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::checkpoint::fork_settings::ChildSettings;
 use crate::checkpoint::guard::LeftOvers;
+use crate::checkpoint::options::ChildOptions;
 
 /// A folder that only this user enters. It is removed when this is dropped. Its name is known
 /// before it is made: a guard removes it if this process is killed.
@@ -29,7 +29,7 @@ impl Room {
     }
 
     /// Also the sockets that the children make.
-    pub(crate) fn left_overs(&self, children: &[ChildSettings]) -> io::Result<LeftOvers> {
+    pub(crate) fn left_overs(&self, children: &[ChildOptions]) -> io::Result<LeftOvers> {
         let sockets = children.iter().map(|child| std::path::absolute(&child.api));
         let mut files: Vec<PathBuf> = sockets.collect::<io::Result<_>>()?;
         files.push(self.socket.clone());

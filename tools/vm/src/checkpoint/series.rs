@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use crate::checkpoint::checkpoints::Checkpoints;
 use crate::checkpoint::error::CheckpointError;
+use crate::checkpoint::options::{CheckpointOptions, SeriesOptions};
 use crate::checkpoint::report::Report;
-use crate::checkpoint::series_settings::SeriesSettings;
 use crate::checkpoint::tracked_vm::Afterwards;
 
 /// Saves a running VM again and again: into the folders `000001`, `000002` and so on of the output's
@@ -21,27 +21,28 @@ use crate::checkpoint::tracked_vm::Afterwards;
 /// The time for that is measured by `hugekit lab checkpoint`.
 ///
 /// Tells `each` folder when it is complete. The VM's writes wait while `each` runs. Returns when
-/// `stop` becomes readable, or after [`count`](SeriesSettings::count) checkpoints. All memory is the
+/// `stop` becomes readable, or after [`count`](SeriesOptions::count) checkpoints. All memory is the
 /// VM's own then.
 ///
 /// # Errors
 /// [`CheckpointError`], also [`Ended`](CheckpointError::Ended) if the VM ends first. The VM then
 /// runs on if it ran before. Complete folders stay.
 pub fn checkpoint_series(
-    settings: &SeriesSettings,
+    options: &CheckpointOptions,
+    series: &SeriesOptions,
     stop: BorrowedFd<'_>,
     each: &mut dyn FnMut(&Path, &Report),
 ) -> Result<(), CheckpointError> {
-    let SeriesSettings { vm, interval, deltas, count, save_at_end } = settings;
-    make_folder(&vm.output)?;
-    let mut checkpoints = Checkpoints::find(vm, Afterwards::Protected)?;
-    let (mut since_full, mut is_last) = (vm.previous.len() as u64, false);
+    let SeriesOptions { interval, deltas, count, save_at_end } = series;
+    make_folder(&options.output)?;
+    let mut checkpoints = Checkpoints::find(options, Afterwards::Protected)?;
+    let (mut since_full, mut is_last) = (options.previous.len() as u64, false);
     for number in 1.. {
         if since_full > *deltas {
             checkpoints.begin_anew();
             since_full = 0;
         }
-        let (place, started) = (vm.output.join(format!("{number:06}")), Instant::now());
+        let (place, started) = (options.output.join(format!("{number:06}")), Instant::now());
         let report = checkpoints.save(&place, started)?;
         since_full += 1;
         each(&place, &report);

@@ -105,7 +105,7 @@ impl Pager {
             Ok((source, layout))
         });
         let adopted = match found {
-            Err(Refusal::Lost { .. }) if waited < self.settings.patience => {
+            Err(Refusal::Lost { .. }) if waited < self.options.patience => {
                 if is_late && !std::mem::replace(&mut orphan.is_told, true) {
                     tell(Event::Waits { pid });
                 }
@@ -143,7 +143,7 @@ impl Pager {
         };
         match find() {
             Ok((faults, admitted)) => {
-                Ok(Vm::new(process, faults, admitted, self.settings.around))
+                Ok(Vm::new(process, faults, admitted, self.options.around))
             }
             Err(why) => Err((process, why)),
         }

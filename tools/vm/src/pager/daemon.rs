@@ -21,9 +21,9 @@ use crate::firecracker::handshake::LONGEST_WAIT;
 use crate::firecracker::layout::{Layout, base_page};
 use crate::pager::error::{PagerError, Refusal};
 use crate::pager::event::Event;
+use crate::pager::options::{LONGEST_AROUND, PagerOptions};
 use crate::pager::orphans::{self, Orphan};
 use crate::pager::pager_record::{self, PagerRecord};
-use crate::pager::settings::{LONGEST_AROUND, Settings};
 use crate::pager::source::{Identity, Source};
 use crate::pager::state::{self, Record, State};
 use crate::pager::vm::{self, Bell, Vm};
@@ -50,7 +50,7 @@ const LONGEST_CLAIM: Duration = Duration::from_secs(60);
 /// A handler of page faults, for all VMs that are restored from one memory file.
 #[derive(Debug)]
 pub struct Pager {
-    pub(crate) settings: Settings,
+    pub(crate) options: PagerOptions,
     pub(crate) source: Arc<Source>,
     pub(crate) folder: Arc<PrivateFolder>,
     sets: WorkingSets,
@@ -74,34 +74,34 @@ impl Pager {
     /// Listens. VMs are served by [`run`](Self::run). The process's limit of open files is raised as far as it may be.
     ///
     /// # Errors
-    /// The settings are wrong, another pager listens at the socket, or the system refuses.
-    pub fn start(settings: Settings, source: Source) -> Result<Self, PagerError> {
-        let around = settings.around;
+    /// The options are wrong, another pager listens at the socket, or the system refuses.
+    pub fn start(socket: &Path, options: PagerOptions, source: Source) -> Result<Self, PagerError> {
+        let around = options.around;
         if !around.is_power_of_two() || !(base_page()..=LONGEST_AROUND).contains(&around) {
             return Err(PagerError::Around(around));
         }
         // The lock comes first: who has it is the only one that reads the records.
-        let lock = lock(&settings.socket)?;
-        let path = settings.state_folder();
+        let lock = lock(socket)?;
+        let path = options.state_folder(socket);
         let refused = |source| PagerError::State { folder: path.clone(), source };
         let folder = Arc::new(PrivateFolder::open(&path).map_err(refused)?);
         let earlier = pager_record::find(&folder, lock.socket()).map_err(refused)?;
         let earlier: Vec<_> = earlier.into_iter().map(Arc::new).collect();
         orphans::await_end(&earlier);
-        let is_served = |uid| is_served(&settings.users, uid);
+        let is_served = |uid| is_served(&options.users, uid);
         let is_recorded = |process: &Process| state::is_recorded(&folder, process);
         let orphans = orphans::find(&earlier, is_served, is_recorded);
         let record = Self::record(&folder, &lock, &source, &earlier).map_err(refused)?;
         // With other users any user can connect, and is told apart then.
-        let mode = if settings.users.is_empty() { 0o600 } else { 0o666 };
+        let mode = if options.users.is_empty() { 0o600 } else { 0o666 };
         let listener = Listener::new(lock, SocketType::STREAM, mode);
-        let listener = listener.map_err(|source| no_socket(&settings.socket, source))?;
+        let listener = listener.map_err(|source| no_socket(socket, source))?;
         let stop = Bell::new().map_err(io::Error::from)?;
-        let sets = WorkingSets::new(settings.working_set.as_deref(), source.path(), &folder);
+        let sets = WorkingSets::new(options.working_set.as_deref(), source.path(), &folder);
         let descriptors = raise_descriptor_limit().saturating_sub(DESCRIPTORS);
         let most = usize::try_from(descriptors / DESCRIPTORS_OF_VM).map_or(MOST, |most| most.min(MOST));
         Ok(Self {
-            settings,
+            options,
             sets,
             most,
             source: Arc::new(source),
@@ -239,7 +239,7 @@ impl Pager {
             kept_layout::keep(connection, &admitted.layout);
         }
         let vm = match admitted {
-            Ok(admitted) => waiting.into_vm(admitted, self.settings.around),
+            Ok(admitted) => waiting.into_vm(admitted, self.options.around),
             Err(why) => Err(waiting.refuse(why)),
         };
         match vm {
@@ -306,7 +306,7 @@ impl Pager {
         });
         match admitted {
             Ok((admitted, faults)) => {
-                let vm = Vm::new(process, faults, admitted, self.settings.around);
+                let vm = Vm::new(process, faults, admitted, self.options.around);
                 vm.replay();
                 vm.wake_all();
                 Ok(Some(vm))
@@ -334,11 +334,11 @@ impl Pager {
 
     fn check_user(&self, process: &Process) -> Result<(), Refusal> {
         let uid = process.uid();
-        if is_served(&self.settings.users, uid) { Ok(()) } else { Err(Refusal::User { uid }) }
+        if is_served(&self.options.users, uid) { Ok(()) } else { Err(Refusal::User { uid }) }
     }
 
     pub(crate) fn serve(&self, vm: Vm, tell: Tell<'_>) {
-        vm::serve(vm, &self.stop, &self.settings, &self.sets, tell);
+        vm::serve(vm, &self.stop, &self.options, &self.sets, tell);
     }
 }
 

@@ -5,14 +5,13 @@
 
 use std::io;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::firecracker::handshake::LONGEST_WAIT;
 use crate::pager::daemon::claim;
 use crate::pager::error::Refusal;
 use crate::pager::event::Event;
-use crate::pager::settings::Settings;
+use crate::pager::options::PagerOptions;
 use crate::pager::source::Source;
 use crate::pager::state::State;
 use crate::pager::vm::{self, Bell, Vm};
@@ -24,7 +23,7 @@ use crate::vmm::{Arriving, kept_layout};
 #[derive(Debug)]
 pub(crate) struct Handler {
     source: Arc<Source>,
-    settings: Settings,
+    options: PagerOptions,
     sets: WorkingSets,
     stop: Bell,
 }
@@ -37,8 +36,8 @@ impl Handler {
     pub(crate) fn new(memory: Arc<dyn Arriving>) -> io::Result<Self> {
         let source = Arc::new(Source::arriving(memory));
         let stop = Bell::new().map_err(io::Error::from)?;
-        let (settings, sets) = (Settings::new(PathBuf::new()), WorkingSets::none());
-        Ok(Self { source, settings, sets, stop })
+        let (options, sets) = (PagerOptions::default(), WorkingSets::none());
+        Ok(Self { source, options, sets, stop })
     }
 
     /// Serves the VM whose VMM has connected, until all of its memory is there, it has ended, or
@@ -50,11 +49,11 @@ impl Handler {
             kept_layout::keep(connection, &admitted.layout);
         }
         let vm = match admitted {
-            Ok(admitted) => waiting.into_vm(admitted, self.settings.around),
+            Ok(admitted) => waiting.into_vm(admitted, self.options.around),
             Err(why) => Err(waiting.refuse(why)),
         };
         match vm {
-            Ok(vm) => vm::serve(vm, &self.stop, &self.settings, &self.sets, tell),
+            Ok(vm) => vm::serve(vm, &self.stop, &self.options, &self.sets, tell),
             Err(refused) => tell(refused),
         }
     }

@@ -1,10 +1,15 @@
 //! A checkpoint or a fork as a process, which can be killed: this program again.
 
+use std::fmt::Display;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Stdio, exit};
 use std::time::Duration;
 
-use hugekit_vm::checkpoint::{ForkSettings, SeriesSettings, Settings, checkpoint};
+use hugekit_vm::checkpoint::{
+    CheckpointOptions, ForkOptions, RunningVm, SeriesOptions, checkpoint,
+};
+use serde::Serialize;
+use serde_json::from_str;
 
 use crate::family::fork_with;
 use crate::series;
@@ -20,99 +25,70 @@ const INTERVAL: Duration = Duration::from_millis(100);
 pub(crate) const CHILDREN: [&str; 2] = ["a", "b"];
 
 pub(crate) fn run_if_asked() {
-    run_fork_if_asked();
-    run_series_if_asked();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [first, pid, check_api, api, output, previous @ ..] = &arguments[..] else { return };
-    if first != ARGUMENT {
-        return;
+    let [what, options] = &arguments[..] else { return };
+    match what.as_str() {
+        ARGUMENT => end(checkpoint(&from_str(options).unwrap())),
+        FORK => run_fork(from_str(options).unwrap()),
+        SERIES => run_series(&from_str(options).unwrap()),
+        _ => {}
     }
-    let settings = Settings {
-        check_api: check_api == "true",
-        previous: previous.iter().map(Into::into).collect(),
-        ..Settings::new(pid.parse().unwrap(), api.into(), output.into())
-    };
-    let code = match checkpoint(&settings) {
-        Ok(report) => {
-            println!("{report}");
-            0
-        }
+}
+
+fn end(saved: Result<impl Display, impl Display>) -> ! {
+    match saved {
+        Ok(report) => println!("{report}"),
         Err(error) => {
             println!("{error}");
-            1
+            exit(1);
         }
-    };
-    std::process::exit(code);
-}
-
-/// Starts one. What it says is piped.
-pub(crate) fn start(settings: &Settings) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args([ARGUMENT, &settings.pid.to_string(), &settings.check_api.to_string()])
-        .args([&settings.api, &settings.output])
-        .args(&settings.previous)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap()
-}
-
-fn run_series_if_asked() {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [first, pid, api, output] = &arguments[..] else { return };
-    if first != SERIES {
-        return;
     }
-    let vm = Settings::new(pid.parse().unwrap(), api.into(), output.into());
-    let ended = series::run(&SeriesSettings::new(vm, INTERVAL), &mut |_, _| {});
+    exit(0)
+}
+
+fn run_fork(vm: RunningVm) -> ! {
+    let folder = vm.api.parent().unwrap().to_owned();
+    // The children end when their guests are dropped, so this ends without that.
+    match fork_with(ForkOptions::new(vm, Vec::new()), &folder, &CHILDREN) {
+        Ok(_guests) => exit(0),
+        Err(error) => {
+            println!("{error:?}");
+            exit(1)
+        }
+    }
+}
+
+/// Without an end.
+fn run_series(options: &CheckpointOptions) -> ! {
+    let ended = series::run(options, &SeriesOptions::new(INTERVAL), &mut |_, _| {});
     println!("{ended:?}");
-    std::process::exit(1);
+    exit(1)
+}
+
+/// Starts a checkpoint. What it says is piped.
+pub(crate) fn start(options: &CheckpointOptions) -> Child {
+    again(ARGUMENT, options).stdout(Stdio::piped()).spawn().unwrap()
 }
 
 /// Starts a series without an end.
-pub(crate) fn start_series(settings: &Settings) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args([SERIES, &settings.pid.to_string()])
-        .args([&settings.api, &settings.output])
-        .stdin(Stdio::null())
-        .spawn()
-        .unwrap()
+pub(crate) fn start_series(options: &CheckpointOptions) -> Child {
+    again(SERIES, options).spawn().unwrap()
+}
+
+/// Starts a fork, whose temporary files are in the VM's folder. The API may be that of a proxy.
+pub(crate) fn start_fork(pid: i32, api: &Path) -> Child {
+    let vm = RunningVm { proxy: true, ..RunningVm::new(pid, api.to_owned()) };
+    let mut command = again(FORK, &vm);
+    command.env("TMPDIR", api.parent().unwrap()).stdout(Stdio::piped()).spawn().unwrap()
+}
+
+fn again(what: &str, options: &impl Serialize) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([what, &serde_json::to_string(options).unwrap()]).stdin(Stdio::null());
+    command
 }
 
 /// What it said. It has ended.
 pub(crate) fn said(child: Child) -> String {
     String::from_utf8_lossy(&child.wait_with_output().unwrap().stdout).into_owned()
-}
-
-fn run_fork_if_asked() {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [first, pid, api] = &arguments[..] else { return };
-    if first != FORK {
-        return;
-    }
-    let api = Path::new(api);
-    let settings = ForkSettings::new(pid.parse().unwrap(), api.to_owned(), Vec::new());
-    // The API may be that of a proxy.
-    let settings = ForkSettings { check_api: false, ..settings };
-    // The children end when their guests are dropped, so this ends without that.
-    let code = match fork_with(settings, api.parent().unwrap(), &CHILDREN) {
-        Ok(_guests) => std::process::exit(0),
-        Err(error) => {
-            println!("{error:?}");
-            1
-        }
-    };
-    std::process::exit(code);
-}
-
-/// Starts a fork, whose temporary files are in the VM's folder.
-pub(crate) fn start_fork(pid: i32, api: &Path) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args([FORK, &pid.to_string()])
-        .arg(api)
-        .env("TMPDIR", api.parent().unwrap())
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap()
 }

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use hugekit_delta::apply;
 use hugekit_guests::{Firecracker, Pages, Request, Snapshot};
 use hugekit_image::{Image, ImageBuilder, ImageError};
-use hugekit_vm::checkpoint::{CheckpointError, Report, Settings, Way, checkpoint, state_of};
+use hugekit_vm::checkpoint::{
+    CheckpointError, CheckpointOptions, Report, Way, checkpoint, state_of,
+};
 use hugekit_vm::pager::Source;
 use libtest_mimic::Trial;
 
@@ -51,20 +53,18 @@ impl Series {
         series
     }
 
-    fn settings(&self, api: &Path) -> Settings {
-        Settings {
-            api: api.to_owned(),
-            check_api: false,
+    fn options(&self, api: &Path) -> CheckpointOptions {
+        CheckpointOptions {
             output: self.scene.folder.path().join(format!("saved-{}", self.folders.len())),
             previous: self.folders.clone(),
-            ..self.scene.settings()
+            ..self.scene.options_through(api)
         }
     }
 
     fn save(&mut self, api: &Path) -> Report {
-        let settings = self.settings(api);
-        let report = checkpoint(&settings).unwrap();
-        self.folders.push(settings.output);
+        let options = self.options(api);
+        let report = checkpoint(&options).unwrap();
+        self.folders.push(options.output);
         report
     }
 
@@ -183,8 +183,8 @@ fn refused() {
     let mut series = Series::start(Pages::Base);
     let first = series.folders.pop().unwrap();
     series.ask(Request::Write { start: START, len: CHANGED, seed: 5 });
-    let other = series.settings(&series.scene.api());
-    let other = Settings { output: series.scene.folder.path().join("other"), ..other };
+    let other = series.options(&series.scene.api());
+    let other = CheckpointOptions { output: series.scene.folder.path().join("other"), ..other };
     checkpoint(&other).unwrap();
     series.folders.push(first.clone());
     series.save(&series.scene.api());
@@ -192,8 +192,8 @@ fn refused() {
     for previous in [vec![&other.output, &delta], vec![&delta], vec![&first, &other.output]] {
         let previous = previous.into_iter().cloned().collect();
         let output = series.scene.output();
-        let settings = Settings { previous, output, ..series.scene.settings() };
-        let refused = checkpoint(&settings).unwrap_err();
+        let options = CheckpointOptions { previous, output, ..series.scene.options() };
+        let refused = checkpoint(&options).unwrap_err();
         assert!(matches!(refused, CheckpointError::Previous { .. }), "{refused}");
         assert!(refused.remedy().unwrap().contains("the full one first"));
         series.scene.check_absent();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 
 use hugekit_guests::{Request, Serial, Snapshot, program};
-use hugekit_vm::checkpoint::{ChildSettings, ForkError, ForkReport, ForkSettings, fork};
+use hugekit_vm::checkpoint::{ChildOptions, ForkError, ForkOptions, ForkReport, RunningVm, fork};
 use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Map, json};
@@ -22,7 +22,7 @@ pub(crate) struct ForkedGuest {
 }
 
 /// A command for a child whose serial port is two named pipes in the folder, made here.
-pub(crate) fn child_of(folder: &Path, name: &str) -> (ChildSettings, Serial) {
+pub(crate) fn child_of(folder: &Path, name: &str) -> (ChildOptions, Serial) {
     let path = |end: &str| folder.join(format!("{name}.{end}"));
     let pipe = |end: &str| {
         mkfifoat(CWD, path(end), Mode::RUSR | Mode::WUSR).unwrap();
@@ -34,8 +34,8 @@ pub(crate) fn child_of(folder: &Path, name: &str) -> (ChildSettings, Serial) {
     let program = program().unwrap();
     let mut command = vec!["sh".into(), "-c".into(), script.into(), program.into_os_string()];
     command.extend(["api", "in", "out"].map(|end| path(end).into_os_string()));
-    let settings = ChildSettings { command, api: path("api"), load: Map::new() };
-    (settings, Serial::of_files(to, from))
+    let options = ChildOptions { command, api: path("api"), load: Map::new() };
+    (options, Serial::of_files(to, from))
 }
 
 /// Forks a VM with an API of its own.
@@ -44,20 +44,20 @@ pub(crate) fn fork_vm(
     api: &Path,
     names: &[&str],
 ) -> Result<(Vec<ForkedGuest>, ForkReport), ForkError> {
-    let settings = ForkSettings::new(pid, api.to_owned(), Vec::new());
-    fork_with(settings, api.parent().unwrap(), names)
+    let options = ForkOptions::new(RunningVm::new(pid, api.to_owned()), Vec::new());
+    fork_with(options, api.parent().unwrap(), names)
 }
 
 /// Forks a VM. The files of its children are in the folder.
 pub(crate) fn fork_with(
-    mut settings: ForkSettings,
+    mut options: ForkOptions,
     folder: &Path,
     names: &[&str],
 ) -> Result<(Vec<ForkedGuest>, ForkReport), ForkError> {
     let children = names.iter().map(|name| child_of(folder, name));
     let (children, serials): (Vec<_>, Vec<_>) = children.unzip();
-    settings.children = children;
-    let forked = fork(&settings)?;
+    options.children = children;
+    let forked = fork(&options)?;
     let programs = forked.programs.into_iter().zip(serials).zip(&forked.report.children);
     let guests = programs.map(|((program, serial), child)| ForkedGuest {
         program,

@@ -8,7 +8,8 @@ use hugekit_guests::{
     Firecracker, Pages, Request, Serial, Snapshot, await_end_of_output, sum_of_pattern,
 };
 use hugekit_vm::checkpoint::{
-    CheckpointError, ForkError, ForkReport, ForkSettings, Way, checkpoint, fork,
+    CheckpointError, CheckpointOptions, ForkError, ForkOptions, ForkReport, RunningVm, Way,
+    checkpoint, fork,
 };
 use libtest_mimic::Trial;
 
@@ -75,9 +76,9 @@ fn check_moment(pages: Pages, names: &[&str]) {
 fn fork_before_writes(scene: &mut Scene, names: &[&str]) -> (Vec<ForkedGuest>, ForkReport) {
     let (hold, does_run, wrote) = holding_resume();
     let proxy = Proxy::start(&scene.api(), hold);
-    let (settings, folder) = (through(scene, &proxy), scene.folder.path().to_owned());
+    let (options, folder) = (through(scene, &proxy), scene.folder.path().to_owned());
     std::thread::scope(|scope| {
-        let forking = scope.spawn(move || fork_with(settings, &folder, names).unwrap());
+        let forking = scope.spawn(move || fork_with(options, &folder, names).unwrap());
         does_run.recv_timeout(LONGEST_WAIT).unwrap();
         scene.vmm.serial.send(Request::Write { start: START, len: LEN, seed: 1 }).unwrap();
         scene.vmm.serial.answer_within(LONGEST_WAIT).unwrap();
@@ -86,9 +87,8 @@ fn fork_before_writes(scene: &mut Scene, names: &[&str]) -> (Vec<ForkedGuest>, F
     })
 }
 
-fn through(scene: &Scene, proxy: &Proxy) -> ForkSettings {
-    let settings = ForkSettings::new(scene.vmm.pid(), proxy.socket.clone(), Vec::new());
-    ForkSettings { check_api: false, ..settings }
+fn through(scene: &Scene, proxy: &Proxy) -> ForkOptions {
+    ForkOptions::new(scene.options_through(&proxy.socket).vm, Vec::new())
 }
 
 fn fork_scene(scene: &Scene, names: &[&str]) -> Result<Vec<ForkedGuest>, ForkError> {
@@ -106,9 +106,8 @@ fn again(_: Pages) {
     for grandchild in &mut grandchildren {
         grandchild.check(3);
     }
-    let settings =
-        hugekit_vm::checkpoint::Settings::new(child.pid, child.api.clone(), scene.output());
-    checkpoint(&settings).unwrap();
+    let vm = RunningVm::new(child.pid, child.api.clone());
+    checkpoint(&CheckpointOptions::new(vm, scene.output())).unwrap();
     check_file(&scene.saved().memory, 4);
     child.check(4);
     scene.check_runs_free();
@@ -193,8 +192,8 @@ fn stock(_: Pages) {
             is_state_alone.then(|| refused.to_owned())
         }),
     );
-    let settings = through(&scene, &proxy);
-    let (mut children, report) = fork_with(settings, scene.folder.path(), &["a"]).unwrap();
+    let options = through(&scene, &proxy);
+    let (mut children, report) = fork_with(options, scene.folder.path(), &["a"]).unwrap();
     assert_eq!(report.way, Way::StockSnapshot);
     children[0].check(SEED);
     scene.check_runs_free();
@@ -228,15 +227,15 @@ fn no_program(_: Pages) {
     let folder = scene.folder.path();
     let (first, _serial) = child_of(folder, "a");
     let (mut second, _other) = child_of(folder, "b");
-    let settings = |second| {
+    let options = |second| {
         let children = vec![first.clone(), second];
-        ForkSettings::new(scene.vmm.pid(), scene.api(), children)
+        ForkOptions::new(scene.vm(), children)
     };
     second.command = vec!["false".into()];
-    let error = fork(&settings(second.clone())).unwrap_err();
+    let error = fork(&options(second.clone())).unwrap_err();
     assert!(matches!(error, ForkError::Ended { number: 2, .. }), "{error}");
     second.command = vec!["/no/such/program".into()];
-    let error = fork(&settings(second)).unwrap_err();
+    let error = fork(&options(second)).unwrap_err();
     assert!(matches!(error, ForkError::Start { number: 2, .. }), "{error}");
     assert!(error.to_string().contains("/no/such/program"), "{error}");
     check_no_children(folder, &["a", "b"]);
@@ -249,8 +248,8 @@ fn not_restored(_: Pages) {
     let (first, _serial) = child_of(folder, "a");
     let (mut second, _other) = child_of(folder, "b");
     second.load.insert("no_such_field".to_owned(), true.into());
-    let settings = ForkSettings::new(scene.vmm.pid(), scene.api(), vec![first, second]);
-    let error = fork(&settings).unwrap_err();
+    let options = ForkOptions::new(scene.vm(), vec![first, second]);
+    let error = fork(&options).unwrap_err();
     assert!(matches!(error, ForkError::Restore { number: 2, .. }), "{error}");
     check_no_children(folder, &["a", "b"]);
     scene.check_runs_free();
@@ -280,8 +279,8 @@ fn ended(_: Pages) {
             Some(answer)
         }),
     );
-    let settings = through(&scene, &proxy);
-    let forked = fork_with(settings, scene.folder.path(), &["a", "b"]).map(|_| ());
+    let options = through(&scene, &proxy);
+    let forked = fork_with(options, scene.folder.path(), &["a", "b"]).map(|_| ());
     let ended = matches!(forked, Err(ForkError::Vm(CheckpointError::Ended { .. })));
     assert!(ended, "{forked:?}");
     check_no_children(scene.folder.path(), &["a", "b"]);

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use hugekit_guests::{Firecracker, Pages, Request};
-use hugekit_vm::checkpoint::{CheckpointError, Settings, checkpoint};
+use hugekit_vm::checkpoint::{CheckpointError, CheckpointOptions, RunningVm, checkpoint};
 use libtest_mimic::Trial;
 
 use crate::child;
@@ -48,8 +48,8 @@ fn save_with(
             },
         ),
     );
-    let settings = Settings { api: proxy.socket.clone(), check_api: false, ..scene.settings() };
-    checkpoint(&settings).map(|_| ())
+    let options = scene.options_through(&proxy.socket);
+    checkpoint(&options).map(|_| ())
 }
 
 fn ended_before() {
@@ -106,7 +106,8 @@ fn booted() {
     vmm.boot(64, Pages::Base).unwrap();
     vmm.serial.ask(Request::Reply).unwrap();
     let (api, output) = (folder.path().join("booted.api"), folder.path().join("saved"));
-    let refused = checkpoint(&Settings::new(vmm.pid(), api, output.clone())).unwrap_err();
+    let vm = RunningVm::new(vmm.pid(), api);
+    let refused = checkpoint(&CheckpointOptions::new(vm, output.clone())).unwrap_err();
     assert!(matches!(refused, CheckpointError::NoUserfaultfd { .. }), "{refused}");
     assert!(refused.remedy().unwrap().contains("stock snapshot") && !output.exists());
     vmm.serial.ask(Request::Reply).unwrap();
@@ -121,11 +122,11 @@ fn served() {
     vmm.load_by_handler(&snapshot, &socket, true).unwrap();
     vmm.serial.ask(Request::Reply).unwrap();
     let (api, output) = (folder.path().join("clone.api"), folder.path().join("saved"));
-    let settings = Settings::new(vmm.pid(), api, output);
-    let refused = checkpoint(&settings).unwrap_err();
+    let options = CheckpointOptions::new(RunningVm::new(vmm.pid(), api), output);
+    let refused = checkpoint(&options).unwrap_err();
     assert!(matches!(refused, CheckpointError::InUse { .. }), "{refused}");
     drop(pager);
-    let refused = checkpoint(&settings).unwrap_err();
+    let refused = checkpoint(&options).unwrap_err();
     assert!(matches!(refused, CheckpointError::Incomplete { .. }), "{refused}");
     let _pager = PagerThread::start(socket, &snapshot.memory, false);
     crate::scene::check_pattern(&mut vmm, SEED);
@@ -134,8 +135,9 @@ fn served() {
 fn other_api() {
     let scene = Scene::start(Pages::Base);
     let other = Firecracker::start(scene.folder.path(), "other").unwrap();
-    let settings = Settings { pid: other.pid(), ..scene.settings() };
-    let refused = checkpoint(&settings).unwrap_err();
+    let mut options = scene.options();
+    options.vm.pid = other.pid();
+    let refused = checkpoint(&options).unwrap_err();
     assert!(matches!(refused, CheckpointError::OtherVmm { .. }), "{refused}");
     scene.check_absent();
 }
@@ -143,8 +145,8 @@ fn other_api() {
 fn two_at_once() {
     let mut scene = Scene::start(Pages::Base);
     let outputs = ["one", "other"].map(|name| scene.folder.path().join(name));
-    let settings = outputs.clone().map(|output| Settings { output, ..scene.settings() });
-    let children = settings.each_ref().map(child::start);
+    let options = outputs.clone().map(|output| CheckpointOptions { output, ..scene.options() });
+    let children = options.each_ref().map(child::start);
     let ends = children.map(|child| child.wait_with_output().unwrap());
     for (end, output) in ends.iter().zip(&outputs) {
         let said = String::from_utf8_lossy(&end.stdout);
@@ -164,7 +166,7 @@ fn full_disk(is_delta: bool) {
     let mut scene = Scene::start(Pages::Base);
     let mut previous = Vec::new();
     if is_delta {
-        checkpoint(&scene.settings()).unwrap();
+        checkpoint(&scene.options()).unwrap();
         previous.push(scene.output());
         let write = Request::Write { start: START, len: LEN, seed: 5 };
         scene.vmm.serial.ask(write).unwrap();
@@ -175,8 +177,8 @@ fn full_disk(is_delta: bool) {
         skipped("only root mounts a file system");
         return;
     };
-    let settings = Settings { output: small.join("saved"), previous, ..scene.settings() };
-    let refused = checkpoint(&settings).unwrap_err();
+    let options = CheckpointOptions { output: small.join("saved"), previous, ..scene.options() };
+    let refused = checkpoint(&options).unwrap_err();
     assert!(matches!(refused, CheckpointError::Output { .. }), "{refused}");
     assert_eq!(fs::read_dir(&small).unwrap().count(), 0);
     let _ = fs::remove_dir_all(scene.output());

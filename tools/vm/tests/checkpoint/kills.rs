@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use hugekit_guests::{Pages, Request, Snapshot};
 use hugekit_testing::processes::happens;
-use hugekit_vm::checkpoint::{CheckpointError, Settings, checkpoint};
+use hugekit_vm::checkpoint::{CheckpointError, CheckpointOptions, checkpoint};
 use libtest_mimic::Trial;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
@@ -58,7 +58,7 @@ fn killed_at_requests(pages: Pages) {
     for request in REQUESTS {
         kill_at(&mut scene, request, &[]);
     }
-    checkpoint(&scene.settings()).unwrap();
+    checkpoint(&scene.options()).unwrap();
     check_file(&scene.saved().memory, SEED);
 }
 
@@ -66,13 +66,13 @@ fn killed_at_requests(pages: Pages) {
 fn delta_killed_at_requests() {
     let mut scene = Scene::start(Pages::Base);
     let full = scene.folder.path().join("full");
-    checkpoint(&Settings { output: full.clone(), ..scene.settings() }).unwrap();
+    checkpoint(&CheckpointOptions { output: full.clone(), ..scene.options() }).unwrap();
     let previous = [full.clone()];
     for request in REQUESTS {
         kill_at(&mut scene, request, &previous);
     }
     scene.vmm.serial.ask(Request::Write { start: START, len: LEN / 4, seed: 5 }).unwrap();
-    checkpoint(&Settings { previous: previous.into(), ..scene.settings() }).unwrap();
+    checkpoint(&CheckpointOptions { previous: previous.into(), ..scene.options() }).unwrap();
     check_words(&full, &scene.output(), [SEED, 5]);
 }
 
@@ -80,9 +80,9 @@ fn delta_killed_at_requests() {
 /// are there already.
 fn kill_at(scene: &mut Scene, request: &'static str, previous: &[PathBuf]) {
     let (hold, came, go_on) = holding(request);
-    let (proxy, settings) = through_proxy(scene, hold);
+    let (proxy, options) = through_proxy(scene, hold);
     scene.vmm.serial.send(Request::Write { start: START, len: LEN, seed: SEED }).unwrap();
-    let mut child = child::start(&Settings { previous: previous.into(), ..settings });
+    let mut child = child::start(&CheckpointOptions { previous: previous.into(), ..options });
     came.recv_timeout(LONGEST_WAIT).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
@@ -95,15 +95,15 @@ fn kill_at(scene: &mut Scene, request: &'static str, previous: &[PathBuf]) {
     scene.check_runs_free();
 }
 
-fn through_proxy(scene: &Scene, act: Act) -> (Proxy, Settings) {
+fn through_proxy(scene: &Scene, act: Act) -> (Proxy, CheckpointOptions) {
     let proxy = Proxy::start(&scene.api(), act);
-    let settings = Settings { api: proxy.socket.clone(), check_api: false, ..scene.settings() };
-    (proxy, settings)
+    let options = scene.options_through(&proxy.socket);
+    (proxy, options)
 }
 
 fn killed_when_whole() {
     let mut scene = Scene::start(Pages::Base);
-    let mut child = child::start(&scene.settings());
+    let mut child = child::start(&scene.options());
     assert!(happens(|| scene.output().exists()), "there is no output");
     child.kill().unwrap();
     child.wait().unwrap();
@@ -122,7 +122,7 @@ pub(crate) fn await_free(scene: &Scene) {
 /// A process that was killed claims the VM until the kernel has ended it. So does a pager until it
 /// has put the memory of a complete VM on huge pages.
 pub(crate) fn save_when_it_is_free(scene: &Scene) {
-    let is_saved = || match checkpoint(&scene.settings()) {
+    let is_saved = || match checkpoint(&scene.options()) {
         Err(CheckpointError::InUse { .. }) => false,
         saved => saved.map(|_| true).unwrap(),
     };
@@ -133,8 +133,8 @@ pub(crate) fn save_when_it_is_free(scene: &Scene) {
 fn guard_killed() {
     let mut scene = Scene::start(Pages::Base);
     let (hold, came, go_on) = holding("/snapshot/create");
-    let (proxy, settings) = through_proxy(&scene, hold);
-    let mut child = child::start(&settings);
+    let (proxy, options) = through_proxy(&scene, hold);
+    let mut child = child::start(&options);
     came.recv_timeout(LONGEST_WAIT).unwrap();
     let pid = child.id();
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
@@ -160,7 +160,7 @@ fn pager_killed() {
     scene = scene.served_by(&pager.socket);
     scene.vmm.serial.ask(Request::Touch { start: START, len: LEN / 2 }).unwrap();
     pager.kill();
-    let refused = checkpoint(&scene.settings()).unwrap_err();
+    let refused = checkpoint(&scene.options()).unwrap_err();
     assert!(matches!(refused, CheckpointError::Incomplete { .. }), "{refused}");
     scene.check_absent();
     let next = PagerThread::start(pager.socket.clone(), &memory, true);

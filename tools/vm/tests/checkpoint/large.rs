@@ -38,7 +38,7 @@ fn saved() {
     let mut scene = restored();
     // The first one has split mappings, which the kernel has merged again.
     for _ in 0..2 {
-        checkpoint(&scene.settings()).unwrap();
+        checkpoint(&scene.options()).unwrap();
         let saved = File::open(scene.saved().memory).unwrap();
         assert_eq!(saved.metadata().unwrap().len(), LARGE * MIB);
         check_words(&saved, START, START);

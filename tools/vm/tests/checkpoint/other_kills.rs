@@ -36,7 +36,7 @@ fn vm_killed() {
     let mut whole = 0;
     for _ in 0..KILLS {
         scene.vmm.serial.send(Request::Write { start: START, len: LEN, seed: SEED }).unwrap();
-        let child = child::start(&scene.settings());
+        let child = child::start(&scene.options());
         random_wait(longest, &mut random);
         kill(scene.vmm.pid());
         whole += u32::from(check_end(&scene, child));
@@ -88,7 +88,7 @@ fn pager_killed() {
         scene = scene.served_by(&pager.socket);
         scene.vmm.serial.send(Request::Write { start: START, len: LEN, seed: SEED }).unwrap();
         random_wait(longest / 2, &mut random);
-        let child = child::start(&scene.settings());
+        let child = child::start(&scene.options());
         random_wait(longest / 2, &mut random);
         pager.kill();
         random_wait(longest / 2, &mut random);

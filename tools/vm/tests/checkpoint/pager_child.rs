@@ -5,9 +5,9 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use hugekit_vm::pager::{Pager, Source};
+use hugekit_vm::pager::{Pager, PagerOptions, Source};
 
-use crate::scene::pager_settings;
+use crate::scene::pager_options;
 
 const ARGUMENT: &str = "hugekit-test-checkpoint-pager";
 
@@ -55,8 +55,9 @@ pub(crate) fn run_if_asked() {
         return;
     }
     let prefetch = prefetch == "true";
-    let settings = hugekit_vm::pager::Settings { prefetch, ..pager_settings(socket.into()) };
-    let pager = Pager::start(settings, Source::open(memory.as_ref()).unwrap()).unwrap();
+    let options = PagerOptions { prefetch, ..pager_options() };
+    let pager =
+        Pager::start(socket.as_ref(), options, Source::open(memory.as_ref()).unwrap()).unwrap();
     println!("listening");
     pager.run(io::stdin().as_fd(), &|_| ()).unwrap();
     std::process::exit(0);

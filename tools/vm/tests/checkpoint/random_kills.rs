@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use hugekit_guests::{Pages, Request, pattern_at};
 use hugekit_testing::seed::random;
-use hugekit_vm::checkpoint::{Settings, checkpoint, state_of};
+use hugekit_vm::checkpoint::{CheckpointOptions, checkpoint, state_of};
 use libtest_mimic::Trial;
 
 use crate::child;
@@ -38,7 +38,7 @@ fn killed(pages: Pages) {
     let longest = usual_time(&mut scene);
     for _ in 0..KILLS {
         scene.vmm.serial.send(Request::Write { start: START, len: LEN, seed: SEED }).unwrap();
-        let mut child = child::start(&scene.settings());
+        let mut child = child::start(&scene.options());
         sleep(longest.mul_f64(random.f64()));
         child.kill().unwrap();
         child.wait().unwrap();
@@ -53,7 +53,7 @@ fn killed(pages: Pages) {
         scene.check_absent();
         scene.check_runs_free();
     }
-    assert!(child::start(&scene.settings()).wait().unwrap().success());
+    assert!(child::start(&scene.options()).wait().unwrap().success());
     check_file(&scene.saved().memory, SEED);
     eprintln!("{pages:?}: {whole} of {KILLS} were whole, in {longest:?}");
 }
@@ -62,12 +62,12 @@ fn killed(pages: Pages) {
 fn deltas_killed() {
     let (mut scene, mut random) = (Scene::start(Pages::Base), random());
     let full = scene.folder.path().join("full");
-    checkpoint(&Settings { output: full.clone(), ..scene.settings() }).unwrap();
-    let settings = Settings { previous: vec![full.clone()], ..scene.settings() };
+    checkpoint(&CheckpointOptions { output: full.clone(), ..scene.options() }).unwrap();
+    let options = CheckpointOptions { previous: vec![full.clone()], ..scene.options() };
     let longest = usual_time(&mut scene);
     let mut whole = 0;
     for seed in 0..u64::from(KILLS) {
-        let mut child = child::start(&settings);
+        let mut child = child::start(&options);
         sleep(longest.mul_f64(random.f64()));
         let write = Request::Write { start: START, len: LEN, seed };
         scene.vmm.serial.send(write).unwrap();
@@ -103,7 +103,7 @@ pub(crate) fn check_words(full: &Path, delta: &Path, seeds: [u64; 2]) {
 /// Twice that of one that is not killed: the guest does not write meanwhile.
 pub(crate) fn usual_time(scene: &mut Scene) -> Duration {
     let since = Instant::now();
-    assert!(child::start(&scene.settings()).wait().unwrap().success());
+    assert!(child::start(&scene.options()).wait().unwrap().success());
     let time = since.elapsed();
     fs::remove_dir_all(scene.output()).unwrap();
     scene.check_runs_free();

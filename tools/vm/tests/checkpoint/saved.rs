@@ -3,7 +3,7 @@
 use std::fs;
 
 use hugekit_guests::{Firecracker, Pages, Request};
-use hugekit_vm::checkpoint::{Report, Settings, Way, checkpoint};
+use hugekit_vm::checkpoint::{Report, Way, checkpoint};
 use libtest_mimic::Trial;
 
 use crate::proxy::{Proxy, also_saving_to, holding_resume};
@@ -40,8 +40,8 @@ fn same_as_stock(pages: Pages) {
         scene.vmm.serial.send(Request::Write { start: START, len: LEN, seed }).unwrap();
     }
     scene.vmm.serial.answer_within(LONGEST_WAIT).unwrap();
-    let settings = Settings { api: proxy.socket.clone(), check_api: false, ..scene.settings() };
-    let report = checkpoint(&settings).unwrap();
+    let options = scene.options_through(&proxy.socket);
+    let report = checkpoint(&options).unwrap();
     assert_eq!(report.way, Way::WriteProtected);
     assert!(fs::read(&stock).unwrap() == fs::read(scene.saved().memory).unwrap(), "bytes differ");
     for _ in 1..WRITES {
@@ -76,9 +76,9 @@ fn restores(pages: Pages) {
 fn save_before_writes(scene: &mut Scene) -> Report {
     let (hold, does_run, wrote) = holding_resume();
     let proxy = Proxy::start(&scene.api(), hold);
-    let settings = Settings { api: proxy.socket.clone(), check_api: false, ..scene.settings() };
+    let options = scene.options_through(&proxy.socket);
     std::thread::scope(|scope| {
-        let saving = scope.spawn(|| checkpoint(&settings).unwrap());
+        let saving = scope.spawn(|| checkpoint(&options).unwrap());
         does_run.recv_timeout(LONGEST_WAIT).unwrap();
         scene.vmm.serial.send(Request::Write { start: START, len: LEN, seed: 1 }).unwrap();
         scene.vmm.serial.answer_within(LONGEST_WAIT).unwrap();
@@ -90,7 +90,7 @@ fn save_before_writes(scene: &mut Scene) -> Report {
 fn paused_before(pages: Pages) {
     let mut scene = Scene::start(pages);
     scene.vmm.pause().unwrap();
-    let report = checkpoint(&scene.settings()).unwrap();
+    let report = checkpoint(&scene.options()).unwrap();
     assert!(report.paused_ms == 0.0);
     check_file(&scene.saved().memory, SEED);
     scene.vmm.serial.send(Request::Reply).unwrap();
@@ -110,8 +110,8 @@ fn stock_snapshot(pages: Pages) {
             is_state_alone.then(|| refused.to_owned())
         }),
     );
-    let settings = Settings { api: proxy.socket.clone(), check_api: false, ..scene.settings() };
-    let report = checkpoint(&settings).unwrap();
+    let options = scene.options_through(&proxy.socket);
+    let report = checkpoint(&options).unwrap();
     assert_eq!(report.way, Way::StockSnapshot);
     assert!(report.to_string().contains("by a stock snapshot"), "{report}");
     check_file(&scene.saved().memory, SEED);

@@ -9,8 +9,8 @@ use std::time::Duration;
 use hugekit_guests::{
     Firecracker, HugePages, Pages, Request, Snapshot, await_end_of_output, lacking, pattern_at,
 };
-use hugekit_vm::checkpoint::Settings;
-use hugekit_vm::pager::{Event, Pager, Source};
+use hugekit_vm::checkpoint::{CheckpointOptions, RunningVm};
+use hugekit_vm::pager::{Event, Pager, PagerOptions, Source};
 use libtest_mimic::{Completion, Failed, Trial};
 use tempfile::TempDir;
 
@@ -27,11 +27,8 @@ pub(crate) const SEED: u64 = 0x5eed_0000_1234_5678;
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// What VMs touch first is not recorded.
-pub(crate) fn pager_settings(socket: PathBuf) -> hugekit_vm::pager::Settings {
-    hugekit_vm::pager::Settings {
-        record: Duration::ZERO,
-        ..hugekit_vm::pager::Settings::new(socket)
-    }
+pub(crate) fn pager_options() -> PagerOptions {
+    PagerOptions { record: Duration::ZERO, ..PagerOptions::default() }
 }
 
 /// A pager of this process, which ends when this is dropped.
@@ -48,8 +45,8 @@ impl PagerThread {
     }
 
     pub(crate) fn start_from(socket: PathBuf, source: Source, prefetch: bool) -> Self {
-        let settings = hugekit_vm::pager::Settings { prefetch, ..pager_settings(socket.clone()) };
-        let pager = Pager::start(settings, source).unwrap();
+        let options = PagerOptions { prefetch, ..pager_options() };
+        let pager = Pager::start(&socket, options, source).unwrap();
         let (came, stop) = std::os::unix::net::UnixStream::pair().unwrap();
         let (sender, events) = mpsc::channel();
         let thread = std::thread::spawn(move || {
@@ -129,8 +126,18 @@ impl Scene {
         self.folder.path().join("saved")
     }
 
-    pub(crate) fn settings(&self) -> Settings {
-        Settings::new(self.vmm.pid(), self.api(), self.output())
+    pub(crate) fn options(&self) -> CheckpointOptions {
+        CheckpointOptions::new(self.vm(), self.output())
+    }
+
+    /// With the API of a proxy.
+    pub(crate) fn options_through(&self, api: &Path) -> CheckpointOptions {
+        let vm = RunningVm { api: api.to_owned(), proxy: true, ..self.vm() };
+        CheckpointOptions { vm, ..self.options() }
+    }
+
+    pub(crate) fn vm(&self) -> RunningVm {
+        RunningVm::new(self.vmm.pid(), self.api())
     }
 
     pub(crate) fn saved(&self) -> Snapshot {

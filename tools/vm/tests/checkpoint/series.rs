@@ -10,7 +10,7 @@ use hugekit_delta::{StateId, apply};
 use hugekit_guests::{Pages, Request};
 use hugekit_testing::processes::happens;
 use hugekit_vm::checkpoint::{
-    CheckpointError, Report, SeriesSettings, Settings, checkpoint_series, state_of,
+    CheckpointError, CheckpointOptions, Report, SeriesOptions, checkpoint_series, state_of,
 };
 use libtest_mimic::Trial;
 
@@ -68,15 +68,16 @@ impl Follower {
 
 /// A series that nothing but its count stops.
 pub(crate) fn run(
-    settings: &SeriesSettings,
+    options: &CheckpointOptions,
+    series: &SeriesOptions,
     each: &mut dyn FnMut(&Path, &Report),
 ) -> Result<(), CheckpointError> {
     let (stop, _keep) = UnixStream::pair().unwrap();
-    checkpoint_series(settings, stop.as_fd(), each)
+    checkpoint_series(options, series, stop.as_fd(), each)
 }
 
-fn settings(scene: &Scene, count: u64) -> SeriesSettings {
-    SeriesSettings { count: Some(count), ..SeriesSettings::new(scene.settings(), AT_ONCE) }
+fn at_once(count: u64) -> SeriesOptions {
+    SeriesOptions { count: Some(count), ..SeriesOptions::new(AT_ONCE) }
 }
 
 /// The guest writes without a pause, other memory in each round, and after two deltas comes a full
@@ -87,9 +88,8 @@ fn same_as_stock(pages: Pages) {
     let mut scene = Scene::start(pages);
     let stock = scene.folder.path().join("stock");
     let proxy = Proxy::start(&scene.api(), also_saving_to(&stock));
-    let vm = Settings { api: proxy.socket.clone(), check_api: false, ..scene.settings() };
-    let settings =
-        SeriesSettings { deltas: 2, count: Some(COUNT), ..SeriesSettings::new(vm, AT_ONCE) };
+    let options = scene.options_through(&proxy.socket);
+    let series = SeriesOptions { deltas: 2, ..at_once(COUNT) };
     let write = |round: u64| Request::Write {
         start: START + round % 7 * 3 * MIB,
         len: (round % 5 + 1) * 2 * MIB,
@@ -98,7 +98,7 @@ fn same_as_stock(pages: Pages) {
     (0..WRITES).for_each(|round| scene.vmm.serial.send(write(round)).unwrap());
     scene.vmm.serial.answer_within(LONGEST_WAIT).unwrap();
     let (mut follower, mut is_full) = (Follower::default(), Vec::new());
-    run(&settings, &mut |folder, report| {
+    run(&options, &series, &mut |folder, report| {
         follower.follow(folder);
         assert!(fs::read(&stock).unwrap() == follower.bytes, "bytes differ in {folder:?}");
         is_full.push(report.delta_bytes.is_none());
@@ -115,10 +115,10 @@ fn same_as_stock(pages: Pages) {
 fn few_writes(pages: Pages) {
     const CHANGED: u64 = 3 * MIB;
     let mut scene = Scene::start(pages);
-    let (settings, mut follower) = (settings(&scene, 5), Follower::default());
+    let (options, series, mut follower) = (scene.options(), at_once(5), Follower::default());
     let (mut read, mut changed) = (Vec::new(), 0);
     let place = |seed| START + seed * 5 * MIB;
-    run(&settings, &mut |folder, report| {
+    run(&options, &series, &mut |folder, report| {
         follower.follow(folder);
         read.push(report.read_bytes);
         changed += report.delta_bytes.map_or(0, |_| report.copied_bytes);
@@ -142,8 +142,8 @@ fn few_writes(pages: Pages) {
 fn vm_ends() {
     let scene = Scene::start(Pages::Base);
     let pid = scene.vmm.pid();
-    let settings = SeriesSettings::new(scene.settings(), Duration::from_secs(600));
-    let ended = run(&settings, &mut |_, _| kill(pid));
+    let series = SeriesOptions::new(Duration::from_secs(600));
+    let ended = run(&scene.options(), &series, &mut |_, _| kill(pid));
     assert!(matches!(ended, Err(CheckpointError::Ended { .. })), "{ended:?}");
     check_file(&scene.output().join("000001/memory"), SEED);
 }
@@ -151,7 +151,7 @@ fn vm_ends() {
 /// Between two checkpoints, or in a later one.
 fn killed() {
     let mut scene = Scene::start(Pages::Base);
-    let mut series = child::start_series(&scene.settings());
+    let mut series = child::start_series(&scene.options());
     assert!(happens(|| scene.output().join("000002").exists()), "there is no second checkpoint");
     assert!(happens(|| registered(scene.vmm.pid()) > 0), "nothing is protected");
     series.kill().unwrap();
@@ -170,17 +170,15 @@ fn killed() {
 fn stopped() {
     for save_at_end in [false, true] {
         let mut scene = Scene::start(Pages::Base);
-        let settings = SeriesSettings {
-            save_at_end,
-            ..SeriesSettings::new(scene.settings(), Duration::from_secs(600))
-        };
+        let options = scene.options();
+        let series = SeriesOptions { save_at_end, ..SeriesOptions::new(Duration::from_secs(600)) };
         let (stop, stopper) = UnixStream::pair().unwrap();
         let (told, tells) = std::sync::mpsc::channel();
         let mut follower = Follower::default();
         let count = std::thread::scope(|scope| {
             let series = scope.spawn(|| {
                 let each = &mut |_: &Path, _: &Report| told.send(()).unwrap();
-                checkpoint_series(&settings, stop.as_fd(), each).unwrap();
+                checkpoint_series(&options, &series, stop.as_fd(), each).unwrap();
             });
             tells.recv_timeout(LONGEST_WAIT).unwrap();
             scene.vmm.serial.ask(Request::Write { start: START, len: LEN, seed: 9 }).unwrap();
@@ -202,7 +200,7 @@ fn folder_in_use() {
     let mut scene = Scene::start(Pages::Base);
     fs::create_dir(scene.output()).unwrap();
     fs::write(scene.output().join("other"), "kept").unwrap();
-    let refused = run(&settings(&scene, 1), &mut |_, _| panic!("it was saved"));
+    let refused = run(&scene.options(), &at_once(1), &mut |_, _| panic!("it was saved"));
     assert!(matches!(refused, Err(CheckpointError::Exists { .. })), "{refused:?}");
     scene.check_runs_free();
 }

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use hugekit_guests::{Pages, Request, SmallVmm, pattern_at};
 use hugekit_vm::checkpoint::{
-    CheckpointError, Report, SeriesSettings, Settings, checkpoint, checkpoint_series, state_of,
+    CheckpointError, CheckpointOptions, Report, RunningVm, SeriesOptions, checkpoint,
+    checkpoint_series, state_of,
 };
 use libtest_mimic::{Failed, Trial};
 use tempfile::TempDir;
@@ -111,23 +112,23 @@ impl Small {
         self.folder.path().join("saved")
     }
 
-    fn settings(&self) -> Settings {
-        let settings = Settings::new(self.vmm.pid(), self.api.socket.clone(), self.output());
-        Settings { check_api: false, ..settings }
+    fn options(&self) -> CheckpointOptions {
+        let vm = RunningVm::new(self.vmm.pid(), self.api.socket.clone());
+        CheckpointOptions::new(RunningVm { proxy: true, ..vm }, self.output())
     }
 
     /// Saves it while `act` is done at each of the requests.
     fn save_while(&mut self, act: impl FnMut(&mut SmallVmm)) -> Result<Report, CheckpointError> {
-        self.save_as_while(&self.settings(), act)
+        self.save_as_while(&self.options(), act)
     }
 
     fn save_as_while(
         &mut self,
-        settings: &Settings,
+        options: &CheckpointOptions,
         mut act: impl FnMut(&mut SmallVmm),
     ) -> Result<Report, CheckpointError> {
         std::thread::scope(|scope| {
-            let saving = scope.spawn(|| checkpoint(settings));
+            let saving = scope.spawn(|| checkpoint(options));
             for _ in 0..self.stops {
                 // A VMM may have fewer requests than it would stop at.
                 let until = Instant::now() + LONGEST_WAIT;
@@ -327,7 +328,7 @@ fn other_moment() {
 /// Memory that is given back in the first copy or before the second pause is zero in the delta.
 fn given_back_before_a_delta() {
     let mut small = Small::start(MEMORY, &[At::Resume]);
-    let full = Settings { output: small.folder.path().join("full"), ..small.settings() };
+    let full = CheckpointOptions { output: small.folder.path().join("full"), ..small.options() };
     let mut removed = [(16 * MIB, MIB), (4 * MIB, 3 * MIB)].into_iter();
     let mut remove = |vmm: &mut SmallVmm| {
         let (start, len) = removed.next().unwrap();
@@ -337,7 +338,7 @@ fn given_back_before_a_delta() {
     small.save_as_while(&full, &mut remove).unwrap();
     (small.stops, small.memory) = (0, fs::read(full.output.join("memory")).unwrap());
     remove(&mut small.vmm);
-    let delta = Settings { previous: vec![full.output.clone()], ..small.settings() };
+    let delta = CheckpointOptions { previous: vec![full.output.clone()], ..small.options() };
     small.save_as_while(&delta, |_| {}).unwrap();
     let state = state_of(&full.output.join("memory"));
     let mut file = File::open(small.output().join("memory.delta")).unwrap();
@@ -356,7 +357,7 @@ fn given_back_before_a_delta() {
 /// gone, so it is read twice.
 fn given_back_in_a_series() {
     let mut small = Small::start(MEMORY, &[]);
-    let settings = SeriesSettings::new(small.settings(), Duration::from_millis(20));
+    let (options, series) = (small.options(), SeriesOptions::new(Duration::from_millis(20)));
     let (start, len) = (4 * MIB, 3 * MIB);
     let (mut follower, mut read, mut left) = (Follower::default(), Vec::new(), 3);
     let vmm = std::sync::Mutex::new(&mut small.vmm);
@@ -374,7 +375,7 @@ fn given_back_in_a_series() {
                 stopper = None;
             }
         };
-        checkpoint_series(&settings, stop.as_fd(), each).unwrap();
+        checkpoint_series(&options, &series, stop.as_fd(), each).unwrap();
     });
     small.memory[start as usize..][..len as usize].fill(0);
     assert!(follower.bytes == small.memory, "saved bytes differ");
@@ -387,13 +388,14 @@ fn given_back_in_a_series() {
 /// checkpoint the memory is protected.
 fn writes_before_answers() {
     let mut small = Small::start(MEMORY, &[At::Look, At::Pause, At::Look, At::Pause]);
-    let settings =
-        SeriesSettings { count: Some(2), ..SeriesSettings::new(small.settings(), Duration::ZERO) };
+    let options = small.options();
+    let twice = SeriesOptions { count: Some(2), ..SeriesOptions::new(Duration::ZERO) };
     let (stop, _stopper) = UnixStream::pair().unwrap();
     let mut follower = Follower::default();
     std::thread::scope(|scope| {
         let each = |folder: &Path, _: &Report| follower.follow(folder);
-        let series = scope.spawn(|| checkpoint_series(&settings, stop.as_fd(), &mut { each }));
+        let series =
+            scope.spawn(|| checkpoint_series(&options, &twice, stop.as_fd(), &mut { each }));
         for at in 0..small.stops as u64 {
             small.came.recv_timeout(LONGEST_WAIT).unwrap();
             let write = Request::Write { start: at * 4 * MIB, len: MIB, seed: 1 };

@@ -10,7 +10,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use hugekit_sys::memfd;
-use hugekit_vm::pager::{Event, Pager, Settings, Source, SourceError};
+use hugekit_vm::pager::{Event, Pager, PagerOptions, Source, SourceError};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, setrlimit};
 use serde::{Deserialize, Serialize};
@@ -160,7 +160,7 @@ pub(crate) fn run_if_asked() {
         let limit = Rlimit { current: Some(files), maximum: Some(files) };
         setrlimit(Resource::Nofile, limit).unwrap();
     }
-    let settings = Settings {
+    let of_pager = PagerOptions {
         around: options.around,
         prefetch: options.prefetch,
         stay: options.stay,
@@ -168,11 +168,11 @@ pub(crate) fn run_if_asked() {
         startup: Duration::from_millis(options.startup_ms),
         patience: Duration::from_millis(options.patience_ms),
         users: options.users,
-        ..Settings::new(PathBuf::from(&arguments[1]))
+        ..PagerOptions::default()
     };
     let memory = &options.memory;
     let source = if options.sealed { sealed(memory) } else { Source::open(memory) };
-    let pager = Pager::start(settings, source.unwrap()).unwrap();
+    let pager = Pager::start(arguments[1].as_ref(), of_pager, source.unwrap()).unwrap();
     eprintln!("listening");
     let stop = io::stdin();
     let tell = |event| {

@@ -10,18 +10,18 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 use rustix::thread::{disable_transparent_huge_pages, transparent_huge_pages_are_disabled};
 
 use super::memory::{Memory, PAGE};
-use super::{Said, Wrong, say};
+use super::{HelperLine, Wrong, say};
 use hugekit_terminal::outcome::Remedied;
 
 /// Reads orders until the tour closes standard input.
 pub(super) fn run(bytes: usize) -> anyhow::Result<()> {
-    let mut program = Program::new(bytes)?;
-    say(&Said::Ready)?;
+    let mut program = ForkingProgram::new(bytes)?;
+    say(&HelperLine::Ready)?;
     for order in io::stdin().lock().lines() {
         let said = match order?.as_str() {
-            "fork" => Said::Took { way: 0, time: program.fork()? },
-            "collapse" => program.collapse().map(|()| Said::Ready)?,
-            "check" => program.check().map(|()| Said::Right)?,
+            "fork" => HelperLine::Took { way: 0, time: program.fork()? },
+            "collapse" => program.collapse().map(|()| HelperLine::Ready)?,
+            "check" => program.check().map(|()| HelperLine::Right)?,
             other => bail!("an unknown order: {other}"),
         };
         say(&said)?;
@@ -29,13 +29,13 @@ pub(super) fn run(bytes: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-struct Program {
+struct ForkingProgram {
     memory: Memory,
     /// Times that it wrote a word of each page.
     written: u64,
 }
 
-impl Program {
+impl ForkingProgram {
     /// On base pages, as a server that loaded its data while there were no huge pages for it.
     fn new(bytes: usize) -> anyhow::Result<Self> {
         let mut memory = Memory::anonymous(bytes)?;

@@ -22,9 +22,21 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
+use hugekit_terminal::events;
 use hugekit_terminal::outcome::Remedied;
 
-/// The task of a helper process, and its bytes.
+/// The words that begin the arguments of a helper. Behind them are its task, its bytes and its own arguments.
+pub(crate) const HELPER: [&str; 2] = ["demo", "helper"];
+
+/// Runs a helper with the arguments behind these words, if they are those of one.
+pub(crate) fn run_helper(mut arguments: impl Iterator<Item = OsString>) -> Option<ExitCode> {
+    let helper = Helper::from_str(arguments.next()?.to_str()?, false).ok()?;
+    let bytes = arguments.next()?.to_str()?.parse().ok()?;
+    events::print();
+    Some(helper.run(bytes, &arguments.collect::<Vec<_>>()))
+}
+
+/// The task of a helper process.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(super) enum Helper {
     /// Has memory on base pages, and forks on request.
@@ -43,7 +55,7 @@ pub(super) enum Helper {
 
 /// A line of it.
 #[derive(Debug, Deserialize, Serialize)]
-pub(super) enum Said {
+pub(super) enum HelperLine {
     /// It has come to where its time counts.
     Ready,
     /// The time of one way.
@@ -70,11 +82,17 @@ impl std::error::Error for Wrong {}
 
 impl Helper {
     /// Its name among the arguments.
-    pub(super) fn name(self) -> String {
+    fn name(self) -> String {
         self.to_possible_value().expect("no helper is skipped").get_name().to_owned()
     }
 
-    pub(super) fn run(self, bytes: usize, arguments: &[OsString]) -> ExitCode {
+    /// Returns the arguments that start it.
+    pub(super) fn arguments(self, bytes: usize) -> [String; 4] {
+        let [demo, helper] = HELPER.map(str::to_owned);
+        [demo, helper, self.name(), bytes.to_string()]
+    }
+
+    fn run(self, bytes: usize, arguments: &[OsString]) -> ExitCode {
         end_with_the_tour();
         // If memory is short, the kernel ends this process before any program of the user's.
         let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
@@ -86,7 +104,7 @@ impl Helper {
             Self::Restores => restores::run(bytes, arguments),
             Self::Runs => become_program(arguments),
         };
-        match done.map_err(Said::from).and_then(|()| Ok(say(&Said::Right)?)) {
+        match done.map_err(HelperLine::from).and_then(|()| Ok(say(&HelperLine::Right)?)) {
             Ok(()) => ExitCode::SUCCESS,
             Err(said) => {
                 // Without a reader there is no tour.
@@ -97,7 +115,7 @@ impl Helper {
     }
 }
 
-impl From<anyhow::Error> for Said {
+impl From<anyhow::Error> for HelperLine {
     fn from(error: anyhow::Error) -> Self {
         if let Some(Wrong(what)) = error.downcast_ref() {
             return Self::Wrong(what.clone());
@@ -107,13 +125,13 @@ impl From<anyhow::Error> for Said {
     }
 }
 
-impl From<io::Error> for Said {
+impl From<io::Error> for HelperLine {
     fn from(error: io::Error) -> Self {
         anyhow::Error::from(error).into()
     }
 }
 
-fn say(said: &Said) -> io::Result<()> {
+fn say(said: &HelperLine) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{}", serde_json::to_string(said)?)?;
     out.flush()

@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use rustix::mm::MapFlags;
 
 use super::memory::{Memory, PAGE};
-use super::{Said, Wrong, say};
+use super::{HelperLine, Wrong, say};
 
 /// Returns the value of a word of the file. No page is zeroes, which an image would not store.
 fn pattern_at(at: usize) -> u64 {
@@ -39,7 +39,7 @@ pub(super) fn run(bytes: usize, arguments: &[OsString]) -> anyhow::Result<()> {
     };
     let first_of_page = (0..memory.len()).step_by(PAGE);
     let wrong = first_of_page.filter(|&at| memory[at] != pattern_at(at)).count();
-    say(&Said::Ready)?;
+    say(&HelperLine::Ready)?;
     let wrong =
         wrong + memory.iter().zip(0..).filter(|&(&word, at)| word != pattern_at(at)).count();
     match wrong {

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, WaitOptions, set_parent_process_death_signal,
 
 use super::super::snapshot::{BEFORE, BLOCK, Owner, block_of, compare};
 use super::memory::Memory;
-use super::{Said, say};
+use super::{HelperLine, say};
 
 /// Saves each way, in turn.
 const ROUNDS: usize = 3;
@@ -30,13 +30,13 @@ pub(super) fn run(bytes: usize) -> anyhow::Result<()> {
         let steps = forking.steps;
         let time = forking.fork_and_write(&mut file)?;
         compare(&mut file, steps, forking.blocks())?;
-        say(&Said::Took { way: 0, time })?;
+        say(&HelperLine::Took { way: 0, time })?;
 
         (0..BEFORE).for_each(|_| owner.step());
         let steps = owner.steps;
         let time = owner.snapshot_and_write(&mut file)?;
         compare(&mut file, steps, owner.blocks())?;
-        say(&Said::Took { way: 1, time })?;
+        say(&HelperLine::Took { way: 1, time })?;
     }
     Ok(())
 }

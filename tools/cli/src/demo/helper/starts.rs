@@ -7,7 +7,7 @@ use anyhow::Context;
 use rustix::mm::MapFlags;
 
 use super::memory::{Memory, PAGE};
-use super::{Said, Wrong, say};
+use super::{HelperLine, Wrong, say};
 
 /// The argument is the path of the memory. Without one, it asks the kernel.
 pub(super) fn run(bytes: usize, arguments: &[OsString]) -> anyhow::Result<()> {
@@ -21,7 +21,7 @@ pub(super) fn run(bytes: usize, arguments: &[OsString]) -> anyhow::Result<()> {
     for page in memory.chunks_mut(PAGE) {
         page[0] += 1;
     }
-    say(&Said::Ready)?;
+    say(&HelperLine::Ready)?;
     let is_right = |page: &[u64]| page[0] == 1 && page[1..].iter().all(|&word| word == 0);
     match memory.chunks(PAGE).filter(|page| !is_right(page)).count() {
         0 => Ok(()),

@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use hugekit_lease::protocol::Status;
 use tempfile::TempDir;
 
-use super::process::{Process, ends_with_the_tour, hugekit};
+use super::process::{TourProcess, ends_with_the_tour, hugekit};
 use super::stop::Stop;
 
 /// The longest wait for memory: a machine that takes longer does something else.
@@ -16,12 +16,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Killed when dropped; the folder is removed.
-pub(super) struct Broker {
-    process: Process,
+pub(super) struct TourBroker {
+    process: TourProcess,
     folder: TempDir,
 }
 
-impl Broker {
+impl TourBroker {
     /// With one unit of this size, or for images.
     pub(super) fn start(unit: Option<usize>, stop: &Stop) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir().context("no folder for the broker's socket")?;
@@ -30,7 +30,7 @@ impl Broker {
         if let Some(unit) = unit {
             command.args(["--unit", &unit.to_string()]);
         }
-        let process = Process::start(ends_with_the_tour(&command)?)?;
+        let process = TourProcess::start(ends_with_the_tour(&command)?)?;
         let mut broker = Self { process, folder };
         broker.wait(stop, |_| true)?;
         Ok(broker)

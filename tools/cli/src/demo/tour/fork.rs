@@ -7,12 +7,12 @@ use hugekit::error_chain;
 use hugekit_machine::size::Size;
 use hugekit_tend::{Extent, Hindrance, PassReport, TendError, Tender};
 
-use super::part::{Found, Way};
-use super::process::{Process, helper};
+use super::part::{Measured, PartResult};
+use super::process::{TourProcess, helper};
 use super::redis::{self, Redis};
 use super::stop::{Interrupted, Stop};
 use super::{Tour, room};
-use crate::demo::helper::{Helper, Said, Wrong};
+use crate::demo::helper::{Helper, HelperLine, Wrong};
 use hugekit_terminal::outcome::Remedied;
 
 pub(super) const TITLE: &str = "fork(2) of a program with much memory";
@@ -36,7 +36,7 @@ pub(super) trait Program {
 }
 
 /// Tends a real server, if one is installed and may be tended; otherwise a program of the demo's own.
-pub(super) fn run(tour: &Tour) -> anyhow::Result<Found> {
+pub(super) fn run(tour: &Tour) -> anyhow::Result<PartResult> {
     let bytes = room::bytes(tour.size, COPIES)?;
     let Some(name) = redis::installed() else {
         return stand_in(tour, bytes, "redis-server and valkey-server are not installed");
@@ -49,14 +49,14 @@ pub(super) fn run(tour: &Tour) -> anyhow::Result<Found> {
     }
 }
 
-fn server(tour: &Tour, bytes: usize, name: &str) -> anyhow::Result<Found> {
+fn server(tour: &Tour, bytes: usize, name: &str) -> anyhow::Result<PartResult> {
     tour.does(&format!("{name} loads data"));
     let mut server = Redis::start(name, &tour.stop)?;
     // Before it is filled, which takes seconds.
     let tender = tender_of(server.pid()).map_err(reason)?;
     server.fill(bytes, &tour.stop)?;
     let found = measured(tour, &mut server, |_, stop| pass(tender, stop))?;
-    Ok(Found {
+    Ok(PartResult {
         title: format!("fork(2) of {name} with {} of data, as for a save", Size(bytes)),
         notes: format!("latest_fork_usec of {name}. {}", found.notes),
         commands: vec![
@@ -67,7 +67,7 @@ fn server(tour: &Tour, bytes: usize, name: &str) -> anyhow::Result<Found> {
     })
 }
 
-fn stand_in(tour: &Tour, bytes: usize, why: &str) -> anyhow::Result<Found> {
+fn stand_in(tour: &Tour, bytes: usize, why: &str) -> anyhow::Result<PartResult> {
     tour.does("a program fills its memory");
     let mut program = StandIn::start(bytes, &tour.stop)?;
     let tend = |program: &mut StandIn, stop: &Stop| match tender_of(program.pid()) {
@@ -78,7 +78,7 @@ fn stand_in(tour: &Tour, bytes: usize, why: &str) -> anyhow::Result<Found> {
         Err(error) => Err(reason(error)),
     };
     let found = measured(tour, &mut program, tend)?;
-    Ok(Found {
+    Ok(PartResult {
         title: format!("fork(2) of a program with {}, as for a save", Size(bytes)),
         notes: format!("The program stands in for Redis: {why}. {}", found.notes),
         commands: vec![
@@ -100,19 +100,25 @@ fn measured<P: Program>(
     tour: &Tour,
     program: &mut P,
     tend: impl FnOnce(&mut P, &Stop) -> anyhow::Result<String>,
-) -> anyhow::Result<Found> {
+) -> anyhow::Result<PartResult> {
     tour.step();
     tour.does("forks before the program is tended");
-    let before = Way { name: "not tended".to_owned(), times: forks(tour, program)? };
+    let before = Measured { name: "not tended".to_owned(), times: forks(tour, program)? };
     tour.does("the program is tended");
     let pass = tend(program, &tour.stop)?;
     tour.step();
     tour.does("forks after that");
-    let after = Way { name: "tended".to_owned(), times: forks(tour, program)? };
+    let after = Measured { name: "tended".to_owned(), times: forks(tour, program)? };
     program.check(&tour.stop)?;
     tour.step();
     let notes = format!("Medians of {} forks. {pass}", P::FORKS);
-    Ok(Found { title: String::new(), before: vec![before], after, notes, commands: Vec::new() })
+    Ok(PartResult {
+        title: String::new(),
+        before: vec![before],
+        after,
+        notes,
+        commands: Vec::new(),
+    })
 }
 
 fn forks<P: Program>(tour: &Tour, program: &mut P) -> anyhow::Result<Vec<Duration>> {
@@ -159,11 +165,11 @@ fn ensure_gain(report: &PassReport) -> anyhow::Result<()> {
 }
 
 /// A program of the demo's own, without a thread or a socket.
-struct StandIn(Process);
+struct StandIn(TourProcess);
 
 impl StandIn {
     fn start(bytes: usize, stop: &Stop) -> anyhow::Result<Self> {
-        let mut process = Process::start(helper(Helper::Forks, bytes, &[])?)?;
+        let mut process = TourProcess::start(helper(Helper::Forks, bytes, &[])?)?;
         process.ready(stop)?;
         Ok(Self(process))
     }
@@ -196,7 +202,7 @@ impl Program for StandIn {
     fn fork(&mut self, stop: &Stop) -> anyhow::Result<Duration> {
         self.0.order("fork");
         match self.0.heard(stop)? {
-            Said::Took { time, .. } => Ok(time),
+            HelperLine::Took { time, .. } => Ok(time),
             other => bail!("its process said {other:?}"),
         }
     }

@@ -22,7 +22,7 @@ use hugekit_machine::plain;
 use hugekit_machine::size::{GIB, Size};
 use indicatif::ProgressBar;
 
-use self::part::{Found, NotHere};
+use self::part::{NotHere, PartResult};
 use self::stop::{Interrupted, Stop};
 use super::helper::Wrong;
 use crate::progress;
@@ -42,7 +42,7 @@ struct Part {
     title: &'static str,
     /// Steps of the progress bar.
     steps: u64,
-    run: fn(&Tour) -> anyhow::Result<Found>,
+    run: fn(&Tour) -> anyhow::Result<PartResult>,
 }
 
 const PARTS: [Part; 4] = [

@@ -6,18 +6,18 @@ use std::time::Duration;
 use hugekit_terminal::text::{COLUMNS, wrap};
 
 /// The median of several times.
-pub(super) struct Way {
+pub(super) struct Measured {
     pub(super) name: String,
     pub(super) times: Vec<Duration>,
 }
 
 /// The result of a part.
-pub(super) struct Found {
+pub(super) struct PartResult {
     /// The measured task, with the size.
     pub(super) title: String,
     /// Without hugekit, the usual way first.
-    pub(super) before: Vec<Way>,
-    pub(super) after: Way,
+    pub(super) before: Vec<Measured>,
+    pub(super) after: Measured,
     /// Costs, and the way in which it was measured.
     pub(super) notes: String,
     /// Commands that do it for the user's own program.
@@ -36,7 +36,7 @@ pub(super) struct NotHere {
 /// Columns of a label.
 const LABEL: usize = 9;
 
-impl Way {
+impl Measured {
     pub(super) fn new(name: &str) -> Self {
         Self { name: name.to_owned(), times: Vec::new() }
     }
@@ -48,7 +48,7 @@ impl Way {
     }
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for PartResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.title)?;
         let ways = || self.before.iter().chain([&self.after]);
@@ -70,11 +70,11 @@ impl fmt::Display for Found {
     }
 }
 
-impl Found {
+impl PartResult {
     /// Returns how many times as fast it is as each of the ways before.
     fn factors(&self) -> String {
         let after = self.after.median().as_secs_f64().max(1e-9);
-        let times = |way: &Way| format!("{:.1}", way.median().as_secs_f64() / after);
+        let times = |way: &Measured| format!("{:.1}", way.median().as_secs_f64() / after);
         let times: Vec<_> = self.before.iter().map(times).collect();
         format!("{} times as fast", times.join(" and "))
     }
@@ -98,14 +98,14 @@ impl fmt::Display for NotHere {
 mod tests {
     use super::*;
 
-    fn way(name: &str, millis: &[u64]) -> Way {
+    fn way(name: &str, millis: &[u64]) -> Measured {
         let times = millis.iter().map(|&millis| Duration::from_millis(millis)).collect();
-        Way { name: name.to_owned(), times }
+        Measured { name: name.to_owned(), times }
     }
 
     #[test]
     fn part_has_medians_before_and_after_and_the_command() {
-        let found = Found {
+        let found = PartResult {
             title: "A thing with 1GiB".to_owned(),
             before: vec![way("usual", &[90, 40, 30]), way("faster", &[5])],
             after: way("hugekit", &[10, 500, 1]),

@@ -10,14 +10,14 @@ use anyhow::{Context, anyhow, bail};
 use hugekit_machine::plain;
 
 use super::stop::Stop;
-use crate::demo::helper::{Helper, Said, Wrong};
+use crate::demo::helper::{Helper, HelperLine, Wrong};
 use hugekit_terminal::outcome::Remedied;
 
 /// Exit code of a process that panics.
 const PANICKED: i32 = 101;
 
 /// Killed when dropped.
-pub(super) struct Process {
+pub(super) struct TourProcess {
     child: Child,
     /// Open as long as it is to live.
     orders: ChildStdin,
@@ -33,8 +33,7 @@ pub(super) fn helper(
     arguments: &[&OsStr],
 ) -> anyhow::Result<Command> {
     let mut command = hugekit()?;
-    command.args(["demo", "--helper", &helper.name(), "--size", &bytes.to_string(), "--"]);
-    command.args(arguments);
+    command.args(helper.arguments(bytes)).args(arguments);
     Ok(command)
 }
 
@@ -48,7 +47,7 @@ pub(super) fn ends_with_the_tour(command: &Command) -> anyhow::Result<Command> {
     helper(Helper::Runs, 0, &words)
 }
 
-impl Process {
+impl TourProcess {
     pub(super) fn start(mut command: Command) -> anyhow::Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // Ctrl-C is for the tour, which then ends its processes.
@@ -71,7 +70,7 @@ impl Process {
     /// Waits until it says that it is ready.
     pub(super) fn ready(&mut self, stop: &Stop) -> anyhow::Result<()> {
         match self.heard(stop)? {
-            Said::Ready => Ok(()),
+            HelperLine::Ready => Ok(()),
             other => bail!("its process said {other:?}"),
         }
     }
@@ -79,13 +78,13 @@ impl Process {
     /// Waits until it says that its bytes are right.
     pub(super) fn right(&mut self, stop: &Stop) -> anyhow::Result<()> {
         match self.heard(stop)? {
-            Said::Right => Ok(()),
+            HelperLine::Right => Ok(()),
             other => bail!("its process said {other:?}"),
         }
     }
 
     /// Waits for its next line.
-    pub(super) fn heard(&mut self, stop: &Stop) -> anyhow::Result<Said> {
+    pub(super) fn heard(&mut self, stop: &Stop) -> anyhow::Result<HelperLine> {
         let line = loop {
             if let Some(end) = self.read.iter().position(|&byte| byte == b'\n') {
                 break self.read.drain(..=end).collect::<Vec<_>>();
@@ -95,11 +94,11 @@ impl Process {
             }
         };
         match serde_json::from_slice(&line).context("its process said something unknown")? {
-            Said::Wrong(what) => Err(Wrong(what).into()),
-            Said::Cannot { reason, remedy: Some(remedy) } => {
+            HelperLine::Wrong(what) => Err(Wrong(what).into()),
+            HelperLine::Cannot { reason, remedy: Some(remedy) } => {
                 Err(Remedied { message: reason, remedy }.into())
             }
-            Said::Cannot { reason, remedy: None } => Err(anyhow!(reason)),
+            HelperLine::Cannot { reason, remedy: None } => Err(anyhow!(reason)),
             other => Ok(other),
         }
     }
@@ -163,7 +162,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for TourProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

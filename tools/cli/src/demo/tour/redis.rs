@@ -10,7 +10,7 @@ use anyhow::{Context, bail, ensure};
 use tempfile::TempDir;
 
 use super::fork::Program;
-use super::process::{Process, ends_with_the_tour};
+use super::process::{TourProcess, ends_with_the_tour};
 use super::stop::Stop;
 use crate::demo::helper::Wrong;
 
@@ -42,7 +42,7 @@ fn is_program(path: &Path) -> bool {
 
 /// Killed when dropped.
 pub(super) struct Redis {
-    process: Process,
+    process: TourProcess,
     answers: BufReader<UnixStream>,
     keys: usize,
     /// Times that a byte of each value was written.
@@ -59,7 +59,7 @@ impl Redis {
         command.args(["--disable-thp", "no", "--stop-writes-on-bgsave-error", "no"]);
         command.arg("--unixsocket").arg(folder.path().join("socket"));
         command.arg("--dir").arg(folder.path());
-        let mut process = Process::start(ends_with_the_tour(&command)?)?;
+        let mut process = TourProcess::start(ends_with_the_tour(&command)?)?;
         let stream = connected(&mut process, &folder, stop)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
@@ -166,7 +166,11 @@ impl Program for Redis {
 }
 
 /// Its folder is removed.
-fn connected(process: &mut Process, folder: &TempDir, stop: &Stop) -> anyhow::Result<UnixStream> {
+fn connected(
+    process: &mut TourProcess,
+    folder: &TempDir,
+    stop: &Stop,
+) -> anyhow::Result<UnixStream> {
     let since = Instant::now();
     loop {
         match UnixStream::connect(folder.path().join("socket")) {

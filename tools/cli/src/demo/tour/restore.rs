@@ -11,9 +11,9 @@ use anyhow::Context;
 use hugekit_machine::size::Size;
 use rustix::io::{FdFlags, fcntl_setfd};
 
-use super::broker::Broker;
-use super::part::{Found, Way};
-use super::process::{Process, ends_with_the_tour, helper, hugekit};
+use super::broker::TourBroker;
+use super::part::{Measured, PartResult};
+use super::process::{TourProcess, ends_with_the_tour, helper, hugekit};
 use super::start::time;
 use super::{Tour, room};
 use crate::demo::helper::Helper;
@@ -28,22 +28,22 @@ pub(super) const STEPS: u64 = 3 * ROUNDS as u64 + 2;
 /// The memory of the program, of the image, and of the file, which may be in memory.
 const COPIES: usize = 3;
 
-pub(super) fn run(tour: &Tour) -> anyhow::Result<Found> {
+pub(super) fn run(tour: &Tour) -> anyhow::Result<PartResult> {
     let bytes = room::in_a_file(room::bytes(tour.size / 2, COPIES)?)?;
     tour.does("a file to restore from");
-    let file = Source::write(bytes, tour)?;
+    let file = UnnamedFile::write(bytes, tour)?;
     tour.step();
     tour.does("a broker loads an image of the file");
-    let broker = Broker::start(None, &tour.stop)?;
+    let broker = TourBroker::start(None, &tour.stop)?;
     let began = Instant::now();
     load(&broker, &file, tour)?;
     let loaded = began.elapsed();
     tour.step();
     tour.does("restores from a file and from an image");
     let mut ways = [
-        Way::new("it reads the file"),
-        Way::new("it maps the file"),
-        Way::new("it maps an image on huge pages"),
+        Measured::new("it reads the file"),
+        Measured::new("it maps the file"),
+        Measured::new("it maps an image on huge pages"),
     ];
     for _ in 0..ROUNDS {
         let read = helper(Helper::Restores, bytes, &[OsStr::new("read"), file.path.as_ref()])?;
@@ -53,7 +53,7 @@ pub(super) fn run(tour: &Tour) -> anyhow::Result<Found> {
         }
     }
     let [read, map, after] = ways;
-    Ok(Found {
+    Ok(PartResult {
         title: format!("{TITLE}: {}", Size(bytes)),
         before: vec![read, map],
         after,
@@ -71,32 +71,32 @@ pub(super) fn run(tour: &Tour) -> anyhow::Result<Found> {
 }
 
 /// A file without a name, which the tour's processes open by its descriptor.
-struct Source {
+struct UnnamedFile {
     path: String,
     /// Open as long as it is used.
     _file: File,
 }
 
-impl Source {
+impl UnnamedFile {
     fn write(bytes: usize, tour: &Tour) -> anyhow::Result<Self> {
         let file = tempfile::tempfile().context("no file to restore from")?;
         fcntl_setfd(&file, FdFlags::empty())?;
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        let mut writer = Process::start(helper(Helper::Writes, bytes, &[OsStr::new(&path)])?)?;
+        let mut writer = TourProcess::start(helper(Helper::Writes, bytes, &[OsStr::new(&path)])?)?;
         writer.right(&tour.stop)?;
         Ok(Self { path, _file: file })
     }
 }
 
-fn load(broker: &Broker, file: &Source, tour: &Tour) -> anyhow::Result<()> {
+fn load(broker: &TourBroker, file: &UnnamedFile, tour: &Tour) -> anyhow::Result<()> {
     let mut command = hugekit()?;
     command.args(["image", "load", "--name", "demo", "--socket"]).arg(broker.socket());
     command.arg(&file.path);
-    Process::start(ends_with_the_tour(&command)?)?.finish(&tour.stop)
+    TourProcess::start(ends_with_the_tour(&command)?)?.finish(&tour.stop)
 }
 
 /// The program as it is started by `hugekit lease`.
-fn from_image(broker: &Broker, bytes: usize) -> anyhow::Result<Command> {
+fn from_image(broker: &TourBroker, bytes: usize) -> anyhow::Result<Command> {
     let mut command = hugekit()?;
     command.args(["lease", "--image", "demo", "--socket"]).arg(broker.socket());
     let program = helper(Helper::Restores, bytes, &[OsStr::new("map"), OsStr::new("{}")])?;

@@ -2,10 +2,10 @@
 
 use hugekit_machine::size::Size;
 
-use super::part::{Found, Way};
-use super::process::{Process, helper};
+use super::part::{Measured, PartResult};
+use super::process::{TourProcess, helper};
 use super::{Tour, room};
-use crate::demo::helper::{Helper, Said};
+use crate::demo::helper::{Helper, HelperLine};
 
 pub(super) const TITLE: &str = "Saving memory while its program writes";
 
@@ -15,17 +15,18 @@ pub(super) const STEPS: u64 = 6;
 /// The program's memory, that of a region with its copies, and what a fork copies.
 const COPIES: usize = 5;
 
-pub(super) fn run(tour: &Tour) -> anyhow::Result<Found> {
+pub(super) fn run(tour: &Tour) -> anyhow::Result<PartResult> {
     tour.does("saves by fork(2) and by snapshots");
     let bytes = room::in_a_file(room::bytes(tour.size / 2, COPIES)?)?;
-    let mut program = Process::start(helper(Helper::Saves, bytes, &[])?)?;
-    let mut ways = [Way::new("fork(2), the child saves"), Way::new("a snapshot, a thread saves")];
-    while let Said::Took { way, time } = program.heard(&tour.stop)? {
+    let mut program = TourProcess::start(helper(Helper::Saves, bytes, &[])?)?;
+    let mut ways =
+        [Measured::new("fork(2), the child saves"), Measured::new("a snapshot, a thread saves")];
+    while let HelperLine::Took { way, time } = program.heard(&tour.stop)? {
         ways[way].times.push(time);
         tour.step();
     }
     let [before, after] = ways;
-    Ok(Found {
+    Ok(PartResult {
         title: format!("{TITLE}: {}", Size(bytes)),
         before: vec![before],
         after,

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use hugekit_machine::size::Size;
 
-use super::broker::Broker;
-use super::part::{Found, Way};
-use super::process::{Process, helper, hugekit};
+use super::broker::TourBroker;
+use super::part::{Measured, PartResult};
+use super::process::{TourProcess, helper, hugekit};
 use super::{Tour, room};
 use crate::demo::helper::Helper;
 
@@ -22,24 +22,24 @@ pub(super) const STEPS: u64 = 2 * ROUNDS as u64 + 1;
 /// The memory of the program, and a unit that becomes ready at the same time.
 const COPIES: usize = 2;
 
-pub(super) fn run(tour: &Tour) -> anyhow::Result<Found> {
+pub(super) fn run(tour: &Tour) -> anyhow::Result<PartResult> {
     let bytes = room::bytes(tour.size / 2, COPIES)?;
     tour.does("a broker populates memory");
     let began = Instant::now();
-    let mut broker = Broker::start(Some(bytes), &tour.stop)?;
+    let mut broker = TourBroker::start(Some(bytes), &tour.stop)?;
     broker.unit(&tour.stop)?;
     let populated = began.elapsed();
     tour.step();
     tour.does("starts of a program that needs memory");
-    let mut before = Way::new("it populates its own memory");
-    let mut after = Way::new("hugekit lease: the memory is ready");
+    let mut before = Measured::new("it populates its own memory");
+    let mut after = Measured::new("hugekit lease: the memory is ready");
     for _ in 0..ROUNDS {
         // The broker rests while a start is measured.
         broker.unit(&tour.stop)?;
         before.times.push(time(tour, helper(Helper::Starts, bytes, &[])?)?);
         after.times.push(time(tour, leased(&broker, bytes)?)?);
     }
-    Ok(Found {
+    Ok(PartResult {
         title: format!("{TITLE}: {}", Size(bytes)),
         before: vec![before],
         after,
@@ -57,7 +57,7 @@ pub(super) fn run(tour: &Tour) -> anyhow::Result<Found> {
 }
 
 /// The program as it is started by `hugekit lease`.
-fn leased(broker: &Broker, bytes: usize) -> anyhow::Result<Command> {
+fn leased(broker: &TourBroker, bytes: usize) -> anyhow::Result<Command> {
     let mut command = hugekit()?;
     command.args(["lease", "--size", &bytes.to_string(), "--socket"]).arg(broker.socket());
     let program = helper(Helper::Starts, bytes, &[OsStr::new("{}")])?;
@@ -68,7 +68,7 @@ fn leased(broker: &Broker, bytes: usize) -> anyhow::Result<Command> {
 /// From a program's start until it is ready. Its bytes are compared after that.
 pub(super) fn time(tour: &Tour, program: Command) -> anyhow::Result<Duration> {
     let began = Instant::now();
-    let mut program = Process::start(program)?;
+    let mut program = TourProcess::start(program)?;
     program.ready(&tour.stop)?;
     let took = began.elapsed();
     program.right(&tour.stop)?;

@@ -21,7 +21,7 @@ use crate::pager::event::{Completed, Event};
 use crate::pager::source::SourceError;
 use crate::pager::working_set::WorkingSet;
 
-/// During the first faults, or until `Settings::startup` is over, no memory is copied that no thread
+/// During the first faults, or until `PagerOptions::startup` is over, no memory is copied that no thread
 /// waits for. The VMM restores its devices then: KVM waits in `synchronize_srcu`, which takes longer
 /// while another CPU copies.
 const FIRST_FAULTS: u64 = 16;
@@ -55,7 +55,7 @@ impl<'a> Server<'a> {
         'a: 'scope,
     {
         self.ahead = Ahead::Off;
-        if !self.settings.prefetch {
+        if !self.options.prefetch {
             return;
         }
         if !self.vm.source.is_kept() {
@@ -69,7 +69,7 @@ impl<'a> Server<'a> {
         match found {
             Ok(Some(set)) => self.start_reading(scope, set),
             // It is recorded anew, for this pager at least.
-            _ => self.ahead = Ahead::Recording { until: self.since + self.settings.record },
+            _ => self.ahead = Ahead::Recording { until: self.since + self.options.record },
         }
     }
 
@@ -195,7 +195,7 @@ impl<'a> Server<'a> {
             self.bring_missing()?;
             self.vm.source.check_unwritten().map_err(|why| Stop::Failed(why.into()))?;
         }
-        let stays = self.settings.stay && !self.vm.state.is_leaving();
+        let stays = self.options.stay && !self.vm.state.is_leaving();
         if !stays {
             self.leave()?;
         }

@@ -19,7 +19,7 @@ use super::wait::Bell;
 use super::{Stop, Vm, VmError, pages_of};
 use crate::firecracker::layout::{Piece, base_page};
 use crate::pager::event::Event;
-use crate::pager::settings::Settings;
+use crate::pager::options::PagerOptions;
 use crate::pager::waiting::tell_stderr;
 use crate::pager::working_set::WorkingSets;
 
@@ -33,11 +33,11 @@ pub(super) const FAR: u64 = 256 << 10;
 pub(crate) fn serve(
     vm: Vm,
     stop: &Bell,
-    settings: &Settings,
+    options: &PagerOptions,
     sets: &WorkingSets,
     tell: &(dyn Fn(Event) + Sync),
 ) {
-    let run = || Server::new(&vm, stop, settings, sets, tell).run();
+    let run = || Server::new(&vm, stop, options, sets, tell).run();
     let last = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
         let (pid, why) = (vm.pid(), VmError::Mistake);
         end(&vm, &why);
@@ -62,7 +62,7 @@ fn end(vm: &Vm, why: &VmError) {
 pub(super) struct Server<'a> {
     pub(super) vm: &'a Vm,
     pub(super) stop: &'a Bell,
-    pub(super) settings: &'a Settings,
+    pub(super) options: &'a PagerOptions,
     pub(super) sets: &'a WorkingSets,
     tell: &'a (dyn Fn(Event) + Sync),
     pub(super) since: Instant,
@@ -86,7 +86,7 @@ impl<'a> Server<'a> {
     fn new(
         vm: &'a Vm,
         stop: &'a Bell,
-        settings: &'a Settings,
+        options: &'a PagerOptions,
         sets: &'a WorkingSets,
         tell: &'a (dyn Fn(Event) + Sync),
     ) -> Self {
@@ -94,7 +94,7 @@ impl<'a> Server<'a> {
         Self {
             vm,
             stop,
-            settings,
+            options,
             sets,
             tell,
             since,
@@ -105,7 +105,7 @@ impl<'a> Server<'a> {
             touched: BTreeSet::new(),
             answered: 0,
             copied: 0,
-            ahead: Ahead::Waiting { until: since + settings.startup },
+            ahead: Ahead::Waiting { until: since + options.startup },
             has_failed: false,
         }
     }

@@ -5,14 +5,14 @@ use hugekit_machine::{Memory, Root, hugepages};
 
 /// Memory of one kind at one moment, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Pages {
+pub(crate) struct MemoryState {
     /// Free, and promised to no process.
     pub(crate) free: u64,
     /// In use or promised; `None` of memory that is not set apart, where that says nothing.
     pub(crate) taken: Option<u64>,
 }
 
-impl Pages {
+impl MemoryState {
     /// The next look. If the kernel's files cannot be read, nothing is free, and as much is taken as before.
     pub(crate) fn next(self, root: &Root, backing: Backing) -> Self {
         if !backing.is_reserved() {

@@ -1,0 +1,311 @@
+//! The options of a broker. With the feature `clap`, they are arguments of the command.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use hugekit::pool::Backing;
+use hugekit_lease::protocol::Refusal;
+use hugekit_machine::Root;
+use hugekit_machine::size::{Size, parse_bytes};
+use serde::{Deserialize, Serialize};
+
+use crate::memory_state::MemoryState;
+
+/// The memory that a broker populates, and its limits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::Args))]
+#[serde(default, deny_unknown_fields)]
+pub struct BrokerOptions {
+    /// Size of a unit, such as 4GiB; every lease is one unit. By default only images are held.
+    #[cfg_attr(feature = "clap", arg(long, value_name = "SIZE", value_parser = parse_bytes))]
+    pub unit: Option<u64>,
+    /// Units to keep populated for future leases.
+    ///
+    /// Without a unit, and if the memory is charged to clients, there are none.
+    #[cfg_attr(feature = "clap", arg(
+        long,
+        value_name = "N",
+        requires = "unit",
+        default_value_t = BrokerOptions::default().ready
+    ))]
+    pub ready: usize,
+    /// The pages of units.
+    #[cfg_attr(feature = "clap", arg(long, value_enum, default_value_t = BrokerOptions::default().backing))]
+    pub backing: UnitPages,
+    /// The NUMA node that the memory comes from.
+    #[cfg_attr(feature = "clap", arg(long, value_name = "N"))]
+    pub node: Option<u32>,
+    /// The most memory in leases of a user, by number; `*` is for users without a quota [default:
+    /// no limit]
+    #[cfg_attr(feature = "clap", arg(long = "quota", value_name = "UID=SIZE"))]
+    pub quotas: Vec<Quota>,
+    /// Memory of that kind to leave free for other programs.
+    #[cfg_attr(feature = "clap", arg(
+        long,
+        value_name = "SIZE",
+        value_parser = parse_bytes,
+        default_value = Size::from(BrokerOptions::default().keep_free).to_string()
+    ))]
+    pub keep_free: u64,
+    /// The control group to charge: `broker`, `client`, or a group's directory.
+    #[cfg_attr(feature = "clap", arg(
+        long,
+        value_name = "WHO",
+        default_value_t = BrokerOptions::default().charge
+    ))]
+    pub charge: Charge,
+    /// The limits of clients on the broker itself.
+    #[cfg_attr(feature = "clap", arg(skip))]
+    pub limits: Limits,
+}
+
+impl Default for BrokerOptions {
+    fn default() -> Self {
+        Self {
+            unit: None,
+            ready: 1,
+            backing: UnitPages::Hugetlb,
+            node: None,
+            quotas: Vec::new(),
+            keep_free: 0,
+            charge: Charge::Broker,
+            limits: Limits::default(),
+        }
+    }
+}
+
+impl BrokerOptions {
+    /// Returns the number of units to populate before any client asks.
+    #[must_use]
+    pub fn units_ahead(&self) -> usize {
+        if self.unit.is_none() || self.charge == Charge::Client { 0 } else { self.ready }
+    }
+
+    /// Bytes that the ready units and `keep_free` need, and free bytes, if those are fewer now.
+    #[must_use]
+    pub fn shortage(&self) -> Option<(u64, u64)> {
+        let units = (self.units_ahead() as u64).saturating_mul(self.unit_bytes());
+        let wanted = units.saturating_add(self.keep_free);
+        let free = MemoryState::default().next(&Root::default(), self.backing.into()).free;
+        (units > 0 && free < wanted).then_some((wanted, free))
+    }
+
+    /// The quotas that permit no lease, because they are less than one unit. A quota of 0 is meant to permit none.
+    #[must_use]
+    pub fn small_quotas(&self) -> Vec<Quota> {
+        let Quotas(quotas) = self.quotas();
+        let quotas = quotas.into_iter().map(|(user, bytes)| Quota { user, bytes });
+        quotas.filter(|quota| (1..self.unit_bytes()).contains(&quota.bytes)).collect()
+    }
+
+    pub(crate) fn quotas(&self) -> Quotas {
+        Quotas(self.quotas.iter().map(|&Quota { user, bytes }| (user, bytes)).collect())
+    }
+
+    /// 0 if there are no units.
+    pub(crate) fn unit_bytes(&self) -> u64 {
+        self.unit.unwrap_or(0)
+    }
+}
+
+/// The pages of units.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[serde(rename_all = "kebab-case")]
+pub enum UnitPages {
+    /// Reserved huge pages of 2 MiB
+    #[default]
+    Hugetlb,
+    /// Reserved huge pages of 1 GiB
+    #[cfg_attr(feature = "clap", value(name = "hugetlb-1g"))]
+    #[serde(rename = "hugetlb-1g")]
+    Hugetlb1G,
+    /// Shared memory on transparent huge pages
+    Thp,
+    /// Shared memory on base pages
+    Base,
+}
+
+impl From<UnitPages> for Backing {
+    fn from(pages: UnitPages) -> Self {
+        match pages {
+            UnitPages::Hugetlb => Self::Hugetlb2M,
+            UnitPages::Hugetlb1G => Self::Hugetlb1G,
+            UnitPages::Thp => Self::Thp,
+            UnitPages::Base => Self::Base,
+        }
+    }
+}
+
+/// The most bytes of leases that a user may have. It is written as `1000=16GiB`, or `*=16GiB`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Quota {
+    /// The user; `None` for each user without a quota.
+    pub user: Option<u32>,
+    /// The most bytes.
+    pub bytes: u64,
+}
+
+impl fmt::Display for Quota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let size = Size::from(self.bytes);
+        match self.user {
+            Some(user) => write!(f, "{user}={size}"),
+            None => write!(f, "*={size}"),
+        }
+    }
+}
+
+impl FromStr for Quota {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (user, size) = text.split_once('=').ok_or("write UID=SIZE, such as 1000=16GiB")?;
+        let user = match user {
+            "*" => None,
+            number => {
+                Some(number.parse().map_err(|_| "the user must be a number, or * for all others")?)
+            }
+        };
+        let bytes = parse_bytes(size).map_err(|error| error.to_string())?;
+        Ok(Self { user, bytes })
+    }
+}
+
+/// The quotas by user. The last one of a user counts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Quotas(BTreeMap<Option<u32>, u64>);
+
+impl Quotas {
+    /// Returns the quota of a user; `u64::MAX` for no limit.
+    pub(crate) fn quota_of(&self, uid: u32) -> u64 {
+        let quota = self.0.get(&Some(uid)).or_else(|| self.0.get(&None));
+        quota.copied().unwrap_or(u64::MAX)
+    }
+
+    /// Users with a quota of their own.
+    pub(crate) fn users(&self) -> impl Iterator<Item = u32> {
+        self.0.keys().filter_map(|&user| user)
+    }
+}
+
+/// Whose control group the memory is charged to: the process's that populates it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Charge {
+    /// The broker's.
+    Broker,
+    /// The one of this directory.
+    Group(PathBuf),
+    /// Each client's own, where the broker may place a process there, and the broker's where not. Nothing is
+    /// populated before a client asks then.
+    Client,
+}
+
+impl fmt::Display for Charge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Broker => f.write_str("broker"),
+            Self::Group(directory) => directory.display().fmt(f),
+            Self::Client => f.write_str("client"),
+        }
+    }
+}
+
+impl FromStr for Charge {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        match text {
+            "broker" => Ok(Self::Broker),
+            "client" => Ok(Self::Client),
+            path if path.starts_with('/') => Ok(Self::Group(path.into())),
+            _ => Err("must be broker, client, or the directory of a control group"),
+        }
+    }
+}
+
+/// The limits of clients on the broker itself.
+///
+/// A user's ranges of `/etc/subuid` count as that user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Connections of all users but root. When more come, the user with the most loses one: one without a request
+    /// first.
+    pub connections: usize,
+    /// Connections of one user. Root's count apart from those of the others.
+    pub connections_of_user: usize,
+    /// Processes that populate or load images for clients of one user: as many of each.
+    pub fillers_of_user: usize,
+    /// Processes that load images for all users but root.
+    pub loads: usize,
+    /// Leases of all users: the kernel keeps two notices for each that ends unread.
+    pub leases: usize,
+    /// The longest time that a connection may stay without a request.
+    pub request_within: Duration,
+    /// The longest time that a client may wait.
+    pub longest_wait: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 256,
+            connections_of_user: 64,
+            fillers_of_user: 2,
+            loads: 8,
+            leases: 4096,
+            request_within: Duration::from_secs(2),
+            longest_wait: Duration::from_secs(3600),
+        }
+    }
+}
+
+impl Limits {
+    /// Returns why a client is not served now.
+    pub(crate) fn busy(self) -> Refusal {
+        let (most, most_of_user) = (self.connections as u64, self.connections_of_user as u64);
+        Refusal::Busy { most, most_of_user }
+    }
+
+    /// With no more connections than `descriptors` suffice for, if each needs so many.
+    pub(crate) fn within(self, descriptors: u64, each: u64) -> Self {
+        let most = usize::try_from(descriptors / each).unwrap_or(usize::MAX);
+        let of_user = self.connections_of_user.min(most / 4).max(1);
+        let connections = self.connections.min(most.saturating_sub(of_user)).max(1);
+        Self { connections, connections_of_user: of_user, ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(unit: u64, quotas: &[&str]) -> BrokerOptions {
+        let quotas = quotas.iter().map(|quota| quota.parse().unwrap()).collect();
+        BrokerOptions { unit: Some(unit), quotas, ..BrokerOptions::default() }
+    }
+
+    #[test]
+    fn last_quota_of_a_user_counts_and_a_small_one_is_found() {
+        let options = options(4 << 20, &["1=1MiB", "*=2MiB", "1=8MiB", "2=0"]);
+        let quotas = options.quotas();
+        assert_eq!([0, 1, 2].map(|user| quotas.quota_of(user) >> 20), [2, 8, 0]);
+        assert_eq!(quotas.users().collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(options.small_quotas(), [Quota { user: None, bytes: 2 << 20 }]);
+        assert_eq!(Quotas::default().quota_of(1), u64::MAX);
+    }
+
+    #[test]
+    fn no_units_are_ahead_without_a_size_or_of_clients_that_pay() {
+        let options = options(4 << 20, &[]);
+        assert_eq!(options.units_ahead(), 1);
+        assert_eq!(BrokerOptions { charge: Charge::Client, ..options.clone() }.units_ahead(), 0);
+        assert_eq!(BrokerOptions { unit: None, ..options }.units_ahead(), 0);
+    }
+}
