@@ -10,7 +10,8 @@ use hugekit_sys::poll::readable;
 use crate::checkpoint::delta::Delta;
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::granule_state::Event;
-use crate::checkpoint::guard::Guard;
+use crate::checkpoint::guard::{Guard, LeftOvers};
+use crate::checkpoint::handover::PlannedHandover;
 use crate::checkpoint::once::{collapse, used};
 use crate::checkpoint::options::{CheckpointOptions, RunningVm};
 use crate::checkpoint::output::{Kind, Output, Plan};
@@ -71,13 +72,21 @@ impl Checkpoints {
         let plan = Plan::new(place, chain.as_ref().map_or(Kind::Full, |_| Kind::Delta))?;
         let (collapsed_bytes, collapse) = collapse(vm, std::mem::take(should_collapse))?;
         // The guard before this one ends when this one watches.
-        let guard = guard.insert(Guard::start(vm, api, plan.left_overs())?);
+        let unreachable = |source| CheckpointError::Handover { pid: vm.pid(), source };
+        let handover = PlannedHandover::of(&vm.process).map_err(unreachable)?;
+        let left_overs = || {
+            let mut folders = handover.left_overs()?;
+            folders.push(plan.left_over()?);
+            Ok(LeftOvers::new(folders))
+        };
+        let guard = guard.insert(Guard::start(vm, api, left_overs())?);
+        let handover = handover.make().map_err(unreachable)?;
         let used = if chain.is_none() { used(vm)? } else { Vec::new() };
         let output = plan.create(bytes, &used)?;
         let delta = chain.as_mut().map(|chain| Delta::new(chain, &output)).transpose();
         let delta = delta.map_err(|source| output.refused(source))?;
         let sink: &dyn Sink = delta.as_ref().map_or(&output, |delta| delta);
-        let saved = Saving::new(tracked, api, sink, guard, is_running).save()?;
+        let saved = Saving::new(tracked, api, sink, guard, &handover, is_running).save()?;
         let state = &saved.state;
         let completed = match tracked.afterwards {
             Afterwards::Released => complete(&output, delta, state)?,

@@ -58,6 +58,14 @@ pub enum CheckpointError {
         /// The system's answer.
         source: io::Error,
     },
+    /// No file is found that the VMM can write and this process can read.
+    #[error("VMM {pid} can be given no file for its state{}", Remedy(self.remedy()))]
+    Handover {
+        /// Its process.
+        pid: i32,
+        /// The system's answer.
+        source: io::Error,
+    },
     /// The VMM has no userfaultfd.
     #[error("VMM {pid} has no userfaultfd: it was booted, or restored from a file{}", Remedy(self.remedy()))]
     NoUserfaultfd {
@@ -220,6 +228,9 @@ impl CheckpointError {
             ),
             Self::Exists { .. } => Some("name a folder that does not exist"),
             Self::Rights { .. } => Some("run as the VMM's user, or with CAP_SYS_PTRACE"),
+            Self::Handover { .. } => Some(
+                "run as root or as the VMM's user, and give the VMM a /dev/shm, /run or /tmp that its user may write to",
+            ),
             Self::GaveBack | Self::Restless => Some("try again"),
             _ => None,
         }

@@ -5,12 +5,14 @@ use std::time::{Duration, Instant};
 use crate::checkpoint::children::{Child, Children};
 use crate::checkpoint::fork_error::ForkError;
 use crate::checkpoint::fork_report::{ChildReport, ForkReport};
-use crate::checkpoint::guard::{Guard, MOST_STARTED};
+use crate::checkpoint::error::CheckpointError;
+use crate::checkpoint::guard::{Guard, LeftOvers, MOST_STARTED};
+use crate::checkpoint::handover::PlannedHandover;
 use crate::checkpoint::nursery::{Grown, Nursery};
 use crate::checkpoint::once::collapse;
 use crate::checkpoint::options::{ForkOptions, RunningVm};
 use crate::checkpoint::report::ms;
-use crate::checkpoint::room::Room;
+use crate::checkpoint::room::PlannedRoom;
 use crate::checkpoint::saving::{Saved, Saving};
 use crate::checkpoint::shortage;
 use crate::checkpoint::tracked_vm::{Afterwards, TrackedVm};
@@ -47,15 +49,26 @@ pub fn fork(options: &ForkOptions) -> Result<Forked, ForkError> {
     let is_running = api.is_running()?;
     let vm = Vm::find(pid, api.memory()?)?;
     shortage::check(&vm, count)?;
-    let room = Room::plan();
-    let guard = Guard::start(&vm, &api, room.left_overs(&options.children))?;
+    let room = PlannedRoom::new()?;
+    let unreachable = |source| CheckpointError::Handover { pid: vm.pid(), source };
+    let handover = PlannedHandover::of(&vm.process).map_err(unreachable)?;
+    // Also the sockets that the children make.
+    let left_overs = || {
+        let mut folders = handover.left_overs()?;
+        folders.push(room.left_over()?);
+        let sockets = options.children.iter().map(|child| child.api.clone());
+        LeftOvers::new(folders).and_files(sockets)
+    };
+    let guard = Guard::start(&vm, &api, left_overs())?;
+    let handover = handover.make().map_err(unreachable)?;
+    let room = room.make()?;
     let mut children = Children::start(&options.children, vm.pid(), &guard)?;
     let collapsed = collapse(&vm, should_collapse)?;
     let nursery = Nursery::new(&vm, &room, options.resume)?;
     children.await_apis()?;
     let bytes = vm.bytes();
     let mut tracked = TrackedVm::new(vm, Afterwards::Released);
-    let saving = Saving::new(&mut tracked, &api, &*nursery.preserved, &guard, is_running);
+    let saving = Saving::new(&mut tracked, &api, &*nursery.preserved, &guard, &handover, is_running);
     let save = || saving.save();
     let (saved, grown) = nursery.raise(&children, save)?;
     let children_report = children_of(&children, &grown, started);

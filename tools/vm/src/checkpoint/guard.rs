@@ -15,7 +15,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -33,6 +33,7 @@ use rustix::process::{
 };
 
 use crate::checkpoint::error::CheckpointError;
+use crate::checkpoint::hidden::LeftOver;
 use crate::checkpoint::vm::Vm;
 use crate::firecracker::requests::{Api, RESUME};
 
@@ -47,6 +48,9 @@ const ANSWER: Duration = Duration::from_secs(10);
 
 /// The most children of one fork.
 pub const MOST_STARTED: usize = 64;
+
+/// Folders that a guard removes at most.
+const MOST_FOLDERS: usize = 8;
 
 /// Bytes of the step that names a process.
 const STARTED_BYTES: usize = 5;
@@ -66,19 +70,26 @@ pub(crate) enum Step {
     Done = b'D',
 }
 
-/// The names of files that are removed if this process is killed.
-#[derive(Debug)]
+/// What is removed if this process is killed.
+#[derive(Debug, Default)]
 pub(crate) struct LeftOvers {
     files: Vec<CString>,
-    folder: CString,
+    folders: Vec<LeftOver>,
 }
 
 impl LeftOvers {
-    /// Files, and then the folder.
-    pub(crate) fn new(files: &[PathBuf], folder: &Path) -> io::Result<Self> {
-        let name = |path: &Path| Ok(CString::new(path.as_os_str().as_bytes())?);
-        let files: io::Result<Vec<CString>> = files.iter().map(|file| name(file)).collect();
-        Ok(Self { files: files?, folder: name(folder)? })
+    /// Folders with their files.
+    pub(crate) fn new(folders: Vec<LeftOver>) -> Self {
+        Self { files: Vec::new(), folders }
+    }
+
+    /// Also these files.
+    pub(crate) fn and_files(self, paths: impl Iterator<Item = PathBuf>) -> io::Result<Self> {
+        let name = |path: PathBuf| {
+            let path = std::path::absolute(path)?;
+            Ok(CString::new(path.as_os_str().as_bytes())?)
+        };
+        Ok(Self { files: paths.map(name).collect::<io::Result<_>>()?, ..self })
     }
 }
 
@@ -189,8 +200,13 @@ impl Undo<'_> {
     fn close_others(&self, parent: &OwnedFd, steps: &OwnedFd) {
         let (faults, process) = (self.vm.faults.as_fd(), self.vm.process.as_fd());
         let claim = self.vm.process.claim_descriptor().unwrap_or(process);
-        let mut kept = [parent.as_fd(), steps.as_fd(), faults, process, claim]
-            .map(|fd| fd.as_raw_fd().unsigned_abs());
+        // No allocation is made here: a checkpoint has fewer folders.
+        let mut kept = [u32::MAX; 5 + MOST_FOLDERS];
+        let folders = self.left_overs.folders.iter().map(LeftOver::parent).take(MOST_FOLDERS);
+        let needed = [parent.as_fd(), steps.as_fd(), faults, process, claim].into_iter();
+        for (kept, descriptor) in kept.iter_mut().zip(needed.chain(folders)) {
+            *kept = descriptor.as_raw_fd().unsigned_abs();
+        }
         kept.sort_unstable();
         let mut first = 0;
         for next in kept.into_iter().chain([u32::MAX]) {
@@ -215,7 +231,7 @@ impl Undo<'_> {
         for file in &self.left_overs.files {
             let _ = unlinkat(CWD, file, AtFlags::empty());
         }
-        let _ = unlinkat(CWD, &self.left_overs.folder, AtFlags::REMOVEDIR);
+        self.left_overs.folders.iter().for_each(LeftOver::remove);
     }
 
     fn settle(&self) {

@@ -11,6 +11,8 @@ mod fork_report;
 mod granule_state;
 mod granules;
 mod guard;
+mod handover;
+mod hidden;
 mod lineage;
 mod mappings;
 mod nursery;
@@ -27,7 +29,6 @@ mod series;
 mod shortage;
 mod sink;
 mod tracked_vm;
-mod unnamed;
 mod vm;
 
 pub use crate::firecracker::requests::ConfiguredMemory;

@@ -4,7 +4,7 @@
 //! All report to the thread that copies. If one child fails, all end.
 
 use std::os::fd::AsFd;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -34,8 +34,7 @@ const LOOK: Duration = Duration::from_millis(20);
 pub(crate) struct Nursery<'a> {
     pub(crate) preserved: Arc<Preserved>,
     handler: Handler,
-    listener: UnixListener,
-    socket: &'a Path,
+    room: &'a Room,
     /// True if children run as soon as they are restored.
     resume: bool,
 }
@@ -60,7 +59,7 @@ impl<'a> Nursery<'a> {
     pub(crate) fn new(vm: &Vm, room: &'a Room, resume: bool) -> Result<Self, ForkError> {
         let preserved = Arc::new(Preserved::new(vm)?);
         let handler = Handler::new(Arc::clone(&preserved) as Arc<dyn Arriving>)?;
-        Ok(Self { preserved, handler, listener: room.listen()?, socket: room.socket(), resume })
+        Ok(Self { preserved, handler, room, resume })
     }
 
     /// Has the children restored while `save` copies. Returns when they are complete.
@@ -116,7 +115,7 @@ impl<'a> Nursery<'a> {
     fn request(&self, child: &Child<'_>, state: &Path) -> Value {
         let mut request = child.options.load.clone();
         request.insert("snapshot_path".to_owned(), json!(state));
-        let memory = json!({"backend_type": "Uffd", "backend_path": self.socket});
+        let memory = json!({"backend_type": "Uffd", "backend_path": self.room.socket()});
         request.insert("mem_backend".to_owned(), memory);
         request.insert("resume_vm".to_owned(), json!(self.resume));
         request.into()
@@ -129,8 +128,8 @@ impl<'a> Nursery<'a> {
         sender: &Sender<News>,
     ) -> Result<(), ForkError> {
         while left > 0 && !self.preserved.has_failed() {
-            let _ = readable([self.listener.as_fd()], Some(LOOK));
-            let Ok((connection, _)) = self.listener.accept() else { continue };
+            let _ = readable([self.room.listener().as_fd()], Some(LOOK));
+            let Ok((connection, _)) = self.room.listener().accept() else { continue };
             connection.set_nonblocking(false)?;
             let sender = sender.clone();
             spawn_scoped(scope, "hugekit-vm", move || self.serve(&connection, &sender))?;

@@ -1,20 +1,22 @@
 //! The folder of a checkpoint: complete or absent.
 //!
 //! Both files are written into a folder of another name beside it, synced, and moved to their place
-//! together by one rename(2).
+//! together by one rename(2). All of this is done by descriptors: the folder above may be another user's.
 
-use std::fs::{self, DirBuilder, File};
+use std::ffi::CString;
+use std::fs::File;
 use std::io::{self, Write};
 use std::ops::Range;
-use std::os::unix::fs::{DirBuilderExt, FileExt};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{FallocateFlags, fallocate};
+use hugekit_sys::input;
+use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, openat};
 use rustix::io::Errno;
 
 use crate::checkpoint::error::CheckpointError;
-use crate::checkpoint::guard::LeftOvers;
+use crate::checkpoint::hidden::{Hidden, LeftOver, Planned};
 use crate::checkpoint::sink::Sink;
 
 pub(crate) const STATE: &str = "vmstate";
@@ -35,67 +37,68 @@ impl Kind {
     }
 }
 
-/// The name of a folder that is to be made, known before it is made: a guard removes it if this
-/// process is killed.
+/// A folder that is to be made.
 #[derive(Debug)]
 pub(crate) struct Plan {
     place: PathBuf,
-    folder: PathBuf,
+    /// The name that the folder gets in the end.
+    name: CString,
+    hidden: Planned,
     kind: Kind,
 }
 
 /// A folder that is not at its place yet. It is removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Output {
-    plan: Plan,
+    place: PathBuf,
+    name: CString,
+    folder: Hidden,
     memory: File,
 }
 
 impl Plan {
     /// Checks that the place is free.
     pub(crate) fn new(place: &Path, kind: Kind) -> Result<Self, CheckpointError> {
-        check_free(place)?;
-        let refused = |source| CheckpointError::Output { path: place.to_owned(), source };
-        let folder = fs::canonicalize(beside(place)).map_err(refused)?;
-        // One thread has one checkpoint at a time. Threads of other PID namespaces have other times.
-        let thread = rustix::thread::gettid().as_raw_nonzero();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let name = format!(".checkpoint-{thread}-{}", now.as_nanos());
-        Ok(Self { place: place.to_owned(), folder: folder.join(name), kind })
+        let refused = |source| refused(place, source);
+        // `..` and `/` have no name, and are never free.
+        let exists = || CheckpointError::Exists { path: place.to_owned() };
+        let name = CString::new(place.file_name().ok_or_else(exists)?.as_bytes());
+        let name = name.map_err(|error| refused(error.into()))?;
+        let hidden = Planned::new(beside(place), ".checkpoint", &[STATE, kind.file_name()]);
+        let hidden = hidden.map_err(refused)?;
+        if !is_free(&hidden, &name).map_err(refused)? {
+            return Err(exists());
+        }
+        Ok(Self { place: place.to_owned(), name, hidden, kind })
     }
 
-    /// The names to remove if this process is killed.
-    pub(crate) fn left_overs(&self) -> io::Result<LeftOvers> {
-        LeftOvers::new(&[self.folder.join(STATE), self.memory()], &self.folder)
-    }
-
-    fn memory(&self) -> PathBuf {
-        self.folder.join(self.kind.file_name())
-    }
-
-    fn refused(&self, source: io::Error) -> CheckpointError {
-        CheckpointError::Output { path: self.place.clone(), source }
+    /// What to remove if this process is killed.
+    pub(crate) fn left_over(&self) -> io::Result<LeftOver> {
+        self.hidden.left_over()
     }
 
     /// Makes the files. A full memory file has `bytes`, and the file system reserves room for `used`,
     /// ranges of it.
     pub(crate) fn create(self, bytes: u64, used: &[Range<u64>]) -> Result<Output, CheckpointError> {
-        DirBuilder::new().mode(0o700).create(&self.folder).map_err(|e| self.refused(e))?;
-        let memory = File::create_new(self.memory());
-        let memory = memory.map_err(|source| {
-            let _ = fs::remove_dir(&self.folder);
-            self.refused(source)
-        })?;
-        let output = Output { plan: self, memory };
-        let reserve = || {
-            if output.plan.kind == Kind::Delta {
-                return Ok(());
+        let Self { place, name, hidden, kind } = self;
+        let make = || {
+            let folder = hidden.make()?;
+            let memory = folder.create(kind.file_name())?;
+            if kind == Kind::Full {
+                memory.set_len(bytes)?;
+                used.iter().try_for_each(|range| reserve(&memory, range))?;
             }
-            output.memory.set_len(bytes)?;
-            used.iter().try_for_each(|range| reserve(&output.memory, range))
+            Ok((folder, memory))
         };
-        reserve().map_err(|source| output.plan.refused(source)).map(|()| output)
+        match make() {
+            Ok((folder, memory)) => Ok(Output { place, name, folder, memory }),
+            Err(source) => Err(refused(&place, source)),
+        }
     }
+}
+
+fn refused(place: &Path, source: io::Error) -> CheckpointError {
+    CheckpointError::Output { path: place.to_owned(), source }
 }
 
 impl Output {
@@ -106,26 +109,23 @@ impl Output {
 
     /// A file without a name on the same file system.
     pub(crate) fn unnamed(&self) -> io::Result<File> {
-        tempfile::tempfile_in(&self.plan.folder)
+        tempfile::tempfile_in(input::path_of(&self.folder))
     }
 
     /// Writes the state, and moves both files to their place when they are on their disk.
     pub(crate) fn finish(&self, state: &[u8]) -> Result<(), CheckpointError> {
-        let Plan { place, folder, .. } = &self.plan;
         let finish = || {
-            let mut file = File::create_new(folder.join(STATE))?;
+            let mut file = self.folder.create(STATE)?;
             file.write_all(state)?;
             file.sync_all()?;
             self.memory.sync_all()?;
-            File::open(folder)?.sync_all()?;
-            fs::rename(folder, place)?;
-            File::open(beside(place))?.sync_all()
+            self.folder.rename(&self.name)
         };
         finish().map_err(|source| match source.kind() {
             io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::NotADirectory => {
-                CheckpointError::Exists { path: place.clone() }
+                CheckpointError::Exists { path: self.place.clone() }
             }
-            _ => self.plan.refused(source),
+            _ => refused(&self.place, source),
         })
     }
 }
@@ -142,27 +142,17 @@ impl Sink for Output {
     }
 
     fn refused(&self, source: io::Error) -> CheckpointError {
-        self.plan.refused(source)
+        refused(&self.place, source)
     }
 }
 
-impl Drop for Output {
-    fn drop(&mut self) {
-        let folder = &self.plan.folder;
-        for path in [folder.join(STATE), self.plan.memory()] {
-            let _ = fs::remove_file(path);
-        }
-        let _ = fs::remove_dir(folder);
+/// An empty folder is as good as none: rename(2) replaces it. A link is not one.
+fn is_free(hidden: &Planned, name: &CString) -> io::Result<bool> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match openat(hidden.parent(), name, flags, Mode::empty()) {
+        Ok(folder) => Ok(std::fs::read_dir(input::path_of(&folder))?.next().is_none()),
+        Err(errno) => Ok(errno == Errno::NOENT),
     }
-}
-
-/// An empty folder is as good as none: rename(2) replaces it.
-fn check_free(place: &Path) -> Result<(), CheckpointError> {
-    let is_free = match fs::read_dir(place) {
-        Ok(mut entries) => entries.next().is_none(),
-        Err(error) => error.kind() == io::ErrorKind::NotFound,
-    };
-    if is_free { Ok(()) } else { Err(CheckpointError::Exists { path: place.to_owned() }) }
 }
 
 fn beside(place: &Path) -> &Path {
@@ -179,6 +169,8 @@ fn reserve(file: &File, range: &Range<u64>) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn create(place: &Path, bytes: u64) -> Result<Output, CheckpointError> {
@@ -214,5 +206,18 @@ mod tests {
         assert!(matches!(again, Err(CheckpointError::Exists { .. })));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
         assert_eq!(fs::read_to_string(place.join("other")).unwrap(), "kept");
+    }
+
+    #[test]
+    fn link_to_an_empty_folder_is_refused_before_anything_is_made() {
+        let folder = tempfile::tempdir().unwrap();
+        let (empty, place) = (folder.path().join("empty"), folder.path().join("link"));
+        fs::create_dir(&empty).unwrap();
+        std::os::unix::fs::symlink(&empty, &place).unwrap();
+        for place in [place.as_path(), "/".as_ref(), &folder.path().join("..")] {
+            let refused = Plan::new(place, Kind::Full);
+            assert!(matches!(refused, Err(CheckpointError::Exists { .. })), "{refused:?}");
+        }
+        assert!(Plan::new(&empty, Kind::Full).is_ok());
     }
 }

@@ -23,7 +23,7 @@ use rustix::io::{read, write};
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::granules::granules;
 use crate::checkpoint::sink::Sink;
-use crate::checkpoint::unnamed::Unnamed;
+use crate::checkpoint::handover::HandedFile;
 use crate::checkpoint::vm::Vm;
 
 /// Nothing was put to the granule yet.
@@ -51,7 +51,7 @@ pub(crate) struct Preserved {
     bell: OwnedFd,
     /// Rung when a granule has ended, when the state is there, and when the copy has failed.
     arrived: Condvar,
-    state: Unnamed,
+    state: HandedFile<'static>,
 }
 
 /// A granule: its offsets, and how far its copy is.
@@ -101,7 +101,7 @@ impl Preserved {
             readers: Mutex::default(),
             bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             arrived: Condvar::new(),
-            state: Unnamed::new()?,
+            state: HandedFile::in_memory()?,
         })
     }
 

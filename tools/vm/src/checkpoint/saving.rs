@@ -12,10 +12,10 @@ use crate::checkpoint::copying::{PIECE, Progress, TIME_TO_WRITE};
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::granule_state::Event;
 use crate::checkpoint::guard::{Guard, Step};
+use crate::checkpoint::handover::{HandedFile, Handover, MEMORY, STATE};
 use crate::checkpoint::report::Way;
 use crate::checkpoint::sink::Sink;
 use crate::checkpoint::tracked_vm::TrackedVm;
-use crate::checkpoint::unnamed::Unnamed;
 use crate::checkpoint::vm::Vm;
 use crate::firecracker::requests::{Api, Pending};
 
@@ -35,6 +35,7 @@ pub(crate) struct Saving<'a> {
     api: &'a Api,
     pub(crate) sink: &'a dyn Sink,
     guard: &'a Guard,
+    handover: &'a Handover,
     /// True if the VM ran before. Otherwise it stays paused.
     is_running: bool,
     pub(crate) buffer: Vec<u8>,
@@ -61,6 +62,7 @@ impl<'a> Saving<'a> {
         api: &'a Api,
         sink: &'a dyn Sink,
         guard: &'a Guard,
+        handover: &'a Handover,
         is_running: bool,
     ) -> Self {
         let (buffer, progress) = (vec![0; PIECE], Progress::default());
@@ -70,6 +72,7 @@ impl<'a> Saving<'a> {
             api,
             sink,
             guard,
+            handover,
             is_running,
             buffer,
             is_opened,
@@ -95,7 +98,7 @@ impl<'a> Saving<'a> {
     }
 
     fn save_moment(&mut self) -> Result<Saved, CheckpointError> {
-        let state = self.unnamed()?;
+        let state = self.handed_file(STATE)?;
         let since = Instant::now();
         if self.is_running {
             self.guard.tell(Step::Pausing);
@@ -116,7 +119,7 @@ impl<'a> Saving<'a> {
     ///
     /// Devices may write to memory before Firecracker saves their state. Such a write belongs to the moment, which is
     /// later. If writes go on, or if memory is given back, a later moment is chosen.
-    fn freeze(&mut self, state: &Unnamed) -> Result<Option<(Vec<u8>, Duration)>, CheckpointError> {
+    fn freeze(&mut self, state: &HandedFile<'_>) -> Result<Option<(Vec<u8>, Duration)>, CheckpointError> {
         for _ in 0..TRIES {
             state.clear().map_err(|source| self.sink.refused(source))?;
             let since = Instant::now();
@@ -148,10 +151,10 @@ impl<'a> Saving<'a> {
     }
 
     /// Has Firecracker save the memory, too, into memory.
-    fn save_by_stock(&mut self, state: &Unnamed, since: Instant) -> Result<Saved, CheckpointError> {
+    fn save_by_stock(&mut self, state: &HandedFile<'_>, since: Instant) -> Result<Saved, CheckpointError> {
         self.tracked.release_all()?;
         self.drop_copies()?;
-        let memory = self.unnamed()?;
+        let memory = self.handed_file(MEMORY)?;
         let mut pending = self.api.send_snapshot(state.path(), memory.path())?;
         let answer = self.await_answer(&mut pending, &|| false)?;
         if !answer.is_success() {
@@ -162,7 +165,7 @@ impl<'a> Saving<'a> {
         let copy = || {
             self.sink.begin(&state)?;
             self.sink.turn(&(0..self.vm().bytes()))?;
-            copy_data(memory.file(), self.sink)
+            copy_data(&memory.open()?, self.sink)
         };
         let copied = copy().map_err(|source| self.sink.refused(source))?;
         (0..self.tracked.granules.len()).for_each(|granule| self.sink.end(granule));
@@ -171,8 +174,8 @@ impl<'a> Saving<'a> {
         Ok(Saved { way, state, pause, protect, progress })
     }
 
-    fn unnamed(&self) -> Result<Unnamed, CheckpointError> {
-        Unnamed::new().map_err(|source| self.sink.refused(source))
+    fn handed_file(&self, name: &'static str) -> Result<HandedFile<'a>, CheckpointError> {
+        self.handover.file(name).map_err(|source| self.sink.refused(source))
     }
 
     /// Leaves the VM as it was. Says that it has ended if that is why.

@@ -1,0 +1,319 @@
+//! Files that Firecracker writes while the VM is paused, where this process reads them. They are in memory: Firecracker
+//! also syncs them then.
+//!
+//! Firecracker opens them by a path. A path of this process's `/proc` serves if both are of one user and in the same
+//! namespaces. Otherwise a folder is made within the VMM's root, in a tmpfs if it has one, and given to its user: for a
+//! VMM of another user, in a container, or in a jail.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use hugekit_machine::processes::ProcessFolder;
+use rustix::fs::{Gid, MemfdFlags, Mode, OFlags, ResolveFlags, Uid, fchown, memfd_create, openat2};
+use rustix::process::{DumpableBehavior, dumpable_behavior, getegid, geteuid};
+
+use crate::checkpoint::error::CheckpointError;
+use crate::checkpoint::hidden::{Hidden, LeftOver, Planned};
+use crate::vmm::Process;
+
+/// Longer states are not Firecracker's.
+const LONGEST: u64 = 256 << 20;
+
+pub(crate) const STATE: &str = "vmstate";
+pub(crate) const MEMORY: &str = "memory";
+
+/// Folders of the VMM's root in which its user may write, those in memory first.
+const FOLDERS: [&str; 5] = ["/dev/shm", "/run", "/tmp", "/var/tmp", "/"];
+
+/// A way to hand files over, before anything is made.
+#[derive(Debug)]
+pub(crate) enum PlannedHandover {
+    Proc,
+    Folders { vmm: Owner, planned: Vec<(&'static str, Planned)> },
+}
+
+/// The user and the group as whom a process opens files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    uid: u32,
+    gid: u32,
+}
+
+/// The way.
+#[derive(Debug)]
+pub(crate) struct Handover(Option<InVmm>);
+
+/// A folder, and its path for the VMM.
+#[derive(Debug)]
+struct InVmm {
+    folder: Hidden,
+    path: PathBuf,
+}
+
+/// A file that the VMM writes.
+#[derive(Debug)]
+pub(crate) struct HandedFile<'a> {
+    path: PathBuf,
+    place: Place<'a>,
+}
+
+#[derive(Debug)]
+enum Place<'a> {
+    Memory(File),
+    Folder(&'a Hidden, &'static str),
+}
+
+impl PlannedHandover {
+    /// The way for a VMM.
+    ///
+    /// # Errors
+    /// This process may not see the VMM's root.
+    pub(crate) fn of(process: &Process) -> io::Result<Self> {
+        let vmm = ProcessFolder::open(process.pid())?;
+        let owner = Owner::of(&vmm)?;
+        if opens_our_proc(&vmm, owner) {
+            return Ok(Self::Proc);
+        }
+        let root = File::open(format!("/proc/{}/root", process.pid()))?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let within = |folder: &&'static str| -> Option<(&'static str, Planned)> {
+            let resolve = ResolveFlags::IN_ROOT;
+            let opened = openat2(&root, *folder, flags, Mode::empty(), resolve).ok()?;
+            Some((folder, Planned::within(opened, "hugekit-checkpoint", &[STATE, MEMORY]).ok()?))
+        };
+        Ok(Self::Folders { vmm: owner, planned: FOLDERS.iter().filter_map(|f| within(&f)).collect() })
+    }
+
+    pub(crate) fn left_overs(&self) -> io::Result<Vec<LeftOver>> {
+        match self {
+            Self::Proc => Ok(Vec::new()),
+            Self::Folders { planned, .. } => {
+                planned.iter().map(|(_, planned)| planned.left_over()).collect()
+            }
+        }
+    }
+
+    /// Makes the folder that the VMM writes to.
+    ///
+    /// # Errors
+    /// No folder can be made there.
+    pub(crate) fn make(self) -> io::Result<Handover> {
+        let Self::Folders { vmm, planned } = self else { return Ok(Handover(None)) };
+        let mut refused = io::Error::from(io::ErrorKind::NotFound);
+        for (above, planned) in planned {
+            let name = std::ffi::OsStr::from_bytes(planned.name().to_bytes()).to_owned();
+            match planned.make().and_then(|folder| given_to(vmm, folder)) {
+                Ok(folder) => {
+                    return Ok(Handover(Some(InVmm { folder, path: Path::new(above).join(name) })));
+                }
+                Err(error) => refused = error,
+            }
+        }
+        Err(refused)
+    }
+}
+
+fn given_to(owner: Owner, folder: Hidden) -> io::Result<Hidden> {
+    if owner != Owner::of_this_process() {
+        let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
+        fchown(&folder, Some(uid), Some(gid))?;
+    }
+    Ok(folder)
+}
+
+impl Owner {
+    fn of_this_process() -> Self {
+        Self { uid: geteuid().as_raw(), gid: getegid().as_raw() }
+    }
+
+    fn of(process: &ProcessFolder) -> io::Result<Self> {
+        let status = process.read("status")?;
+        // The fourth number is the one for files.
+        let number = |key: &str| {
+            let text = String::from_utf8_lossy(&status);
+            let line = text.lines().find_map(|line| line.strip_prefix(key).map(str::to_owned))?;
+            line.split_whitespace().nth(3)?.parse().ok()
+        };
+        let owner = number("Uid:").zip(number("Gid:")).map(|(uid, gid)| Self { uid, gid });
+        owner.ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+}
+
+/// Returns whether a VMM opens descriptors of this process by `/proc`. Another user may not, and in other namespaces the
+/// path names something else.
+fn opens_our_proc(vmm: &ProcessFolder, owner: Owner) -> bool {
+    let is_ours = |name: &str| {
+        let link = |link: io::Result<_>| link.ok();
+        let own = ProcessFolder::open(rustix::process::getpid().as_raw_pid());
+        let own = own.and_then(|folder| folder.link(name));
+        link(own).is_some_and(|own| link(vmm.link(name)) == Some(own))
+    };
+    let root = |path: &str| std::fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
+    owner == Owner::of_this_process()
+        && dumpable_behavior() == Ok(DumpableBehavior::Dumpable)
+        && ["ns/user", "ns/pid", "ns/mnt"].into_iter().all(is_ours)
+        && root("/").is_some_and(|own| root(&format!("/proc/{}/root/", vmm.pid())) == Some(own))
+}
+
+impl Handover {
+    /// A file that is not written yet.
+    pub(crate) fn file(&self, name: &'static str) -> io::Result<HandedFile<'_>> {
+        match &self.0 {
+            None => HandedFile::in_memory(),
+            Some(InVmm { folder, path }) => {
+                let place = Place::Folder(folder, name);
+                Ok(HandedFile { path: path.join(name), place })
+            }
+        }
+    }
+}
+
+impl HandedFile<'_> {
+    /// A file for processes of this user.
+    pub(crate) fn in_memory() -> io::Result<Self> {
+        let file = File::from(memfd_create(c"hugekit-checkpoint", MemfdFlags::CLOEXEC)?);
+        let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()).into();
+        Ok(Self { path, place: Place::Memory(file) })
+    }
+
+    /// Returns the path by which the VMM opens it.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens it for reading.
+    pub(crate) fn open(&self) -> io::Result<File> {
+        match &self.place {
+            Place::Memory(file) => file.try_clone(),
+            Place::Folder(folder, name) => folder.open(name),
+        }
+    }
+
+    fn len(&self) -> u64 {
+        let found = match &self.place {
+            Place::Memory(file) => file.metadata(),
+            Place::Folder(..) => self.open().and_then(|file| file.metadata()),
+        };
+        found.map_or(0, |found| found.len())
+    }
+
+    /// Returns whether Firecracker has begun to write: then it has saved the state of all devices.
+    pub(crate) fn is_begun(&self) -> bool {
+        self.len() > 0
+    }
+
+    pub(crate) fn clear(&self) -> io::Result<()> {
+        match &self.place {
+            Place::Memory(file) => file.set_len(0),
+            Place::Folder(folder, name) => {
+                folder.remove(name);
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes to an empty file in memory.
+    pub(crate) fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        match &self.place {
+            Place::Memory(file) => file.write_all_at(bytes, 0),
+            Place::Folder(folder, name) => folder.create(name)?.write_all_at(bytes, 0),
+        }
+    }
+
+    /// All bytes, if they are the state of a VM as a whole: the last eight are the checksum of the others.
+    pub(crate) fn whole_state(&self) -> Result<Vec<u8>, CheckpointError> {
+        let unreadable = |_| CheckpointError::StateFile;
+        let file = self.open().map_err(unreadable)?;
+        let len = file.metadata().map_err(unreadable)?.len();
+        if len > LONGEST {
+            return Err(CheckpointError::StateFile);
+        }
+        let mut bytes = vec![0; len as usize];
+        file.read_exact_at(&mut bytes, 0).map_err(unreadable)?;
+        match bytes.split_last_chunk() {
+            Some((state, sum)) if !state.is_empty() && crc64(state) == u64::from_le_bytes(*sum) => {
+                Ok(bytes)
+            }
+            _ => Err(CheckpointError::StateFile),
+        }
+    }
+}
+
+/// CRC-64 with the polynomial of Jones, reflected, as Firecracker computes it.
+fn crc64(bytes: &[u8]) -> u64 {
+    const POLYNOMIAL: u64 = 0x95ac_9329_ac4b_c9b5;
+    const TABLE: [u64; 256] = {
+        let mut table = [0; 256];
+        let mut index = 0;
+        while index < 256 {
+            let (mut sum, mut bit) = (index as u64, 0);
+            while bit < 8 {
+                sum = if sum & 1 == 1 { sum >> 1 ^ POLYNOMIAL } else { sum >> 1 };
+                bit += 1;
+            }
+            table[index] = sum;
+            index += 1;
+        }
+        table
+    };
+    bytes.iter().fold(0, |sum, &byte| TABLE[(sum as u8 ^ byte) as usize] ^ sum >> 8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checksum_is_the_published_one() {
+        assert_eq!(crc64(b"123456789"), 0xe9c6_d914_c4b8_d9ca);
+    }
+
+    #[test]
+    fn state_is_whole_with_its_checksum_only() {
+        let state = HandedFile::in_memory().unwrap();
+        assert!(state.whole_state().is_err() && !state.is_begun());
+        let mut bytes = b"a state".to_vec();
+        bytes.extend(crc64(b"a state").to_le_bytes());
+        std::fs::write(state.path(), &bytes[..bytes.len() - 1]).unwrap();
+        assert!(state.whole_state().is_err() && state.is_begun());
+        std::fs::write(state.path(), &bytes).unwrap();
+        assert_eq!(state.whole_state().unwrap(), bytes);
+        state.clear().unwrap();
+        assert!(state.whole_state().is_err());
+    }
+
+    #[test]
+    fn file_in_a_folder_is_read_as_one_in_memory_and_a_link_is_not() {
+        let above = tempfile::tempdir().unwrap();
+        let planned = Planned::new(above.path(), "hugekit-test", &[STATE]).unwrap();
+        let name = planned.name().to_str().unwrap().to_owned();
+        let path = above.path().join(name);
+        let folder = planned.make().unwrap();
+        let handover = Handover(Some(InVmm { folder, path: path.clone() }));
+        let state = handover.file(STATE).unwrap();
+        assert_eq!(state.path(), path.join(STATE));
+        assert!(!state.is_begun() && state.whole_state().is_err());
+        let mut bytes = b"a state".to_vec();
+        bytes.extend(crc64(b"a state").to_le_bytes());
+        std::fs::write(state.path(), &bytes).unwrap();
+        assert_eq!(state.whole_state().unwrap(), bytes);
+        state.clear().unwrap();
+        std::os::unix::fs::symlink("/etc/hostname", state.path()).unwrap();
+        assert!(!state.is_begun() && state.whole_state().is_err());
+        drop(handover);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn this_process_opens_its_own_proc() {
+        let own = ProcessFolder::open(rustix::process::getpid().as_raw_pid()).unwrap();
+        let owner = Owner::of(&own).unwrap();
+        assert_eq!(owner, Owner::of_this_process());
+        assert!(opens_our_proc(&own, owner));
+        assert!(!opens_our_proc(&own, Owner { uid: owner.uid + 1, ..owner }));
+    }
+}

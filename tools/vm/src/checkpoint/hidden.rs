@@ -1,0 +1,233 @@
+//! A folder that is made for one checkpoint or fork, held by descriptors: in a folder that others may write to, a folder
+//! or a link of the same name is never taken for it.
+
+use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, renameat, unlinkat};
+
+/// A folder that is to be made. Its name is known before it is made: a guard removes it if this process is killed.
+#[derive(Debug)]
+pub(crate) struct Planned {
+    parent: OwnedFd,
+    name: CString,
+    /// The files that it will have.
+    files: Vec<CString>,
+}
+
+impl Planned {
+    /// In a folder that is opened now. The name begins with `prefix`.
+    pub(crate) fn new(parent: &Path, prefix: &str, files: &[&str]) -> io::Result<Self> {
+        let parent = openat(CWD, parent, FOLDER, Mode::empty())?;
+        Self::within(parent, prefix, files)
+    }
+
+    pub(crate) fn within(parent: OwnedFd, prefix: &str, files: &[&str]) -> io::Result<Self> {
+        // One thread has one at a time. Threads of other PID namespaces have other times.
+        let thread = rustix::thread::gettid().as_raw_nonzero();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let name = CString::new(format!("{prefix}-{thread}-{}", now.as_nanos()))?;
+        let files = files.iter().map(|&file| CString::new(file)).collect::<Result<_, _>>()?;
+        Ok(Self { parent, name, files })
+    }
+
+    pub(crate) fn parent(&self) -> BorrowedFd<'_> {
+        self.parent.as_fd()
+    }
+
+    pub(crate) fn name(&self) -> &CStr {
+        &self.name
+    }
+
+    /// What a guard needs to remove it.
+    pub(crate) fn left_over(&self) -> io::Result<LeftOver> {
+        let (parent, name, files) =
+            (self.parent.try_clone()?, self.name.clone(), self.files.clone());
+        Ok(LeftOver { parent, name, files })
+    }
+
+    /// Makes the folder, which only this user enters.
+    pub(crate) fn make(self) -> io::Result<Hidden> {
+        mkdirat(&self.parent, &self.name, Mode::RWXU)?;
+        let opened = openat(&self.parent, &self.name, FOLDER | OFlags::NOFOLLOW, Mode::empty());
+        match opened {
+            Ok(folder) => Ok(Hidden { folder, planned: self, is_moved: AtomicBool::new(false) }),
+            Err(errno) => {
+                let _ = unlinkat(&self.parent, &self.name, AtFlags::REMOVEDIR);
+                Err(errno.into())
+            }
+        }
+    }
+}
+
+const FOLDER: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
+
+/// The folder. It is removed with its files when this is dropped, unless it was moved.
+#[derive(Debug)]
+pub(crate) struct Hidden {
+    folder: OwnedFd,
+    planned: Planned,
+    is_moved: AtomicBool,
+}
+
+impl Hidden {
+    /// Makes a file that is not there.
+    pub(crate) fn create(&self, name: &str) -> io::Result<File> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        let mode = Mode::from_raw_mode(0o666);
+        Ok(openat(&self.folder, name, flags | OFlags::CLOEXEC, mode)?.into())
+    }
+
+    /// Opens a regular file that another process may have made.
+    pub(crate) fn open(&self, name: &str) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = File::from(openat(&self.folder, name, flags, Mode::empty())?);
+        match file.metadata()?.is_file() {
+            true => Ok(file),
+            false => Err(io::ErrorKind::InvalidInput.into()),
+        }
+    }
+
+    /// Removes a file, if it is there.
+    pub(crate) fn remove(&self, name: &str) {
+        let _ = unlinkat(&self.folder, name, AtFlags::empty());
+    }
+
+    #[cfg(test)]
+    pub(crate) fn planned(&self) -> &Planned {
+        &self.planned
+    }
+
+    /// Moves it to another name in the same folder.
+    pub(crate) fn rename(&self, name: &CStr) -> io::Result<()> {
+        File::from(self.folder.try_clone()?).sync_all()?;
+        renameat(&self.planned.parent, &self.planned.name, &self.planned.parent, name)?;
+        self.is_moved.store(true, Ordering::Relaxed);
+        File::from(self.planned.parent.try_clone()?).sync_all()
+    }
+}
+
+impl AsFd for Hidden {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.folder.as_fd()
+    }
+}
+
+impl Drop for Hidden {
+    fn drop(&mut self) {
+        let Planned { parent, name, files } = &self.planned;
+        if self.is_moved.load(Ordering::Relaxed) {
+            return;
+        }
+        for file in files {
+            let _ = unlinkat(&self.folder, file, AtFlags::empty());
+        }
+        if is_same(&self.folder, parent, name) {
+            let _ = unlinkat_folder(parent, name);
+        }
+    }
+}
+
+fn is_same(folder: &OwnedFd, parent: &OwnedFd, name: &CStr) -> bool {
+    let of_name = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW);
+    let found = rustix::fs::fstat(folder).and_then(|held| Ok((held, of_name?)));
+    found.is_ok_and(|(held, named)| (held.st_dev, held.st_ino) == (named.st_dev, named.st_ino))
+}
+
+fn unlinkat_folder(parent: &OwnedFd, name: &CStr) -> rustix::io::Result<()> {
+    unlinkat(parent, name, AtFlags::REMOVEDIR)
+}
+
+/// What a guard removes. It only makes system calls.
+#[derive(Debug)]
+pub(crate) struct LeftOver {
+    parent: OwnedFd,
+    name: CString,
+    files: Vec<CString>,
+}
+
+impl LeftOver {
+    pub(crate) fn parent(&self) -> BorrowedFd<'_> {
+        self.parent.as_fd()
+    }
+
+    pub(crate) fn remove(&self) {
+        let opened = openat(&self.parent, &self.name, FOLDER | OFlags::NOFOLLOW, Mode::empty());
+        if let Ok(folder) = opened {
+            for file in &self.files {
+                let _ = unlinkat(&folder, file, AtFlags::empty());
+            }
+        }
+        let _ = unlinkat_folder(&self.parent, &self.name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Write;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn hidden(parent: &Path) -> Hidden {
+        let hidden = Planned::new(parent, ".hidden", &["a", "b"]).unwrap().make().unwrap();
+        hidden.create("a").unwrap().write_all(b"text").unwrap();
+        hidden
+    }
+
+    fn names(folder: &Path) -> Vec<std::ffi::OsString> {
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+    }
+
+    #[test]
+    fn folder_is_removed_with_its_files_unless_it_was_moved() {
+        let parent = tempfile::tempdir().unwrap();
+        drop(hidden(parent.path()));
+        assert!(names(parent.path()).is_empty());
+        let moved = hidden(parent.path());
+        moved.rename(c"place").unwrap();
+        drop(moved);
+        assert_eq!(fs::read(parent.path().join("place/a")).unwrap(), b"text");
+    }
+
+    /// The parent's owner moves the folder away, and puts a link to another folder there.
+    #[test]
+    fn files_behind_a_link_of_the_same_name_stay() {
+        let parent = tempfile::tempdir().unwrap();
+        let victim = tempfile::tempdir().unwrap();
+        fs::write(victim.path().join("a"), "precious").unwrap();
+        for by_guard in [false, true] {
+            let hidden = hidden(parent.path());
+            let name = hidden.planned().name().to_str().unwrap().to_owned();
+            let path = parent.path().join(&name);
+            fs::rename(&path, parent.path().join(format!("moved{by_guard}"))).unwrap();
+            symlink(victim.path(), &path).unwrap();
+            let left = hidden.planned().left_over().unwrap();
+            if by_guard {
+                std::mem::forget(hidden);
+                left.remove();
+            } else {
+                drop(hidden);
+            }
+            assert_eq!(fs::read(victim.path().join("a")).unwrap(), b"precious");
+        }
+    }
+
+    #[test]
+    fn folder_whose_parent_is_moved_is_removed() {
+        let above = tempfile::tempdir().unwrap();
+        let parent = above.path().join("parent");
+        fs::create_dir(&parent).unwrap();
+        let hidden = hidden(&parent);
+        fs::rename(&parent, above.path().join("moved")).unwrap();
+        drop(hidden);
+        assert!(names(&above.path().join("moved")).is_empty());
+    }
+}
