@@ -1,5 +1,6 @@
 //! The `hugekit` command: each subcommand is a folder with its arguments, its flow and its printing.
 
+mod base_pages;
 mod broker;
 mod checkpoint;
 mod delta;
@@ -66,6 +67,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // If the kernel refuses, the signal ends the command, as it ends every other program.
+    let _ = hugekit_daemon::survive_file_size_limit();
     let command = Cli::parse().command;
     let say = command.say();
     if command.is_daemon() {

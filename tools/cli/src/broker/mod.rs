@@ -15,6 +15,7 @@ use hugekit_lease::MemoryFile;
 use hugekit_machine::size::Size;
 use hugekit_machine::{Node, Root, Topology};
 
+use crate::base_pages;
 use crate::log;
 use crate::socket;
 use hugekit_terminal::outcome::Remedied;
@@ -164,8 +165,14 @@ impl BrokerCommand {
                 format!("{} of {unit}, {backing}", count(ready as u64, "unit"))
             }
         };
-        let warnings: Vec<_> =
-            small_quotas(&config).into_iter().chain(shortage::warning(&config)).collect();
+        // A broker without units holds images, which are on transparent huge pages too.
+        let needs_thp = config.unit == 0 || config.backing == Backing::Thp;
+        let no_huge_pages = needs_thp.then(base_pages::warning).flatten();
+        let warnings: Vec<_> = small_quotas(&config)
+            .into_iter()
+            .chain(shortage::warning(&config))
+            .chain(no_huge_pages)
+            .collect();
         let broker = Broker::start(config).map_err(explained)?;
         warnings.iter().for_each(|warning| log::line(warning));
         log::line(&format!("listening at {}: {keeps}", socket.display()));

@@ -1,6 +1,7 @@
 //! `hugekit qemu`: QEMU as libvirt and other programs start it, with its memory from a broker.
 
 mod apparmor;
+mod config_file;
 mod emulator;
 mod leases;
 mod left;
@@ -17,6 +18,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use hugekit_machine::Root;
 use hugekit_machine::size::Size;
 use rustix::io::FdFlags;
 
@@ -90,7 +92,10 @@ impl QemuCommand {
         }
         let lessors = self.lessors();
         match lessors.lease_all(&memory) {
-            Ok(leases) => start_on(program, asked, &memory, &leases),
+            Ok(leases) => {
+                note_of_merging(&memory).iter().for_each(|note| say(note));
+                start_on(program, asked, &memory, &leases)
+            }
             Err(reason) => {
                 let given = match lessors.give_back(&memory) {
                     Size(0) => String::new(),
@@ -123,6 +128,24 @@ impl QemuCommand {
         };
         Lessors::new(sockets, self.wait)
     }
+}
+
+/// A line for memory that the kernel would merge with that of other guests, and does not in a lease.
+fn note_of_merging(memory: &[GuestMemory]) -> Option<String> {
+    let names: Vec<_> = memory
+        .iter()
+        .filter(|memory| memory.is_mergeable)
+        .map(|memory| memory.id.as_str())
+        .collect();
+    let merges = Root::default().read_if_present("/sys/kernel/mm/ksm/run").ok().flatten();
+    let is_merged = !names.is_empty() && merges.is_some_and(|run| run.trim() == "1");
+    is_merged.then(|| {
+        format!(
+            "KSM does not merge the memory of {} any more, because a lease is shared memory. \
+             Remedy: share=off keeps it private and without a lease, merge=off ends this line",
+            names.join(", ")
+        )
+    })
 }
 
 /// Starts QEMU on leases, one for each object of memory.

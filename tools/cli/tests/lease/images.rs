@@ -410,6 +410,15 @@ fn wrong_sources(_: Backing) {
     }
     let empty = written(folder.path(), "empty", &[]);
     assert_eq!(why(&x, &[empty.as_fd()]), NotLoaded::Nothing);
+    for head in ["QEVM", "LibvirtQemudSave"] {
+        let saved = [head.as_bytes(), &[0; 4096]].concat();
+        let saved = written(folder.path(), "saved", &saved);
+        assert_eq!(why(&x, &[saved.as_fd()]), NotLoaded::SavedVm { nth: 0 });
+    }
+    let path = folder.path().join("saved");
+    let path = path.to_str().unwrap();
+    let said = failed(&run(&daemon, &["image", "load", "--name", "x", path], &[]));
+    assert!(said.contains(&format!("{path}: ")) && said.contains("saved VM of QEMU"), "{said}");
     let file = written(folder.path(), "file", &[7; 4096]);
     assert_eq!(why(&x, &[file.as_fd(), zero.as_fd()]), NotLoaded::NoFile { nth: 1 });
     let range = |from, len, to| ImageRange { from, len, to };

@@ -1,0 +1,37 @@
+//! Why memory is on base pages although it was to be on transparent huge pages.
+//!
+//! The process that populates it decides: the broker, or this command. `hugekit doctor` examines the
+//! machine and its own process, so it cannot see that huge pages are switched off for the broker.
+
+use std::path::Path;
+
+use hugekit_machine::Root;
+use hugekit_machine::process::Process;
+use rustix::net::sockopt::socket_peercred;
+
+const REMEDY: &str = "start it from a parent that did not call prctl(PR_SET_THP_DISABLE, 1)";
+
+/// The warning of a process that is about to populate memory and gets no huge pages, if so.
+pub(crate) fn warning() -> Option<String> {
+    let process = Process::read(&Root::default()).ok()?;
+    (!process.thp_allowed).then(|| {
+        format!(
+            "warning: transparent huge pages are disabled for this process and its children \
+             (PR_SET_THP_DISABLE), so all memory will be on base pages: {REMEDY}"
+        )
+    })
+}
+
+/// The reason of memory that the broker at this socket has populated, or where to find the reason.
+pub(crate) fn reason(broker: &Path) -> String {
+    let connected = hugekit_sys::seqpacket::connect_to(broker).ok();
+    let peer = connected.and_then(|connected| socket_peercred(connected).ok());
+    let pid = peer.map(|peer| peer.pid.as_raw_nonzero().get());
+    match pid.filter(|&pid| Process::thp_allowed_of(&Root::default(), pid) == Some(false)) {
+        Some(pid) => format!(
+            "transparent huge pages are disabled for the broker, process {pid} \
+             (PR_SET_THP_DISABLE): {REMEDY}"
+        ),
+        None => "`hugekit doctor` names the reason".to_owned(),
+    }
+}
