@@ -57,7 +57,7 @@ impl Process {
     /// read.
     #[must_use]
     pub fn thp_allowed_of(root: &Root, pid: i32) -> Option<bool> {
-        let status = root.read_if_present(&format!("/proc/{pid}/status")).ok().flatten()?;
+        let status = root.read_if_present(format!("/proc/{pid}/status")).ok().flatten()?;
         Some(allows_thp(&status))
     }
 

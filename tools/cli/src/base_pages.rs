@@ -24,14 +24,17 @@ pub(crate) fn warning() -> Option<String> {
 
 /// The reason of memory that the broker at this socket has populated, or where to find the reason.
 pub(crate) fn reason(broker: &Path) -> String {
+    of_broker(broker).unwrap_or_else(|| "`hugekit doctor` names the reason".to_owned())
+}
+
+/// The reason if it is the broker's own.
+pub(crate) fn of_broker(broker: &Path) -> Option<String> {
     let connected = hugekit_sys::seqpacket::connect_to(broker).ok();
     let peer = connected.and_then(|connected| socket_peercred(connected).ok());
     let pid = peer.map(|peer| peer.pid.as_raw_nonzero().get());
-    match pid.filter(|&pid| Process::thp_allowed_of(&Root::default(), pid) == Some(false)) {
-        Some(pid) => format!(
-            "transparent huge pages are disabled for the broker, process {pid} \
-             (PR_SET_THP_DISABLE): {REMEDY}"
-        ),
-        None => "`hugekit doctor` names the reason".to_owned(),
-    }
+    let pid = pid.filter(|&pid| Process::thp_allowed_of(&Root::default(), pid) == Some(false))?;
+    Some(format!(
+        "transparent huge pages are disabled for the broker, process {pid} \
+         (PR_SET_THP_DISABLE): {REMEDY}"
+    ))
 }

@@ -63,6 +63,8 @@ fn vm_runs_from_an_image_of_a_broker() {
     let output = succeeded(restore.arg("--cloud-hypervisor").arg(clone.api()));
     let said: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&said["bytes"], &said["resumed"]), (&json!(MEMORY), &json!(true)), "{said}");
+    let note = said["notes"][0].as_str().unwrap();
+    assert!(note.contains(&format!("reboots with {}.memory", clone.api().display())), "{note}");
     assert_eq!(clone.serial().unwrap().ask(DIFFERENT).unwrap(), 0, "words differ");
     let maps = std::fs::read_to_string(format!("/proc/{}/maps", clone.pid())).unwrap();
     assert!(maps.lines().any(|line| line.contains("hugekit:vm") && line.contains("rw-p")));

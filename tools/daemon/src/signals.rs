@@ -42,7 +42,7 @@ impl Drop for EndingSignals {
     }
 }
 
-/// Has a write behind the limit of file sizes (RLIMIT_FSIZE, `ulimit -f`) fail with EFBIG instead of
+/// Has a write behind the limit of file sizes (`RLIMIT_FSIZE`, `ulimit -f`) fail with EFBIG instead of
 /// ending this process by SIGXFSZ, without a word. Memory in files counts for the limit.
 ///
 /// Programs that this process becomes or starts have the signal's own action: it is caught, and not

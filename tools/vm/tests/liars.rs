@@ -126,6 +126,28 @@ fn api_that_refuses_at_the_end_is_an_error() {
     assert!(matches!(error, RestoreError::Refused { status: 500, .. }), "{error:?}");
 }
 
+/// Another program, or another version, listens at the socket.
+#[test]
+fn api_that_answers_nonsense_is_an_error_with_the_nonsense() {
+    for (text, words) in [
+        ("garbage\r\n\r\n", "not an HTTP answer"),
+        ("HTTP/1.1 204 \r\n\r\n", "not found here"),
+        ("HTTP/1.1 404 \r\n\r\n", "404"),
+        ("", "hung up"),
+    ] {
+        let folder = TempDir::new().unwrap();
+        let snapshot = snapshot(folder.path());
+        let memory = ReadyMemory::load(&snapshot).unwrap();
+        let api = UnixListener::bind(folder.path().join("api")).unwrap();
+        let vmm = thread::spawn(move || request(&api).0.write_all(text.as_bytes()).unwrap());
+        let refused = Restore::new(&snapshot).send(&folder.path().join("api"), &memory);
+        vmm.join().unwrap();
+        let refused = refused.unwrap_err();
+        let chain = format!("{refused} {:?}", std::error::Error::source(&refused));
+        assert!(chain.contains(words) && refused.remedy().is_some(), "{text}: {chain}");
+    }
+}
+
 /// A VMM that may not listen beside its API.
 #[test]
 fn vmm_that_may_not_write_to_the_folder_listens_in_a_new_one() {

@@ -235,7 +235,7 @@ pub enum NotLoaded {
     },
 }
 
-/// What helps instead of a saved VM of QEMU.
+/// The remedy for a saved VM of QEMU.
 pub const SAVE_MEMORY: &str = "give QEMU's memory a file with share=on, and save the rest with \
                                x-ignore-shared: see QEMU in docs/restore.md";
 

@@ -20,7 +20,7 @@ pub(super) struct Section {
 }
 
 impl Section {
-    /// The sections of a file. A pipe is not read, because QEMU would miss what was read.
+    /// The sections of a file. A pipe is not read, because QEMU would miss those bytes.
     pub(super) fn of_file(path: &Path) -> Vec<Self> {
         let text = || {
             let file: File = hugekit_image::open(path).ok()?;

@@ -115,7 +115,7 @@ impl RestoreCommand {
     }
 }
 
-/// What differs from the snapshot, and what the user must keep.
+/// Lines about differences from the snapshot, and about the link that the user must keep.
 fn notes(memory: &ReadyMemory, restored: &Restored) -> Vec<String> {
     let link = restored.link.iter().map(|link| match restored.can_reboot {
         true => format!("the VM reboots with {}: remove it when the VMM has ended", link.display()),

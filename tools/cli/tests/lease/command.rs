@@ -296,6 +296,9 @@ fn no_huge_pages(_: Backing) {
     });
     rustix::thread::disable_transparent_huge_pages(false).unwrap();
     daemon.until(|status| status.ready == 1);
+    let mut status = program();
+    let status =
+        status.args(["broker", "status", "--socket"]).arg(daemon.socket()).output().unwrap();
     let output = run(&daemon.socket(), &[], &["true", "{}"]);
     let pid = daemon.pid();
     let log = log_of(daemon, &log, "listening at ");
@@ -307,6 +310,8 @@ fn no_huge_pages(_: Backing) {
     let said = stderr(&output);
     let named = format!("disabled for the broker, process {pid} (PR_SET_THP_DISABLE)");
     assert!(!said.contains("requested, only") || said.contains(&named), "{said}");
+    let has_none = String::from_utf8_lossy(&status.stdout).contains(" 0B of ");
+    assert!(!has_none || stderr(&status).contains(&named), "{status:?}");
     assert!(!said.contains("hugekit doctor"), "{said}");
 }
 

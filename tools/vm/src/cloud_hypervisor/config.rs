@@ -24,6 +24,9 @@ const PERHAPS_SHARERS: [&str; 2] = ["disks", "net"];
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct VmConfig {
     pub memory: Memory,
+    /// The VMM may open only files that it knows when it makes the VM.
+    #[serde(default)]
+    landlock_enable: bool,
     #[serde(flatten)]
     rest: Map<String, Value>,
 }
@@ -55,7 +58,7 @@ pub(crate) struct Zone {
     rest: Map<String, Value>,
 }
 
-/// How the VMM makes memory. It takes a missing setting for an absent one.
+/// Settings of all memory or of a zone. A missing one is off.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 struct Settings {
     #[serde(default)]
@@ -115,6 +118,9 @@ impl VmConfig {
     pub(crate) fn mapped_privately(&self, path: &Path) -> Result<(Self, Vec<String>), UnfitMemory> {
         if self.memory.hotplug_size.is_some() {
             return Err(UnfitMemory::Hotplug);
+        }
+        if self.landlock_enable {
+            return Err(UnfitMemory::Landlock);
         }
         if let Some(devices) = self.sharers() {
             return Err(UnfitMemory::Sharers { devices });
@@ -325,6 +331,15 @@ mod tests {
         let (gone, changes) = shared(&zone("/proc/1/fd/none"));
         assert!(gone["zones"][0]["file"].is_null());
         assert!(changes[0].contains("/proc/1/fd/none"), "{changes:?}");
+    }
+
+    #[test]
+    fn vmm_that_may_open_no_other_file_is_refused_an_image() {
+        let one = json!({"memory": {"size": 5}, "landlock_enable": true});
+        let one: VmConfig = serde_json::from_value(one).unwrap();
+        let refused = one.mapped_privately(Path::new("/p")).unwrap_err();
+        assert_eq!(refused, UnfitMemory::Landlock);
+        assert_eq!(text(&one.mapped_shared().0)["landlock_enable"], true);
     }
 
     #[test]

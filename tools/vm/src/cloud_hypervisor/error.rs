@@ -141,7 +141,7 @@ impl RestoreError {
     }
 }
 
-/// What helps if an API does not answer.
+/// The remedy for an API that does not answer.
 fn of_api(socket: &Path, source: &io::Error) -> Option<String> {
     let start = || format!("start one: cloud-hypervisor --api-socket {}", socket.display());
     match source.kind() {
@@ -149,6 +149,7 @@ fn of_api(socket: &Path, source: &io::Error) -> Option<String> {
         io::ErrorKind::PermissionDenied => {
             Some("run hugekit restore as the user of the VMM, or as root".to_owned())
         }
+        io::ErrorKind::InvalidData => Some("name the API socket of a Cloud Hypervisor".to_owned()),
         io::ErrorKind::TimedOut | io::ErrorKind::UnexpectedEof => {
             Some("read its log, end it and start another one".to_owned())
         }
@@ -156,7 +157,7 @@ fn of_api(socket: &Path, source: &io::Error) -> Option<String> {
     }
 }
 
-/// What helps if a VMM does not listen for a VM, by its words.
+/// The remedy for a VMM that does not listen for a VM, by its words.
 fn of_refusal(status: u16, answer: &str) -> &'static str {
     let names = |words: &[&str]| words.iter().any(|words| answer.contains(words));
     if names(&["already created", "ongoing migration"]) {
@@ -184,6 +185,7 @@ mod tests {
             RestoreError::Memory(UnfitMemory::Hotplug),
             RestoreError::Memory(UnfitMemory::Image { image: 1, snapshot: 2 }),
             RestoreError::Memory(UnfitMemory::Sharers { devices: "fs" }),
+            RestoreError::Memory(UnfitMemory::Landlock),
             RestoreError::Memory(UnfitMemory::Short { has: 1, needs: 2 }),
             RestoreError::Memory(UnfitMemory::InFile { zone: "m".to_owned(), file: socket() }),
             RestoreError::Place { folder: socket(), source: io::ErrorKind::NotFound.into() },

@@ -57,7 +57,7 @@ struct Mapping {
     rest: Map<String, Value>,
 }
 
-/// Where the bytes of the memory file are in the guest.
+/// The ranges of the memory file, and their places in the guest.
 #[derive(Debug)]
 struct Contents {
     /// Address, length and offset in the file, by address.
@@ -131,6 +131,9 @@ pub enum UnfitMemory {
     /// The VM may get more memory later.
     #[error("the VM can be given more memory, which an image does not permit{}", Remedy(self.remedy()))]
     Hotplug,
+    /// The VMM restricts itself by Landlock, which cannot name an image.
+    #[error("the VM has landlock_enable, so its VMM may not open an image{}", Remedy(self.remedy()))]
+    Landlock,
     /// Devices of the VM are served by other processes, which must map its memory.
     #[error("other processes serve the VM's `{devices}` and map its memory, but clones of an image are private{}", Remedy(self.remedy()))]
     Sharers {
@@ -162,6 +165,7 @@ impl UnfitMemory {
             | Self::InFile { .. }
             | Self::VirtioMem { .. }
             | Self::Hotplug
+            | Self::Landlock
             | Self::Sharers { .. } => ErrorKind::Unsupported,
             _ => ErrorKind::Invalid,
         }
@@ -172,7 +176,9 @@ impl UnfitMemory {
             Self::Missing { .. } | Self::VirtioMem { .. } | Self::InFile { .. } => {
                 Some("restore it by `cloud-hypervisor --restore`")
             }
-            Self::Hotplug | Self::Sharers { .. } => Some("restore it without an image"),
+            Self::Hotplug | Self::Landlock | Self::Sharers { .. } => {
+                Some("restore it without an image")
+            }
             Self::Short { .. } => Some("copy the snapshot again"),
             Self::Image { .. } => Some("load the image from `memory-ranges` of this snapshot"),
             _ => None,

@@ -41,7 +41,8 @@ pub struct Restored {
     /// A link of a clone of an image. The VMM needs it when the VM reboots, and it may be removed
     /// when the VMM has ended. Its path is that of the VMM.
     pub link: Option<PathBuf>,
-    /// Whether the VM can reboot: the VMM may have a root without `/dev/zero`.
+    /// True unless the VM maps an image and its VMM has a root without `/dev/zero`: then it cannot
+    /// reboot.
     pub can_reboot: bool,
 }
 
@@ -119,10 +120,11 @@ impl<'a> Restore<'a> {
         let stream = match await_listener(connect, || call.is_answered()) {
             Ok(stream) => stream,
             Err(source) if call.is_answered() => {
-                let answer = call
-                    .wait()
-                    .map_err(|_| RestoreError::Broken { what: Command::Start.subject(), source })?;
-                return Err(refused(answer, place));
+                let answer = call.wait().map_err(|source| to.silent(source))?;
+                return Err(match answer.is_success() {
+                    true => RestoreError::Unreachable { path: receiver.path(), source },
+                    false => refused(answer, place),
+                });
             }
             Err(source) => {
                 // The VMM waits there for a sender, and does not answer before one comes.
@@ -140,9 +142,8 @@ impl<'a> Restore<'a> {
             (Err(Ended::Link(source)), _) => return Err(of_place(source)),
             (Err(Ended::Memory(unfit)), _) => return Err(unfit.into()),
         }
-        let path = link.as_ref().map(Link::path);
-        link.map(Link::keep);
-        Ok((path.clone(), path.is_none() || has_empty_memory(vmm)))
+        let Some(link) = link else { return Ok((None, true)) };
+        Ok((Some(link.keep()), has_empty_memory(vmm)))
     }
 
     fn walk(

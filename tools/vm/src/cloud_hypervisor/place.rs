@@ -164,9 +164,10 @@ impl<'a> Link<'a> {
         moved.inspect_err(|_| self.place.remove(&new))
     }
 
-    /// Lets it stay as long as the VMM may need it.
-    pub(crate) fn keep(mut self) {
+    /// Lets it stay as long as the VMM may need it. Returns its path.
+    pub(crate) fn keep(mut self) -> PathBuf {
         self.is_kept = true;
+        self.path()
     }
 }
 
@@ -189,7 +190,7 @@ pub(crate) fn connectable(socket: &Path) -> io::Result<(PathBuf, Option<OwnedFd>
     Ok((short(folder.as_fd(), name), Some(folder)))
 }
 
-/// Where a process finds its own descriptor of the file that `file` is.
+/// The path at which a process opens its own descriptor of the file that `file` is.
 pub(crate) fn own_path(pid: i32, file: BorrowedFd<'_>) -> io::Result<PathBuf> {
     let own = fstat(file)?;
     for entry in std::fs::read_dir(format!("/proc/{pid}/fd"))? {

@@ -218,6 +218,63 @@ mod tests {
         }
     }
 
+    /// The nth value of a tree, in any order.
+    fn nth<'a>(value: &'a mut Value, left: &mut usize) -> Option<&'a mut Value> {
+        if *left == 0 {
+            return Some(value);
+        }
+        *left -= 1;
+        match value {
+            Value::Array(values) => values.iter_mut().find_map(|value| nth(value, left)),
+            Value::Object(map) => map.values_mut().find_map(|value| nth(value, left)),
+            _ => None,
+        }
+    }
+
+    /// A snapshot with one value in the place of another one never panics, and neither does the VM
+    /// that would be made of it.
+    #[test]
+    fn every_value_may_be_another_one() {
+        let zone = json!({"id": "mem0", "size": 4096, "file": "/f", "shared": false});
+        let config = json!({"memory": {"size": 0, "zones": [zone]}, "fs": [{}], "net": [{}]});
+        let others = [
+            "null",
+            "true",
+            "7",
+            "-1",
+            "1e400",
+            "\"x\"",
+            "[]",
+            "[[]]",
+            "{}",
+            "[{}]",
+            "18446744073709551615",
+        ];
+        let mut opened_ones = 0;
+        for other in others.iter().filter_map(|text| serde_json::from_str::<Value>(text).ok()) {
+            for at in 0..16 {
+                let (mut config, mut manager) = (config.clone(), manager());
+                for (tree, at) in [(&mut config, at), (&mut manager, at)] {
+                    if let Some(value) = nth(tree, &mut at.clone()) {
+                        *value = other.clone();
+                    }
+                }
+                for (config, manager) in
+                    [(&config, &self::manager()), (&json!({"memory": {"size": 4096}}), &manager)]
+                {
+                    let Ok(snapshot) = opened(&config.to_string(), &state(&manager.to_string()))
+                    else {
+                        continue;
+                    };
+                    opened_ones += 1;
+                    snapshot.config.mapped_shared();
+                    let _ = snapshot.config.mapped_privately(Path::new("/p"));
+                }
+            }
+        }
+        assert!(opened_ones > 0);
+    }
+
     #[test]
     fn devices_and_pipes_are_not_read() {
         let folder = tempfile::tempdir().unwrap();
