@@ -7,7 +7,7 @@ use std::path::Path;
 
 use hugekit_machine::Root;
 use hugekit_machine::process::Process;
-use rustix::net::sockopt::socket_peercred;
+use hugekit_sys::seqpacket;
 
 const REMEDY: &str = "start it from a parent that did not call prctl(PR_SET_THP_DISABLE, 1)";
 
@@ -29,9 +29,8 @@ pub(crate) fn reason(broker: &Path) -> String {
 
 /// The reason if it is the broker's own.
 pub(crate) fn of_broker(broker: &Path) -> Option<String> {
-    let connected = hugekit_sys::seqpacket::connect_to(broker).ok();
-    let peer = connected.and_then(|connected| socket_peercred(connected).ok());
-    let pid = peer.map(|peer| peer.pid.as_raw_nonzero().get());
+    let connected = seqpacket::connect_to(broker).ok();
+    let pid = connected.and_then(|connected| Some(seqpacket::peer(connected).ok()?.pid));
     let pid = pid.filter(|&pid| Process::thp_allowed_of(&Root::default(), pid) == Some(false))?;
     Some(format!(
         "transparent huge pages are disabled for the broker, process {pid} \

@@ -67,8 +67,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    // If the kernel refuses, the signal ends the command, as it ends every other program.
-    let _ = hugekit_daemon::survive_file_size_limit();
+    survive_file_size_limit();
     let command = Cli::parse().command;
     let say = command.say();
     if command.is_daemon() {
@@ -79,6 +78,14 @@ fn main() -> ExitCode {
     let code = outcome::exit_code(run(command), Cli::command, say);
     log::finish();
     code
+}
+
+/// A parent that ignores the signal has the programs that this command starts ignore it, too.
+fn survive_file_size_limit() {
+    if hugekit_sys::signal::in_force(libc::SIGXFSZ).is_ok_and(|action| action.is_default()) {
+        // If the kernel refuses, the signal ends the command, as it ends every other program.
+        let _ = hugekit_daemon::survive_file_size_limit();
+    }
 }
 
 impl Command {

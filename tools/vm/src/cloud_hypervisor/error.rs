@@ -52,6 +52,9 @@ pub enum RestoreError {
         /// The system's error.
         source: io::Error,
     },
+    /// The VMM is in a PID namespace that this process does not see, so it cannot be given an image.
+    #[error("the VMM is in a PID namespace that is not seen from here, and cannot be given an image{}", Remedy(self.remedy()))]
+    Unseen,
     /// This process and the VMM have no folder in which they meet.
     #[error("the VMM cannot listen for the VM in {}{}", folder.display(), Remedy(self.remedy()))]
     Place {
@@ -103,6 +106,7 @@ impl RestoreError {
         match self {
             Self::TooLong { .. } | Self::Format { .. } => ErrorKind::Invalid,
             Self::Memory(error) => error.kind(),
+            Self::Unseen => ErrorKind::Unsupported,
             Self::Image(error) => error.kind(),
             Self::Refused { .. } | Self::Rejected { .. } => ErrorKind::Conflict,
             Self::Read { source, .. }
@@ -120,6 +124,11 @@ impl RestoreError {
             Self::Memory(error) => return error.remedy().map(str::to_owned),
             Self::Image(error) => return error.remedy(),
             Self::Api { socket, source } => of_api(socket, source)?,
+            Self::Unseen => {
+                "run hugekit restore in the PID namespace of the VMM or in one above it, or without \
+                 an image"
+                    .to_owned()
+            }
             Self::Place { .. } => {
                 "let the user of the VMM write to the folder of its API socket, and run hugekit \
                  restore as this user or as root"
@@ -191,6 +200,7 @@ mod tests {
             RestoreError::Place { folder: socket(), source: io::ErrorKind::NotFound.into() },
             RestoreError::Unreachable { path: socket(), source: io::ErrorKind::NotFound.into() },
             RestoreError::Image(ImageError::Nothing),
+            RestoreError::Unseen,
             RestoreError::Api { socket: socket(), source: io::ErrorKind::NotFound.into() },
             RestoreError::Refused { request: "vm.receive", status: 500, answer: answer() },
             RestoreError::Rejected { what: "state", answer: answer() },

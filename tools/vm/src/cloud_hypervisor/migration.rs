@@ -8,8 +8,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::net::UCred;
-use rustix::net::sockopt::socket_peercred;
+use hugekit_sys::seqpacket::peer;
+use libc::ucred;
 use serde_json::json;
 
 use crate::api::Answer;
@@ -81,8 +81,11 @@ impl<'a> Restore<'a> {
         let since = Instant::now();
         let connected = await_listener(|| crate::api::connect(&api), || false).map_err(of_api)?;
         // The process that listens: usually the VMM, or the one that has passed the socket to it.
-        let vmm = socket_peercred(&connected).ok();
+        let vmm = peer(&connected).ok();
         drop(connected);
+        if memory.image().is_some() && vmm.is_some_and(|vmm| vmm.pid == 0) {
+            return Err(RestoreError::Unseen);
+        }
         let to = Vmm { socket, api: &api };
         let first = match Place::of_api(socket, vmm).map_err(of_api)? {
             Some(place) => self.send_at(&to, &place, memory),
@@ -132,7 +135,7 @@ impl<'a> Restore<'a> {
             }
         };
         // It has bound the socket, so it is the VMM in any case.
-        let vmm = socket_peercred(&stream).ok();
+        let vmm = peer(&stream).ok();
         let sent = self.walk(stream, memory, link.as_ref(), vmm);
         match (sent, call.wait()) {
             (Ok(()), answer) => is_success(answer.map_err(|source| to.silent(source))?, place)?,
@@ -151,7 +154,7 @@ impl<'a> Restore<'a> {
         stream: UnixStream,
         memory: &ReadyMemory,
         link: Option<&Link<'_>>,
-        vmm: Option<UCred>,
+        vmm: Option<ucred>,
     ) -> Result<(), Ended> {
         let of = |command| move |failure: Failure| Ended::Step(command, failure);
         let receiver = Receiver::new(stream).map_err(Failure::from);
@@ -183,7 +186,7 @@ impl<'a> Restore<'a> {
         &self,
         to: &mut Receiver,
         image: BorrowedFd<'_>,
-        vmm: Option<UCred>,
+        vmm: Option<ucred>,
     ) -> Result<PathBuf, Failure> {
         let own =
             || PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), image.as_raw_fd()));
@@ -191,7 +194,7 @@ impl<'a> Restore<'a> {
             return Ok(own());
         };
         to.send_memory(slot, image)?;
-        Ok(own_path(vmm.pid.as_raw_nonzero().get(), image).unwrap_or_else(|_| own()))
+        Ok(own_path(vmm.pid, image).unwrap_or_else(|_| own()))
     }
 }
 

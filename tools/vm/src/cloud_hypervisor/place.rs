@@ -11,12 +11,12 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
+use libc::ucred;
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Uid, chownat, fstat, mkdirat, openat2,
     readlinkat, renameat, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
-use rustix::net::UCred;
 use rustix::process::geteuid;
 
 const FOLDER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
@@ -39,7 +39,7 @@ pub(crate) struct Place {
 
 impl Place {
     /// The folder of the VMM's API, if the VMM reaches it by a known path.
-    pub(crate) fn of_api(api: &Path, vmm: Option<UCred>) -> io::Result<Option<Self>> {
+    pub(crate) fn of_api(api: &Path, vmm: Option<ucred>) -> io::Result<Option<Self>> {
         let folder = folder_of(api)?;
         let here = open(CWD, &folder, ResolveFlags::empty())?;
         let Some(root) = root_of(vmm) else {
@@ -56,7 +56,7 @@ impl Place {
     }
 
     /// A new folder that belongs to the VMM's user, where the VMM reaches it.
-    pub(crate) fn new(vmm: Option<UCred>) -> io::Result<Self> {
+    pub(crate) fn new(vmm: Option<ucred>) -> io::Result<Self> {
         let root = root_of(vmm);
         let mut refused = io::Error::from(Errno::NOENT);
         for parent in OF_ALL {
@@ -75,7 +75,7 @@ impl Place {
         Err(refused)
     }
 
-    fn made_in(parent: OwnedFd, path: &str, vmm: Option<UCred>) -> io::Result<Self> {
+    fn made_in(parent: OwnedFd, path: &str, vmm: Option<ucred>) -> io::Result<Self> {
         let name = OsString::from(format!("hugekit-restore-{}", unguessable()?));
         mkdirat(&parent, &name, Mode::RWXU)?;
         let flags = ResolveFlags::NO_SYMLINKS;
@@ -152,7 +152,7 @@ impl<'a> Link<'a> {
 
     /// Lets it lead somewhere else, at once. Root gives it to the VMM's user, whom `/tmp` would not
     /// let follow it otherwise.
-    pub(crate) fn lead_to(&self, target: &Path, vmm: Option<UCred>) -> io::Result<()> {
+    pub(crate) fn lead_to(&self, target: &Path, vmm: Option<ucred>) -> io::Result<()> {
         let new = OsString::from(format!(".hk-{}", unguessable()?));
         symlinkat(target, &self.place.folder, &new)?;
         let given = match vmm.filter(|_| geteuid().is_root()) {
@@ -204,7 +204,7 @@ pub(crate) fn own_path(pid: i32, file: BorrowedFd<'_>) -> io::Result<PathBuf> {
 }
 
 /// Returns whether a process finds `/dev/zero`, which a root of its own may lack.
-pub(crate) fn has_empty_memory(vmm: Option<UCred>) -> bool {
+pub(crate) fn has_empty_memory(vmm: Option<ucred>) -> bool {
     let Some(root) = root_of(vmm) else { return true };
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let opened = openat2(root, Link::EMPTY, flags, Mode::empty(), ResolveFlags::IN_ROOT);
@@ -231,9 +231,10 @@ fn open(at: BorrowedFd<'_>, path: &Path, resolve: ResolveFlags) -> rustix::io::R
 }
 
 /// The root of the process that listens at the API. `None` if it is not known: the process may have
-/// got the socket from another one that has ended, or belong to a user whose files are not seen.
-fn root_of(vmm: Option<UCred>) -> Option<OwnedFd> {
-    let pid = vmm?.pid.as_raw_nonzero();
+/// got the socket from another one that has ended, belong to a user whose files are not seen, or be
+/// in a PID namespace where it has no number for this process.
+fn root_of(vmm: Option<ucred>) -> Option<OwnedFd> {
+    let pid = vmm?.pid;
     open(CWD, Path::new(&format!("/proc/{pid}/root")), ResolveFlags::empty()).ok()
 }
 
@@ -246,9 +247,9 @@ fn below_a_root(path: &Path) -> Option<PathBuf> {
     is_root.then(|| [Component::RootDir].into_iter().chain(parts).collect())
 }
 
-fn give(folder: BorrowedFd<'_>, name: &OsStr, vmm: UCred) -> io::Result<()> {
+fn give(folder: BorrowedFd<'_>, name: &OsStr, vmm: ucred) -> io::Result<()> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH;
-    let (user, group): (Uid, Gid) = (vmm.uid, vmm.gid);
+    let (user, group) = (Uid::from_raw(vmm.uid), Gid::from_raw(vmm.gid));
     Ok(chownat(folder, name, Some(user), Some(group), flags)?)
 }
 
@@ -256,14 +257,14 @@ fn give(folder: BorrowedFd<'_>, name: &OsStr, vmm: UCred) -> io::Result<()> {
 mod tests {
     use std::os::unix::net::{UnixListener, UnixStream};
 
-    use rustix::net::sockopt::socket_peercred;
+    use hugekit_sys::seqpacket::peer;
 
     use super::*;
 
     /// The credentials of this process, as of a VMM.
-    fn own() -> Option<UCred> {
+    fn own() -> Option<ucred> {
         let (one, _other) = UnixStream::pair().unwrap();
-        Some(socket_peercred(one).unwrap())
+        Some(peer(one).unwrap())
     }
 
     #[test]
