@@ -267,14 +267,26 @@ fn limited_files(_: Backing) {
     let words = |text: &'static str| text.split(' ').map(OsStr::new).collect::<Vec<_>>();
     let broker = [&words("broker --unit 4MiB --backing base --socket")[..], &[socket.as_os_str()]];
     let lease = words("lease --size 4MiB --backing base --no-wait --socket");
-    let program = words("-- true {}");
-    let lease = [&lease[..], &[path.as_os_str()], &program[..]];
+    let end = words("-- true {}");
+    let lease = [&lease[..], &[path.as_os_str()], &end[..]];
     for arguments in [broker.concat(), lease.concat()] {
         let output = limited(&arguments);
         let said = stderr(&output);
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         assert!(said.contains("File too large") && said.contains(figure), "{said}");
     }
+    // A broker of images lives on, and names its own limit.
+    let mut shell = Command::new("sh");
+    shell.args(["-c", r#"ulimit -f 4096; exec "$0" "$@""#]).arg(program().get_program());
+    shell.args(["broker", "--socket"]).arg(&socket).stderr(Stdio::null());
+    let _broker = Killed(shell.spawn().unwrap());
+    assert!(happens(|| hugekit_lease::status(&socket).is_ok()));
+    std::fs::write(&path, vec![7; 4 << 20]).unwrap();
+    let mut load = program();
+    load.args(["image", "load", "--name", "x", "--socket"]).arg(&socket).arg(&path);
+    let said = stderr(&load.output().unwrap());
+    assert!(said.contains("File too large") && said.contains("start the broker with"), "{said}");
+    hugekit_lease::status(&socket).unwrap();
     // Programs that are started have the signal's own action.
     let caught = r#"grep SigCgt /proc/self/status; grep SigIgn /proc/self/status"#;
     let output =
