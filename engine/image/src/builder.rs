@@ -238,7 +238,10 @@ impl<'a> ImageBuilder<'a> {
     fn ranges_of(&self, raw: &Raw) -> Result<Vec<ImageRange>, ImageError> {
         let ranges = match &self.ranges[..] {
             [] if raw.bytes() == 0 => return Err(ImageError::Nothing),
-            [] => vec![range::whole(raw.bytes())],
+            [] => {
+                raw.refuse_saved_vm()?;
+                vec![range::whole(raw.bytes())]
+            }
             ranges => ranges.to_vec(),
         };
         range::length(&ranges, raw.bytes())?;

@@ -6,7 +6,7 @@ use hugekit_bulk::PopulateError;
 #[cfg(feature = "delta")]
 use hugekit_delta::DeltaError;
 use hugekit_lease::LeaseError;
-use hugekit_lease::protocol::ImageRange;
+use hugekit_lease::protocol::{ImageRange, SAVE_MEMORY};
 use hugekit_machine::size::{Exact, Size};
 use hugekit_sys::headroom::HeapShortage;
 use hugekit_sys::{ErrorKind, Remedy};
@@ -24,6 +24,13 @@ pub enum ImageError {
     /// A source is a pipe, a device, a folder: its bytes cannot be read at any place, or it has no length.
     #[error("source {nth} is no regular file{}", Remedy(self.remedy()))]
     NoFile {
+        /// Which source.
+        nth: usize,
+    },
+    /// A source is the state of a VM that QEMU has saved with its memory (`migrate` to a file, also
+    /// with `mapped-ram`, or `virsh save`): its memory has other places in it.
+    #[error("source {nth} is a saved VM of QEMU, and no raw memory file{}", Remedy(self.remedy()))]
+    SavedVm {
         /// Which source.
         nth: usize,
     },
@@ -133,6 +140,7 @@ impl ImageError {
             Self::Nothing | Self::NoFile { .. } => {
                 "name a memory file, or a chain of deltas that begins with a full one".to_owned()
             }
+            Self::SavedVm { .. } => SAVE_MEMORY.to_owned(),
             Self::Changed { .. } => {
                 "load it when the program that writes it is done, or load a copy".to_owned()
             }
@@ -152,6 +160,7 @@ impl ImageError {
         match self {
             Self::Nothing
             | Self::NoFile { .. }
+            | Self::SavedVm { .. }
             | Self::Range { .. }
             | Self::NoThreads
             | Self::NoTmpfs
@@ -174,7 +183,10 @@ impl ImageError {
     #[must_use]
     pub fn source_number(&self) -> Option<usize> {
         match *self {
-            Self::NoFile { nth } | Self::Changed { nth, .. } | Self::Read { nth, .. } => Some(nth),
+            Self::NoFile { nth }
+            | Self::SavedVm { nth }
+            | Self::Changed { nth, .. }
+            | Self::Read { nth, .. } => Some(nth),
             #[cfg(feature = "delta")]
             Self::Delta { nth, .. } => Some(nth),
             _ => None,

@@ -21,6 +21,9 @@ use crate::meter::Meter;
 /// Bytes that are read at once, to be compared with zero and copied while it is in the cache.
 const PIECE: usize = 256 << 10;
 
+/// The first bytes of files in which QEMU and libvirt save a VM with its memory.
+const HEADS_OF_SAVED_VMS: [&[u8]; 3] = [b"QEVM", b"LibvirtQemudSave", b"LibvirtQemudPart"];
+
 /// A regular file, as it was when it was given.
 #[derive(Debug)]
 pub(crate) struct Raw {
@@ -47,8 +50,17 @@ impl Raw {
         self.nth
     }
 
+    /// Refuses a whole file that only looks like memory to a reader that does not know its head.
+    pub(crate) fn refuse_saved_vm(&self) -> Result<(), ImageError> {
+        for head in HEADS_OF_SAVED_VMS {
+            if self.begins_with(head)? {
+                return Err(ImageError::SavedVm { nth: self.nth });
+            }
+        }
+        Ok(())
+    }
+
     /// Returns whether it begins with these bytes.
-    #[cfg(feature = "delta")]
     pub(crate) fn begins_with(&self, magic: &[u8]) -> Result<bool, ImageError> {
         let mut start = vec![0; magic.len()];
         if self.bytes() < magic.len() as u64 {

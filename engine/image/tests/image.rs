@@ -251,6 +251,15 @@ fn sources_that_make_no_image_are_refused() {
     let load = |source: File| Image::builder("test").source(source).load();
     assert!(matches!(load(file(&[])), Err(ImageError::Nothing)));
     assert!(matches!(Image::builder("test").load(), Err(ImageError::Nothing)));
+    // Migration streams of QEMU, also with mapped-ram, are memory and much else.
+    let mut mapped_ram = b"QEVM".to_vec();
+    mapped_ram.resize(8192, 3);
+    let saved = load(file(&mapped_ram));
+    assert!(matches!(saved, Err(ImageError::SavedVm { nth: 0 })), "{saved:?}");
+    assert!(saved.unwrap_err().remedy().unwrap().contains("x-ignore-shared"));
+    // A part of it may be memory.
+    let part = ImageRange { from: 4096, len: 4096, to: 0 };
+    Image::builder("test").source(file(&mapped_ram)).range(part).load().unwrap();
     let device = load(File::open("/dev/zero").unwrap());
     assert!(matches!(device, Err(ImageError::NoFile { nth: 0 })), "{device:?}");
     let unreadable = tempfile::NamedTempFile::new().unwrap();

@@ -14,7 +14,7 @@ use hugekit_sys::{ErrorKind, HUGE_PAGE_BYTES};
 
 pub use images::{
     ImageFacts, ImageName, ImageRange, ImageRow, Load, MOST_IMAGES, MOST_RANGES, MOST_SOURCES,
-    NAME, NoImageName, NotLoaded,
+    NAME, NoImageName, NotLoaded, SAVE_MEMORY,
 };
 
 /// The version of this protocol.
@@ -924,7 +924,7 @@ mod tests {
         refusals
     }
 
-    fn not_loaded() -> [NotLoaded; 11] {
+    fn not_loaded() -> [NotLoaded; 12] {
         [
             NotLoaded::Nothing,
             NotLoaded::NoFile { nth: 1 },
@@ -936,6 +936,7 @@ mod tests {
             NotLoaded::OtherLength { nth: 1, delta: 2, image: 3 },
             NotLoaded::TooLarge { most: 7 },
             NotLoaded::NoMemory,
+            NotLoaded::SavedVm { nth: 1 },
             NotLoaded::Kernel { errno: 22 },
         ]
     }

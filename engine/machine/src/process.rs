@@ -48,9 +48,17 @@ impl Process {
                 capabilities: u64::from_str_radix(text::field(status, "CapEff:")?, 16).ok()?,
                 seccomp: seccomp(text::field(status, "Seccomp:")),
                 in_first_user_namespace,
-                thp_allowed: text::field(status, "THP_enabled:") != Some("0"),
+                thp_allowed: allows_thp(status),
             })
         })
+    }
+
+    /// Returns whether another process gets transparent huge pages; `None` if its status cannot be
+    /// read.
+    #[must_use]
+    pub fn thp_allowed_of(root: &Root, pid: i32) -> Option<bool> {
+        let status = root.read_if_present(format!("/proc/{pid}/status")).ok().flatten()?;
+        Some(allows_thp(&status))
     }
 
     /// Returns whether the kernel takes this process as holding `CAP_SYS_PTRACE`, which counts only in the first
@@ -58,6 +66,11 @@ impl Process {
     pub fn may_trace(&self) -> bool {
         self.in_first_user_namespace && self.capabilities & (1 << CAP_SYS_PTRACE) != 0
     }
+}
+
+/// Older kernels do not name it in the status.
+fn allows_thp(status: &str) -> bool {
+    text::field(status, "THP_enabled:") != Some("0")
 }
 
 fn maps_every_user(map: &str) -> bool {

@@ -24,6 +24,10 @@ pub fn program() -> Option<PathBuf> {
     std::env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
+fn needed() -> io::Result<PathBuf> {
+    program().ok_or_else(|| io::Error::other("no Cloud Hypervisor is named"))
+}
+
 /// Why no guest can be run here, if so.
 #[must_use]
 pub fn lacking() -> Option<String> {
@@ -48,17 +52,42 @@ pub struct CloudHypervisor {
 impl CloudHypervisor {
     /// Starts one without a VM, with its files in this folder.
     pub fn start(folder: &Path, name: &str) -> io::Result<Self> {
-        let program = program().ok_or_else(|| io::Error::other("no Cloud Hypervisor is named"))?;
+        Self::start_by(Command::new(needed()?), folder, name, false)
+    }
+
+    /// Starts one in a mount namespace, in which this folder is another one. Its [API](Self::api)
+    /// has a path below the root of its process.
+    pub fn start_below_a_mount(folder: &Path, name: &str) -> io::Result<Self> {
+        const MOUNT: &str = r#"mount -t tmpfs none "$0" && exec "$@""#;
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", MOUNT]).arg(folder).arg(needed()?);
+        Self::start_by(command, folder, name, true)
+    }
+
+    /// The path below the root of its process.
+    fn seen(&self, path: &Path) -> PathBuf {
+        Path::new(&format!("/proc/{}/root", self.pid()))
+            .join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    fn start_by(
+        mut command: Command,
+        folder: &Path,
+        name: &str,
+        is_hidden: bool,
+    ) -> io::Result<Self> {
         let (api, serial) = (api_of(folder, name), serial_of(folder, name));
         for path in [&api, &serial] {
             let _ = fs::remove_file(path);
         }
-        let mut command = Command::new(program);
         command.arg("--api-socket").arg(&api).stdin(Stdio::null()).stdout(Stdio::null());
         nested_state::replace_if_lacking(&mut command)?;
         let child =
             command.stderr(fs::File::create(folder.join(format!("{name}.log")))?).spawn()?;
         let mut started = Self { child, api, serial };
+        if is_hidden {
+            started.api = started.seen(&started.api);
+        }
         let api = started.api.clone();
         started.connect(&api)?;
         Ok(started)

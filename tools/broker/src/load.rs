@@ -129,6 +129,7 @@ fn told(error: &ImageError) -> NotLoaded {
     match *error {
         ImageError::Nothing => NotLoaded::Nothing,
         ImageError::NoFile { nth } => NotLoaded::NoFile { nth: nth as u64 },
+        ImageError::SavedVm { nth } => NotLoaded::SavedVm { nth: nth as u64 },
         ImageError::Changed { nth, had, has } => NotLoaded::Changed { nth: nth as u64, had, has },
         ImageError::Read { nth, at, .. } => NotLoaded::Read { nth: nth as u64, at, errno },
         ImageError::Range { range, .. } => {

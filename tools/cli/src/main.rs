@@ -1,5 +1,6 @@
 //! The `hugekit` command: each subcommand is a folder with its arguments, its flow and its printing.
 
+mod base_pages;
 mod broker;
 mod checkpoint;
 mod delta;
@@ -66,6 +67,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    survive_file_size_limit();
     if let Some(code) = run_own_process() {
         return code;
     }
@@ -92,6 +94,14 @@ fn run_own_process() -> Option<ExitCode> {
         demo::run_helper(words)
     } else {
         None
+    }
+}
+
+/// A parent that ignores the signal has the programs that this command starts ignore it, too.
+fn survive_file_size_limit() {
+    if hugekit_sys::signal::in_force(libc::SIGXFSZ).is_ok_and(|action| action.is_default()) {
+        // If the kernel refuses, the signal ends the command, as it ends every other program.
+        let _ = hugekit_daemon::survive_file_size_limit();
     }
 }
 

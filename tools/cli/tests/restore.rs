@@ -56,6 +56,7 @@ fn vm_runs_from_an_image_of_a_broker() {
     let _broker = broker(&socket);
     let mut load = hugekit(&["image", "load", "--name", "vm", "--socket"]);
     succeeded(load.arg(&socket).arg(snapshot.join("memory-ranges")));
+    refuse_unseen(folder.path(), &socket, &snapshot);
     let own = snapshot_for(folder.path(), "clone", &snapshot).unwrap();
     let mut clone = CloudHypervisor::start(folder.path(), "clone").unwrap();
     let mut restore = hugekit(&["restore", "--image", "vm", "--resume", "--json"]);
@@ -63,9 +64,26 @@ fn vm_runs_from_an_image_of_a_broker() {
     let output = succeeded(restore.arg("--cloud-hypervisor").arg(clone.api()));
     let said: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&said["bytes"], &said["resumed"]), (&json!(MEMORY), &json!(true)), "{said}");
+    let note = said["notes"][0].as_str().unwrap();
+    assert!(note.contains(&format!("reboots with {}.memory", clone.api().display())), "{note}");
     assert_eq!(clone.serial().unwrap().ask(DIFFERENT).unwrap(), 0, "words differ");
     let maps = std::fs::read_to_string(format!("/proc/{}/maps", clone.pid())).unwrap();
     assert!(maps.lines().any(|line| line.contains("hugekit:vm") && line.contains("rw-p")));
+}
+
+/// A command in a PID namespace of its own does not see the VMM.
+fn refuse_unseen(folder: &Path, broker: &Path, snapshot: &Path) {
+    if !rustix::process::geteuid().is_root() {
+        skipped("only root makes PID namespaces");
+        return;
+    }
+    let vmm = CloudHypervisor::start(folder, "unseen").unwrap();
+    let mut restore = Command::new("unshare");
+    restore.args(["--pid", "--fork"]).arg(assert_cmd::cargo::cargo_bin("hugekit"));
+    restore.args(["restore", "--image", "vm", "--broker"]).arg(broker).arg("--snapshot");
+    let output = restore.arg(snapshot).arg("--cloud-hypervisor").arg(vmm.api()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("PID namespace") && said.contains("remedy: "), "{said}");
 }
 
 #[test]

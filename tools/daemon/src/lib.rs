@@ -6,4 +6,4 @@ mod listener;
 mod signals;
 
 pub use listener::{ListenError, Listener, SocketLock, raise_descriptor_limit};
-pub use signals::EndingSignals;
+pub use signals::{EndingSignals, survive_file_size_limit};

@@ -3,9 +3,10 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 
 use signal_hook::SigId;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 
 /// SIGTERM, SIGINT and SIGHUP. The descriptor is readable when one has come. When this value is gone, they act as before.
 #[derive(Debug)]
@@ -39,4 +40,16 @@ impl Drop for EndingSignals {
             signal_hook::low_level::unregister(id);
         }
     }
+}
+
+/// Has a write behind the limit of file sizes (`RLIMIT_FSIZE`, `ulimit -f`) fail with EFBIG instead of
+/// ending this process by SIGXFSZ, without a word. Memory in files counts for the limit.
+///
+/// Programs that this process becomes or starts have the signal's own action: it is caught, and not
+/// ignored.
+///
+/// # Errors
+/// The kernel refuses the handler.
+pub fn survive_file_size_limit() -> io::Result<()> {
+    signal_hook::flag::register(SIGXFSZ, Arc::default()).map(drop)
 }

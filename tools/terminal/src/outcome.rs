@@ -3,10 +3,13 @@
 
 use std::error::Error;
 use std::fmt;
+use std::io;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use hugekit::error_chain;
+use hugekit_machine::size::Size;
+use rustix::process::{Resource, getrlimit};
 
 /// Exit code of a run that Ctrl-C ended: 128 + SIGINT, as shells have it.
 pub const INTERRUPTED: u8 = 130;
@@ -35,10 +38,29 @@ pub fn exit_code(
             refuse(command(), message);
         }
         say(&format!("error: {error:#}"));
-        if let Some(Remedied { remedy, .. }) = error.downcast_ref() {
+        if let Some(remedy) = remedy(&error) {
             say(&format!("remedy: {remedy}"));
         }
         ExitCode::FAILURE
+    })
+}
+
+/// The remedy that an error has, or that of the limit of file sizes, which any write may meet.
+fn remedy(error: &anyhow::Error) -> Option<String> {
+    if let Some(Remedied { remedy, .. }) = error.downcast_ref() {
+        return Some(remedy.clone());
+    }
+    let is_too_large = |cause: &(dyn Error + 'static)| {
+        let error = cause.downcast_ref::<io::Error>();
+        error.is_some_and(|error| error.kind() == io::ErrorKind::FileTooLarge)
+    };
+    let limit = getrlimit(Resource::Fsize).current?;
+    error.chain().any(is_too_large).then(|| {
+        let limit = Size(usize::try_from(limit).unwrap_or(usize::MAX));
+        format!(
+            "files of this process may have {limit}, and memory in files counts: ulimit -f \
+             unlimited (LimitFSIZE=infinity of a unit)"
+        )
     })
 }
 

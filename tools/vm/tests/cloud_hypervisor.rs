@@ -8,7 +8,7 @@ use hugekit_guests::cloud_hypervisor::{lacking, snapshot_for};
 use hugekit_guests::{CloudHypervisor, Firecracker, Request, Serial, pattern_at};
 use hugekit_image::Image;
 use hugekit_testing::trials::skipped;
-use hugekit_vm::cloud_hypervisor::{ReadyMemory, Restore, RestoreError, Snapshot};
+use hugekit_vm::cloud_hypervisor::{ReadyMemory, Restore, RestoreError, Snapshot, UnfitMemory};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -166,6 +166,139 @@ fn clones_of_an_image_have_its_bytes_and_their_own_writes() {
     assert_eq!(differing(&mut of_one, !SEED), 0);
 }
 
+/// An image, and a VM that runs as a clone of it.
+fn clone_of_an_image(folder: &Path, snapshot: &Path) -> (Image, CloudHypervisor, Serial) {
+    let image = Image::load(snapshot.join("memory-ranges")).unwrap();
+    let of_image = |own: &Snapshot| {
+        let file = image.open_again().unwrap();
+        ReadyMemory::of_image(Image::check(file).unwrap(), own).unwrap()
+    };
+    let (clone, serial) = restored(folder, "clone", snapshot, of_image);
+    (image, clone, serial)
+}
+
+#[test]
+fn clone_of_an_image_reboots_and_is_saved_when_the_image_is_gone() {
+    if !can_run() {
+        return;
+    }
+    let folder = TempDir::new().unwrap();
+    let snapshot = saved(folder.path(), &json!({"size": MEMORY}));
+    let (image, mut clone, mut serial) = clone_of_an_image(folder.path(), &snapshot);
+    drop(image);
+    check_bytes(&mut serial);
+    // Stock Cloud Hypervisor restores it, too.
+    let own = folder.path().join("own");
+    clone.save(&own).unwrap();
+    drop(serial);
+    clone.resume().unwrap();
+    clone.put("vm.reboot", &Value::Null).unwrap();
+    let mut serial = clone.serial().unwrap();
+    assert_eq!(serial.ask(Request::NotZero { start: START, len: LEN }).unwrap(), 0);
+    serial.ask(Request::Write { start: START, len: LEN, seed: SEED }).unwrap();
+    assert_eq!(differing(&mut serial, SEED), 0);
+    drop(serial);
+    clone.put("vm.shutdown", &Value::Null).unwrap();
+    clone.put("vm.boot", &Value::Null).unwrap();
+    clone.serial().unwrap().ask(Request::Reply).unwrap();
+    drop(clone);
+    let own = snapshot_for(folder.path(), "stock", &own).unwrap();
+    let mut stock = CloudHypervisor::start(folder.path(), "stock").unwrap();
+    stock.restore(&own, "Copy").unwrap();
+    check_bytes(&mut stock.serial().unwrap());
+}
+
+#[test]
+fn zone_with_prefault_does_not_copy_the_image() {
+    if !can_run() {
+        return;
+    }
+    let folder = TempDir::new().unwrap();
+    let zone = json!({"id": "m", "size": 4 * MEMORY, "prefault": true});
+    let snapshot = saved(folder.path(), &json!({"size": 0, "zones": [zone]}));
+    let (image, clone, mut serial) = clone_of_an_image(folder.path(), &snapshot);
+    let rollup = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", clone.pid())).unwrap();
+    let private = rollup.lines().find_map(|line| line.strip_prefix("Private_Dirty:")).unwrap();
+    let kib: u64 = private.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(kib << 10 < MEMORY, "{private}");
+    assert!(image.present().unwrap() < 2 * MEMORY, "{image:?}");
+    check_bytes(&mut serial);
+}
+
+#[test]
+fn mergeable_memory_is_restored_with_a_note() {
+    if !can_run() {
+        return;
+    }
+    let zone = json!({"id": "m", "size": MEMORY, "mergeable": true});
+    for memory in [json!({"size": MEMORY, "mergeable": true}), json!({"size": 0, "zones": [zone]})]
+    {
+        let folder = TempDir::new().unwrap();
+        let snapshot = saved(folder.path(), &memory);
+        let load = |own: &Snapshot| {
+            let memory = ReadyMemory::load(own).unwrap();
+            assert!(memory.changes()[0].contains("mergeable is off"), "{:?}", memory.changes());
+            memory
+        };
+        let (_clone, mut serial) = restored(folder.path(), "clone", &snapshot, load);
+        check_bytes(&mut serial);
+    }
+}
+
+#[test]
+fn zone_in_a_shared_file_of_the_users_is_refused_by_name() {
+    if !can_run() {
+        return;
+    }
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("file");
+    std::fs::File::create(&file).unwrap().set_len(MEMORY).unwrap();
+    let zone = json!({"id": "m", "size": MEMORY, "file": file, "shared": true});
+    let refused = Snapshot::open(saved(folder.path(), &json!({"size": 0, "zones": [zone]})));
+    let Err(RestoreError::Memory(unfit)) = refused else { panic!("{refused:?}") };
+    assert_eq!(unfit, UnfitMemory::InFile { zone: "m".to_owned(), file });
+}
+
+#[test]
+fn api_with_the_longest_path_is_enough() {
+    if !can_run() {
+        return;
+    }
+    let folder = TempDir::new().unwrap();
+    let snapshot = saved(folder.path(), &json!({"size": MEMORY}));
+    // The folder has room for the socket of the API, and for no longer name.
+    let deep = folder.path().join("d".repeat(100 - folder.path().as_os_str().len()));
+    std::fs::create_dir(&deep).unwrap();
+    let own = Snapshot::open(&snapshot).unwrap();
+    let vmm = CloudHypervisor::start(&deep, "a").unwrap();
+    assert_eq!(vmm.api().as_os_str().len(), 107);
+    let memory = ReadyMemory::load(&own).unwrap();
+    Restore::new(&own).resume(true).send(vmm.api(), &memory).unwrap();
+}
+
+#[test]
+fn vmm_with_other_mounts_is_found_by_its_root() {
+    if !can_run() {
+        return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        skipped("only root makes mounts");
+        return;
+    }
+    let folder = TempDir::new().unwrap();
+    let snapshot = Snapshot::open(saved(folder.path(), &json!({"size": MEMORY}))).unwrap();
+    let hidden = folder.path().join("hidden");
+    std::fs::create_dir(&hidden).unwrap();
+    let vmm = CloudHypervisor::start_below_a_mount(&hidden, "clone").unwrap();
+    let api = vmm.api();
+    assert!(!hidden.join("clone.api").exists() && api.exists(), "{api:?}");
+    let image = Image::load(folder.path().join("snapshot/memory-ranges")).unwrap();
+    let memory = ReadyMemory::of_image(image, &snapshot).unwrap();
+    let restored = Restore::new(&snapshot).resume(true).send(api, &memory).unwrap();
+    assert_eq!(restored.link, Some(hidden.join("clone.api.memory")));
+    vmm.put("vm.reboot", &Value::Null).unwrap();
+}
+
 #[test]
 fn vmm_that_has_a_vm_refuses_another() {
     if !can_run() {
@@ -178,6 +311,7 @@ fn vmm_that_has_a_vm_refuses_another() {
     let mut serial = busy.boot(&json!({"size": MEMORY})).unwrap();
     let refused = Restore::new(&snapshot).send(busy.api(), &memory);
     assert!(matches!(refused, Err(RestoreError::Refused { .. })), "{refused:?}");
+    assert!(refused.unwrap_err().remedy().unwrap().contains("has no VM"));
     serial.ask(Request::Reply).unwrap();
 }
 

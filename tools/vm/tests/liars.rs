@@ -38,8 +38,8 @@ fn snapshot(folder: &Path) -> Snapshot {
 fn vmm(folder: &Path, steps: usize, last: &'static [u8]) -> JoinHandle<()> {
     let api = UnixListener::bind(folder.join("api")).unwrap();
     thread::spawn(move || {
-        let (mut call, _) = api.accept().unwrap();
-        let receiver = UnixListener::bind(url(&mut call)).unwrap();
+        let (mut call, url) = request(&api);
+        let receiver = UnixListener::bind(url).unwrap();
         let (mut peer, _) = receiver.accept().unwrap();
         for _ in 0..steps {
             skip_request(&mut peer);
@@ -51,16 +51,29 @@ fn vmm(folder: &Path, steps: usize, last: &'static [u8]) -> JoinHandle<()> {
     })
 }
 
-/// The path in the request of the API.
-fn url(call: &mut UnixStream) -> String {
+/// The next request of the API, and the path in it. Connections without a request only ask who
+/// listens.
+fn request(api: &UnixListener) -> (UnixStream, String) {
+    loop {
+        let (mut call, _) = api.accept().unwrap();
+        if let Some(url) = url(&mut call) {
+            return (call, url);
+        }
+    }
+}
+
+/// The path in the request of the API, if there is one.
+fn url(call: &mut UnixStream) -> Option<String> {
     let mut text = String::new();
     while !text.ends_with('}') {
         let mut byte = [0];
-        call.read_exact(&mut byte).unwrap();
+        if call.read(&mut byte).unwrap() == 0 {
+            return None;
+        }
         text.push(byte[0].into());
     }
     let body: Value = serde_json::from_str(&text[text.find('{').unwrap()..]).unwrap();
-    body["receiver_url"].as_str().unwrap().strip_prefix("unix:").unwrap().to_owned()
+    Some(body["receiver_url"].as_str().unwrap().strip_prefix("unix:").unwrap().to_owned())
 }
 
 fn skip_request(peer: &mut UnixStream) {
@@ -111,4 +124,96 @@ fn vmm_that_hangs_up_or_answers_half_is_an_error() {
 fn api_that_refuses_at_the_end_is_an_error() {
     let error = error(STEPS, &OK);
     assert!(matches!(error, RestoreError::Refused { status: 500, .. }), "{error:?}");
+}
+
+/// Another program, or another version, listens at the socket.
+#[test]
+fn api_that_answers_nonsense_is_an_error_with_the_nonsense() {
+    for (text, words) in [
+        ("garbage\r\n\r\n", "not an HTTP answer"),
+        ("HTTP/1.1 204 \r\n\r\n", "not found here"),
+        ("HTTP/1.1 404 \r\n\r\n", "404"),
+        ("", "hung up"),
+    ] {
+        let folder = TempDir::new().unwrap();
+        let snapshot = snapshot(folder.path());
+        let memory = ReadyMemory::load(&snapshot).unwrap();
+        let api = UnixListener::bind(folder.path().join("api")).unwrap();
+        let vmm = thread::spawn(move || request(&api).0.write_all(text.as_bytes()).unwrap());
+        let refused = Restore::new(&snapshot).send(&folder.path().join("api"), &memory);
+        vmm.join().unwrap();
+        let refused = refused.unwrap_err();
+        let chain = format!("{refused} {:?}", std::error::Error::source(&refused));
+        assert!(chain.contains(words) && refused.remedy().is_some(), "{text}: {chain}");
+    }
+}
+
+/// A VMM that may not listen beside its API.
+#[test]
+fn vmm_that_may_not_write_to_the_folder_listens_in_a_new_one() {
+    let folder = TempDir::new().unwrap();
+    let snapshot = snapshot(folder.path());
+    let memory = ReadyMemory::load(&snapshot).unwrap();
+    let api = UnixListener::bind(folder.path().join("api")).unwrap();
+    let vmm = thread::spawn(move || {
+        let (mut call, first) = request(&api);
+        let words = "Error binding to UNIX socket: Permission denied";
+        let length = words.len();
+        write!(call, "HTTP/1.1 500 \r\nContent-Length: {length}\r\n\r\n{words}").unwrap();
+        let (mut call, second) = request(&api);
+        let receiver = UnixListener::bind(&second).unwrap();
+        let (mut peer, _) = receiver.accept().unwrap();
+        for _ in 0..=STEPS {
+            skip_request(&mut peer);
+            peer.write_all(&OK).unwrap();
+        }
+        call.write_all(b"HTTP/1.1 204 \r\n\r\n").unwrap();
+        (first, second)
+    });
+    Restore::new(&snapshot).send(&folder.path().join("api"), &memory).unwrap();
+    let (first, second) = vmm.join().unwrap();
+    assert!(first.starts_with(folder.path().to_str().unwrap()), "{first}");
+    let made = Path::new(&second).parent().unwrap();
+    assert!(made.starts_with("/tmp") && !made.exists(), "{second}");
+}
+
+#[test]
+fn vmm_that_may_listen_nowhere_is_an_error_with_its_words() {
+    let folder = TempDir::new().unwrap();
+    let snapshot = snapshot(folder.path());
+    let memory = ReadyMemory::load(&snapshot).unwrap();
+    let api = UnixListener::bind(folder.path().join("api")).unwrap();
+    let vmm = thread::spawn(move || {
+        for _ in 0..2 {
+            let (mut call, _) = request(&api);
+            let words = "HTTP/1.1 500 \r\nContent-Length: 28\r\n\r\nError binding to UNIX socket";
+            call.write_all(words.as_bytes()).unwrap();
+        }
+    });
+    let refused = Restore::new(&snapshot).send(&folder.path().join("api"), &memory);
+    vmm.join().unwrap();
+    let refused = refused.unwrap_err();
+    assert!(matches!(refused, RestoreError::Place { .. }), "{refused:?}");
+    assert!(refused.remedy().unwrap().contains("folder of its API socket"));
+}
+
+/// A VMM whose path leads somewhere else waits for a sender, and does not answer.
+#[test]
+fn socket_that_is_not_found_here_is_not_waited_for_longer_than_for_a_start() {
+    let folder = TempDir::new().unwrap();
+    let snapshot = snapshot(folder.path());
+    let memory = ReadyMemory::load(&snapshot).unwrap();
+    let api = UnixListener::bind(folder.path().join("api")).unwrap();
+    let (ends, ended) = std::sync::mpsc::channel::<()>();
+    let vmm = thread::spawn(move || {
+        let call = request(&api);
+        let _ = ended.recv();
+        drop(call);
+    });
+    let refused = Restore::new(&snapshot).send(&folder.path().join("api"), &memory);
+    drop(ends);
+    vmm.join().unwrap();
+    let refused = refused.unwrap_err();
+    assert!(matches!(refused, RestoreError::Unreachable { .. }), "{refused:?}");
+    assert!(refused.remedy().unwrap().contains("end the VMM"));
 }

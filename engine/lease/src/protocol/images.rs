@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use rustix::io::Errno;
+
 use super::{FIGURES, Malformed, Rest, put, size};
 
 /// Bytes of a name at most.
@@ -219,6 +221,12 @@ pub enum NotLoaded {
     /// Memory was short.
     #[error("memory is short")]
     NoMemory,
+    /// The source is the state of a VM that QEMU has saved with its memory, in a form of its own.
+    #[error("source {nth} is a saved VM of QEMU, and no raw memory file")]
+    SavedVm {
+        /// Which source.
+        nth: u64,
+    },
     /// Any other refusal of the kernel.
     #[error("the kernel refused: {}", system_error(*errno))]
     Kernel {
@@ -226,6 +234,10 @@ pub enum NotLoaded {
         errno: u64,
     },
 }
+
+/// The remedy for a saved VM of QEMU.
+pub const SAVE_MEMORY: &str = "give QEMU's memory a file with share=on, and save the rest with \
+                               x-ignore-shared: see QEMU in docs/restore.md";
 
 fn system_error(errno: u64) -> String {
     match i32::try_from(errno) {
@@ -248,7 +260,11 @@ impl NotLoaded {
             Self::OtherState { .. } => {
                 "name all deltas in their order, and of a raw memory file no other --state than its own"
             }
+            Self::SavedVm { .. } => SAVE_MEMORY,
             Self::NoMemory => "free memory, or raise the limit of the charged control group",
+            Self::Kernel { errno } if *errno == Errno::FBIG.raw_os_error() as u64 => {
+                "start the broker with `ulimit -f unlimited` (LimitFSIZE=infinity of its unit): memory in files counts"
+            }
             _ => return None,
         })
     }
@@ -258,6 +274,7 @@ impl NotLoaded {
     pub fn source(&self) -> Option<u64> {
         match *self {
             Self::NoFile { nth }
+            | Self::SavedVm { nth }
             | Self::Changed { nth, .. }
             | Self::Read { nth, .. }
             | Self::Delta { nth }
@@ -281,6 +298,7 @@ impl NotLoaded {
             Self::TooLarge { most } => [9, most, 0, 0],
             Self::NoMemory => [10, 0, 0, 0],
             Self::Kernel { errno } => [11, errno, 0, 0],
+            Self::SavedVm { nth } => [12, nth, 0, 0],
         }
     }
 
@@ -297,6 +315,7 @@ impl NotLoaded {
             9 => Self::TooLarge { most: a },
             10 => Self::NoMemory,
             11 => Self::Kernel { errno: a },
+            12 => Self::SavedVm { nth: a },
             _ => return None,
         })
     }

@@ -16,6 +16,7 @@ use hugekit_broker::{
 use hugekit_machine::size::Size;
 use hugekit_machine::{Node, Root, Topology};
 
+use crate::base_pages;
 use crate::log;
 use crate::socket;
 use hugekit_terminal::outcome::Remedied;
@@ -104,8 +105,14 @@ impl BrokerCommand {
                 format!("{units} of {unit}, {}", Backing::from(options.backing))
             }
         };
-        let warnings: Vec<_> =
-            small_quotas(options).into_iter().chain(shortage::warning(options)).collect();
+        // A broker without units holds images, which are on transparent huge pages too.
+        let needs_thp = options.unit.is_none() || Backing::from(options.backing) == Backing::Thp;
+        let no_huge_pages = needs_thp.then(base_pages::warning).flatten();
+        let warnings: Vec<_> = small_quotas(options)
+            .into_iter()
+            .chain(shortage::warning(options))
+            .chain(no_huge_pages)
+            .collect();
         let broker = Broker::start(&socket, options.clone(), filler).map_err(explained)?;
         warnings.iter().for_each(|warning| log::line(warning));
         log::line(&format!("listening at {}: {keeps}", socket.display()));

@@ -16,6 +16,7 @@ use hugekit_machine::size::Size;
 use serde_json::json;
 
 use super::shortage;
+use crate::base_pages;
 use crate::lease::{explained, seconds};
 use crate::socket;
 use hugekit_terminal::text::{count, say, write_out};
@@ -45,6 +46,11 @@ impl BrokerStatus {
         let status = self.status().map_err(explained)?;
         let text = if self.json { of_programs(&status)? } else { of_people(&status) };
         write_out(&text).context("cannot write to standard output")?;
+        let is_on_base_pages =
+            status.backing == Backing::Thp && status.huge < status.ready * status.unit;
+        if is_on_base_pages && !self.json {
+            base_pages::of_broker(&self.socket()).iter().for_each(|reason| say(reason));
+        }
         match self.wait {
             Some(wait) if !is_ready(&status) => {
                 say(&format!("error: units are missing after {wait:?}"));
@@ -54,13 +60,16 @@ impl BrokerStatus {
         }
     }
 
+    fn socket(&self) -> PathBuf {
+        self.socket.clone().unwrap_or_else(socket::to_ask)
+    }
+
     /// The status, as soon as all units are ready or the time is over. A broker that has just been started may not
     /// listen yet.
     fn status(&self) -> Result<protocol::Status, LeaseError> {
         let since = Instant::now();
         loop {
-            let socket = self.socket.clone().unwrap_or_else(socket::to_ask);
-            let status = hugekit_lease::status(&socket);
+            let status = hugekit_lease::status(&self.socket());
             let may_change = match &status {
                 Ok(status) => !is_ready(status),
                 Err(LeaseError::NoBroker { .. } | LeaseError::HungUp) => true,

@@ -15,6 +15,7 @@ use hugekit_lease::{LeaseError, images};
 use hugekit_machine::size::Size;
 
 use super::{AskedBroker, explained};
+use crate::base_pages;
 use crate::progress;
 use hugekit_terminal::text::{say, write_out};
 
@@ -72,7 +73,7 @@ impl LoadImage {
         let since = Instant::now();
         let facts = self.load(&files, most).map_err(|error| self.explained(error))?;
         write_out(&self.line(facts, since.elapsed())).context("cannot write to standard output")?;
-        let notes = [self.note_of_state(&files), note_of_pages(facts)];
+        let notes = [self.note_of_state(&files), self.note_of_pages(facts)];
         notes.into_iter().flatten().for_each(|note| say(&format!("note: {note}")));
         Ok(())
     }
@@ -136,6 +137,16 @@ impl LoadImage {
         format!("{}: {bytes}, {present} in memory, {huge} on huge pages; {took:.2?}\n", self.name)
     }
 
+    /// A granule that holds the end of the image may be on base pages.
+    fn note_of_pages(&self, facts: ImageFacts) -> Option<String> {
+        let base = facts.present.saturating_sub(facts.huge);
+        let size = Size(usize::try_from(base).unwrap_or(usize::MAX));
+        (base >= HUGE_PAGE_BYTES as u64).then(|| {
+            let reason = base_pages::reason(&self.broker.socket());
+            format!("the kernel had no huge pages for {size}, which is on base pages; {reason}")
+        })
+    }
+
     /// With the path of the file that the error is about.
     fn explained(&self, error: LeaseError) -> anyhow::Error {
         let nth = match &error {
@@ -157,17 +168,6 @@ impl LoadImage {
             None => error,
         }
     }
-}
-
-/// A granule that holds the end of the image may be on base pages.
-fn note_of_pages(facts: ImageFacts) -> Option<String> {
-    let base = facts.present.saturating_sub(facts.huge);
-    let size = Size(usize::try_from(base).unwrap_or(usize::MAX));
-    (base >= HUGE_PAGE_BYTES as u64).then(|| {
-        format!(
-            "the kernel had no huge pages for {size}, which is on base pages; `hugekit doctor` names the reason"
-        )
-    })
 }
 
 fn opened(path: &Path) -> anyhow::Result<File> {

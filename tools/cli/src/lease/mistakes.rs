@@ -78,9 +78,9 @@ fn unshared(argument: &OsStr) -> Option<&'static str> {
 /// Returns the memory of an object of QEMU or a zone of Cloud Hypervisor.
 fn part(argument: &OsStr) -> Option<NamedSize> {
     let properties = Properties::of_argument(argument)?;
-    let bytes = |name| properties.text(name)?.parse().ok().map(|Size(bytes)| bytes);
     let names_file = properties.has("mem-path") || properties.has("file");
-    names_file.then_some(NamedSize { bytes: bytes("size")?, from: bytes("offset").unwrap_or(0) })
+    let from = properties.bytes("offset").unwrap_or(0);
+    names_file.then_some(NamedSize { bytes: properties.bytes("size")?, from })
 }
 
 /// A size as QEMU and Cloud Hypervisor read it.

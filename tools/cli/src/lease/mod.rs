@@ -21,6 +21,7 @@ use hugekit_lease::{DEFAULT_WAIT, Lease, LeaseError, MemoryFile};
 use hugekit_machine::size::Size;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::base_pages;
 use crate::image;
 use crate::socket;
 use hugekit_terminal::outcome::{Remedied, UsageError};
@@ -85,6 +86,7 @@ impl LeaseCommand {
     }
 
     fn run_with_image(&self, name: ImageName) -> anyhow::Result<()> {
+        self.path.as_deref().map_or(Ok(()), refuse_taken)?;
         let image = Image::of_broker(self.socket(), name.as_str()).map_err(image::explained)?;
         if let Some(path) = &self.path {
             let source = Image::builder(name.as_str()).source(image.into_file().into());
@@ -93,7 +95,10 @@ impl LeaseCommand {
         let command = command::Prepared::with_image(&self.command);
         // The last bytes of an image may be less than a huge page.
         let present = image.present().map_err(image::explained)?;
-        warn_of_base_pages(present - present % HUGE_PAGE_BYTES as u64, image.huge_bytes());
+        self.warn_of_base_pages(present - present % HUGE_PAGE_BYTES as u64, image.huge_bytes());
+        if image.huge_bytes() > 0 {
+            warn_of_alignment(&command);
+        }
         Err(command.start(&image.into_file()))
     }
 
@@ -104,18 +109,26 @@ impl LeaseCommand {
                     "--path makes the file here: no broker is asked, and --socket has no use";
                 return Err(UsageError(message.to_owned()).into());
             }
+            refuse_taken(path)?;
             return make(path, size.0).map_err(explained);
         }
         let command = command::Prepared::new(&self.command, size)?;
         command.unused(size).iter().for_each(|warning| say(warning));
         let (file, backing, huge) = self.memory(size).map_err(explained)?;
         if backing == Backing::Thp && huge > 0 {
-            warn_of_base_pages(size.0 as u64, huge);
-            if !command.is_aligned() {
-                say("warning: QEMU maps the memory where huge pages do not fit: add align=2M");
-            }
+            self.warn_of_base_pages(size.0 as u64, huge);
+            warn_of_alignment(&command);
         }
         Err(command.start(&file))
+    }
+
+    fn warn_of_base_pages(&self, bytes: u64, huge: u64) {
+        let size = |bytes: u64| Size(usize::try_from(bytes).unwrap_or(usize::MAX));
+        if huge < bytes {
+            let (bytes, huge) = (size(bytes), size(huge));
+            let reason = base_pages::reason(&self.socket());
+            say(&format!("warning: {bytes} requested, only {huge} are on huge pages; {reason}"));
+        }
     }
 
     fn socket(&self) -> PathBuf {
@@ -145,6 +158,13 @@ impl LeaseCommand {
     }
 }
 
+/// Without an alignment, QEMU maps a file where no huge page can begin.
+fn warn_of_alignment(command: &command::Prepared<'_>) {
+    if !command.is_aligned() {
+        say("warning: QEMU maps the memory where huge pages do not fit: add align=2M");
+    }
+}
+
 /// Prints after one second that the broker has sent no unit, unless the returned value is dropped before.
 fn print_if_it_waits(wait: Duration) -> mpsc::Sender<()> {
     let (asked, answered) = mpsc::channel();
@@ -157,6 +177,18 @@ fn print_if_it_waits(wait: Duration) -> mpsc::Sender<()> {
         }
     });
     asked
+}
+
+/// Refuses a path that has a file, before memory is populated for it.
+fn refuse_taken(path: &Path) -> anyhow::Result<()> {
+    match path.symlink_metadata() {
+        Ok(_) => Err(Remedied {
+            message: format!("{} exists", path.display()),
+            remedy: "remove it, or choose another --path".to_owned(),
+        }
+        .into()),
+        Err(_) => Ok(()),
+    }
 }
 
 /// The file gets its name when it is complete, so no program finds a part.
@@ -177,14 +209,6 @@ fn populate(memory: &MemoryFile) -> Result<u64, LeaseError> {
     let populated = memory.populate(&options, None);
     bar.finish_and_clear();
     populated
-}
-
-fn warn_of_base_pages(bytes: u64, huge: u64) {
-    let size = |bytes: u64| Size(usize::try_from(bytes).unwrap_or(usize::MAX));
-    if huge < bytes {
-        let (bytes, huge) = (size(bytes), size(huge));
-        say(&format!("warning: {bytes} requested, only {huge} are on huge pages"));
-    }
 }
 
 pub(crate) fn explained(error: LeaseError) -> anyhow::Error {

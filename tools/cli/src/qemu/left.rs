@@ -31,6 +31,8 @@ pub(super) enum Reason {
     FileProperties,
     /// It has no object.
     NoObject,
+    /// A file of `-readconfig` describes it.
+    InFile,
 }
 
 impl Left {
@@ -42,8 +44,18 @@ impl Left {
         let option = (!has_memory && !memory::is_question(arguments))
             .then(|| memory::first_option(arguments, &WITHOUT_OBJECT))
             .flatten();
+        let files = match memory::is_question(arguments) {
+            true => Vec::new(),
+            false => memory::config_files(arguments),
+        };
+        let in_files = files.iter().filter_map(|section| {
+            let kind = section.text("qom-type").filter(|_| section.group == "object")?;
+            let name = section.id.clone().filter(|_| kind.starts_with("memory-backend-"))?;
+            Some(Self { name, reason: Reason::InFile })
+        });
         let without_object = option.map(|name| Self { name, reason: Reason::NoObject });
-        objects.into_iter().filter_map(Result::err).chain(without_object).collect()
+        let in_arguments = objects.into_iter().filter_map(Result::err);
+        in_arguments.chain(without_object).chain(in_files).collect()
     }
 }
 
@@ -68,6 +80,10 @@ impl fmt::Display for Reason {
             }
             Self::FileProperties => {
                 "a lease has no readonly=on, pmem=on and offset. Remedy: remove them"
+            }
+            Self::InFile => {
+                "a file of -readconfig describes it, which stays as it is. Remedy: describe it by \
+                 -object"
             }
             Self::NoObject => {
                 "this memory has no object. Remedy: -machine memory-backend=m \
@@ -108,6 +124,26 @@ mod tests {
         assert_eq!(left(dimm), [("dimm".to_owned(), Reason::Unnamed)]);
         let line = Left { name: "m".to_owned(), reason: Reason::Private }.to_string();
         assert!(line.starts_with("no lease for m: share=off") && !line.contains('\n'), "{line}");
+    }
+
+    #[test]
+    fn object_of_a_config_file_is_one_line() {
+        // As LXD and Incus write it.
+        let text = "# qemu\n[machine]\n  type = \"q35\"\n[object \"mem0\"]\n  qom-type = \
+                    \"memory-backend-memfd\"\n  size = \"256M\"\n[numa]\n memdev = \"mem0\"\n\
+                    [object \"other\"]\n qom-type = \"rng-random\"\n";
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, text).unwrap();
+        let path = file.path().display();
+        let in_file = [("mem0".to_owned(), Reason::InFile)];
+        assert_eq!(left(&format!("-readconfig {path} -m 256M")), in_file);
+        assert_eq!(left(&format!("-readconfig {path} -version")), []);
+        assert_eq!(left("-readconfig /nonexistent"), []);
+        // The file may name an object of the arguments.
+        std::fs::write(&file, "[machine]\nmemory-backend = \"m\"\n").unwrap();
+        let object = "-object memory-backend-ram,id=m,size=4G";
+        assert_eq!(left(&format!("-readconfig {path} {object}")), []);
+        assert_eq!(left(object), [("m".to_owned(), Reason::Unnamed)]);
     }
 
     #[test]

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use hugekit::HUGE_PAGE_BYTES;
 use hugekit::pool::Backing;
-use hugekit_machine::size::Size;
 
+use super::config_file::Section;
 use super::left::{Left, Reason};
 use super::properties::Properties;
 
@@ -44,13 +44,24 @@ pub(super) struct GuestMemory {
     pub(super) page_size: u64,
     /// The NUMA nodes that it must be on; none for any node.
     pub(super) nodes: Vec<u32>,
+    /// The kernel may merge its pages with those of other programs (KSM), if it does so at all. It
+    /// does not merge a lease, which is shared memory.
+    pub(super) is_mergeable: bool,
 }
 
 impl GuestMemory {
     /// The objects that become guest memory by `-machine` or `-numa`. Empty if QEMU is started only to answer a question,
     /// or if no lease can replace an object.
     pub(super) fn of_arguments(arguments: &[OsString]) -> Vec<Self> {
-        objects(arguments).filter_map(Result::ok).collect()
+        let mut memory: Vec<Self> = objects(arguments).filter_map(Result::ok).collect();
+        let is_off = |value: &OsStr| {
+            let machine = Properties::of_argument(value);
+            machine.and_then(|machine| machine.switch("mem-merge")) == Some(false)
+        };
+        if values(arguments, &["machine", "M"]).any(|(_, value)| is_off(value)) {
+            memory.iter_mut().for_each(|memory| memory.is_mergeable = false);
+        }
+        memory
     }
 
     /// No object of memory, or one whose mistakes QEMU reports itself, is none.
@@ -59,7 +70,7 @@ impl GuestMemory {
         let object_type = properties.object_type()?;
         let kind = object_type.strip_prefix("memory-backend-")?;
         let id = properties.text("id")?;
-        let Size(bytes) = properties.text("size")?.parse().ok().filter(|&Size(bytes)| bytes > 0)?;
+        let bytes = properties.bytes("size").filter(|&bytes| bytes > 0)?;
         if kind == "file" && !properties.has("mem-path") {
             return None;
         }
@@ -69,7 +80,9 @@ impl GuestMemory {
             return Some(Err(Left { name: id, reason }));
         }
         let (nodes, page_size) = (properties.numbers("host-nodes"), page_size(&properties));
-        Some(Ok(Self { at, properties, id, bytes, page_size, nodes }))
+        let is_private = kind == "ram" && properties.switch("share") != Some(true);
+        let is_mergeable = is_private && properties.switch("merge") != Some(false);
+        Some(Ok(Self { at, properties, id, bytes, page_size, nodes, is_mergeable }))
     }
 
     /// Puts a populated file in the place of the memory.
@@ -164,8 +177,7 @@ fn file_system(path: &Path) -> Option<(u64, u64)> {
 /// The size of the reserved huge pages that QEMU would use; 0 for other memory.
 fn page_size(properties: &Properties) -> u64 {
     if properties.switch("hugetlb") == Some(true) {
-        let size = properties.text("hugetlbsize").and_then(|size| size.parse::<Size>().ok());
-        return size.map_or(HUGE_PAGE_BYTES, |Size(bytes)| bytes) as u64;
+        return properties.bytes("hugetlbsize").unwrap_or(HUGE_PAGE_BYTES) as u64;
     }
     let path = properties.text("mem-path");
     match path.and_then(|path| file_system(Path::new(&path))) {
@@ -180,7 +192,20 @@ fn used(arguments: &[OsString]) -> Vec<String> {
         values(arguments, options)
             .filter_map(move |(_, value)| Properties::of_argument(value)?.text(property))
     };
-    named(&["machine", "M"], "memory-backend").chain(named(&["numa"], "memdev")).collect()
+    let sections = config_files(arguments);
+    let in_files = sections.iter().filter_map(|section| match section.group.as_str() {
+        "machine" => section.text("memory-backend"),
+        "numa" => section.text("memdev"),
+        _ => None,
+    });
+    let in_arguments = named(&["machine", "M"], "memory-backend").chain(named(&["numa"], "memdev"));
+    in_arguments.chain(in_files.map(str::to_owned)).collect()
+}
+
+/// The sections of all files that QEMU reads further options from.
+pub(super) fn config_files(arguments: &[OsString]) -> Vec<Section> {
+    let files = values(arguments, &["readconfig"]);
+    files.flat_map(|(_, path)| Section::of_file(Path::new(path))).collect()
 }
 
 /// The values of options with one of these names, and their places.

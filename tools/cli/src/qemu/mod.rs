@@ -1,6 +1,7 @@
 //! `hugekit qemu`: QEMU as libvirt and other programs start it, with its memory from a broker.
 
 mod apparmor;
+mod config_file;
 mod emulator;
 mod leases;
 mod left;
@@ -17,6 +18,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use hugekit_machine::Root;
 use hugekit_machine::size::Size;
 use rustix::io::FdFlags;
 
@@ -90,7 +92,10 @@ impl QemuCommand {
         }
         let lessors = self.lessors();
         match lessors.lease_all(&memory) {
-            Ok(leases) => start_on(program, asked, &memory, &leases),
+            Ok(leases) => {
+                note_of_merging(&Root::default(), &memory).iter().for_each(|note| say(note));
+                start_on(program, asked, &memory, &leases)
+            }
             Err(reason) => {
                 let given = match lessors.give_back(&memory) {
                     Size(0) => String::new(),
@@ -125,6 +130,24 @@ impl QemuCommand {
     }
 }
 
+/// A line for memory that the kernel would merge with that of other guests, and does not in a lease.
+fn note_of_merging(root: &Root, memory: &[GuestMemory]) -> Option<String> {
+    let names: Vec<_> = memory
+        .iter()
+        .filter(|memory| memory.is_mergeable)
+        .map(|memory| memory.id.as_str())
+        .collect();
+    let merges = root.read_if_present("/sys/kernel/mm/ksm/run").ok().flatten();
+    let is_merged = !names.is_empty() && merges.is_some_and(|run| run.trim() == "1");
+    is_merged.then(|| {
+        format!(
+            "KSM does not merge the memory of {} any more, because a lease is shared memory. \
+             Remedy: share=off keeps it private and without a lease, merge=off ends this line",
+            names.join(", ")
+        )
+    })
+}
+
 /// Starts QEMU on leases, one for each object of memory.
 fn start_on(
     program: &OsStr,
@@ -143,4 +166,30 @@ fn start_on(
 /// Becomes the program. Returns why not.
 fn start(program: &OsStr, arguments: &[OsString]) -> anyhow::Error {
     not_started(program, Command::new(program).args(arguments).exec())
+}
+
+#[cfg(test)]
+mod tests {
+    use hugekit_machines::Files;
+
+    use super::*;
+
+    #[test]
+    fn merging_that_ends_is_one_line_while_the_kernel_merges() {
+        let note = |run: Option<&str>, object: &str| {
+            let machine = Files::new().unwrap();
+            if let Some(run) = run {
+                machine.file("/sys/kernel/mm/ksm/run", run);
+            }
+            let asked = format!("-machine pc,memory-backend=m -object {object},id=m,size=4G");
+            let asked: Vec<OsString> = asked.split(' ').map(Into::into).collect();
+            note_of_merging(&Root::at(machine.path()), &GuestMemory::of_arguments(&asked))
+        };
+        let line = note(Some("1\n"), "memory-backend-ram").unwrap();
+        assert!(line.contains("memory of m ") && !line.contains('\n'), "{line}");
+        for run in [Some("0\n"), Some("2\n"), None] {
+            assert_eq!(note(run, "memory-backend-ram"), None, "{run:?}");
+        }
+        assert_eq!(note(Some("1\n"), "memory-backend-memfd"), None);
+    }
 }

@@ -4,6 +4,7 @@
 
 use std::ffi::{OsStr, OsString};
 
+use hugekit_machine::size::Size;
 use serde_json::{Map, Value};
 
 /// No kernel numbers its NUMA nodes higher.
@@ -50,6 +51,15 @@ impl Properties {
                 Value::Number(number) => Some(number.to_string()),
                 _ => None,
             },
+        }
+    }
+
+    /// A number of bytes, which QEMU also takes in hexadecimal.
+    pub(crate) fn bytes(&self, name: &str) -> Option<usize> {
+        let text = self.text(name)?;
+        match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+            Some(digits) => usize::from_str_radix(digits, 16).ok(),
+            None => text.parse().ok().map(|Size(bytes)| bytes),
         }
     }
 
@@ -201,6 +211,20 @@ mod tests {
         json.set("share", true.into());
         assert_eq!(json, properties(r#"{"qom-type":"b","size":1,"share":true}"#));
         assert_eq!(properties(json.to_argument().to_str().unwrap()), json);
+    }
+
+    #[test]
+    fn sizes_are_read_as_qemu_reads_them() {
+        let bytes = |text: &str| properties(text).bytes("size");
+        for text in
+            ["size=268435456", "size=256M", "size=0x10000000", "size=0X10000000", "size=0.25G"]
+        {
+            assert_eq!(bytes(text), Some(256 << 20), "{text}");
+        }
+        assert_eq!(bytes(r#"{"size":268435456}"#), Some(256 << 20));
+        for text in ["size=much", "size=0x", "size=0xg", "id=m"] {
+            assert_eq!(bytes(text), None, "{text}");
+        }
     }
 
     #[test]

@@ -8,13 +8,13 @@ use clap::Args;
 use hugekit_image::Image;
 use hugekit_lease::protocol::ImageName;
 use hugekit_machine::size::Size;
-use hugekit_vm::cloud_hypervisor::{ReadyMemory, Restore, RestoreError, Snapshot};
+use hugekit_vm::cloud_hypervisor::{ReadyMemory, Restore, RestoreError, Restored, Snapshot};
 use serde_json::json;
 
 use crate::image;
 use crate::socket;
 use hugekit_terminal::outcome::Remedied;
-use hugekit_terminal::text::write_out;
+use hugekit_terminal::text::{say, write_out};
 
 /// Restore a snapshot of Cloud Hypervisor from memory on huge pages.
 ///
@@ -65,11 +65,16 @@ impl RestoreCommand {
         let restored = restore.send(&self.cloud_hypervisor, &memory).map_err(explained)?;
         let times = Times { memory: prepared, vm: restored.took };
         let bytes = snapshot.bytes().map_err(explained)?;
+        let notes = notes(&memory, &restored);
         let text = match self.json {
-            true => self.of_programs(bytes, memory.huge_bytes(), times)?,
+            true => self.of_programs(bytes, memory.huge_bytes(), times, &notes)?,
             false => self.of_people(bytes, memory.huge_bytes(), times),
         };
-        write_out(&text).context("cannot write to standard output")
+        write_out(&text).context("cannot write to standard output")?;
+        if !self.json {
+            notes.iter().for_each(|note| say(&format!("note: {note}")));
+        }
+        Ok(())
     }
 
     fn memory(&self, snapshot: &Snapshot) -> anyhow::Result<ReadyMemory> {
@@ -79,12 +84,19 @@ impl RestoreCommand {
         ReadyMemory::of_image(image, snapshot).map_err(explained)
     }
 
-    fn of_programs(&self, bytes: u64, huge: u64, times: Times) -> serde_json::Result<String> {
+    fn of_programs(
+        &self,
+        bytes: u64,
+        huge: u64,
+        times: Times,
+        notes: &[String],
+    ) -> serde_json::Result<String> {
         let seconds = |time: Duration| time.as_secs_f64();
         let object = json!({
             "bytes": bytes,
             "bytes_on_huge_pages": huge,
             "image": self.image.map(|name| name.to_string()),
+            "notes": notes,
             "resumed": self.resume,
             "seconds_memory": seconds(times.memory),
             "seconds_vm": seconds(times.vm),
@@ -101,6 +113,15 @@ impl RestoreCommand {
              complete in {vm:.2?}\n"
         )
     }
+}
+
+/// Lines about differences from the snapshot, and about the link that the user must keep.
+fn notes(memory: &ReadyMemory, restored: &Restored) -> Vec<String> {
+    let link = restored.link.iter().map(|link| match restored.can_reboot {
+        true => format!("the VM reboots with {}: remove it when the VMM has ended", link.display()),
+        false => "the VM cannot reboot, because the VMM finds no /dev/zero".to_owned(),
+    });
+    memory.changes().iter().cloned().chain(link).collect()
 }
 
 fn explained(error: RestoreError) -> anyhow::Error {

@@ -1,5 +1,6 @@
 //! `hugekit lease` and `hugekit broker status`, as people start them.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -23,6 +24,8 @@ pub(crate) const CHECKS: &[Check] = &[
     ("status_waits_for_the_broker_and_its_units", status_waits),
     ("a_quota_below_a_unit_is_a_warning", small_quota),
     ("a_broker_that_makes_no_sense_does_not_start", configurations),
+    ("a_limit_of_file_sizes_is_an_error_with_its_figure", limited_files),
+    ("a_broker_without_huge_pages_says_so_and_is_named", no_huge_pages),
 ];
 
 fn leasing(socket: &Path, before: &[&str], command: &[&str]) -> Command {
@@ -168,7 +171,11 @@ fn named(_: Backing) {
     let found = std::fs::metadata(&path).unwrap();
     assert_eq!((found.len(), found.blocks() * 512), (UNIT as u64, UNIT as u64));
     // No file is replaced, and none is left of what failed.
-    assert_eq!(make(&path, "4MiB").status.code(), Some(1));
+    let output = make(&path, "4MiB");
+    let taken = format!("{} exists", path.display());
+    assert!(output.status.code() == Some(1) && stderr(&output).contains(&taken), "{output:?}");
+    // It is refused before any memory is populated: more than there is.
+    assert!(stderr(&make(&path, "1000TiB")).contains(&taken));
     assert!(stderr(&make(&folder.path().join("odd"), "5")).contains("not one or more whole pages"));
     let elsewhere = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let output = make(&elsewhere.path().join("vm"), "4MiB");
@@ -245,6 +252,79 @@ fn small_quota(_: Backing) {
     assert!(log.contains("--quota '7=1MiB' is less than one unit of 4MiB"), "{log}");
     assert_eq!(log.matches("warning: --quota").count(), 1, "{log}");
     assert!(log.contains(": 1 unit of 4MiB"), "{log}");
+}
+
+/// By a limit of file sizes, for which memory in files counts.
+fn limited_files(_: Backing) {
+    let limited = |arguments: &[&OsStr]| {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", r#"ulimit -f 4096; exec "$0" "$@""#]).arg(program().get_program());
+        shell.args(arguments).output().unwrap()
+    };
+    let figure = "files of this process may have 2MiB, and memory in files counts";
+    let folder = tempfile::tempdir().unwrap();
+    let (socket, path) = (socket(folder.path()), folder.path().join("none"));
+    let words = |text: &'static str| text.split(' ').map(OsStr::new).collect::<Vec<_>>();
+    let broker = [&words("broker --unit 4MiB --backing base --socket")[..], &[socket.as_os_str()]];
+    let lease = words("lease --size 4MiB --backing base --no-wait --socket");
+    let end = words("-- true {}");
+    let lease = [&lease[..], &[path.as_os_str()], &end[..]];
+    for arguments in [broker.concat(), lease.concat()] {
+        let output = limited(&arguments);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(said.contains("File too large") && said.contains(figure), "{said}");
+    }
+    // A broker of images lives on, and names its own limit.
+    let mut shell = Command::new("sh");
+    shell.args(["-c", r#"ulimit -f 4096; exec "$0" "$@""#]).arg(program().get_program());
+    shell.args(["broker", "--socket"]).arg(&socket).stderr(Stdio::null());
+    let _broker = Killed(shell.spawn().unwrap());
+    assert!(happens(|| hugekit_lease::status(&socket).is_ok()));
+    std::fs::write(&path, vec![7; 4 << 20]).unwrap();
+    let mut load = program();
+    load.args(["image", "load", "--name", "x", "--socket"]).arg(&socket).arg(&path);
+    let said = stderr(&load.output().unwrap());
+    assert!(said.contains("File too large") && said.contains("start the broker with"), "{said}");
+    hugekit_lease::status(&socket).unwrap();
+    // Programs that are started have the signal's own action.
+    let caught = r#"grep SigCgt /proc/self/status; grep SigIgn /proc/self/status"#;
+    let output =
+        run(&Daemon::new(Backing::Base, 1, &[]).socket(), &[], &["sh", "-c", caught, "{}"]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let has_signal = |line: &str| {
+        let mask = u64::from_str_radix(line.rsplit('\t').next().unwrap(), 16).unwrap();
+        mask & (1 << 24) != 0
+    };
+    assert!(said.lines().count() == 2 && !said.lines().any(has_signal), "{said}");
+}
+
+/// A parent has switched transparent huge pages off for the broker.
+fn no_huge_pages(_: Backing) {
+    let log = tempfile::NamedTempFile::new().unwrap();
+    rustix::thread::disable_transparent_huge_pages(true).unwrap();
+    let daemon = Daemon::changed(Backing::Thp, 1, &[], |command| {
+        command.stderr(log.reopen().unwrap());
+    });
+    rustix::thread::disable_transparent_huge_pages(false).unwrap();
+    daemon.until(|status| status.ready == 1);
+    let mut status = program();
+    let status =
+        status.args(["broker", "status", "--socket"]).arg(daemon.socket()).output().unwrap();
+    let output = run(&daemon.socket(), &[], &["true", "{}"]);
+    let pid = daemon.pid();
+    let log = log_of(daemon, &log, "listening at ");
+    assert!(
+        log.contains("disabled for this process and its children (PR_SET_THP_DISABLE)"),
+        "{log}"
+    );
+    // The filler may have found a huge page all the same.
+    let said = stderr(&output);
+    let named = format!("disabled for the broker, process {pid} (PR_SET_THP_DISABLE)");
+    assert!(!said.contains("requested, only") || said.contains(&named), "{said}");
+    let has_none = String::from_utf8_lossy(&status.stdout).contains(" 0B of ");
+    assert!(!has_none || stderr(&status).contains(&named), "{status:?}");
+    assert!(!said.contains("hugekit doctor"), "{said}");
 }
 
 fn configurations(_: Backing) {

@@ -128,6 +128,15 @@ fn by_path(_: Backing) {
     // A VMM may open it for writing, and nothing can be written.
     let opened = "exec 9<>{} && echo opened; (echo x >&9) 2>/dev/null && echo written";
     assert_eq!(lease(opened), b"opened\n");
+    // QEMU maps a file where no huge page can begin, unless it is told.
+    let object = |more: &str| {
+        let object = format!("memory-backend-file,id=m,size=5M,mem-path={{}},share=off{more}");
+        let output = run(&daemon, &["lease", "--image", "web"], &["--", "true", &object]);
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let (_, facts) = images::get(&daemon.socket(), name("web")).unwrap();
+    assert_eq!(object("").contains("add align=2M"), facts.huge > 0);
+    assert!(!object(",align=2M").contains("align=2M"));
     assert!(failed(&load("web")).contains("an image of that name already"));
     let unknown = run(&daemon, &["lease", "--image", "other"], &["--", "true"]);
     assert!(failed(&unknown).contains("no image of that name"));
@@ -410,6 +419,15 @@ fn wrong_sources(_: Backing) {
     }
     let empty = written(folder.path(), "empty", &[]);
     assert_eq!(why(&x, &[empty.as_fd()]), NotLoaded::Nothing);
+    for head in ["QEVM", "LibvirtQemudSave"] {
+        let saved = [head.as_bytes(), &[0; 4096]].concat();
+        let saved = written(folder.path(), "saved", &saved);
+        assert_eq!(why(&x, &[saved.as_fd()]), NotLoaded::SavedVm { nth: 0 });
+    }
+    let path = folder.path().join("saved");
+    let path = path.to_str().unwrap();
+    let said = failed(&run(&daemon, &["image", "load", "--name", "x", path], &[]));
+    assert!(said.contains(&format!("{path}: ")) && said.contains("saved VM of QEMU"), "{said}");
     let file = written(folder.path(), "file", &[7; 4096]);
     assert_eq!(why(&x, &[file.as_fd(), zero.as_fd()]), NotLoaded::NoFile { nth: 1 });
     let range = |from, len, to| ImageRange { from, len, to };

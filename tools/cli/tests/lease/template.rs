@@ -126,7 +126,7 @@ fn connected(child: &mut Child, socket: &Path) -> BufReader<UnixStream> {
 }
 
 fn backend(path: &str, share: &str) -> String {
-    format!("memory-backend-file,id=m,size={MEMORY},mem-path={path},share={share}")
+    format!("memory-backend-file,id=m,size={MEMORY},mem-path={path},share={share},align=2M")
 }
 
 /// Runs a VM until it has written to its memory; saves its memory and the rest of it.

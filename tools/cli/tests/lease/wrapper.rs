@@ -22,6 +22,7 @@ pub(crate) const CHECKS: &[Check] = &[
     ("qemu_without_a_lease_starts_exactly_as_asked", as_asked),
     ("qemu_gets_a_probe_byte_for_byte_and_the_broker_none", probe),
     ("qemu_with_memory_that_stays_is_one_line_for_each_object", left),
+    ("qemu_gets_a_lease_or_a_line_however_its_memory_is_spelled", spelled),
     ("qemu_starts_while_the_broker_stands_still", stopped),
     ("the_script_hugekit_qemu_finds_the_command_and_the_emulator", script),
     ("the_script_hugekit_qemu_names_the_places_without_an_emulator", no_emulator),
@@ -186,6 +187,30 @@ fn left(_: Backing) {
         assert!(said.lines().zip(&begins).all(|(line, begin)| line.starts_with(begin)), "{said}");
     }
     assert_eq!(daemon.until(|_| true).given, 0);
+}
+
+/// Sizes in hexadecimal, and objects that are described elsewhere.
+fn spelled(_: Backing) {
+    let daemon = Daemon::new(Backing::Base, 1, &[]);
+    let emulator = stand_in(daemon.folder.path());
+    let hexadecimal: Vec<OsString> = one_object()
+        .into_iter()
+        .map(|a| text(&a.into_vec()).replace(&UNIT.to_string(), &format!("{UNIT:#x}")).into())
+        .collect();
+    let output = wrapped(&daemon.socket(), &emulator, &hexadecimal);
+    assert!(output.stderr.is_empty(), "{output:?}");
+    assert!(text(&output.stdout).ends_with(&format!("00 00 00 00\n{UNIT} bytes\n")), "{output:?}");
+    let file = daemon.folder.path().join("qemu.conf");
+    let object =
+        format!("[object \"mem0\"]\nqom-type = \"memory-backend-memfd\"\nsize = \"{UNIT}\"\n");
+    std::fs::write(&file, object + "[numa]\nmemdev = \"mem0\"\n").unwrap();
+    let arguments: Vec<OsString> = vec!["-readconfig".into(), file.into()];
+    let output = wrapped(&daemon.socket(), &emulator, &arguments);
+    assert_eq!(output.stdout, lines(&arguments));
+    let said = text(&output.stderr);
+    assert!(said.starts_with("no lease for mem0: a file of -readconfig"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert_eq!(daemon.until(|_| true).given, 1);
 }
 
 fn stopped(_: Backing) {

@@ -1,7 +1,7 @@
 //! Why a VM is not restored.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use hugekit_image::ImageError;
 use hugekit_sys::{ErrorKind, Remedy};
@@ -52,6 +52,25 @@ pub enum RestoreError {
         /// The system's error.
         source: io::Error,
     },
+    /// The VMM is in a PID namespace that this process does not see, so it cannot be given an image.
+    #[error("the VMM is in a PID namespace that is not seen from here, and cannot be given an image{}", Remedy(self.remedy()))]
+    Unseen,
+    /// This process and the VMM have no folder in which they meet.
+    #[error("the VMM cannot listen for the VM in {}{}", folder.display(), Remedy(self.remedy()))]
+    Place {
+        /// The folder, by its path for the VMM.
+        folder: PathBuf,
+        /// The system's error, or the words of the VMM's API.
+        source: io::Error,
+    },
+    /// The VMM listens for a VM where this process does not reach it. It waits there.
+    #[error("the VMM listens for the VM at {}, which is not found here{}", path.display(), Remedy(self.remedy()))]
+    Unreachable {
+        /// The path of the socket for the VMM.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
     /// The VMM has refused to receive a VM.
     #[error("the VMM answers {status} to {request}: {answer}{}", Remedy(self.remedy()))]
     Refused {
@@ -86,13 +105,15 @@ impl RestoreError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::TooLong { .. } | Self::Format { .. } => ErrorKind::Invalid,
-            Self::Memory(UnfitMemory::Image { .. }) => ErrorKind::Invalid,
-            Self::Memory(_) => ErrorKind::Unsupported,
+            Self::Memory(error) => error.kind(),
+            Self::Unseen => ErrorKind::Unsupported,
             Self::Image(error) => error.kind(),
             Self::Refused { .. } | Self::Rejected { .. } => ErrorKind::Conflict,
-            Self::Read { source, .. } | Self::Api { source, .. } | Self::Broken { source, .. } => {
-                source.kind().into()
-            }
+            Self::Read { source, .. }
+            | Self::Api { source, .. }
+            | Self::Place { source, .. }
+            | Self::Unreachable { source, .. }
+            | Self::Broken { source, .. } => source.kind().into(),
         }
     }
 
@@ -102,15 +123,58 @@ impl RestoreError {
         Some(match self {
             Self::Memory(error) => return error.remedy().map(str::to_owned),
             Self::Image(error) => return error.remedy(),
-            Self::Api { socket, .. } => {
-                format!("start one: cloud-hypervisor --api-socket {}", socket.display())
+            Self::Api { socket, source } => of_api(socket, source)?,
+            Self::Unseen => {
+                "run hugekit restore in the PID namespace of the VMM or in one above it, or without \
+                 an image"
+                    .to_owned()
             }
-            Self::Refused { .. } => "use a VMM that has no VM".to_owned(),
+            Self::Place { .. } => {
+                "let the user of the VMM write to the folder of its API socket, and run hugekit \
+                 restore as this user or as root"
+                    .to_owned()
+            }
+            Self::Unreachable { .. } => {
+                "end the VMM, which waits there, and start it with an --api-socket of its own in a \
+                 folder that both reach by the same path"
+                    .to_owned()
+            }
+            Self::Refused { status, answer, .. } => of_refusal(*status, answer).to_owned(),
             Self::Rejected { .. } => {
-                "restore by the version of Cloud Hypervisor that made the snapshot".to_owned()
+                "read the reason in the log of the VMM (--log-file FILE -v). A snapshot of another \
+                 version is restored by that version"
+                    .to_owned()
             }
             _ => return None,
         })
+    }
+}
+
+/// The remedy for an API that does not answer.
+fn of_api(socket: &Path, source: &io::Error) -> Option<String> {
+    let start = || format!("start one: cloud-hypervisor --api-socket {}", socket.display());
+    match source.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Some(start()),
+        io::ErrorKind::PermissionDenied => {
+            Some("run hugekit restore as the user of the VMM, or as root".to_owned())
+        }
+        io::ErrorKind::InvalidData => Some("name the API socket of a Cloud Hypervisor".to_owned()),
+        io::ErrorKind::TimedOut | io::ErrorKind::UnexpectedEof => {
+            Some("read its log, end it and start another one".to_owned())
+        }
+        _ => None,
+    }
+}
+
+/// The remedy for a VMM that does not listen for a VM, by its words.
+fn of_refusal(status: u16, answer: &str) -> &'static str {
+    let names = |words: &[&str]| words.iter().any(|words| answer.contains(words));
+    if names(&["already created", "ongoing migration"]) {
+        "use a VMM that has no VM"
+    } else if status == 404 || status == 405 {
+        "use Cloud Hypervisor 53 or later"
+    } else {
+        "read the reason in the log of the VMM (--log-file FILE -v)"
     }
 }
 
@@ -129,7 +193,14 @@ mod tests {
             RestoreError::Memory(UnfitMemory::VirtioMem { gpa: 0, size: 4096 }),
             RestoreError::Memory(UnfitMemory::Hotplug),
             RestoreError::Memory(UnfitMemory::Image { image: 1, snapshot: 2 }),
+            RestoreError::Memory(UnfitMemory::Sharers { devices: "fs" }),
+            RestoreError::Memory(UnfitMemory::Landlock),
+            RestoreError::Memory(UnfitMemory::Short { has: 1, needs: 2 }),
+            RestoreError::Memory(UnfitMemory::InFile { zone: "m".to_owned(), file: socket() }),
+            RestoreError::Place { folder: socket(), source: io::ErrorKind::NotFound.into() },
+            RestoreError::Unreachable { path: socket(), source: io::ErrorKind::NotFound.into() },
             RestoreError::Image(ImageError::Nothing),
+            RestoreError::Unseen,
             RestoreError::Api { socket: socket(), source: io::ErrorKind::NotFound.into() },
             RestoreError::Refused { request: "vm.receive", status: 500, answer: answer() },
             RestoreError::Rejected { what: "state", answer: answer() },
@@ -137,5 +208,22 @@ mod tests {
             let remedy = error.remedy();
             prints_remedy_once(error, remedy);
         }
+    }
+
+    #[test]
+    fn remedy_fits_the_words_of_the_vmm() {
+        let refused = |status, answer: &str| {
+            let answer = answer.to_owned();
+            RestoreError::Refused { request: "vm.receive", status, answer }.remedy().unwrap()
+        };
+        assert!(refused(500, "when a VM is already created").contains("has no VM"));
+        assert!(refused(404, "").contains("53"));
+        assert!(refused(500, "Cannot allocate memory").contains("log"));
+        let api = |kind: io::ErrorKind| {
+            RestoreError::Api { socket: PathBuf::from("/run/s"), source: kind.into() }.remedy()
+        };
+        assert!(api(io::ErrorKind::NotFound).unwrap().contains("start one"));
+        assert!(api(io::ErrorKind::PermissionDenied).unwrap().contains("user of the VMM"));
+        assert!(api(io::ErrorKind::TimedOut).unwrap().contains("end it"));
     }
 }

@@ -5,36 +5,64 @@
 //! a file. The memory file contains *ranges*, one after the other. Here each mapping gets a new
 //! offset, in one file for all of them.
 
-use hugekit_image::ImageRange;
-use hugekit_sys::{HUGE_PAGE_BYTES, Remedy};
-use serde::Deserialize;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 
-/// The part of the VMM's state that describes memory.
-#[derive(Debug, Deserialize)]
+use hugekit_image::ImageRange;
+use hugekit_sys::{ErrorKind, HUGE_PAGE_BYTES, Remedy};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::cloud_hypervisor::config::VmConfig;
+
+/// The smallest page of a guest.
+const PAGE: u64 = 4096;
+
+/// The part of the VMM's state that describes memory. Everything else in it is kept as it is.
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Layout {
     memory_ranges: Ranges,
     guest_ram_mappings: Vec<Mapping>,
+    #[serde(flatten)]
+    rest: Map<String, Value>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 struct Ranges {
     data: Vec<Range>,
+    #[serde(flatten)]
+    rest: Map<String, Value>,
 }
 
 /// Bytes of the memory file.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 struct Range {
     gpa: u64,
     length: u64,
+    #[serde(flatten)]
+    rest: Map<String, Value>,
 }
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 struct Mapping {
     slot: u32,
     gpa: u64,
     size: u64,
+    zone_id: String,
     #[serde(default)]
     virtio_mem: bool,
+    #[serde(default)]
+    file_offset: u64,
+    #[serde(flatten)]
+    rest: Map<String, Value>,
+}
+
+/// The ranges of the memory file, and their places in the guest.
+#[derive(Debug)]
+struct Contents {
+    /// Address, length and offset in the file, by address.
+    ranges: Vec<(u64, u64, u64)>,
+    bytes: u64,
 }
 
 /// The offset of a mapping's memory in the file that the VMM maps.
@@ -45,12 +73,37 @@ pub(crate) struct Placed {
 }
 
 /// Memory of a snapshot that is not restored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnfitMemory {
     /// There is none, or as much as no machine has.
     #[error("the snapshot has {0} ranges of memory, and their lengths make no sense")]
     Lengths(usize),
+    /// Two ranges of the memory file are the same bytes of the guest.
+    #[error("the snapshot has two ranges of memory at {gpa:#x} of the guest")]
+    Ranges {
+        /// An address in both.
+        gpa: u64,
+    },
+    /// A mapping has no whole pages.
+    #[error("the snapshot maps {size} bytes at {gpa:#x} of the guest, which are no whole pages")]
+    Mapping {
+        /// The address of the mapping in the guest.
+        gpa: u64,
+        /// Its length.
+        size: u64,
+    },
+    /// Two mappings have the same address in the guest, or the same slot.
+    #[error("the snapshot maps the memory at {gpa:#x} of the guest, or its slot {slot}, twice")]
+    Twice {
+        /// An address in both.
+        gpa: u64,
+        /// The slot of one of them.
+        slot: u32,
+    },
+    /// A mapping belongs to a zone that the configuration lacks.
+    #[error("the state has memory of the zone {0:?}, which the configuration lacks")]
+    Zone(String),
     /// The memory file lacks a mapping, or has a part of it.
     #[error("the memory file lacks some of the {size} bytes at {gpa:#x} of the guest{}", Remedy(self.remedy()))]
     Missing {
@@ -58,6 +111,14 @@ pub enum UnfitMemory {
         gpa: u64,
         /// Its length.
         size: u64,
+    },
+    /// A zone is in a file that the VMM maps shared, so the snapshot has no memory of it.
+    #[error("the memory of zone {zone} is in the shared file {}, and not in the snapshot{}", file.display(), Remedy(self.remedy()))]
+    InFile {
+        /// The zone.
+        zone: String,
+        /// The file.
+        file: PathBuf,
     },
     /// The memory was added by virtio-mem.
     #[error("the {size} bytes at {gpa:#x} of the guest are memory of virtio-mem{}", Remedy(self.remedy()))]
@@ -70,6 +131,23 @@ pub enum UnfitMemory {
     /// The VM may get more memory later.
     #[error("the VM can be given more memory, which an image does not permit{}", Remedy(self.remedy()))]
     Hotplug,
+    /// The VMM restricts itself by Landlock, which cannot name an image.
+    #[error("the VM has landlock_enable, so its VMM may not open an image{}", Remedy(self.remedy()))]
+    Landlock,
+    /// Devices of the VM are served by other processes, which must map its memory.
+    #[error("other processes serve the VM's `{devices}` and map its memory, but clones of an image are private{}", Remedy(self.remedy()))]
+    Sharers {
+        /// Their name in the configuration.
+        devices: &'static str,
+    },
+    /// The memory file is cut.
+    #[error("the memory file has {has} bytes, and the state describes {needs}{}", Remedy(self.remedy()))]
+    Short {
+        /// Bytes that it has.
+        has: u64,
+        /// Bytes of all ranges.
+        needs: u64,
+    },
     /// The image is that of another VM.
     #[error("the image has {image} bytes, and the snapshot's memory file {snapshot}{}", Remedy(self.remedy()))]
     Image {
@@ -81,33 +159,101 @@ pub enum UnfitMemory {
 }
 
 impl UnfitMemory {
-    pub(crate) fn remedy(self) -> Option<&'static str> {
+    pub(crate) fn kind(&self) -> ErrorKind {
         match self {
-            Self::Missing { .. } | Self::VirtioMem { .. } => {
+            Self::Missing { .. }
+            | Self::InFile { .. }
+            | Self::VirtioMem { .. }
+            | Self::Hotplug
+            | Self::Landlock
+            | Self::Sharers { .. } => ErrorKind::Unsupported,
+            _ => ErrorKind::Invalid,
+        }
+    }
+
+    pub(crate) fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::Missing { .. } | Self::VirtioMem { .. } | Self::InFile { .. } => {
                 Some("restore it by `cloud-hypervisor --restore`")
             }
-            Self::Hotplug => Some("restore it without an image"),
+            Self::Hotplug | Self::Landlock | Self::Sharers { .. } => {
+                Some("restore it without an image")
+            }
+            Self::Short { .. } => Some("copy the snapshot again"),
             Self::Image { .. } => Some("load the image from `memory-ranges` of this snapshot"),
-            Self::Lengths(_) => None,
+            _ => None,
         }
     }
 }
 
 impl Layout {
+    /// Checks all figures, before memory is made of them.
+    pub(crate) fn check(&self, config: &VmConfig) -> Result<(), UnfitMemory> {
+        let saved: BTreeSet<u64> = self.memory_ranges.data.iter().map(|range| range.gpa).collect();
+        for Mapping { zone_id: zone, gpa, virtio_mem, .. } in &self.guest_ram_mappings {
+            if !config.has_zone(zone) {
+                return Err(UnfitMemory::Zone(zone.clone()));
+            }
+            let is_missing = !virtio_mem && !saved.contains(gpa);
+            if let Some(file) = config.shared_file(zone).filter(|_| is_missing) {
+                return Err(UnfitMemory::InFile { zone: zone.clone(), file: file.to_owned() });
+            }
+        }
+        self.check_mappings()?;
+        self.in_new_file().map(drop)
+    }
+
+    fn check_mappings(&self) -> Result<(), UnfitMemory> {
+        for &Mapping { gpa, size, .. } in &self.guest_ram_mappings {
+            let is_whole = size > 0 && (gpa | size).is_multiple_of(PAGE);
+            if !is_whole || gpa.checked_add(size).is_none() {
+                return Err(UnfitMemory::Mapping { gpa, size });
+            }
+        }
+        let mut mappings: Vec<_> = self.guest_ram_mappings.iter().collect();
+        let mut refuse_twice = |is_twice: fn(&Mapping, &Mapping) -> bool,
+                                key: fn(&Mapping) -> u64| {
+            mappings.sort_by_key(|mapping| key(mapping));
+            match mappings.windows(2).find(|pair| is_twice(pair[0], pair[1])) {
+                Some(pair) => Err(UnfitMemory::Twice { gpa: pair[1].gpa, slot: pair[1].slot }),
+                None => Ok(()),
+            }
+        };
+        refuse_twice(|one, next| next.gpa - one.gpa < one.size, |mapping| mapping.gpa)?;
+        refuse_twice(|one, next| one.slot == next.slot, |mapping| mapping.slot.into())
+    }
+
     /// Bytes of the memory file.
     pub(crate) fn bytes(&self) -> Result<u64, UnfitMemory> {
-        let ranges = &self.memory_ranges.data;
-        let sum = ranges.iter().try_fold(0, |sum: u64, range| sum.checked_add(range.length));
-        let is_possible = |&bytes: &u64| (1..=i64::MAX as u64).contains(&bytes);
-        sum.filter(is_possible).ok_or(UnfitMemory::Lengths(ranges.len()))
+        Ok(self.contents()?.bytes)
+    }
+
+    fn contents(&self) -> Result<Contents, UnfitMemory> {
+        let found = &self.memory_ranges.data;
+        let senseless = || UnfitMemory::Lengths(found.len());
+        let (mut ranges, mut bytes) = (Vec::with_capacity(found.len()), 0_u64);
+        for &Range { gpa, length, .. } in found {
+            gpa.checked_add(length).ok_or_else(senseless)?;
+            ranges.push((gpa, length, bytes));
+            bytes = bytes.checked_add(length).ok_or_else(senseless)?;
+        }
+        if !(1..=i64::MAX as u64).contains(&bytes) {
+            return Err(senseless());
+        }
+        ranges.retain(|&(_, length, _)| length > 0);
+        ranges.sort_unstable();
+        match ranges.windows(2).find(|pair| pair[1].0 - pair[0].0 < pair[0].1) {
+            Some(pair) => Err(UnfitMemory::Ranges { gpa: pair[1].0 }),
+            None => Ok(Contents { ranges, bytes }),
+        }
     }
 
     /// The mappings in the memory file itself.
     pub(crate) fn in_memory_file(&self) -> Result<Vec<Placed>, UnfitMemory> {
-        self.bytes()?;
+        let contents = self.contents()?;
         self.guest_ram_mappings
             .iter()
-            .map(|mapping| Ok(Placed { slot: mapping.slot, offset: self.offset(mapping)? }))
+            .map(|mapping| Ok(Placed { slot: mapping.slot, offset: contents.offset(mapping)? }))
             .collect()
     }
 
@@ -129,21 +275,36 @@ impl Layout {
         Ok((placed, ranges))
     }
 
+    /// The same part of the state, with the mappings at these places, which are in their order.
+    pub(crate) fn placed(&self, places: &[Placed]) -> Self {
+        let mut moved = self.clone();
+        for (mapping, placed) in moved.guest_ram_mappings.iter_mut().zip(places) {
+            mapping.file_offset = placed.offset;
+        }
+        moved
+    }
+
+    /// A slot of KVM that no mapping has.
+    pub(crate) fn spare_slot(&self) -> Option<u32> {
+        let last = self.guest_ram_mappings.iter().map(|mapping| mapping.slot).max();
+        last.map_or(Some(0), |slot| slot.checked_add(1))
+    }
+}
+
+impl Contents {
     /// Returns the offset of a mapping in the memory file, which has all of it in one range.
     fn offset(&self, mapping: &Mapping) -> Result<u64, UnfitMemory> {
         let (gpa, size) = (mapping.gpa, mapping.size);
         if mapping.virtio_mem {
             return Err(UnfitMemory::VirtioMem { gpa, size });
         }
-        let mut offset = 0;
-        for range in &self.memory_ranges.data {
-            let into = gpa.checked_sub(range.gpa).filter(|&into| into < range.length);
-            if let Some(into) = into.filter(|into| range.length - into >= size) {
-                return Ok(offset + into);
-            }
-            offset += range.length;
-        }
-        Err(UnfitMemory::Missing { gpa, size })
+        let before = self.ranges.partition_point(|&(start, ..)| start <= gpa);
+        let missing = UnfitMemory::Missing { gpa, size };
+        let &(start, length, offset) =
+            self.ranges[..before].last().ok_or_else(|| missing.clone())?;
+        let into = gpa - start;
+        let has_all = length.checked_sub(into).is_some_and(|left| left >= size);
+        if has_all { Ok(offset + into) } else { Err(missing) }
     }
 }
 
@@ -166,7 +327,7 @@ mod tests {
     fn layout(ranges: &[(u64, u64)], mappings: &[(u64, u64)]) -> Layout {
         let ranges = ranges.iter().map(|(gpa, len)| json!({"gpa": gpa * MIB, "length": len * MIB}));
         let mappings = mappings.iter().enumerate().map(|(slot, (gpa, size))| {
-            json!({"slot": slot, "gpa": gpa * MIB, "size": size * MIB, "zone_id": "mem0"})
+            json!({"slot": slot, "gpa": gpa * MIB, "size": size * MIB, "zone_id": "mem0", "new": [1]})
         });
         let state = json!({
             "memory_ranges": {"data": ranges.collect::<Vec<_>>()},
@@ -214,5 +375,68 @@ mod tests {
         let mut wrapped = layout(&[(0, 8)], &[(0, 8)]);
         wrapped.guest_ram_mappings[0].size = u64::MAX;
         assert!(wrapped.in_new_file().is_err());
+        assert!(checked(&wrapped).is_err());
+    }
+
+    fn checked(layout: &Layout) -> Result<(), UnfitMemory> {
+        let config = json!({"memory": {"size": 8 * MIB}});
+        layout.check(&serde_json::from_value(config).unwrap())
+    }
+
+    #[test]
+    fn memory_that_is_described_twice_is_refused() {
+        checked(&layout(&[(0, 8), (8, 8)], &[(8, 8), (0, 8)])).unwrap();
+        let twice = |ranges, mappings| checked(&layout(ranges, mappings)).unwrap_err();
+        let same = twice(&[(0, 8)], &[(0, 8); 400]);
+        assert_eq!(same, UnfitMemory::Twice { gpa: 0, slot: 1 });
+        let overlapping = twice(&[(0, 16)], &[(6, 8), (0, 8)]);
+        assert_eq!(overlapping, UnfitMemory::Twice { gpa: 6 * MIB, slot: 0 });
+        let ranges = twice(&[(4, 8), (0, 8)], &[(0, 8)]);
+        assert_eq!(ranges, UnfitMemory::Ranges { gpa: 4 * MIB });
+        let mut slots = layout(&[(0, 16)], &[(0, 8), (8, 8)]);
+        slots.guest_ram_mappings[1].slot = 0;
+        assert_eq!(checked(&slots), Err(UnfitMemory::Twice { gpa: 8 * MIB, slot: 0 }));
+    }
+
+    #[test]
+    fn mappings_of_no_whole_pages_and_of_unknown_zones_are_refused() {
+        for (gpa, size) in [(0, 0), (1, 4096), (0, 4097), (u64::MAX - 4095, 4096)] {
+            let mut odd = layout(&[(0, 8)], &[(0, 8)]);
+            (odd.guest_ram_mappings[0].gpa, odd.guest_ram_mappings[0].size) = (gpa, size);
+            assert_eq!(checked(&odd), Err(UnfitMemory::Mapping { gpa, size }));
+        }
+        let mut unknown = layout(&[(0, 8)], &[(0, 8)]);
+        unknown.guest_ram_mappings[0].zone_id = "high".to_owned();
+        assert_eq!(checked(&unknown), Err(UnfitMemory::Zone("high".to_owned())));
+    }
+
+    #[test]
+    fn memory_in_a_shared_file_is_refused_with_its_zone() {
+        let zone = json!({"id": "mem0", "size": 8 * MIB, "file": "/f", "shared": true});
+        let config = json!({"memory": {"size": 0, "zones": [zone]}});
+        let config = serde_json::from_value(config).unwrap();
+        let refused = layout(&[], &[(0, 8)]).check(&config);
+        let in_file = UnfitMemory::InFile { zone: "mem0".to_owned(), file: "/f".into() };
+        assert_eq!(refused, Err(in_file));
+        // Cloud Hypervisor saves the memory of a file that has no name any more.
+        layout(&[(0, 8)], &[(0, 8)]).check(&config).unwrap();
+    }
+
+    #[test]
+    fn many_ranges_and_mappings_take_little_time() {
+        let many: Vec<_> = (0..20_000).map(|nth| (nth, 1)).collect();
+        checked(&layout(&many, &many)).unwrap();
+    }
+
+    #[test]
+    fn everything_else_of_the_state_stays() {
+        let layout = layout(&[(0, 8)], &[(0, 8)]);
+        let moved = serde_json::to_value(layout.placed(&[Placed { slot: 0, offset: 7 }])).unwrap();
+        assert_eq!(moved["next_memory_slot"], 9);
+        assert_eq!(moved["guest_ram_mappings"][0]["file_offset"], 7);
+        assert_eq!(
+            (layout.spare_slot(), &moved["guest_ram_mappings"][0]["new"]),
+            (Some(1), &json!([1]))
+        );
     }
 }

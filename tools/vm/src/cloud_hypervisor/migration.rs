@@ -1,18 +1,23 @@
 //! A VM is sent to a VMM that has none: the VMM believes that it receives the VM from another VMM
 //! of the same host.
 
-use std::ffi::OsString;
-use std::fs;
+use std::ffi::OsStr;
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::api::Answer;
+use hugekit_sys::seqpacket::peer;
+use libc::ucred;
 use serde_json::json;
 
-use crate::cloud_hypervisor::error::RestoreError;
+use crate::api::Answer;
+use crate::cloud_hypervisor::error::{RestoreError, UnfitMemory};
 use crate::cloud_hypervisor::memory::ReadyMemory;
+use crate::cloud_hypervisor::place::{
+    Link, Place, connectable, has_empty_memory, own_path, unguessable,
+};
 use crate::cloud_hypervisor::protocol::{Command, Failure, Receiver};
 use crate::cloud_hypervisor::snapshot::Snapshot;
 use crate::cloud_hypervisor::start::await_listener;
@@ -28,11 +33,25 @@ pub struct Restore<'a> {
 }
 
 /// A VM that was restored.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Restored {
     /// From the request to the VMM until the VM was complete.
     pub took: Duration,
+    /// A link of a clone of an image. The VMM needs it when the VM reboots, and it may be removed
+    /// when the VMM has ended. Its path is that of the VMM.
+    pub link: Option<PathBuf>,
+    /// True unless the VM maps an image and its VMM has a root without `/dev/zero`: then it cannot
+    /// reboot.
+    pub can_reboot: bool,
+}
+
+/// The step that did not succeed.
+#[derive(Debug)]
+enum Ended {
+    Step(Command, Failure),
+    Link(io::Error),
+    Memory(UnfitMemory),
 }
 
 impl<'a> Restore<'a> {
@@ -47,91 +66,219 @@ impl<'a> Restore<'a> {
     }
 
     /// Sends the VM to the Cloud Hypervisor whose API listens at this socket, or will do so within
-    /// ten seconds. It must have no VM. During the restore it listens at `SOCKET.restore-NUMBER`.
+    /// ten seconds. It must have no VM. During the restore it listens beside its API, or in a new
+    /// folder in `/tmp` if the VMM does not reach the folder of its API, may not write to it, or
+    /// its path is too long.
+    ///
+    /// A VM that maps an image has the file `API.memory` of the same folder as memory. It is a
+    /// symbolic link, and stays: see [`Restored::link`].
     ///
     /// # Errors
     /// [`RestoreError`]. The VMM has no VM then.
     pub fn send(&self, socket: &Path, memory: &ReadyMemory) -> Result<Restored, RestoreError> {
         let of_api = |source| RestoreError::Api { socket: socket.to_owned(), source };
-        let receiver = ReceiverSocket::new(socket).map_err(of_api)?;
+        let (api, _folder) = connectable(socket).map_err(of_api)?;
         let since = Instant::now();
-        let url = format!("unix:{}", receiver.path.display());
-        let path = format!("/api/v1/{RECEIVE}");
-        let body = json!({"receiver_url": url});
-        let call = || crate::api::send(socket, "PUT", &path, Some(&body));
-        let call = await_listener(call, || false).map_err(of_api)?;
-        let connect = || UnixStream::connect(&receiver.path);
-        let sent = match await_listener(connect, || call.is_answered()) {
-            Ok(stream) => self.walk(stream, memory),
-            Err(error) => Err((Command::Start, error.into())),
-        };
-        let answer = call.wait();
-        match sent {
-            Ok(()) => is_success(answer.map_err(of_api)?)?,
-            Err((command, failure)) => return Err(explained(command, failure, answer)),
+        let connected = await_listener(|| crate::api::connect(&api), || false).map_err(of_api)?;
+        // The process that listens: usually the VMM, or the one that has passed the socket to it.
+        let vmm = peer(&connected).ok();
+        drop(connected);
+        if memory.image().is_some() && vmm.is_some_and(|vmm| vmm.pid == 0) {
+            return Err(RestoreError::Unseen);
         }
-        Ok(Restored { took: since.elapsed() })
+        let to = Vmm { socket, api: &api };
+        let first = match Place::of_api(socket, vmm).map_err(of_api)? {
+            Some(place) => self.send_at(&to, &place, memory),
+            None => Err(RestoreError::Place {
+                folder: socket.parent().unwrap_or(Path::new("")).to_owned(),
+                source: io::Error::other("the VMM sees another folder there"),
+            }),
+        };
+        let (link, can_reboot) = match first {
+            Err(RestoreError::Place { .. }) => {
+                let place = Place::new(vmm);
+                let folder = "/tmp".into();
+                let place = place.map_err(|source| RestoreError::Place { folder, source })?;
+                self.send_at(&to, &place, memory)?
+            }
+            other => other?,
+        };
+        Ok(Restored { took: since.elapsed(), link, can_reboot })
     }
 
-    fn walk(&self, stream: UnixStream, memory: &ReadyMemory) -> Result<(), (Command, Failure)> {
-        let of = |command| move |failure: Failure| (command, failure);
+    /// Has the VMM listen in a folder, and sends the VM. Returns the path of its link, and whether
+    /// the VM can reboot.
+    fn send_at(
+        &self,
+        to: &Vmm<'_>,
+        place: &Place,
+        memory: &ReadyMemory,
+    ) -> Result<(Option<PathBuf>, bool), RestoreError> {
+        let of_place = |source| RestoreError::Place { folder: place.path().to_owned(), source };
+        let link = memory.image().map(|_| Link::new(place, to.socket)).transpose();
+        let link = link.map_err(of_place)?;
+        let receiver = ReceiverSocket::new(place).map_err(of_place)?;
+        let call = to.ask(&receiver)?;
+        let connect = || UnixStream::connect(receiver.path_here());
+        let stream = match await_listener(connect, || call.is_answered()) {
+            Ok(stream) => stream,
+            Err(source) if call.is_answered() => {
+                let answer = call.wait().map_err(|source| to.silent(source))?;
+                return Err(match answer.is_success() {
+                    true => RestoreError::Unreachable { path: receiver.path(), source },
+                    false => refused(answer, place),
+                });
+            }
+            Err(source) => {
+                // The VMM waits there for a sender, and does not answer before one comes.
+                return Err(RestoreError::Unreachable { path: receiver.path(), source });
+            }
+        };
+        // It has bound the socket, so it is the VMM in any case.
+        let vmm = peer(&stream).ok();
+        let sent = self.walk(stream, memory, link.as_ref(), vmm);
+        match (sent, call.wait()) {
+            (Ok(()), answer) => is_success(answer.map_err(|source| to.silent(source))?, place)?,
+            (Err(Ended::Step(command, failure)), answer) => {
+                return Err(explained(command, failure, answer, place));
+            }
+            (Err(Ended::Link(source)), _) => return Err(of_place(source)),
+            (Err(Ended::Memory(unfit)), _) => return Err(unfit.into()),
+        }
+        let Some(link) = link else { return Ok((None, true)) };
+        Ok((Some(link.keep()), has_empty_memory(vmm)))
+    }
+
+    fn walk(
+        &self,
+        stream: UnixStream,
+        memory: &ReadyMemory,
+        link: Option<&Link<'_>>,
+        vmm: Option<ucred>,
+    ) -> Result<(), Ended> {
+        let of = |command| move |failure: Failure| Ended::Step(command, failure);
         let receiver = Receiver::new(stream).map_err(Failure::from);
         let mut to = receiver.map_err(of(Command::Start))?;
         to.send(Command::Start, &[]).map_err(of(Command::Start))?;
         for (slot, file) in memory.slots() {
             to.send_memory(slot, file).map_err(of(Command::MemoryFd))?;
         }
-        let config = memory.config(self.snapshot).to_string();
+        if let (Some(image), Some(link)) = (memory.image(), link) {
+            let path = self.hand_over(&mut to, image, vmm).map_err(of(Command::MemoryFd))?;
+            link.lead_to(&path, vmm).map_err(Ended::Link)?;
+        }
+        let machine = memory.machine(self.snapshot, link.map(Link::path).as_deref());
+        let machine = serde_json::to_vec(&machine.map_err(Ended::Memory)?).expect("it is JSON");
+        to.send(Command::Config, &machine).map_err(of(Command::Config))?;
+        // All memory is mapped now.
+        if let Some(link) = link {
+            link.lead_to(Path::new(Link::EMPTY), vmm).map_err(Ended::Link)?;
+        }
+        to.send(Command::State, &self.snapshot.state).map_err(of(Command::State))?;
         let end = if self.is_resumed { Command::Complete } else { Command::CompletePaused };
-        let rest: [(_, &[u8]); 3] = [
-            (Command::Config, config.as_bytes()),
-            (Command::State, &self.snapshot.state),
-            (end, &[]),
-        ];
-        rest.into_iter()
-            .try_for_each(|(command, payload)| to.send(command, payload).map_err(of(command)))
+        to.send(end, &[]).map_err(of(end))
+    }
+
+    /// Gives the VMM a descriptor of the image, for a slot that no memory has: the VMM keeps it until
+    /// its memory is made. Returns a path at which the VMM opens the image. Its own descriptor is
+    /// open to a VMM of any user and in any PID namespace; this process's may not be.
+    fn hand_over(
+        &self,
+        to: &mut Receiver,
+        image: BorrowedFd<'_>,
+        vmm: Option<ucred>,
+    ) -> Result<PathBuf, Failure> {
+        let own =
+            || PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), image.as_raw_fd()));
+        let (Some(vmm), Some(slot)) = (vmm, self.snapshot.layout.spare_slot()) else {
+            return Ok(own());
+        };
+        to.send_memory(slot, image)?;
+        Ok(own_path(vmm.pid, image).unwrap_or_else(|_| own()))
     }
 }
 
-fn is_success(answer: Answer) -> Result<(), RestoreError> {
+/// The VMM, by its API.
+#[derive(Debug)]
+struct Vmm<'a> {
+    socket: &'a Path,
+    /// A path of the socket that is short enough.
+    api: &'a Path,
+}
+
+impl Vmm<'_> {
+    /// Asks it to listen for a VM.
+    fn ask(&self, receiver: &ReceiverSocket<'_>) -> Result<crate::api::Pending, RestoreError> {
+        let body = json!({"receiver_url": format!("unix:{}", receiver.path().display())});
+        let path = format!("/api/v1/{RECEIVE}");
+        let call = crate::api::send(self.api, "PUT", &path, Some(&body));
+        call.map_err(|source| self.silent(source))
+    }
+
+    fn silent(&self, source: io::Error) -> RestoreError {
+        RestoreError::Api { socket: self.socket.to_owned(), source }
+    }
+}
+
+fn is_success(answer: Answer, place: &Place) -> Result<(), RestoreError> {
     match answer.is_success() {
         true => Ok(()),
-        false => Err(refused(answer)),
+        false => Err(refused(answer, place)),
     }
 }
 
-fn refused(answer: Answer) -> RestoreError {
+fn refused(answer: Answer, place: &Place) -> RestoreError {
+    if answer.body.contains("binding to UNIX socket") {
+        let folder = place.path().to_owned();
+        return RestoreError::Place { folder, source: io::Error::other(answer.body) };
+    }
     RestoreError::Refused { request: RECEIVE, status: answer.status, answer: answer.body }
 }
 
 /// Returns the error, in the words of the VMM's API if it has any.
-fn explained(command: Command, failure: Failure, answer: io::Result<Answer>) -> RestoreError {
+fn explained(
+    command: Command,
+    failure: Failure,
+    answer: io::Result<Answer>,
+    place: &Place,
+) -> RestoreError {
     let what = command.subject();
     match (failure, answer) {
-        (_, Ok(answer)) if command == Command::Start => refused(answer),
+        (_, Ok(answer)) if command == Command::Start => refused(answer, place),
         (_, Ok(answer)) => RestoreError::Rejected { what, answer: answer.body },
         (Failure::Broken(source), Err(_)) => RestoreError::Broken { what, source },
         (Failure::Rejected, Err(source)) => RestoreError::Broken { what, source },
     }
 }
 
-/// The path at which the VMM listens during the restore. No other process can know it before.
+/// The socket at which the VMM listens during the restore. No other process can know its name before.
 #[derive(Debug)]
-struct ReceiverSocket {
-    path: PathBuf,
+struct ReceiverSocket<'a> {
+    place: &'a Place,
+    name: String,
 }
 
-impl ReceiverSocket {
-    fn new(api: &Path) -> io::Result<Self> {
-        let mut path = OsString::from(std::path::absolute(api)?);
-        let number = getrandom::u64().map_err(io::Error::other)?;
-        path.push(format!(".restore-{number:016x}"));
-        Ok(Self { path: path.into() })
+impl<'a> ReceiverSocket<'a> {
+    fn new(place: &'a Place) -> io::Result<Self> {
+        let name = format!(".hk-{}", unguessable()?);
+        if !place.fits(OsStr::new(&name)) {
+            return Err(io::Error::other("its path is too long for a socket"));
+        }
+        Ok(Self { place, name })
+    }
+
+    /// Its path for the VMM.
+    fn path(&self) -> PathBuf {
+        self.place.path_of(OsStr::new(&self.name))
+    }
+
+    fn path_here(&self) -> PathBuf {
+        self.place.path_here(OsStr::new(&self.name))
     }
 }
 
-impl Drop for ReceiverSocket {
+impl Drop for ReceiverSocket<'_> {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        self.place.remove(OsStr::new(&self.name));
     }
 }

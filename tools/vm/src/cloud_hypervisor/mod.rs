@@ -1,9 +1,11 @@
 #![doc = include_str!("README.md")]
 
+mod config;
 mod error;
 mod layout;
 mod memory;
 mod migration;
+mod place;
 mod protocol;
 mod snapshot;
 mod start;

@@ -3,15 +3,16 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Error as _};
 use serde_json::Value;
 
+use crate::cloud_hypervisor::config::VmConfig;
 use crate::cloud_hypervisor::error::RestoreError;
-use crate::cloud_hypervisor::layout::Layout;
+use crate::cloud_hypervisor::layout::{Layout, UnfitMemory};
 
 /// Longer files of a snapshot are refused. A state has some KiB for each device and CPU.
 const LONGEST: u64 = 64 << 20;
@@ -20,17 +21,16 @@ const CONFIG: &str = "config.json";
 const STATE: &str = "state.json";
 const MEMORY: &str = "memory-ranges";
 
-/// The part of the state that describes memory.
+/// The leaf of the state that describes memory.
 const MEMORY_MANAGER: &str = "memory-manager";
 
-/// A snapshot that a stock Cloud Hypervisor has written. Its memory is not read yet.
+/// A snapshot that a stock Cloud Hypervisor has written. Its memory is not read yet, but all figures
+/// are checked: they fit together, and no memory is described twice.
 #[derive(Debug)]
 pub struct Snapshot {
-    pub(crate) config: Value,
+    pub(crate) config: VmConfig,
     /// The bytes of the file: the VMM gets them unchanged.
     pub(crate) state: Vec<u8>,
-    /// The part of the state that describes memory, as it is there.
-    pub(crate) manager: Value,
     /// The CPUID of the machine, which the VMM compares with that of its own.
     pub(crate) cpuid: Value,
     pub(crate) layout: Layout,
@@ -54,15 +54,21 @@ impl Snapshot {
     /// Opens the snapshot in a folder.
     ///
     /// # Errors
-    /// [`RestoreError::Read`], [`RestoreError::TooLong`], [`RestoreError::Format`].
+    /// [`RestoreError::Read`], [`RestoreError::TooLong`], [`RestoreError::Format`],
+    /// [`RestoreError::Memory`].
     pub fn open(folder: impl AsRef<Path>) -> Result<Self, RestoreError> {
         let path = |name: &str| folder.as_ref().join(name);
-        let config = parse(&path(CONFIG), &read(&path(CONFIG))?)?;
+        let config: VmConfig = parse(&path(CONFIG), &read(&path(CONFIG))?)?;
         let state = read(&path(STATE))?;
-        let Parts { manager, cpuid } = parts(&path(STATE), &state)?;
-        let layout = format(&path(STATE), serde_json::from_value(manager.clone()))?;
-        let memory = File::open(path(MEMORY)).map_err(unreadable(&path(MEMORY)))?;
-        Ok(Self { config, state, manager, cpuid, layout, memory })
+        let Parts { layout, cpuid } = parts(&path(STATE), &state)?;
+        layout.check(&config)?;
+        let memory = open(&path(MEMORY))?;
+        let has = memory.metadata().map_err(unreadable(&path(MEMORY)))?.len();
+        let needs = layout.bytes()?;
+        if has < needs {
+            return Err(UnfitMemory::Short { has, needs }.into());
+        }
+        Ok(Self { config, state, cpuid, layout, memory })
     }
 
     /// Bytes of the guest's memory.
@@ -76,7 +82,7 @@ impl Snapshot {
 
 /// The parts of the state that the VMM gets before the state.
 struct Parts {
-    manager: Value,
+    layout: Layout,
     cpuid: Value,
 }
 
@@ -93,7 +99,7 @@ fn parts(path: &Path, state: &[u8]) -> Result<Parts, RestoreError> {
     let manager = format(path, manager.ok_or_else(|| lack(MEMORY_MANAGER)))?;
     let of_vm = format(path, tree.snapshot_data.ok_or_else(|| lack("state of the VM")))?;
     let OfVm { common_cpuid: cpuid } = parse(path, of_vm.state.as_bytes())?;
-    Ok(Parts { manager: parse(path, manager.state.as_bytes())?, cpuid })
+    Ok(Parts { layout: parse(path, manager.state.as_bytes())?, cpuid })
 }
 
 fn parse<T: DeserializeOwned>(path: &Path, text: &[u8]) -> Result<T, RestoreError> {
@@ -104,8 +110,18 @@ fn format<T>(path: &Path, parsed: serde_json::Result<T>) -> Result<T, RestoreErr
     parsed.map_err(|source| RestoreError::Format { path: path.to_owned(), source })
 }
 
+/// Opens a regular file. Another one could make the restore wait for ever.
+fn open(path: &Path) -> Result<File, RestoreError> {
+    let file = hugekit_image::open(path).map_err(unreadable(path))?;
+    if !file.metadata().map_err(unreadable(path))?.is_file() {
+        let source = io::Error::new(ErrorKind::InvalidInput, "it is no regular file");
+        return Err(RestoreError::Read { path: path.to_owned(), source });
+    }
+    Ok(file)
+}
+
 fn read(path: &Path) -> Result<Vec<u8>, RestoreError> {
-    let file = File::open(path).map_err(unreadable(path))?;
+    let file = open(path)?;
     let bytes = file.metadata().map_err(unreadable(path))?.len();
     if bytes > LONGEST {
         return Err(RestoreError::TooLong { path: path.to_owned(), bytes, most: LONGEST });
@@ -127,11 +143,13 @@ mod tests {
 
     use super::*;
 
+    const CONFIG_OF_4_KIB: &str = r#"{"memory": {"size": 4096}}"#;
+
     fn opened(config: &str, state: &str) -> Result<Snapshot, RestoreError> {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join(CONFIG), config).unwrap();
         std::fs::write(folder.path().join(STATE), state).unwrap();
-        std::fs::write(folder.path().join(MEMORY), "").unwrap();
+        std::fs::write(folder.path().join(MEMORY), [7; 4096]).unwrap();
         Snapshot::open(folder.path())
     }
 
@@ -141,19 +159,151 @@ mod tests {
         json!({"snapshots": {MEMORY_MANAGER: data}, "snapshot_data": of_vm}).to_string()
     }
 
+    fn manager() -> Value {
+        json!({
+            "memory_ranges": {"data": [{"gpa": 0, "length": 4096}]},
+            "guest_ram_mappings": [{"slot": 0, "gpa": 0, "size": 4096, "zone_id": "mem0"}],
+        })
+    }
+
+    fn refuse_format(config: &str, state: &str) {
+        let refused = opened(config, state);
+        assert!(
+            matches!(refused, Err(RestoreError::Format { .. })),
+            "{config} {state}: {refused:?}"
+        );
+    }
+
     #[test]
     fn files_that_are_no_snapshot_are_refused() {
-        let good = r#"{"memory_ranges": {"data": []}, "guest_ram_mappings": []}"#;
-        opened("{}", &state(good)).unwrap();
-        for manager in ["", "{}", "[", r#"{"memory_ranges": 1, "guest_ram_mappings": []}"#] {
-            let refused = opened("{}", &state(manager));
-            assert!(matches!(refused, Err(RestoreError::Format { .. })), "{manager}: {refused:?}");
+        let good = state(&manager().to_string());
+        opened(CONFIG_OF_4_KIB, &good).unwrap();
+        for manager in
+            ["", "{}", "[", "[]", "5", r#"{"memory_ranges": 1, "guest_ram_mappings": []}"#]
+        {
+            refuse_format(CONFIG_OF_4_KIB, &state(manager));
         }
         let deep = "[".repeat(1 << 20);
-        for (config, state) in [("", &*state(good)), ("{}", "{}"), ("{}", "7"), ("{}", &deep)] {
-            let refused = opened(config, state);
-            assert!(matches!(refused, Err(RestoreError::Format { .. })), "{refused:?}");
+        for (config, state) in
+            [("", &*good), (CONFIG_OF_4_KIB, "{}"), (CONFIG_OF_4_KIB, "7"), ("{}", &deep)]
+        {
+            refuse_format(config, state);
         }
+    }
+
+    #[test]
+    fn every_part_that_is_of_another_shape_is_refused() {
+        let good = state(&manager().to_string());
+        for config in ["[]", "5", "\"x\"", "{}"] {
+            refuse_format(config, &good);
+        }
+        for memory in ["5", "[]", "\"x\"", "null", "{}"] {
+            refuse_format(&format!("{{\"memory\": {memory}}}"), &good);
+        }
+        for zones in ["5", "{}", "[5]", "[[]]", "[{}]", "[null]", "\"x\""] {
+            refuse_format(&format!("{{\"memory\": {{\"size\": 0, \"zones\": {zones}}}}}"), &good);
+        }
+        for shape in
+            [json!([]), json!(5), json!([[]]), json!([5]), json!({}), json!("x"), Value::Null]
+        {
+            for pointer in ["/memory_ranges", "/guest_ram_mappings"] {
+                let mut odd = manager();
+                *odd.pointer_mut(pointer).unwrap() = shape.clone();
+                let state = state(&odd.to_string());
+                let refused = opened(CONFIG_OF_4_KIB, &state);
+                // No mapping at all is a list, and the machine has no memory then.
+                let is_empty = (pointer, &shape) == ("/guest_ram_mappings", &json!([]));
+                assert!(refused.is_err() || is_empty, "{pointer} {shape}");
+            }
+        }
+    }
+
+    /// The nth value of a tree, in any order.
+    fn nth<'a>(value: &'a mut Value, left: &mut usize) -> Option<&'a mut Value> {
+        if *left == 0 {
+            return Some(value);
+        }
+        *left -= 1;
+        match value {
+            Value::Array(values) => values.iter_mut().find_map(|value| nth(value, left)),
+            Value::Object(map) => map.values_mut().find_map(|value| nth(value, left)),
+            _ => None,
+        }
+    }
+
+    /// A snapshot with one value in the place of another one never panics, and neither does the VM
+    /// that would be made of it.
+    #[test]
+    fn every_value_may_be_another_one() {
+        let zone = json!({"id": "mem0", "size": 4096, "file": "/f", "shared": false});
+        let config = json!({"memory": {"size": 0, "zones": [zone]}, "fs": [{}], "net": [{}]});
+        let others = [
+            "null",
+            "true",
+            "7",
+            "-1",
+            "1e400",
+            "\"x\"",
+            "[]",
+            "[[]]",
+            "{}",
+            "[{}]",
+            "18446744073709551615",
+        ];
+        let mut opened_ones = 0;
+        for other in others.iter().filter_map(|text| serde_json::from_str::<Value>(text).ok()) {
+            for at in 0..16 {
+                let (mut config, mut manager) = (config.clone(), manager());
+                for (tree, at) in [(&mut config, at), (&mut manager, at)] {
+                    if let Some(value) = nth(tree, &mut at.clone()) {
+                        *value = other.clone();
+                    }
+                }
+                for (config, manager) in
+                    [(&config, &self::manager()), (&json!({"memory": {"size": 4096}}), &manager)]
+                {
+                    let Ok(snapshot) = opened(&config.to_string(), &state(&manager.to_string()))
+                    else {
+                        continue;
+                    };
+                    opened_ones += 1;
+                    snapshot.config.mapped_shared();
+                    let _ = snapshot.config.mapped_privately(Path::new("/p"));
+                }
+            }
+        }
+        assert!(opened_ones > 0);
+    }
+
+    #[test]
+    fn devices_and_pipes_are_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in [CONFIG, STATE, MEMORY] {
+            std::fs::write(folder.path().join(CONFIG), CONFIG_OF_4_KIB).unwrap();
+            std::fs::write(folder.path().join(STATE), state(&manager().to_string())).unwrap();
+            std::fs::write(folder.path().join(MEMORY), [7; 4096]).unwrap();
+            let path = folder.path().join(name);
+            std::fs::remove_file(&path).unwrap();
+            rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RWXU).unwrap();
+            let refused = Snapshot::open(folder.path());
+            assert!(matches!(refused, Err(RestoreError::Read { .. })), "{name}: {refused:?}");
+            std::fs::remove_file(&path).unwrap();
+            std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+            let refused = Snapshot::open(folder.path());
+            assert!(matches!(refused, Err(RestoreError::Read { .. })), "{name}: {refused:?}");
+            std::fs::remove_file(&path).unwrap();
+        }
+    }
+
+    #[test]
+    fn memory_file_that_is_cut_is_refused_with_both_lengths() {
+        let state = state(&manager().to_string().replace("4096", "8192"));
+        let refused = opened(CONFIG_OF_4_KIB, &state);
+        let short = UnfitMemory::Short { has: 4096, needs: 8192 };
+        assert!(
+            matches!(&refused, Err(RestoreError::Memory(found)) if *found == short),
+            "{refused:?}"
+        );
     }
 
     #[test]

@@ -167,6 +167,22 @@ fn questions_and_machines_without_objects_stay() {
     assert_ne!(replaced(object, Backing::Thp), object);
 }
 
+#[test]
+fn memory_that_the_kernel_would_merge_is_known() {
+    let is_mergeable = |object: &str, machine: &str| {
+        let asked = format!("-machine {machine},memory-backend=m -object {object},id=m,size=4G");
+        GuestMemory::of_arguments(&words(&asked))[0].is_mergeable
+    };
+    assert!(is_mergeable("memory-backend-ram", "pc"));
+    assert!(is_mergeable("memory-backend-ram,merge=on", "pc,mem-merge=on"));
+    for object in
+        ["memory-backend-ram,merge=off", "memory-backend-ram,share=on", "memory-backend-memfd"]
+    {
+        assert!(!is_mergeable(object, "pc"), "{object}");
+    }
+    assert!(!is_mergeable("memory-backend-ram", "pc,mem-merge=off"));
+}
+
 /// Any argument that QEMU may get, except a type of memory that can be replaced.
 fn argument() -> impl Strategy<Value = OsString> {
     let bytes = proptest::collection::vec(any::<u8>(), 0..12);
