@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use crate::checkpoint::children::{Child, Children};
+use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::fork_error::ForkError;
 use crate::checkpoint::fork_report::{ChildReport, ForkReport};
-use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::guard::{Guard, LeftOvers, MOST_STARTED};
 use crate::checkpoint::handover::PlannedHandover;
 use crate::checkpoint::nursery::{Grown, Nursery};
@@ -68,7 +68,8 @@ pub fn fork(options: &ForkOptions) -> Result<Forked, ForkError> {
     children.await_apis()?;
     let bytes = vm.bytes();
     let mut tracked = TrackedVm::new(vm, Afterwards::Released);
-    let saving = Saving::new(&mut tracked, &api, &*nursery.preserved, &guard, &handover, is_running);
+    let saving =
+        Saving::new(&mut tracked, &api, &*nursery.preserved, &guard, &handover, is_running);
     let save = || saving.save();
     let (saved, grown) = nursery.raise(&children, save)?;
     let children_report = children_of(&children, &grown, started);

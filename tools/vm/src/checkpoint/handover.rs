@@ -85,7 +85,7 @@ impl PlannedHandover {
             let opened = openat2(&root, *folder, flags, Mode::empty(), resolve).ok()?;
             Some((folder, Planned::within(opened, "hugekit-checkpoint", &[STATE, MEMORY]).ok()?))
         };
-        Ok(Self::Folders { vmm: owner, planned: FOLDERS.iter().filter_map(|f| within(&f)).collect() })
+        Ok(Self::Folders { vmm: owner, planned: FOLDERS.iter().filter_map(within).collect() })
     }
 
     pub(crate) fn left_overs(&self) -> io::Result<Vec<LeftOver>> {

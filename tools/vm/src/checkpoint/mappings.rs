@@ -112,7 +112,6 @@ fn layouts(bytes: u64) -> Vec<Vec<u64>> {
 
 #[cfg(test)]
 mod tests {
-    use std::ops::Range;
     use std::slice;
 
     use super::*;
@@ -139,10 +138,10 @@ VmFlags: rd wr mr mw me nr ht \n\
         assert!(!is_served(&mappings[2]) && !is_protected(&mappings[2]));
         let (start, len) = (0x7f00_0000_0000, 128 << 20);
         let base = Region { start, len, offset: 0 };
-        assert_eq!(guest_memory(&mappings, len ), Some(vec![base]));
+        assert_eq!(guest_memory(&mappings, len), Some(vec![base]));
         let (start, len) = (0x7f00_2000_0000, 64 << 20);
         let hugetlb = Region { start, len, offset: 0 };
-        assert_eq!(guest_memory(&mappings, len ), Some(vec![hugetlb]));
+        assert_eq!(guest_memory(&mappings, len), Some(vec![hugetlb]));
         assert_eq!(guest_memory(&mappings, 32 << 20), None);
     }
 
@@ -159,20 +158,17 @@ VmFlags: rd wr mr mw me nr ht \n\
         let (start, end) = (all.addresses.start, all.addresses.end);
         let part = |addresses| Mapping { addresses, ..all.clone() };
         let halves = [part(start..start + (2 << 20)), part(start + (2 << 20)..end)];
-        assert_eq!(
-            guest_memory(&halves, 64 << 20),
-            guest_memory(slice::from_ref(&all), 64 << 20)
-        );
+        assert_eq!(guest_memory(&halves, 64 << 20), guest_memory(slice::from_ref(&all), 64 << 20));
         assert!(guest_memory(&halves, 64 << 20).is_some());
         let apart = [part(start..start + (2 << 20)), part(start + (4 << 20)..end)];
         assert_eq!(guest_memory(&apart, 64 << 20), None);
     }
 
-    fn layout_of(addresses: &[Range<u64>], bytes: u64) -> Option<Vec<(u64, u64)>> {
+    fn layout_of(addresses: &[(u64, u64)], bytes: u64) -> Option<Vec<(u64, u64)>> {
         let one = parsed()[0].clone();
         let mappings: Vec<Mapping> = addresses
             .iter()
-            .map(|addresses| Mapping { addresses: addresses.clone(), ..one.clone() })
+            .map(|&(start, end)| Mapping { addresses: start..end, ..one.clone() })
             .collect();
         let regions = guest_memory(&mappings, bytes)?;
         Some(regions.iter().map(|region| (region.start, region.offset)).collect())
@@ -181,16 +177,16 @@ VmFlags: rd wr mr mw me nr ht \n\
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn memory_above_the_devices_is_a_second_region_by_its_sizes() {
-        let found = layout_of(&[4 * GIB..5 * GIB, 8 * GIB..11 * GIB], 4 * GIB);
+        let found = layout_of(&[(4 * GIB, 5 * GIB), (8 * GIB, 11 * GIB)], 4 * GIB);
         assert_eq!(found, Some(vec![(8 * GIB, 0), (4 * GIB, 3 * GIB)]));
         // Before 1.13, the gap had 768 MiB.
         let (low, high) = (13 * GIB / 4, 3 * GIB / 4);
-        let found = layout_of(&[8 * GIB..8 * GIB + high, 16 * GIB..16 * GIB + low], 4 * GIB);
+        let found = layout_of(&[(8 * GIB, 8 * GIB + high), (16 * GIB, 16 * GIB + low)], 4 * GIB);
         assert_eq!(found, Some(vec![(16 * GIB, 0), (8 * GIB, low)]));
         // Behind the 64-bit devices.
         let (middle, high) = (252 * GIB, 9 * GIB);
         let found = layout_of(
-            &[GIB..GIB + high, 100 * GIB..100 * GIB + middle, 1000 * GIB..1003 * GIB],
+            &[(GIB, GIB + high), (100 * GIB, 100 * GIB + middle), (1000 * GIB, 1003 * GIB)],
             264 * GIB,
         );
         assert_eq!(found, Some(vec![(1000 * GIB, 0), (100 * GIB, 3 * GIB), (GIB, 255 * GIB)]));
@@ -199,11 +195,11 @@ VmFlags: rd wr mr mw me nr ht \n\
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn regions_that_the_kernel_has_merged_are_not_told() {
-        assert_eq!(layout_of(&[8 * GIB..12 * GIB], 4 * GIB), None);
-        assert_eq!(layout_of(&[8 * GIB..272 * GIB], 264 * GIB), None);
+        assert_eq!(layout_of(&[(8 * GIB, 12 * GIB)], 4 * GIB), None);
+        assert_eq!(layout_of(&[(8 * GIB, 272 * GIB)], 264 * GIB), None);
         // One region of Firecracker before 1.13, or two of a later one.
         let bytes = 13 * GIB / 4;
-        assert_eq!(layout_of(&[8 * GIB..8 * GIB + bytes], bytes), Some(vec![(8 * GIB, 0)]));
+        assert_eq!(layout_of(&[(8 * GIB, 8 * GIB + bytes)], bytes), Some(vec![(8 * GIB, 0)]));
     }
 
     #[test]

@@ -22,8 +22,8 @@ use rustix::io::{read, write};
 
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::granules::granules;
-use crate::checkpoint::sink::Sink;
 use crate::checkpoint::handover::HandedFile;
+use crate::checkpoint::sink::Sink;
 use crate::checkpoint::vm::Vm;
 
 /// Nothing was put to the granule yet.

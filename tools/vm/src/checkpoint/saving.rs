@@ -119,7 +119,10 @@ impl<'a> Saving<'a> {
     ///
     /// Devices may write to memory before Firecracker saves their state. Such a write belongs to the moment, which is
     /// later. If writes go on, or if memory is given back, a later moment is chosen.
-    fn freeze(&mut self, state: &HandedFile<'_>) -> Result<Option<(Vec<u8>, Duration)>, CheckpointError> {
+    fn freeze(
+        &mut self,
+        state: &HandedFile<'_>,
+    ) -> Result<Option<(Vec<u8>, Duration)>, CheckpointError> {
         for _ in 0..TRIES {
             state.clear().map_err(|source| self.sink.refused(source))?;
             let since = Instant::now();
@@ -151,7 +154,11 @@ impl<'a> Saving<'a> {
     }
 
     /// Has Firecracker save the memory, too, into memory.
-    fn save_by_stock(&mut self, state: &HandedFile<'_>, since: Instant) -> Result<Saved, CheckpointError> {
+    fn save_by_stock(
+        &mut self,
+        state: &HandedFile<'_>,
+        since: Instant,
+    ) -> Result<Saved, CheckpointError> {
         self.tracked.release_all()?;
         self.drop_copies()?;
         let memory = self.handed_file(MEMORY)?;

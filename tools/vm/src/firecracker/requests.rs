@@ -1,8 +1,8 @@
 //! Requests to Firecracker, whose answers are awaited while other work goes on.
 
-use std::{fmt, io};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
+use std::{fmt, io};
 
 use crate::api::{Answer, connect, send, send_text};
 use hugekit_sys::seqpacket;

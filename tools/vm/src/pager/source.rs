@@ -195,8 +195,9 @@ impl Source {
         let look = || -> io::Result<_> {
             let kept = Kept::new(file)?;
             let own = Part { path, stamp: FileStamp::of(&kept.file)? };
-            let part =
-                |(path, file): (PathBuf, File)| Ok((fs::canonicalize(path)?, FileStamp::of(&file)?));
+            let part = |(path, file): (PathBuf, File)| {
+                Ok((fs::canonicalize(path)?, FileStamp::of(&file)?))
+            };
             let others = made_of.into_iter().map(part).map(|found: io::Result<_>| {
                 found.map(|(path, stamp)| Part { path: Some(path), stamp })
             });
