@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use crate::api::connect;
 use hugekit_sys::seqpacket;
 use rustix::process::{Pid, Signal, kill_process_group};
+use serde_json::Value;
 
+use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::fork_error::ForkError;
 use crate::checkpoint::guard::Guard;
 use crate::checkpoint::lineage::{ORIGIN, Origin};
@@ -47,8 +49,9 @@ impl<'a> Children<'a> {
     ) -> Result<Self, ForkError> {
         let mut children = Self(Vec::new());
         for (options, number) in all.iter().zip(1..) {
-            if fs::symlink_metadata(&options.api).is_ok() {
-                return Err(ForkError::Exists { number, api: options.api.clone() });
+            if let Some(socket) = options.sockets().find(|path| fs::symlink_metadata(path).is_ok())
+            {
+                return Err(ForkError::Exists { number, socket });
             }
             let program =
                 start(options, &Origin::text(parent, number)?, guard).map_err(|source| {
@@ -79,6 +82,22 @@ impl<'a> Children<'a> {
         self.0.iter().find(|child| child.vmm == vmm).map(|child| child.number)
     }
 
+    /// Checks that each child of a VM with a vsock has a socket of its own for it: the VM listens at the one of its
+    /// configuration.
+    pub(crate) fn check_vsocks(all: &[ChildOptions], parent: &Api) -> Result<(), ForkError> {
+        let vsock = match parent.get("/vm/config", "vsock") {
+            Ok(vsock) => vsock,
+            // A VMM that does not say so.
+            Err(CheckpointError::Refused { .. }) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let Some(path) = vsock.get("uds_path").and_then(Value::as_str) else { return Ok(()) };
+        let without = all.iter().position(|child| child.vsock().is_none());
+        without.map_or(Ok(()), |index| {
+            Err(ForkError::Vsock { number: index + 1, socket: path.into() })
+        })
+    }
+
     /// Ends all children.
     pub(crate) fn kill(&self) {
         for child in &self.0 {
@@ -101,7 +120,9 @@ impl Drop for Children<'_> {
         self.kill();
         for child in &mut self.0 {
             let _ = child.program.wait();
-            let _ = fs::remove_file(&child.options.api);
+            for socket in child.options.sockets() {
+                let _ = fs::remove_file(socket);
+            }
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::checkpoint::guard::{Guard, LeftOvers, MOST_STARTED};
 use crate::checkpoint::handover::PlannedHandover;
 use crate::checkpoint::nursery::{Grown, Nursery};
 use crate::checkpoint::once::collapse;
-use crate::checkpoint::options::{ForkOptions, RunningVm};
+use crate::checkpoint::options::{ChildOptions, ForkOptions, RunningVm};
 use crate::checkpoint::report::ms;
 use crate::checkpoint::room::PlannedRoom;
 use crate::checkpoint::saving::{Saved, Saving};
@@ -49,6 +49,7 @@ pub fn fork(options: &ForkOptions) -> Result<Forked, ForkError> {
     let is_running = api.is_running()?;
     let vm = Vm::find(pid, api.memory()?)?;
     shortage::check(&vm, count)?;
+    Children::check_vsocks(&options.children, &api)?;
     let room = PlannedRoom::new()?;
     let unreachable = |source| CheckpointError::Handover { pid: vm.pid(), source };
     let handover = PlannedHandover::of(&vm.process).map_err(unreachable)?;
@@ -56,7 +57,7 @@ pub fn fork(options: &ForkOptions) -> Result<Forked, ForkError> {
     let left_overs = || {
         let mut folders = handover.left_overs()?;
         folders.push(room.left_over()?);
-        let sockets = options.children.iter().map(|child| child.api.clone());
+        let sockets = options.children.iter().flat_map(ChildOptions::sockets);
         LeftOvers::new(folders).and_files(sockets)
     };
     let guard = Guard::start(&vm, &api, left_overs())?;

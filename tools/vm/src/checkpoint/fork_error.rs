@@ -22,12 +22,31 @@ pub enum ForkError {
     #[error("{0} children: from 1 to {MOST_STARTED} can be forked at once")]
     Count(usize),
     /// The socket of a child exists.
-    #[error("child {number}: {} exists already{}", api.display(), Remedy(self.remedy()))]
+    #[error("child {number}: {} exists already{}", socket.display(), Remedy(self.remedy()))]
     Exists {
         /// From 1 on.
         number: usize,
-        /// The socket.
-        api: PathBuf,
+        /// The socket of its API or of its vsock.
+        socket: PathBuf,
+    },
+    /// The VM has a vsock, and a child has no socket of its own for it.
+    #[error(
+        "child {number} would listen at {}, where the vsock of the VM listens{}",
+        socket.display(), Remedy(self.remedy())
+    )]
+    Vsock {
+        /// From 1 on.
+        number: usize,
+        /// The VM's socket.
+        socket: PathBuf,
+    },
+    /// A child was restored and never asked for its memory.
+    #[error("child {number} was restored and did not ask for its memory within {seconds} s")]
+    NotConnected {
+        /// From 1 on.
+        number: usize,
+        /// Seconds that it was waited for.
+        seconds: u64,
     },
     /// A child's program cannot be started.
     #[error("child {number}: cannot start {program:?}")]
@@ -100,7 +119,7 @@ impl ForkError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Vm(error) => error.kind(),
-            Self::Count(_) | Self::Exists { .. } => ErrorKind::Invalid,
+            Self::Count(_) | Self::Exists { .. } | Self::Vsock { .. } => ErrorKind::Invalid,
             Self::NoMemory { .. } | Self::NoHugePages { .. } => ErrorKind::NoMemory,
             _ => ErrorKind::Kernel,
         }
@@ -112,7 +131,12 @@ impl ForkError {
         let remedy = match self {
             Self::Vm(error) => error.remedy()?,
             Self::NoHugePages { source, .. } => return Some(source.remedy()),
-            Self::Exists { .. } => "remove the socket, or name others by --child-api",
+            Self::Exists { .. } => {
+                "remove the socket, or name others by --child-api and by vsock_override in --load"
+            }
+            Self::Vsock { .. } => {
+                "give each child its own: --load '{\"vsock_override\": {\"uds_path\": \"vsock-{}.sock\"}}'"
+            }
             Self::Ended { .. } | Self::Silent { .. } => {
                 "the command must start Firecracker with --api-sock {api}"
             }
@@ -141,7 +165,8 @@ mod tests {
         let source = CheckpointError::StateFile;
         for error in [
             ForkError::Vm(CheckpointError::Restless),
-            ForkError::Exists { number: 1, api: api() },
+            ForkError::Exists { number: 1, socket: api() },
+            ForkError::Vsock { number: 1, socket: api() },
             ForkError::Ended { number: 1, status: ExitStatus::from_raw(0) },
             ForkError::Silent { number: 1, api: api(), seconds: 5 },
             ForkError::Restore { number: 1, source },

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
@@ -28,6 +28,12 @@ use crate::checkpoint::vm::Vm;
 
 /// The longest wait for a connection until the next look whether one can still come.
 const LOOK: Duration = Duration::from_millis(20);
+
+/// The longest time from the answer of a child's VMM until it asks for memory.
+const LONGEST_CONNECT: Duration = Duration::from_secs(60);
+
+/// The longest wait for the answer of a VMM whose child is lost.
+const LONGEST_ANSWER: Duration = Duration::from_secs(2);
 
 /// The children of a fork, from the start of their VMMs until they are complete VMs.
 #[derive(Debug)]
@@ -50,6 +56,8 @@ pub(crate) struct Grown {
 enum News {
     /// The child with this number is restored.
     Restored(usize, Instant),
+    /// A VMM asks for memory.
+    Connected,
     Served(Event),
     Failed(ForkError),
 }
@@ -131,6 +139,7 @@ impl<'a> Nursery<'a> {
             let _ = readable([self.room.listener().as_fd()], Some(LOOK));
             let Ok((connection, _)) = self.room.listener().accept() else { continue };
             connection.set_nonblocking(false)?;
+            let _ = sender.send(News::Connected);
             let sender = sender.clone();
             spawn_scoped(scope, "hugekit-vm", move || self.serve(&connection, &sender))?;
             left -= 1;
@@ -147,6 +156,7 @@ impl<'a> Nursery<'a> {
 fn await_all(children: &Children<'_>, news: &Receiver<News>) -> Result<Vec<Grown>, ForkError> {
     let count = children.all().len();
     let (mut restored, mut completed) = (vec![None; count], vec![None; count]);
+    let mut connected = 0;
     loop {
         let pairs = restored.iter().zip(&completed);
         let grown = pairs.map(|(&restored, &completed)| {
@@ -156,15 +166,52 @@ fn await_all(children: &Children<'_>, news: &Receiver<News>) -> Result<Vec<Grown
             return Ok(grown);
         }
         // Threads end when they have reported.
-        match news.recv().map_err(|_| ForkError::Memory("no VM has connected".to_owned()))? {
+        let next = match news.recv_timeout(LOOK) {
+            Ok(next) => next,
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(ForkError::Memory("no VM has connected".to_owned()));
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                check_connected(&restored, connected)?;
+                continue;
+            }
+        };
+        match next {
+            News::Connected => connected += 1,
             News::Restored(number, at) => restored[number - 1] = Some(at),
             News::Served(Event::Complete(done)) => {
                 let number = children.number_of(done.pid);
                 let stranger = || ForkError::Memory(format!("process {} is no child", done.pid));
                 completed[number.ok_or_else(stranger)? - 1] = Some(done);
             }
-            News::Served(event) => refuse_failure(&event)?,
+            // The VMM says why in its answer, which comes a moment later.
+            News::Served(event) => {
+                refuse_failure(&event).map_err(|lost| answer_of_vmm(news).unwrap_or(lost))?;
+            }
             News::Failed(error) => return Err(error),
+        }
+    }
+}
+
+/// A VMM connects before it answers that the VM is restored.
+fn check_connected(restored: &[Option<Instant>], connected: usize) -> Result<(), ForkError> {
+    let late = restored.iter().position(|at| at.is_some_and(|at| at.elapsed() > LONGEST_CONNECT));
+    match late {
+        Some(index) if connected < restored.iter().flatten().count() => {
+            let (number, seconds) = (index + 1, LONGEST_CONNECT.as_secs());
+            Err(ForkError::NotConnected { number, seconds })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Waits for the answer of a VMM that could not restore a child.
+fn answer_of_vmm(news: &Receiver<News>) -> Option<ForkError> {
+    let until = Instant::now() + LONGEST_ANSWER;
+    loop {
+        match news.recv_timeout(until.saturating_duration_since(Instant::now())).ok()? {
+            News::Failed(error @ ForkError::Restore { .. }) => return Some(error),
+            _ => {}
         }
     }
 }

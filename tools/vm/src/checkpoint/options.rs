@@ -170,3 +170,16 @@ pub struct ChildOptions {
     #[serde(default)]
     pub load: Map<String, Value>,
 }
+
+impl ChildOptions {
+    /// Returns the socket of the child's own vsock.
+    pub(crate) fn vsock(&self) -> Option<PathBuf> {
+        let path = self.load.get("vsock_override")?.get("uds_path")?.as_str()?;
+        Some(path.into())
+    }
+
+    /// Returns the sockets that the child makes.
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = PathBuf> {
+        [self.api.clone()].into_iter().chain(self.vsock())
+    }
+}

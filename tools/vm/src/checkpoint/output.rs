@@ -72,7 +72,7 @@ impl Plan {
         Ok(Self { place: place.to_owned(), name, hidden, kind })
     }
 
-    /// What to remove if this process is killed.
+    /// Returns what a guard removes if this process is killed.
     pub(crate) fn left_over(&self) -> io::Result<LeftOver> {
         self.hidden.left_over()
     }

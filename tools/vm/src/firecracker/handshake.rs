@@ -17,7 +17,7 @@ pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(5);
 /// Bytes of a message at most.
 const LONGEST: usize = 64 << 10;
 
-/// What has come over a connection, whether or not it is all.
+/// Everything that has come over a connection, whole or not.
 #[derive(Debug, Default)]
 pub(crate) struct Sent {
     pub(crate) message: Vec<u8>,

@@ -156,7 +156,7 @@ struct Kept {
     stamp: Option<FileStamp>,
     /// All of it if it is sealed.
     mapped: Option<Mmap>,
-    /// What lies in no hole, ascending.
+    /// Runs of bytes that lie in no hole, ascending.
     data: Vec<Range<u64>>,
 }
 

@@ -55,8 +55,8 @@ impl fmt::Display for Ending {
     }
 }
 
-/// What a VM is served with, beside what its VMM has sent. All of it is there before the VM is served, so that a shortage
-/// is a refusal.
+/// Everything that a VM is served with, beside what its VMM has sent. It is there before the VM is served, so that a
+/// shortage is a refusal.
 #[derive(Debug)]
 pub(crate) struct Admitted {
     pub(crate) layout: Layout,
@@ -77,7 +77,7 @@ impl Admitted {
     }
 }
 
-/// What is known of the VMM.
+/// The VMM, and what it has sent.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     process: Result<Process, io::Error>,
