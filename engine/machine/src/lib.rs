@@ -12,6 +12,7 @@
 #![warn(missing_docs, clippy::incompatible_msrv)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+pub mod available;
 pub mod cache;
 pub mod cgroup;
 pub mod cpu;

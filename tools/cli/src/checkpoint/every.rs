@@ -5,8 +5,9 @@ use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::mpsc::channel;
+use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use hugekit_vm::checkpoint::{CheckpointOptions, Report, SeriesOptions, checkpoint_series};
 use serde_json::{Value, json};
 
@@ -14,6 +15,9 @@ use super::explained;
 use hugekit_daemon::EndingSignals;
 use hugekit_terminal::file::{Sink, cannot_write};
 use hugekit_terminal::text::write_out;
+
+/// The longest wait at the end for a reader of the lines.
+const LONGEST_FLUSH: Duration = Duration::from_secs(2);
 
 /// Tells of each checkpoint in a line: on standard output, or as JSON.
 pub(super) fn run(
@@ -27,12 +31,14 @@ pub(super) fn run(
         Some(Sink::File(path)) => Some(File::create(path).with_context(|| cannot_write(path))?),
         _ => None,
     };
-    // The VM does not wait for a reader.
-    let writer = std::thread::spawn(move || {
-        told.iter().try_for_each(|line| match &mut lines_file {
+    // Neither the VM nor the end of this command waits for a reader.
+    let (end, ended) = channel();
+    std::thread::spawn(move || {
+        let written = told.iter().try_for_each(|line| match &mut lines_file {
             Some(file) => file.write_all(line.as_bytes()),
             None => write_out(&line),
-        })
+        });
+        let _ = end.send(written);
     });
     let is_json = json.is_some();
     checkpoint_series(options, series, came.as_fd(), &mut |folder, report| {
@@ -40,8 +46,10 @@ pub(super) fn run(
     })
     .map_err(explained)?;
     drop(lines);
-    writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-    Ok(())
+    match ended.recv_timeout(LONGEST_FLUSH) {
+        Ok(written) => Ok(written?),
+        Err(_) => bail!("the last lines were not read within {} s", LONGEST_FLUSH.as_secs()),
+    }
 }
 
 fn line(folder: &Path, report: &Report, is_json: bool) -> String {

@@ -66,6 +66,10 @@ impl Checkpoints {
         started: Instant,
     ) -> Result<Report, CheckpointError> {
         let Self { api, tracked, chain, collapse: should_collapse, guard } = self;
+        if guard.as_ref().is_some_and(Guard::has_released) {
+            // This process was stopped after the last moment: all memory may have changed.
+            tracked.note_all(Event::Release);
+        }
         let is_running = tracked.note_writes_while(|| api.is_running())?;
         let vm = &tracked.vm;
         let bytes = vm.bytes();

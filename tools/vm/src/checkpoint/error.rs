@@ -169,6 +169,12 @@ pub enum CheckpointError {
         /// The process that listens.
         found: i32,
     },
+    /// This process was stopped.
+    #[error(
+        "this process was stopped while memory of the VM was protected, which was released for the VM to run on{}",
+        Remedy(self.remedy())
+    )]
+    Stopped,
     /// The VM gave memory back in the middle of the copy.
     #[error("the VM gave memory back before it was copied{}", Remedy(self.remedy()))]
     GaveBack,
@@ -187,9 +193,11 @@ impl CheckpointError {
             | Self::Previous { .. }
             | Self::NoUserfaultfd { .. }
             | Self::OtherVmm { .. } => ErrorKind::Invalid,
-            Self::InUse { .. } | Self::Incomplete { .. } | Self::GaveBack | Self::Restless => {
-                ErrorKind::Conflict
-            }
+            Self::InUse { .. }
+            | Self::Incomplete { .. }
+            | Self::GaveBack
+            | Self::Restless
+            | Self::Stopped => ErrorKind::Conflict,
             _ => ErrorKind::Kernel,
         }
     }
@@ -231,7 +239,7 @@ impl CheckpointError {
             Self::Handover { .. } => Some(
                 "run as root or as the VMM's user, and give the VMM a /dev/shm, /run or /tmp that its user may write to",
             ),
-            Self::GaveBack | Self::Restless => Some("try again"),
+            Self::GaveBack | Self::Restless | Self::Stopped => Some("try again"),
             _ => None,
         }
     }
@@ -261,6 +269,7 @@ mod tests {
             CheckpointError::Rights { pid: 1, source: io::ErrorKind::PermissionDenied.into() },
             CheckpointError::GaveBack,
             CheckpointError::Restless,
+            CheckpointError::Stopped,
         ] {
             let remedy = error.remedy();
             prints_remedy_once(error, remedy);

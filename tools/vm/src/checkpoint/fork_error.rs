@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 
+use hugekit_machine::available::Available;
 use hugekit_machine::hugepages::Shortage;
 use hugekit_sys::{ErrorKind, Remedy};
 
@@ -89,7 +90,7 @@ pub enum ForkError {
     Memory(String),
     /// Memory is short.
     #[error(
-        "not enough memory for {children} children: {needed} MiB needed, {available} MiB available{}",
+        "not enough memory for {children} children: {needed} MiB needed, {available}{}",
         Remedy(self.remedy())
     )]
     NoMemory {
@@ -97,8 +98,8 @@ pub enum ForkError {
         children: usize,
         /// MiB for them, and for the copy that they are restored from.
         needed: u64,
-        /// MiB that the kernel can supply.
-        available: u64,
+        /// Memory that the machine and the control groups leave.
+        available: Available,
     },
     /// Pages of hugetlbfs are short.
     #[error("not enough huge pages for {children} children")]
@@ -143,6 +144,9 @@ impl ForkError {
             Self::Restore { .. } => {
                 "children use the network devices, sockets and disks of the VM, unless --load \
                  replaces them"
+            }
+            Self::NoMemory { available: Available { limit: Some(_), .. }, .. } => {
+                "fork fewer children at once, raise the limit, or run the command in another control group"
             }
             Self::NoMemory { .. } => "fork fewer children at once",
             _ => return None,

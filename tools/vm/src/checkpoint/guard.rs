@@ -6,13 +6,17 @@
 //! when its parent has ended without a word: it releases the memory, resumes the VM if the parent
 //! had paused it, and removes the files.
 //!
+//! A parent that is stopped (Ctrl-Z, SIGSTOP, a debugger) would have the VM wait as long. So the child then releases the
+//! memory and resumes the VM, too, and the parent's checkpoint fails when it goes on.
+//!
 //! The child makes system calls only. It neither allocates nor takes a lock, which another thread
 //! of the parent may have held at the fork.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -22,6 +26,7 @@ use std::time::Duration;
 
 use crate::vmm::MESSAGE_WORDS;
 use hugekit_sys::poll::readable;
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{AtFlags, CWD, unlinkat};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -49,6 +54,9 @@ const ANSWER: Duration = Duration::from_secs(10);
 /// The most children of one fork.
 pub const MOST_STARTED: usize = 64;
 
+/// The longest time between two looks whether the parent is stopped: a VM that writes then waits as long.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// Folders that a guard removes at most.
 const MOST_FOLDERS: usize = 8;
 
@@ -70,7 +78,7 @@ pub(crate) enum Step {
     Done = b'D',
 }
 
-/// What is removed if this process is killed.
+/// Files and folders that are removed if this process is killed.
 #[derive(Debug, Default)]
 pub(crate) struct LeftOvers {
     files: Vec<CString>,
@@ -98,10 +106,12 @@ impl LeftOvers {
 pub(crate) struct Guard {
     child: Pid,
     steps: OwnedFd,
+    /// Readable when the guard has released the memory of a parent that was stopped.
+    released: OwnedFd,
 }
 
 impl Guard {
-    /// The names are those to remove if this process is killed.
+    /// `left_overs` are removed if this process is killed.
     pub(crate) fn start(
         vm: &Vm,
         api: &Api,
@@ -112,8 +122,11 @@ impl Guard {
             let left_overs = left_overs?;
             let address = SocketAddrUnix::new(api.socket().as_os_str().as_bytes())?;
             let parent = pidfd_open(getpid(), PidfdFlags::empty())?;
-            let undo = Undo { vm, address, left_overs };
-            fork(move || undo.watch(&parent, &reader)).map(|child| Self { child, steps })
+            let released = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+            let stat = File::open(format!("/proc/{}/stat", std::process::id()))?;
+            let undo = Undo { vm, address, left_overs, stat, released: released.as_fd() };
+            let child = fork(move || undo.watch(&parent, &reader))?;
+            Ok(Self { child, steps, released })
         };
         start().map_err(CheckpointError::Guard)
     }
@@ -121,6 +134,11 @@ impl Guard {
     /// Tells the guard of a step before it is made, or after it is complete.
     pub(crate) fn tell(&self, step: Step) {
         let _ = rustix::io::write(&self.steps, &[step as u8]);
+    }
+
+    /// Returns whether this process was stopped, so that the guard has released the memory: it may have changed.
+    pub(crate) fn has_released(&self) -> bool {
+        readable([self.released.as_fd()], Some(Duration::ZERO)) == Ok([true])
     }
 
     /// Has the program that a command starts end together with this process, until the step
@@ -169,6 +187,9 @@ struct Undo<'a> {
     vm: &'a Vm,
     address: SocketAddrUnix,
     left_overs: LeftOvers,
+    /// The parent's line in `/proc`.
+    stat: File,
+    released: BorrowedFd<'a>,
 }
 
 impl Undo<'_> {
@@ -176,8 +197,9 @@ impl Undo<'_> {
         ignore_signals();
         self.close_others(parent, steps);
         let (mut is_paused, mut started) = (false, [const { None }; MOST_STARTED]);
+        let mut has_released = false;
         loop {
-            let waited = readable([parent.as_fd(), steps.as_fd()], None);
+            let waited = readable([parent.as_fd(), steps.as_fd()], Some(LOOK));
             let [has_ended, has_step] = waited.unwrap_or_default();
             // The step before its end is still in the pipe.
             let mut step = [0];
@@ -190,6 +212,12 @@ impl Undo<'_> {
                     started.iter().flatten().for_each(end_group);
                     return self.undo(is_paused);
                 }
+                // The VM waits for no process that a terminal, a debugger or a supervisor has stopped.
+                _ if !has_released && self.is_parent_stopped() => {
+                    let _ = rustix::io::write(self.released, &1_u64.to_ne_bytes());
+                    self.release(is_paused);
+                    has_released = true;
+                }
                 _ => {}
             }
         }
@@ -201,9 +229,10 @@ impl Undo<'_> {
         let (faults, process) = (self.vm.faults.as_fd(), self.vm.process.as_fd());
         let claim = self.vm.process.claim_descriptor().unwrap_or(process);
         // No allocation is made here: a checkpoint has fewer folders.
-        let mut kept = [u32::MAX; 5 + MOST_FOLDERS];
+        let mut kept = [u32::MAX; 7 + MOST_FOLDERS];
         let folders = self.left_overs.folders.iter().map(LeftOver::parent).take(MOST_FOLDERS);
-        let needed = [parent.as_fd(), steps.as_fd(), faults, process, claim].into_iter();
+        let of_parent = [parent.as_fd(), steps.as_fd(), self.stat.as_fd(), self.released];
+        let needed = of_parent.into_iter().chain([faults, process, claim]);
         for (kept, descriptor) in kept.iter_mut().zip(needed.chain(folders)) {
             *kept = descriptor.as_raw_fd().unsigned_abs();
         }
@@ -220,7 +249,25 @@ impl Undo<'_> {
         }
     }
 
+    /// Returns whether the parent is stopped, by a signal or a debugger.
+    fn is_parent_stopped(&self) -> bool {
+        let mut line = [0; 256];
+        let count = rustix::io::pread(&self.stat, &mut line, 0).unwrap_or(0);
+        // The state follows the name, which may have any bytes.
+        let end = line[..count].windows(2).rposition(|pair| pair == b") ");
+        end.and_then(|end| line.get(end + 2)).is_some_and(|state| b"Tt".contains(state))
+    }
+
     fn undo(&self, is_paused: bool) {
+        self.release(is_paused);
+        for file in &self.left_overs.files {
+            let _ = unlinkat(CWD, file, AtFlags::empty());
+        }
+        self.left_overs.folders.iter().for_each(LeftOver::remove);
+    }
+
+    /// Leaves all memory to the VM, and has it run if the parent has paused it.
+    fn release(&self, is_paused: bool) {
         for region in &self.vm.regions {
             let _ = self.vm.faults.unregister(&region.addresses());
         }
@@ -228,10 +275,6 @@ impl Undo<'_> {
         if is_paused {
             let _ = self.resume();
         }
-        for file in &self.left_overs.files {
-            let _ = unlinkat(CWD, file, AtFlags::empty());
-        }
-        self.left_overs.folders.iter().for_each(LeftOver::remove);
     }
 
     fn settle(&self) {

@@ -44,7 +44,7 @@ impl Planned {
         &self.name
     }
 
-    /// What a guard needs to remove it.
+    /// Returns what a guard needs to remove it.
     pub(crate) fn left_over(&self) -> io::Result<LeftOver> {
         let (parent, name, files) =
             (self.parent.try_clone()?, self.name.clone(), self.files.clone());
@@ -144,7 +144,7 @@ fn unlinkat_folder(parent: &OwnedFd, name: &CStr) -> rustix::io::Result<()> {
     unlinkat(parent, name, AtFlags::REMOVEDIR)
 }
 
-/// What a guard removes. It only makes system calls.
+/// A folder that a guard removes, by system calls only.
 #[derive(Debug)]
 pub(crate) struct LeftOver {
     parent: OwnedFd,

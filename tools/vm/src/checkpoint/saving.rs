@@ -110,6 +110,7 @@ impl<'a> Saving<'a> {
         let pause = self.resume(since)?;
         self.sink.begin(&state).map_err(|source| self.sink.refused(source))?;
         self.copy_all()?;
+        self.check_held()?;
         let (way, progress) = (Way::WriteProtected, self.progress);
         Ok(Saved { way, state, pause, protect, progress })
     }
@@ -181,6 +182,11 @@ impl<'a> Saving<'a> {
         Ok(Saved { way, state, pause, protect, progress })
     }
 
+    /// Checks that no guard has released the memory meanwhile, so that bytes of a later moment were copied.
+    fn check_held(&self) -> Result<(), CheckpointError> {
+        if self.guard.has_released() { Err(CheckpointError::Stopped) } else { Ok(()) }
+    }
+
     fn handed_file(&self, name: &'static str) -> Result<HandedFile<'a>, CheckpointError> {
         self.handover.file(name).map_err(|source| self.sink.refused(source))
     }
@@ -190,6 +196,10 @@ impl<'a> Saving<'a> {
         let _ = self.tracked.release_all();
         if self.is_running {
             let _ = self.api.send_resume().and_then(Pending::wait);
+        }
+        // The VM was not as this process had left it.
+        if self.guard.has_released() {
+            return CheckpointError::Stopped;
         }
         if error.may_be_an_end() && self.vm().process.await_end(ENDING) {
             return CheckpointError::Ended { pid: self.vm().pid() };

@@ -1,8 +1,8 @@
 //! Whether there is memory for children, before the VM is paused for them.
 
 use hugekit_machine::Root;
+use hugekit_machine::available::Available;
 use hugekit_machine::hugepages::{self, Shortage};
-use hugekit_machine::memory::Memory;
 
 use crate::checkpoint::fork_error::ForkError;
 use crate::checkpoint::granules::HUGE;
@@ -19,8 +19,9 @@ pub(crate) fn check(vm: &Vm, children: usize) -> Result<(), ForkError> {
     }
     // The copy that they are restored from, and their own.
     let needed = if vm.is_hugetlb { used } else { used * (count + 1) };
-    let available = Memory::read(&Root::default()).map_or(u64::MAX, |memory| memory.available);
-    check_bytes(children, needed, available)
+    // The copy and the children are in this process's group.
+    let own = rustix::process::getpid().as_raw_pid();
+    check_bytes(children, needed, Available::read(&Root::default(), &[own]))
 }
 
 fn check_huge_pages(root: &Root, children: usize, needed: u64) -> Result<(), ForkError> {
@@ -31,11 +32,11 @@ fn check_huge_pages(root: &Root, children: usize, needed: u64) -> Result<(), For
     }
 }
 
-fn check_bytes(children: usize, needed: u64, available: u64) -> Result<(), ForkError> {
-    if needed <= available {
+fn check_bytes(children: usize, needed: u64, available: Available) -> Result<(), ForkError> {
+    if needed <= available.bytes {
         return Ok(());
     }
-    let (needed, available) = (needed.div_ceil(1 << 20), available >> 20);
+    let needed = needed.div_ceil(1 << 20);
     Err(ForkError::NoMemory { children, needed, available })
 }
 
@@ -49,12 +50,17 @@ mod tests {
 
     #[test]
     fn shortage_of_memory_has_its_figures_and_its_remedy_once() {
-        assert!(check_bytes(4, 5 << 20, 5 << 20).is_ok());
-        let short = check_bytes(4, (5 << 20) + 1, 5 << 20).unwrap_err();
+        let available = || Available { bytes: 5 << 20, limit: None };
+        assert!(check_bytes(4, 5 << 20, available()).is_ok());
+        let short = check_bytes(4, (5 << 20) + 1, available()).unwrap_err();
         let chain = error_chain(&short).to_string();
         assert_eq!(chain, "not enough memory for 4 children: 6 MiB needed, 5 MiB available");
         let remedy = short.remedy();
         prints_remedy_once(short, remedy);
+        let group = Available { limit: Some("/g/memory.max".into()), ..available() };
+        let short = check_bytes(4, 6 << 20, group).unwrap_err();
+        assert!(short.to_string().contains("5 MiB available below /g/memory.max"), "{short}");
+        assert!(short.remedy().unwrap().contains("raise the limit"), "{short:?}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use hugekit_machine::available::Available;
 use hugekit_machine::hugepages::Shortage;
 use hugekit_sys::{ErrorKind, Remedy};
 
@@ -201,6 +202,9 @@ pub enum VmError {
         /// The error of the system.
         source: io::Error,
     },
+    /// Memory is short, and is kept for what the VM touches.
+    #[error("nothing more is read ahead: {0}; the VM needs the pager until it ends{remedy}", remedy = Remedy(self.remedy()))]
+    NotAhead(Available),
     /// A mistake in the pager itself.
     #[error("the pager has made a mistake, and its VMM was ended{}", Remedy(self.remedy()))]
     Mistake,
@@ -218,6 +222,10 @@ impl VmError {
                 "free memory, or raise the limit of the VM's control group".to_owned()
             }
             Self::NoHugePages { source, .. } => source.remedy(),
+            Self::NotAhead(_) => {
+                "free memory, or raise the limit of the VM's control group above the size of the VM"
+                    .to_owned()
+            }
             Self::Mistake => "report what the log says before this line".to_owned(),
             Self::WorkingSet { .. } => {
                 "name another file by --working-set; until then each pager records its own set"

@@ -32,6 +32,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial(&name.to_lowercase(), pages, move || killed_at_requests(pages))
     };
     let others = [
+        base("vm_runs_on_while_its_checkpoint_is_stopped", stopped_at_requests),
         base("delta_killed_at_a_request_leaves_nothing", delta_killed_at_requests),
         base("checkpoint_killed_when_its_output_is_there_is_whole", killed_when_whole),
         base("next_checkpoint_releases_memory_if_the_guard_was_killed_too", guard_killed),
@@ -57,6 +58,31 @@ fn killed_at_requests(pages: Pages) {
     let mut scene = Scene::start(pages);
     for request in REQUESTS {
         kill_at(&mut scene, request, &[]);
+    }
+    checkpoint(&scene.options()).unwrap();
+    check_file(&scene.saved().memory, SEED);
+}
+
+/// As by Ctrl-Z. When the checkpoint goes on, it fails.
+fn stopped_at_requests() {
+    let mut scene = Scene::start(Pages::Base);
+    for request in REQUESTS {
+        let (hold, came, go_on) = holding(request);
+        let (proxy, options) = through_proxy(&scene, hold);
+        let child = child::start(&options);
+        came.recv_timeout(LONGEST_WAIT).unwrap();
+        let pid = Pid::from_child(&child);
+        kill_process(pid, Signal::STOP).unwrap();
+        go_on.send(()).unwrap();
+        scene.vmm.serial.ask(Request::Write { start: START, len: LEN, seed: SEED }).unwrap();
+        let is_free = || registered(scene.vmm.pid()) == 0;
+        assert!(happens(is_free), "memory is protected still");
+        kill_process(pid, Signal::CONT).unwrap();
+        let said = child::said(child);
+        assert!(said.contains("this process was stopped"), "{said}");
+        drop(proxy);
+        scene.check_absent();
+        scene.check_runs_free();
     }
     checkpoint(&scene.options()).unwrap();
     check_file(&scene.saved().memory, SEED);

@@ -10,6 +10,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
+use hugekit_machine::Root;
+use hugekit_machine::available::Available;
 use hugekit_sys::thread;
 
 use super::collapse::Collapsed;
@@ -25,6 +27,12 @@ use crate::pager::working_set::WorkingSet;
 /// waits for. The VMM restores its devices then: KVM waits in `synchronize_srcu`, which takes longer
 /// while another CPU copies.
 const FIRST_FAULTS: u64 = 16;
+
+/// Memory that is not filled ahead.
+const LEFT_TO_THE_VM: u64 = 32 << 20;
+
+/// Bytes that are supplied ahead before memory is looked at again: others use it, too.
+const LONGEST_BUDGET: u64 = 16 << 20;
 
 /// The progress of reading ahead.
 pub(super) enum Ahead {
@@ -176,6 +184,9 @@ impl<'a> Server<'a> {
         let (supply, since) = (if is_wanted { Supply::All } else { Supply::Data }, Instant::now());
         let offsets = piece.offsets();
         if !self.vm.supplied().has_all(pages_of(offsets.clone())) {
+            if !self.may_supply(piece.len) {
+                return Ok(());
+            }
             match self.install(piece, self.vm.bytes_of(piece, found, &room), supply) {
                 Err(Stop::Failed(why)) => self.fail(why),
                 done => done?,
@@ -190,6 +201,25 @@ impl<'a> Server<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Returns whether there is memory for so many bytes ahead. What the VM touches goes on to be supplied: it would be
+    /// without this pager, too.
+    fn may_supply(&mut self, bytes: u64) -> bool {
+        // Memory of a running VM is needed at once, and its fork has looked; pages of hugetlbfs are reserved.
+        if !self.vm.source.is_kept() || self.vm.layout.is_hugetlb() {
+            return true;
+        }
+        if self.budget < bytes {
+            let available = Available::read(&Root::default(), &[self.vm.pid()]);
+            self.budget = available.bytes.saturating_sub(LEFT_TO_THE_VM).min(LONGEST_BUDGET);
+            if self.budget < bytes {
+                self.fail(VmError::NotAhead(available));
+                return false;
+            }
+        }
+        self.budget -= bytes;
+        true
     }
 
     /// All data is there, or the VM was being left by an earlier pager.

@@ -78,6 +78,8 @@ pub(super) struct Server<'a> {
     pub(super) answered: u64,
     pub(super) copied: u64,
     pub(super) ahead: Ahead,
+    /// Bytes that may be supplied ahead until memory is looked at again.
+    pub(super) budget: u64,
     /// True if it was told that pages cannot be supplied.
     has_failed: bool,
 }
@@ -106,6 +108,7 @@ impl<'a> Server<'a> {
             answered: 0,
             copied: 0,
             ahead: Ahead::Waiting { until: since + options.startup },
+            budget: 0,
             has_failed: false,
         }
     }

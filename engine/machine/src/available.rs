@@ -1,0 +1,77 @@
+//! Memory that processes may still use, whatever limits them: the machine, or the control group of one of them.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use super::Root;
+use super::cgroup::{Cgroups, MemoryLeft};
+use super::memory::Memory;
+
+/// The memory that is available to some processes together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Available {
+    /// In bytes; `u64::MAX` if the kernel does not say.
+    pub bytes: u64,
+    /// The file of the control group's limit that leaves the least; `None` if the machine does.
+    pub limit: Option<PathBuf>,
+}
+
+impl Available {
+    /// Reads how much the machine has, and how much the control groups of these processes leave. A group whose limits
+    /// this process cannot read counts as none.
+    pub fn read(root: &Root, pids: &[i32]) -> Self {
+        let bytes = Memory::read(root).map_or(u64::MAX, |memory| memory.available);
+        let of_machine = Self { bytes, limit: None };
+        let of_group = |&pid: &i32| match Cgroups::of(root, pid).ok()?.memory_left() {
+            MemoryLeft::Limited(limit) => {
+                Some(Self { bytes: limit.left(), limit: Some(limit.file) })
+            }
+            _ => None,
+        };
+        let least = pids.iter().filter_map(of_group).min_by_key(|group| group.bytes);
+        least.filter(|group| group.bytes < bytes).unwrap_or(of_machine)
+    }
+}
+
+impl fmt::Display for Available {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} MiB available", self.bytes >> 20)?;
+        match &self.limit {
+            Some(file) => write!(f, " below {}", file.display()),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::synthetic::Synthetic;
+    use super::*;
+
+    fn machine(limit: &str) -> Synthetic {
+        let machine = Synthetic::new();
+        machine.file("/proc/meminfo", "MemTotal: 4096 kB\nMemFree: 1 kB\nMemAvailable: 2048 kB\n");
+        machine.file("/proc/7/cgroup", "0::/vm\n");
+        machine.file("/proc/self/mountinfo", "1 0 0:1 / /sys/fs/cgroup rw - cgroup2 none rw\n");
+        machine.file("/sys/fs/cgroup/vm/memory.max", limit);
+        machine.file("/sys/fs/cgroup/vm/memory.current", "1048576\n");
+        machine
+    }
+
+    #[test]
+    fn group_that_leaves_less_than_the_machine_is_named() {
+        let machine = machine("2097152\n");
+        let available = Available::read(&machine.root(), &[7]);
+        assert_eq!(available.bytes, 1 << 20);
+        assert!(available.to_string().ends_with("/sys/fs/cgroup/vm/memory.max"), "{available}");
+    }
+
+    #[test]
+    fn machine_that_has_less_than_the_group_leaves_counts() {
+        for (limit, pids) in [("max\n", &[7][..]), ("1073741824\n", &[7]), ("0\n", &[])] {
+            let available = Available::read(&machine(limit).root(), pids);
+            assert_eq!(available, Available { bytes: 2 << 20, limit: None });
+            assert_eq!(available.to_string(), "2 MiB available");
+        }
+    }
+}
