@@ -11,7 +11,7 @@ pub struct Options {
     pub quick: bool,
     /// Memory to measure on, in bytes; chosen by what is free if not given.
     pub memory: Option<Size>,
-    /// Exactly so many rounds, instead of as many as the time allows.
+    /// Exactly this many rounds, instead of as many as the time allows.
     pub rounds: Option<usize>,
     /// Only routines of this name, beside libc's and the engine's own choice.
     pub routine: Option<String>,

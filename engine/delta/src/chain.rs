@@ -346,7 +346,7 @@ impl<W: Write, K: Known> SavingChanges<'_, W, K> {
 }
 
 impl<W: Write> SavingChanges<'_, W> {
-    /// So many bytes at `offset` are zero in the state. Those that were zero in the last state cost almost nothing.
+    /// This many bytes at `offset` are zero in the state. Those that were zero in the last state cost almost nothing.
     ///
     /// # Errors
     /// The errors of [`put`](Self::put).

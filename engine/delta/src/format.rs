@@ -88,7 +88,7 @@ pub(crate) enum Kind {
     End,
     /// Bytes follow.
     Bytes,
-    /// So many bytes are zero.
+    /// This many bytes are zero.
     Zeroes,
 }
 

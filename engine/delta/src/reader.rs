@@ -45,7 +45,7 @@ pub enum Change<'a> {
         /// At least one.
         bytes: &'a [u8],
     },
-    /// So many bytes at `offset` are zero now.
+    /// This many bytes at `offset` are zero now.
     Zeroes {
         /// From the beginning of the state.
         offset: u64,

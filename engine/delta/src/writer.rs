@@ -60,7 +60,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// So many bytes at `offset` are zero now.
+    /// This many bytes at `offset` are zero now.
     ///
     /// # Errors
     /// [`DeltaError::OutOfOrder`], or the file has refused.

@@ -147,7 +147,7 @@ impl Raw {
         Ok(needed)
     }
 
-    /// Returns the next bytes of a range that lie in no hole. What was cut off is one, too, which `check` finds.
+    /// Returns the next bytes of a range that lie in no hole. A part that was cut off counts as one: `check` finds that.
     fn data(&self, range: Range<u64>) -> Result<Option<Range<u64>>, ImageError> {
         data_runs::next(&self.file, &range).map_err(|error| self.refused(range.start, error))
     }
@@ -216,7 +216,7 @@ mod tests {
             .unwrap()
     }
 
-    /// The kernel answers for what was cut off as for a hole, or as for the end of a file.
+    /// The kernel answers for a part that was cut off as for a hole, or as for the end of a file.
     #[test]
     fn file_that_shrinks_while_it_is_read_is_an_error() {
         let raw = raw(&[7; 3 << 20]);

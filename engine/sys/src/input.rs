@@ -1,4 +1,4 @@
-//! Files that a program reads because it was told so: opened so that no open waits, and that only a regular file is read.
+//! Files that the user names: opened so that no open waits, and that only a regular file is read.
 //!
 //! A FIFO waits for a writer, `/dev/zero` has no end, and in a folder that others may write to any name may be theirs.
 #![allow(unsafe_code)]

@@ -71,7 +71,7 @@ fn render(comparison: &Comparison) -> String {
     text
 }
 
-/// A line for the case and one for what it is now, so that neither is broken.
+/// A line for the case and one for its present figure, so that neither is broken.
 fn render_change(text: &mut String, change: &Change) {
     let style = match change.verdict {
         Verdict::Slower => AnsiColor::Red.on_default(),

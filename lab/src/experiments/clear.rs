@@ -121,7 +121,7 @@ pub(super) fn store_words(bytes: &mut [u8]) {
     }
 }
 
-/// A method with what it needs to run.
+/// A method with its needs.
 #[derive(Clone, Copy, Debug)]
 struct Clearer {
     method: Method,

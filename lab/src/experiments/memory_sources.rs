@@ -38,7 +38,7 @@ pub(super) fn touch(bytes: &mut [u8], page: usize) {
     std::hint::black_box(bytes);
 }
 
-/// A pool of so many bytes, all of it there, that clears only when it allocates.
+/// A pool of this many bytes, all of it there, that clears only when it allocates.
 pub(super) fn unscrubbed(bytes: usize) -> PoolBuilder<'static> {
     Pool::builder(bytes).name("lab").scrub_threads(0)
 }

@@ -277,7 +277,7 @@ mod tests {
         Case::new(id, Unit::Microseconds, samples.to_vec())
     }
 
-    /// Touches so many fresh pages.
+    /// Touches this many fresh pages.
     fn fault(pages: usize) {
         let mut memory = crate::measure::workloads::anonymous::Anonymous::new(
             crate::measure::workloads::anonymous::Pages::Base,

@@ -37,7 +37,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Exactly so many rounds.
+    /// Exactly this many rounds.
     pub const fn exactly(rounds: usize) -> Self {
         let forever = Duration::MAX;
         Self { min_rounds: rounds, max_rounds: rounds, budget: forever, patience: forever }

@@ -89,7 +89,7 @@ impl Method {
         Ok(())
     }
 
-    /// So many bytes, each page of them touched once.
+    /// This many bytes, each page of them touched once.
     fn take(self, turns: &mut Turns, bytes: usize) -> Result<Held, LabError> {
         let (mut held, page) = match self {
             Self::Kernel(pages) => (Held::Kernel(Anonymous::new(pages, bytes)?), pages.size()),

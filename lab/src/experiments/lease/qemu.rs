@@ -39,7 +39,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The source of the guest's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
-    /// QEMU populates it, by so many threads.
+    /// QEMU populates it, by this many threads.
     Prealloc(usize),
     /// No page of it is there: what is left is QEMU's own start.
     Nowhere,

@@ -29,7 +29,7 @@ use crate::measure::workloads::arena::huge_bytes_of;
 pub struct Shared(Anonymous);
 
 impl Shared {
-    /// So many bytes, a multiple of the pages' size, every base page of them written.
+    /// This many bytes, a multiple of the pages' size, every base page of them written.
     pub fn new(pages: Pages, len: usize) -> Result<Self, LabError> {
         let mut shared = Self::untouched(pages, len)?;
         shared.write();

@@ -60,7 +60,7 @@ pub struct ForkingProgram {
 }
 
 impl ForkingProgram {
-    /// With so many bytes of memory, filled.
+    /// With this many bytes of memory, filled.
     pub fn start(heap: Heap, len: usize) -> Result<Self, LabError> {
         let (heard, orders) = pipe()?;
         let (answers, told) = pipe()?;

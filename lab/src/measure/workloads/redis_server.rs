@@ -145,7 +145,7 @@ pub fn set_many(
     Ok(requests.len())
 }
 
-/// So many random keys of a server, as they are sent together.
+/// Random keys of a server, as many as are sent together.
 pub fn some_keys(keys: usize, random: &mut fastrand::Rng) -> impl Iterator<Item = usize> + '_ {
     std::iter::repeat_with(move || random.usize(..keys)).take(TOGETHER)
 }

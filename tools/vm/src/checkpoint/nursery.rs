@@ -209,9 +209,9 @@ fn check_connected(restored: &[Option<Instant>], connected: usize) -> Result<(),
 fn answer_of_vmm(news: &Receiver<News>) -> Option<ForkError> {
     let until = Instant::now() + LONGEST_ANSWER;
     loop {
-        match news.recv_timeout(until.saturating_duration_since(Instant::now())).ok()? {
-            News::Failed(error @ ForkError::Restore { .. }) => return Some(error),
-            _ => {}
+        let left = until.saturating_duration_since(Instant::now());
+        if let News::Failed(error @ ForkError::Restore { .. }) = news.recv_timeout(left).ok()? {
+            return Some(error);
         }
     }
 }
