@@ -108,8 +108,7 @@ mod tests {
     fn mode_changes_no_byte() {
         let file = tempfile::tempfile().unwrap();
         let before = FileStamp::of(&file).unwrap();
-        let after =
-            change(&file, || file.set_permissions(Permissions::from_mode(0o640)).unwrap());
+        let after = change(&file, || file.set_permissions(Permissions::from_mode(0o640)).unwrap());
         assert!(before.has_same_bytes(&after));
         file.set_len(5).unwrap();
         assert!(!before.has_same_bytes(&FileStamp::of(&file).unwrap()));

@@ -139,7 +139,8 @@ impl PagerCommand {
     fn source_of_image(&self) -> anyhow::Result<Source> {
         let name = self.image.clone().unwrap_or_default();
         let broker = self.broker.clone().unwrap_or_else(socket::to_ask);
-        let file: File = Image::of_broker(&broker, &name).map_err(image::explained)?.into_file().into();
+        let file: File =
+            Image::of_broker(&broker, &name).map_err(image::explained)?.into_file().into();
         let identity = FileStamp::of(&file)?;
         let source = Source::of_memory(file, format!("image {name}").into(), Vec::new());
         // A broker that does not answer, and an image that was dropped, change nothing.

@@ -142,9 +142,7 @@ impl Pager {
             Ok((faults, Admitted::new(layout, source, state.map_err(Refusal::State)?)?))
         };
         match find() {
-            Ok((faults, admitted)) => {
-                Ok(Vm::new(process, faults, admitted, self.settings.around))
-            }
+            Ok((faults, admitted)) => Ok(Vm::new(process, faults, admitted, self.settings.around)),
             Err(why) => Err((process, why)),
         }
     }
@@ -162,7 +160,9 @@ impl Pager {
         let mut known = pager.layouts().to_vec();
         known.extend(of_source.map(|(_, record)| record.layout));
         let own = self.record.lock().unwrap_or_else(PoisonError::into_inner);
-        known.extend(own.layouts().iter().filter(|_| own.source.has_same_bytes(&pager.source)).cloned());
+        known.extend(
+            own.layouts().iter().filter(|_| own.source.has_same_bytes(&pager.source)).cloned(),
+        );
         lost_layout::find(mappings, &known, source.len())
     }
 }

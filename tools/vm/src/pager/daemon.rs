@@ -98,7 +98,8 @@ impl Pager {
         let stop = Bell::new().map_err(io::Error::from)?;
         let sets = WorkingSets::new(settings.working_set.as_deref(), source.path(), &folder);
         let descriptors = raise_descriptor_limit().saturating_sub(DESCRIPTORS);
-        let most = usize::try_from(descriptors / DESCRIPTORS_OF_VM).map_or(MOST, |most| most.min(MOST));
+        let most =
+            usize::try_from(descriptors / DESCRIPTORS_OF_VM).map_or(MOST, |most| most.min(MOST));
         Ok(Self {
             settings,
             sets,
@@ -154,14 +155,15 @@ impl Pager {
     fn take_over<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, tell: Tell<'scope>) {
         for left in state::find(&self.folder).unwrap_or_default() {
             let pid = left.1.pid;
-            let serve = move |(name, record): (OsString, Record)| match self.open_left(&name, &record) {
-                Ok(Some(vm)) => {
-                    tell(Event::TakenOver { pid });
-                    self.serve(vm, tell);
-                }
-                Ok(None) => {}
-                Err(refused) => tell(refused),
-            };
+            let serve =
+                move |(name, record): (OsString, Record)| match self.open_left(&name, &record) {
+                    Ok(Some(vm)) => {
+                        tell(Event::TakenOver { pid });
+                        self.serve(vm, tell);
+                    }
+                    Ok(None) => {}
+                    Err(refused) => tell(refused),
+                };
             if let Err(((name, record), why)) = self.spawn(scope, left, serve) {
                 tell(self.refuse_left(&name, &record, why));
             }
@@ -215,9 +217,8 @@ impl Pager {
             return Err((of, Refusal::TooMany(self.most)));
         }
         let given = Arc::new(Mutex::new(Some(of)));
-        let take = |given: &Mutex<Option<T>>| {
-            given.lock().unwrap_or_else(PoisonError::into_inner).take()
-        };
+        let take =
+            |given: &Mutex<Option<T>>| given.lock().unwrap_or_else(PoisonError::into_inner).take();
         let taken = Arc::clone(&given);
         let counted = move || {
             if let Some(of) = take(&taken) {
@@ -297,9 +298,8 @@ impl Pager {
             }
         };
         let layout = record.layout.clone();
-        let admitted = readmit(&mut process).and_then(|(source, faults)| {
-            Ok((Admitted::new(layout, source, state)?, faults))
-        });
+        let admitted = readmit(&mut process)
+            .and_then(|(source, faults)| Ok((Admitted::new(layout, source, state)?, faults)));
         match admitted {
             Ok((admitted, faults)) => {
                 let vm = Vm::new(process, faults, admitted, self.settings.around);

@@ -71,7 +71,9 @@ impl PagerError {
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
             Self::Running { .. } => Some("stop that one, or listen at another socket"),
-            Self::OtherUser { .. } => Some("remove it if no pager of that user runs, or listen at another socket"),
+            Self::OtherUser { .. } => {
+                Some("remove it if no pager of that user runs, or listen at another socket")
+            }
             Self::Socket { .. } => Some("listen in a folder that this user may write to"),
             Self::State { .. } => Some("name a folder that this user owns by --state-dir"),
             _ => None,
@@ -218,7 +220,8 @@ impl VmError {
             Self::NoHugePages { source, .. } => source.remedy(),
             Self::Mistake => "report what the log says before this line".to_owned(),
             Self::WorkingSet { .. } => {
-                "name another file by --working-set; until then each pager records its own set".to_owned()
+                "name another file by --working-set; until then each pager records its own set"
+                    .to_owned()
             }
             _ => return None,
         })

@@ -187,8 +187,9 @@ impl Source {
             let kept = Kept::new(file)?;
             let path = name.is_absolute().then(|| name.clone());
             let own = Part { path, stamp: FileStamp::of(&kept.file)? };
-            let part =
-                |(path, file): (PathBuf, File)| Ok((fs::canonicalize(path)?, FileStamp::of(&file)?));
+            let part = |(path, file): (PathBuf, File)| {
+                Ok((fs::canonicalize(path)?, FileStamp::of(&file)?))
+            };
             let others = made_of.into_iter().map(part).map(|found: io::Result<_>| {
                 found.map(|(path, stamp)| Part { path: Some(path), stamp })
             });

@@ -96,14 +96,8 @@ impl Waiting {
         let mut sent = Sent::default();
         let received = handshake::receive(connection, most, &mut sent);
         let Sent { message, descriptors, is_cut } = sent;
-        let mut waiting = Self {
-            process,
-            userfaultfds: Vec::new(),
-            unfit: None,
-            message,
-            layout: None,
-            is_cut,
-        };
+        let mut waiting =
+            Self { process, userfaultfds: Vec::new(), unfit: None, message, layout: None, is_cut };
         waiting.take(descriptors);
         (waiting, received)
     }

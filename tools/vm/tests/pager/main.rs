@@ -18,10 +18,16 @@ fn main() {
     let mut arguments = Arguments::from_args();
     // Guests share the machine's memory and CPUs, and each one polls.
     arguments.test_threads = Some(1);
-    let trials: Vec<Trial> =
-        [stock::trials(), small::trials(), lost::trials(), refused::trials(), hostile::trials(), kills::trials()]
-            .into_iter()
-            .flatten()
-            .collect();
+    let trials: Vec<Trial> = [
+        stock::trials(),
+        small::trials(),
+        lost::trials(),
+        refused::trials(),
+        hostile::trials(),
+        kills::trials(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
     libtest_mimic::run(&arguments, trials).exit();
 }

@@ -87,7 +87,10 @@ fn set_of_smaller_blocks() {
 
 fn set_of_odd_ranges() {
     let mut fixture = Fixture::new(LEN);
-    with_ranges(&mut fixture, &json!([[5, 7], [4095, 4097], [3 * MIB + 1, 5 * MIB - 3], [LEN - 10, LEN]]));
+    with_ranges(
+        &mut fixture,
+        &json!([[5, 7], [4095, 4097], [3 * MIB + 1, 5 * MIB - 3], [LEN - 10, LEN]]),
+    );
 }
 
 fn set_of_another_template() {
@@ -138,7 +141,10 @@ fn renamed_over() {
     earlier.serial.ask(Request::Touch { start: 0, len: 4096 }).unwrap();
     rebuild(&fixture);
     let line = vm(&fixture);
-    assert!(line.contains("is another file now") && line.contains("start the pager again"), "{line}");
+    assert!(
+        line.contains("is another file now") && line.contains("start the pager again"),
+        "{line}"
+    );
     // A VM that runs is one of the old file, which the pager has open.
     fixture.check(&mut earlier, None);
 }
@@ -192,11 +198,8 @@ fn without_a_state_folder() {
 
 fn beyond_the_limit() {
     const FILES: u64 = 64;
-    let fixture = Fixture::with(LEN, |options| Options {
-        prefetch: false,
-        files: Some(FILES),
-        ..options
-    });
+    let fixture =
+        Fixture::with(LEN, |options| Options { prefetch: false, files: Some(FILES), ..options });
     let mut served: Vec<SmallVmm> = Vec::new();
     let line = loop {
         let before = fixture.pager.log().len();
@@ -229,11 +232,7 @@ fn too_short() {
 }
 
 fn mistake() {
-    let fixture = Fixture::with(LEN, |options| Options {
-        errs: true,
-        record_ms: 500,
-        ..options
-    });
+    let fixture = Fixture::with(LEN, |options| Options { errs: true, record_ms: 500, ..options });
     let mut first = fixture.vm();
     first.serial.ask(Request::Touch { start: 0, len: 4096 }).unwrap();
     fixture.pager.await_line("the pager has made a mistake");

@@ -63,8 +63,12 @@ impl<'a> Server<'a> {
         }
         let found = self.sets.find(self.vm.source.len(), self.vm.source.identity());
         if let Err(source) = &found {
-            let (path, source) = (self.sets.path(), io::Error::new(source.kind(), source.to_string()));
-            self.tell(Event::Failed { pid: self.vm.pid(), why: VmError::WorkingSet { path, source } });
+            let (path, source) =
+                (self.sets.path(), io::Error::new(source.kind(), source.to_string()));
+            self.tell(Event::Failed {
+                pid: self.vm.pid(),
+                why: VmError::WorkingSet { path, source },
+            });
         }
         match found {
             Ok(Some(set)) => self.start_reading(scope, set),
