@@ -26,7 +26,7 @@ const HUGE_PAGES: [(u64, u64); 2] = [(2048, 512), (1 << 20, 1)];
 const SHARE: u64 = 4;
 
 /// Where the values before are: gone at the next boot, as the changes are. Only root, who can change settings, can make it.
-const STATE: &str = "/run/hugekit-xtask";
+const STATE: &str = "/run/hugekit-xtask.settings";
 
 static CHANGES: Mutex<Changes> = Mutex::new(Changes(None));
 
@@ -43,13 +43,13 @@ pub(crate) fn end_on_signals(child: u32) {
 struct Changes(Option<Originals>);
 
 impl Changes {
-    fn begin(folder: &Path) -> Self {
-        let originals = Originals::join(folder);
+    fn begin(state: &Path) -> Self {
+        let originals = Originals::join(state);
         // Without permission nothing can be changed: the tests that need a setting are skipped with a reason.
         if let Err(error) = &originals
             && error.kind() != ErrorKind::PermissionDenied
         {
-            eprintln!("no settings are changed for tests: {}: {error}", folder.display());
+            eprintln!("no settings are changed for tests: {}: {error}", state.display());
         }
         Self(originals.ok())
     }

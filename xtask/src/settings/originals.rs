@@ -1,94 +1,69 @@
 //! The values of settings before tests changed them, in a file that all runs on a machine share.
 //!
 //! Each run holds a shared lock on the file. Before a run changes a setting, it appends the setting's value to the file,
-//! unless the file has one. The last run finds no other lock and puts all values back. The kernel releases the locks of a
-//! run that is killed, and the file stays: the next run keeps its values, and puts them back at its end.
-//!
-//! A lock on the folder, held for moments, lets one run at a time read and write the file.
+//! unless the file has one. The last run finds no other lock, puts all values back and empties the file; a run that begins
+//! meanwhile waits. The kernel releases the lock of a run that is killed, and the file stays: the next run keeps its values,
+//! and puts them back at its end.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, File, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-const NAME: &str = "settings";
-
-/// A run's share of the file, until [`leave`](Self::leave) or the end of the process.
+/// The file with a run's lock, until [`leave`](Self::leave) or the end of the process.
 #[derive(Debug)]
-pub(super) struct Originals {
-    folder: File,
-    file: File,
-}
-
-/// The lock on the folder.
-struct Turn<'a>(&'a File);
+pub(super) struct Originals(File);
 
 impl Originals {
-    pub(super) fn join(folder: &Path) -> io::Result<Self> {
-        // Only for its owner: other users could lock what they can open.
-        let made = DirBuilder::new().mode(0o700).create(folder);
-        made.or_else(|error| if folder.is_dir() { Ok(()) } else { Err(error) })?;
+    pub(super) fn join(path: &Path) -> io::Result<Self> {
         let mut options = File::options();
-        let file = options.read(true).append(true).create(true).open(folder.join(NAME))?;
-        let originals = Self { folder: File::open(folder)?, file };
-        let turn = Turn::take(&originals.folder)?;
-        originals.file.lock_shared()?;
-        drop(turn);
-        Ok(originals)
+        // Only for its owner: other users could lock what they can open.
+        let file = options.read(true).append(true).create(true).mode(0o600).open(path)?;
+        file.lock_shared()?;
+        Ok(Self(file))
     }
 
     /// Changes a setting. `before` is kept in the file, unless the file has an older value.
+    ///
+    /// Of two runs at once, both may find no value and append the same one: a run that reads `before` after another's
+    /// change finds the other's line.
     pub(super) fn change(&self, path: &Path, before: &str, now: &str) -> io::Result<()> {
-        let _turn = Turn::take(&self.folder)?;
-        let len = self.file.metadata()?.len();
         if !self.read()?.contains_key(path) {
-            // One write, which a kill does not divide.
-            (&self.file).write_all(format!("{before} {}\n", path.display()).as_bytes())?;
+            // One write, which neither a kill nor another run divides.
+            (&self.0).write_all(format!("{before} {}\n", path.display()).as_bytes())?;
         }
-        fs::write(path, now).inspect_err(|_| {
-            let _ = self.file.set_len(len);
-        })
+        fs::write(path, now)
     }
 
     /// Puts all values back, if no other run is left.
     pub(super) fn leave(self) -> io::Result<()> {
-        let _turn = Turn::take(&self.folder)?;
-        match self.file.try_lock() {
+        match self.0.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Ok(()),
             Err(TryLockError::Error(error)) => return Err(error),
         }
         for (path, before) in self.read()? {
-            if let Err(error) = fs::write(&path, &before) {
+            if let Err(error) = put_back(&path, &before) {
                 eprintln!("{} is not {before} again: {error}", path.display());
             }
         }
-        self.file.set_len(0)
+        self.0.set_len(0)
     }
 
     /// The value of each setting.
     fn read(&self) -> io::Result<BTreeMap<PathBuf, String>> {
         let mut text = String::new();
-        (&self.file).rewind()?;
-        (&self.file).read_to_string(&mut text)?;
+        (&self.0).rewind()?;
+        (&self.0).read_to_string(&mut text)?;
         let values = text.lines().filter_map(|line| line.split_once(' '));
         Ok(values.map(|(before, path)| (path.into(), before.to_owned())).collect())
     }
 }
 
-impl<'a> Turn<'a> {
-    fn take(folder: &'a File) -> io::Result<Self> {
-        folder.lock()?;
-        Ok(Self(folder))
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        // It fails for no file that is open and locked.
-        let _ = self.0.unlock();
-    }
+/// A setting that the kernel refused to change has its value still.
+fn put_back(path: &Path, before: &str) -> io::Result<()> {
+    if fs::read_to_string(path)?.trim() == before { Ok(()) } else { fs::write(path, before) }
 }
 
 #[cfg(test)]
@@ -172,26 +147,43 @@ mod tests {
     }
 
     #[test]
-    fn setting_that_cannot_be_changed_is_not_kept() {
+    fn setting_that_has_its_value_is_not_written() {
         let machine = Machine::new();
         let run = machine.run();
         machine.change(&run, 0, "10");
-        run.change(machine.folder.path(), "5", "6").unwrap_err();
-        assert_eq!(run.read().unwrap().into_keys().collect::<Vec<_>>(), machine.settings[..1]);
+        fs::write(&machine.settings[0], "1\n").unwrap();
         run.leave().unwrap();
-        assert_eq!(machine.values(), ["1", "2"]);
+        assert_eq!(machine.values(), ["1\n", "2"]);
     }
 
     #[test]
-    fn file_of_one_user_is_closed_to_others() {
+    fn runs_that_come_and_go_find_their_changes_and_leave_none() {
+        let machine = Machine::new();
+        let originals = machine.values();
+        std::thread::scope(|scope| {
+            for index in [0, 0, 1, 1] {
+                let (machine, originals) = (&machine, &originals);
+                scope.spawn(move || {
+                    for _ in 0..200 {
+                        let run = machine.run();
+                        machine.change(&run, index, "changed");
+                        // Another run writes the same: a plain file, unlike a setting, is empty for a moment.
+                        assert_ne!(machine.values()[index], originals[index]);
+                        run.leave().unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(machine.values(), originals);
+    }
+
+    #[test]
+    fn file_is_closed_to_other_users() {
         use std::os::unix::fs::PermissionsExt;
 
         let machine = Machine::new();
         machine.run().leave().unwrap();
-        let folder = machine.folder.path().join("state");
-        assert_eq!(folder.metadata().unwrap().permissions().mode() & 0o77, 0);
-        fs::remove_dir_all(&folder).unwrap();
-        fs::write(&folder, "").unwrap();
-        Originals::join(&folder).unwrap_err();
+        let file = machine.folder.path().join("state").metadata().unwrap();
+        assert_eq!(file.permissions().mode() & 0o77, 0);
     }
 }
