@@ -97,7 +97,7 @@ fn denied(why: String) -> io::Error {
 }
 
 /// Returns whether some process has the file open for writing, or has mapped it so; `None` if the file system or the
-/// rights of this process do not tell: it must own the file or have CAP_LEASE.
+/// rights of this process do not tell: it must own the file or have `CAP_LEASE`.
 #[must_use]
 pub fn is_open_for_writing(file: &File) -> Option<bool> {
     // A lease for reading is given only if nobody has the file open for writing. It is returned at once. A process that
