@@ -53,7 +53,8 @@ pub(crate) struct Nightly {
 
 #[derive(Debug, Args)]
 pub(crate) struct Install {
-    /// Fetch missing Debian packages into `target/`, instead of skipping what needs them
+    /// Fetch missing Debian packages into `target/`, and missing components of the Rust toolchain with rustup, instead of
+    /// skipping what needs them
     #[arg(long)]
     install: bool,
 }
@@ -75,6 +76,8 @@ struct Part {
     /// Debian's packages that it uses, by their names in packages.toml.
     #[serde(default)]
     fetch: Vec<String>,
+    /// A command for the shell that installs what else it needs, run only with `--install`. If it fails, `needs` decides.
+    install: Option<String>,
     #[serde(default)]
     env: BTreeMap<String, String>,
     /// A command for the shell that succeeds if the part can be run here, and the reason for skipping otherwise.
@@ -212,8 +215,8 @@ fn clock(time: Duration) -> String {
 impl Part {
     fn run(&self, install: bool, count: &mut Count) -> Result<()> {
         let until = Instant::now() + Duration::from_secs(self.minutes * 60);
-        let fetch = (install && !self.fetch.is_empty())
-            .then(|| format!("cargo xtask fetch {}", self.fetch.join(" ")));
+        let fetch =
+            (!self.fetch.is_empty()).then(|| format!("cargo xtask fetch {}", self.fetch.join(" ")));
         let shell = |line: &String| {
             println!("$ {line}");
             let left = until.saturating_duration_since(Instant::now()).as_secs().max(1);
@@ -225,7 +228,7 @@ impl Part {
             }
             shell
         };
-        if let Some(line) = &fetch {
+        for line in fetch.iter().chain(&self.install).filter(|_| install) {
             passes(&mut shell(line))?;
         }
         if let Some([line, reason]) = &self.needs
@@ -275,14 +278,21 @@ impl Part {
 mod tests {
     use super::*;
 
-    fn part(minutes: u64, line: &str) -> Count {
+    fn part(minutes: u64, line: &str) -> Part {
         let (name, about) = (String::new(), String::new());
         let (fetch, env, run) = (Vec::new(), BTreeMap::new(), vec![line.to_owned()]);
-        let when = When::Ci;
-        let part = Part { name, about, when, minutes, fetch, env, needs: None, run };
+        let (when, install, needs) = (When::Ci, None, None);
+        Part { name, about, when, minutes, fetch, install, env, needs, run }
+    }
+
+    fn count(part: &Part, install: bool) -> Count {
         let mut count = Count::default();
-        part.run(false, &mut count).unwrap();
+        part.run(install, &mut count).unwrap();
         count
+    }
+
+    fn count_of(minutes: u64, line: &str) -> Count {
+        count(&part(minutes, line), false)
     }
 
     #[test]
@@ -298,11 +308,11 @@ mod tests {
     #[test]
     fn command_counts_its_tests_or_as_one() {
         assert_eq!(
-            part(1, "echo 'test result: ok. 2 passed; 0 failed; 1 ignored'").to_string(),
+            count_of(1, "echo 'test result: ok. 2 passed; 0 failed; 1 ignored'").to_string(),
             "2 passed, 0 failed, 1 skipped"
         );
-        assert_eq!(part(1, "true").to_string(), "1 passed, 0 failed, 0 skipped");
-        assert_eq!(part(1, "exit 3").failures, ["exit 3: exit status: 3"]);
+        assert_eq!(count_of(1, "true").to_string(), "1 passed, 0 failed, 0 skipped");
+        assert_eq!(count_of(1, "exit 3").failures, ["exit 3: exit status: 3"]);
     }
 
     #[test]
@@ -317,7 +327,22 @@ mod tests {
 
     #[test]
     fn command_that_takes_too_long_is_ended_and_has_failed() {
-        let count = part(0, "sleep 600");
+        let count = count_of(0, "sleep 600");
         assert!(count.failures[0].contains("not ended"), "{count:?}");
+    }
+
+    #[test]
+    fn part_that_lacks_something_installs_it_only_if_it_may() {
+        let folder = tempfile::tempdir().unwrap();
+        let it = folder.path().join("it").display().to_string();
+        let mut part = part(1, "true");
+        part.install = Some(format!("echo > {it}"));
+        part.needs = Some([format!("ls {it}"), "it is not there".to_owned()]);
+        assert_eq!(count(&part, false).to_string(), "0 passed, 0 failed, 1 skipped");
+        assert_eq!(count(&part, true).to_string(), "1 passed, 0 failed, 0 skipped");
+        part.install = Some("exit 1".to_owned());
+        assert_eq!(count(&part, true).to_string(), "1 passed, 0 failed, 0 skipped");
+        part.needs = Some([format!("ls {it}.other"), "the other is not there".to_owned()]);
+        assert_eq!(count(&part, true).to_string(), "0 passed, 0 failed, 1 skipped");
     }
 }

@@ -1,8 +1,11 @@
-//! Settings of the machine that tests need, changed while they run and put back: at the end, on an
-//! error and on a signal that ends us.
+//! Settings of the machine that tests need, changed while they run and put back by the last run: at the end, on an error
+//! and on a signal that ends us. After a kill the next run does so.
+
+mod originals;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::io::ErrorKind;
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -14,13 +17,18 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
+use self::originals::Originals;
+
 /// Tests get at least this many free huge pages, by size in KiB, as far as the share of memory allows.
 const HUGE_PAGES: [(u64, u64); 2] = [(2048, 512), (1 << 20, 1)];
 
 /// Of the available memory, at most one part in this many becomes huge pages of one size.
 const SHARE: u64 = 4;
 
-static CHANGES: Mutex<Changes> = Mutex::new(Changes(Vec::new()));
+/// Where the values before are: gone at the next boot, as the changes are. Only root, who can change settings, can make it.
+const STATE: &str = "/run/hugekit-xtask.settings";
+
+static CHANGES: Mutex<Changes> = Mutex::new(Changes(None));
 
 /// The child that is ended with this process; 0 is none.
 static CHILD: AtomicU32 = AtomicU32::new(0);
@@ -30,21 +38,32 @@ pub(crate) fn end_on_signals(child: u32) {
     CHILD.store(child, Ordering::Relaxed);
 }
 
-/// The setting that was changed, and the value that stood there before.
+/// Changes of settings, which are made only if their values can be kept for the end.
 #[derive(Debug, Default)]
-struct Changes(Vec<(PathBuf, String)>);
+struct Changes(Option<Originals>);
 
 impl Changes {
-    fn write(&mut self, path: &Path, before: &str, now: &str) {
+    fn begin(state: &Path) -> Self {
+        let originals = Originals::join(state);
+        // Without permission nothing can be changed: the tests that need a setting are skipped with a reason.
+        if let Err(error) = &originals
+            && error.kind() != ErrorKind::PermissionDenied
+        {
+            eprintln!("no settings are changed for tests: {}: {error}", state.display());
+        }
+        Self(originals.ok())
+    }
+
+    fn write(&self, path: &Path, before: &str, now: &str) {
+        let changed = self.0.as_ref().map(|originals| originals.change(path, before, now));
         // If the kernel refuses, the tests that need the setting are skipped with a reason.
-        if fs::write(path, now).is_ok() {
+        if matches!(changed, Some(Ok(()))) {
             println!("{}: {now} instead of {before} until the tests end", path.display());
-            self.0.push((path.to_owned(), before.to_owned()));
         }
     }
 
     /// Raises the number of reserved pages until `number` of them are free and promised to no mapping.
-    fn at_least_free(&mut self, folder: &Path, number: u64) {
+    fn at_least_free(&self, folder: &Path, number: u64) {
         let read = |name| fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
         let counts = (read("nr_hugepages"), read("free_hugepages"), read("resv_hugepages"));
         let (Some(all), Some(free), Some(promised)) = counts else { return };
@@ -56,7 +75,7 @@ impl Changes {
     }
 
     /// Has khugepaged scan all memory without rest.
-    fn no_rest_for_khugepaged(&mut self, folder: &Path) {
+    fn no_rest_for_khugepaged(&self, folder: &Path) {
         for (name, now) in [
             ("scan_sleep_millisecs", "0"),
             ("alloc_sleep_millisecs", "0"),
@@ -69,12 +88,10 @@ impl Changes {
         }
     }
 
-    /// Puts everything back, the last change first.
+    /// Puts everything back, unless another run is left that does so.
     fn undo(&mut self) {
-        while let Some((path, before)) = self.0.pop() {
-            if let Err(error) = fs::write(&path, &before) {
-                eprintln!("{} is not {before} again: {error}", path.display());
-            }
+        if let Some(Err(error)) = self.0.take().map(Originals::leave) {
+            eprintln!("the settings are not put back: {error}");
         }
     }
 }
@@ -95,6 +112,7 @@ impl Settings {
     /// Reserves huge pages, of at most a quarter of the available memory, as far as this machine and this user permit.
     pub(crate) fn for_tests() -> Result<Self> {
         put_back_on_signals()?;
+        *changes() = Changes::begin(Path::new(STATE));
         let available = Meminfo::current().ok().and_then(|memory| memory.mem_available);
         for (kib, pages) in HUGE_PAGES {
             let folder = format!("/sys/kernel/mm/hugepages/hugepages-{kib}kB");
@@ -137,8 +155,8 @@ mod tests {
 
     #[test]
     fn pages_that_are_missing_are_added_and_put_back() {
-        let folder = std::env::temp_dir().join(format!("hugekit-xtask-{}", std::process::id()));
-        fs::create_dir(&folder).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let (state, folder) = (folder.path().join("state"), folder.path());
         let all = folder.join("nr_hugepages");
         for (before, free, promised, during) in [
             ("3", "3", "0", "8"),
@@ -149,16 +167,28 @@ mod tests {
             fs::write(&all, before).unwrap();
             fs::write(folder.join("free_hugepages"), free).unwrap();
             fs::write(folder.join("resv_hugepages"), promised).unwrap();
-            let mut changes = Changes::default();
-            changes.at_least_free(&folder, 8);
+            let mut changes = Changes::begin(&state);
+            changes.at_least_free(folder, 8);
             assert_eq!(fs::read_to_string(&all).unwrap(), during);
             changes.undo();
             assert_eq!(fs::read_to_string(&all).unwrap(), before);
         }
-        fs::remove_dir_all(folder).unwrap();
-        let mut changes = Changes::default();
+        let mut changes = Changes::begin(&state);
         changes.no_rest_for_khugepaged(Path::new("/nonexistent"));
         changes.at_least_free(Path::new("/nonexistent"), 8);
-        assert!(changes.0.is_empty());
+        changes.undo();
+    }
+
+    #[test]
+    fn settings_whose_values_cannot_be_kept_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let (state, all) = (folder.path().join("absent/state"), folder.path().join("nr_hugepages"));
+        for name in ["nr_hugepages", "free_hugepages", "resv_hugepages"] {
+            fs::write(folder.path().join(name), "0").unwrap();
+        }
+        let mut changes = Changes::begin(&state);
+        changes.at_least_free(folder.path(), 8);
+        assert_eq!(fs::read_to_string(&all).unwrap(), "0");
+        changes.undo();
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
 use hugekit::fault::FaultMode;
@@ -18,12 +18,10 @@ static TOUCHES: AtomicUsize = AtomicUsize::new(0);
 extern "C" fn touches(_: c_int) {
     let at = TOUCHED_BY_SIGNAL.load(Ordering::SeqCst);
     for offset in (0..width()).step_by(page_size()) {
-        // SAFETY: the region outlives the signals; volatile, because others access it as well.
-        unsafe {
-            let word = at.add(offset).cast::<u64>();
-            assert!(word.read_volatile() <= 1);
-            word.write_volatile(1);
-        }
+        // SAFETY: the region outlives the signals, and all threads access its words as atomics.
+        let word = unsafe { AtomicU64::from_ptr(at.add(offset).cast()) };
+        assert!(word.load(Ordering::Relaxed) <= 1);
+        word.store(1, Ordering::Relaxed);
     }
     TOUCHES.fetch_add(1, Ordering::SeqCst);
 }
