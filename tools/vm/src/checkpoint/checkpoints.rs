@@ -66,10 +66,6 @@ impl Checkpoints {
         started: Instant,
     ) -> Result<Report, CheckpointError> {
         let Self { api, tracked, chain, collapse: should_collapse, guard } = self;
-        if guard.as_ref().is_some_and(Guard::has_released) {
-            // This process was stopped after the last moment: all memory may have changed.
-            tracked.note_all(Event::Release);
-        }
         let is_running = tracked.note_writes_while(|| api.is_running())?;
         let vm = &tracked.vm;
         let bytes = vm.bytes();
@@ -83,7 +79,14 @@ impl Checkpoints {
             folders.push(plan.left_over()?);
             Ok(LeftOvers::new(folders))
         };
-        let guard = guard.insert(Guard::start(vm, api, left_overs())?);
+        let next = Guard::start(vm, api, left_overs())?;
+        if guard.take().is_some_and(Guard::end) {
+            // This process was stopped after the last moment: all memory may have changed.
+            tracked.note_all(Event::Release);
+        }
+        let guard = guard.insert(next);
+        let vm = &tracked.vm;
+        let unreachable = |source| CheckpointError::Handover { pid: vm.pid(), source };
         let handover = handover.make().map_err(unreachable)?;
         let used = if chain.is_none() { used(vm)? } else { Vec::new() };
         let output = plan.create(bytes, &used)?;

@@ -104,7 +104,8 @@ impl LeftOvers {
 /// A guard that runs. When this is dropped the guard ends, and undoes nothing.
 #[derive(Debug)]
 pub(crate) struct Guard {
-    child: Pid,
+    /// `None` if it has ended.
+    child: Option<Pid>,
     steps: OwnedFd,
     /// Readable when the guard has released the memory of a parent that was stopped.
     released: OwnedFd,
@@ -126,7 +127,7 @@ impl Guard {
             let stat = File::open(format!("/proc/{}/stat", std::process::id()))?;
             let undo = Undo { vm, address, left_overs, stat, released: released.as_fd() };
             let child = fork(move || undo.watch(&parent, &reader))?;
-            Ok(Self { child, steps, released })
+            Ok(Self { child: Some(child), steps, released })
         };
         start().map_err(CheckpointError::Guard)
     }
@@ -139,6 +140,19 @@ impl Guard {
     /// Returns whether this process was stopped, so that the guard has released the memory: it may have changed.
     pub(crate) fn has_released(&self) -> bool {
         readable([self.released.as_fd()], Some(Duration::ZERO)) == Ok([true])
+    }
+
+    /// Ends the guard. Returns whether it has released the memory before.
+    pub(crate) fn end(mut self) -> bool {
+        self.await_end();
+        self.has_released()
+    }
+
+    fn await_end(&mut self) {
+        let Some(child) = self.child.take() else { return };
+        self.tell(Step::Done);
+        let wait = || waitpid(Some(child), WaitOptions::empty());
+        while wait().is_err_and(|errno| errno == Errno::INTR) {}
     }
 
     /// Has the program that a command starts end together with this process, until the step
@@ -161,9 +175,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.tell(Step::Done);
-        let wait = || waitpid(Some(self.child), WaitOptions::empty());
-        while wait().is_err_and(|errno| errno == Errno::INTR) {}
+        self.await_end();
     }
 }
 
