@@ -28,7 +28,7 @@ impl Image {
     /// # Errors
     /// [`ImageError`]: the file cannot be opened or read, or was changed meanwhile, or memory is short.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ImageError> {
-        let opened = hugekit_sys::input::open(path.as_ref());
+        let opened = crate::raw::open(path.as_ref());
         let file = opened.map_err(|source| ImageError::Read { nth: 0, at: 0, source })?;
         Self::builder("image").source(file).load()
     }

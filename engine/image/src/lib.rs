@@ -18,7 +18,7 @@ pub use builder::ImageBuilder;
 pub use clones::{FileIdentity, ImageClone, clones};
 pub use error::ImageError;
 pub use hugekit_lease::protocol::ImageRange;
-pub use hugekit_sys::input::open;
 pub use image::Image;
 pub use mapping::PrivateMapping;
 pub use range::Misfit;
+pub use raw::open;

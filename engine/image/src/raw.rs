@@ -5,7 +5,8 @@ use std::cell::Cell;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
 
 use hugekit_bulk::Threads;
 use hugekit_bulk::parallel::{JobError, Progress, WorkSharing};
@@ -13,6 +14,7 @@ use hugekit_bulk::profile::Profile;
 use hugekit_lease::protocol::ImageRange;
 use hugekit_sys::file_stamp::FileStamp;
 use hugekit_sys::{HUGE_PAGE_BYTES, HeapShortage, data_runs};
+use rustix::fs::OFlags;
 
 use crate::canvas::{BLOCK, Canvas};
 use crate::error::ImageError;
@@ -23,6 +25,17 @@ const PIECE: usize = 256 << 10;
 
 /// The first bytes of files in which QEMU and libvirt save a VM with its memory.
 const HEADS_OF_SAVED_VMS: [&[u8]; 3] = [b"QEVM", b"LibvirtQemudSave", b"LibvirtQemudPart"];
+
+/// Opens a file to load from. A FIFO that no process writes to is opened too, and is refused by the load: plain open(2)
+/// would wait for a writer.
+///
+/// # Errors
+/// The errors of open(2).
+pub fn open(path: &Path) -> std::io::Result<File> {
+    // A load reads only regular files, for which the flag means nothing.
+    let flags = OFlags::NONBLOCK.bits() as i32;
+    File::options().read(true).custom_flags(flags).open(path)
+}
 
 /// A regular file, as it was when it was given.
 #[derive(Debug)]

@@ -249,7 +249,7 @@ fn no_files(_: Backing) {
         let path = path.to_str().unwrap();
         for paths in [&[path][..], &[good.to_str().unwrap(), path]] {
             let said = failed(&run(&daemon, &["image", "load", "--name", "x"], paths));
-            assert!(said.contains(path) && said.contains("regular file"), "{said}");
+            assert!(said.contains(path) && said.contains("no regular file"), "{said}");
         }
     }
 }
