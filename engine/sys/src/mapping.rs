@@ -8,7 +8,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io;
-use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use rustix::param::page_size;
 
 use super::apart;
@@ -262,11 +262,12 @@ pub unsafe fn replace(
             fresh.keep_from_dumps()?;
         }
         let (from, len) = (fresh.start.as_ptr().cast(), fresh.len);
+        let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         pass(Call::Mremap)?;
+        // Not by rustix, which on top of libc passes `MAP_FIXED` instead of `MREMAP_FIXED` (1.1.6): it fails.
         // SAFETY: the old addresses are those just mapped, which no thread uses. The new ones are part of `Mapping`s
         // whose users expect to find this part of the file there: the contract of this function.
-        unsafe { rustix::mm::mremap_fixed(from, len, len, MremapFlags::MAYMOVE, there) }?;
-        Ok(())
+        last_error(unsafe { libc::mremap(from, len, len, how, there) } == libc::MAP_FAILED)
     };
     prepare().inspect_err(|_| {
         // SAFETY: just mapped, and no other thread knows of it.
