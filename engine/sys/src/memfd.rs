@@ -1,13 +1,14 @@
 //! Files of memory: `memfd_create`, seals and holes.
 
 use std::ffi::{CStr, CString};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io;
 
 use super::injection::{Call, pass};
+use super::input::path_of;
 
 /// The kind of a file's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +53,7 @@ pub fn create_in(folder: &Path) -> io::Result<OwnedFd> {
 
 /// Gives a file without a name its first one; `EEXIST` if another file has it.
 pub fn link(file: impl AsFd, path: &Path) -> io::Result<()> {
-    let now = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+    let now = path_of(file);
     pass(Call::Linkat)?;
     rustix::fs::linkat(CWD, now, CWD, path, AtFlags::SYMLINK_FOLLOW)
 }
@@ -96,7 +97,7 @@ pub fn has_sealed_contents(file: impl AsFd) -> io::Result<bool> {
 /// The same file, opened for reading only. Every process that has a descriptor may do so then, if the file's mode says
 /// that all users may read it.
 pub fn open_for_reading(file: impl AsFd) -> io::Result<OwnedFd> {
-    let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+    let path = path_of(file);
     pass(Call::Open)?;
     rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }

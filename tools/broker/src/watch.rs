@@ -5,8 +5,9 @@
 
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use hugekit_sys::input::path_of;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{self, Errno};
@@ -47,7 +48,7 @@ impl Watches {
 
     /// `ENOSPC` where the user has as many watches as it may have.
     pub(crate) fn add(&mut self, file: impl AsFd) -> io::Result<Watched> {
-        let path = path(file);
+        let path = path_of(file);
         let watched =
             inotify::add_watch(&self.ends, &path, WatchFlags::DELETE_SELF).map(Watched)?;
         let once = WatchFlags::MODIFY | WatchFlags::ONESHOT;
@@ -90,11 +91,7 @@ impl Watches {
 
 /// The same file, opened again: holes that are made through the descriptor of `memfd_create(2)` are not told.
 pub(crate) fn open_again(file: impl AsFd) -> io::Result<OwnedFd> {
-    rustix::fs::open(path(file), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
-}
-
-fn path(file: impl AsFd) -> String {
-    format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
+    rustix::fs::open(path_of(file), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
 }
 
 /// The watches that have events, and which.
@@ -135,7 +132,7 @@ mod tests {
         let watched = watches.add(&file).unwrap();
         let kept = watches.add(&other).unwrap();
         let again = file.try_clone().unwrap();
-        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let path = path_of(&file);
         let reopened = std::fs::File::open(path).unwrap();
         for descriptor in [file, again] {
             drop(descriptor);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
@@ -12,6 +12,7 @@ use hugekit::pool::Backing;
 use hugekit_lease::{Lease, LeaseError, give_back};
 use hugekit_machine::size::Size;
 use hugekit_machine::{Root, Topology};
+use hugekit_sys::input::path_of;
 
 use super::memory::GuestMemory;
 use super::not_leased::NotLeased;
@@ -29,7 +30,7 @@ pub(super) struct LeasedMemory {
 impl LeasedMemory {
     /// Returns the path at which QEMU opens it.
     pub(super) fn path(&self) -> String {
-        format!("/proc/self/fd/{}", self.file.as_raw_fd())
+        path_of(&self.file)
     }
 
     /// # Errors
