@@ -121,20 +121,14 @@ fn range(experiment: &Experiment, headline: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{Case, Unit};
-
-    fn ratio(id: &str, speed_up: f64) -> Ratio {
-        let case = |sample| Case::new("x", Unit::GibPerSecond, vec![sample]);
-        Ratio::between(id.into(), &case(1.0), &case(speed_up))
-    }
 
     #[test]
     fn the_range_of_the_headline_is_what_was_found() {
         let ratios = vec![
-            ratio("stores/memset-vs-auto/4KiB", 1.5),
-            ratio("stores/memset-vs-auto/1MiB", 1.0),
-            ratio("stores/memset-vs-auto/16MiB", 9.0).unlike("elsewhere"),
-            ratio("stores/rep_stosb-vs-movnti/16MiB", 7.0),
+            Ratio::example("stores/memset-vs-auto/4KiB", 1.5),
+            Ratio::example("stores/memset-vs-auto/1MiB", 1.0),
+            Ratio::example("stores/memset-vs-auto/16MiB", 9.0).unlike("elsewhere"),
+            Ratio::example("stores/rep_stosb-vs-movnti/16MiB", 7.0),
         ];
         let mut stores = Experiment { name: "stores".into(), ratios, ..Experiment::default() };
         assert_eq!(finding(&stores), "memset → auto: 1.00 (1MiB) to 1.50 (4KiB) times as fast");
@@ -147,9 +141,9 @@ mod tests {
     #[test]
     fn every_headline_that_was_measured_is_found() {
         let ratios = vec![
-            ratio("demand/kernel-thp-vs-dirty/2MiB", 2.0),
-            ratio("demand/map-populate-vs-dirty/1GiB", 30.0),
-            ratio("demand/kernel-hugetlb-vs-dirty/1GiB", 4.0),
+            Ratio::example("demand/kernel-thp-vs-dirty/2MiB", 2.0),
+            Ratio::example("demand/map-populate-vs-dirty/1GiB", 30.0),
+            Ratio::example("demand/kernel-hugetlb-vs-dirty/1GiB", 4.0),
         ];
         let demand = Experiment { name: "demand".into(), ratios, ..Experiment::default() };
         let expected =

@@ -391,6 +391,15 @@ pub fn parts(id: &str) -> Option<(&str, &str)> {
 }
 
 #[cfg(test)]
+impl Ratio {
+    /// A ratio of two cases with one sample each.
+    pub(crate) fn example(id: &str, speed_up: f64) -> Self {
+        let case = |sample| Case::new("x", Unit::GibPerSecond, vec![sample]);
+        Self::between(id.into(), &case(1.0), &case(speed_up))
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -147,17 +147,18 @@ mod tests {
     use crate::record::Published;
     use crate::table::{markdown, terminal};
 
-    fn ratio(id: &str, speed_up: f64) -> Ratio {
-        let case = |sample| Case::new("x", Unit::GibPerSecond, vec![sample]);
-        Ratio::between(id.into(), &case(1.0), &case(speed_up))
-    }
-
     #[test]
     fn each_reason_is_one_note_and_ratios_refer_to_it() {
-        let moved = |reason| ratio("snapshot/a-vs-b/stall", 2.0).unlike(reason);
-        let without = Ratio { like_for_like: false, ..ratio("snapshot/a-vs-b/stall", 2.0) };
-        let ratios =
-            vec![moved("pages"), moved("pool"), ratio("x/a-vs-b/c", 0.5), moved("pages"), without];
+        let moved = |reason| Ratio::example("snapshot/a-vs-b/stall", 2.0).unlike(reason);
+        let without =
+            Ratio { like_for_like: false, ..Ratio::example("snapshot/a-vs-b/stall", 2.0) };
+        let ratios = vec![
+            moved("pages"),
+            moved("pool"),
+            Ratio::example("x/a-vs-b/c", 0.5),
+            moved("pages"),
+            without,
+        ];
         let table = compared(&ratios);
         let reasons = ["pages", "pool", "the record does not have the reason"];
         assert_eq!(table.notes, reasons.map(|reason| format!("not like for like: {reason}")));
