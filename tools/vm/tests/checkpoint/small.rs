@@ -11,11 +11,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use hugekit_guests::{Pages, Request, SmallVmm, pattern_at};
+use hugekit_testing::trials::{self, Checks};
 use hugekit_vm::checkpoint::{
     CheckpointError, CheckpointOptions, Report, RunningVm, SeriesOptions, checkpoint,
     checkpoint_series, state_of,
 };
-use libtest_mimic::{Failed, Trial};
+use libtest_mimic::Trial;
 use tempfile::TempDir;
 
 use crate::proxy::{Act, Proxy};
@@ -24,9 +25,7 @@ use crate::series::Follower;
 
 const MEMORY: u64 = 32 * MIB;
 
-type Check = (&'static str, fn());
-
-const CHECKS: &[Check] = &[
+const CHECKS: Checks = &[
     ("small::memory_given_back_in_the_copy_is_saved", given_back),
     ("small::memory_written_and_given_back_in_a_loop_is_saved", loop_of_all),
     ("small::pages_that_are_not_there_are_zero_and_never_waited_for", not_there),
@@ -41,13 +40,7 @@ const CHECKS: &[Check] = &[
 ];
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let trial = |&(name, check): &Check| {
-        Trial::test(name, move || {
-            check();
-            Ok::<(), Failed>(())
-        })
-    };
-    CHECKS.iter().map(trial).collect()
+    trials::trials(CHECKS, None)
 }
 
 /// At which request of its API the VMM is to do something.

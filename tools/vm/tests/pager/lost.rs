@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use hugekit_guests::{Pages, Request, SmallVmm};
-use libtest_mimic::{Failed, Trial};
+use hugekit_testing::trials::{self, Checks};
+use libtest_mimic::Trial;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::fixture::Fixture;
@@ -21,29 +22,21 @@ const LEN: u64 = 16 * MIB;
 /// The second one lies behind the first one in the file.
 const REGIONS: [u64; 2] = [12 * MIB, 4 * MIB];
 
-type Check = (&'static str, fn());
-
-const CHECKS: &[Check] = &[
-    ("vm_whose_message_was_lost_is_served", is_served),
-    ("vm_that_waits_meanwhile_is_served", waiting_one_is_served),
-    ("vm_lost_by_a_pager_before_the_last_is_served", is_served_after_two_kills),
-    ("regions_are_distinguished_by_an_earlier_vm", regions_by_an_earlier_vm),
-    ("regions_are_distinguished_by_a_later_vm", regions_by_a_later_vm),
-    ("regions_that_cannot_be_distinguished_end_the_vm", ambiguous_regions_end_the_vm),
-    ("vm_that_is_complete_is_not_claimed", complete_vm),
-    ("vm_of_another_pager_is_left_to_it", vm_of_another_pager),
-    ("vm_of_another_file_shows_that_file", vm_of_another_file),
-    ("vm_of_a_file_that_was_replaced_ends", vm_of_a_replaced_file),
+const CHECKS: Checks = &[
+    ("lost::vm_whose_message_was_lost_is_served", is_served),
+    ("lost::vm_that_waits_meanwhile_is_served", waiting_one_is_served),
+    ("lost::vm_lost_by_a_pager_before_the_last_is_served", is_served_after_two_kills),
+    ("lost::regions_are_distinguished_by_an_earlier_vm", regions_by_an_earlier_vm),
+    ("lost::regions_are_distinguished_by_a_later_vm", regions_by_a_later_vm),
+    ("lost::regions_that_cannot_be_distinguished_end_the_vm", ambiguous_regions_end_the_vm),
+    ("lost::vm_that_is_complete_is_not_claimed", complete_vm),
+    ("lost::vm_of_another_pager_is_left_to_it", vm_of_another_pager),
+    ("lost::vm_of_another_file_shows_that_file", vm_of_another_file),
+    ("lost::vm_of_a_file_that_was_replaced_ends", vm_of_a_replaced_file),
 ];
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let trial = |&(name, check): &Check| {
-        Trial::test(format!("lost::{name}"), move || {
-            check();
-            Ok::<(), Failed>(())
-        })
-    };
-    CHECKS.iter().map(trial).collect()
+    trials::trials(CHECKS, None)
 }
 
 /// Starts a VM whose message the pager never sees, and kills the pager.

@@ -6,7 +6,8 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, SystemTime};
 
 use hugekit_guests::{Request, SmallVmm};
-use libtest_mimic::{Failed, Trial};
+use hugekit_testing::trials::{self, Checks};
+use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
 use crate::fixture::Fixture;
@@ -15,31 +16,26 @@ use crate::pager_process::{LONGEST_WAIT, Options};
 
 const LEN: u64 = 16 * MIB;
 
-type Check = (&'static str, fn());
-
-const CHECKS: &[Check] = &[
-    ("set_of_smaller_blocks_leaves_no_byte_out", set_of_smaller_blocks),
-    ("set_of_odd_ranges_leaves_no_byte_out", set_of_odd_ranges),
-    ("set_of_another_template_is_recorded_anew", set_of_another_template),
-    ("set_that_cannot_be_written_is_used_by_its_pager", set_that_cannot_be_written),
-    ("vm_of_a_file_that_was_renamed_over_ends", renamed_over),
-    ("vm_of_a_file_that_is_written_ends", written_in_place),
-    ("vm_of_a_file_without_a_name_is_served", without_a_name),
-    ("vm_of_a_file_that_was_touched_ends_when_it_is_taken_over", touched_before_a_take_over),
-    ("vm_whose_state_cannot_be_kept_ends", without_a_state_folder),
-    ("vms_beyond_the_limit_of_descriptors_end", beyond_the_limit),
-    ("vm_of_a_memory_file_that_is_too_short_ends", too_short),
-    ("mistake_of_the_pager_ends_one_vm", mistake),
+const CHECKS: Checks = &[
+    ("refused::set_of_smaller_blocks_leaves_no_byte_out", set_of_smaller_blocks),
+    ("refused::set_of_odd_ranges_leaves_no_byte_out", set_of_odd_ranges),
+    ("refused::set_of_another_template_is_recorded_anew", set_of_another_template),
+    ("refused::set_that_cannot_be_written_is_used_by_its_pager", set_that_cannot_be_written),
+    ("refused::vm_of_a_file_that_was_renamed_over_ends", renamed_over),
+    ("refused::vm_of_a_file_that_is_written_ends", written_in_place),
+    ("refused::vm_of_a_file_without_a_name_is_served", without_a_name),
+    (
+        "refused::vm_of_a_file_that_was_touched_ends_when_it_is_taken_over",
+        touched_before_a_take_over,
+    ),
+    ("refused::vm_whose_state_cannot_be_kept_ends", without_a_state_folder),
+    ("refused::vms_beyond_the_limit_of_descriptors_end", beyond_the_limit),
+    ("refused::vm_of_a_memory_file_that_is_too_short_ends", too_short),
+    ("refused::mistake_of_the_pager_ends_one_vm", mistake),
 ];
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let trial = |&(name, check): &Check| {
-        Trial::test(format!("refused::{name}"), move || {
-            check();
-            Ok::<(), Failed>(())
-        })
-    };
-    CHECKS.iter().map(trial).collect()
+    trials::trials(CHECKS, None)
 }
 
 /// Starts a VM that is refused, and whose wait ends. Returns the line of the log.
