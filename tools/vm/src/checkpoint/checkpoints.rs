@@ -72,22 +72,15 @@ impl Checkpoints {
         let plan = Plan::new(place, chain.as_ref().map_or(Kind::Full, |_| Kind::Delta))?;
         let (collapsed_bytes, collapse) = collapse(vm, std::mem::take(should_collapse))?;
         // The guard before this one ends when this one watches.
-        let unreachable = |source| CheckpointError::Handover { pid: vm.pid(), source };
-        let handover = PlannedHandover::of(&vm.process).map_err(unreachable)?;
-        let left_overs = || {
-            let mut folders = handover.left_overs()?;
-            folders.push(plan.left_over()?);
-            Ok(LeftOvers::new(folders))
-        };
-        let next = Guard::start(vm, api, left_overs())?;
+        let handover = PlannedHandover::of(&vm.process)?;
+        let next = Guard::start(vm, api, LeftOvers::new(&handover, plan.left_over()))?;
         if guard.take().is_some_and(Guard::end) {
             // This process was stopped after the last moment: all memory may have changed.
             tracked.note_all(Event::Release);
         }
         let guard = guard.insert(next);
         let vm = &tracked.vm;
-        let unreachable = |source| CheckpointError::Handover { pid: vm.pid(), source };
-        let handover = handover.make().map_err(unreachable)?;
+        let handover = handover.make()?;
         let used = if chain.is_none() { used(vm)? } else { Vec::new() };
         let output = plan.create(bytes, &used)?;
         let delta = chain.as_mut().map(|chain| Delta::new(chain, &output)).transpose();

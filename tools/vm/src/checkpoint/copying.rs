@@ -164,7 +164,7 @@ impl Saving<'_> {
     }
 
     /// Lets a device write to a granule before the moment that is saved, and protects the granule again: devices of a
-    /// paused VM write when their state is saved, as a vsock does at each save. What they write belongs to the moment.
+    /// paused VM write when their state is saved, as a vsock does at each save. Their writes belong to the moment.
     fn let_write(
         &mut self,
         index: usize,

@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use crate::checkpoint::children::{Child, Children};
-use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::fork_error::ForkError;
 use crate::checkpoint::fork_report::{ChildReport, ForkReport};
 use crate::checkpoint::guard::{Guard, LeftOvers, MOST_STARTED};
@@ -51,17 +50,13 @@ pub fn fork(options: &ForkOptions) -> Result<Forked, ForkError> {
     shortage::check(&vm, count)?;
     Children::check_vsocks(&options.children, &api)?;
     let room = PlannedRoom::new()?;
-    let unreachable = |source| CheckpointError::Handover { pid: vm.pid(), source };
-    let handover = PlannedHandover::of(&vm.process).map_err(unreachable)?;
+    let handover = PlannedHandover::of(&vm.process)?;
     // Also the sockets that the children make.
-    let left_overs = || {
-        let mut folders = handover.left_overs()?;
-        folders.push(room.left_over()?);
-        let sockets = options.children.iter().flat_map(ChildOptions::sockets);
-        LeftOvers::new(folders).and_files(sockets)
-    };
-    let guard = Guard::start(&vm, &api, left_overs())?;
-    let handover = handover.make().map_err(unreachable)?;
+    let sockets = options.children.iter().flat_map(ChildOptions::sockets);
+    let left_overs = LeftOvers::new(&handover, room.left_over());
+    let left_overs = left_overs.and_then(|left_overs| left_overs.and_files(sockets));
+    let guard = Guard::start(&vm, &api, left_overs)?;
+    let handover = handover.make()?;
     let room = room.make()?;
     let mut children = Children::start(&options.children, vm.pid(), &guard)?;
     let collapsed = collapse(&vm, should_collapse)?;

@@ -38,9 +38,10 @@ use rustix::process::{
 };
 
 use crate::checkpoint::error::CheckpointError;
-use crate::checkpoint::hidden::LeftOver;
+use crate::checkpoint::handover::PlannedHandover;
 use crate::checkpoint::vm::Vm;
 use crate::firecracker::requests::{Api, RESUME};
+use crate::vmm::hidden::LeftOver;
 
 /// The most looks for a thread of the VM that gives memory back, a millisecond apart.
 const SETTLE_TRIES: u32 = 10_000;
@@ -79,16 +80,18 @@ pub(crate) enum Step {
 }
 
 /// Files and folders that are removed if this process is killed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct LeftOvers {
     files: Vec<CString>,
     folders: Vec<LeftOver>,
 }
 
 impl LeftOvers {
-    /// Folders with their files.
-    pub(crate) fn new(folders: Vec<LeftOver>) -> Self {
-        Self { files: Vec::new(), folders }
+    /// The folders of a handover, and one of this process.
+    pub(crate) fn new(handover: &PlannedHandover, own: io::Result<LeftOver>) -> io::Result<Self> {
+        let mut folders = handover.left_overs()?;
+        folders.push(own?);
+        Ok(Self { files: Vec::new(), folders })
     }
 
     /// Also these files.

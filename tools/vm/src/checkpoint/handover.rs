@@ -8,7 +8,6 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -17,8 +16,8 @@ use rustix::fs::{Gid, MemfdFlags, Mode, OFlags, ResolveFlags, Uid, fchown, memfd
 use rustix::process::{DumpableBehavior, dumpable_behavior, getegid, geteuid};
 
 use crate::checkpoint::error::CheckpointError;
-use crate::checkpoint::hidden::{Hidden, LeftOver, Planned};
 use crate::vmm::Process;
+use crate::vmm::hidden::{Hidden, LeftOver, Planned};
 
 /// Longer states are not Firecracker's.
 const LONGEST: u64 = 256 << 20;
@@ -33,7 +32,7 @@ const FOLDERS: [&str; 5] = ["/dev/shm", "/run", "/tmp", "/var/tmp", "/"];
 #[derive(Debug)]
 pub(crate) enum PlannedHandover {
     Proc,
-    Folders { vmm: Owner, planned: Vec<(&'static str, Planned)> },
+    Folders { pid: i32, vmm: Owner, planned: Vec<(&'static str, Planned)> },
 }
 
 /// The user and the group as whom a process opens files.
@@ -54,17 +53,18 @@ struct InVmm {
     path: PathBuf,
 }
 
-/// A file that the VMM writes.
+/// A file in memory, for processes of this user.
 #[derive(Debug)]
-pub(crate) struct HandedFile<'a> {
+pub(crate) struct UnnamedFile {
+    file: File,
     path: PathBuf,
-    place: Place<'a>,
 }
 
+/// A file that the VMM writes.
 #[derive(Debug)]
-enum Place<'a> {
-    Memory(File),
-    Folder(&'a Hidden, &'static str),
+pub(crate) enum HandedFile<'a> {
+    Memory(UnnamedFile),
+    Folder { folder: &'a Hidden, name: &'static str, path: PathBuf },
 }
 
 impl PlannedHandover {
@@ -72,20 +72,25 @@ impl PlannedHandover {
     ///
     /// # Errors
     /// This process may not see the VMM's root.
-    pub(crate) fn of(process: &Process) -> io::Result<Self> {
-        let vmm = ProcessFolder::open(process.pid())?;
+    pub(crate) fn of(process: &Process) -> Result<Self, CheckpointError> {
+        let pid = process.pid();
+        Self::of_process(pid).map_err(|source| CheckpointError::Handover { pid, source })
+    }
+
+    fn of_process(pid: i32) -> io::Result<Self> {
+        let vmm = ProcessFolder::open(pid)?;
         let owner = Owner::of(&vmm)?;
         if opens_our_proc(&vmm, owner) {
             return Ok(Self::Proc);
         }
-        let root = File::open(format!("/proc/{}/root", process.pid()))?;
+        let root = File::open(format!("/proc/{pid}/root"))?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let within = |folder: &&'static str| -> Option<(&'static str, Planned)> {
             let resolve = ResolveFlags::IN_ROOT;
             let opened = openat2(&root, *folder, flags, Mode::empty(), resolve).ok()?;
             Some((folder, Planned::within(opened, "hugekit-checkpoint", &[STATE, MEMORY]).ok()?))
         };
-        Ok(Self::Folders { vmm: owner, planned: FOLDERS.iter().filter_map(within).collect() })
+        Ok(Self::Folders { pid, vmm: owner, planned: FOLDERS.iter().filter_map(within).collect() })
     }
 
     pub(crate) fn left_overs(&self) -> io::Result<Vec<LeftOver>> {
@@ -101,19 +106,17 @@ impl PlannedHandover {
     ///
     /// # Errors
     /// No folder can be made there.
-    pub(crate) fn make(self) -> io::Result<Handover> {
-        let Self::Folders { vmm, planned } = self else { return Ok(Handover(None)) };
+    pub(crate) fn make(self) -> Result<Handover, CheckpointError> {
+        let Self::Folders { pid, vmm, planned } = self else { return Ok(Handover(None)) };
         let mut refused = io::Error::from(io::ErrorKind::NotFound);
         for (above, planned) in planned {
-            let name = std::ffi::OsStr::from_bytes(planned.name().to_bytes()).to_owned();
+            let path = Path::new(above).join(planned.name());
             match planned.make().and_then(|folder| given_to(vmm, folder)) {
-                Ok(folder) => {
-                    return Ok(Handover(Some(InVmm { folder, path: Path::new(above).join(name) })));
-                }
+                Ok(folder) => return Ok(Handover(Some(InVmm { folder, path }))),
                 Err(error) => refused = error,
             }
         }
-        Err(refused)
+        Err(CheckpointError::Handover { pid, source: refused })
     }
 }
 
@@ -146,11 +149,10 @@ impl Owner {
 /// Returns whether a VMM opens descriptors of this process by `/proc`. Another user may not, and in other namespaces the
 /// path names something else.
 fn opens_our_proc(vmm: &ProcessFolder, owner: Owner) -> bool {
+    let own = ProcessFolder::open(rustix::process::getpid().as_raw_pid());
     let is_ours = |name: &str| {
-        let link = |link: io::Result<_>| link.ok();
-        let own = ProcessFolder::open(rustix::process::getpid().as_raw_pid());
-        let own = own.and_then(|folder| folder.link(name));
-        link(own).is_some_and(|own| link(vmm.link(name)) == Some(own))
+        let own = own.as_ref().ok().and_then(|own| own.link(name).ok());
+        own.is_some_and(|own| vmm.link(name).is_ok_and(|link| link == own))
     };
     let root = |path: &str| std::fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
     owner == Owner::of_this_process()
@@ -163,40 +165,53 @@ impl Handover {
     /// A file that is not written yet.
     pub(crate) fn file(&self, name: &'static str) -> io::Result<HandedFile<'_>> {
         match &self.0 {
-            None => HandedFile::in_memory(),
+            None => Ok(HandedFile::Memory(UnnamedFile::new()?)),
             Some(InVmm { folder, path }) => {
-                let place = Place::Folder(folder, name);
-                Ok(HandedFile { path: path.join(name), place })
+                Ok(HandedFile::Folder { folder, name, path: path.join(name) })
             }
         }
     }
 }
 
-impl HandedFile<'_> {
-    /// A file for processes of this user.
-    pub(crate) fn in_memory() -> io::Result<Self> {
+impl UnnamedFile {
+    pub(crate) fn new() -> io::Result<Self> {
         let file = File::from(memfd_create(c"hugekit-checkpoint", MemfdFlags::CLOEXEC)?);
         let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()).into();
-        Ok(Self { path, place: Place::Memory(file) })
+        Ok(Self { file, path })
     }
 
-    /// Returns the path by which the VMM opens it.
+    /// Returns the path by which other processes open it.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
+    /// Writes to the empty file.
+    pub(crate) fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(bytes, 0)
+    }
+}
+
+impl HandedFile<'_> {
+    /// Returns the path by which the VMM opens it.
+    pub(crate) fn path(&self) -> &Path {
+        match self {
+            Self::Memory(file) => file.path(),
+            Self::Folder { path, .. } => path,
+        }
+    }
+
     /// Opens it for reading.
     pub(crate) fn open(&self) -> io::Result<File> {
-        match &self.place {
-            Place::Memory(file) => file.try_clone(),
-            Place::Folder(folder, name) => folder.open(name),
+        match self {
+            Self::Memory(UnnamedFile { file, .. }) => file.try_clone(),
+            Self::Folder { folder, name, .. } => folder.open(name),
         }
     }
 
     fn len(&self) -> u64 {
-        let found = match &self.place {
-            Place::Memory(file) => file.metadata(),
-            Place::Folder(..) => self.open().and_then(|file| file.metadata()),
+        let found = match self {
+            Self::Memory(UnnamedFile { file, .. }) => file.metadata(),
+            Self::Folder { .. } => self.open().and_then(|file| file.metadata()),
         };
         found.map_or(0, |found| found.len())
     }
@@ -207,20 +222,12 @@ impl HandedFile<'_> {
     }
 
     pub(crate) fn clear(&self) -> io::Result<()> {
-        match &self.place {
-            Place::Memory(file) => file.set_len(0),
-            Place::Folder(folder, name) => {
+        match self {
+            Self::Memory(UnnamedFile { file, .. }) => file.set_len(0),
+            Self::Folder { folder, name, .. } => {
                 folder.remove(name);
                 Ok(())
             }
-        }
-    }
-
-    /// Writes to an empty file in memory.
-    pub(crate) fn write(&self, bytes: &[u8]) -> io::Result<()> {
-        match &self.place {
-            Place::Memory(file) => file.write_all_at(bytes, 0),
-            Place::Folder(folder, name) => folder.create(name)?.write_all_at(bytes, 0),
         }
     }
 
@@ -274,7 +281,7 @@ mod tests {
 
     #[test]
     fn state_is_whole_with_its_checksum_only() {
-        let state = HandedFile::in_memory().unwrap();
+        let state = HandedFile::Memory(UnnamedFile::new().unwrap());
         assert!(state.whole_state().is_err() && !state.is_begun());
         let mut bytes = b"a state".to_vec();
         bytes.extend(crc64(b"a state").to_le_bytes());

@@ -12,7 +12,6 @@ mod granule_state;
 mod granules;
 mod guard;
 mod handover;
-mod hidden;
 mod lineage;
 mod mappings;
 mod nursery;

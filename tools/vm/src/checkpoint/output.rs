@@ -16,8 +16,8 @@ use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, openat};
 use rustix::io::Errno;
 
 use crate::checkpoint::error::CheckpointError;
-use crate::checkpoint::hidden::{Hidden, LeftOver, Planned};
 use crate::checkpoint::sink::Sink;
+use crate::vmm::hidden::{Hidden, LeftOver, Planned};
 
 pub(crate) const STATE: &str = "vmstate";
 

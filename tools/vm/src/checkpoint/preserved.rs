@@ -22,7 +22,7 @@ use rustix::io::{read, write};
 
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::granules::granules;
-use crate::checkpoint::handover::HandedFile;
+use crate::checkpoint::handover::UnnamedFile;
 use crate::checkpoint::sink::Sink;
 use crate::checkpoint::vm::Vm;
 
@@ -51,7 +51,7 @@ pub(crate) struct Preserved {
     bell: OwnedFd,
     /// Rung when a granule has ended, when the state is there, and when the copy has failed.
     arrived: Condvar,
-    state: HandedFile<'static>,
+    state: UnnamedFile,
 }
 
 /// A granule: its offsets, and how far its copy is.
@@ -101,7 +101,7 @@ impl Preserved {
             readers: Mutex::default(),
             bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             arrived: Condvar::new(),
-            state: HandedFile::in_memory()?,
+            state: UnnamedFile::new()?,
         })
     }
 

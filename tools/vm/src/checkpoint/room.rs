@@ -1,11 +1,10 @@
 //! The folder of a fork: one socket, at which the children's VMMs ask for their memory.
 
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use crate::checkpoint::hidden::{Hidden, LeftOver, Planned};
+use crate::vmm::hidden::{Hidden, LeftOver, Planned};
 
 const SOCKET: &str = "memory.sock";
 
@@ -36,8 +35,7 @@ impl PlannedRoom {
     }
 
     pub(crate) fn make(self) -> io::Result<Room> {
-        let name = std::ffi::OsStr::from_bytes(self.planned.name().to_bytes());
-        let socket = self.above.join(name).join(SOCKET);
+        let socket = self.above.join(self.planned.name()).join(SOCKET);
         let folder = self.planned.make()?;
         let listener = UnixListener::bind(&socket)?;
         listener.set_nonblocking(true)?;

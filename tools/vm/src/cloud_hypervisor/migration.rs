@@ -15,12 +15,11 @@ use serde_json::json;
 use crate::api::Answer;
 use crate::cloud_hypervisor::error::{RestoreError, UnfitMemory};
 use crate::cloud_hypervisor::memory::ReadyMemory;
-use crate::cloud_hypervisor::place::{
-    Link, Place, connectable, has_empty_memory, own_path, unguessable,
-};
+use crate::cloud_hypervisor::place::{Link, Place, connectable, has_empty_memory, own_path};
 use crate::cloud_hypervisor::protocol::{Command, Failure, Receiver};
 use crate::cloud_hypervisor::snapshot::Snapshot;
 use crate::cloud_hypervisor::start::await_listener;
+use crate::vmm::hidden::unguessable;
 
 const RECEIVE: &str = "vm.receive-migration";
 

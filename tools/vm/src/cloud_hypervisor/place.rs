@@ -8,16 +8,19 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
+use hugekit_sys::input::path_of;
 use libc::ucred;
 use rustix::fs::{
-    AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Uid, chownat, fstat, mkdirat, openat2,
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Uid, chownat, fstat, openat2,
     readlinkat, renameat, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::process::geteuid;
+
+use crate::vmm::hidden::{Hidden, Planned, unguessable};
 
 const FOLDER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
@@ -33,8 +36,8 @@ pub(crate) struct Place {
     folder: OwnedFd,
     /// Its path for the VMM.
     path: PathBuf,
-    /// The folder that it was made in, for this restore, and its name there.
-    made: Option<(OwnedFd, OsString)>,
+    /// Set if it was made for this restore, and goes with it, unless a link stays in it.
+    _made: Option<Hidden>,
 }
 
 impl Place {
@@ -43,7 +46,7 @@ impl Place {
         let folder = folder_of(api)?;
         let here = open(CWD, &folder, ResolveFlags::empty())?;
         let Some(root) = root_of(vmm) else {
-            return Ok(Some(Self { folder: here, path: folder, made: None }));
+            return Ok(Some(Self { folder: here, path: folder, _made: None }));
         };
         let own = fstat(&here)?;
         let is_this = |path: &PathBuf| {
@@ -52,7 +55,7 @@ impl Place {
         };
         let paths = [Some(folder.clone()), below_a_root(&folder)];
         let path = paths.into_iter().flatten().find(is_this);
-        Ok(path.map(|path| Self { folder: here, path, made: None }))
+        Ok(path.map(|path| Self { folder: here, path, _made: None }))
     }
 
     /// A new folder that belongs to the VMM's user, where the VMM reaches it.
@@ -76,15 +79,13 @@ impl Place {
     }
 
     fn made_in(parent: OwnedFd, path: &str, vmm: Option<ucred>) -> io::Result<Self> {
-        let name = OsString::from(format!("hugekit-restore-{}", unguessable()?));
-        mkdirat(&parent, &name, Mode::RWXU)?;
-        let flags = ResolveFlags::NO_SYMLINKS;
-        let folder = open(parent.as_fd(), Path::new(&name), flags)?;
-        let made = Self { folder, path: Path::new(path).join(&name), made: Some((parent, name)) };
+        let planned = Planned::within(parent, "hugekit-restore", &[])?;
+        let path = Path::new(path).join(planned.name());
+        let made = planned.make()?;
         if let Some(vmm) = vmm.filter(|_| geteuid().is_root()) {
-            give(made.folder.as_fd(), OsStr::new(""), vmm)?;
+            give(made.as_fd(), OsStr::new(""), vmm)?;
         }
-        Ok(made)
+        Ok(Self { folder: made.as_fd().try_clone_to_owned()?, path, _made: Some(made) })
     }
 
     /// Its path for the VMM, of the folder itself or of a name in it.
@@ -108,15 +109,6 @@ impl Place {
 
     pub(crate) fn remove(&self, name: &OsStr) {
         let _ = unlinkat(&self.folder, name, AtFlags::empty());
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        if let Some((parent, name)) = &self.made {
-            // Fails if a link stays in it.
-            let _ = unlinkat(parent, name, AtFlags::REMOVEDIR);
-        }
     }
 }
 
@@ -212,13 +204,8 @@ pub(crate) fn has_empty_memory(vmm: Option<ucred>) -> bool {
     found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::CharacterDevice)
 }
 
-/// Random digits that no other process knows.
-pub(crate) fn unguessable() -> io::Result<String> {
-    Ok(format!("{:016x}", getrandom::u64().map_err(io::Error::other)?))
-}
-
 fn short(folder: BorrowedFd<'_>, name: &OsStr) -> PathBuf {
-    Path::new(&format!("/proc/self/fd/{}", folder.as_raw_fd())).join(name)
+    Path::new(&path_of(folder)).join(name)
 }
 
 fn folder_of(path: &Path) -> io::Result<PathBuf> {
@@ -255,6 +242,7 @@ fn give(folder: BorrowedFd<'_>, name: &OsStr, vmm: ucred) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
     use std::os::unix::net::{UnixListener, UnixStream};
 
     use hugekit_sys::seqpacket::peer;

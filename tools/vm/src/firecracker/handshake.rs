@@ -26,7 +26,7 @@ pub(crate) struct Sent {
     pub(crate) is_cut: bool,
 }
 
-/// Receives the message and its descriptor, within a time. What has come before a refusal stays in `sent`.
+/// Receives the message and its descriptor, within a time. Everything that came before a refusal stays in `sent`.
 pub(crate) fn receive(
     connection: &UnixStream,
     most: Duration,

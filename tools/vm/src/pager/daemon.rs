@@ -17,7 +17,6 @@ use hugekit_sys::thread;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, SocketType};
 
-use crate::firecracker::handshake::LONGEST_WAIT;
 use crate::firecracker::layout::{Layout, base_page};
 use crate::pager::error::{PagerError, Refusal};
 use crate::pager::event::Event;
@@ -29,7 +28,6 @@ use crate::pager::state::{self, Record, State};
 use crate::pager::vm::{self, Bell, Vm};
 use crate::pager::waiting::{Admitted, Ending, Waiting};
 use crate::pager::working_set::WorkingSets;
-use crate::vmm::kept_layout;
 use crate::vmm::process::Process;
 
 /// VMs, and connections that have yet to say what they are.
@@ -234,16 +232,7 @@ impl Pager {
 
     /// A VMM has connected.
     fn meet(&self, connection: &UnixStream, tell: Tell<'_>) {
-        let (mut waiting, received) = Waiting::receive(connection, LONGEST_WAIT);
-        let admitted = received.and_then(|()| self.admit(&mut waiting));
-        if let Ok(admitted) = &admitted {
-            kept_layout::keep(connection, &admitted.layout);
-        }
-        let vm = match admitted {
-            Ok(admitted) => waiting.into_vm(admitted, self.options.around),
-            Err(why) => Err(waiting.refuse(why)),
-        };
-        match vm {
+        match Waiting::meet(connection, self.options.around, |waiting| self.admit(waiting)) {
             Ok(vm) => {
                 tell(Event::Connected { pid: vm.pid(), bytes: vm.bytes() });
                 self.serve(vm, tell);
@@ -342,7 +331,6 @@ impl Pager {
     }
 }
 
-/// Returns whether VMs of a user are served, besides those of `users`.
 fn no_socket(socket: &Path, source: io::Error) -> PagerError {
     PagerError::Socket { socket: socket.to_owned(), source }
 }
@@ -364,6 +352,7 @@ fn accept(listener: &Listener) -> io::Result<Option<UnixStream>> {
     }
 }
 
+/// Returns whether VMs of a user are served, besides those of `users`.
 fn is_served(users: &[u32], uid: u32) -> bool {
     uid == rustix::process::geteuid().as_raw() || uid == 0 || users.contains(&uid)
 }

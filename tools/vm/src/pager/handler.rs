@@ -7,7 +7,6 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use crate::firecracker::handshake::LONGEST_WAIT;
 use crate::pager::daemon::claim;
 use crate::pager::error::Refusal;
 use crate::pager::event::Event;
@@ -17,7 +16,7 @@ use crate::pager::state::State;
 use crate::pager::vm::{self, Bell, Vm};
 use crate::pager::waiting::{Admitted, Waiting};
 use crate::pager::working_set::WorkingSets;
-use crate::vmm::{Arriving, kept_layout};
+use crate::vmm::Arriving;
 
 /// Serves VMs from one memory.
 #[derive(Debug)]
@@ -43,16 +42,7 @@ impl Handler {
     /// Serves the VM whose VMM has connected, until all of its memory is there, it has ended, or
     /// the handler is stopped. `tell` gets [`Event::Complete`] or the reason.
     pub(crate) fn serve(&self, connection: &UnixStream, tell: &(dyn Fn(Event) + Sync)) {
-        let (mut waiting, received) = Waiting::receive(connection, LONGEST_WAIT);
-        let admitted = received.and_then(|()| self.admit(&mut waiting));
-        if let Ok(admitted) = &admitted {
-            kept_layout::keep(connection, &admitted.layout);
-        }
-        let vm = match admitted {
-            Ok(admitted) => waiting.into_vm(admitted, self.options.around),
-            Err(why) => Err(waiting.refuse(why)),
-        };
-        match vm {
+        match Waiting::meet(connection, self.options.around, |waiting| self.admit(waiting)) {
             Ok(vm) => vm::serve(vm, &self.stop, &self.options, &self.sets, tell),
             Err(refused) => tell(refused),
         }

@@ -193,8 +193,9 @@ impl Source {
         made_of: Vec<(PathBuf, File)>,
     ) -> Result<Self, SourceError> {
         let look = || -> io::Result<_> {
-            let kept = Kept::new(file)?;
-            let own = Part { path, stamp: FileStamp::of(&kept.file)? };
+            let stamp = FileStamp::of(&file)?;
+            let kept = Kept::new(file, &stamp)?;
+            let own = Part { path, stamp };
             let part = |(path, file): (PathBuf, File)| {
                 Ok((fs::canonicalize(path)?, FileStamp::of(&file)?))
             };
@@ -347,10 +348,10 @@ impl Source {
 
 impl Kept {
     /// Looks once where the file has data: on tmpfs the kernel walks to the end of a run whenever it is asked.
-    fn new(file: File) -> io::Result<Self> {
+    fn new(file: File, stamp: &FileStamp) -> io::Result<Self> {
         let mapped = map_if_sealed(&file)?;
-        let stamp = if mapped.is_none() { Some(FileStamp::of(&file)?) } else { None };
-        let data = data_runs::all(&file, 0..file.metadata()?.len(), MOST_RUNS)?;
+        let data = data_runs::all(&file, 0..stamp.len(), MOST_RUNS)?;
+        let stamp = mapped.is_none().then(|| stamp.clone());
         Ok(Self { file, stamp, mapped, data })
     }
 }

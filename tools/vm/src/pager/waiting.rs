@@ -14,7 +14,7 @@ use std::time::Duration;
 use hugekit_sys::error_chain;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::firecracker::handshake::{self, Sent};
+use crate::firecracker::handshake::{self, LONGEST_WAIT, Sent};
 use crate::firecracker::layout::Layout;
 use crate::pager::error::Refusal;
 use crate::pager::event::Event;
@@ -22,6 +22,7 @@ use crate::pager::served::Served;
 use crate::pager::source::Source;
 use crate::pager::state::State;
 use crate::pager::vm::{Bell, Vm};
+use crate::vmm::kept_layout;
 use crate::vmm::process::Process;
 use crate::vmm::userfaultfd::{UnfitDescriptor, Userfaultfd};
 
@@ -96,35 +97,44 @@ impl Waiting {
         let mut sent = Sent::default();
         let received = handshake::receive(connection, most, &mut sent);
         let Sent { message, descriptors, is_cut } = sent;
-        let mut waiting =
-            Self { process, userfaultfds: Vec::new(), unfit: None, message, layout: None, is_cut };
-        waiting.take(descriptors);
-        (waiting, received)
+        (Self { message, is_cut, ..Self::new(process, descriptors) }, received)
     }
 
     /// A VMM that an earlier pager has left.
     pub(crate) fn left(process: Process, layout: Option<Layout>) -> Self {
         let descriptors = process.userfaultfds().unwrap_or_default();
-        let mut waiting = Self {
-            process: Ok(process),
-            userfaultfds: Vec::new(),
-            unfit: None,
-            message: Vec::new(),
-            layout,
-            is_cut: false,
-        };
-        waiting.take(descriptors);
+        let waiting = Self::new(Ok(process), descriptors);
         // Its userfaultfd may be one that this process may not copy.
-        waiting.is_cut = waiting.userfaultfds.is_empty();
-        waiting
+        let is_cut = waiting.userfaultfds.is_empty();
+        Self { layout, is_cut, ..waiting }
     }
 
-    fn take(&mut self, descriptors: Vec<OwnedFd>) {
+    fn new(process: io::Result<Process>, descriptors: Vec<OwnedFd>) -> Self {
+        let (mut userfaultfds, mut unfit) = (Vec::new(), None);
         for descriptor in descriptors {
             match Userfaultfd::new(descriptor) {
-                Ok(faults) => self.userfaultfds.push(faults),
-                Err(error) => self.unfit = Some(error),
+                Ok(faults) => userfaultfds.push(faults),
+                Err(error) => unfit = Some(error),
             }
+        }
+        let (message, layout, is_cut) = (Vec::new(), None, false);
+        Self { process, userfaultfds, unfit, message, layout, is_cut }
+    }
+
+    /// Makes a VM of a VMM that has connected, if `admit` finds nothing against it. Otherwise its wait is ended, and what
+    /// the user gets is returned.
+    pub(crate) fn meet(
+        connection: &UnixStream,
+        around: u64,
+        admit: impl FnOnce(&mut Self) -> Result<Admitted, Refusal>,
+    ) -> Result<Vm, Event> {
+        let (mut waiting, received) = Self::receive(connection, LONGEST_WAIT);
+        match received.and_then(|()| admit(&mut waiting)) {
+            Ok(admitted) => {
+                kept_layout::keep(connection, &admitted.layout);
+                waiting.into_vm(admitted, around)
+            }
+            Err(why) => Err(waiting.refuse(why)),
         }
     }
 
@@ -155,7 +165,7 @@ impl Waiting {
     }
 
     /// Makes the VM, which is served from now on. Admission has checked that its process and its descriptor are there.
-    pub(crate) fn into_vm(mut self, admitted: Admitted, around: u64) -> Result<Vm, Event> {
+    fn into_vm(mut self, admitted: Admitted, around: u64) -> Result<Vm, Event> {
         if self.userfaultfds.is_empty() {
             return Err(self.refuse(Refusal::Descriptors(0)));
         }

@@ -1,6 +1,7 @@
 //! A VMM as a process: its memory, its userfaultfd, and who serves its faults.
 
 mod arriving;
+pub(crate) mod hidden;
 pub(crate) mod kept_layout;
 pub(crate) mod mappings;
 pub(crate) mod process;

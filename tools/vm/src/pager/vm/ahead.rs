@@ -203,8 +203,8 @@ impl<'a> Server<'a> {
         Ok(())
     }
 
-    /// Returns whether there is memory for so many bytes ahead. What the VM touches goes on to be supplied: it would be
-    /// without this pager, too.
+    /// Returns whether there is memory for this many bytes ahead. Memory that the VM touches is supplied in any case, as it
+    /// would be without this pager.
     fn may_supply(&mut self, bytes: u64) -> bool {
         // Memory of a running VM is needed at once, and its fork has looked; pages of hugetlbfs are reserved.
         if !self.vm.source.is_kept() || self.vm.layout.is_hugetlb() {

@@ -1,13 +1,13 @@
-//! A folder that is made for one checkpoint or fork, held by descriptors: in a folder that others may write to, a folder
+//! A folder that is made for one checkpoint, fork or restore, held by descriptors: in a folder that others may write to, a folder
 //! or a link of the same name is never taken for it.
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, OsStr};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, renameat, unlinkat};
 
@@ -28,10 +28,7 @@ impl Planned {
     }
 
     pub(crate) fn within(parent: OwnedFd, prefix: &str, files: &[&str]) -> io::Result<Self> {
-        // One thread has one at a time. Threads of other PID namespaces have other times.
-        let thread = rustix::thread::gettid().as_raw_nonzero();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let name = CString::new(format!("{prefix}-{thread}-{}", now.as_nanos()))?;
+        let name = CString::new(format!("{prefix}-{}", unguessable()?))?;
         let files = files.iter().map(|&file| CString::new(file)).collect::<Result<_, _>>()?;
         Ok(Self { parent, name, files })
     }
@@ -40,8 +37,8 @@ impl Planned {
         self.parent.as_fd()
     }
 
-    pub(crate) fn name(&self) -> &CStr {
-        &self.name
+    pub(crate) fn name(&self) -> &OsStr {
+        OsStr::from_bytes(self.name.to_bytes())
     }
 
     /// Returns what a guard needs to remove it.
@@ -132,6 +129,11 @@ impl Drop for Hidden {
             let _ = unlinkat_folder(parent, name);
         }
     }
+}
+
+/// Random digits that no other process knows.
+pub(crate) fn unguessable() -> io::Result<String> {
+    Ok(format!("{:016x}", getrandom::u64().map_err(io::Error::other)?))
 }
 
 fn is_same(folder: &OwnedFd, parent: &OwnedFd, name: &CStr) -> bool {
