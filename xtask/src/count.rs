@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// Parts of reasons for skipping, and what has the tests run. Other reasons name their remedy themselves.
 const REMEDIES: [(&str, &str); 6] = [
     ("nightly: ", "`cargo xtask nightly` runs them"),
@@ -19,7 +21,7 @@ const FAILED: [&str; 5] =
     ["FAILED ", "---- ", "test panicked: ", "stuck: ", "error: test failed, to rerun pass "];
 
 /// How many tests passed, failed and were skipped.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) struct Count {
     pub(crate) passed: usize,
     pub(crate) failed: usize,

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
 use std::io::pipe;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::count::Count;
 use crate::run::{self, INSTALL, may_install, passes, root};
@@ -47,8 +48,20 @@ pub(crate) struct Nightly {
     /// Where random choices begin, so that a run can be repeated; by default each run begins elsewhere
     #[arg(long)]
     seed: Option<u32>,
+    /// Continue an interrupted run of the same commit, with its seed: parts that have passed are not run again
+    #[arg(long, conflicts_with = "seed")]
+    resume: bool,
     #[command(flatten)]
     install: Install,
+}
+
+/// A nightly run as far as it has come, in `target/nightly.json`.
+#[derive(Debug, PartialEq, Deserialize, Serialize)]
+struct Night {
+    /// The commit, and what differs from it in the working tree.
+    source: String,
+    seed: String,
+    ran: Vec<Ran>,
 }
 
 #[derive(Debug, Args)]
@@ -97,7 +110,7 @@ enum When {
 }
 
 /// A part that was run.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Deserialize, Serialize)]
 struct Ran {
     name: String,
     count: Count,
@@ -124,17 +137,75 @@ impl Test {
 
 impl Nightly {
     pub(crate) fn run(&self) -> Result<bool> {
-        let since_epoch = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-        let seed = self.seed.unwrap_or(since_epoch.as_secs() as u32).to_string();
+        let mut night = self.begin()?;
         let mut parts = of(When::Nightly)?;
         for part in &mut parts {
-            part.env.extend(SEEDS.map(|name| (name.to_owned(), seed.clone())));
+            part.env.extend(SEEDS.map(|name| (name.to_owned(), night.seed.clone())));
         }
-        let ran = run(&parts, &self.install)?;
-        let table = table(&ran, &seed);
+        let (_settings, start) = (Settings::for_tests()?, Instant::now());
+        for part in &parts {
+            if !night.ran.iter().any(|ran| ran.name == part.name) {
+                night.ran.push(part.run_and_report(start, &self.install)?);
+                night.save()?;
+            }
+        }
+        let table = night.table();
         println!("\n{table}");
         fs::write(run::target_dir("nightly.md"), table).context("cannot write nightly.md")?;
-        Ok(ran.iter().all(|part| part.count.failed == 0))
+        Ok(night.ran.iter().all(|part| part.count.failed == 0))
+    }
+
+    fn begin(&self) -> Result<Night> {
+        let source =
+            run::output(Command::new("git").args(["rev-parse", "HEAD"]).current_dir(root()))?
+                + &run::output(Command::new("git").args(["diff", "HEAD"]).current_dir(root()))?;
+        if !self.resume {
+            let since_epoch = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+            let seed = self.seed.unwrap_or(since_epoch.as_secs() as u32).to_string();
+            return Ok(Night { source, seed, ran: Vec::new() });
+        }
+        let read = fs::read_to_string(Night::path()).context("no run to continue: nightly.json")?;
+        Night::to_continue(&read, &source)
+    }
+}
+
+impl Night {
+    /// A saved run of the same sources, without the parts that have failed.
+    fn to_continue(saved: &str, source: &str) -> Result<Self> {
+        let mut night: Self = serde_json::from_str(saved).context("nightly.json")?;
+        ensure!(
+            night.source == source,
+            "the interrupted run tested other sources: start a new one"
+        );
+        night.ran.retain(|part| part.count.failed == 0);
+        Ok(night)
+    }
+
+    fn path() -> PathBuf {
+        run::target_dir("nightly.json")
+    }
+
+    fn save(&self) -> Result<()> {
+        fs::write(Self::path(), serde_json::to_vec(self)?).context("cannot write nightly.json")
+    }
+
+    /// The outcome of each part as a table in Markdown, and how to repeat the run.
+    fn table(&self) -> String {
+        let mut table = "| part | passed | failed | skipped | minutes | seed |\n".to_owned();
+        table += "| --- | --- | --- | --- | --- | --- |\n";
+        let seed = &self.seed;
+        for Ran { name, count, time } in &self.ran {
+            let Count { passed, failed, skipped, .. } = count;
+            let time = clock(*time);
+            let _ =
+                writeln!(table, "| {name} | {passed} | {failed} | {skipped} | {time} | {seed} |");
+        }
+        for failure in self.ran.iter().flat_map(|part| &part.count.failures) {
+            let _ = writeln!(table, "\nFAILED {failure}");
+        }
+        let _ =
+            writeln!(table, "\n`cargo xtask nightly --seed {seed}` repeats the random choices.");
+        table
     }
 }
 
@@ -179,32 +250,7 @@ fn run_and_report(parts: &[Part], install: &Install) -> Result<bool> {
 
 fn run(parts: &[Part], install: &Install) -> Result<Vec<Ran>> {
     let (_settings, start) = (Settings::for_tests()?, Instant::now());
-    let run = |part: &Part| -> Result<Ran> {
-        let Part { name, about, minutes, .. } = part;
-        println!("\n[{}] {name}: {about}; at most {minutes} minutes", clock(start.elapsed()));
-        let (since, mut count) = (Instant::now(), Count::default());
-        part.run(install.install || may_install(), &mut count)?;
-        let time = since.elapsed();
-        println!("[{}] {name}: {count}, {}", clock(start.elapsed()), clock(time));
-        Ok(Ran { name: name.clone(), count, time })
-    };
-    parts.iter().map(run).collect()
-}
-
-/// The outcome of each part as a table in Markdown, and how to repeat the run.
-fn table(ran: &[Ran], seed: &str) -> String {
-    let mut table = "| part | passed | failed | skipped | minutes | seed |\n".to_owned();
-    table += "| --- | --- | --- | --- | --- | --- |\n";
-    for Ran { name, count, time } in ran {
-        let Count { passed, failed, skipped, .. } = count;
-        let time = clock(*time);
-        let _ = writeln!(table, "| {name} | {passed} | {failed} | {skipped} | {time} | {seed} |");
-    }
-    for failure in ran.iter().flat_map(|part| &part.count.failures) {
-        let _ = writeln!(table, "\nFAILED {failure}");
-    }
-    let _ = writeln!(table, "\n`cargo xtask nightly --seed {seed}` repeats the random choices.");
-    table
+    parts.iter().map(|part| part.run_and_report(start, install)).collect()
 }
 
 /// Minutes and seconds.
@@ -213,6 +259,17 @@ fn clock(time: Duration) -> String {
 }
 
 impl Part {
+    /// Says when it begins and how it ended, since `start`.
+    fn run_and_report(&self, start: Instant, install: &Install) -> Result<Ran> {
+        let Part { name, about, minutes, .. } = self;
+        println!("\n[{}] {name}: {about}; at most {minutes} minutes", clock(start.elapsed()));
+        let (since, mut count) = (Instant::now(), Count::default());
+        self.run(install.install || may_install(), &mut count)?;
+        let time = since.elapsed();
+        println!("[{}] {name}: {count}, {}", clock(start.elapsed()), clock(time));
+        Ok(Ran { name: name.clone(), count, time })
+    }
+
     fn run(&self, install: bool, count: &mut Count) -> Result<()> {
         let until = Instant::now() + Duration::from_secs(self.minutes * 60);
         let fetch =
@@ -319,10 +376,27 @@ mod tests {
     fn table_has_each_part_and_its_failures() {
         let count = Count { passed: 3, failed: 1, failures: vec!["a".into()], ..Count::default() };
         let ran = Ran { name: "soak".into(), count, time: Duration::from_secs(61) };
-        let table = table(&[ran], "7");
+        let night = Night { source: String::new(), seed: "7".into(), ran: vec![ran] };
+        let table = night.table();
         for line in ["| soak | 3 | 1 | 0 | 01:01 | 7 |", "FAILED a", "--seed 7"] {
             assert!(table.contains(line), "{table}");
         }
+    }
+
+    #[test]
+    fn run_continues_with_what_failed_if_the_sources_are_the_same() {
+        let ran = |name: &str, failed| {
+            let count = Count { failed, ..Count::default() };
+            Ran { name: name.into(), count, time: Duration::from_secs(1) }
+        };
+        let ran = vec![ran("good", 0), ran("bad", 1)];
+        let night = Night { source: "here".into(), seed: "7".into(), ran };
+        let saved = serde_json::to_string(&night).unwrap();
+        let error = Night::to_continue(&saved, "elsewhere").unwrap_err();
+        assert!(error.to_string().contains("other sources"), "{error}");
+        let continued = Night::to_continue(&saved, "here").unwrap();
+        assert_eq!(continued.seed, "7");
+        assert_eq!(continued.ran, night.ran[..1]);
     }
 
     #[test]
