@@ -36,7 +36,7 @@ use crate::tend::as_python;
 /// ...     report = hugekit.checkpoint_vm(1, "no.sock", "saved")
 /// ... except OSError as error:
 /// ...     print(error.strerror)
-/// Firecracker did not answer to "connect to no.sock": No such file or directory (os error 2)
+/// the VMM did not answer to "connect to no.sock": No such file or directory (os error 2)
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
 #[pyo3(signature = (pid, api, output, *, previous=Vec::new(), collapse=true, proxy=false))]

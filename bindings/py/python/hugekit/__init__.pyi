@@ -1148,7 +1148,7 @@ def checkpoint_vm(
     ...     report = hugekit.checkpoint_vm(1, "no.sock", "saved")
     ... except OSError as error:
     ...     print(error.strerror)
-    Firecracker did not answer to "connect to no.sock": No such file or directory (os error 2)
+    the VMM did not answer to "connect to no.sock": No such file or directory (os error 2)
     """
 def fork_vm(
     pid: int,

@@ -21,12 +21,12 @@ use crate::checkpoint::saving::Saving;
 use crate::checkpoint::sink::Sink;
 use crate::checkpoint::tracked_vm::{Afterwards, TrackedVm};
 use crate::checkpoint::vm::Vm;
-use crate::firecracker::requests::Api;
+use crate::vmm::Control;
 
 /// A VM that is saved, perhaps again and again. When this is dropped, no memory of it is protected.
 #[derive(Debug)]
 pub(crate) struct Checkpoints {
-    api: Api,
+    control: Box<dyn Control>,
     tracked: TrackedVm,
     /// The states that a delta is compared with.
     chain: Option<Chain>,
@@ -49,14 +49,14 @@ impl Checkpoints {
         afterwards: Afterwards,
     ) -> Result<Self, CheckpointError> {
         let RunningVm { pid, collapse, proxy, .. } = options.vm;
-        let api = Api::new(&options.vm.api);
+        let control = options.vm.control();
         if !proxy {
-            api.check_is_of(pid)?;
+            control.check_is_of(pid)?;
         }
-        let vm = Vm::find(pid, api.memory()?)?;
+        let vm = Vm::find(pid, &*control)?;
         let chain = previous::chain(&options.previous, vm.bytes())?;
         let tracked = TrackedVm::new(vm, afterwards);
-        Ok(Self { api, tracked, chain, collapse, guard: None })
+        Ok(Self { control, tracked, chain, collapse, guard: None })
     }
 
     /// Saves the VM into a folder.
@@ -65,15 +65,15 @@ impl Checkpoints {
         place: &Path,
         started: Instant,
     ) -> Result<Report, CheckpointError> {
-        let Self { api, tracked, chain, collapse: should_collapse, guard } = self;
-        let is_running = tracked.note_writes_while(|| api.is_running())?;
+        let Self { control, tracked, chain, collapse: should_collapse, guard } = self;
+        let is_running = tracked.note_writes_while(|| Ok(control.is_running()?))?;
         let vm = &tracked.vm;
         let bytes = vm.bytes();
         let plan = Plan::new(place, chain.as_ref().map_or(Kind::Full, |_| Kind::Delta))?;
         let (collapsed_bytes, collapse) = collapse(vm, std::mem::take(should_collapse))?;
         // The guard before this one ends when this one watches.
         let handover = PlannedHandover::of(&vm.process)?;
-        let next = Guard::start(vm, api, LeftOvers::new(&handover, plan.left_over()))?;
+        let next = Guard::start(vm, &**control, LeftOvers::new(&handover, plan.left_over()))?;
         if guard.take().is_some_and(Guard::end) {
             // This process was stopped after the last moment: all memory may have changed.
             tracked.note_all(Event::Release);
@@ -86,7 +86,7 @@ impl Checkpoints {
         let delta = chain.as_mut().map(|chain| Delta::new(chain, &output)).transpose();
         let delta = delta.map_err(|source| output.refused(source))?;
         let sink: &dyn Sink = delta.as_ref().map_or(&output, |delta| delta);
-        let saved = Saving::new(tracked, api, sink, guard, &handover, is_running).save()?;
+        let saved = Saving::new(tracked, &**control, sink, guard, &handover, is_running).save()?;
         let state = &saved.state;
         let completed = match tracked.afterwards {
             Afterwards::Released => complete(&output, delta, state)?,

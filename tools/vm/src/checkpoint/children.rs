@@ -9,14 +9,12 @@ use std::time::{Duration, Instant};
 use crate::api::connect;
 use hugekit_sys::seqpacket;
 use rustix::process::{Pid, Signal, kill_process_group};
-use serde_json::Value;
 
-use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::fork_error::ForkError;
 use crate::checkpoint::guard::Guard;
 use crate::checkpoint::lineage::{ORIGIN, Origin};
 use crate::checkpoint::options::ChildOptions;
-use crate::firecracker::requests::Api;
+use crate::vmm::Control;
 
 /// The longest time until the API of a child is there.
 const LONGEST_START: Duration = Duration::from_secs(20);
@@ -30,7 +28,7 @@ pub(crate) struct Child<'a> {
     /// From 1 on.
     pub(crate) number: usize,
     pub(crate) options: &'a ChildOptions,
-    pub(crate) api: Api,
+    pub(crate) control: Box<dyn Control>,
     /// The VMM, which a program may have started.
     pub(crate) vmm: i32,
     program: Program,
@@ -61,8 +59,8 @@ impl<'a> Children<'a> {
                         source,
                     }
                 })?;
-            let api = Api::new(&options.api);
-            children.0.push(Child { number, options, api, vmm: 0, program });
+            let control = options.control();
+            children.0.push(Child { number, options, control, vmm: 0, program });
         }
         Ok(children)
     }
@@ -84,18 +82,13 @@ impl<'a> Children<'a> {
 
     /// Checks that each child of a VM with a vsock has a socket of its own for it: the VM listens at the one of its
     /// configuration.
-    pub(crate) fn check_vsocks(all: &[ChildOptions], parent: &Api) -> Result<(), ForkError> {
-        let vsock = match parent.get("/vm/config", "vsock") {
-            Ok(vsock) => vsock,
-            // A VMM that does not say so.
-            Err(CheckpointError::Refused { .. }) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        };
-        let Some(path) = vsock.get("uds_path").and_then(Value::as_str) else { return Ok(()) };
+    pub(crate) fn check_vsocks(
+        all: &[ChildOptions],
+        parent: &dyn Control,
+    ) -> Result<(), ForkError> {
+        let Some(socket) = parent.vsock()? else { return Ok(()) };
         let without = all.iter().position(|child| child.vsock().is_none());
-        without.map_or(Ok(()), |index| {
-            Err(ForkError::Vsock { number: index + 1, socket: path.into() })
-        })
+        without.map_or(Ok(()), |index| Err(ForkError::Vsock { number: index + 1, socket }))
     }
 
     /// Ends all children.

@@ -16,8 +16,7 @@ use crate::checkpoint::granule_state::Event;
 use crate::checkpoint::granules::Granule;
 use crate::checkpoint::saving::Saving;
 use crate::checkpoint::tracked_vm::Afterwards;
-use crate::firecracker::requests::Pending;
-use crate::vmm::Message;
+use crate::vmm::{Message, Request};
 
 /// Bytes that are read and written together: they stay in the cache meanwhile.
 pub(crate) const PIECE: usize = 256 << 10;
@@ -61,11 +60,11 @@ impl Saving<'_> {
     /// the access comes before the moment that is saved.
     pub(crate) fn await_answer(
         &mut self,
-        pending: &mut Pending,
+        request: &mut Request,
         is_saved: &dyn Fn() -> bool,
     ) -> Result<Answer, CheckpointError> {
         loop {
-            if let Some(answer) = pending.answer()? {
+            if let Some(answer) = request.answer()? {
                 return Ok(answer);
             }
             self.serve(is_saved)?;
@@ -76,7 +75,7 @@ impl Saving<'_> {
             if vm.process.has_ended() {
                 return Err(CheckpointError::Ended { pid: vm.pid() });
             }
-            let waited = [pending.as_fd(), vm.faults.as_fd(), vm.process.as_fd()];
+            let waited = [request.as_fd(), vm.faults.as_fd(), vm.process.as_fd()];
             let _ = readable(waited, Some(LONGEST_WAIT));
         }
     }

@@ -3,8 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::firecracker::requests::ConfiguredMemory;
 use crate::pager::UnfitDescriptor;
+use crate::vmm::{ConfiguredMemory, ControlError};
 use hugekit_delta::DeltaError;
 use hugekit_sys::{ErrorKind, Remedy};
 
@@ -26,30 +26,9 @@ pub enum CheckpointError {
         /// Its process.
         pid: i32,
     },
-    /// No answer came from the API.
-    #[error("Firecracker did not answer to {request:?}")]
-    Api {
-        /// The request.
-        request: String,
-        /// The system's answer.
-        source: io::Error,
-    },
-    /// The API has refused a request.
-    #[error("Firecracker refused {request:?}: {status}: {answer}")]
-    Refused {
-        /// The request.
-        request: String,
-        /// The HTTP status.
-        status: u16,
-        /// Firecracker's words.
-        answer: String,
-    },
-    /// The VM was not started.
-    #[error("the VM's state is {state:?}: only a VM that was started can be saved")]
-    State {
-        /// The state in Firecracker's words.
-        state: String,
-    },
+    /// The VMM did not do what it was asked.
+    #[error(transparent)]
+    Control(#[from] ControlError),
     /// The descriptors of the VMM cannot be copied.
     #[error("the userfaultfd of VMM {pid} cannot be copied{}", Remedy(self.remedy()))]
     Rights {
@@ -161,14 +140,6 @@ pub enum CheckpointError {
     /// Devices of the paused VM wrote to its memory at each try.
     #[error("devices of the paused VM did not stop to write to its memory{}", Remedy(self.remedy()))]
     Restless,
-    /// The API belongs to another process.
-    #[error("the API is that of process {found}, not of VMM {pid}")]
-    OtherVmm {
-        /// The VMM's process.
-        pid: i32,
-        /// The process that listens.
-        found: i32,
-    },
     /// This process was stopped.
     #[error(
         "this process was stopped while memory of the VM was protected, which was released for the VM to run on{}",
@@ -178,8 +149,8 @@ pub enum CheckpointError {
     /// The VM gave memory back in the middle of the copy.
     #[error("the VM gave memory back before it was copied{}", Remedy(self.remedy()))]
     GaveBack,
-    /// Firecracker's file is not complete.
-    #[error("Firecracker wrote a state file that is not complete")]
+    /// The VMM's file is not complete.
+    #[error("the VMM wrote a state file that is not complete")]
     StateFile,
 }
 
@@ -188,11 +159,10 @@ impl CheckpointError {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::State { .. }
-            | Self::Exists { .. }
-            | Self::Previous { .. }
-            | Self::NoUserfaultfd { .. }
-            | Self::OtherVmm { .. } => ErrorKind::Invalid,
+            Self::Control(error) => error.kind(),
+            Self::Exists { .. } | Self::Previous { .. } | Self::NoUserfaultfd { .. } => {
+                ErrorKind::Invalid
+            }
             Self::InUse { .. }
             | Self::Incomplete { .. }
             | Self::GaveBack
@@ -206,7 +176,10 @@ impl CheckpointError {
     pub(crate) fn may_be_an_end(&self) -> bool {
         matches!(
             self,
-            Self::Api { .. } | Self::Memory { .. } | Self::Kernel { .. } | Self::Ended { .. }
+            Self::Control(ControlError::NoAnswer { .. })
+                | Self::Memory { .. }
+                | Self::Kernel { .. }
+                | Self::Ended { .. }
         )
     }
 

@@ -16,7 +16,6 @@ use crate::checkpoint::saving::{Saved, Saving};
 use crate::checkpoint::shortage;
 use crate::checkpoint::tracked_vm::{Afterwards, TrackedVm};
 use crate::checkpoint::vm::Vm;
-use crate::firecracker::requests::Api;
 
 /// The children of a running VM.
 #[derive(Debug)]
@@ -41,21 +40,21 @@ pub fn fork(options: &ForkOptions) -> Result<Forked, ForkError> {
         return Err(ForkError::Count(count));
     }
     let RunningVm { pid, collapse: should_collapse, proxy, .. } = options.vm;
-    let api = Api::new(&options.vm.api);
+    let control = &*options.vm.control();
     if !proxy {
-        api.check_is_of(pid)?;
+        control.check_is_of(pid)?;
     }
-    let is_running = api.is_running()?;
-    let vm = Vm::find(pid, api.memory()?)?;
+    let is_running = control.is_running()?;
+    let vm = Vm::find(pid, control)?;
     shortage::check(&vm, count)?;
-    Children::check_vsocks(&options.children, &api)?;
+    Children::check_vsocks(&options.children, control)?;
     let room = PlannedRoom::new()?;
     let handover = PlannedHandover::of(&vm.process)?;
     // Also the sockets that the children make.
     let sockets = options.children.iter().flat_map(ChildOptions::sockets);
     let left_overs = LeftOvers::new(&handover, room.left_over());
     let left_overs = left_overs.and_then(|left_overs| left_overs.and_files(sockets));
-    let guard = Guard::start(&vm, &api, left_overs)?;
+    let guard = Guard::start(&vm, control, left_overs)?;
     let handover = handover.make()?;
     let room = room.make()?;
     let mut children = Children::start(&options.children, vm.pid(), &guard)?;
@@ -65,7 +64,7 @@ pub fn fork(options: &ForkOptions) -> Result<Forked, ForkError> {
     let bytes = vm.bytes();
     let mut tracked = TrackedVm::new(vm, Afterwards::Released);
     let saving =
-        Saving::new(&mut tracked, &api, &*nursery.preserved, &guard, &handover, is_running);
+        Saving::new(&mut tracked, control, &*nursery.preserved, &guard, &handover, is_running);
     let save = || saving.save();
     let (saved, grown) = nursery.raise(&children, save)?;
     let children_report = children_of(&children, &grown, started);

@@ -11,6 +11,7 @@ use hugekit_sys::{ErrorKind, Remedy};
 
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::guard::MOST_STARTED;
+use crate::vmm::ControlError;
 
 /// The reason why there are no children.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +20,9 @@ pub enum ForkError {
     /// The VM cannot be frozen, or its memory cannot be read.
     #[error(transparent)]
     Vm(#[from] CheckpointError),
+    /// The VMM did not do what it was asked.
+    #[error(transparent)]
+    Control(#[from] ControlError),
     /// Too many children, or none.
     #[error("{0} children: from 1 to {MOST_STARTED} can be forked at once")]
     Count(usize),
@@ -83,7 +87,7 @@ pub enum ForkError {
         /// From 1 on.
         number: usize,
         /// The reason.
-        source: CheckpointError,
+        source: ControlError,
     },
     /// A child's memory cannot be supplied.
     #[error("a child has lost its memory: {0}")]
@@ -120,6 +124,7 @@ impl ForkError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Vm(error) => error.kind(),
+            Self::Control(error) => error.kind(),
             Self::Count(_) | Self::Exists { .. } | Self::Vsock { .. } => ErrorKind::Invalid,
             Self::NoMemory { .. } | Self::NoHugePages { .. } => ErrorKind::NoMemory,
             _ => ErrorKind::Kernel,
@@ -166,7 +171,7 @@ mod tests {
     #[test]
     fn chain_of_a_refused_fork_has_its_remedy_once() {
         let api = || PathBuf::from("/run/child.sock");
-        let source = CheckpointError::StateFile;
+        let source = ControlError::State { state: "Not started".to_owned() };
         for error in [
             ForkError::Vm(CheckpointError::Restless),
             ForkError::Exists { number: 1, socket: api() },

@@ -24,7 +24,7 @@ use std::process::Command;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use crate::vmm::MESSAGE_WORDS;
+use crate::vmm::{Control, MESSAGE_WORDS};
 use hugekit_sys::poll::readable;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{AtFlags, CWD, unlinkat};
@@ -40,7 +40,6 @@ use rustix::process::{
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::handover::PlannedHandover;
 use crate::checkpoint::vm::Vm;
-use crate::firecracker::requests::{Api, RESUME};
 use crate::vmm::hidden::LeftOver;
 
 /// The most looks for a thread of the VM that gives memory back, a millisecond apart.
@@ -118,17 +117,18 @@ impl Guard {
     /// `left_overs` are removed if this process is killed.
     pub(crate) fn start(
         vm: &Vm,
-        api: &Api,
+        control: &dyn Control,
         left_overs: io::Result<LeftOvers>,
     ) -> Result<Self, CheckpointError> {
         let start = || {
             let (reader, steps) = pipe_with(PipeFlags::CLOEXEC)?;
             let left_overs = left_overs?;
-            let address = SocketAddrUnix::new(api.socket().as_os_str().as_bytes())?;
+            let address = SocketAddrUnix::new(control.socket().as_os_str().as_bytes())?;
             let parent = pidfd_open(getpid(), PidfdFlags::empty())?;
             let released = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
             let stat = File::open(format!("/proc/{}/stat", std::process::id()))?;
-            let undo = Undo { vm, address, left_overs, stat, released: released.as_fd() };
+            let resume = control.resume_text();
+            let undo = Undo { vm, address, resume, left_overs, stat, released: released.as_fd() };
             let child = fork(move || undo.watch(&parent, &reader))?;
             Ok(Self { child: Some(child), steps, released })
         };
@@ -201,6 +201,8 @@ fn fork(child: impl FnOnce()) -> io::Result<Pid> {
 struct Undo<'a> {
     vm: &'a Vm,
     address: SocketAddrUnix,
+    /// The request that resumes the VM.
+    resume: &'static str,
     left_overs: LeftOvers,
     /// The parent's line in `/proc`.
     stat: File,
@@ -309,7 +311,7 @@ impl Undo<'_> {
         let stream = socket(AddressFamily::UNIX, SocketType::STREAM, None)?;
         set_socket_timeout(&stream, Timeout::Send, Some(LONGEST_CONNECT))?;
         connect(&stream, &self.address)?;
-        rustix::io::write(&stream, RESUME.as_bytes())?;
+        rustix::io::write(&stream, self.resume.as_bytes())?;
         readable([stream.as_fd()], Some(ANSWER)).map(drop)
     }
 }

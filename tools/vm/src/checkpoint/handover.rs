@@ -1,7 +1,7 @@
-//! Files that Firecracker writes while the VM is paused, where this process reads them. They are in memory: Firecracker
+//! Files that a VMM writes while the VM is paused, where this process reads them. They are in memory: Firecracker
 //! also syncs them then.
 //!
-//! Firecracker opens them by a path. A path of this process's `/proc` serves if both are of one user and in the same
+//! The VMM opens them by a path. A path of this process's `/proc` serves if both are of one user and in the same
 //! namespaces. Otherwise a folder is made within the VMM's root, in a tmpfs if it has one, and given to its user: for a
 //! VMM of another user, in a container, or in a jail.
 
@@ -19,7 +19,7 @@ use crate::checkpoint::error::CheckpointError;
 use crate::vmm::Process;
 use crate::vmm::hidden::{Hidden, LeftOver, Planned};
 
-/// Longer states are not Firecracker's.
+/// Longer states are no VM's.
 const LONGEST: u64 = 256 << 20;
 
 pub(crate) const STATE: &str = "vmstate";
@@ -216,7 +216,7 @@ impl HandedFile<'_> {
         found.map_or(0, |found| found.len())
     }
 
-    /// Returns whether Firecracker has begun to write: then it has saved the state of all devices.
+    /// Returns whether the VMM has begun to write: then it has saved the state of all devices.
     pub(crate) fn is_begun(&self) -> bool {
         self.len() > 0
     }
@@ -231,8 +231,11 @@ impl HandedFile<'_> {
         }
     }
 
-    /// All bytes, if they are the state of a VM as a whole: the last eight are the checksum of the others.
-    pub(crate) fn whole_state(&self) -> Result<Vec<u8>, CheckpointError> {
+    /// Returns all bytes, if they are a state as a whole.
+    pub(crate) fn whole_state(
+        &self,
+        is_whole: impl FnOnce(&[u8]) -> bool,
+    ) -> Result<Vec<u8>, CheckpointError> {
         let unreadable = |_| CheckpointError::StateFile;
         let file = self.open().map_err(unreadable)?;
         let len = file.metadata().map_err(unreadable)?.len();
@@ -241,56 +244,29 @@ impl HandedFile<'_> {
         }
         let mut bytes = vec![0; len as usize];
         file.read_exact_at(&mut bytes, 0).map_err(unreadable)?;
-        match bytes.split_last_chunk() {
-            Some((state, sum)) if !state.is_empty() && crc64(state) == u64::from_le_bytes(*sum) => {
-                Ok(bytes)
-            }
-            _ => Err(CheckpointError::StateFile),
-        }
+        if is_whole(&bytes) { Ok(bytes) } else { Err(CheckpointError::StateFile) }
     }
-}
-
-/// CRC-64 with the polynomial of Jones, reflected, as Firecracker computes it.
-fn crc64(bytes: &[u8]) -> u64 {
-    const POLYNOMIAL: u64 = 0x95ac_9329_ac4b_c9b5;
-    const TABLE: [u64; 256] = {
-        let mut table = [0; 256];
-        let mut index = 0;
-        while index < 256 {
-            let (mut sum, mut bit) = (index as u64, 0);
-            while bit < 8 {
-                sum = if sum & 1 == 1 { sum >> 1 ^ POLYNOMIAL } else { sum >> 1 };
-                bit += 1;
-            }
-            table[index] = sum;
-            index += 1;
-        }
-        table
-    };
-    bytes.iter().fold(0, |sum, &byte| TABLE[(sum as u8 ^ byte) as usize] ^ sum >> 8)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn checksum_is_the_published_one() {
-        assert_eq!(crc64(b"123456789"), 0xe9c6_d914_c4b8_d9ca);
+    fn is_whole(state: &[u8]) -> bool {
+        state == b"a state"
     }
 
     #[test]
     fn state_is_whole_with_its_checksum_only() {
         let state = HandedFile::Memory(UnnamedFile::new().unwrap());
-        assert!(state.whole_state().is_err() && !state.is_begun());
-        let mut bytes = b"a state".to_vec();
-        bytes.extend(crc64(b"a state").to_le_bytes());
-        std::fs::write(state.path(), &bytes[..bytes.len() - 1]).unwrap();
-        assert!(state.whole_state().is_err() && state.is_begun());
+        assert!(state.whole_state(is_whole).is_err() && !state.is_begun());
+        let bytes = b"a state".to_vec();
+        std::fs::write(state.path(), &bytes[1..]).unwrap();
+        assert!(state.whole_state(is_whole).is_err() && state.is_begun());
         std::fs::write(state.path(), &bytes).unwrap();
-        assert_eq!(state.whole_state().unwrap(), bytes);
+        assert_eq!(state.whole_state(is_whole).unwrap(), bytes);
         state.clear().unwrap();
-        assert!(state.whole_state().is_err());
+        assert!(state.whole_state(is_whole).is_err());
     }
 
     #[test]
@@ -303,14 +279,13 @@ mod tests {
         let handover = Handover(Some(InVmm { folder, path: path.clone() }));
         let state = handover.file(STATE).unwrap();
         assert_eq!(state.path(), path.join(STATE));
-        assert!(!state.is_begun() && state.whole_state().is_err());
-        let mut bytes = b"a state".to_vec();
-        bytes.extend(crc64(b"a state").to_le_bytes());
+        assert!(!state.is_begun() && state.whole_state(is_whole).is_err());
+        let bytes = b"a state".to_vec();
         std::fs::write(state.path(), &bytes).unwrap();
-        assert_eq!(state.whole_state().unwrap(), bytes);
+        assert_eq!(state.whole_state(is_whole).unwrap(), bytes);
         state.clear().unwrap();
         std::os::unix::fs::symlink("/etc/hostname", state.path()).unwrap();
-        assert!(!state.is_begun() && state.whole_state().is_err());
+        assert!(!state.is_begun() && state.whole_state(is_whole).is_err());
         drop(handover);
         assert!(!path.exists());
     }

@@ -1,21 +1,13 @@
 //! The VM's memory among the mappings of its VMM, by `/proc/PID/smaps`.
 //!
 //! A VM that hugekit's pager or a fork has restored keeps its layout: it is checked against the mappings. After another
-//! handler, the layout follows from the VM's size and the layouts of Firecracker's versions, and each region must fit
-//! exactly one mapping: to guess would save wrong bytes.
+//! handler, the layout follows from the sizes that the VMM's versions give regions, and each region must fit exactly one
+//! mapping: to guess would save wrong bytes.
 
 use hugekit_machine::processes::Mapping;
 
 use crate::vmm::Region;
 use crate::vmm::mappings::is_hugetlb;
-
-const GIB: u64 = 1 << 30;
-
-/// Guest memory below the addresses of 32-bit devices, on x86-64: of Firecracker since 1.13, and before.
-const BELOW_DEVICES: [u64; 2] = [3 * GIB, 3 * GIB + (GIB >> 2)];
-
-/// The first address of 64-bit devices since 1.13, and the address behind them.
-const DEVICES: (u64, u64) = (256 * GIB, 512 * GIB);
 
 fn may_be_guest_memory(mapping: &Mapping) -> bool {
     let is_writable = mapping.has(&[b"rd"]) && mapping.has(&[b"wr"]) && !mapping.has(&[b"ex"]);
@@ -49,11 +41,10 @@ pub(crate) fn has_guest_memory(mappings: &[Mapping], regions: &[Region]) -> bool
     regions.iter().all(is_mapped)
 }
 
-/// The regions of a VM of this many bytes that keeps no layout, in the order of their offsets; `None` if they cannot be
-/// told.
-pub(crate) fn guest_memory(mappings: &[Mapping], bytes: u64) -> Option<Vec<Region>> {
+/// The regions of a VM that keeps no layout, in the order of their offsets, which have the sizes of one of these layouts;
+/// `None` if they cannot be told.
+pub(crate) fn guest_memory(mappings: &[Mapping], layouts: &[Vec<u64>]) -> Option<Vec<Region>> {
     let mappings = joined(mappings);
-    let layouts = layouts(bytes);
     let mut fitting = layouts.iter().filter_map(|sizes| regions_of_sizes(&mappings, sizes));
     let only = fitting.next()?;
     fitting.next().is_none().then_some(only)
@@ -90,32 +81,15 @@ fn joined(mappings: &[Mapping]) -> Vec<Mapping> {
     joined
 }
 
-/// Returns the sizes of regions that a VM of this many bytes may have.
-fn layouts(bytes: u64) -> Vec<Vec<u64>> {
-    if cfg!(not(target_arch = "x86_64")) || bytes <= BELOW_DEVICES[0] {
-        return vec![vec![bytes]];
-    }
-    let [since, before] = BELOW_DEVICES;
-    let mut layouts = Vec::new();
-    // From 4 GiB on, up to the 64-bit devices, and behind them.
-    let middle = DEVICES.0 - 4 * GIB;
-    match bytes - since {
-        above if above > middle => layouts.push(vec![since, middle, above - middle]),
-        above => layouts.push(vec![since, above]),
-    }
-    match bytes {
-        bytes if bytes > before => layouts.push(vec![before, bytes - before]),
-        bytes => layouts.push(vec![bytes]),
-    }
-    layouts
-}
-
 #[cfg(test)]
 mod tests {
     use std::slice;
 
     use super::*;
+    use crate::firecracker::regions::sizes;
     use crate::vmm::mappings::{is_protected, is_served, mappings_in};
+
+    const GIB: u64 = 1 << 30;
 
     const SMAPS: &str = "\
 7f0000000000-7f0008000000 rw-p 00000000 00:00 0 \nSize: 131072 kB\n\
@@ -138,18 +112,18 @@ VmFlags: rd wr mr mw me nr ht \n\
         assert!(!is_served(&mappings[2]) && !is_protected(&mappings[2]));
         let (start, len) = (0x7f00_0000_0000, 128 << 20);
         let base = Region { start, len, offset: 0 };
-        assert_eq!(guest_memory(&mappings, len), Some(vec![base]));
+        assert_eq!(guest_memory(&mappings, &[vec![len]]), Some(vec![base]));
         let (start, len) = (0x7f00_2000_0000, 64 << 20);
         let hugetlb = Region { start, len, offset: 0 };
-        assert_eq!(guest_memory(&mappings, len), Some(vec![hugetlb]));
-        assert_eq!(guest_memory(&mappings, 32 << 20), None);
+        assert_eq!(guest_memory(&mappings, &[vec![len]]), Some(vec![hugetlb]));
+        assert_eq!(guest_memory(&mappings, &[vec![32 << 20]]), None);
     }
 
     #[test]
     fn two_mappings_of_one_size_are_ambiguous() {
         let one = parsed()[0].clone();
         let other = Mapping { addresses: 0x1000_0000..0x1800_0000, ..one.clone() };
-        assert_eq!(guest_memory(&[one, other], 128 << 20), None);
+        assert_eq!(guest_memory(&[one, other], &[vec![128 << 20]]), None);
     }
 
     #[test]
@@ -158,10 +132,13 @@ VmFlags: rd wr mr mw me nr ht \n\
         let (start, end) = (all.addresses.start, all.addresses.end);
         let part = |addresses| Mapping { addresses, ..all.clone() };
         let halves = [part(start..start + (2 << 20)), part(start + (2 << 20)..end)];
-        assert_eq!(guest_memory(&halves, 64 << 20), guest_memory(slice::from_ref(&all), 64 << 20));
-        assert!(guest_memory(&halves, 64 << 20).is_some());
+        assert_eq!(
+            guest_memory(&halves, &[vec![64 << 20]]),
+            guest_memory(slice::from_ref(&all), &[vec![64 << 20]])
+        );
+        assert!(guest_memory(&halves, &[vec![64 << 20]]).is_some());
         let apart = [part(start..start + (2 << 20)), part(start + (4 << 20)..end)];
-        assert_eq!(guest_memory(&apart, 64 << 20), None);
+        assert_eq!(guest_memory(&apart, &[vec![64 << 20]]), None);
     }
 
     fn layout_of(addresses: &[(u64, u64)], bytes: u64) -> Option<Vec<(u64, u64)>> {
@@ -170,7 +147,7 @@ VmFlags: rd wr mr mw me nr ht \n\
             .iter()
             .map(|&(start, end)| Mapping { addresses: start..end, ..one.clone() })
             .collect();
-        let regions = guest_memory(&mappings, bytes)?;
+        let regions = guest_memory(&mappings, &sizes(bytes))?;
         Some(regions.iter().map(|region| (region.start, region.offset)).collect())
     }
 

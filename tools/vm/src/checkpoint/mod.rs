@@ -30,7 +30,7 @@ mod sink;
 mod tracked_vm;
 mod vm;
 
-pub use crate::firecracker::requests::ConfiguredMemory;
+pub use crate::vmm::{ConfiguredMemory, ControlError};
 pub use error::CheckpointError;
 pub use fork::{Forked, fork};
 pub use fork_error::ForkError;

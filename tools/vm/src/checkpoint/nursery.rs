@@ -5,7 +5,6 @@
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::Scope;
@@ -14,9 +13,9 @@ use std::time::{Duration, Instant};
 use crate::pager::handler::Handler;
 use crate::pager::{Completed, Event};
 use crate::vmm::Arriving;
+use crate::vmm::Load;
 use hugekit_sys::poll::readable;
 use hugekit_sys::thread::spawn_scoped;
-use serde_json::{Value, json};
 
 use crate::checkpoint::children::{Child, Children};
 use crate::checkpoint::error::CheckpointError;
@@ -112,21 +111,15 @@ impl<'a> Nursery<'a> {
 
     fn restore(&self, child: &Child<'_>, sender: &Sender<News>) {
         let Some(state) = self.preserved.await_state() else { return };
-        let news = match child.api.load(&self.request(child, state)) {
+        let memory = self.room.socket();
+        let others = &child.options.load;
+        let load = Load { state, memory, resume: self.resume, others };
+        let news = match child.control.load(&load) {
             Ok(()) => News::Restored(child.number, Instant::now()),
             Err(source) => News::Failed(ForkError::Restore { number: child.number, source }),
         };
         self.preserved.restored();
         let _ = sender.send(news);
-    }
-
-    fn request(&self, child: &Child<'_>, state: &Path) -> Value {
-        let mut request = child.options.load.clone();
-        request.insert("snapshot_path".to_owned(), json!(state));
-        let memory = json!({"backend_type": "Uffd", "backend_path": self.room.socket()});
-        request.insert("mem_backend".to_owned(), memory);
-        request.insert("resume_vm".to_owned(), json!(self.resume));
-        request.into()
     }
 
     fn accept_all<'scope>(

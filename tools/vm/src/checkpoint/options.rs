@@ -9,6 +9,8 @@ use serde_json::{Map, Value};
 
 #[cfg(feature = "clap")]
 use crate::arguments::seconds;
+use crate::firecracker::Firecracker;
+use crate::vmm::Control;
 
 /// A running Firecracker, and how it is paused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,6 +39,11 @@ pub struct RunningVm {
 }
 
 impl RunningVm {
+    /// Its VMM.
+    pub(crate) fn control(&self) -> Box<dyn Control> {
+        Box::new(Firecracker::at(&self.api))
+    }
+
     /// With the defaults of the command.
     #[must_use]
     pub fn new(pid: i32, api: PathBuf) -> Self {
@@ -172,6 +179,11 @@ pub struct ChildOptions {
 }
 
 impl ChildOptions {
+    /// Its VMM.
+    pub(crate) fn control(&self) -> Box<dyn Control> {
+        Box::new(Firecracker::at(&self.api))
+    }
+
     /// Returns the socket of the child's own vsock.
     pub(crate) fn vsock(&self) -> Option<PathBuf> {
         let path = self.load.get("vsock_override")?.get("uds_path")?.as_str()?;

@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use hugekit_sys::data_runs;
@@ -17,10 +16,7 @@ use crate::checkpoint::report::Way;
 use crate::checkpoint::sink::Sink;
 use crate::checkpoint::tracked_vm::TrackedVm;
 use crate::checkpoint::vm::Vm;
-use crate::firecracker::requests::{Api, Pending};
-
-/// A folder as memory file: Firecracker saves the state, and then answers with an error.
-const FOLDER: &str = "/";
+use crate::vmm::{Control, Request};
 
 /// The most moments that are chosen. Each one but the last was spoilt by a write of the VM's devices.
 const TRIES: u32 = 8;
@@ -32,7 +28,7 @@ const ENDING: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct Saving<'a> {
     pub(crate) tracked: &'a mut TrackedVm,
-    api: &'a Api,
+    control: &'a dyn Control,
     pub(crate) sink: &'a dyn Sink,
     guard: &'a Guard,
     handover: &'a Handover,
@@ -59,7 +55,7 @@ pub(crate) struct Saved {
 impl<'a> Saving<'a> {
     pub(crate) fn new(
         tracked: &'a mut TrackedVm,
-        api: &'a Api,
+        control: &'a dyn Control,
         sink: &'a dyn Sink,
         guard: &'a Guard,
         handover: &'a Handover,
@@ -69,7 +65,7 @@ impl<'a> Saving<'a> {
         let (is_opened, is_unsure, time_to_write) = (false, false, TIME_TO_WRITE);
         Self {
             tracked,
-            api,
+            control,
             sink,
             guard,
             handover,
@@ -102,7 +98,7 @@ impl<'a> Saving<'a> {
         let since = Instant::now();
         if self.is_running {
             self.guard.tell(Step::Pausing);
-            self.tracked.note_writes_while(|| self.api.pause())?;
+            self.tracked.note_writes_while(|| Ok(self.control.pause()?))?;
         }
         let Some((state, protect)) = self.freeze(&state)? else {
             return self.save_by_stock(&state, since);
@@ -115,10 +111,10 @@ impl<'a> Saving<'a> {
         Ok(Saved { way, state, pause, protect, progress })
     }
 
-    /// Protects the memory at the moment at which Firecracker saves the state; `None` if this
-    /// Firecracker does not save the state alone. Also returns how long the protection took.
+    /// Protects the memory at the moment at which the VMM saves the state; `None` if this
+    /// VMM does not save the state alone. Also returns how long the protection took.
     ///
-    /// Devices may write to memory before Firecracker saves their state. Such a write belongs to the moment, which is
+    /// Devices may write to memory before the VMM saves their state. Such a write belongs to the moment, which is
     /// later. If writes go on, or if memory is given back, a later moment is chosen.
     fn freeze(
         &mut self,
@@ -129,9 +125,9 @@ impl<'a> Saving<'a> {
             let since = Instant::now();
             self.protect()?;
             let protect = since.elapsed();
-            let mut pending = self.api.send_snapshot(state.path(), Path::new(FOLDER))?;
-            self.await_answer(&mut pending, &|| state.is_begun())?;
-            let Ok(bytes) = state.whole_state() else { return Ok(None) };
+            let mut request = self.control.send_save_state(state.path())?;
+            self.await_answer(&mut request, &|| state.is_begun())?;
+            let Ok(bytes) = self.whole_state(state) else { return Ok(None) };
             if !self.is_opened && (!self.is_unsure || self.is_quiet()?) {
                 return Ok(Some((bytes, protect)));
             }
@@ -144,17 +140,17 @@ impl<'a> Saving<'a> {
         if !self.is_running {
             return Ok(Duration::ZERO);
         }
-        let mut pending = self.api.send_resume()?;
-        let answer = self.await_answer(&mut pending, &|| true)?;
+        let mut request = self.control.send_resume()?;
+        let answer = self.await_answer(&mut request, &|| true)?;
         if !answer.is_success() {
-            return Err(pending.refused(&answer));
+            return Err(request.refused(&answer).into());
         }
         let pause = since.elapsed();
         self.guard.tell(Step::Resumed);
         Ok(pause)
     }
 
-    /// Has Firecracker save the memory, too, into memory.
+    /// Has the VMM save the memory, too, into memory.
     fn save_by_stock(
         &mut self,
         state: &HandedFile<'_>,
@@ -163,13 +159,13 @@ impl<'a> Saving<'a> {
         self.tracked.release_all()?;
         self.drop_copies()?;
         let memory = self.handed_file(MEMORY)?;
-        let mut pending = self.api.send_snapshot(state.path(), memory.path())?;
-        let answer = self.await_answer(&mut pending, &|| false)?;
+        let mut request = self.control.send_save_all(state.path(), memory.path())?;
+        let answer = self.await_answer(&mut request, &|| false)?;
         if !answer.is_success() {
-            return Err(pending.refused(&answer));
+            return Err(request.refused(&answer).into());
         }
         let pause = self.resume(since)?;
-        let state = state.whole_state()?;
+        let state = self.whole_state(state)?;
         let copy = || {
             self.sink.begin(&state)?;
             self.sink.turn(&(0..self.vm().bytes()))?;
@@ -187,6 +183,10 @@ impl<'a> Saving<'a> {
         if self.guard.has_released() { Err(CheckpointError::Stopped) } else { Ok(()) }
     }
 
+    fn whole_state(&self, state: &HandedFile<'_>) -> Result<Vec<u8>, CheckpointError> {
+        state.whole_state(|bytes| self.control.is_whole_state(bytes))
+    }
+
     fn handed_file(&self, name: &'static str) -> Result<HandedFile<'a>, CheckpointError> {
         self.handover.file(name).map_err(|source| self.sink.refused(source))
     }
@@ -195,7 +195,7 @@ impl<'a> Saving<'a> {
     fn give_up(&mut self, error: CheckpointError) -> CheckpointError {
         let _ = self.tracked.release_all();
         if self.is_running {
-            let _ = self.api.send_resume().and_then(Pending::wait);
+            let _ = self.control.send_resume().and_then(Request::wait);
         }
         // The VM was not as this process had left it.
         if self.guard.has_released() {

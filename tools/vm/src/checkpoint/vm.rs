@@ -11,9 +11,8 @@ use std::time::{Duration, Instant};
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::mappings::{guest_memory, has_guest_memory};
 use crate::checkpoint::pages::Pages;
-use crate::firecracker::requests::ConfiguredMemory;
 use crate::vmm::mappings::{is_hugetlb, is_protected, is_served, mappings_of};
-use crate::vmm::{MESSAGE_WORDS, Message, Process, Region, Userfaultfd, kept_layout};
+use crate::vmm::{Control, MESSAGE_WORDS, Message, Process, Region, Userfaultfd, kept_layout};
 use hugekit_machine::processes::Mapping;
 use hugekit_sys::HUGE_PAGE_BYTES;
 use hugekit_sys::userfaultfd as calls;
@@ -40,8 +39,8 @@ pub(crate) struct Vm {
 }
 
 impl Vm {
-    /// Finds a VM with this memory by its configuration.
-    pub(crate) fn find(pid: i32, memory: ConfiguredMemory) -> Result<Self, CheckpointError> {
+    /// Finds a VM that its VMM controls.
+    pub(crate) fn find(pid: i32, control: &dyn Control) -> Result<Self, CheckpointError> {
         let opened = |source| CheckpointError::Process { pid, source };
         let mut process = Process::running(pid).map_err(opened)?;
         process.claim().map_err(|source| match source.kind() {
@@ -56,7 +55,7 @@ impl Vm {
         let (regions, is_hugetlb) = (Vec::new(), false);
         let mut vm = Self { process, faults, counts, pages, regions, is_hugetlb };
         vm.release_left()?;
-        vm.find_regions(memory)?;
+        vm.find_regions(control)?;
         Ok(vm)
     }
 
@@ -84,7 +83,8 @@ impl Vm {
         if left.is_empty() { Ok(()) } else { self.settle(&mut |_| Ok(())) }
     }
 
-    fn find_regions(&mut self, memory: ConfiguredMemory) -> Result<(), CheckpointError> {
+    fn find_regions(&mut self, control: &dyn Control) -> Result<(), CheckpointError> {
+        let memory = control.memory()?;
         let (pid, mappings) = (self.pid(), self.mappings()?);
         let kept = kept_layout::find(&self.process);
         let kept = kept.map_err(|source| CheckpointError::Rights { pid, source })?;
@@ -97,7 +97,7 @@ impl Vm {
                 .filter(|regions| has_guest_memory(&mappings, regions)),
             // Regions for more memory lie anywhere.
             None if memory.pluggable > 0 => None,
-            None => guest_memory(&mappings, memory.bytes),
+            None => guest_memory(&mappings, &control.region_sizes(memory.bytes)),
         };
         let regions = regions.ok_or(CheckpointError::Layout { pid, bytes: memory.all() })?;
         let is_guest = |mapping: &&Mapping| {

@@ -1,6 +1,7 @@
 //! Firecracker's handshake: one message of JSON, with a userfaultfd, which sometimes comes a moment
 //! later.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -8,14 +9,64 @@ use std::time::{Duration, Instant};
 use hugekit_sys::seqpacket;
 use rustix::io::Errno;
 use rustix::time::Timespec;
+use serde::Deserialize;
 
-use crate::pager::Refusal;
+use crate::vmm::{Layout, Region, UnfitLayout, base_page};
 
 /// The longest time until a message is complete.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// Bytes of a message at most.
 const LONGEST: usize = 64 << 10;
+
+/// The reason why no whole message came.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HandshakeError {
+    /// Nothing more came.
+    #[error("no whole message came within {0} s")]
+    Silent(u64),
+    /// The connection broke.
+    #[error("the connection broke")]
+    Connection(#[source] io::Error),
+    /// The message has no descriptor, or several.
+    #[error("its message has {0} descriptors, and one is needed")]
+    Descriptors(usize),
+    /// No VMM sends so much.
+    #[error("its message has more than {LONGEST} bytes")]
+    Long,
+}
+
+/// A region as Firecracker sends it. `page_size_kib` is an older name of `page_size`, in bytes too.
+#[derive(Debug, Deserialize)]
+struct SentRegion {
+    base_host_virt_addr: u64,
+    size: u64,
+    offset: u64,
+    page_size: Option<u64>,
+    page_size_kib: Option<u64>,
+}
+
+impl SentRegion {
+    fn page(&self) -> u64 {
+        self.page_size.or(self.page_size_kib).unwrap_or_else(base_page)
+    }
+
+    fn region(&self) -> Region {
+        Region { start: self.base_host_virt_addr, len: self.size, offset: self.offset }
+    }
+}
+
+/// The layout in a message, checked against a memory file of `source` bytes.
+pub(crate) fn layout(message: &[u8], source: u64) -> Result<Layout, UnfitLayout> {
+    let sent: Vec<SentRegion> = serde_json::from_slice(message)
+        .map_err(|error| UnfitLayout::Malformed(error.to_string()))?;
+    let page = sent.first().map_or(0, SentRegion::page);
+    if let Some(other) = sent.iter().map(SentRegion::page).find(|&other| other != page) {
+        return Err(UnfitLayout::Pages(other));
+    }
+    Layout::new(sent.iter().map(SentRegion::region).collect(), page).checked(source)
+}
 
 /// Everything that has come over a connection, whole or not.
 #[derive(Debug, Default)]
@@ -31,7 +82,7 @@ pub(crate) fn receive(
     connection: &UnixStream,
     most: Duration,
     sent: &mut Sent,
-) -> Result<(), Refusal> {
+) -> Result<(), HandshakeError> {
     let until = Instant::now() + most;
     let mut room = vec![0; LONGEST];
     while !is_whole(&sent.message) || sent.descriptors.is_empty() {
@@ -44,12 +95,10 @@ pub(crate) fn receive(
         sent.descriptors.extend(received.descriptors);
         sent.is_cut |= received.is_cut;
         if sent.is_cut || sent.descriptors.len() > 1 {
-            return Err(Refusal::Descriptors(sent.descriptors.len()));
+            return Err(HandshakeError::Descriptors(sent.descriptors.len()));
         }
         if sent.message.len() > LONGEST {
-            return Err(Refusal::Layout(crate::firecracker::layout::UnfitLayout::Malformed(
-                "the message is too long".to_owned(),
-            )));
+            return Err(HandshakeError::Long);
         }
     }
     Ok(())
@@ -62,17 +111,17 @@ fn is_whole(message: &[u8]) -> bool {
 }
 
 /// Returns the refusal for a connection that ends too early.
-fn missing(descriptors: usize, message: &[u8]) -> Refusal {
+fn missing(descriptors: usize, message: &[u8]) -> HandshakeError {
     if is_whole(message) {
-        Refusal::Descriptors(descriptors)
+        HandshakeError::Descriptors(descriptors)
     } else {
-        Refusal::Connection(std::io::ErrorKind::UnexpectedEof.into())
+        HandshakeError::Connection(io::ErrorKind::UnexpectedEof.into())
     }
 }
 
-fn wait(connection: &UnixStream, until: Instant, most: Duration) -> Result<(), Refusal> {
+fn wait(connection: &UnixStream, until: Instant, most: Duration) -> Result<(), HandshakeError> {
     let left = until.saturating_duration_since(Instant::now());
-    let silent = || Refusal::Silent(most.as_secs());
+    let silent = || HandshakeError::Silent(most.as_secs());
     let time = Timespec::try_from(left).map_err(|_| silent())?;
     match seqpacket::wait_for_message(connection, &time) {
         Ok(true) | Err(Errno::INTR) => Ok(()),
@@ -81,8 +130,8 @@ fn wait(connection: &UnixStream, until: Instant, most: Duration) -> Result<(), R
     }
 }
 
-fn broken(errno: Errno) -> Refusal {
-    Refusal::Connection(errno.into())
+fn broken(errno: Errno) -> HandshakeError {
+    HandshakeError::Connection(errno.into())
 }
 
 #[cfg(test)]
@@ -94,7 +143,9 @@ mod tests {
 
     use super::*;
 
-    fn receive_all(connection: &UnixStream) -> Result<(), Refusal> {
+    const HUGE: u64 = 2 << 20;
+
+    fn receive_all(connection: &UnixStream) -> Result<(), HandshakeError> {
         receive(connection, LONGEST_WAIT, &mut Sent::default())
     }
 
@@ -109,7 +160,7 @@ mod tests {
         }
         let mut sent = Sent::default();
         let refused = receive(&ours, LONGEST_WAIT, &mut sent);
-        assert!(matches!(refused, Err(Refusal::Descriptors(2))));
+        assert!(matches!(refused, Err(HandshakeError::Descriptors(2))));
         assert_eq!(sent.descriptors.len(), 2);
     }
 
@@ -135,7 +186,7 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         send_handshake(&theirs, &json!([]), None).unwrap();
         drop(theirs);
-        assert!(matches!(receive_all(&ours), Err(Refusal::Descriptors(0))));
+        assert!(matches!(receive_all(&ours), Err(HandshakeError::Descriptors(0))));
     }
 
     #[test]
@@ -144,7 +195,7 @@ mod tests {
         for text in ["", "[{"] {
             theirs.write_all(text.as_bytes()).unwrap();
             let received = receive(&ours, Duration::ZERO, &mut Sent::default());
-            assert!(matches!(received, Err(Refusal::Silent(0))));
+            assert!(matches!(received, Err(HandshakeError::Silent(0))));
         }
     }
 
@@ -153,7 +204,32 @@ mod tests {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(b"[{\"base").unwrap();
         drop(theirs);
-        assert!(matches!(receive_all(&ours), Err(Refusal::Connection(_))));
+        assert!(matches!(receive_all(&ours), Err(HandshakeError::Connection(_))));
+    }
+
+    #[test]
+    fn page_size_has_two_names_and_is_one() {
+        let region = |start: u64, sizes: &str| {
+            format!(r#"{{"base_host_virt_addr":{start},"size":{HUGE},"offset":0{sizes}}}"#)
+        };
+        let size = |name: &&str| format!(r#","{name}":{HUGE}"#);
+        for names in [&["page_size"][..], &["page_size_kib"], &["page_size", "page_size_kib"]] {
+            let message = region(HUGE, &names.iter().map(size).collect::<String>());
+            let layout = layout(format!("[{message}]").as_bytes(), HUGE).unwrap();
+            assert!(layout.is_hugetlb());
+            assert_eq!(layout.regions(), [Region { start: HUGE, len: HUGE, offset: 0 }]);
+        }
+        let mixed = format!("[{},{}]", region(HUGE, ""), region(3 * HUGE, &size(&"page_size")));
+        assert_eq!(layout(mixed.as_bytes(), u64::MAX), Err(UnfitLayout::Pages(HUGE)));
+    }
+
+    #[test]
+    fn garbage_is_malformed() {
+        for garbage in [&b""[..], b"\xff\xfe", b"{}", b"[{}]", b"[[[[[[[[", br#"[{"size":-1}]"#] {
+            let refused = layout(garbage, u64::MAX);
+            assert!(matches!(refused, Err(UnfitLayout::Malformed(_))), "{refused:?}");
+        }
+        assert_eq!(layout(b"[]", u64::MAX), Err(UnfitLayout::Count(0)));
     }
 
     #[test]

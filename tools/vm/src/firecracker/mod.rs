@@ -1,6 +1,9 @@
-//! The words of Firecracker: requests to its API, and the message by which it hands over the memory of a VM that it
-//! restores.
+//! All that hugekit knows of Firecracker: its API, the message by which it hands over the memory of a VM that it restores,
+//! its regions of guest memory, and its file of a VM's state. Nothing here knows the pager or checkpoints.
 
+mod control;
 pub(crate) mod handshake;
-pub(crate) mod layout;
-pub(crate) mod requests;
+pub(crate) mod regions;
+mod state_file;
+
+pub(crate) use control::Firecracker;

@@ -5,7 +5,6 @@ use std::sync::{Arc, PoisonError};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
-use crate::firecracker::layout::Layout;
 use crate::pager::daemon::{Pager, Tell};
 use crate::pager::error::Refusal;
 use crate::pager::event::Event;
@@ -17,6 +16,7 @@ use crate::pager::source::Source;
 use crate::pager::state::{self, State};
 use crate::pager::vm::Vm;
 use crate::pager::waiting::{Admitted, Ending, Waiting};
+use crate::vmm::Layout;
 use crate::vmm::process::Process;
 
 /// VMMs that could not send all of their message see an error and close what they have. They are

@@ -17,7 +17,6 @@ use hugekit_sys::thread;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, SocketType};
 
-use crate::firecracker::layout::{Layout, base_page};
 use crate::pager::error::{PagerError, Refusal};
 use crate::pager::event::Event;
 use crate::pager::options::{LONGEST_AROUND, PagerOptions};
@@ -29,6 +28,7 @@ use crate::pager::vm::{self, Bell, Vm};
 use crate::pager::waiting::{Admitted, Ending, Waiting};
 use crate::pager::working_set::WorkingSets;
 use crate::vmm::process::Process;
+use crate::vmm::{Layout, base_page};
 
 /// VMs, and connections that have yet to say what they are.
 const MOST: usize = 1024;

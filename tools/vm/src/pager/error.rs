@@ -7,8 +7,9 @@ use hugekit_machine::available::Available;
 use hugekit_machine::hugepages::Shortage;
 use hugekit_sys::{ErrorKind, Remedy};
 
-use crate::firecracker::layout::UnfitLayout;
+use crate::firecracker::handshake::HandshakeError;
 use crate::pager::source::SourceError;
+use crate::vmm::UnfitLayout;
 use crate::vmm::userfaultfd::UnfitDescriptor;
 
 /// The reason why a pager cannot start or continue.
@@ -98,15 +99,12 @@ pub enum Refusal {
         /// Whose it is.
         uid: u32,
     },
-    /// No message came.
-    #[error("no whole message came within {0} s")]
-    Silent(u64),
-    /// The connection broke.
-    #[error("the connection broke")]
-    Connection(#[source] io::Error),
-    /// The message has no descriptor.
-    #[error("its message has {0} descriptors, and one is needed")]
-    Descriptors(usize),
+    /// No whole message came.
+    #[error(transparent)]
+    Handshake(#[from] HandshakeError),
+    /// No userfaultfd came, or an earlier pager's was not found.
+    #[error("it has no userfaultfd that its memory is registered with")]
+    NoUserfaultfd,
     /// The descriptor is none of userfaultfd's, or one that is not understood.
     #[error(transparent)]
     Descriptor(#[from] UnfitDescriptor),

@@ -5,12 +5,9 @@
 //! merged are distinguished by another VM's sizes and order. If anything is ambiguous there is no
 //! layout: to guess would show wrong bytes.
 
-use crate::firecracker::layout::{Layout, Region};
+use crate::firecracker::regions::ONE_REGION;
 use crate::pager::served::Served;
-
-/// Memory up to this size is one region if nothing else is known: Firecracker leaves out the
-/// addresses of 32-bit devices behind it.
-const ONE_REGION: u64 = 3 << 30;
+use crate::vmm::{Layout, Region};
 
 /// Finds the layout of a VM whose memory file has `source` bytes. `known` are layouts of other VMs.
 pub(crate) fn find(mappings: &[Served], known: &[Layout], source: u64) -> Option<Layout> {
@@ -81,7 +78,7 @@ fn sorted(mut regions: Vec<Region>) -> Option<Vec<Region>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::firecracker::layout::base_page;
+    use crate::vmm::base_page;
 
     const SOURCE: u64 = 64 << 20;
 

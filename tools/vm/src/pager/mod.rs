@@ -17,7 +17,8 @@ mod vm;
 mod waiting;
 mod working_set;
 
-pub use crate::firecracker::layout::UnfitLayout;
+pub use crate::firecracker::handshake::HandshakeError;
+pub use crate::vmm::UnfitLayout;
 pub use crate::vmm::userfaultfd::UnfitDescriptor;
 pub use daemon::Pager;
 pub use error::{PagerError, Refusal, VmError};

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use hugekit_sys::private_folder::PrivateFolder;
 use serde::{Deserialize, Serialize};
 
-use crate::firecracker::layout::Layout;
 use crate::pager::source::Identity;
+use crate::vmm::Layout;
 use crate::vmm::process::start_time;
 
 const VERSION: u32 = 2;
@@ -99,8 +99,8 @@ fn read(folder: &PrivateFolder, name: &OsStr) -> Option<PagerRecord> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::firecracker::layout::{Region, base_page};
     use crate::pager::source::Source;
+    use crate::vmm::{Region, base_page};
 
     fn record(socket: &Path) -> PagerRecord {
         let file = tempfile::NamedTempFile::new().unwrap();

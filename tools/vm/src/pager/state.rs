@@ -23,11 +23,11 @@ use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::firecracker::layout::{Layout, base_page};
 use crate::pager::bitmap::{Bitmap, words_of};
 use crate::pager::source::Identity;
 use crate::vmm::process::Process;
 use crate::vmm::userfaultfd::MESSAGE_WORDS;
+use crate::vmm::{Layout, base_page};
 
 const VERSION: u32 = 2;
 

@@ -15,13 +15,13 @@ use hugekit_sys::error_chain;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::firecracker::handshake::{self, LONGEST_WAIT, Sent};
-use crate::firecracker::layout::Layout;
 use crate::pager::error::Refusal;
 use crate::pager::event::Event;
 use crate::pager::served::Served;
 use crate::pager::source::Source;
 use crate::pager::state::State;
 use crate::pager::vm::{Bell, Vm};
+use crate::vmm::Layout;
 use crate::vmm::kept_layout;
 use crate::vmm::process::Process;
 use crate::vmm::userfaultfd::{UnfitDescriptor, Userfaultfd};
@@ -97,7 +97,10 @@ impl Waiting {
         let mut sent = Sent::default();
         let received = handshake::receive(connection, most, &mut sent);
         let Sent { message, descriptors, is_cut } = sent;
-        (Self { message, is_cut, ..Self::new(process, descriptors) }, received)
+        (
+            Self { message, is_cut, ..Self::new(process, descriptors) },
+            received.map_err(Refusal::from),
+        )
     }
 
     /// A VMM that an earlier pager has left.
@@ -152,7 +155,7 @@ impl Waiting {
 
     /// The layout in its message.
     pub(crate) fn layout_within(&self, source: u64) -> Result<Layout, Refusal> {
-        Ok(Layout::of_message(&self.message, source)?)
+        Ok(handshake::layout(&self.message, source)?)
     }
 
     /// Its descriptor, which is fit to be served.
@@ -160,14 +163,14 @@ impl Waiting {
         match (self.userfaultfds.first(), self.unfit.take()) {
             (_, Some(unfit)) => Err(unfit.into()),
             (Some(faults), None) => Ok(faults),
-            (None, None) => Err(Refusal::Descriptors(0)),
+            (None, None) => Err(Refusal::NoUserfaultfd),
         }
     }
 
     /// Makes the VM, which is served from now on. Admission has checked that its process and its descriptor are there.
     fn into_vm(mut self, admitted: Admitted, around: u64) -> Result<Vm, Event> {
         if self.userfaultfds.is_empty() {
-            return Err(self.refuse(Refusal::Descriptors(0)));
+            return Err(self.refuse(Refusal::NoUserfaultfd));
         }
         match self.process {
             Ok(process) => Ok(Vm::new(process, self.userfaultfds.remove(0), admitted, around)),
@@ -207,7 +210,7 @@ impl Waiting {
     /// Has accesses to its memory fail, which is that of its message, or else all that a userfaultfd serves. Returns
     /// whether they do.
     fn poison(&self, served: Vec<Served>) -> bool {
-        let sent = || Layout::of_message(&self.message, u64::MAX).ok();
+        let sent = || handshake::layout(&self.message, u64::MAX).ok();
         let memory: Vec<Served> = match self.layout.clone().or_else(sent) {
             Some(layout) => {
                 let page = layout.page();

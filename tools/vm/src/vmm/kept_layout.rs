@@ -13,7 +13,7 @@ use std::os::unix::net::UnixStream;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use serde::{Deserialize, Serialize};
 
-use crate::firecracker::layout::Layout;
+use crate::vmm::Layout;
 use crate::vmm::Process;
 
 /// The first bytes of the message.
@@ -61,8 +61,8 @@ mod tests {
     use std::io::Write;
 
     use super::*;
-    use crate::firecracker::layout::base_page;
     use crate::vmm::Region;
+    use crate::vmm::base_page;
 
     fn layout() -> Layout {
         let page = base_page();

@@ -1,13 +1,19 @@
-//! A VMM as a process: its memory, its userfaultfd, and who serves its faults.
+//! Any VMM: as a process, the layout of its VM's memory, its userfaultfd, who serves its faults, and the requests that it is
+//! controlled by.
 
 mod arriving;
+mod control;
 pub(crate) mod hidden;
 pub(crate) mod kept_layout;
+pub(crate) mod layout;
 pub(crate) mod mappings;
 pub(crate) mod process;
 pub(crate) mod userfaultfd;
 
-pub(crate) use crate::firecracker::layout::Region;
 pub(crate) use arriving::Arriving;
+pub use control::{ConfiguredMemory, ControlError};
+pub(crate) use control::{Control, Load, Request};
+pub use layout::UnfitLayout;
+pub(crate) use layout::{Layout, Piece, Region, base_page};
 pub(crate) use process::Process;
 pub(crate) use userfaultfd::{MESSAGE_WORDS, Message, Userfaultfd};

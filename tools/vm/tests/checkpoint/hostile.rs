@@ -6,7 +6,9 @@ use std::path::Path;
 use std::process::Command;
 
 use hugekit_guests::{Firecracker, Pages, Request};
-use hugekit_vm::checkpoint::{CheckpointError, CheckpointOptions, RunningVm, checkpoint};
+use hugekit_vm::checkpoint::{
+    CheckpointError, CheckpointOptions, ControlError, RunningVm, checkpoint,
+};
 use libtest_mimic::Trial;
 
 use crate::child;
@@ -82,7 +84,10 @@ fn resumed_by_another() {
         assert!(answer.contains("204") || answer.contains("400"), "{answer}");
         None
     });
-    assert!(matches!(saved, Err(CheckpointError::Refused { .. })), "{saved:?}");
+    assert!(
+        matches!(saved, Err(CheckpointError::Control(ControlError::Refused { .. }))),
+        "{saved:?}"
+    );
     scene.check_absent();
     scene.check_runs_free();
 }
@@ -138,7 +143,10 @@ fn other_api() {
     let mut options = scene.options();
     options.vm.pid = other.pid();
     let refused = checkpoint(&options).unwrap_err();
-    assert!(matches!(refused, CheckpointError::OtherVmm { .. }), "{refused}");
+    assert!(
+        matches!(refused, CheckpointError::Control(ControlError::OtherVmm { .. })),
+        "{refused}"
+    );
     scene.check_absent();
 }
 

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::demand::Server;
 use super::{Stop, Vm, pages_of};
-use crate::firecracker::layout::base_page;
+use crate::vmm::base_page;
 
 const HUGE: u64 = HUGE_PAGE_BYTES as u64;
 

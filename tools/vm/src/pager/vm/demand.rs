@@ -17,11 +17,11 @@ use super::ahead::Ahead;
 use super::install::Supply;
 use super::wait::Bell;
 use super::{Stop, Vm, VmError, pages_of};
-use crate::firecracker::layout::{Piece, base_page};
 use crate::pager::event::Event;
 use crate::pager::options::PagerOptions;
 use crate::pager::waiting::tell_stderr;
 use crate::pager::working_set::WorkingSets;
+use crate::vmm::{Piece, base_page};
 
 /// Bytes that are supplied before the rest of a block.
 const NEAR: u64 = 64 << 10;

@@ -10,8 +10,8 @@ use rustix::io::Errno;
 
 use super::demand::Server;
 use super::{Stop, Vm, VmError, pages_of};
-use crate::firecracker::layout::{Piece, base_page};
 use crate::vmm::userfaultfd::Partial;
+use crate::vmm::{Piece, base_page};
 
 /// The kind of pages that are supplied for some bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

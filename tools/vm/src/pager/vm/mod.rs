@@ -13,7 +13,6 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use crate::firecracker::layout::{Layout, Piece, base_page};
 use crate::pager::bitmap::{Bitmap, words_of};
 use crate::pager::error::{Refusal, VmError};
 use crate::pager::event::{Completed, Event};
@@ -22,6 +21,7 @@ use crate::pager::state::State;
 use crate::pager::waiting::{Admitted, Waiting};
 use crate::vmm::process::Process;
 use crate::vmm::userfaultfd::Userfaultfd;
+use crate::vmm::{Layout, Piece, base_page};
 
 pub(crate) use demand::serve;
 pub(crate) use wait::Bell;
@@ -95,7 +95,7 @@ impl Vm {
         process: &Process,
         layout: &Layout,
     ) -> Result<Userfaultfd, Refusal> {
-        let mut refusal = Refusal::Descriptors(0);
+        let mut refusal = Refusal::NoUserfaultfd;
         for descriptor in process.userfaultfds().map_err(Refusal::Process)? {
             match Self::try_descriptor(descriptor, layout) {
                 Ok(faults) => return Ok(faults),
@@ -114,7 +114,7 @@ impl Vm {
     /// Finds the descriptor by which a pager was leaving these regions when it was killed, among those that a process
     /// has. The regions are not registered again: pages that were not there then are zero since.
     pub(crate) fn find_left(process: &Process, layout: &Layout) -> Result<Userfaultfd, Refusal> {
-        let mut refusal = Refusal::Descriptors(0);
+        let mut refusal = Refusal::NoUserfaultfd;
         for descriptor in process.userfaultfds().map_err(Refusal::Process)? {
             let faults = Userfaultfd::new(descriptor)?;
             let mut regions = layout.regions().iter();

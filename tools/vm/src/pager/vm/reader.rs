@@ -12,9 +12,9 @@ use rustix::process::setpriority_process;
 use super::demand::FAR;
 use super::wait::Bell;
 use super::{Found, Vm, VmError, pages_of};
-use crate::firecracker::layout::Piece;
 use crate::pager::source::SourceError;
 use crate::pager::working_set::WorkingSet;
+use crate::vmm::Piece;
 
 /// Bytes that may be read and not yet supplied.
 const WINDOW: u64 = 8 << 20;

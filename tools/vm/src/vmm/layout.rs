@@ -13,16 +13,6 @@ const MOST_ADDRESS: u64 = 1 << 56;
 
 const HUGETLB: u64 = 2 << 20;
 
-/// A region as Firecracker sends it. `page_size_kib` is an older name of `page_size`, in bytes too.
-#[derive(Clone, Debug, Deserialize)]
-struct Sent {
-    base_host_virt_addr: u64,
-    size: u64,
-    offset: u64,
-    page_size: Option<u64>,
-    page_size_kib: Option<u64>,
-}
-
 /// The reason why a VM's regions are refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnfitLayout {
@@ -109,23 +99,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Checks what a VMM sent against a memory file of `source` bytes.
-    pub(crate) fn of_message(message: &[u8], source: u64) -> Result<Self, UnfitLayout> {
-        let sent: Vec<Sent> = serde_json::from_slice(message)
-            .map_err(|error| UnfitLayout::Malformed(error.to_string()))?;
-        let page = sent.first().map_or(0, page_of);
-        if let Some(other) = sent.iter().map(page_of).find(|&other| other != page) {
-            return Err(UnfitLayout::Pages(other));
-        }
-        let region = |sent: &Sent| Region {
-            start: sent.base_host_virt_addr,
-            len: sent.size,
-            offset: sent.offset,
-        };
-        Self { regions: sent.iter().map(region).collect(), page }.checked(source)
-    }
-
-    /// Checks everything; also of a layout that was read from a file.
+    /// Checks everything against a memory file of `source` bytes.
     pub(crate) fn checked(mut self, source: u64) -> Result<Self, UnfitLayout> {
         if self.regions.is_empty() || self.regions.len() > MOST_REGIONS {
             return Err(UnfitLayout::Count(self.regions.len()));
@@ -217,10 +191,6 @@ impl Layout {
     }
 }
 
-fn page_of(sent: &Sent) -> u64 {
-    sent.page_size.or(sent.page_size_kib).unwrap_or_else(base_page)
-}
-
 pub(crate) fn base_page() -> u64 {
     rustix::param::page_size() as u64
 }
@@ -247,22 +217,20 @@ mod tests {
 
     const SOURCE: u64 = 64 << 20;
 
-    fn region(start: u64, size: u64, offset: u64, page: u64) -> String {
-        format!(
-            r#"{{"base_host_virt_addr":{start},"size":{size},"offset":{offset},"page_size":{page}}}"#
-        )
+    fn region(start: u64, len: u64, offset: u64) -> Region {
+        Region { start, len, offset }
     }
 
-    fn parse(regions: &[String]) -> Result<Layout, UnfitLayout> {
-        Layout::of_message(format!("[{}]", regions.join(",")).as_bytes(), SOURCE)
+    fn checked(regions: &[Region], page: u64) -> Result<Layout, UnfitLayout> {
+        Layout::new(regions.to_vec(), page).checked(SOURCE)
     }
 
     #[test]
-    fn message_of_two_regions_maps_addresses_to_offsets() {
+    fn layout_of_two_regions_maps_addresses_to_offsets() {
         let page = base_page();
-        let upper = region(1 << 40, 4 * page, 8 * page, page);
-        let lower = region(1 << 30, 8 * page, 0, page);
-        let layout = parse(&[upper, lower]).unwrap();
+        let upper = region(1 << 40, 4 * page, 8 * page);
+        let lower = region(1 << 30, 8 * page, 0);
+        let layout = checked(&[upper, lower], page).unwrap();
         assert_eq!((layout.bytes(), layout.end()), (12 * page, 12 * page));
         assert_eq!(layout.offset_of((1 << 40) + page), Some(9 * page));
         assert_eq!(layout.offset_of((1 << 30) + 8 * page), None);
@@ -276,23 +244,10 @@ mod tests {
     }
 
     #[test]
-    fn page_size_has_two_names() {
-        for names in [&["page_size"][..], &["page_size_kib"], &["page_size", "page_size_kib"]] {
-            let sizes: String =
-                names.iter().map(|name| format!(r#","{name}":{}"#, 2 << 20)).collect();
-            let address = 2 << 20;
-            let message = format!(
-                r#"[{{"base_host_virt_addr":{address},"size":{address},"offset":0{sizes}}}]"#
-            );
-            assert!(Layout::of_message(message.as_bytes(), SOURCE).unwrap().is_hugetlb());
-        }
-    }
-
-    #[test]
     fn hostile_regions_are_refused_each_for_its_reason() {
         let page = base_page();
-        let one = |start, size, offset, page| parse(&[region(start, size, offset, page)]);
-        let is_region = |parsed| matches!(parsed, Err(UnfitLayout::Region { .. }));
+        let one = |start, size, offset, page| checked(&[region(start, size, offset)], page);
+        let is_region = |layout| matches!(layout, Err(UnfitLayout::Region { .. }));
         assert!(is_region(one(page, 1 << 62, 0, page)));
         assert!(is_region(one(1 << 62, page, 0, page)));
         assert!(is_region(one(u64::MAX - page + 1, page, 0, page)));
@@ -306,23 +261,12 @@ mod tests {
         assert_eq!(one(page, page, 0, 0), Err(UnfitLayout::Pages(0)));
         let beyond = UnfitLayout::BeyondSource { end: SOURCE + page, len: SOURCE };
         assert_eq!(one(page, page, SOURCE, page), Err(beyond));
-        assert_eq!(parse(&[]), Err(UnfitLayout::Count(0)));
-        let many: Vec<_> =
-            (0..65).map(|at| region(page * (at + 1), page, page * at, page)).collect();
-        assert_eq!(parse(&many), Err(UnfitLayout::Count(65)));
-        let overlap = [region(page, 2 * page, 0, page), region(2 * page, page, 2 * page, page)];
-        assert_eq!(parse(&overlap), Err(UnfitLayout::Overlap(2 * page)));
-        let same_bytes = [region(page, page, 0, page), region(8 * page, page, 0, page)];
-        assert_eq!(parse(&same_bytes), Err(UnfitLayout::Overlap(0)));
-        let mixed = [region(page, page, 0, page), region(2 << 20, 2 << 20, 2 << 20, 2 << 20)];
-        assert_eq!(parse(&mixed), Err(UnfitLayout::Pages(2 << 20)));
-    }
-
-    #[test]
-    fn garbage_is_malformed() {
-        for garbage in [&b""[..], b"\xff\xfe", b"{}", b"[{}]", b"[[[[[[[[", br#"[{"size":-1}]"#] {
-            let refused = Layout::of_message(garbage, SOURCE);
-            assert!(matches!(refused, Err(UnfitLayout::Malformed(_))), "{refused:?}");
-        }
+        assert_eq!(checked(&[], page), Err(UnfitLayout::Count(0)));
+        let many: Vec<_> = (0..65).map(|at| region(page * (at + 1), page, page * at)).collect();
+        assert_eq!(checked(&many, page), Err(UnfitLayout::Count(65)));
+        let overlap = [region(page, 2 * page, 0), region(2 * page, page, 2 * page)];
+        assert_eq!(checked(&overlap, page), Err(UnfitLayout::Overlap(2 * page)));
+        let same_bytes = [region(page, page, 0), region(8 * page, page, 0)];
+        assert_eq!(checked(&same_bytes, page), Err(UnfitLayout::Overlap(0)));
     }
 }
