@@ -26,7 +26,7 @@ pub enum CheckpointError {
         /// Its process.
         pid: i32,
     },
-    /// The VMM did not do what it was asked.
+    /// A request to the VMM failed.
     #[error(transparent)]
     Control(#[from] ControlError),
     /// The descriptors of the VMM cannot be copied.

@@ -20,7 +20,7 @@ pub enum ForkError {
     /// The VM cannot be frozen, or its memory cannot be read.
     #[error(transparent)]
     Vm(#[from] CheckpointError),
-    /// The VMM did not do what it was asked.
+    /// A request to the VMM failed.
     #[error(transparent)]
     Control(#[from] ControlError),
     /// Too many children, or none.

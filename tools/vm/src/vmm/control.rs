@@ -102,7 +102,7 @@ impl fmt::Display for ConfiguredMemory {
     }
 }
 
-/// The reason why a VMM did not do what it was asked.
+/// The reason why a request to a VMM failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ControlError {
