@@ -4,52 +4,20 @@
 
 use std::fs::{self, File};
 use std::ops::Range;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
+use hugekit_machine::userfaultfd::Features;
 use hugekit_sys::pagemap::entries::{self, PageEntry};
+use hugekit_sys::userfaultfd;
 use rustix::io::{self, Errno};
-use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
-use rustix::mm::{UserfaultfdFlags, userfaultfd};
 
 const CLEAR_REFS: &str = "/proc/self/clear_refs";
 /// The value whose write clears all soft-dirty bits of the process.
 const SOFT_DIRTY: &str = "4";
 
-const API: Opcode = opcode::read_write::<Api>(0xAA, 0x3F);
-const REGISTER: Opcode = opcode::read_write::<Register>(0xAA, 0x00);
-const WRITEPROTECT: Opcode = opcode::read_write::<WriteProtect>(0xAA, 0x06);
-const VERSION: u64 = 0xAA;
-const WP_HUGETLBFS_SHMEM: u64 = 1 << 12;
-const WP_UNPOPULATED: u64 = 1 << 13;
-const WP_ASYNC: u64 = 1 << 15;
-/// Writes to protected pages, for `UFFDIO_REGISTER`; and that they are to be protected, for `UFFDIO_WRITEPROTECT`.
-const REGISTER_WP: u64 = 1 << 1;
-const PROTECT: u64 = 1 << 0;
-
-/// `struct uffdio_api`.
-#[repr(C)]
-struct Api {
-    api: u64,
-    features: u64,
-    ioctls: u64,
-}
-
-/// `struct uffdio_register`.
-#[repr(C)]
-struct Register {
-    start: u64,
-    len: u64,
-    mode: u64,
-    ioctls: u64,
-}
-
-/// `struct uffdio_writeprotect`.
-#[repr(C)]
-struct WriteProtect {
-    start: u64,
-    len: u64,
-    mode: u64,
-}
+const ASYNC: Features = Features::WRITE_PROTECT_ASYNC
+    .with(Features::WRITE_PROTECT_UNPOPULATED)
+    .with(Features::WRITE_PROTECT_SHARED);
 
 /// The kernel's notes of one range of memory.
 #[derive(Debug)]
@@ -79,20 +47,12 @@ impl DirtyPages {
 
     /// By a userfaultfd of their own; `None` where the kernel has none that notes writes (Linux 6.7).
     pub fn by_wp_async(range: Range<usize>) -> io::Result<Option<Self>> {
-        // SAFETY: the descriptor is ours.
-        let opened = unsafe { userfaultfd(UserfaultfdFlags::CLOEXEC) }?;
-        let features = WP_ASYNC | WP_UNPOPULATED | WP_HUGETLBFS_SHMEM;
-        let mut asked = Api { api: VERSION, features, ioctls: 0 };
-        // SAFETY: the structure that this call takes.
-        match unsafe { ioctl(&opened, Updater::<API, _>::new(&mut asked)) } {
+        let opened = userfaultfd::new_whole()?;
+        match userfaultfd::enable(&opened, ASYNC.0) {
             Err(Errno::INVAL) => return Ok(None),
-            asked => asked?,
+            enabled => enabled?,
         }
-        let (start, len) = (range.start as u64, range.len() as u64);
-        let mut register = Register { start, len, mode: REGISTER_WP, ioctls: 0 };
-        // SAFETY: the opcode is that of `struct uffdio_register`, which lives until the call returns. Registered
-        // memory is read and written as before.
-        unsafe { ioctl(&opened, Updater::<REGISTER, _>::new(&mut register)) }?;
+        userfaultfd::register_for_copies(opened.as_fd(), &range, false)?;
         Ok(Some(Self { range, pagemap: pagemap()?, way: Way::WpAsync(opened) }))
     }
 
@@ -100,12 +60,7 @@ impl DirtyPages {
     pub fn begin(&self) -> io::Result<()> {
         match &self.way {
             Way::SoftDirty => fs::write(CLEAR_REFS, SOFT_DIRTY).map_err(|error| errno(&error)),
-            Way::WpAsync(opened) => {
-                let (start, len) = (self.range.start as u64, self.range.len() as u64);
-                let mut protect = WriteProtect { start, len, mode: PROTECT };
-                // SAFETY: the structure that this call takes; writes pass as before.
-                unsafe { ioctl(opened, Updater::<WRITEPROTECT, _>::new(&mut protect)) }
-            }
+            Way::WpAsync(opened) => userfaultfd::protect(opened.as_fd(), &self.range, true),
         }
     }
 
