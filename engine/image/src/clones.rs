@@ -1,11 +1,9 @@
 //! Processes that map an image, and how much of it is theirs alone: from `/proc/PID/maps` and `/proc/PID/smaps`.
 
-use std::fs::{self, File};
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::os::fd::AsFd;
-use std::path::Path;
 
-use hugekit_machine::processes::{MappingLine, each_mapping};
+use hugekit_machine::processes::{MappingLine, ProcessFolder, each_mapping};
 use hugekit_machine::{Root, processes};
 
 use crate::error::ImageError;
@@ -57,8 +55,8 @@ pub fn clones(
     let (mut found, mut hidden) = (Vec::new(), 0);
     let numbers = processes::numbers(root);
     let numbers = numbers.map_err(|source| ImageError::Kernel { call: "readdir", source })?;
-    for pid in numbers.into_iter().filter_map(|pid| u32::try_from(pid).ok()) {
-        match look(&root.path(format!("/proc/{pid}")), pid, images) {
+    for pid in numbers {
+        match ProcessFolder::within(root, pid).and_then(|process| look(&process, images)) {
             Ok(clones) => found.extend(clones),
             Err(error) if error.kind() == ErrorKind::PermissionDenied => hidden += 1,
             // It has ended meanwhile.
@@ -69,19 +67,25 @@ pub fn clones(
     Ok((found, hidden))
 }
 
-fn look(process: &Path, pid: u32, images: &[FileIdentity]) -> std::io::Result<Vec<ImageClone>> {
+fn look(process: &ProcessFolder, images: &[FileIdentity]) -> std::io::Result<Vec<ImageClone>> {
     // The first file costs much less than the second.
-    let maps = fs::read(process.join("maps"))?;
+    let maps = process.read("maps")?;
     let lines = maps.split(|&byte| byte == b'\n').filter_map(MappingLine::parse);
     let mapped: Vec<_> =
         lines.map(|line| FileIdentity::of_mapping(line.device, line.inode)).collect();
     let mut clones: Vec<ImageClone> = images
         .iter()
         .filter(|image| mapped.contains(image))
-        .map(|&image| ImageClone { image, pid, shared: 0, private: 0, huge: 0 })
+        .map(|&image| ImageClone {
+            image,
+            pid: process.pid() as u32,
+            shared: 0,
+            private: 0,
+            huge: 0,
+        })
         .collect();
     if !clones.is_empty() {
-        sum(BufReader::new(File::open(process.join("smaps"))?), &mut clones)?;
+        sum(BufReader::new(process.file("smaps")?), &mut clones)?;
     }
     Ok(clones)
 }
@@ -100,6 +104,8 @@ fn sum(smaps: impl BufRead, clones: &mut [ImageClone]) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     const SMAPS: &str = "\

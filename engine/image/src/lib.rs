@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 #![warn(missing_docs, clippy::incompatible_msrv)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod builder;

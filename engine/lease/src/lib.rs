@@ -8,6 +8,7 @@
 //! all of its bytes are zero. The broker keeps neither a descriptor nor a mapping of it. When this
 //! process has closed its last descriptor and mapping, the kernel frees the memory.
 #![warn(missing_docs, clippy::incompatible_msrv)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod client;

@@ -11,9 +11,13 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use hugekit_machine::Root;
+use hugekit_sys::input;
 
 const RANGES: &str = "/etc/subuid";
 const USERS: &str = "/etc/passwd";
+
+/// Bytes that either file has at most.
+const LONGEST: u64 = 16 << 20;
 
 /// Which users count as one.
 #[derive(Debug, Default)]
@@ -53,8 +57,9 @@ impl Accounts {
         let version = version(&root.path(RANGES)).ok();
         if version != self.version {
             let text = |file: &str| {
-                let bytes = fs::read(root.path(file)).unwrap_or_default();
-                String::from_utf8_lossy(&bytes).into_owned()
+                let bytes =
+                    input::open(&root.path(file)).and_then(|file| input::read(&file, LONGEST));
+                String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned()
             };
             let users = text(USERS);
             self.ranges =

@@ -14,6 +14,7 @@
 //!   continue to work.
 //! - One thread serves, and waits for no client and for no memory. Separate processes populate.
 #![warn(missing_docs)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod accounts;

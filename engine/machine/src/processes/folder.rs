@@ -5,11 +5,13 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::{Dir, Mode, OFlags, open, openat, readlinkat};
 
 use super::Stat;
+use crate::Root;
 
 /// A process's folder of `/proc`.
 #[derive(Debug)]
@@ -24,9 +26,28 @@ impl ProcessFolder {
     /// # Errors
     /// The process has ended, or the right to look at it is missing.
     pub fn open(pid: i32) -> io::Result<Self> {
+        Self::within(&Root::default(), pid)
+    }
+
+    /// Like [`open`](Self::open), below another root.
+    ///
+    /// # Errors
+    /// The errors of [`open`](Self::open).
+    pub fn within(root: &Root, pid: i32) -> io::Result<Self> {
+        Self::at(&root.path(format!("/proc/{pid}")), pid)
+    }
+
+    /// Opens the folder of this process.
+    ///
+    /// # Errors
+    /// `/proc` is not mounted.
+    pub fn own() -> io::Result<Self> {
+        Self::at(Path::new("/proc/self"), std::process::id() as i32)
+    }
+
+    fn at(path: &Path, pid: i32) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let descriptor = open(format!("/proc/{pid}"), flags, Mode::empty())?;
-        Ok(Self { pid, descriptor })
+        Ok(Self { pid, descriptor: open(path, flags, Mode::empty())? })
     }
 
     /// The number of the process.

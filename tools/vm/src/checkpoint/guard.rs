@@ -25,6 +25,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use crate::vmm::{Control, MESSAGE_WORDS};
+use hugekit_machine::processes::ProcessFolder;
 use hugekit_sys::poll::readable;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{AtFlags, CWD, unlinkat};
@@ -126,7 +127,7 @@ impl Guard {
             let address = SocketAddrUnix::new(control.socket().as_os_str().as_bytes())?;
             let parent = pidfd_open(getpid(), PidfdFlags::empty())?;
             let released = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-            let stat = File::open(format!("/proc/{}/stat", std::process::id()))?;
+            let stat = ProcessFolder::own()?.file("stat")?;
             let resume = control.resume_text();
             let undo = Undo { vm, address, resume, left_overs, stat, released: released.as_fd() };
             let child = fork(move || undo.watch(&parent, &reader))?;

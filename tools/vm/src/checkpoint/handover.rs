@@ -74,23 +74,27 @@ impl PlannedHandover {
     /// This process may not see the VMM's root.
     pub(crate) fn of(process: &Process) -> Result<Self, CheckpointError> {
         let pid = process.pid();
-        Self::of_process(pid).map_err(|source| CheckpointError::Handover { pid, source })
+        Self::of_folder(process.folder())
+            .map_err(|source| CheckpointError::Handover { pid, source })
     }
 
-    fn of_process(pid: i32) -> io::Result<Self> {
-        let vmm = ProcessFolder::open(pid)?;
-        let owner = Owner::of(&vmm)?;
-        if opens_our_proc(&vmm, owner) {
+    fn of_folder(vmm: &ProcessFolder) -> io::Result<Self> {
+        let owner = Owner::of(vmm)?;
+        if opens_our_proc(vmm, owner) {
             return Ok(Self::Proc);
         }
-        let root = File::open(format!("/proc/{pid}/root"))?;
+        let root = vmm.file("root")?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let within = |folder: &&'static str| -> Option<(&'static str, Planned)> {
             let resolve = ResolveFlags::IN_ROOT;
             let opened = openat2(&root, *folder, flags, Mode::empty(), resolve).ok()?;
             Some((folder, Planned::within(opened, "hugekit-checkpoint", &[STATE, MEMORY]).ok()?))
         };
-        Ok(Self::Folders { pid, vmm: owner, planned: FOLDERS.iter().filter_map(within).collect() })
+        Ok(Self::Folders {
+            pid: vmm.pid(),
+            vmm: owner,
+            planned: FOLDERS.iter().filter_map(within).collect(),
+        })
     }
 
     pub(crate) fn left_overs(&self) -> io::Result<Vec<LeftOver>> {
@@ -149,7 +153,7 @@ impl Owner {
 /// Returns whether a VMM opens descriptors of this process by `/proc`. Another user may not, and in other namespaces the
 /// path names something else.
 fn opens_our_proc(vmm: &ProcessFolder, owner: Owner) -> bool {
-    let own = ProcessFolder::open(rustix::process::getpid().as_raw_pid());
+    let own = ProcessFolder::own();
     let is_ours = |name: &str| {
         let own = own.as_ref().ok().and_then(|own| own.link(name).ok());
         own.is_some_and(|own| vmm.link(name).is_ok_and(|link| link == own))
@@ -292,7 +296,7 @@ mod tests {
 
     #[test]
     fn this_process_opens_its_own_proc() {
-        let own = ProcessFolder::open(rustix::process::getpid().as_raw_pid()).unwrap();
+        let own = ProcessFolder::own().unwrap();
         let owner = Owner::of(&own).unwrap();
         assert_eq!(owner, Owner::of_this_process());
         assert!(opens_our_proc(&own, owner));

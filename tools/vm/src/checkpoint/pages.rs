@@ -9,6 +9,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
 
+use hugekit_machine::processes::ProcessFolder;
 use hugekit_sys::pagemap::entries;
 use hugekit_sys::pagemap::scan::{IS_HUGE, PageRun, ScanRequest, scan};
 use rustix::param::page_size;
@@ -21,8 +22,8 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    pub(crate) fn of_process(pid: i32) -> io::Result<Self> {
-        Ok(Self { pid, map: File::open(format!("/proc/{pid}/pagemap"))? })
+    pub(crate) fn of_process(folder: &ProcessFolder) -> io::Result<Self> {
+        Ok(Self { pid: folder.pid(), map: folder.file("pagemap")? })
     }
 
     /// Runs of pages that are there, ascending. The addresses lie in one aligned huge page, whose
@@ -96,7 +97,7 @@ mod tests {
         for index in (0..count).step_by(2) {
             memory[index * page] = index as u8 + 1;
         }
-        let pages = Pages::of_process(std::process::id() as i32).unwrap();
+        let pages = Pages::of_process(&ProcessFolder::own().unwrap()).unwrap();
         let start = memory.as_ptr().addr() as u64;
         let found = pages.populated(&(start..start + (count * page) as u64)).unwrap();
         let at = |index: usize| start + (index * page) as u64;

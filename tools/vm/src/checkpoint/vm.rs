@@ -13,7 +13,7 @@ use crate::checkpoint::mappings::{guest_memory, has_guest_memory};
 use crate::checkpoint::pages::Pages;
 use crate::vmm::mappings::{is_hugetlb, is_protected, is_served, mappings_of};
 use crate::vmm::{Control, MESSAGE_WORDS, Message, Process, Region, Userfaultfd, kept_layout};
-use hugekit_machine::processes::Mapping;
+use hugekit_machine::processes::{Mapping, ProcessFolder};
 use hugekit_sys::HUGE_PAGE_BYTES;
 use hugekit_sys::userfaultfd as calls;
 use rustix::io::Errno;
@@ -49,9 +49,10 @@ impl Vm {
             _ => opened(source),
         })?;
         let faults = find_userfaultfd(&process)?;
-        let counts = File::open(format!("/proc/self/fdinfo/{}", faults.as_fd().as_raw_fd()));
+        let counts = format!("fdinfo/{}", faults.as_fd().as_raw_fd());
+        let counts = ProcessFolder::own().and_then(|own| own.file(&counts));
         let counts = counts.map_err(opened)?;
-        let pages = Pages::of_process(pid).map_err(opened)?;
+        let pages = Pages::of_process(process.folder()).map_err(opened)?;
         let (regions, is_hugetlb) = (Vec::new(), false);
         let mut vm = Self { process, faults, counts, pages, regions, is_hugetlb };
         vm.release_left()?;

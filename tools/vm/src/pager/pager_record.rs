@@ -7,12 +7,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use hugekit_machine::processes::ProcessFolder;
 use hugekit_sys::private_folder::PrivateFolder;
 use serde::{Deserialize, Serialize};
 
 use crate::pager::source::Identity;
 use crate::vmm::Layout;
-use crate::vmm::process::start_time;
 
 const VERSION: u32 = 2;
 
@@ -46,7 +46,7 @@ impl PagerRecord {
             version: VERSION,
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
             pid,
-            started: start_time(pid)?,
+            started: ProcessFolder::own()?.stat()?.started,
             socket: socket.as_os_str().as_bytes().to_vec(),
             source: source.clone(),
             layouts: Vec::new(),

@@ -32,6 +32,7 @@ pub(crate) struct Process {
     uid: u32,
     started: u64,
     descriptor: OwnedFd,
+    folder: ProcessFolder,
     /// Its memory in `/proc`, locked.
     claim: Option<File>,
 }
@@ -80,7 +81,7 @@ impl Process {
         if self.claim.is_some() {
             return Ok(());
         }
-        let memory = File::open(format!("/proc/{}/mem", self.pid))?;
+        let memory = self.folder.file("mem")?;
         flock(&memory, FlockOperation::NonBlockingLockExclusive)?;
         self.claim = Some(memory);
         Ok(())
@@ -93,7 +94,9 @@ impl Process {
     }
 
     fn of_descriptor(pid: i32, uid: u32, descriptor: OwnedFd) -> io::Result<Self> {
-        let process = Self { pid, uid, started: start_time(pid)?, descriptor, claim: None };
+        let folder = ProcessFolder::open(pid)?;
+        let started = folder.stat()?.started;
+        let process = Self { pid, uid, started, descriptor, folder, claim: None };
         // If it lives now, the number was its own when the time was read.
         if process.has_ended() {
             return Err(gone());
@@ -105,6 +108,11 @@ impl Process {
     #[must_use]
     pub(crate) fn pid(&self) -> i32 {
         self.pid
+    }
+
+    /// Its folder of `/proc`.
+    pub(crate) fn folder(&self) -> &ProcessFolder {
+        &self.folder
     }
 
     pub(crate) fn uid(&self) -> u32 {
@@ -140,14 +148,13 @@ impl Process {
 
     /// The numbers of its open descriptors, and what they stand for.
     pub(crate) fn links(&self) -> io::Result<Vec<(i32, PathBuf)>> {
-        let folder = ProcessFolder::open(self.pid)?;
-        let link = |number| Some((number, folder.link(&format!("fd/{number}")).ok()?.into()));
-        Ok(folder.numbers("fd")?.into_iter().filter_map(link).collect())
+        let link = |number| Some((number, self.folder.link(&format!("fd/{number}")).ok()?.into()));
+        Ok(self.folder.numbers("fd")?.into_iter().filter_map(link).collect())
     }
 
     /// Returns whether no page is mapped at an address; `false` if `/proc` does not tell.
     pub(crate) fn lacks(&self, address: u64) -> bool {
-        let map = File::open(format!("/proc/{}/pagemap", self.pid));
+        let map = self.folder.file("pagemap");
         let page = address..address + 1;
         let entries = map.map(|map| entries::all(map, &page).unwrap_or_default());
         entries.is_ok_and(|entries| entries.iter().any(|entry| !entry.is_populated()))
@@ -206,11 +213,6 @@ fn peer_descriptor(connection: &UnixStream) -> Result<OwnedFd, Errno> {
 
 fn gone() -> io::Error {
     io::ErrorKind::NotFound.into()
-}
-
-/// In the kernel's ticks since it booted.
-pub(crate) fn start_time(pid: i32) -> io::Result<u64> {
-    Ok(ProcessFolder::open(pid)?.stat()?.started)
 }
 
 fn last_errno() -> Errno {

@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use hugekit_machine::processes::ProcessFolder;
 use hugekit_sys::userfaultfd as calls;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{self, Errno};
@@ -114,7 +115,8 @@ impl Userfaultfd {
         if !is_userfaultfd(&link) {
             return Err(UnfitDescriptor::Other(link.display().to_string()));
         }
-        let info = fs::read_to_string(format!("/proc/self/fdinfo/{number}")).map_err(unknown)?;
+        let info = ProcessFolder::own().and_then(|own| own.read(&format!("fdinfo/{number}")));
+        let info = String::from_utf8_lossy(&info.map_err(unknown)?).into_owned();
         let features = features_of(&info).ok_or(UnfitDescriptor::NoHandshake)?;
         if features & NOT_UNDERSTOOD != 0 {
             return Err(UnfitDescriptor::Features(features));
