@@ -20,6 +20,7 @@ use hugekit::region::ForkBuilder;
 use hugekit::snapshot::{Builder, Changes, Epoch, Granule};
 use hugekit::{SharedRegion, SnapshotError};
 use hugekit_delta::{BLOCK, Chain, DeltaError, Saved, SavingChanges};
+use hugekit_sys::new_file::NewFile;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -27,7 +28,6 @@ use crate::buffer::Buffer;
 use crate::errors::{Raised, at_path, of_delta, with_fault_signals};
 use crate::numbers::Number;
 use crate::region::{Region, fault_mode, word};
-use crate::replacing::Replacing;
 use crate::snapshot::{Reserve, SnapshotOptions, granule, within};
 
 /// Neighbours with less than that are copied at once: to protect as much takes as long, and edges longer.
@@ -556,9 +556,9 @@ impl Failed {
 
 impl States {
     fn write(&mut self, taken: Taken, path: &Path, fsync: bool) -> Result<Saved, Failed> {
-        let replacing = Replacing::new(path.to_owned())?;
-        let (saved, epochs) = taken.write(&mut self.chain, &replacing.file)?;
-        replacing.finish(fsync)?;
+        let new = NewFile::beside(path)?;
+        let (saved, epochs) = taken.write(&mut self.chain, new.file())?;
+        new.put(fsync)?;
         self.watched = Watched::Known(epochs);
         Ok(saved)
     }

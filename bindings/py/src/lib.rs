@@ -18,7 +18,6 @@ mod numbers;
 mod pool;
 mod progress;
 mod region;
-mod replacing;
 mod restoring;
 mod shared;
 mod snapshot;

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hugekit::SnapshotError;
 use hugekit::fault::FaultMode;
 use hugekit::snapshot::{Builder, Granule, SnapshotStats};
+use hugekit_sys::new_file::NewFile;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList, PyString, PyTuple};
@@ -26,7 +27,6 @@ use crate::errors::{Raised, at_path, with_fault_signals};
 use crate::numbers::Number;
 use crate::progress::Teller;
 use crate::region::{Region, fault_mode, word};
-use crate::replacing::Replacing;
 use crate::tensor::or_array;
 use crate::view::{Shown, View};
 
@@ -595,13 +595,13 @@ impl Snapshot {
         let reader = Reader::new(progress, self.nbytes)?;
         let path = with_suffix(path, ".npy");
         let refused = |error| at_path(error, &path);
-        let replacing = py.detach(|| Replacing::new(path.clone())).map_err(refused)?;
+        let new = py.detach(|| NewFile::beside(path.clone())).map_err(refused)?;
         for part in self.take_parts()? {
-            let (mut file, header) = (&replacing.file, part.header(py)?);
+            let (mut file, header) = (new.file(), part.header(py)?);
             py.detach(|| file.write_all(&header)).map_err(refused)?;
             reader.write(py, part, file, 0)?;
         }
-        py.detach(|| replacing.finish(fsync)).map_err(refused)
+        py.detach(|| new.put(fsync)).map_err(refused)
     }
 
     /// Save all arrays as ``numpy.savez`` does: by their names in a dict, otherwise as ``arr_0``,
@@ -627,8 +627,8 @@ impl Snapshot {
         let reader = Reader::new(progress, self.nbytes)?;
         let path = with_suffix(path, ".npz");
         let refused = |error| at_path(error, &path);
-        let replacing = py.detach(|| Replacing::new(path.clone())).map_err(refused)?;
-        let mut archive = ZipWriter::new(&replacing.file);
+        let new = py.detach(|| NewFile::beside(path.clone())).map_err(refused)?;
+        let mut archive = ZipWriter::new(new.file());
         // As numpy has it: not compressed, and ready for whatever length.
         let stored = SimpleFileOptions::default()
             .compression_method(CompressionMethod::Stored)
@@ -646,7 +646,7 @@ impl Snapshot {
             done += len;
         }
         py.detach(|| archive.finish()).map_err(|error| refused(error.into()))?;
-        py.detach(|| replacing.finish(fsync)).map_err(refused)
+        py.detach(|| new.put(fsync)).map_err(refused)
     }
 
     /// Make arrays writable without a wait, also for system calls such as ``readinto``. Their bytes

@@ -31,6 +31,7 @@ pub mod mapping;
 pub mod memfd;
 pub mod memory;
 pub mod mempolicy;
+pub mod new_file;
 pub mod other_process;
 pub mod pagemap;
 pub mod peek;

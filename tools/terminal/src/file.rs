@@ -1,15 +1,14 @@
 //! Where results go: standard output, or a file that is either complete or as it was.
 
 use std::convert::Infallible;
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::Context;
+use hugekit_sys::new_file::NewFile;
 use serde::Serialize;
-use tempfile::NamedTempFile;
 
 use crate::text::write_out;
 
@@ -63,7 +62,7 @@ enum Place<'a> {
     },
     /// Written beside its place first and moved there when complete.
     Regular {
-        file: NamedTempFile,
+        file: NewFile,
         path: &'a Path,
     },
 }
@@ -73,7 +72,7 @@ impl<'a> Place<'a> {
         if is_special(path) {
             return Ok(Self::Special { file: File::options().write(true).open(path)?, path });
         }
-        Ok(Self::Regular { file: beside(path)?, path })
+        Ok(Self::Regular { file: NewFile::beside(path)?, path })
     }
 }
 
@@ -111,38 +110,10 @@ fn is_special(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| !metadata.is_file())
 }
 
-fn folder_of(path: &Path) -> &Path {
-    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
-/// A file beside this place, to take it when it is complete. A device, a pipe or a folder there is refused: root would
-/// replace `/dev/null` for every program of the machine.
-///
-/// # Errors
-/// The folder accepts no file, or something other than a file has the name.
-pub fn beside(path: &Path) -> io::Result<NamedTempFile> {
-    if is_special(path) {
-        return Err(io::Error::other("something other than a file has this name"));
-    }
-    // The user's mask decides, as for any other file; results are there to be shown.
-    tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(folder_of(path))
-}
-
-fn replace(mut file: NamedTempFile, path: &Path, text: &str) -> anyhow::Result<()> {
-    file.write_all(text.as_bytes()).with_context(|| cannot_write(path))?;
-    put(file, path)
-}
-
-/// On the disk before it takes the name: a full disk leaves the file that was there. The name is on the
-/// disk, too, when this returns.
-///
-/// # Errors
-/// The disk is full, or the folder may not be changed.
-pub fn put(file: NamedTempFile, path: &Path) -> anyhow::Result<()> {
-    let put = || {
-        file.as_file().sync_all()?;
-        file.persist(path)?;
-        File::open(folder_of(path))?.sync_all()
+fn replace(mut file: NewFile, path: &Path, text: &str) -> anyhow::Result<()> {
+    let write = || {
+        file.write_all(text.as_bytes())?;
+        file.put(true)
     };
-    put().with_context(|| cannot_write(path))
+    write().with_context(|| cannot_write(path))
 }

@@ -10,7 +10,9 @@ use hugekit_delta::{Contents, StateId, apply, inspect, merge};
 use hugekit_machine::size::Size;
 use serde::Serialize;
 
-use hugekit_terminal::file::{beside, cannot_write, put};
+use hugekit_sys::input;
+use hugekit_sys::new_file::NewFile;
+use hugekit_terminal::file::cannot_write;
 use hugekit_terminal::text::write_out;
 
 /// Inspect, merge and restore saved states of memory.
@@ -131,9 +133,9 @@ fn info(deltas: &[PathBuf], json: bool) -> anyhow::Result<()> {
 
 fn merged(deltas: &[PathBuf], output: &Path) -> anyhow::Result<()> {
     let sources = deltas.iter().map(|path| opened(path)).collect::<anyhow::Result<_>>()?;
-    let file = beside(output).with_context(|| cannot_write(output))?;
-    merge(sources, file.as_file())?;
-    put(file, output)
+    let file = NewFile::beside(output).with_context(|| cannot_write(output))?;
+    merge(sources, file.file())?;
+    file.put(true).with_context(|| cannot_write(output))
 }
 
 fn applied(
@@ -141,24 +143,24 @@ fn applied(
     output: &Path,
     base: Option<(&Path, StateId)>,
 ) -> anyhow::Result<()> {
-    let mut file = beside(output).with_context(|| cannot_write(output))?;
+    let mut file = NewFile::beside(output).with_context(|| cannot_write(output))?;
     let mut state = match base {
         Some((base, state)) => {
-            let mut from = File::open(base).with_context(|| base.display().to_string())?;
+            let mut from = input::open(base).with_context(|| base.display().to_string())?;
             io::copy(&mut from, &mut file).with_context(|| cannot_write(output))?;
             Some(state)
         }
         None => {
             let first = deltas.first().context("no delta: name at least one")?;
-            make_room(file.as_file(), &contents(first)?).with_context(|| cannot_write(output))?;
+            make_room(file.file(), &contents(first)?).with_context(|| cannot_write(output))?;
             None
         }
     };
     for path in deltas {
-        let applied = apply(file.as_file_mut(), state, &mut opened(path)?);
+        let applied = apply(file.file_mut(), state, &mut opened(path)?);
         state = Some(applied.with_context(|| path.display().to_string())?);
     }
-    put(file, output)?;
+    file.put(true).with_context(|| cannot_write(output))?;
     let state = state.map_or(String::new(), |state| format!("{state}\n"));
     write_out(&state).context("cannot write to standard output")
 }
@@ -185,6 +187,6 @@ fn contents(path: &Path) -> anyhow::Result<Contents> {
 }
 
 fn opened(path: &Path) -> anyhow::Result<BufReader<File>> {
-    let file = File::open(path).with_context(|| path.display().to_string())?;
+    let file = input::open(path).with_context(|| path.display().to_string())?;
     Ok(BufReader::new(file))
 }

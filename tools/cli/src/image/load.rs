@@ -13,6 +13,7 @@ use hugekit_image::{Image, ImageBuilder};
 use hugekit_lease::protocol::{self, ImageFacts, ImageName, ImageRange, NotLoaded, Refusal};
 use hugekit_lease::{LeaseError, images};
 use hugekit_machine::size::Size;
+use hugekit_sys::input;
 
 use super::{AskedBroker, explained};
 use crate::base_pages;
@@ -74,7 +75,8 @@ impl LoadImage {
         let facts = self.load(&files, most).map_err(|error| self.explained(error))?;
         write_out(&self.line(facts, since.elapsed())).context("cannot write to standard output")?;
         let notes = [self.note_of_state(&files), self.note_of_pages(facts)];
-        notes.into_iter().flatten().for_each(|note| say(&format!("note: {note}")));
+        let notes = self.notes_of_writers(&files).chain(notes.into_iter().flatten());
+        notes.for_each(|note| say(&format!("note: {note}")));
         Ok(())
     }
 
@@ -135,6 +137,18 @@ impl LoadImage {
         let size = |bytes: u64| Size(usize::try_from(bytes).unwrap_or(usize::MAX));
         let (bytes, present, huge) = (size(facts.bytes), size(facts.present), size(facts.huge));
         format!("{}: {bytes}, {present} in memory, {huge} on huge pages; {took:.2?}\n", self.name)
+    }
+
+    /// A mapping writes to a file without a change of its times until the kernel writes it back, so that a load alone
+    /// cannot notice it.
+    fn notes_of_writers<'a>(&'a self, files: &'a [File]) -> impl Iterator<Item = String> {
+        let is_written = |(file, _): &(&File, _)| input::is_open_for_writing(file) == Some(true);
+        self.paths().zip(files).map(|(path, file)| (file, path)).filter(is_written).map(|(_, path)| {
+            format!(
+                "a process has {} open for writing: if it wrote meanwhile, the image has bytes of several moments",
+                path.display()
+            )
+        })
     }
 
     /// A granule that holds the end of the image may be on base pages.

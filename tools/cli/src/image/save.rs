@@ -11,7 +11,8 @@ use hugekit_lease::protocol::ImageName;
 use hugekit_sys::data_runs;
 
 use super::{AskedBroker, explained};
-use hugekit_terminal::file::{beside, cannot_write, put};
+use hugekit_sys::new_file::NewFile;
+use hugekit_terminal::file::cannot_write;
 
 /// Write an image to a raw memory file.
 ///
@@ -33,10 +34,10 @@ impl Save {
         let image =
             Image::of_broker(self.broker.socket(), self.name.as_str()).map_err(explained)?;
         let bytes = image.bytes() as u64;
-        let mut file = beside(&self.output).with_context(|| cannot_write(&self.output))?;
-        copy(&File::from(image.into_file()), bytes, file.as_file_mut())
-            .with_context(|| cannot_write(&self.output))?;
-        put(file, &self.output)
+        let written = || cannot_write(&self.output);
+        let mut file = NewFile::beside(&self.output).with_context(written)?;
+        copy(&File::from(image.into_file()), bytes, file.file_mut()).with_context(written)?;
+        file.put(true).with_context(written)
     }
 }
 

@@ -116,8 +116,15 @@ fn by_path(_: Backing) {
     fs::write(&path, &bytes).unwrap();
     let load =
         |image: &str| run(&daemon, &["image", "load", "--name", image], &[path.to_str().unwrap()]);
-    let said = done(&load("web"));
+    let loaded = load("web");
+    let said = done(&loaded);
     assert!(said.contains("web: 5.0MiB") && said.contains("on huge pages"), "{said}");
+    assert!(loaded.stderr.is_empty(), "{loaded:?}");
+    let writer = File::options().append(true).open(&path).unwrap();
+    let noted = load("written");
+    drop(writer);
+    done(&noted);
+    assert!(String::from_utf8_lossy(&noted.stderr).contains("open for writing"), "{noted:?}");
     let lease = |script: &str| {
         run(&daemon, &["lease", "--image", "web"], &["--", "sh", "-c", script]).stdout
     };

@@ -143,7 +143,12 @@ impl Process {
     pub(crate) fn userfaultfds(&self) -> io::Result<Vec<OwnedFd>> {
         let links = self.links()?;
         let found = links.iter().filter(|(_, link)| is_userfaultfd(link));
-        found.map(|&(number, _)| self.copy(number)).collect()
+        let copies = found.map(|&(number, _)| self.copy(number));
+        // The process may close any of them meanwhile.
+        let is_open = |copy: &io::Result<OwnedFd>| {
+            !copy.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EBADF))
+        };
+        copies.filter(is_open).collect()
     }
 
     /// The numbers of its open descriptors, and what they stand for.
