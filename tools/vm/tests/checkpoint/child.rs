@@ -1,13 +1,17 @@
 //! A checkpoint or a fork as a process, which can be killed: this program again.
 
+use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
-use std::path::Path;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio, exit};
 use std::time::Duration;
 
 use hugekit_vm::checkpoint::{
-    CheckpointOptions, ForkOptions, RunningVm, SeriesOptions, checkpoint,
+    CheckpointOptions, ForkOptions, Report, RunningVm, SeriesOptions, checkpoint,
 };
+use rustix::process::{Signal, getpid, kill_process};
 use serde::Serialize;
 use serde_json::from_str;
 
@@ -17,6 +21,9 @@ use crate::series;
 const ARGUMENT: &str = "hugekit-test-checkpoint";
 const FORK: &str = "hugekit-test-fork";
 const SERIES: &str = "hugekit-test-series";
+
+const STOPPING: &str = "hugekit-test-stopping-series";
+const ANSWERING: &str = "hugekit-test-answering";
 
 /// Between two checkpoints of a series.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -30,7 +37,16 @@ pub(crate) fn run_if_asked() {
     match what.as_str() {
         ARGUMENT => end(checkpoint(&from_str(options).unwrap())),
         FORK => run_fork(from_str(options).unwrap()),
-        SERIES => run_series(&from_str(options).unwrap()),
+        SERIES => run_series(&from_str(options).unwrap(), &mut |_, _| {}),
+        STOPPING => {
+            let mut is_first = true;
+            run_series(&from_str(options).unwrap(), &mut |_, _| {
+                if std::mem::take(&mut is_first) {
+                    kill_process(getpid(), Signal::STOP).unwrap();
+                }
+            });
+        }
+        ANSWERING => run_answering(&from_str::<PathBuf>(options).unwrap()),
         _ => {}
     }
 }
@@ -59,10 +75,28 @@ fn run_fork(vm: RunningVm) -> ! {
 }
 
 /// Without an end.
-fn run_series(options: &CheckpointOptions) -> ! {
-    let ended = series::run(options, &SeriesOptions::new(INTERVAL), &mut |_, _| {});
+fn run_series(options: &CheckpointOptions, each: &mut dyn FnMut(&Path, &Report)) -> ! {
+    let ended = series::run(options, &SeriesOptions::new(INTERVAL), each);
     println!("{ended:?}");
     exit(1)
+}
+
+/// A VMM that says yes to each request and does nothing.
+fn run_answering(api: &Path) -> ! {
+    let listener = UnixListener::bind(api).unwrap();
+    loop {
+        let (mut connection, _) = listener.accept().unwrap();
+        // Another child may have looked whether the API is there.
+        let _ = connection.read(&mut [0; 4096]);
+        let _ = connection.write_all(b"HTTP/1.1 204\r\nContent-Length: 0\r\n\r\n");
+    }
+}
+
+/// The command of a VMM that says yes to each request and does nothing.
+pub(crate) fn answering(api: &Path) -> Vec<OsString> {
+    let command = again(ANSWERING, &api);
+    let arguments = command.get_args().map(OsStr::to_owned);
+    [command.get_program().to_owned()].into_iter().chain(arguments).collect()
 }
 
 /// Starts a checkpoint. What it says is piped.
@@ -73,6 +107,11 @@ pub(crate) fn start(options: &CheckpointOptions) -> Child {
 /// Starts a series without an end.
 pub(crate) fn start_series(options: &CheckpointOptions) -> Child {
     again(SERIES, options).spawn().unwrap()
+}
+
+/// Starts a series without an end, which stops itself after its first checkpoint as by Ctrl-Z.
+pub(crate) fn start_stopping_series(options: &CheckpointOptions) -> Child {
+    again(STOPPING, options).spawn().unwrap()
 }
 
 /// Starts a fork, whose temporary files are in the VM's folder. The API may be that of a proxy.

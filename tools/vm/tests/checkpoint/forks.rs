@@ -13,11 +13,13 @@ use hugekit_vm::checkpoint::{
 };
 use libtest_mimic::Trial;
 
+use crate::child;
 use crate::family::{ForkedGuest, child_of, fork_vm, fork_with};
 use crate::kills::kill_and_await_end;
 use crate::proxy::{Proxy, holding_resume};
 use crate::scene::{
-    LEN, LONGEST_WAIT, PagerThread, SEED, START, Scene, check_file, check_pattern, origin, trial,
+    LEN, LONGEST_WAIT, PagerThread, SEED, START, Scene, check_file, check_pattern, nightly, origin,
+    trial,
 };
 
 type Check = (&'static str, Pages, fn(Pages));
@@ -39,7 +41,13 @@ pub(crate) fn trials() -> Vec<Trial> {
     let of = |&(name, pages, check): &Check| {
         trial(&format!("forks::{pages:?}::{name}").to_lowercase(), pages, move || check(pages))
     };
-    CHECKS.iter().map(of).collect()
+    let silent = nightly(
+        "it waits for a minute",
+        "forks::base::child_that_never_asks_for_its_memory_ends_the_others",
+        Pages::Base,
+        never_connects,
+    );
+    CHECKS.iter().map(of).chain([silent]).collect()
 }
 
 fn moment(pages: Pages) {
@@ -255,6 +263,20 @@ fn not_restored(_: Pages) {
     let options = ForkOptions::new(scene.vm(), vec![first, second]);
     let error = fork(&options).unwrap_err();
     assert!(matches!(error, ForkError::Restore { number: 2, .. }), "{error}");
+    check_no_children(folder, &["a", "b"]);
+    scene.check_runs_free();
+}
+
+/// Its VMM says that it has restored the child.
+fn never_connects() {
+    let mut scene = Scene::start(Pages::Base);
+    let folder = scene.folder.path();
+    let (first, _serial) = child_of(folder, "a");
+    let (mut second, _other) = child_of(folder, "b");
+    second.command = child::answering(&second.api);
+    let options = ForkOptions::new(scene.vm(), vec![first, second]);
+    let error = fork(&options).unwrap_err();
+    assert!(matches!(error, ForkError::NotConnected { number: 2, .. }), "{error}");
     check_no_children(folder, &["a", "b"]);
     scene.check_runs_free();
 }

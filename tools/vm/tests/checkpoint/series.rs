@@ -8,11 +8,13 @@ use std::time::Duration;
 
 use hugekit_delta::{StateId, apply};
 use hugekit_guests::{Pages, Request};
+use hugekit_machine::processes::ProcessFolder;
 use hugekit_testing::processes::happens;
 use hugekit_vm::checkpoint::{
     CheckpointError, CheckpointOptions, Report, SeriesOptions, checkpoint_series, state_of,
 };
 use libtest_mimic::Trial;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::child;
 use crate::kills::{kill, save_when_it_is_free};
@@ -40,6 +42,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         base("vm_that_ends_ends_its_series", vm_ends),
         base("series_that_is_killed_releases_the_vm", killed),
         base("series_that_is_stopped_makes_a_last_checkpoint_if_asked", stopped),
+        base("vm_runs_on_while_its_series_is_stopped", stopped_by_signal),
         base("folder_that_holds_anything_is_refused", folder_in_use),
     ];
     pages.into_iter().flat_map(each).chain(others).collect()
@@ -164,6 +167,28 @@ fn killed() {
     folders.iter().for_each(|folder| follower.follow(folder));
     fs::remove_dir_all(scene.output()).unwrap();
     save_when_it_is_free(&scene);
+}
+
+/// As by Ctrl-Z between two checkpoints, when memory is protected. The next one has what was written meanwhile.
+fn stopped_by_signal() {
+    let mut scene = Scene::start(Pages::Base);
+    let mut series = child::start_stopping_series(&scene.options());
+    let process = ProcessFolder::open(series.id() as i32).unwrap();
+    assert!(happens(|| process.stat().unwrap().state == b'T'), "the series does not stop");
+    scene.vmm.serial.ask(Request::Write { start: START, len: LEN, seed: 9 }).unwrap();
+    assert!(happens(|| registered(scene.vmm.pid()) == 0), "memory is protected still");
+    kill_process(Pid::from_child(&series), Signal::CONT).unwrap();
+    let second = scene.output().join("000002");
+    assert!(happens(|| second.exists()), "there is no second checkpoint");
+    series.kill().unwrap();
+    series.wait().unwrap();
+    let mut follower = Follower::default();
+    [scene.output().join("000001"), second].iter().for_each(|folder| follower.follow(folder));
+    let last = scene.folder.path().join("last");
+    fs::write(&last, &follower.bytes).unwrap();
+    check_file(&last, 9);
+    assert!(happens(|| registered(scene.vmm.pid()) == 0), "the guard leaves something");
+    scene.check_runs_free();
 }
 
 /// A series that waits for its next checkpoint for a long time.
