@@ -3,6 +3,8 @@
 mod base_pages;
 mod broker;
 mod checkpoint;
+mod children;
+mod clone;
 mod delta;
 mod demo;
 mod doctor;
@@ -56,6 +58,7 @@ enum Command {
     Pager(pager::PagerCommand),
     Checkpoint(checkpoint::CheckpointCommand),
     Fork(fork::ForkCommand),
+    Clone(clone::CloneCommand),
     Status(status::StatusCommand),
     Image(image::ImageCommand),
     Restore(restore::RestoreCommand),
@@ -138,6 +141,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Pager(pager) => pager.run().map(|()| ExitCode::SUCCESS),
         Command::Checkpoint(checkpoint) => checkpoint.run().map(|()| ExitCode::SUCCESS),
         Command::Fork(fork) => fork.run().map(|()| ExitCode::SUCCESS),
+        Command::Clone(clone) => clone.run().map(|()| ExitCode::SUCCESS),
         Command::Status(status) => status.run().map(|()| ExitCode::SUCCESS),
         Command::Image(image) => image.run().map(|()| ExitCode::SUCCESS),
         Command::Restore(restore) => restore.run().map(|()| ExitCode::SUCCESS),

@@ -1,20 +1,14 @@
 //! `hugekit fork`: arguments, and the report.
 
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
+use std::ffi::OsString;
 
 use clap::Args;
-use hugekit_vm::checkpoint::{ChildOptions, ForkError, ForkOptions, MOST_CHILDREN, fork};
-use serde_json::{Map, Value};
+use hugekit_vm::checkpoint::{ForkError, ForkOptions, MOST_CHILDREN, fork};
 
+use crate::children::{ChildApis, ChildPattern};
 use hugekit_terminal::file::Sink;
 use hugekit_terminal::outcome::{Remedied, UsageError};
 use hugekit_terminal::text::write_out;
-
-/// Stands for the number of a child, and for the socket of its API.
-const NUMBER: &str = "{}";
-const API: &str = "{api}";
 
 /// Start children from a running Firecracker VM, without a file.
 ///
@@ -67,65 +61,16 @@ impl ForkCommand {
     }
 
     fn options(&self) -> Result<ForkOptions, UsageError> {
-        let children = (1..=self.children).map(|number| self.child(number));
-        let children: Result<_, _> = children.collect();
-        Ok(ForkOptions { children: children?, ..self.options.clone() })
-    }
-
-    fn child(&self, number: u16) -> Result<ChildOptions, UsageError> {
-        let number = number.to_string();
-        let api = self.child_api(&number)?;
-        let in_command = |argument: &OsString| {
-            let numbered = replaced(argument, NUMBER, OsStr::new(&number));
-            replaced(&numbered, API, api.as_os_str())
+        let api = match &self.child_api {
+            Some(pattern) => ChildApis::named("--child-api", pattern, self.children)?,
+            None => ChildApis::Beside(&self.options.vm.api),
         };
-        let command: Vec<OsString> = self.command.iter().map(in_command).collect();
-        if !self.command.iter().any(|argument| has(argument, API)) {
-            return Err(UsageError(format!("the command must have {API} in its arguments")));
-        }
-        Ok(ChildOptions { command, load: self.load(&number)?, api })
-    }
-
-    fn child_api(&self, number: &str) -> Result<PathBuf, UsageError> {
-        let Some(pattern) = &self.child_api else {
-            let mut path = self.options.vm.api.clone().into_os_string();
-            path.push(format!(".{number}"));
-            return Ok(path.into());
-        };
-        if self.children > 1 && !has(pattern, NUMBER) {
-            return Err(UsageError(format!("--child-api must have {NUMBER} for the number")));
-        }
-        Ok(replaced(pattern, NUMBER, OsStr::new(number)).into())
-    }
-
-    fn load(&self, number: &str) -> Result<Map<String, Value>, UsageError> {
-        let Some(load) = &self.load else { return Ok(Map::new()) };
-        serde_json::from_str(&load.replace(NUMBER, number))
-            .map_err(|error| UsageError(format!("--load is not a JSON object: {error}")))
+        let pattern = ChildPattern { api, load: self.load.as_deref(), command: &self.command };
+        Ok(ForkOptions { children: pattern.children(self.children)?, ..self.options.clone() })
     }
 }
 
-fn has(text: &OsStr, pattern: &str) -> bool {
-    find(text.as_bytes(), pattern).is_some()
-}
-
-fn find(text: &[u8], pattern: &str) -> Option<usize> {
-    text.windows(pattern.len()).position(|part| part == pattern.as_bytes())
-}
-
-/// The text with another one in each place of a pattern.
-fn replaced(text: &OsStr, pattern: &str, by: &OsStr) -> OsString {
-    let (mut rest, mut all) = (text.as_bytes(), Vec::new());
-    while let Some(at) = find(rest, pattern) {
-        all.extend_from_slice(&rest[..at]);
-        all.extend_from_slice(by.as_bytes());
-        rest = &rest[at + pattern.len()..];
-    }
-    all.extend_from_slice(rest);
-    OsString::from_vec(all)
-}
-
-fn explained(error: ForkError) -> anyhow::Error {
+pub(crate) fn explained(error: ForkError) -> anyhow::Error {
     let remedy = error.remedy();
     Remedied::error(error, remedy)
 }

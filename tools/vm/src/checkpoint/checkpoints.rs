@@ -73,7 +73,8 @@ impl Checkpoints {
         let (collapsed_bytes, collapse) = collapse(vm, std::mem::take(should_collapse))?;
         // The guard before this one ends when this one watches.
         let handover = PlannedHandover::of(&vm.process)?;
-        let next = Guard::start(vm, &**control, LeftOvers::new(&handover, plan.left_over()))?;
+        let next =
+            Guard::start(Some((vm, &**control)), LeftOvers::new(&handover, plan.left_over()))?;
         if guard.take().is_some_and(Guard::end) {
             // This process was stopped after the last moment: all memory may have changed.
             tracked.note_all(Event::Release);

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child as Program, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -11,10 +12,11 @@ use hugekit_sys::seqpacket;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::checkpoint::fork_error::ForkError;
+use crate::checkpoint::growing::News;
 use crate::checkpoint::guard::Guard;
 use crate::checkpoint::lineage::{ORIGIN, Origin};
 use crate::checkpoint::options::ChildOptions;
-use crate::vmm::Control;
+use crate::vmm::{Control, Load, LoadMemory};
 
 /// The longest time until the API of a child is there.
 const LONGEST_START: Duration = Duration::from_secs(20);
@@ -39,10 +41,10 @@ pub(crate) struct Child<'a> {
 pub(crate) struct Children<'a>(Vec<Child<'a>>);
 
 impl<'a> Children<'a> {
-    /// Starts the programs. The guard ends them if this process is killed.
+    /// Starts the programs, as children of a VM if they are. The guard ends them if this process is killed.
     pub(crate) fn start(
         all: &'a [ChildOptions],
-        parent: i32,
+        parent: Option<i32>,
         guard: &Guard,
     ) -> Result<Self, ForkError> {
         let mut children = Self(Vec::new());
@@ -51,14 +53,12 @@ impl<'a> Children<'a> {
             {
                 return Err(ForkError::Exists { number, socket });
             }
-            let program =
-                start(options, &Origin::text(parent, number)?, guard).map_err(|source| {
-                    ForkError::Start {
-                        number,
-                        program: options.command.first().cloned().unwrap_or_default(),
-                        source,
-                    }
-                })?;
+            let origin = parent.map(|parent| Origin::text(parent, number)).transpose()?;
+            let program = start(options, origin, guard).map_err(|source| ForkError::Start {
+                number,
+                program: options.command.first().cloned().unwrap_or_default(),
+                source,
+            })?;
             let control = options.control();
             children.0.push(Child { number, options, control, vmm: 0, program });
         }
@@ -121,6 +121,15 @@ impl Drop for Children<'_> {
 }
 
 impl Child<'_> {
+    /// Has its VMM restore it.
+    pub(crate) fn restore(&self, state: &Path, memory: LoadMemory<'_>, resume: bool) -> News {
+        let load = Load { state, memory, resume, others: &self.options.load };
+        match self.control.load(&load) {
+            Ok(()) => News::Restored(self.number, Instant::now()),
+            Err(source) => News::Failed(ForkError::Restore { number: self.number, source }),
+        }
+    }
+
     fn await_api(&mut self, until: Instant) -> Result<(), ForkError> {
         let number = self.number;
         loop {
@@ -142,10 +151,10 @@ impl Child<'_> {
 
 /// The program gets no standard stream of this process: it would keep open a pipe whose reader
 /// waits for the end of this process. A signal of the terminal does not reach it.
-fn start(options: &ChildOptions, origin: &str, guard: &Guard) -> io::Result<Program> {
+fn start(options: &ChildOptions, origin: Option<String>, guard: &Guard) -> io::Result<Program> {
     let (program, arguments) = options.command.split_first().ok_or(io::ErrorKind::NotFound)?;
     let mut command = Command::new(program);
-    command.args(arguments).env(ORIGIN, origin).process_group(0);
+    command.args(arguments).envs(origin.map(|origin| (ORIGIN, origin))).process_group(0);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     guard.watch_over(&mut command)?;
     command.spawn()

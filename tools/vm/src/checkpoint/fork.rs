@@ -1,21 +1,26 @@
 //! One fork from the beginning to the end.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::checkpoint::children::{Child, Children};
 use crate::checkpoint::fork_error::ForkError;
 use crate::checkpoint::fork_report::{ChildReport, ForkReport};
+use crate::checkpoint::growing::{Grown, News};
 use crate::checkpoint::guard::{Guard, LeftOvers, MOST_STARTED};
 use crate::checkpoint::handover::PlannedHandover;
-use crate::checkpoint::nursery::{Grown, Nursery};
+use crate::checkpoint::nursery::{Nursery, Parent};
 use crate::checkpoint::once::collapse;
 use crate::checkpoint::options::{ChildOptions, ForkOptions, RunningVm};
+use crate::checkpoint::preserved::Preserved;
 use crate::checkpoint::report::ms;
 use crate::checkpoint::room::PlannedRoom;
 use crate::checkpoint::saving::{Saved, Saving};
 use crate::checkpoint::shortage;
 use crate::checkpoint::tracked_vm::{Afterwards, TrackedVm};
 use crate::checkpoint::vm::Vm;
+use crate::pager::handler::Handler;
+use crate::vmm::{Arriving, LoadMemory};
 
 /// The children of a running VM.
 #[derive(Debug)]
@@ -54,22 +59,44 @@ pub fn fork(options: &ForkOptions) -> Result<Forked, ForkError> {
     let sockets = options.children.iter().flat_map(ChildOptions::sockets);
     let left_overs = LeftOvers::new(&handover, room.left_over());
     let left_overs = left_overs.and_then(|left_overs| left_overs.and_files(sockets));
-    let guard = Guard::start(&vm, control, left_overs)?;
+    let guard = Guard::start(Some((&vm, control)), left_overs)?;
     let handover = handover.make()?;
     let room = room.make()?;
-    let mut children = Children::start(&options.children, vm.pid(), &guard)?;
+    let mut children = Children::start(&options.children, Some(vm.pid()), &guard)?;
     let collapsed = collapse(&vm, should_collapse)?;
-    let nursery = Nursery::new(&vm, &room, options.resume)?;
+    let preserved = Arc::new(Preserved::new(&vm)?);
+    preserved.await_children(count);
+    let arriving = Arc::clone(&preserved) as Arc<dyn Arriving>;
+    let nursery = Nursery::new(Handler::of_arriving(arriving)?, &room);
+    let parent = Moment { preserved: &preserved, resume: options.resume };
     children.await_apis()?;
     let bytes = vm.bytes();
     let mut tracked = TrackedVm::new(vm, Afterwards::Released);
-    let saving =
-        Saving::new(&mut tracked, control, &*nursery.preserved, &guard, &handover, is_running);
-    let save = || saving.save();
-    let (saved, grown) = nursery.raise(&children, save)?;
+    let saving = Saving::new(&mut tracked, control, &*preserved, &guard, &handover, is_running);
+    let (saved, grown) = nursery.raise(&children, &parent, || Ok(saving.save()?))?;
     let children_report = children_of(&children, &grown, started);
     let report = report(&saved, bytes, collapsed, children_report, started);
     Ok(Forked { programs: children.keep(), report })
+}
+
+/// The moment of a running VM that is saved in memory.
+struct Moment<'a> {
+    preserved: &'a Preserved,
+    /// True if children run as soon as they are restored.
+    resume: bool,
+}
+
+impl Parent for Moment<'_> {
+    fn restore(&self, child: &Child<'_>, memory: LoadMemory<'_>) -> Option<News> {
+        let state = self.preserved.await_state()?;
+        let news = child.restore(state, memory, self.resume);
+        self.preserved.restored();
+        Some(news)
+    }
+
+    fn give_up(&self) {
+        self.preserved.fail();
+    }
 }
 
 fn report(
@@ -95,15 +122,19 @@ fn report(
     }
 }
 
-fn children_of(children: &Children<'_>, grown: &[Grown], started: Instant) -> Vec<ChildReport> {
+pub(crate) fn children_of(
+    children: &Children<'_>,
+    grown: &[Grown],
+    started: Instant,
+) -> Vec<ChildReport> {
     let report = |(child, grown): (&Child<'_>, &Grown)| ChildReport {
         number: child.number,
         pid: child.vmm,
         api: child.options.api.clone(),
         restored_ms: ms(grown.restored.saturating_duration_since(started)),
-        faults: grown.completed.faults,
-        copied_bytes: grown.completed.copied,
-        huge_bytes: grown.completed.collapsed,
+        faults: grown.completed.map_or(0, |done| done.faults),
+        copied_bytes: grown.completed.map_or(0, |done| done.copied),
+        huge_bytes: grown.completed.map_or(0, |done| done.collapsed),
     };
     children.all().iter().zip(grown).map(report).collect()
 }

@@ -92,6 +92,14 @@ pub enum ForkError {
     /// A child's memory cannot be supplied.
     #[error("a child has lost its memory: {0}")]
     Memory(String),
+    /// The file is not the state of a VM.
+    #[error("{} is not the state of a VM{}", path.display(), Remedy(self.remedy()))]
+    State {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
     /// Memory is short.
     #[error(
         "not enough memory for {children} children: {needed} MiB needed, {available}{}",
@@ -125,7 +133,9 @@ impl ForkError {
         match self {
             Self::Vm(error) => error.kind(),
             Self::Control(error) => error.kind(),
-            Self::Count(_) | Self::Exists { .. } | Self::Vsock { .. } => ErrorKind::Invalid,
+            Self::State { .. } | Self::Count(_) | Self::Exists { .. } | Self::Vsock { .. } => {
+                ErrorKind::Invalid
+            }
             Self::NoMemory { .. } | Self::NoHugePages { .. } => ErrorKind::NoMemory,
             _ => ErrorKind::Kernel,
         }
@@ -142,6 +152,9 @@ impl ForkError {
             }
             Self::Vsock { .. } => {
                 "give each child its own: --load '{\"vsock_override\": {\"uds_path\": \"vsock-{}.sock\"}}'"
+            }
+            Self::State { .. } => {
+                "name the file that a snapshot or a checkpoint wrote beside the memory"
             }
             Self::Ended { .. } | Self::Silent { .. } => {
                 "the command must start Firecracker with --api-sock {api}"
@@ -179,6 +192,7 @@ mod tests {
             ForkError::Ended { number: 1, status: ExitStatus::from_raw(0) },
             ForkError::Silent { number: 1, api: api(), seconds: 5 },
             ForkError::Restore { number: 1, source },
+            ForkError::State { path: api(), source: io::ErrorKind::InvalidData.into() },
         ] {
             let remedy = error.remedy();
             prints_remedy_once(error, remedy);

@@ -94,6 +94,11 @@ impl LeftOvers {
         Ok(Self { files: Vec::new(), folders })
     }
 
+    /// This folder alone.
+    pub(crate) fn of_folder(folder: LeftOver) -> Self {
+        Self { files: Vec::new(), folders: vec![folder] }
+    }
+
     /// Also these files.
     pub(crate) fn and_files(self, paths: impl Iterator<Item = PathBuf>) -> io::Result<Self> {
         let name = |path: PathBuf| {
@@ -115,21 +120,19 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// `left_overs` are removed if this process is killed.
+    /// If this process is killed, `left_overs` are removed, and a VM that it freezes runs on.
     pub(crate) fn start(
-        vm: &Vm,
-        control: &dyn Control,
+        frozen: Option<(&Vm, &dyn Control)>,
         left_overs: io::Result<LeftOvers>,
     ) -> Result<Self, CheckpointError> {
         let start = || {
             let (reader, steps) = pipe_with(PipeFlags::CLOEXEC)?;
             let left_overs = left_overs?;
-            let address = SocketAddrUnix::new(control.socket().as_os_str().as_bytes())?;
+            let frozen = frozen.map(|(vm, control)| Frozen::new(vm, control)).transpose()?;
             let parent = pidfd_open(getpid(), PidfdFlags::empty())?;
             let released = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
             let stat = ProcessFolder::own()?.file("stat")?;
-            let resume = control.resume_text();
-            let undo = Undo { vm, address, resume, left_overs, stat, released: released.as_fd() };
+            let undo = Undo { frozen, left_overs, stat, released: released.as_fd() };
             let child = fork(move || undo.watch(&parent, &reader))?;
             Ok(Self { child: Some(child), steps, released })
         };
@@ -200,14 +203,19 @@ fn fork(child: impl FnOnce()) -> io::Result<Pid> {
 
 /// All that the child needs to undo the checkpoint.
 struct Undo<'a> {
-    vm: &'a Vm,
-    address: SocketAddrUnix,
-    /// The request that resumes the VM.
-    resume: &'static str,
+    frozen: Option<Frozen<'a>>,
     left_overs: LeftOvers,
     /// The parent's line in `/proc`.
     stat: File,
     released: BorrowedFd<'a>,
+}
+
+/// A VM whose memory may be protected, and that may be paused.
+struct Frozen<'a> {
+    vm: &'a Vm,
+    address: SocketAddrUnix,
+    /// The request that resumes the VM.
+    resume: &'static str,
 }
 
 impl Undo<'_> {
@@ -244,13 +252,11 @@ impl Undo<'_> {
     /// Closes the copies of the parent's descriptors, for which others may wait that the parent has
     /// closed them. The claim of the VM stays.
     fn close_others(&self, parent: &OwnedFd, steps: &OwnedFd) {
-        let (faults, process) = (self.vm.faults.as_fd(), self.vm.process.as_fd());
-        let claim = self.vm.process.claim_descriptor().unwrap_or(process);
         // No allocation is made here: a checkpoint has fewer folders.
         let mut kept = [u32::MAX; 7 + MOST_FOLDERS];
         let folders = self.left_overs.folders.iter().map(LeftOver::parent).take(MOST_FOLDERS);
         let of_parent = [parent.as_fd(), steps.as_fd(), self.stat.as_fd(), self.released];
-        let needed = of_parent.into_iter().chain([faults, process, claim]);
+        let needed = of_parent.into_iter().chain(self.frozen.iter().flat_map(Frozen::descriptors));
         for (kept, descriptor) in kept.iter_mut().zip(needed.chain(folders)) {
             *kept = descriptor.as_raw_fd().unsigned_abs();
         }
@@ -276,12 +282,31 @@ impl Undo<'_> {
         end.and_then(|end| line.get(end + 2)).is_some_and(|state| b"Tt".contains(state))
     }
 
+    fn release(&self, is_paused: bool) {
+        if let Some(frozen) = &self.frozen {
+            frozen.release(is_paused);
+        }
+    }
+
     fn undo(&self, is_paused: bool) {
         self.release(is_paused);
         for file in &self.left_overs.files {
             let _ = unlinkat(CWD, file, AtFlags::empty());
         }
         self.left_overs.folders.iter().for_each(LeftOver::remove);
+    }
+}
+
+impl<'a> Frozen<'a> {
+    fn new(vm: &'a Vm, control: &dyn Control) -> io::Result<Self> {
+        let address = SocketAddrUnix::new(control.socket().as_os_str().as_bytes())?;
+        Ok(Self { vm, address, resume: control.resume_text() })
+    }
+
+    fn descriptors(&self) -> [BorrowedFd<'_>; 3] {
+        let process = &self.vm.process;
+        let claim = process.claim_descriptor().unwrap_or(process.as_fd());
+        [self.vm.faults.as_fd(), process.as_fd(), claim]
     }
 
     /// Leaves all memory to the VM, and has it run if the parent has paused it.

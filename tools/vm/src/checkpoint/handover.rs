@@ -20,7 +20,7 @@ use crate::vmm::Process;
 use crate::vmm::hidden::{Hidden, LeftOver, Planned};
 
 /// Longer states are no VM's.
-const LONGEST: u64 = 256 << 20;
+pub(crate) const LONGEST_STATE: u64 = 256 << 20;
 
 pub(crate) const STATE: &str = "vmstate";
 pub(crate) const MEMORY: &str = "memory";
@@ -243,7 +243,7 @@ impl HandedFile<'_> {
         let unreadable = |_| CheckpointError::StateFile;
         let file = self.open().map_err(unreadable)?;
         let len = file.metadata().map_err(unreadable)?.len();
-        if len > LONGEST {
+        if len > LONGEST_STATE {
             return Err(CheckpointError::StateFile);
         }
         let mut bytes = vec![0; len as usize];

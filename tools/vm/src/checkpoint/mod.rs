@@ -2,6 +2,7 @@
 
 mod checkpoints;
 mod children;
+mod clones;
 mod copying;
 mod delta;
 mod error;
@@ -10,6 +11,7 @@ mod fork_error;
 mod fork_report;
 mod granule_state;
 mod granules;
+mod growing;
 mod guard;
 mod handover;
 mod lineage;
@@ -31,6 +33,7 @@ mod tracked_vm;
 mod vm;
 
 pub use crate::vmm::{ConfiguredMemory, ControlError};
+pub use clones::{CloneMemory, CloneReport, Cloned, start_clones};
 pub use error::CheckpointError;
 pub use fork::{Forked, fork};
 pub use fork_error::ForkError;
@@ -38,7 +41,9 @@ pub use fork_report::{ChildReport, ForkReport};
 pub use guard::MOST_STARTED as MOST_CHILDREN;
 pub use lineage::{ForkedVm, VmMemory, forked_vms};
 pub use once::checkpoint;
-pub use options::{CheckpointOptions, ChildOptions, ForkOptions, RunningVm, SeriesOptions};
+pub use options::{
+    CheckpointOptions, ChildOptions, CloneOptions, ForkOptions, RunningVm, SeriesOptions,
+};
 pub use previous::state_of;
 pub use report::{Report, Way};
 pub use series::checkpoint_series;

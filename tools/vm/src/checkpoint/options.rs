@@ -164,6 +164,35 @@ impl ForkOptions {
     }
 }
 
+/// Clones of a saved VM.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::Args))]
+#[serde(deny_unknown_fields)]
+pub struct CloneOptions {
+    /// The state of the VM's devices: `snapshot_path` of Firecracker, `vmstate` of a checkpoint.
+    #[cfg_attr(feature = "clap", arg(long, value_name = "FILE"))]
+    pub state: PathBuf,
+    /// The clones.
+    #[cfg_attr(feature = "clap", arg(skip))]
+    pub children: Vec<ChildOptions>,
+    /// True, the default, if clones run as soon as they are restored.
+    #[serde(default = "yes")]
+    #[cfg_attr(feature = "clap", arg(
+        long = "paused",
+        action = clap::ArgAction::SetFalse,
+        help = "Leave the clones paused"
+    ))]
+    pub resume: bool,
+}
+
+impl CloneOptions {
+    /// With the defaults of the command.
+    #[must_use]
+    pub fn new(state: PathBuf, children: Vec<ChildOptions>) -> Self {
+        Self { state, children, resume: yes() }
+    }
+}
+
 /// Options of one child.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

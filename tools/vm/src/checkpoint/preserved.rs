@@ -138,10 +138,6 @@ impl Preserved {
         self.arrived.notify_all();
     }
 
-    pub(crate) fn has_failed(&self) -> bool {
-        self.lock().has_failed
-    }
-
     fn lock(&self) -> MutexGuard<'_, Readers> {
         self.readers.lock().unwrap_or_else(PoisonError::into_inner)
     }

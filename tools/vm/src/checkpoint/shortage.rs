@@ -32,7 +32,11 @@ fn check_huge_pages(root: &Root, children: usize, needed: u64) -> Result<(), For
     }
 }
 
-fn check_bytes(children: usize, needed: u64, available: Available) -> Result<(), ForkError> {
+pub(crate) fn check_bytes(
+    children: usize,
+    needed: u64,
+    available: Available,
+) -> Result<(), ForkError> {
     if needed <= available.bytes {
         return Ok(());
     }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::api::send;
 use crate::firecracker::{regions, state_file};
-use crate::vmm::{ConfiguredMemory, Control, ControlError, Load, Request};
+use crate::vmm::{ConfiguredMemory, Control, ControlError, Load, LoadMemory, Request};
 
 const RESUME: &str = "PATCH /vm HTTP/1.1\r\nHost: localhost\r\n\
     Content-Type: application/json\r\nContent-Length: 20\r\n\r\n{\"state\": \"Resumed\"}";
@@ -110,7 +110,11 @@ impl Control for Firecracker {
     fn load(&self, from: &Load<'_>) -> Result<(), ControlError> {
         let mut body = from.others.clone();
         body.insert("snapshot_path".to_owned(), json!(from.state));
-        let memory = json!({"backend_type": "Uffd", "backend_path": from.memory});
+        let (kind, path) = match from.memory {
+            LoadMemory::Supplied(socket) => ("Uffd", socket),
+            LoadMemory::Mapped(file) => ("File", file),
+        };
+        let memory = json!({"backend_type": kind, "backend_path": path});
         body.insert("mem_backend".to_owned(), memory);
         body.insert("resume_vm".to_owned(), json!(from.resume));
         self.send("PUT", "/snapshot/load", Some(&body.into()))?.succeed().map(drop)

@@ -1,11 +1,12 @@
-//! A handler of page faults for VMs that are restored from memory that is still copied.
+//! A handler of page faults for VMs that the same process has started: children of a fork, and clones.
 //!
-//! No later pager can take such VMs over, because the memory ends with this process. So nothing is
+//! No later pager takes such VMs over: they end with this process, unless they are complete. So nothing is
 //! recorded, and there is no listener: whoever starts the VMMs accepts their connections.
 
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::pager::daemon::claim;
 use crate::pager::error::Refusal;
@@ -28,15 +29,28 @@ pub(crate) struct Handler {
 }
 
 impl Handler {
-    /// A handler of VMs with this memory.
+    /// A handler of VMs whose memory is still copied.
     ///
     /// # Errors
     /// No descriptor is left.
-    pub(crate) fn new(memory: Arc<dyn Arriving>) -> io::Result<Self> {
-        let source = Arc::new(Source::arriving(memory));
+    pub(crate) fn of_arriving(memory: Arc<dyn Arriving>) -> io::Result<Self> {
+        Self::new(Source::arriving(memory), WorkingSets::none())
+    }
+
+    /// A handler of VMs with the memory of a file. If an earlier pager has recorded a working set, that comes first.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub(crate) fn of_file(source: Source) -> io::Result<Self> {
+        let sets = WorkingSets::found_beside(source.path());
+        Self::new(source, sets)
+    }
+
+    fn new(source: Source, sets: WorkingSets) -> io::Result<Self> {
         let stop = Bell::new().map_err(io::Error::from)?;
-        let (options, sets) = (PagerOptions::default(), WorkingSets::none());
-        Ok(Self { source, options, sets, stop })
+        // Somebody waits until the VMs are complete, so no time is spent to record their touches.
+        let options = PagerOptions { record: Duration::ZERO, ..PagerOptions::default() };
+        Ok(Self { source: Arc::new(source), options, sets, stop })
     }
 
     /// Serves the VM whose VMM has connected, until all of its memory is there, it has ended, or
@@ -55,6 +69,7 @@ impl Handler {
 
     fn admit(&self, waiting: &mut Waiting) -> Result<Admitted, Refusal> {
         let layout = waiting.layout_within(self.source.len())?;
+        self.source.check_current()?;
         Vm::register(waiting.userfaultfd()?, &layout)?;
         claim(waiting.process()?)?;
         let state = State::unrecorded(&layout).map_err(Refusal::State)?;

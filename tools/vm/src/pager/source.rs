@@ -333,6 +333,16 @@ impl Source {
         is_data.then(|| &mapped[offsets.start as usize..offsets.end as usize])
     }
 
+    /// Bytes that lie in no hole.
+    pub(crate) fn data_bytes(&self) -> u64 {
+        let (mut left, mut bytes) = (0..self.len(), 0);
+        while let Some(run) = self.next_data(left.clone()) {
+            bytes += run.end - run.start;
+            left.start = run.end;
+        }
+        bytes
+    }
+
     /// The first run of bytes within `range` that is not a hole. A file system that knows no holes
     /// has one run.
     pub(crate) fn next_data(&self, range: Range<u64>) -> Option<Range<u64>> {

@@ -103,6 +103,8 @@ pub(crate) struct WorkingSets {
 enum Place {
     File(PathBuf),
     Folder(Arc<PrivateFolder>),
+    /// Read and never written.
+    Found(PathBuf),
     /// No later restore is from this memory.
     None,
 }
@@ -116,6 +118,13 @@ impl WorkingSets {
             None if memory.is_absolute() => Place::File(path_beside(memory)),
             None => Place::Folder(Arc::clone(folder)),
         };
+        Self { place, recorded: Mutex::new(None) }
+    }
+
+    /// The set beside a memory file, if there is one. None is recorded.
+    pub(crate) fn found_beside(memory: &Path) -> Self {
+        let place =
+            if memory.is_absolute() { Place::Found(path_beside(memory)) } else { Place::None };
         Self { place, recorded: Mutex::new(None) }
     }
 
@@ -133,7 +142,7 @@ impl WorkingSets {
             return Ok(Some(Arc::clone(set)));
         }
         let read = match &self.place {
-            Place::File(path) => input::read_trusted(path, LONGEST),
+            Place::File(path) | Place::Found(path) => input::read_trusted(path, LONGEST),
             Place::Folder(folder) => folder.read(OF_IMAGE.as_ref(), LONGEST),
             Place::None => return Ok(None),
         };
@@ -154,14 +163,14 @@ impl WorkingSets {
         match &self.place {
             Place::File(path) => write_whole(path, &bytes),
             Place::Folder(folder) => folder.write(OF_IMAGE.as_ref(), &bytes),
-            Place::None => Ok(()),
+            Place::Found(_) | Place::None => Ok(()),
         }
     }
 
     /// Returns the path for messages.
     pub(crate) fn path(&self) -> PathBuf {
         match &self.place {
-            Place::File(path) => path.clone(),
+            Place::File(path) | Place::Found(path) => path.clone(),
             _ => OF_IMAGE.into(),
         }
     }

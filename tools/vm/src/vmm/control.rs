@@ -69,12 +69,20 @@ pub(crate) trait Control: Debug + Send + Sync {
 pub(crate) struct Load<'a> {
     /// The file of its devices' state.
     pub(crate) state: &'a Path,
-    /// The socket at which its memory is supplied.
-    pub(crate) memory: &'a Path,
+    pub(crate) memory: LoadMemory<'a>,
     /// True if it runs then.
     pub(crate) resume: bool,
     /// Other fields of the request, in the words of the VMM.
     pub(crate) others: &'a Map<String, Value>,
+}
+
+/// A way to the memory of a VM that is restored.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum LoadMemory<'a> {
+    /// The socket at which it is supplied.
+    Supplied(&'a Path),
+    /// A file that the VMM maps privately.
+    Mapped(&'a Path),
 }
 
 /// The memory of a VM by its configuration, in bytes.

@@ -9,8 +9,10 @@ use std::process::{Child, Command, Stdio, exit};
 use std::time::Duration;
 
 use hugekit_vm::checkpoint::{
-    CheckpointOptions, ForkOptions, Report, RunningVm, SeriesOptions, checkpoint,
+    CheckpointOptions, CloneMemory, CloneOptions, ForkOptions, Report, RunningVm, SeriesOptions,
+    checkpoint, start_clones as clone_all,
 };
+use hugekit_vm::pager::Source;
 use rustix::process::{Signal, getpid, kill_process};
 use serde::Serialize;
 use serde_json::from_str;
@@ -23,6 +25,7 @@ const FORK: &str = "hugekit-test-fork";
 const SERIES: &str = "hugekit-test-series";
 
 const STOPPING: &str = "hugekit-test-stopping-series";
+const CLONES: &str = "hugekit-test-clones";
 const ANSWERING: &str = "hugekit-test-answering";
 
 /// Between two checkpoints of a series.
@@ -46,6 +49,7 @@ pub(crate) fn run_if_asked() {
                 }
             });
         }
+        CLONES => run_clones(from_str(options).unwrap()),
         ANSWERING => run_answering(&from_str::<PathBuf>(options).unwrap()),
         _ => {}
     }
@@ -79,6 +83,11 @@ fn run_series(options: &CheckpointOptions, each: &mut dyn FnMut(&Path, &Report))
     let ended = series::run(options, &SeriesOptions::new(INTERVAL), each);
     println!("{ended:?}");
     exit(1)
+}
+
+fn run_clones((options, memory): (CloneOptions, PathBuf)) -> ! {
+    let memory = CloneMemory::Copied(Source::open(&memory).unwrap());
+    end(clone_all(&options, memory).map(|cloned| cloned.report))
 }
 
 /// A VMM that says yes to each request and does nothing.
@@ -125,6 +134,12 @@ fn again(what: &str, options: &impl Serialize) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([what, &serde_json::to_string(options).unwrap()]).stdin(Stdio::null());
     command
+}
+
+/// Starts clones, whose temporary files are in the folder.
+pub(crate) fn start_clones(options: &CloneOptions, memory: &Path, folder: &Path) -> Child {
+    let mut command = again(CLONES, &(options, memory));
+    command.env("TMPDIR", folder).stdout(Stdio::piped()).spawn().unwrap()
 }
 
 /// What it said. It has ended.

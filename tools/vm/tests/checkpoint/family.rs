@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 
 use hugekit_guests::{Request, Serial, Snapshot, program};
-use hugekit_vm::checkpoint::{ChildOptions, ForkError, ForkOptions, ForkReport, RunningVm, fork};
+use hugekit_vm::checkpoint::{
+    ChildOptions, ChildReport, ForkError, ForkOptions, ForkReport, RunningVm, fork,
+};
 use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Map, json};
@@ -59,16 +61,16 @@ pub(crate) fn fork_with(
     options.children = children;
     let forked = fork(&options)?;
     let programs = forked.programs.into_iter().zip(serials).zip(&forked.report.children);
-    let guests = programs.map(|((program, serial), child)| ForkedGuest {
-        program,
-        pid: child.pid,
-        api: child.api.clone(),
-        serial,
-    });
+    let guests =
+        programs.map(|((program, serial), child)| ForkedGuest::new(program, serial, child));
     Ok((guests.collect(), forked.report))
 }
 
 impl ForkedGuest {
+    pub(crate) fn new(program: Child, serial: Serial, report: &ChildReport) -> Self {
+        Self { program, pid: report.pid, api: report.api.clone(), serial }
+    }
+
     /// The guest has the words, and needs no other process.
     pub(crate) fn check(&mut self, seed: u64) {
         let verify = Request::Verify { start: START, len: LEN, seed };

@@ -1,6 +1,7 @@
 //! Checkpoints of stock Firecracker: bytes, kills, and VMs that do something else meanwhile.
 
 mod child;
+mod clones;
 mod deltas;
 mod family;
 mod fork_kills;
@@ -38,6 +39,7 @@ fn main() {
         other_kills::trials(),
         forks::trials(),
         fork_kills::trials(),
+        clones::trials(),
     ];
     let trials: Vec<Trial> = trials.into_iter().flatten().collect();
     let conclusion = libtest_mimic::run(&arguments, trials);

@@ -1,0 +1,103 @@
+//! `hugekit clone`: arguments, and the report.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::path::PathBuf;
+
+use clap::Args;
+use hugekit_image::Image;
+use hugekit_vm::checkpoint::{CloneMemory, CloneOptions, MOST_CHILDREN, start_clones};
+use hugekit_vm::pager::{PagerError, Source};
+
+use crate::children::{ChildApis, ChildPattern};
+use crate::{fork, image, socket};
+use hugekit_terminal::file::Sink;
+use hugekit_terminal::outcome::{Remedied, UsageError};
+use hugekit_terminal::text::write_out;
+
+/// The command of a clone if none is named.
+const FIRECRACKER: [&str; 3] = ["firecracker", "--api-sock", "{api}"];
+
+/// Start VMs from a snapshot: VMMs are started, and each one restores a clone.
+///
+/// COMMAND is started once for each clone. In its arguments, `{}` is the number of the clone, from 1 on, and `{api}` is
+/// the socket of its API. Its input and output are empty, unless COMMAND is a shell that redirects them.
+///
+/// Of a memory file, each clone gets a copy on huge pages, those parts first that it touches. Clones of an image share
+/// its huge pages, and copy the pages that they write.
+///
+/// Returns when the clones have all of their memory. They run on without this command. If one clone fails, or the
+/// command is killed before it returns, all clones end.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example: hugekit clone --state vmstate --memory memory -n 4 --api /tmp/vm{}.sock"
+)]
+pub(crate) struct CloneCommand {
+    #[command(flatten)]
+    options: CloneOptions,
+    /// The memory file of the snapshot
+    #[arg(long, value_name = "FILE", required_unless_present = "image")]
+    memory: Option<PathBuf>,
+    /// An image of a broker instead of a memory file (`hugekit image load`)
+    #[arg(long, value_name = "NAME", conflicts_with = "memory")]
+    image: Option<String>,
+    /// The broker's socket [default: /run/hugekit/broker.sock, or below `XDG_RUNTIME_DIR`]
+    #[arg(long, value_name = "PATH", requires = "image")]
+    broker: Option<PathBuf>,
+    /// The number of clones
+    #[arg(
+        short = 'n',
+        long = "clones",
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u16).range(1..=MOST_CHILDREN as i64)
+    )]
+    clones: u16,
+    /// The sockets of the clones' APIs, with `{}` for the number
+    #[arg(long, value_name = "SOCKET", default_value = "clone-{}.sock")]
+    api: OsString,
+    /// Fields to add to the request that restores a clone, with `{}` for the number, such as
+    /// `{"network_overrides": [{"iface_id": "eth0", "host_dev_name": "tap{}"}]}`
+    #[arg(long, value_name = "JSON")]
+    load: Option<String>,
+    /// Write times, bytes and clones as JSON; `-` prints them
+    #[arg(long, value_name = "FILE|-")]
+    json: Option<Sink>,
+    /// The program that starts the Firecracker of a clone [default: firecracker --api-sock {api}]
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+impl CloneCommand {
+    pub(crate) fn run(&self) -> anyhow::Result<()> {
+        let options = self.options()?;
+        let json = self.json.as_ref().map(Sink::open).transpose()?;
+        let cloned = start_clones(&options, self.memory()?).map_err(fork::explained)?;
+        match json {
+            Some(sink) => sink.write_json(&cloned.report),
+            None => Ok(write_out(&format!("{}\n", cloned.report))?),
+        }
+    }
+
+    fn memory(&self) -> anyhow::Result<CloneMemory> {
+        if let Some(path) = &self.memory {
+            let opened = Source::open(path).map_err(PagerError::from);
+            return opened.map(CloneMemory::Copied).map_err(|error| {
+                let remedy = error.remedy().map(str::to_owned);
+                Remedied::error(error, remedy)
+            });
+        }
+        let broker = self.broker.clone().unwrap_or_else(socket::to_ask);
+        let name = self.image.as_deref().unwrap_or_default();
+        let image = Image::of_broker(&broker, name).map_err(image::explained)?;
+        Ok(CloneMemory::Mapped(File::from(image.into_file())))
+    }
+
+    fn options(&self) -> Result<CloneOptions, UsageError> {
+        let usual = FIRECRACKER.map(OsString::from);
+        let command = if self.command.is_empty() { &usual[..] } else { &self.command };
+        let api = ChildApis::named("--api", &self.api, self.clones)?;
+        let pattern = ChildPattern { api, load: self.load.as_deref(), command };
+        Ok(CloneOptions { children: pattern.children(self.clones)?, ..self.options.clone() })
+    }
+}

@@ -1,0 +1,171 @@
+//! Clones of a saved VM: VMMs that are started, and restored from one state and one memory.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::process::Child as Program;
+use std::sync::mpsc::channel;
+use std::time::Instant;
+
+use hugekit_machine::Root;
+use hugekit_machine::available::Available;
+use hugekit_sys::input;
+use hugekit_sys::thread::spawn_scoped;
+use serde::Serialize;
+
+use crate::checkpoint::children::{Child, Children};
+use crate::checkpoint::fork::children_of;
+use crate::checkpoint::fork_error::ForkError;
+use crate::checkpoint::fork_report::ChildReport;
+use crate::checkpoint::growing::{Grown, News, await_restored};
+use crate::checkpoint::guard::{Guard, LeftOvers, MOST_STARTED};
+use crate::checkpoint::handover::LONGEST_STATE;
+use crate::checkpoint::nursery::{Nursery, Parent};
+use crate::checkpoint::options::{ChildOptions, CloneOptions};
+use crate::checkpoint::report::ms;
+use crate::checkpoint::room::PlannedRoom;
+use crate::checkpoint::shortage;
+use crate::pager::Source;
+use crate::pager::handler::Handler;
+use crate::vmm::{Control, LoadMemory};
+
+/// The memory that clones are restored from.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum CloneMemory {
+    /// It is copied into each clone, on huge pages.
+    Copied(Source),
+    /// Each clone maps it privately: it copies the pages that it writes. A memory file whose bytes nobody can change,
+    /// such as an image.
+    Mapped(File),
+}
+
+/// Clones that need no other process.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Cloned {
+    /// The programs that were started, in the order of the options. They run on when this is dropped.
+    pub programs: Vec<Program>,
+    /// Times and bytes.
+    pub report: CloneReport,
+}
+
+/// Times of clones, in milliseconds from the start.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct CloneReport {
+    /// Until all clones are restored.
+    pub restored_ms: f64,
+    /// Until all clones have all of their memory.
+    pub complete_ms: f64,
+    /// In the order of their numbers.
+    pub clones: Vec<ChildReport>,
+}
+
+impl fmt::Display for CloneReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for ChildReport { number, pid, api, restored_ms, .. } in &self.clones {
+            let api = api.display();
+            writeln!(
+                f,
+                "clone {number}: process {pid}, {api}: restored after {restored_ms:.0} ms"
+            )?;
+        }
+        let Self { restored_ms, complete_ms, .. } = self;
+        write!(f, "restored after {restored_ms:.0} ms, complete after {complete_ms:.0} ms")
+    }
+}
+
+/// Starts VMMs, and restores a clone of a saved VM in each. Returns when all clones have all of their memory.
+///
+/// # Errors
+/// [`ForkError`]. All clones have ended then.
+pub fn start_clones(options: &CloneOptions, memory: CloneMemory) -> Result<Cloned, ForkError> {
+    let started = Instant::now();
+    let count = options.children.len();
+    if !(1..=MOST_STARTED).contains(&count) {
+        return Err(ForkError::Count(count));
+    }
+    if let CloneMemory::Copied(source) = &memory {
+        let own = rustix::process::getpid().as_raw_pid();
+        shortage::check_bytes(
+            count,
+            count as u64 * source.data_bytes(),
+            Available::read(&Root::default(), &[own]),
+        )?;
+    }
+    let state = std::path::absolute(&options.state)?;
+    check_state(&state, &*options.children[0].control())?;
+    let room = PlannedRoom::new()?;
+    let sockets = options.children.iter().flat_map(ChildOptions::sockets);
+    let left_overs = room.left_over().map(LeftOvers::of_folder);
+    let guard =
+        Guard::start(None, left_overs.and_then(|left_overs| left_overs.and_files(sockets)))?;
+    let mut children = Children::start(&options.children, None, &guard)?;
+    children.await_apis()?;
+    let parent = Saved { state: &state, resume: options.resume };
+    let grown = match memory {
+        CloneMemory::Copied(source) => {
+            let room = room.make()?;
+            let nursery = Nursery::new(Handler::of_file(source)?, &room);
+            nursery.raise(&children, &parent, || Ok(()))?.1
+        }
+        CloneMemory::Mapped(file) => {
+            // The VMM opens it by this process, which outlives the request.
+            let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+            restore_all(&children, &parent, LoadMemory::Mapped(path.as_ref()))?
+        }
+    };
+    let clones = children_of(&children, &grown, started);
+    let restored_ms = clones.iter().map(|clone| clone.restored_ms).fold(0.0, f64::max);
+    let report = CloneReport { restored_ms, complete_ms: ms(started.elapsed()), clones };
+    Ok(Cloned { programs: children.keep(), report })
+}
+
+/// Checks that a file is the state of a VM, before anything is started.
+fn check_state(path: &Path, control: &dyn Control) -> Result<(), ForkError> {
+    let refused = |source| ForkError::State { path: path.to_owned(), source };
+    let state = input::open(path).and_then(|file| input::read(&file, LONGEST_STATE));
+    if control.is_whole_state(&state.map_err(refused)?) {
+        return Ok(());
+    }
+    Err(refused(io::Error::new(io::ErrorKind::InvalidData, "its checksum is wrong")))
+}
+
+/// The state of a saved VM.
+struct Saved<'a> {
+    state: &'a Path,
+    resume: bool,
+}
+
+impl Parent for Saved<'_> {
+    fn restore(&self, child: &Child<'_>, memory: LoadMemory<'_>) -> Option<News> {
+        Some(child.restore(self.state, memory, self.resume))
+    }
+
+    /// The VMMs are ended, and so their answers.
+    fn give_up(&self) {}
+}
+
+/// Restores clones that need no memory from this process.
+fn restore_all(
+    children: &Children<'_>,
+    parent: &Saved<'_>,
+    memory: LoadMemory<'_>,
+) -> Result<Vec<Grown>, ForkError> {
+    let (sender, news) = channel();
+    std::thread::scope(|scope| {
+        let start = || {
+            for child in children.all() {
+                let sender = sender.clone();
+                let restore =
+                    move || drop(parent.restore(child, memory).map(|news| sender.send(news)));
+                spawn_scoped(scope, "hugekit-restore", restore)?;
+            }
+            await_restored(children, &news)
+        };
+        start().inspect_err(|_| children.kill())
+    })
+}

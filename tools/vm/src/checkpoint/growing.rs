@@ -1,0 +1,143 @@
+//! Children from the answer of their VMMs until they need this process no more.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use crate::checkpoint::children::Children;
+use crate::checkpoint::fork_error::ForkError;
+use crate::pager::{Completed, Event};
+
+/// The longest time between two looks whether a child is late.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// The longest time from the answer of a child's VMM until it asks for memory.
+const LONGEST_CONNECT: Duration = Duration::from_secs(60);
+
+/// The longest wait for the answer of a VMM whose child is lost.
+const LONGEST_ANSWER: Duration = Duration::from_secs(2);
+
+/// A child that needs this process no more.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grown {
+    pub(crate) restored: Instant,
+    /// `None` of a child whose memory is a mapping of a file.
+    pub(crate) completed: Option<Completed>,
+}
+
+/// A report of a thread.
+pub(crate) enum News {
+    /// The child with this number is restored.
+    Restored(usize, Instant),
+    /// A VMM asks for memory.
+    Connected,
+    Served(Event),
+    Failed(ForkError),
+}
+
+/// Waits until all children are restored, or one has failed. They need no memory from this process.
+pub(crate) fn await_restored(
+    children: &Children<'_>,
+    news: &Receiver<News>,
+) -> Result<Vec<Grown>, ForkError> {
+    let mut restored = vec![None; children.all().len()];
+    while restored.contains(&None) {
+        match news.recv() {
+            Ok(News::Restored(number, at)) => restored[number - 1] = Some(at),
+            Ok(News::Failed(error)) => return Err(error),
+            Ok(News::Connected | News::Served(_)) => {}
+            Err(_) => return Err(ForkError::Memory("no VM has connected".to_owned())),
+        }
+    }
+    Ok(restored.into_iter().flatten().map(|restored| Grown { restored, completed: None }).collect())
+}
+
+/// Waits until all children are complete, or one has failed.
+pub(crate) fn await_all(
+    children: &Children<'_>,
+    news: &Receiver<News>,
+) -> Result<Vec<Grown>, ForkError> {
+    let count = children.all().len();
+    let (mut restored, mut completed) = (vec![None; count], vec![None; count]);
+    let mut connected = 0;
+    loop {
+        let pairs = restored.iter().zip(&completed);
+        let grown = pairs.map(|(&restored, &completed)| {
+            Some(Grown { restored: restored?, completed: Some(completed?) })
+        });
+        if let Some(grown) = grown.collect() {
+            return Ok(grown);
+        }
+        // Threads end when they have reported.
+        let next = match news.recv_timeout(LOOK) {
+            Ok(next) => next,
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(ForkError::Memory("no VM has connected".to_owned()));
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                check_connected(&restored, connected)?;
+                continue;
+            }
+        };
+        match next {
+            News::Connected => connected += 1,
+            News::Restored(number, at) => restored[number - 1] = Some(at),
+            News::Served(Event::Complete(done)) => {
+                let number = children.number_of(done.pid);
+                let stranger = || ForkError::Memory(format!("process {} is no child", done.pid));
+                completed[number.ok_or_else(stranger)? - 1] = Some(done);
+            }
+            // The VMM says why in its answer, which comes a moment later.
+            News::Served(event) => {
+                refuse_failure(&event).map_err(|lost| answer_of_vmm(news).unwrap_or(lost))?;
+            }
+            News::Failed(error) => return Err(error),
+        }
+    }
+}
+
+/// A VMM connects before it answers that the VM is restored.
+fn check_connected(restored: &[Option<Instant>], connected: usize) -> Result<(), ForkError> {
+    let late = restored.iter().position(|at| at.is_some_and(|at| at.elapsed() > LONGEST_CONNECT));
+    match late {
+        Some(index) if connected < restored.iter().flatten().count() => {
+            let (number, seconds) = (index + 1, LONGEST_CONNECT.as_secs());
+            Err(ForkError::NotConnected { number, seconds })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Waits for the answer of a VMM that could not restore a child.
+fn answer_of_vmm(news: &Receiver<News>) -> Option<ForkError> {
+    let until = Instant::now() + LONGEST_ANSWER;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if let News::Failed(error @ ForkError::Restore { .. }) = news.recv_timeout(left).ok()? {
+            return Some(error);
+        }
+    }
+}
+
+fn refuse_failure(event: &Event) -> Result<(), ForkError> {
+    match event {
+        Event::Refused { .. } | Event::Failed { .. } | Event::Ended { .. } => {
+            Err(ForkError::Memory(event.to_string()))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn child_that_does_not_ask_for_memory_is_named_when_its_time_is_over() {
+        let long_ago = Instant::now().checked_sub(LONGEST_CONNECT * 2);
+        let restored = [Some(Instant::now()), long_ago, None];
+        assert!(check_connected(&restored, 2).is_ok());
+        let late = check_connected(&restored, 1).unwrap_err();
+        assert!(matches!(late, ForkError::NotConnected { number: 2, seconds: 60 }), "{late}");
+        assert!(check_connected(&restored[..1], 0).is_ok());
+    }
+}
