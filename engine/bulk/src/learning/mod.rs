@@ -166,7 +166,7 @@ mod tests {
         }
     }
 
-    /// One method with a choice is enough: an architecture may have a routine for clears and none for copies.
+    /// Each method by itself, because an architecture may have a routine for clears and none for copies.
     #[test]
     fn method_with_several_routines_has_candidates_and_one_with_libcs_has_none() {
         let built_in = &Profile::built_in().clear;
