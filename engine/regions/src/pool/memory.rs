@@ -24,7 +24,7 @@ use hugekit_lease::MemoryFile;
 use hugekit_sys::error_chain;
 use hugekit_sys::fork_mark::ForkMark;
 use hugekit_sys::mapping::{Mapping, collapse};
-use hugekit_sys::{memfd, memory};
+use hugekit_sys::{HUGE_PAGE_BYTES, memfd, memory};
 
 /// The settings that a pool's memory is made with.
 #[derive(Clone, Debug)]
@@ -208,8 +208,10 @@ impl PoolMemory {
         if is_huge()? {
             return Ok(false);
         }
+        let size = self.page_size();
+        debug_assert_eq!(size, HUGE_PAGE_BYTES, "MADV_COLLAPSE makes no other transparent pages");
         // SAFETY: accesses to the alias mapping wait for no thread.
-        unsafe { collapse(start, self.page_size()) }
+        unsafe { collapse(start, size) }
             .map_err(|errno| refused("madvise(MADV_COLLAPSE)", errno))?;
         if is_huge()? {
             Ok(true)
