@@ -23,6 +23,7 @@ pub struct hugekit_pool {
 }
 
 /// The kinds of pages that a pool may use, the fastest first.
+#[derive(Clone, Copy)]
 #[repr(u32)]
 pub enum hugekit_backing {
     /// For an option: `HUGEKIT_BACKING_HUGETLB2M`, or the next one that is available.
@@ -37,6 +38,17 @@ pub enum hugekit_backing {
     /// Shared memory on base pages. Every machine has these; mapping them is slowest.
     Base = 4,
 }
+
+/// C has a name for each backing, in the same order and with the same number.
+const _: () = {
+    use hugekit_backing::{Base, Hugetlb1g, Hugetlb2m, Thp};
+    let names: [hugekit_backing; Backing::ALL.len()] = [Hugetlb1g, Hugetlb2m, Thp, Base];
+    let mut at = 0;
+    while at < names.len() {
+        assert!(names[at] as u32 == Backing::ALL[at].number(), "hugekit_backing differs");
+        at += 1;
+    }
+};
 
 /// When dirty memory is cleared for its next owner.
 #[repr(u32)]
@@ -254,18 +266,15 @@ unsafe fn adopted(options: &hugekit_pool_options) -> Answer<Option<OwnedFd>> {
 }
 
 fn backing(number: u32) -> Answer<Option<Backing>> {
-    Ok(Some(match number {
-        0 => return Ok(None),
-        1 => Backing::Hugetlb1G,
-        2 => Backing::Hugetlb2M,
-        3 => Backing::Thp,
-        4 => Backing::Base,
-        _ => {
-            return Err(Refusal::invalid(format_args!(
-                "hugekit_pool_options.backing is {number}, no hugekit_backing"
-            )));
-        }
-    }))
+    if number == hugekit_backing::Default as u32 {
+        return Ok(None);
+    }
+    let found = Backing::ALL.iter().copied().find(|backing| backing.number() == number);
+    found.map(Some).ok_or_else(|| {
+        Refusal::invalid(format_args!(
+            "hugekit_pool_options.backing is {number}, no hugekit_backing"
+        ))
+    })
 }
 
 pub(crate) fn clearing(name: &str, number: u32) -> Answer<Option<Clearing>> {
@@ -329,13 +338,7 @@ pub unsafe extern "C" fn hugekit_pool_free(pool: *mut hugekit_pool) {
 pub unsafe extern "C" fn hugekit_pool_backing(pool: *const hugekit_pool) -> u32 {
     // SAFETY: `pool` is NULL or a handle that is not freed meanwhile.
     let backing = unsafe { pool.as_ref() }.map(|pool| pool.pool.backing());
-    let number = backing.map(|backing| match backing {
-        Backing::Hugetlb1G => hugekit_backing::Hugetlb1g,
-        Backing::Hugetlb2M => hugekit_backing::Hugetlb2m,
-        Backing::Thp => hugekit_backing::Thp,
-        _ => hugekit_backing::Base,
-    });
-    number.unwrap_or(hugekit_backing::Default) as u32
+    backing.map_or(hugekit_backing::Default as u32, Backing::number)
 }
 
 /// The backings that were tried before, one per line, each with the reason why it was not used. The

@@ -240,7 +240,7 @@ impl Pool {
     /// The backing: "hugetlb 1G", "hugetlb 2M", "thp" or "base".
     #[getter]
     fn backing(&self) -> &'static str {
-        word(self.0.backing())
+        self.0.backing().word()
     }
 
     /// The backings that were tried before, each with the reason why it was not used, as
@@ -248,7 +248,7 @@ impl Pool {
     #[getter]
     fn fallbacks(&self) -> Vec<(&'static str, String)> {
         let fallbacks = self.0.backing_report().fallbacks.iter();
-        fallbacks.map(|fallback| (word(fallback.backing), fallback.reason.to_string())).collect()
+        fallbacks.map(|fallback| (fallback.backing.word(), fallback.reason.to_string())).collect()
     }
 
     /// Bytes of the pool.
@@ -268,24 +268,14 @@ impl Pool {
     }
 }
 
-const WORDS: [(&str, Backing); 4] = [
-    ("hugetlb 1G", Backing::Hugetlb1G),
-    ("hugetlb 2M", Backing::Hugetlb2M),
-    ("thp", Backing::Thp),
-    ("base", Backing::Base),
-];
-
 fn tier(word: &str) -> PyResult<Backing> {
-    let found = WORDS.iter().find(|(name, _)| *name == word).map(|(_, backing)| *backing);
+    let found = Backing::ALL.iter().copied().find(|backing| backing.word() == word);
     found.ok_or_else(|| {
-        PyValueError::new_err(format!(
-            "backing is {word:?}, and can be \"hugetlb 1G\", \"hugetlb 2M\", \"thp\" or \"base\""
-        ))
+        let words: Vec<_> =
+            Backing::ALL.iter().map(|backing| format!("{:?}", backing.word())).collect();
+        let words = words.join(", ");
+        PyValueError::new_err(format!("backing is {word:?}, and can be one of {words}"))
     })
-}
-
-fn word(backing: Backing) -> &'static str {
-    WORDS.iter().find(|(_, tier)| *tier == backing).map_or("other", |(word, _)| word)
 }
 
 fn clearing(word: &str) -> PyResult<Clearing> {

@@ -82,6 +82,17 @@ def stubs():
     return ast.parse(path.read_text()).body
 
 
+def test_the_stubs_and_the_documentation_name_every_backing():
+    literals = {node.targets[0].id: node.value for node in stubs() if isinstance(node, ast.Assign)}
+    stub = ast.literal_eval(literals["Backing"].slice)
+    with pytest.raises(ValueError) as refused:
+        hugekit.Pool(1, backing="?")
+    backings = re.findall('"(.+?)"', str(refused.value))[1:]
+    assert list(stub) == backings
+    for text in (hugekit.Pool.__doc__, hugekit.Pool.backing.__doc__):
+        assert all(f'"{backing}"' in text for backing in backings)
+
+
 def parameters(function):
     said = function.args
     several = [said.vararg] if said.vararg else []

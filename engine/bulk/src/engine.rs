@@ -113,8 +113,8 @@ mod sealed {
         /// Below which lengths it is libc's, whatever the profile.
         fn plain_below() -> &'static PlainBelow;
 
-        /// Returns the candidates of this method.
-        fn candidates(knowledge: &Knowledge) -> &Candidates<Self>;
+        /// Returns the candidates of this method, if there are several.
+        fn candidates(knowledge: &Knowledge) -> Option<&Candidates<Self>>;
     }
 
     impl Sealed for ClearFn {
@@ -126,8 +126,8 @@ mod sealed {
             &CLEAR_PLAIN_BELOW
         }
 
-        fn candidates(knowledge: &Knowledge) -> &Candidates<Self> {
-            &knowledge.clear
+        fn candidates(knowledge: &Knowledge) -> Option<&Candidates<Self>> {
+            knowledge.clear.as_ref()
         }
     }
 
@@ -140,8 +140,8 @@ mod sealed {
             &COPY_PLAIN_BELOW
         }
 
-        fn candidates(knowledge: &Knowledge) -> &Candidates<Self> {
-            &knowledge.copy
+        fn candidates(knowledge: &Knowledge) -> Option<&Candidates<Self>> {
+            knowledge.copy.as_ref()
         }
     }
 }
@@ -417,8 +417,8 @@ impl<'p, F: Method> Far<'p, F> {
     /// By the current profile, and by timings if that is the built-in one.
     #[inline]
     pub(crate) fn by(profile: &'p Profile, state: CacheState) -> Self {
-        match learning::knowledge() {
-            Some(knowledge) => Self::Learned(Learner::new(F::candidates(knowledge), state)),
+        match learning::knowledge().and_then(F::candidates) {
+            Some(candidates) => Self::Learned(Learner::new(candidates, state)),
             None => Self::Profile(F::choice(profile), state),
         }
     }

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::ptr;
 
 use alias::{alias_of, place_of};
-use backings::{Check, trials_on, unless_lacking};
+use backings::{Check, trials_on, unless_lacking, usual};
 use child::died_of;
 use hugekit::fault::FaultMode;
 use hugekit::pool::Backing;
@@ -180,8 +180,9 @@ fn main() {
     };
     let of = |backing| trials_on(backing, folios(backing), CHECKS);
     let of_pools = |backing| trials_on(backing, folios(backing), OF_POOLS);
-    let trials = [Backing::Base, Backing::Thp, Backing::Hugetlb2M].into_iter().flat_map(of);
-    let trials = trials.chain([Backing::Thp, Backing::Hugetlb2M].into_iter().flat_map(of_pools));
+    let trials = usual().flat_map(of);
+    let trials =
+        trials.chain(usual().filter(|&backing| backing != Backing::Base).flat_map(of_pools));
     let trials = trials.map(|trial| unless_lacking(trial, lacking)).collect();
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }

@@ -11,7 +11,7 @@ use hugekit_testing::signal_stack;
 use std::io::Write;
 
 use alias::{alias_of, fail};
-use backings::{Check, trials_on};
+use backings::{Check, trials_on, usual};
 use child::died_of;
 use hugekit::fault::FaultMode;
 use hugekit::pool::Backing;
@@ -231,10 +231,10 @@ fn install_the_handler() {
 fn main() {
     install_the_handler();
     let mut trials = Vec::new();
-    for backing in [Backing::Base, Backing::Thp, Backing::Hugetlb2M] {
+    for backing in usual() {
         trials.extend(trials_on(backing, REGIONS * len(backing) / backing.page_size(), CHECKS));
     }
-    for backing in [Backing::Thp, Backing::Hugetlb2M] {
+    for backing in usual().filter(|&backing| backing != Backing::Base) {
         trials.extend(trials_on(backing, REGIONS * len(backing) / backing.page_size(), OF_POOLS));
     }
     libtest_mimic::run(&Arguments::from_args(), permitted::or_skipped(trials)).exit();

@@ -12,7 +12,7 @@ use hugekit::pool::Backing;
 use hugekit::{HUGE_PAGE_BYTES as HUGE, Pool, SharedRegion, Snapshot};
 use hugekit_testing::alias::alias_of;
 use hugekit_testing::aligned::aligned;
-use hugekit_testing::backings::{Check, builder, is_zero, trials_on, unless_lacking};
+use hugekit_testing::backings::{Check, builder, is_zero, trials_on, unless_lacking, usual};
 use hugekit_testing::permitted::lacking_for_threads;
 use hugekit_testing::served::{at_fault, soiled};
 use hugekit_testing::uring::Ring;
@@ -252,7 +252,7 @@ fn lacking() -> Option<String> {
 fn main() {
     let lacking = lacking_for_threads().or_else(lacking);
     let mut trials: Vec<Trial> = Vec::new();
-    for backing in [Backing::Base, Backing::Thp, Backing::Hugetlb2M] {
+    for backing in usual() {
         let on_backing = trials_on(backing, 3 * LEN / backing.page_size(), CHECKS);
         trials
             .extend(on_backing.into_iter().map(|trial| unless_lacking(trial, lacking.as_deref())));

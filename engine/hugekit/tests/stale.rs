@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use alias::alias_of;
 use aligned::aligned;
-use backings::{Check, is_zero, trials_on, unless_lacking};
+use backings::{Check, is_zero, trials_on, unless_lacking, usual};
 use child::in_a_child;
 use hugekit::fault::FaultMode;
 use hugekit::pool::Backing;
@@ -482,12 +482,12 @@ fn by_root(trial: Trial) -> Trial {
 fn main() {
     let mut trials = Vec::new();
     let no_swap = Swap::new().err().map(|error| format!("no swap file in /var/tmp: {error}"));
-    for backing in [Backing::Base, Backing::Thp, Backing::Hugetlb2M] {
+    for backing in usual() {
         let folios = LEN / backing.page_size();
         trials.extend(trials_on(backing, folios, CHECKS));
         trials.extend(trials_on(backing, folios, BY_RING).into_iter().map(by_ring));
     }
-    for backing in [Backing::Base, Backing::Thp] {
+    for backing in usual().filter(|backing| !backing.is_reserved()) {
         let folios = LEN / backing.page_size();
         trials.extend(trials_on(backing, folios, BY_ROOT).into_iter().map(by_root));
         let by_swap = |trial| unless_lacking(by_root(trial), no_swap.as_deref());

@@ -97,7 +97,7 @@ impl MemoryFile {
     /// The same file, whose shared memory is not to be put on transparent huge pages.
     #[must_use]
     pub fn on_base_pages(mut self) -> Self {
-        if self.backing == Backing::Thp {
+        if self.backing.is_transparent() {
             self.backing = Backing::Base;
         }
         self
@@ -145,7 +145,7 @@ impl MemoryFile {
             mempolicy::bind(&mapping.0, Mode::Bind, &nodes).map_err(kernel("mbind"))?;
         }
         let start = mapping.0.start().as_ptr();
-        if self.backing == Backing::Thp {
+        if self.backing.is_transparent() {
             // Refused where the kernel has none: the pages are base pages then.
             let _ = mapping.0.want_huge_pages();
             // SAFETY: a new mapping, which no userfaultfd watches, so that accesses to it wait for no thread.
@@ -208,15 +208,14 @@ fn fit(facts: &Facts) -> Result<(usize, Backing), Unfit> {
 
 /// Returns the backing of a file of that length. Its pages are shared memory, or huge pages of a size.
 fn backing_of(len: u64, huge_page: Option<u64>) -> Result<Backing, Unfit> {
-    let huge = Backing::Thp.page_size() as u64;
-    match huge_page {
-        None if len % huge == 0 => Ok(Backing::Thp),
-        None => Ok(Backing::Base),
-        Some(size) => [Backing::Hugetlb2M, Backing::Hugetlb1G]
-            .into_iter()
-            .find(|backing| backing.page_size() as u64 == size)
-            .ok_or(Unfit::PageSize { page_size: size }),
-    }
+    let is_reserved = huge_page.is_some();
+    let mut backings = Backing::ALL.iter().filter(|backing| backing.is_reserved() == is_reserved);
+    let page_size = |backing: &&Backing| backing.page_size() as u64;
+    let found = match huge_page {
+        None => backings.find(|backing| len % page_size(backing) == 0).or(Some(&Backing::Base)),
+        Some(size) => backings.find(|backing| page_size(backing) == size),
+    };
+    found.copied().ok_or(Unfit::PageSize { page_size: huge_page.unwrap_or_default() })
 }
 
 /// A mapping that goes with this value.

@@ -555,16 +555,8 @@ impl Payer {
     }
 }
 
-/// Each backing as a message names it. 0 names none.
-const BACKINGS: [(Backing, u64); 4] =
-    [(Backing::Hugetlb2M, 1), (Backing::Hugetlb1G, 2), (Backing::Thp, 3), (Backing::Base, 4)];
-
-fn code_of(backing: Backing) -> u64 {
-    BACKINGS.iter().find(|(named, _)| *named == backing).map_or(0, |(_, code)| *code)
-}
-
 fn backing_of(code: u64) -> Option<Backing> {
-    BACKINGS.iter().find(|(_, named)| *named == code).map(|(backing, _)| *backing)
+    Backing::ALL.iter().copied().find(|backing| backing.code() == code)
 }
 
 impl Request {
@@ -704,7 +696,7 @@ impl Status {
         let mut message = head(STATUS_OF, &[rows.len() as u64]);
         let (failure, why) = self.last_failure.as_ref().map_or((0, [0; FIGURES]), Refusal::code);
         let numbers = [
-            code_of(self.backing),
+            self.backing.code(),
             self.node.map_or(0, |node| u64::from(node) + 1),
             self.unit,
             self.target,
@@ -1016,6 +1008,22 @@ mod tests {
             Answer::Images(vec![image, other]),
         ]);
         answers
+    }
+
+    #[test]
+    fn each_backing_is_in_messages_and_in_their_documentation() {
+        let page = include_str!("../../../docs/lease-protocol.md");
+        let mut codes = Vec::new();
+        for &backing in Backing::ALL {
+            let answer = Answer::Status(Box::new(Status::new(backing, 1, 0)));
+            let message = answer.to_message();
+            assert_eq!(Answer::of_message(&message), Ok(answer));
+            codes.push((backing.code(), backing.option()));
+        }
+        codes.sort_unstable();
+        let names: Vec<_> = codes.iter().map(|(code, name)| format!("{code} {name}")).collect();
+        let row = format!("0       backing, as --backing names it: {}\n", names.join(", "));
+        assert!(page.contains(&row), "docs/lease-protocol.md lacks: {row}");
     }
 
     #[test]

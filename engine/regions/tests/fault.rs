@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex};
 use std::thread;
 
-use backings::{Check, FOLIOS, builder, is_zero, trials, trials_on, unscrubbed};
+use backings::{Check, FOLIOS, builder, is_zero, trials, trials_on_gigantic, unscrubbed};
 use child::in_a_child;
 use hugekit::ErrorKind;
 use hugekit::fault::FaultMode;
@@ -476,6 +476,6 @@ fn main() {
     let mut trials = trials(CHECKS);
     let gigantic: &[Check] =
         hugekit_testing::checks![region_of_a_gigantic_page_is_cleared_by_threads_or_before,];
-    trials.extend(trials_on(Backing::Hugetlb1G, 1, gigantic));
+    trials.extend(trials_on_gigantic(gigantic));
     libtest_mimic::run(&Arguments::from_args(), permitted::or_skipped(trials)).exit();
 }

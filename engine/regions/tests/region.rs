@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
-use backings::{Check, FOLIOS, is_zero, trials, trials_on, unscrubbed};
+use backings::{Check, FOLIOS, is_zero, trials, trials_on_gigantic, unscrubbed};
 use hugekit::pool::Backing;
 use hugekit::{Pool, Region, RegionError, SharedRegion, Threads};
 use libtest_mimic::Arguments;
@@ -318,6 +318,6 @@ fn region_of_a_gigantic_page_is_one_folio(backing: Backing) {
 fn main() {
     let mut trials = trials(CHECKS);
     let gigantic: &[Check] = hugekit_testing::checks![region_of_a_gigantic_page_is_one_folio];
-    trials.extend(trials_on(Backing::Hugetlb1G, 1, gigantic));
+    trials.extend(trials_on_gigantic(gigantic));
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }

@@ -1,62 +1,195 @@
-//! What memory is made of.
+//! The kinds of pages that memory is made of.
+//!
+//! The table below is the only list of them. Everything that differs from kind to kind is a column of it, so that a new
+//! kind is one row: names, numbers, and the questions that the engine asks. All interfaces read [`Backing::ALL`].
 
 use std::fmt;
 
 use crate::HUGE_PAGE_BYTES;
 use crate::memfd::FilePages;
 
-/// The kind of pages that a pool uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Backing {
-    /// Reserved huge pages of 1 GiB. Used only on request, because nothing smaller than 1 GiB can
-    /// be mapped, protected or released there.
-    Hugetlb1G,
-    /// Reserved huge pages of 2 MiB.
-    Hugetlb2M,
-    /// Shared memory on transparent huge pages.
-    Thp,
-    /// Shared memory on base pages. Every machine has these; mapping them is slowest.
+/// A row of the table.
+struct Row {
+    pages: Pages,
+    /// In messages to people.
+    title: &'static str,
+    /// In Python.
+    word: &'static str,
+    /// On the command line, in files of options and in the lab.
+    option: &'static str,
+    /// In C: the value in `hugekit_backing`. 0 is the default there.
+    number: u32,
+    /// In messages of the lease protocol.
+    code: u64,
+}
+
+/// The source of the pages, with the bytes of each.
+#[derive(Clone, Copy)]
+enum Pages {
+    /// A pool of the kernel, which reserves them.
+    Reserved(usize),
+    /// Shared memory, for which the kernel is asked for huge pages. It may give base pages instead.
+    Transparent(usize),
+    /// Shared memory.
     Base,
 }
 
-impl Backing {
-    /// Every backing, the largest pages first.
-    pub const ALL: &'static [Self] = &[Self::Hugetlb1G, Self::Hugetlb2M, Self::Thp, Self::Base];
+macro_rules! backings {
+    ($($(#[$doc:meta])* $kind:ident: $row:expr;)*) => {
+        /// The kind of pages that a pool uses.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Backing {
+            $($(#[$doc])* $kind,)*
+        }
 
+        impl Backing {
+            /// Every backing, the largest pages first.
+            pub const ALL: &'static [Self] = &[$(Self::$kind,)*];
+
+            const fn row(self) -> &'static Row {
+                match self {
+                    $(Self::$kind => &const { $row },)*
+                }
+            }
+        }
+    };
+}
+
+// The largest pages first: a pool without pages of one row tries those of the next.
+backings! {
+    /// Reserved huge pages of 1 GiB. Used only on request, because nothing smaller than 1 GiB can
+    /// be mapped, protected or released there.
+    Hugetlb1G: Row {
+        pages: Pages::Reserved(1 << 30),
+        title: "hugetlb pages of 1 GiB",
+        word: "hugetlb 1G",
+        option: "hugetlb-1g",
+        number: 1,
+        code: 2,
+    };
+    /// Reserved huge pages of 2 MiB.
+    Hugetlb2M: Row {
+        pages: Pages::Reserved(HUGE_PAGE_BYTES),
+        title: "hugetlb pages of 2 MiB",
+        word: "hugetlb 2M",
+        option: "hugetlb",
+        number: 2,
+        code: 1,
+    };
+    /// Shared memory on transparent huge pages.
+    Thp: Row {
+        pages: Pages::Transparent(HUGE_PAGE_BYTES),
+        title: "shared memory on transparent huge pages",
+        word: "thp",
+        option: "thp",
+        number: 3,
+        code: 3,
+    };
+    /// Shared memory on base pages. Every machine has these; mapping them is slowest.
+    Base: Row {
+        pages: Pages::Base,
+        title: "shared memory on base pages",
+        word: "base",
+        option: "base",
+        number: 4,
+        code: 4,
+    };
+}
+
+impl Backing {
     /// Bytes of a folio, which is populated, mapped and cleared as a whole.
     #[must_use]
     pub fn page_size(self) -> usize {
-        match self {
-            Self::Hugetlb1G => 1 << 30,
-            Self::Hugetlb2M | Self::Thp => HUGE_PAGE_BYTES,
-            Self::Base => rustix::param::page_size(),
+        match self.row().pages {
+            Pages::Reserved(bytes) | Pages::Transparent(bytes) => bytes,
+            Pages::Base => rustix::param::page_size(),
         }
     }
 
     /// Returns whether the kernel reserves these pages for the pool, so no other process can take them.
     #[must_use]
     pub fn is_reserved(self) -> bool {
-        matches!(self, Self::Hugetlb1G | Self::Hugetlb2M)
+        matches!(self.row().pages, Pages::Reserved(_))
     }
 
+    /// Returns whether the kernel must be asked for these pages, and may give base pages instead.
     #[doc(hidden)]
+    #[must_use]
+    pub fn is_transparent(self) -> bool {
+        matches!(self.row().pages, Pages::Transparent(_))
+    }
+
+    /// The pages of a file of this backing.
+    #[doc(hidden)]
+    #[must_use]
     pub fn pages(self) -> FilePages {
-        match self {
-            Self::Hugetlb1G => FilePages::Hugetlb1G,
-            Self::Hugetlb2M => FilePages::Hugetlb2M,
-            Self::Thp | Self::Base => FilePages::Shmem,
+        match self.row().pages {
+            Pages::Reserved(bytes) => FilePages::Hugetlb { bytes },
+            Pages::Transparent(_) | Pages::Base => FilePages::Shmem,
         }
+    }
+
+    /// The name in Python.
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        self.row().word
+    }
+
+    /// The name on the command line, in files of options and in the lab.
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn option(self) -> &'static str {
+        self.row().option
+    }
+
+    /// The number in C.
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self.row().number
+    }
+
+    /// The number in messages of the lease protocol.
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn code(self) -> u64 {
+        self.row().code
     }
 }
 
 impl fmt::Display for Backing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Hugetlb1G => "hugetlb pages of 1 GiB",
-            Self::Hugetlb2M => "hugetlb pages of 2 MiB",
-            Self::Thp => "shared memory on transparent huge pages",
-            Self::Base => "shared memory on base pages",
-        })
+        f.write_str(self.row().title)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::hash::Hash;
+
+    use super::*;
+
+    fn is_unique<T: Hash + Ord>(column: impl Fn(Backing) -> T) -> bool {
+        let values: BTreeSet<T> = Backing::ALL.iter().map(|&backing| column(backing)).collect();
+        values.len() == Backing::ALL.len()
+    }
+
+    #[test]
+    fn rows_differ_in_each_name_and_number() {
+        assert!(is_unique(|backing| backing.to_string()));
+        assert!(is_unique(Backing::word) && is_unique(Backing::option));
+        assert!(is_unique(Backing::number) && is_unique(Backing::code));
+        assert!(Backing::ALL.iter().all(|backing| backing.number() > 0 && backing.code() > 0));
+    }
+
+    /// A pool without pages of one row tries those of the next. The last one is on every machine.
+    #[test]
+    fn rows_are_ordered_from_the_largest_pages_to_base_pages() {
+        assert!(Backing::ALL.is_sorted_by_key(|backing| std::cmp::Reverse(backing.page_size())));
+        assert_eq!(Backing::ALL.last(), Some(&Backing::Base));
+        assert!(Backing::ALL.iter().all(|backing| backing.page_size().is_power_of_two()));
     }
 }

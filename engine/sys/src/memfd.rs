@@ -15,10 +15,11 @@ use super::input::path_of;
 pub enum FilePages {
     /// Base pages, or transparent huge ones where they are asked for.
     Shmem,
-    /// From the kernel's pool of 2 MiB pages.
-    Hugetlb2M,
-    /// From the kernel's pool of 1 GiB pages.
-    Hugetlb1G,
+    /// From the kernel's pool of pages of this size.
+    Hugetlb {
+        /// Bytes of a page: a power of two.
+        bytes: usize,
+    },
 }
 
 /// The longest name that the kernel takes.
@@ -37,11 +38,15 @@ pub fn name(name: &str) -> CString {
 pub fn create(name: &CStr, pages: FilePages) -> io::Result<OwnedFd> {
     let flags = match pages {
         FilePages::Shmem => MemfdFlags::empty(),
-        FilePages::Hugetlb2M => MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB,
-        FilePages::Hugetlb1G => MemfdFlags::HUGETLB | MemfdFlags::HUGE_1GB,
+        FilePages::Hugetlb { bytes } => MemfdFlags::HUGETLB | of_size(bytes),
     };
     pass(Call::MemfdCreate)?;
     rustix::fs::memfd_create(name, flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+}
+
+/// The flag for huge pages of this size: its logarithm, as `memfd_create(2)` defines it.
+fn of_size(bytes: usize) -> MemfdFlags {
+    MemfdFlags::from_bits_retain(bytes.ilog2() << libc::MFD_HUGE_SHIFT)
 }
 
 /// An empty file without a name in a folder, that is closed on exec.
@@ -200,6 +205,13 @@ mod tests {
         assert!(has_sealed_contents(&read_only).unwrap());
         let plain = std::fs::File::open("/proc/self/status").unwrap();
         assert!(!has_sealed_contents(&plain).unwrap());
+    }
+
+    #[test]
+    fn flag_for_each_size_is_the_kernels() {
+        assert_eq!(of_size(2 << 20), MemfdFlags::HUGE_2MB);
+        assert_eq!(of_size(1 << 30), MemfdFlags::HUGE_1GB);
+        assert_eq!(of_size(16 << 30), MemfdFlags::HUGE_16GB);
     }
 
     #[test]

@@ -113,15 +113,6 @@ pub(super) fn no_pool(name: &str, error: &PoolError) -> String {
     format!("{name} left out: {}{remedy}", error_chain(error))
 }
 
-pub(super) const fn short_name(backing: Backing) -> &'static str {
-    match backing {
-        Backing::Hugetlb1G => "hugetlb-1g",
-        Backing::Hugetlb2M => "hugetlb",
-        Backing::Thp => "thp",
-        _ => "base",
-    }
-}
-
 /// The machine as both experiments find it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Given {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use hugekit::fault::FaultMode;
 use hugekit::pool::{Backing, FaultError, PoolBuilder};
 use hugekit::region::ForkError;
-use hugekit::{Pool, PoolError, SnapshotError};
+use hugekit::{HUGE_PAGE_BYTES, Pool, PoolError, SnapshotError};
 
 use crate::status::{Count, Status};
 
@@ -78,12 +78,13 @@ impl World {
     }
 
     pub fn backing(&mut self) -> Backing {
-        match self.rng.u32(0..4) {
-            _ if self.size == Size::Stepped => Backing::Base,
-            0 => Backing::Thp,
-            1 => Backing::Hugetlb2M,
-            _ => Backing::Base,
+        if self.size == Size::Stepped || self.rng.bool() {
+            return Backing::Base;
         }
+        let is_huge =
+            |backing: &Backing| *backing != Backing::Base && backing.page_size() <= HUGE_PAGE_BYTES;
+        let huge: Vec<_> = Backing::ALL.iter().copied().filter(is_huge).collect();
+        huge[self.rng.usize(0..huge.len())]
     }
 
     /// Folios of a region on a backing.

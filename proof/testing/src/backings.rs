@@ -1,6 +1,6 @@
 //! Tests that run on every backing, and count as skipped where the machine has none of it.
-use hugekit::Pool;
 use hugekit::pool::{Backing, PoolBuilder};
+use hugekit::{HUGE_PAGE_BYTES, Pool};
 use libtest_mimic::{Completion, Failed, Trial};
 
 use super::trials;
@@ -26,10 +26,25 @@ pub fn is_zero(bytes: &[u8]) -> bool {
 
 pub type Check = (&'static str, fn(Backing));
 
+/// The backings that all tests use: those whose pages are small enough for many of them.
+pub fn usual() -> impl Iterator<Item = Backing> {
+    let is_usual = |backing: &Backing| backing.page_size() <= HUGE_PAGE_BYTES;
+    Backing::ALL.iter().rev().copied().filter(is_usual)
+}
+
+/// The backings whose pages are too large for most tests.
+pub fn gigantic() -> impl Iterator<Item = Backing> {
+    Backing::ALL.iter().copied().filter(|backing| backing.page_size() > HUGE_PAGE_BYTES)
+}
+
 /// Each check as a test on each of the usual backings.
 pub fn trials(checks: &[Check]) -> Vec<Trial> {
-    let backings = [Backing::Base, Backing::Thp, Backing::Hugetlb2M];
-    backings.into_iter().flat_map(|backing| trials_on(backing, FOLIOS, checks)).collect()
+    usual().flat_map(|backing| trials_on(backing, FOLIOS, checks)).collect()
+}
+
+/// Each check as a test of one page of each gigantic backing.
+pub fn trials_on_gigantic(checks: &[Check]) -> Vec<Trial> {
+    gigantic().flat_map(|backing| trials_on(backing, 1, checks)).collect()
 }
 
 /// Why this machine has not so many folios of this backing.

@@ -142,7 +142,7 @@ impl Broker {
         let signals = EndingSignals::new()
             .map_err(|source| BrokerError::Kernel { call: "sigaction", source })?;
         Ok(Self {
-            memory: MemoryState::default().next(&root, options.backing.into()),
+            memory: MemoryState::default().next(&root, options.backing),
             notices: Notices::new(),
             accounts: Accounts::new(quotas.users().collect()),
             ledger: Ledger::new(quotas),
@@ -205,7 +205,7 @@ impl Broker {
     }
 
     fn backing(&self) -> Backing {
-        self.options.backing.into()
+        self.options.backing
     }
 
     /// Takes note of units that are populated, or cannot be.
@@ -502,7 +502,7 @@ impl Broker {
         rustix::fs::fchmod(&memory, Mode::RUSR | Mode::WUSR)
             .map_err(|errno| LeaseError::Kernel { call: "fchmod", source: errno.into() })?;
         memory.reserve()?;
-        let thp = self.backing() == Backing::Thp;
+        let thp = self.backing().is_transparent();
         let told = Fill { background, thp, node: self.options.node, groups };
         let filler = Filler::start(&self.filler, &told, &memory, self.may_raise);
         let filler = filler.map_err(|source| LeaseError::Kernel { call: "posix_spawn", source })?;
@@ -512,7 +512,7 @@ impl Broker {
     /// A client waits: what populates in the background gets help, and its own priority back.
     fn hurry(&mut self) {
         let (command, node, groups) = (&self.filler, self.options.node, self.charged().groups);
-        let thp = self.backing() == Backing::Thp;
+        let thp = self.backing().is_transparent();
         for filling in self.filling.iter_mut().filter(|filling| filling.hurried.is_none()) {
             filling.hurried = Some(Instant::now());
             filling.fillers.iter().for_each(Filler::raise);
@@ -903,7 +903,7 @@ fn sees_all(uid: u32) -> bool {
 /// Checks that the options make sense on this machine.
 fn check(options: &BrokerOptions) -> Result<(), BrokerError> {
     if let Some(unit) = options.unit {
-        let made = MemoryFile::create("lease", unit as usize, options.backing.into());
+        let made = MemoryFile::create("lease", unit as usize, options.backing);
         made.map_err(BrokerError::Unit)?;
     }
     match &options.charge {

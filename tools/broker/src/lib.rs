@@ -18,6 +18,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod accounts;
+mod backing_names;
 mod broker;
 mod connection;
 mod error;
@@ -39,9 +40,11 @@ mod seats;
 mod unit;
 mod watch;
 
+#[cfg(feature = "clap")]
+pub use backing_names::backing_parser;
 pub use broker::Broker;
 pub use error::BrokerError;
 pub use fill::{Fill, fill};
 pub use filler::FillCommand;
 pub use load::{LoadOrder, load};
-pub use options::{BrokerOptions, Charge, Limits, Quota, UnitPages};
+pub use options::{BrokerOptions, Charge, Limits, Quota};

@@ -12,6 +12,7 @@ use hugekit_machine::Root;
 use hugekit_machine::size::{Size, parse_bytes};
 use serde::{Deserialize, Serialize};
 
+use crate::backing_names;
 use crate::memory_state::MemoryState;
 
 /// The memory that a broker populates, and its limits.
@@ -33,8 +34,14 @@ pub struct BrokerOptions {
     ))]
     pub ready: usize,
     /// The pages of units.
-    #[cfg_attr(feature = "clap", arg(long, value_enum, default_value_t = BrokerOptions::default().backing))]
-    pub backing: UnitPages,
+    #[cfg_attr(feature = "clap", arg(
+        long,
+        value_name = "BACKING",
+        value_parser = backing_names::backing_parser(),
+        default_value = BrokerOptions::default().backing.option()
+    ))]
+    #[serde(with = "backing_names")]
+    pub backing: Backing,
     /// The NUMA node that the memory comes from.
     #[cfg_attr(feature = "clap", arg(long, value_name = "N"))]
     pub node: Option<u32>,
@@ -67,7 +74,7 @@ impl Default for BrokerOptions {
         Self {
             unit: None,
             ready: 1,
-            backing: UnitPages::Hugetlb,
+            backing: Backing::Hugetlb2M,
             node: None,
             quotas: Vec::new(),
             keep_free: 0,
@@ -89,7 +96,7 @@ impl BrokerOptions {
     pub fn shortage(&self) -> Option<(u64, u64)> {
         let units = (self.units_ahead() as u64).saturating_mul(self.unit_bytes());
         let wanted = units.saturating_add(self.keep_free);
-        let free = MemoryState::default().next(&Root::default(), self.backing.into()).free;
+        let free = MemoryState::default().next(&Root::default(), self.backing).free;
         (units > 0 && free < wanted).then_some((wanted, free))
     }
 
@@ -108,35 +115,6 @@ impl BrokerOptions {
     /// 0 if there are no units.
     pub(crate) fn unit_bytes(&self) -> u64 {
         self.unit.unwrap_or(0)
-    }
-}
-
-/// The pages of units.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
-#[serde(rename_all = "kebab-case")]
-pub enum UnitPages {
-    /// Reserved huge pages of 2 MiB
-    #[default]
-    Hugetlb,
-    /// Reserved huge pages of 1 GiB
-    #[cfg_attr(feature = "clap", value(name = "hugetlb-1g"))]
-    #[serde(rename = "hugetlb-1g")]
-    Hugetlb1G,
-    /// Shared memory on transparent huge pages
-    Thp,
-    /// Shared memory on base pages
-    Base,
-}
-
-impl From<UnitPages> for Backing {
-    fn from(pages: UnitPages) -> Self {
-        match pages {
-            UnitPages::Hugetlb => Self::Hugetlb2M,
-            UnitPages::Hugetlb1G => Self::Hugetlb1G,
-            UnitPages::Thp => Self::Thp,
-            UnitPages::Base => Self::Base,
-        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 
 use clap::Parser;
+use hugekit::pool::Backing;
 use hugekit_broker::Quota;
 use hugekit_vm::checkpoint::{CheckpointOptions, ForkOptions, RunningVm, SeriesOptions};
 use hugekit_vm::pager::PagerOptions;
@@ -64,6 +65,19 @@ fn numbers_are_read_as_they_are_printed() {
     assert_eq!(broker.quotas[0], Quota { user: Some(5), bytes: 1 << 30 });
     assert_eq!(broker.quotas[1].to_string(), "*=2GiB");
     assert_eq!(broker.charge.to_string(), "/sys/a");
+    for &backing in Backing::ALL {
+        let broker: hugekit_broker::BrokerOptions = of(&format!("--backing {}", backing.option()));
+        let written = to_value(&broker).unwrap();
+        assert_eq!(
+            (broker.backing, written["backing"].as_str()),
+            (backing, Some(backing.option()))
+        );
+        assert_eq!(from_value::<hugekit_broker::BrokerOptions>(written).unwrap(), broker);
+    }
+    let wrong = from_str::<hugekit_broker::BrokerOptions>(r#"{"backing": "gold"}"#).unwrap_err();
+    let names: Vec<_> = Backing::ALL.iter().map(|backing| backing.option()).collect();
+    let message = format!("string \"gold\", expected one of {}", names.join(", "));
+    assert!(wrong.to_string().contains(&message), "{wrong}");
     let vm: RunningVm = of("--pid 7 --api a --no-collapse --proxy");
     assert!(!vm.collapse && vm.proxy);
     assert!(!of::<ForkOptions>("--pid 7 --api a --paused").resume);

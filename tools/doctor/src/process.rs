@@ -137,7 +137,13 @@ fn hindrance(hindrance: &Hindrance) -> Line {
     let remedy = match hindrance {
         Hindrance::NoFreeHugePages { .. } => "echo 1 > /proc/sys/vm/compact_memory",
         Hindrance::ControlGroup { .. } => "raise the memory limit of the control group",
-        _ => "none: a tender waits and continues later",
+        Hindrance::Gone => "none: the process has ended",
+        Hindrance::Child { .. }
+        | Hindrance::Pressure { .. }
+        | Hindrance::Stopped
+        | Hindrance::Stuck
+        | Hindrance::Unreadable
+        | Hindrance::NoThread => "none: a tender waits and continues later",
     };
     TOPIC.limited("a tender would wait", hindrance.to_string()).remedy(remedy)
 }

@@ -11,7 +11,6 @@ use crate::mappings::{Excluded, Extent};
 /// The reason why a pass ended early, or did not begin.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
-#[non_exhaustive]
 pub enum Hindrance {
     /// A forked child lives, and shares the memory: a collapse would copy what they share.
     Child {

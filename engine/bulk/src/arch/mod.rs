@@ -1,8 +1,10 @@
 //! Routines: functions that clear or copy bytes on this CPU.
 //!
 //! One table for clearing and one for copying list every routine of an architecture, available or
-//! not. So tests, the lab, `doctor` and `--routine` list the same rows. Only this file asks for
-//! which architecture it is compiled. Each architecture exports the same names.
+//! not. A row has everything that decides about its use. Tests, the lab, `doctor`, `--routine`, the
+//! built-in profile and learning all read the table, and no other file names a routine to choose it.
+//! Only this file asks for which architecture it is compiled. Each architecture exports the same
+//! names.
 //!
 //! A routine is either *cached* or *streaming*. A cached routine uses ordinary stores, and the
 //! bytes end in the cache of the CPU that wrote them. A streaming routine uses non-temporal stores.
@@ -49,9 +51,48 @@ pub enum Kind {
 pub struct Routine<F> {
     name: &'static str,
     kind: Kind,
-    needs: &'static str,
-    is_available: fn() -> bool,
+    needs: Feature,
+    /// `None`: the built-in profile never chooses the routine. Learning can, and so can a caller.
+    preset: Option<Preset>,
+    compared: Compared,
     run: F,
+}
+
+/// A feature of the CPU.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Feature {
+    /// In the CPU maker's words.
+    name: &'static str,
+    is_available: fn() -> bool,
+}
+
+/// The purposes for which the built-in profile chooses a routine before anything is measured. If the
+/// CPU has several rows of one purpose, the profile chooses the last of them in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Preset {
+    /// The C library's routine: the first row, and no other.
+    Libc,
+    /// Bytes that a near cache holds, by vectors.
+    Cached,
+    /// Bytes that only pass through the cache.
+    Streaming,
+    /// The same, by copies that advance several pages together.
+    Interleaved,
+    /// The same, by an instruction that clears a whole line.
+    Lines,
+}
+
+/// The classes of operations in which learning compares a routine with the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(dead_code, reason = "the portable architecture has the C library's routines only")]
+pub(crate) enum Compared {
+    /// A cache may hold the bytes: warm, and below 32 MiB.
+    Held,
+    /// The bytes only pass through the cache: cold, or from 32 MiB on. The fastest of these routines
+    /// that streams is compared in the other classes too.
+    Passing,
+    /// All classes. For routines that use the cache, but do not read a line before they write it.
+    All,
 }
 
 /// Clears the bytes from the first argument on, as many as the second says.
@@ -65,6 +106,34 @@ pub type ClearRoutine = Routine<ClearFn>;
 
 /// A way to copy memory.
 pub type CopyRoutine = Routine<CopyFn>;
+
+/// The feature of routines that every CPU of the architecture has.
+pub(crate) const ANY_CPU: Feature = Feature { name: "nothing", is_available: || true };
+
+impl<F: Copy> Routine<F> {
+    /// A row of the C library's routine.
+    const fn libc(name: &'static str, run: F) -> Self {
+        Self::cached(name, ANY_CPU, Some(Preset::Libc), Compared::All, run)
+    }
+
+    /// A row of a routine that stores through the cache.
+    const fn cached(
+        name: &'static str,
+        needs: Feature,
+        preset: Option<Preset>,
+        compared: Compared,
+        run: F,
+    ) -> Self {
+        Self { name, kind: Kind::Cached, needs, preset, compared, run }
+    }
+
+    /// A row of a routine that bypasses the cache.
+    #[allow(dead_code, reason = "the portable architecture has the C library's routines only")]
+    const fn streaming(name: &'static str, needs: Feature, preset: Option<Preset>, run: F) -> Self {
+        let compared = Compared::Passing;
+        Self { name, kind: Kind::Streaming, needs, preset, compared, run }
+    }
+}
 
 impl<F> Routine<F> {
     /// The routine's name, as `--routine` accepts it and records print it.
@@ -82,13 +151,23 @@ impl<F> Routine<F> {
     /// Returns the CPU feature that the routine needs, in the CPU maker's words ("AVX2").
     #[must_use]
     pub const fn needs(&self) -> &'static str {
-        self.needs
+        self.needs.name
     }
 
     /// Returns whether this CPU and this kernel let it run. Detected once, then a load.
     #[must_use]
     pub fn is_available(&self) -> bool {
-        (self.is_available)()
+        (self.needs.is_available)()
+    }
+
+    /// The purpose for which the built-in profile chooses the routine.
+    pub(crate) const fn preset(&self) -> Option<Preset> {
+        self.preset
+    }
+
+    /// The classes in which learning compares the routine.
+    pub(crate) const fn compared(&self) -> Compared {
+        self.compared
     }
 
     fn token(&self) -> Unfenced {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::Learned;
 use super::measurement::{Comparison, ComparisonRules, MAX_CANDIDATES, Measurement};
-use crate::arch::{Kind, Routine, clear_routines, copy_routines};
+use crate::arch::{Compared, Kind, Routine, clear_routines, copy_routines};
 use crate::profile::{COLD_MOST, CacheState, Choice, WARM_MOST};
 use hugekit_sys::HUGE_PAGE_BYTES;
 use hugekit_sys::private_pages::{PrivatePiece, PrivateSlice};
@@ -133,9 +133,11 @@ impl Class {
 pub(crate) struct Candidates<F: 'static> {
     /// Routines of the table that this CPU can run; libc's is the first.
     candidates: Vec<&'static Routine<F>>,
-    /// Bit by bit, whether cold bytes are learned from by it: libc's, those that stream, and what
-    /// else the built-in profile names for them.
-    for_cold: u32,
+    /// Bit by bit, whether a candidate is compared for bytes that only pass through the cache: by its row, or because
+    /// the built-in profile chooses it for them.
+    passing: u32,
+    /// Bit by bit, whether a candidate is compared for bytes that a cache may hold, by its row.
+    held: u32,
     built_in: &'static Choice<F>,
     /// By class.
     measurements: PrivateSlice<Measurement>,
@@ -154,18 +156,24 @@ impl<F> Candidates<F> {
     ) -> rustix::io::Result<Self> {
         let is_there = |routine: &&Routine<F>| routine.is_available();
         let candidates: Vec<&Routine<F>> = table.iter().filter(is_there).collect();
-        let named = |routine| built_in.cold.as_slice().iter().any(|band| band.routine == routine);
-        let for_cold = candidates.iter().enumerate().map(|(index, &routine)| {
-            let is = index == 0 || routine.kind() == Kind::Streaming || named(routine);
-            u32::from(is) << index
-        });
-        let for_cold = for_cold.sum();
+        let is_named =
+            |routine| built_in.cold.as_slice().iter().any(|band| band.routine == routine);
+        let (mut passing, mut held) = (0, 0);
+        for (index, &routine) in candidates.iter().enumerate() {
+            let (is_passing, is_held) = match routine.compared() {
+                Compared::Held => (is_named(routine), true),
+                Compared::Passing => (true, false),
+                Compared::All => (true, true),
+            };
+            passing |= u32::from(is_passing) << index;
+            held |= u32::from(is_held) << index;
+        }
         let len = PrivatePiece::bytes_of::<Measurement>(CLASSES)
             + PrivatePiece::bytes_of::<Stripe>(STRIPES);
         let mut piece = PrivatePiece::new(len)?;
         let measurements = piece.filled(CLASSES, |_| Measurement::new());
         let stripes = piece.filled(STRIPES, |_| Stripe::new());
-        Ok(Self { candidates, for_cold, built_in, measurements, stripes })
+        Ok(Self { candidates, passing, held, built_in, measurements, stripes })
     }
 
     #[inline]
@@ -199,20 +207,20 @@ impl<F> Candidates<F> {
         verdict.candidate.filter(|_| verdict.is_settled)
     }
 
-    /// Returns the candidates that an operation of this class and of `len` bytes compares: those that suit cold
-    /// bytes, or all that store through the cache with what streams best as far as is known.
+    /// Returns the candidates that an operation of this class and of `len` bytes compares: those whose rows say so, and
+    /// for bytes that a cache may hold also the one that streams best, as far as is known.
     pub(super) fn comparison(&self, class: Class, len: usize) -> Comparison {
         let prior = self.index_of(self.in_charge(class, len).0);
         let streams = |index: &usize| self.candidates[*index].kind() == Kind::Streaming;
         let all = 0..self.candidates.len();
         if !class.is_whole() {
-            let suits = |index: &usize| self.for_cold >> index & 1 != 0;
-            return Comparison::new(class.rules(), prior, all.filter(suits), streams);
+            let passing = all.filter(|index| self.passing >> index & 1 != 0);
+            return Comparison::new(class.rules(), prior, passing, streams);
         }
         let cold = self.index_of(self.prior(CacheState::Cold, len));
         let best = self.longest_cold().into_iter().chain([cold]).chain(all.clone()).find(streams);
-        let cached = all.filter(|index| !streams(index));
-        Comparison::new(class.rules(), prior, cached.chain(best), streams)
+        let held = all.filter(|index| self.held >> index & 1 != 0);
+        Comparison::new(class.rules(), prior, held.chain(best), streams)
     }
 
     pub(super) fn candidate(&self, index: usize) -> &'static Routine<F> {
@@ -230,21 +238,19 @@ impl<F> Candidates<F> {
         &self.stripes[stripe()].0[class.index()]
     }
 
-    /// Returns whether there is anything to choose from.
-    pub(super) fn has_choice(&self) -> bool {
-        self.candidates.len() > 1
-    }
-
-    /// Returns the measurements of a class, if there are any.
-    pub(super) fn learned(&self, operation: &'static str, class: Class) -> Option<Learned> {
-        let (measurement, verdict) = (self.measurement(class), self.measurement(class).verdict());
-        Some(Learned {
-            operation,
-            state: class.state,
-            from: 1 << class.log,
-            routine: self.candidates.get(verdict.candidate?)?.name(),
-            trials: measurement.trials(),
-            is_settled: verdict.is_settled,
+    /// Returns the measurements of the classes that have any.
+    pub(super) fn learned(&self, operation: &'static str) -> impl Iterator<Item = Learned> {
+        Class::all().filter_map(move |class| {
+            let (measurement, verdict) =
+                (self.measurement(class), self.measurement(class).verdict());
+            Some(Learned {
+                operation,
+                state: class.state,
+                from: 1 << class.log,
+                routine: self.candidates.get(verdict.candidate?)?.name(),
+                trials: measurement.trials(),
+                is_settled: verdict.is_settled,
+            })
         })
     }
 
@@ -267,6 +273,7 @@ fn stripe() -> usize {
 
 #[cfg(test)]
 mod tests {
+    use super::super::samples::TimePerByte;
     use super::*;
 
     #[test]
@@ -288,25 +295,51 @@ mod tests {
         assert!(Class::of(CacheState::Warm, WARM_MOST).is_some());
     }
 
-    /// The classes together compare every routine that the CPU has: none is dropped for lack of a
-    /// place.
-    fn compares_all<F>(table: &'static [Routine<F>], built_in: &'static Choice<F>) {
-        let candidates = Candidates::new(table, built_in).unwrap();
-        let compared = |class: Class| {
-            let comparison = candidates.comparison(class, 1 << class.log);
-            comparison.among().collect::<Vec<_>>()
-        };
-        let all: std::collections::BTreeSet<_> = Class::all().flat_map(compared).collect();
-        let names = |index: &usize| candidates.candidate(*index).name();
-        let available = table.iter().filter(|routine| routine.is_available());
-        assert!(all.iter().map(names).eq(available.map(Routine::name)));
+    /// Works through operations of a class until it is settled. A piece of work by `fastest` costs half of that by any
+    /// other routine.
+    fn settle<F>(candidates: &Candidates<F>, class: Class, fastest: &Routine<F>) {
+        let (measurement, len) = (candidates.measurement(class), 1 << class.log);
+        while !measurement.verdict().is_settled {
+            let comparison = candidates.comparison(class, len);
+            let trial = measurement.begin_trial(&comparison);
+            let is_fastest = candidates.candidate(trial.candidate) == fastest;
+            let ticks = if is_fastest { 1 << 20 } else { 2 << 20 };
+            measurement.end_trial(trial, TimePerByte::of(ticks, SLICE), &comparison);
+        }
+    }
+
+    /// For each row that this CPU has, measurements in which it is the fastest let operations of each class of its row
+    /// use it. So no row is left out, whatever its name.
+    fn chooses_each<F>(table: &'static [Routine<F>], built_in: &'static Choice<F>) {
+        for row in table.iter().filter(|row| row.is_available()) {
+            let candidates = Candidates::new(table, built_in).unwrap();
+            let is_of_row = |class: &Class| match row.compared() {
+                Compared::Held => class.is_whole(),
+                Compared::Passing => !class.is_whole(),
+                Compared::All => true,
+            };
+            for class in Class::all().filter(is_of_row) {
+                settle(&candidates, class, row);
+                let used = candidates.in_charge(class, 1 << class.log);
+                assert_eq!((used.0.name(), used.1), (row.name(), true), "{class:?}");
+            }
+            if row.kind() == Kind::Streaming {
+                let class = Class { state: CacheState::Warm, log: WARM.0 };
+                settle(&candidates, class, row);
+                assert_eq!(
+                    candidates.in_charge(class, WARM_MOST).0.name(),
+                    row.name(),
+                    "{class:?}"
+                );
+            }
+        }
     }
 
     #[test]
-    fn classes_together_compare_every_routine_of_this_cpu() {
+    fn routine_that_measures_fastest_is_used_whichever_row_of_the_table_it_is() {
         let profile = crate::profile::Profile::built_in();
-        compares_all(clear_routines(), &profile.clear);
-        compares_all(copy_routines(), &profile.copy);
+        chooses_each(clear_routines(), &profile.clear);
+        chooses_each(copy_routines(), &profile.copy);
     }
 
     #[test]

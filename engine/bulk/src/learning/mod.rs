@@ -21,9 +21,8 @@ mod samples;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use self::candidates::Class;
-use crate::arch::{ClearFn, CopyFn, clear_routines, copy_routines};
-use crate::profile::{CacheState, Profile};
+use crate::arch::{ClearFn, CopyFn, Routine, clear_routines, copy_routines};
+use crate::profile::{CacheState, Choice, Profile};
 use hugekit_sys::headroom;
 use hugekit_sys::process::may_read_ticks;
 use hugekit_sys::sync::First;
@@ -72,12 +71,12 @@ pub struct Learned {
     pub is_settled: bool,
 }
 
-/// All that a process learns. Candidates are only read; what operations write, signal handlers among them, lies in
-/// memory of our own.
+/// All that a process learns. A method of which this CPU has only libc's routine has no candidates. Candidates are only
+/// read; what operations write, signal handlers among them, lies in memory of our own.
 #[derive(Debug)]
 pub(crate) struct Knowledge {
-    pub(crate) clear: Candidates<ClearFn>,
-    pub(crate) copy: Candidates<CopyFn>,
+    pub(crate) clear: Option<Candidates<ClearFn>>,
+    pub(crate) copy: Option<Candidates<CopyFn>>,
 }
 
 static IS_ENABLED: AtomicBool = AtomicBool::new(true);
@@ -99,8 +98,8 @@ pub fn is_enabled() -> bool {
 /// CPUs and does not want to wait for the next trials; and for measuring.
 pub fn forget() {
     if let Some(Some(knowledge)) = KNOWLEDGE.get() {
-        knowledge.clear.forget();
-        knowledge.copy.forget();
+        knowledge.clear.iter().for_each(Candidates::forget);
+        knowledge.copy.iter().for_each(Candidates::forget);
     }
 }
 
@@ -108,8 +107,8 @@ pub fn forget() {
 #[must_use]
 pub fn learned() -> Vec<Learned> {
     let Some(Some(knowledge)) = KNOWLEDGE.get() else { return Vec::new() };
-    let clear = Class::all().filter_map(|class| knowledge.clear.learned("clear", class));
-    let copy = Class::all().filter_map(|class| knowledge.copy.learned("copy", class));
+    let clear = knowledge.clear.iter().flat_map(|clear| clear.learned("clear"));
+    let copy = knowledge.copy.iter().flat_map(|copy| copy.learned("copy"));
     clear.chain(copy).collect()
 }
 
@@ -138,8 +137,43 @@ impl Knowledge {
             return None;
         }
         let profile = Profile::built_in();
-        let clear = Candidates::new(clear_routines(), &profile.clear).ok()?;
-        let copy = Candidates::new(copy_routines(), &profile.copy).ok()?;
-        (clear.has_choice() && copy.has_choice()).then_some(Self { clear, copy })
+        let clear = candidates(clear_routines(), &profile.clear).ok()?;
+        let copy = candidates(copy_routines(), &profile.copy).ok()?;
+        (clear.is_some() || copy.is_some()).then_some(Self { clear, copy })
+    }
+}
+
+/// The candidates of a method, if there are several.
+fn candidates<F>(
+    table: &'static [Routine<F>],
+    built_in: &'static Choice<F>,
+) -> rustix::io::Result<Option<Candidates<F>>> {
+    let has_choice = table.iter().filter(|row| row.is_available()).nth(1).is_some();
+    has_choice.then(|| Candidates::new(table, built_in)).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arch::ticks;
+
+    /// An architecture with more than libc's routines needs a clock, or learning compares nothing.
+    #[test]
+    fn clock_of_an_architecture_with_routines_of_its_own_advances() {
+        if clear_routines().len() + copy_routines().len() > 2 {
+            let start = ticks();
+            assert!((0..1 << 24).any(|_| ticks() > start), "`ticks` of this architecture stands");
+        }
+    }
+
+    /// Each method by itself, because an architecture may have a routine for clears and none for copies.
+    #[test]
+    fn method_with_several_routines_has_candidates_and_one_with_libcs_has_none() {
+        let built_in = &Profile::built_in().clear;
+        let (one, all) = (&clear_routines()[..1], clear_routines());
+        assert!(candidates(one, built_in).unwrap().is_none());
+        let is_there = |row: &&Routine<_>| row.is_available();
+        let several = all.iter().filter(is_there).count() > 1;
+        assert_eq!(candidates(all, built_in).unwrap().is_some(), several);
     }
 }

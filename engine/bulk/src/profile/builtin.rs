@@ -1,9 +1,9 @@
 //! The profile of a machine that was not tuned: by CPU model and cache sizes.
 
 use super::{Bands, Choice, Profile};
-use crate::arch::{ClearFn, ClearRoutine, CopyFn, clear_routine, clear_routines, copy_routines};
+use crate::arch::{ClearFn, CopyFn, Preset, clear_routines, copy_routines};
 use hugekit_machine::CacheSizes;
-use hugekit_machine::cpu::{CpuModel, Vendor};
+use hugekit_machine::cpu::{CpuModel, Vendor, has_avx512f};
 use hugekit_sys::HUGE_PAGE_BYTES;
 
 /// Shortest length that streams when it is known to be cold: a few pages, so that the fence and
@@ -94,7 +94,7 @@ impl Microarchitecture {
         match (cpu.vendor, cpu.family, cpu.model) {
             (Vendor::Intel, 6, 0x55) => Self::SkylakeX,
             (Vendor::Intel, 6, 0x6a | 0x6c | 0x8f | 0xad | 0xae | 0xcf) => Self::IntelServer,
-            (Vendor::Intel, 6, _) if has_avx512() => Self::IntelServer,
+            (Vendor::Intel, 6, _) if has_avx512f() => Self::IntelServer,
             (Vendor::Amd, 0x17, 0x30..) => Self::Zen2,
             (Vendor::Amd, 0x19, 0x00..=0x0f) => Self::Zen3,
             (Vendor::Amd, 0x19, _) => Self::Zen4,
@@ -104,28 +104,26 @@ impl Microarchitecture {
     }
 }
 
-fn has_avx512() -> bool {
-    clear_routine("avx512_streaming").is_some_and(ClearRoutine::is_available)
-}
-
-/// AVX2 before AVX-512: both saturate the write-combining buffers, and 256-bit stores do not lower
-/// the clock of older CPUs.
-const STREAMING: &[&str] = &["avx2_streaming", "sse2_streaming", "stnp", "ldnp_stnp"];
-const INTERLEAVED: &[&str] = &["avx2_interleaved", "sse2_interleaved"];
-const LINES: &[&str] = &["clzero", "avx2_streaming", "sse2_streaming"];
+const LIBC: &[Preset] = &[Preset::Libc];
+const CACHED: &[Preset] = &[Preset::Cached];
+const STREAMING: &[Preset] = &[Preset::Streaming];
+const INTERLEAVED: &[Preset] = &[Preset::Interleaved];
+const LINES: &[Preset] = &[Preset::Lines, Preset::Streaming];
 
 fn builtin_clear(cpu: Microarchitecture, caches: CacheSizes) -> Choice<ClearFn> {
     let memset = || Bands::libc(clear_routines());
-    let avx2 = || memset().then(2 << 10, &["avx2_cached"]);
+    let cached = || memset().then(2 << 10, CACHED);
     let (warm, cold) = match cpu {
         Microarchitecture::SkylakeX => (memset(), memset()),
         Microarchitecture::Zen2 => {
             (memset().then(2 * caches.llc, LINES), memset().then(COLD_FROM, LINES))
         }
-        Microarchitecture::Zen3 => (avx2().then(caches.llc, LINES), avx2().then(4 << 10, LINES)),
+        Microarchitecture::Zen3 => {
+            (cached().then(caches.llc, LINES), cached().then(4 << 10, LINES))
+        }
         Microarchitecture::Zen4 => (memset(), memset().then(COLD_FROM, LINES)),
         Microarchitecture::Zen5 => {
-            (avx2().then(caches.l2, &["memset"]), memset().then(COLD_FROM, LINES))
+            (cached().then(caches.l2, LIBC), memset().then(COLD_FROM, LINES))
         }
         Microarchitecture::IntelServer | Microarchitecture::Unmeasured => {
             (memset().then(caches.llc, STREAMING), memset().then(COLD_FROM, STREAMING))
@@ -142,8 +140,8 @@ fn builtin_copy(cpu: Microarchitecture, caches: CacheSizes) -> Choice<CopyFn> {
             (memcpy().then(caches.llc, INTERLEAVED), memcpy().then(COLD_FROM, INTERLEAVED))
         }
         Microarchitecture::Zen3 => {
-            let cached = memcpy().then(4 << 10, &["avx2_cached"]);
-            let cached = cached.then(caches.l2, &["memcpy"]);
+            let cached = memcpy().then(4 << 10, CACHED);
+            let cached = cached.then(caches.l2, LIBC);
             (cached.then(caches.llc / 4 * 5, STREAMING), memcpy().then(4 << 10, STREAMING))
         }
         Microarchitecture::Zen4 | Microarchitecture::Zen5 => {
@@ -161,7 +159,7 @@ mod tests {
     use hugekit_machines::{Of, Rates, rates};
 
     use super::*;
-    use crate::arch::Kind;
+    use crate::arch::{ClearRoutine, Kind, Routine, clear_routine};
     use crate::parallel::Placement;
     use hugekit_machine::{Root, cache};
 
@@ -198,6 +196,34 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// For each row with a purpose, the profile of some CPU chooses that row. Rows that another one of the same purpose
+    /// replaces on this CPU are left out.
+    fn chooses_presets<F>(table: &'static [Routine<F>], of: fn(Profile) -> Choice<F>) {
+        let presets: Vec<_> = table.iter().map(Routine::preset).collect();
+        assert!(presets[0] == Some(Preset::Libc) && !presets[1..].contains(&Some(Preset::Libc)));
+        let caches = UNKNOWN_CACHES;
+        let profiles = CPUS.map(|(vendor, family, model)| {
+            of(Profile::builtin(CpuModel { vendor, family, model }, caches))
+        });
+        let bands = profiles.iter().flat_map(|choice| [&choice.warm, &choice.cold]);
+        let chosen: Vec<_> =
+            bands.flat_map(Bands::as_slice).map(|band| band.routine.name()).collect();
+        let mut found = Vec::new();
+        for row in table.iter().rev().filter(|row| row.is_available()) {
+            let Some(preset) = row.preset().filter(|preset| !found.contains(preset)) else {
+                continue;
+            };
+            found.push(preset);
+            assert!(chosen.contains(&row.name()), "{}: {preset:?} is of no profile", row.name());
+        }
+    }
+
+    #[test]
+    fn row_with_a_purpose_is_chosen_by_the_profile_of_some_cpu() {
+        chooses_presets(clear_routines(), |profile| profile.clear);
+        chooses_presets(copy_routines(), |profile| profile.copy);
     }
 
     fn profile_of(rates: &Rates) -> Profile {

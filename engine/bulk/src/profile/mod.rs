@@ -15,7 +15,7 @@ mod builtin;
 mod in_force;
 mod plain;
 
-use crate::arch::{ClearFn, CopyFn, Kind, Routine, clear_routines, copy_routines};
+use crate::arch::{ClearFn, CopyFn, Kind, Preset, Routine, clear_routines, copy_routines};
 use hugekit_machine::CacheSizes;
 use hugekit_machine::cpu::CpuModel;
 use hugekit_sys::HUGE_PAGE_BYTES;
@@ -45,16 +45,20 @@ impl<F> Bands<F> {
         Self { table, bands: vec![Band { from: 0, routine: &table[0] }] }
     }
 
-    /// These bands with the first of `routines` that this CPU has taking over at `from`; unchanged
-    /// if it has none.
-    fn then(mut self, from: usize, routines: &[&str]) -> Self {
-        let named = |name: &&str| self.table.iter().find(|routine| routine.name() == *name);
-        let first = routines.iter().filter_map(named).find(|routine| routine.is_available());
-        if let Some(routine) = first {
+    /// These bands, and from `from` on a routine for the first of `purposes` that this CPU has any for. Unchanged if it has
+    /// none.
+    fn then(mut self, from: usize, purposes: &[Preset]) -> Self {
+        if let Some(routine) = purposes.iter().find_map(|&purpose| self.preset(purpose)) {
             self.bands.retain(|band| band.from < from);
             self.bands.push(Band { from, routine });
         }
         self
+    }
+
+    /// The last row of the table for this purpose that this CPU has.
+    fn preset(&self, purpose: Preset) -> Option<&'static Routine<F>> {
+        let mut rows = self.table.iter().rev().filter(|row| row.preset() == Some(purpose));
+        rows.find(|row| row.is_available())
     }
 
     /// The bands, ascending.

@@ -13,8 +13,7 @@ mod placed;
 mod pools;
 use hugekit_testing::served;
 
-use backings::{trials_on, unless_lacking};
-use hugekit::pool::Backing;
+use backings::{trials_on, unless_lacking, usual};
 use libtest_mimic::{Arguments, Trial};
 
 /// Why nothing can be told apart here.
@@ -29,10 +28,9 @@ fn lacking() -> Option<&'static str> {
 
 fn main() {
     let lacking = lacking();
-    let on_each_backing =
-        [Backing::Base, Backing::Thp, Backing::Hugetlb2M].into_iter().flat_map(|backing| {
-            trials_on(backing, pools::FOLIOS, &[pools::CHECKS, migration::OF_POOLS].concat())
-        });
+    let on_each_backing = usual().flat_map(|backing| {
+        trials_on(backing, pools::FOLIOS, &[pools::CHECKS, migration::OF_POOLS].concat())
+    });
     let of_memory = [("base", false), ("thp", true)].into_iter().flat_map(|(pages, huge)| {
         [jobs::CHECKS, migration::OF_MEMORY].concat().into_iter().map(move |(name, check)| {
             Trial::test(format!("{pages}::{name}"), move || {

@@ -16,6 +16,7 @@ use hugekit::pool::Backing;
 use hugekit::{HUGE_PAGE_BYTES, Pool, PoolError};
 use hugekit_sys::injection::Call;
 
+use crate::backings::usual;
 use crate::case::{Operation, Point, Shortage, have};
 use crate::heap;
 
@@ -24,7 +25,6 @@ pub(crate) const FOLIOS: usize = 3;
 
 type Run = fn(&Point, Backing, FaultMode);
 
-const BACKINGS: [Backing; 3] = [Backing::Base, Backing::Thp, Backing::Hugetlb2M];
 const FAULT_MODES: [(&str, FaultMode); 3] =
     [("auto", FaultMode::Auto), ("in_place", FaultMode::InPlace), ("threaded", THREADED)];
 const THREADED: FaultMode = FaultMode::Threaded { threads: 2 };
@@ -39,13 +39,13 @@ pub(crate) fn all(thorough: bool) -> Vec<(String, Operation)> {
             (format!("{prefix}{name}"), operation(name, run, backing, fault_mode, None))
         }));
     };
-    for backing in BACKINGS {
+    for backing in usual() {
         let prefix = format!("{backing:?}::").to_lowercase();
         add(prefix.clone(), pools::EACH, backing, auto);
         add(prefix.clone(), leases::EACH, backing, auto);
         if !thorough && backing != base {
             // The others make the same calls, on memory that takes longer to fill.
-            if backing == Backing::Thp {
+            if backing.is_transparent() {
                 for (name, fault_mode) in [("in_place", FaultMode::InPlace), ("threaded", THREADED)]
                 {
                     add(format!("{prefix}{name}::"), forks::ON_HUGE_PAGES, backing, fault_mode);

@@ -8,8 +8,9 @@ use crate::{backings, harness, operations};
 pub(crate) fn main() {
     let depth = harness::Depth::from_environment();
     let thorough = depth == harness::Depth::All;
-    let huge = [Backing::Thp, Backing::Hugetlb2M];
-    let lacking = huge.map(|backing| (backing, backings::lacking(backing, 2 * operations::FOLIOS)));
+    let huge = backings::usual().filter(|&backing| backing != Backing::Base);
+    let lacking = |backing| (backing, backings::lacking(backing, 2 * operations::FOLIOS));
+    let lacking: Vec<_> = huge.map(lacking).collect();
     let trials = operations::all(thorough).into_iter().map(|(name, operation)| {
         let lacking = lacking.iter().find(|(backing, _)| *backing == operation.backing);
         let trial = Trial::test(name, move || harness::refuse_each_call(operation, depth));

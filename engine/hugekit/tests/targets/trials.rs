@@ -5,7 +5,7 @@ use hugekit::pool::Backing;
 use hugekit_machine::Root;
 use hugekit_machine::userfaultfd::{Features, Userfaultfd};
 use hugekit_sys::injection::{Call, Lasting};
-use hugekit_testing::backings::{lacking, unless_lacking};
+use hugekit_testing::backings::{lacking, unless_lacking, usual};
 use hugekit_testing::permitted;
 use libtest_mimic::{Arguments, Failed, Trial};
 use rustix::param::page_size;
@@ -17,8 +17,7 @@ const IN_PLACE: FaultMode = FaultMode::InPlace;
 const THREADED: FaultMode = FaultMode::Threaded { threads: 1 };
 
 pub(crate) fn main() {
-    let of_regions = [Backing::Base, Backing::Thp, Backing::Hugetlb2M].into_iter();
-    let mut trials: Vec<_> = of_regions.flat_map(|backing| on(backing, OF_REGIONS)).collect();
+    let mut trials: Vec<_> = usual().flat_map(|backing| on(backing, OF_REGIONS)).collect();
     let of_anonymous = [Backing::Base, Backing::Thp].into_iter();
     trials.extend(of_anonymous.flat_map(|backing| of(backing, OF_ANONYMOUS)));
     trials.push(trial("copy_that_the_kernel_refuses".to_owned(), IN_PLACE, || {
@@ -66,7 +65,7 @@ fn all_modes(backing: Backing, name: &str, touch: Touch) -> [Trial; 3] {
 
 /// Before Linux 5.18 a handler thread learns the first address of the page, which the kernel has in its page table.
 fn page_of(address: usize, backing: Backing) -> usize {
-    let page = if backing == Backing::Hugetlb2M { backing.page_size() } else { page_size() };
+    let page = if backing.is_reserved() { backing.page_size() } else { page_size() };
     address / page * page
 }
 

@@ -44,6 +44,12 @@ pub fn is_guest() -> bool {
     imp::is_guest()
 }
 
+/// Returns whether the CPU and the kernel permit AVX-512F. False on other architectures than x86-64.
+#[must_use]
+pub fn has_avx512f() -> bool {
+    imp::has_avx512f()
+}
+
 /// Returns whether the CPU has `MOVDIR64B`, which writes a whole line.
 #[cfg(target_arch = "x86_64")]
 #[must_use]

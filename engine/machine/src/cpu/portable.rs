@@ -10,6 +10,10 @@ pub(super) fn is_guest() -> bool {
     false
 }
 
+pub(super) fn has_avx512f() -> bool {
+    false
+}
+
 pub(super) fn data_caches() -> impl Iterator<Item = (u32, usize)> {
     std::iter::empty()
 }

@@ -28,6 +28,10 @@ pub(super) fn is_guest() -> bool {
     cpuid().get_feature_info().is_some_and(|features| features.has_hypervisor())
 }
 
+pub(super) fn has_avx512f() -> bool {
+    std::arch::is_x86_feature_detected!("avx512f")
+}
+
 pub(super) fn has_movdir64b() -> bool {
     static ANSWER: First<bool> = First::new();
     *ANSWER.get_or_make(|| {

@@ -18,7 +18,7 @@ use super::in_kernel::InKernel;
 use super::mapping::{BLOCK, CowMapping};
 use super::slot::{Action, Event, Fill, Lack, Slot};
 use super::slot_table::Entry;
-use crate::pool::{Backing, Content};
+use crate::pool::Content;
 use hugekit_sys::mapping::replace;
 use hugekit_sys::memory;
 
@@ -141,7 +141,7 @@ impl<'a> MappingSlot<'a> {
         self.check_sound()?;
         let backing = self.group.pool.backing();
         let is_huge =
-            backing == Backing::Thp && self.group.granule_bytes == self.group.pool.page_size();
+            backing.is_transparent() && self.group.granule_bytes == self.group.pool.page_size();
         let by_kernel = is_huge || by_kernel && !backing.is_reserved();
         if by_kernel && self.leave_slot().is_ok() {
             return Ok(Action::Leave);

@@ -9,7 +9,7 @@ use super::ForkError;
 use super::descriptor::SharedReads;
 use super::error::{kernel, unmapped};
 use crate::fault::{self, FaultMode};
-use crate::pool::{Backing, Pool};
+use crate::pool::Pool;
 use hugekit_sys::mapping::{Spare, replace_by_nothing};
 use hugekit_sys::memfd::{self, FilePages};
 use hugekit_sys::pagemap::PageMap;
@@ -49,7 +49,8 @@ impl Protection {
     fn suited_to(facts: &GroupFacts<'_>) -> Self {
         let GroupFacts { pool, granule_bytes, fault_mode, shared_reads, slots, most_mappings } =
             *facts;
-        let is_split_by_marks = pool.backing() == Backing::Thp && granule_bytes == pool.page_size();
+        let is_split_by_marks =
+            pool.backing().is_transparent() && granule_bytes == pool.page_size();
         if !is_split_by_marks {
             return Self::Marks;
         }

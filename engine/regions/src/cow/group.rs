@@ -20,7 +20,7 @@ use super::retries::Retries;
 use super::tables::{Preallocated, Tables};
 use crate::fault::{self, no_fault};
 use crate::fault::{FaultMode, Faults, Handlers, Registration, Serving};
-use crate::pool::{Backing, FaultError, Pool, Reserved};
+use crate::pool::{FaultError, Pool, Reserved};
 use hugekit_bulk::learning;
 use hugekit_sys::error_chain;
 use hugekit_sys::mapping::Mapping;
@@ -93,10 +93,7 @@ fn serve_by(
 
 /// Returns the default bytes of a granule: a folio, or several base pages.
 pub(crate) fn usual_granule(pool: &Pool) -> usize {
-    match pool.backing() {
-        Backing::Base => BASE_GRANULE_BYTES.max(pool.page_size()),
-        _ => pool.page_size(),
-    }
+    BASE_GRANULE_BYTES.max(pool.page_size())
 }
 
 impl ForkGroup {

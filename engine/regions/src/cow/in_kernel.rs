@@ -12,7 +12,6 @@ use super::frames::Frames;
 use super::group::ForkGroup;
 use super::mapping::CowMapping;
 use super::slot::Action;
-use crate::pool::Backing;
 use hugekit_sys::mapping::{replace, set_writable};
 use hugekit_sys::pagemap::PageMap;
 
@@ -83,7 +82,7 @@ impl InKernel<'_> {
     /// shared memory that another thread maps again while the kernel splits it (seen with 6.1).
     fn are_marked(&self, addresses: &Range<usize>) -> bool {
         match self.group.fork_support().and_then(|support| support.pagemap.as_ref()) {
-            Some(map @ PageMap::Read(_)) if self.group.pool.backing() == Backing::Thp => {
+            Some(map @ PageMap::Read(_)) if self.group.pool.backing().is_transparent() => {
                 map.probe_protected(addresses) == Ok(true)
             }
             _ => true,

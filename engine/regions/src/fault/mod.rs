@@ -36,6 +36,7 @@ pub(crate) use self::show::show;
 pub use self::threaded::Handlers;
 use crate::pool::{Backing, FaultError};
 use hugekit_bulk::populate::PopulateError;
+use hugekit_bulk::sweep::GIGANTIC_OVER_BYTES;
 use hugekit_sys::thread::SignalsBlocked;
 
 /// The access that faulted.
@@ -141,8 +142,11 @@ impl Serving {
     }
 }
 
-/// Returns whether this can be handled so at all: a page of 1 GiB takes so long to clear that a signal handler,
-/// which is alone, must not.
+/// Bytes of the largest page that a signal handler clears. A handler works alone, and a page of 1 GiB would take it too
+/// long.
+const MOST_IN_PLACE: usize = GIGANTIC_OVER_BYTES;
+
+/// Returns whether faults of this backing can be handled in this way.
 pub(crate) fn suits(backing: Backing, fault_mode: FaultMode) -> bool {
-    backing != Backing::Hugetlb1G || fault_mode != FaultMode::InPlace
+    backing.page_size() <= MOST_IN_PLACE || fault_mode != FaultMode::InPlace
 }

@@ -24,7 +24,7 @@ use hugekit_lease::MemoryFile;
 use hugekit_sys::error_chain;
 use hugekit_sys::fork_mark::ForkMark;
 use hugekit_sys::mapping::{Mapping, collapse};
-use hugekit_sys::{memfd, memory};
+use hugekit_sys::{HUGE_PAGE_BYTES, memfd, memory};
 
 /// The settings that a pool's memory is made with.
 #[derive(Clone, Debug)]
@@ -147,7 +147,7 @@ impl PoolMemory {
             .map_err(|errno| PoolError::Kernel { call: "ftruncate", source: errno.into() })?;
         let mut memory = Self::mapped(file, backing, bytes, recipe)?;
         recipe.nodes.apply(memory.alias())?;
-        if backing == Backing::Thp {
+        if backing.is_transparent() {
             memory.by_collapse = memory.try_huge_page()?;
         }
         Ok(memory)
@@ -157,7 +157,7 @@ impl PoolMemory {
     pub(super) fn adopt(file: MemoryFile, recipe: &Recipe) -> Result<Self, PoolError> {
         let (backing, bytes) = (file.backing(), file.bytes());
         let memory = Self::mapped(file.into_file(), backing, bytes, recipe)?;
-        if backing == Backing::Thp {
+        if backing.is_transparent() {
             // Refused where the kernel has none, and then the pages are base pages.
             let _ = memory.alias().want_huge_pages();
         }
@@ -208,8 +208,10 @@ impl PoolMemory {
         if is_huge()? {
             return Ok(false);
         }
+        let size = self.page_size();
+        debug_assert_eq!(size, HUGE_PAGE_BYTES, "MADV_COLLAPSE makes no other transparent pages");
         // SAFETY: accesses to the alias mapping wait for no thread.
-        unsafe { collapse(start, self.page_size()) }
+        unsafe { collapse(start, size) }
             .map_err(|errno| refused("madvise(MADV_COLLAPSE)", errno))?;
         if is_huge()? {
             Ok(true)
@@ -285,9 +287,12 @@ impl PoolMemory {
         threads: Threads,
         progress: Option<&Progress<'_>>,
     ) -> Result<Extent<Clean>, (Extent<Hole>, Failure)> {
-        let populated = unless_it_panics(|| match self.backing {
-            Backing::Thp => self.populate_huge(&extent, threads, progress),
-            _ => self.populate_plain(&extent, threads, progress),
+        let populated = unless_it_panics(|| {
+            if self.backing.is_transparent() {
+                self.populate_huge(&extent, threads, progress)
+            } else {
+                self.populate_plain(&extent, threads, progress)
+            }
         });
         match populated {
             // SAFETY: the pages were holes, and the kernel puts zeroes there.

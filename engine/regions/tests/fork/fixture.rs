@@ -1,7 +1,7 @@
 //! What the checks of forks have in common: pools, painted regions, and each way to fork one.
 
 use hugekit::pool::Backing;
-use hugekit::{HUGE_PAGE_BYTES, Pool, Region};
+use hugekit::{Pool, Region};
 
 use crate::backings::{FOLIOS, builder};
 use crate::permitted::fault_modes;
@@ -20,10 +20,11 @@ pub(crate) fn folios_in_use(pool: &Pool, granule: usize, folios: usize) {
 
 /// Granules that are shared on a backing: the usual one, and those at both ends.
 pub(crate) fn granules(backing: Backing) -> Vec<usize> {
+    let page = backing.page_size();
     match backing {
-        Backing::Base => vec![4096, 16384],
-        Backing::Thp => vec![HUGE_PAGE_BYTES, 64 << 10],
-        _ => vec![backing.page_size()],
+        Backing::Base => vec![page, 4 * page],
+        _ if backing.is_reserved() => vec![page],
+        _ => vec![page, 64 << 10],
     }
 }
 

@@ -18,8 +18,7 @@ mod sharing;
 mod threads;
 mod unready;
 
-use backings::{trials, trials_on};
-use hugekit::pool::Backing;
+use backings::{trials, trials_on, trials_on_gigantic, usual};
 use libtest_mimic::Arguments;
 
 fn main() {
@@ -35,9 +34,9 @@ fn main() {
         processes::CHECKS,
     ];
     let mut trials = trials(&checks.concat());
-    for backing in [Backing::Base, Backing::Thp, Backing::Hugetlb2M] {
+    for backing in usual() {
         trials.extend(trials_on(backing, 3 * unready::GRANULES, unready::CHECKS));
     }
-    trials.extend(trials_on(Backing::Hugetlb1G, 1, refused::GIGANTIC));
+    trials.extend(trials_on_gigantic(refused::GIGANTIC));
     libtest_mimic::run(&Arguments::from_args(), permitted::or_skipped(trials)).exit();
 }

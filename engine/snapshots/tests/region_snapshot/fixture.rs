@@ -1,7 +1,7 @@
 //! What the checks of snapshots of regions have in common: painted regions, and each way to take one.
 
 use hugekit::pool::Backing;
-use hugekit::{HUGE_PAGE_BYTES, Pool, Region, Snapshot};
+use hugekit::{Pool, Region, Snapshot};
 pub(crate) use hugekit_testing::permitted::fault_modes;
 pub(crate) use hugekit_testing::states::copied;
 
@@ -9,10 +9,11 @@ use crate::backings::{FOLIOS, builder};
 
 /// Granules that are shared on a backing: the usual one, and a small one.
 pub(crate) fn granules(backing: Backing) -> Vec<usize> {
+    let page = backing.page_size();
     match backing {
-        Backing::Base => vec![4096, 16384],
-        Backing::Thp => vec![HUGE_PAGE_BYTES, 64 << 10],
-        _ => vec![backing.page_size()],
+        Backing::Base => vec![page, 4 * page],
+        _ if backing.is_reserved() => vec![page],
+        _ => vec![page, 64 << 10],
     }
 }
 

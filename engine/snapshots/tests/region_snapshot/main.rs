@@ -14,8 +14,7 @@ mod model;
 mod processes;
 mod refused;
 mod writers;
-use backings::{trials, trials_on};
-use hugekit::pool::Backing;
+use backings::{trials, trials_on_gigantic};
 use libtest_mimic::Arguments;
 
 fn main() {
@@ -30,6 +29,6 @@ fn main() {
         refused::CHECKS,
     ];
     let mut trials = trials(&checks.concat());
-    trials.extend(trials_on(Backing::Hugetlb1G, 1, refused::GIGANTIC));
+    trials.extend(trials_on_gigantic(refused::GIGANTIC));
     libtest_mimic::run(&Arguments::from_args(), permitted::or_skipped(trials)).exit();
 }

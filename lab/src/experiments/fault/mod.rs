@@ -32,7 +32,7 @@ use hugekit_machine::size::{GIB, MIB, Size};
 
 use self::served::LazyRegion;
 use super::memory_sources::{
-    CLEARED_EARLIER, Given, Held, Turns, largest, no_pool, short_name, touch, unscrubbed,
+    CLEARED_EARLIER, Given, Held, Turns, largest, no_pool, touch, unscrubbed,
 };
 use super::{Bench, Definition};
 
@@ -158,7 +158,7 @@ impl Source {
             Self::Kernel(Pages::Thp) => "kernel-thp".to_owned(),
             Self::Kernel(Pages::Hugetlb2M) => "kernel-hugetlb".to_owned(),
             Self::Kernel(_) => "kernel-4k".to_owned(),
-            Self::Pool(pool) => format!("clean-{}", short_name(pool.backing())),
+            Self::Pool(pool) => format!("clean-{}", pool.backing().option()),
             Self::LazyRegion(served) => served.label(),
             Self::ClearAlone(_) => served::CLEAR_ALONE.to_owned(),
         };
@@ -218,7 +218,7 @@ fn sources(given: &Given, row: usize) -> Result<(Vec<Source>, Vec<String>, usize
     for backing in [Backing::Hugetlb2M, Backing::Thp, Backing::Base] {
         match unscrubbed(row).backing(backing).strict(true).build() {
             Ok(pool) => sources.push(Source::Pool(pool)),
-            Err(error) => notices.push(no_pool(&format!("clean-{}", short_name(backing)), &error)),
+            Err(error) => notices.push(no_pool(&format!("clean-{}", backing.option()), &error)),
         }
     }
     let (served, left_out) = LazyRegion::all(row)?;

@@ -21,7 +21,7 @@ use hugekit_machine::size::{GIB, KIB, MIB, Size};
 
 use super::tables::{BASE_PAGE, FOLIOS};
 use crate::experiments::Bench;
-use crate::experiments::memory_sources::{no_pool, short_name, unscrubbed};
+use crate::experiments::memory_sources::{no_pool, unscrubbed};
 
 /// Bytes that are shared.
 const SHARED: usize = GIB;
@@ -56,13 +56,13 @@ pub(super) fn run(bench: &mut Bench<'_>, experiment: &mut Experiment) -> Result<
         let is_best = best.is_none();
         let (part, is_there) = on_rung(bench, tier, is_best);
         best = best.or(is_there.then_some(tier));
-        experiment.add(&format!("region-{}", short_name(tier)), part)?;
+        experiment.add(&format!("region-{}", tier.option()), part)?;
     }
     experiment.notices.extend(best.map(|best| {
         format!(
             "region in ratios is region-{}; children of regions begin with nothing mapped, as \
              children of fork(2) do on hugetlb, and pay at their first touch",
-            short_name(best)
+            best.option()
         )
     }));
     by_folio(bench, experiment)
@@ -76,7 +76,7 @@ fn on_rung(bench: &Bench<'_>, tier: Backing, is_best: bool) -> (Result<Part, Lab
     match unscrubbed(len).backing(tier).strict(true).build() {
         Ok(pool) => (of_pool(bench, &pool, whole, is_best), true),
         Err(error) => {
-            (Ok(Part::notice(no_pool(&format!("region-{}", short_name(tier)), &error))), false)
+            (Ok(Part::notice(no_pool(&format!("region-{}", tier.option()), &error))), false)
         }
     }
 }
@@ -93,7 +93,7 @@ fn of_pool(bench: &Bench<'_>, pool: &Pool, whole: bool, is_best: bool) -> Result
         part.notices.extend(notices);
         part.absorb(first(pool, bench.long_rounds(0.02, 10))?);
     }
-    let name = format!("region-{}/{}", short_name(pool.backing()), Size(SMALL));
+    let name = format!("region-{}/{}", pool.backing().option(), Size(SMALL));
     part.add(&name, small(pool, bench.long_rounds(0.02, 20)))?;
     Ok(part)
 }
@@ -195,13 +195,13 @@ fn prepare(sides: &[Side], pool: &Pool) -> Result<(Vec<Named>, Vec<String>), Lab
         notices.push(format!("{} left out: {left_out}", side.name));
     }
     let region = Subject::Region(pool.region(SHARED)?);
-    subjects.push((format!("region-{}", short_name(pool.backing())), region, None));
+    subjects.push((format!("region-{}", pool.backing().option()), region, None));
     Ok((subjects, notices))
 }
 
 /// All of them, idle and busy, and how the kernel's compare with the region.
 fn measure(mut subjects: Vec<Named>, tier: Backing, rounds: Rounds<'_>) -> Result<Part, LabError> {
-    let region = format!("region-{}", short_name(tier));
+    let region = format!("region-{}", tier.option());
     rounds.observer.begin(&format!("fork {region}"));
     let label = |name: &str, busy: &str| {
         let shared = if name == "fork2-nothing" { rustix::param::page_size() } else { SHARED };
@@ -231,7 +231,7 @@ const BUSY: [&str; 2] = ["", "-busy"];
 /// Forks of less memory: of a region that is whole, and of one whose every other granule it has written
 /// itself since it was forked, so that its memory lies in two places.
 fn small(pool: &Pool, rounds: Rounds<'_>) -> Result<Part, LabError> {
-    let name = format!("region-{}", short_name(pool.backing()));
+    let name = format!("region-{}", pool.backing().option());
     rounds.observer.begin(&format!("fork {name}-fragmented"));
     let mut region = pool.region(SMALL)?;
     write(&mut region)?;
@@ -251,7 +251,7 @@ fn small(pool: &Pool, rounds: Rounds<'_>) -> Result<Part, LabError> {
 
 /// The first fork of a region of dirty memory: cleared when it was allocated, or still to be cleared when it is touched.
 fn first(pool: &Pool, rounds: Rounds<'_>) -> Result<Part, LabError> {
-    let name = short_name(pool.backing());
+    let name = pool.backing().option();
     rounds.observer.begin(&format!("fork region-{name}-first"));
     let dirty = [pool.region(SHARED)?, pool.region(SHARED)?];
     dirty.into_iter().for_each(|mut region| region.fill(1));

@@ -9,7 +9,6 @@ use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
 use clap::{Args, Parser, Subcommand};
-use hugekit::pool::Backing;
 use hugekit_broker::{
     Broker, BrokerError, BrokerOptions, Fill, FillCommand, LoadOrder, fill, load,
 };
@@ -102,11 +101,11 @@ impl BrokerCommand {
             None => "images only".to_owned(),
             Some(unit) => {
                 let units = count(options.units_ahead() as u64, "unit");
-                format!("{units} of {unit}, {}", Backing::from(options.backing))
+                format!("{units} of {unit}, {}", options.backing)
             }
         };
         // A broker without units holds images, which are on transparent huge pages too.
-        let needs_thp = options.unit.is_none() || Backing::from(options.backing) == Backing::Thp;
+        let needs_thp = options.unit.is_none() || options.backing.is_transparent();
         let no_huge_pages = needs_thp.then(base_pages::warning).flatten();
         let warnings: Vec<_> = small_quotas(options)
             .into_iter()

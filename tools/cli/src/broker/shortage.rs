@@ -10,7 +10,7 @@ use hugekit_terminal::text::count;
 /// Warns that not all units can be ready, if so.
 pub(super) fn warning(options: &BrokerOptions) -> Option<String> {
     let (wanted, free) = options.shortage()?;
-    let remedy = remedy(&Root::default(), options.backing.into(), wanted - free);
+    let remedy = remedy(&Root::default(), options.backing, wanted - free);
     let size = |bytes: u64| Size(usize::try_from(bytes).unwrap_or(usize::MAX));
     let (wanted, free) = (size(wanted), size(free));
     Some(format!("warning: --ready and --keep-free need {wanted}, and {free} are free: {remedy}"))

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::Args;
 use comfy_table::Table;
-use hugekit::pool::Backing;
 use hugekit_lease::LeaseError;
 use hugekit_lease::protocol::{self, Payer, Refusal, Row};
 use hugekit_machine::Root;
@@ -47,7 +46,7 @@ impl BrokerStatus {
         let text = if self.json { of_programs(&status)? } else { of_people(&status) };
         write_out(&text).context("cannot write to standard output")?;
         let is_on_base_pages =
-            status.backing == Backing::Thp && status.huge < status.ready * status.unit;
+            status.backing.is_transparent() && status.huge < status.ready * status.unit;
         if is_on_base_pages && !self.json {
             base_pages::of_broker(&self.socket()).iter().for_each(|reason| say(reason));
         }
@@ -134,7 +133,7 @@ fn of_people(status: &protocol::Status) -> String {
         return text;
     }
     line("units", format!("{}, {}{node}", size(status.unit), status.backing));
-    let huge = (status.backing == Backing::Thp && status.ready > 0).then(|| {
+    let huge = (status.backing.is_transparent() && status.ready > 0).then(|| {
         let (huge, of) = (size(status.huge), size(status.ready * status.unit));
         format!(", {huge} of {of} on huge pages")
     });

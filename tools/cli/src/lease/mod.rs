@@ -14,7 +14,7 @@ use clap::Args;
 use hugekit::error_chain;
 use hugekit::pool::Backing;
 use hugekit::{HUGE_PAGE_BYTES, PopulateOptions, Threads};
-use hugekit_broker::UnitPages;
+use hugekit_broker::{BrokerOptions, backing_parser};
 use hugekit_image::Image;
 use hugekit_lease::protocol::ImageName;
 use hugekit_lease::{DEFAULT_WAIT, Lease, LeaseError, MemoryFile};
@@ -60,8 +60,13 @@ pub(crate) struct LeaseCommand {
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Without a broker: the pages of the memory
-    #[arg(long, value_enum, default_value_t)]
-    backing: UnitPages,
+    #[arg(
+        long,
+        value_name = "BACKING",
+        value_parser = backing_parser(),
+        default_value = BrokerOptions::default().backing.option()
+    )]
+    backing: Backing,
     /// Make a file of this name in a hugetlbfs or tmpfs, and start no program; with --size without a broker
     #[arg(long, value_name = "FILE", conflicts_with_all = ["command", "wait", "no_wait", "backing"])]
     path: Option<PathBuf>,
@@ -115,7 +120,7 @@ impl LeaseCommand {
         let command = command::Prepared::new(&self.command, size)?;
         command.unused(size).iter().for_each(|warning| say(warning));
         let (file, backing, huge) = self.memory(size).map_err(explained)?;
-        if backing == Backing::Thp && huge > 0 {
+        if backing.is_transparent() && huge > 0 {
             self.warn_of_base_pages(size.0 as u64, huge);
             warn_of_alignment(&command);
         }
@@ -149,9 +154,9 @@ impl LeaseCommand {
             Err(error @ (LeaseError::NoBroker { .. } | LeaseError::HungUp)) => {
                 say(&format!("{}; populating {size} here instead", error_chain(&error)));
                 error.remedy().iter().for_each(|remedy| say(&format!("remedy: {remedy}")));
-                let memory = MemoryFile::create("lease", size.0, self.backing.into())?;
+                let memory = MemoryFile::create("lease", size.0, self.backing)?;
                 let huge = populate(&memory)?;
-                Ok((memory.into_file(), self.backing.into(), huge))
+                Ok((memory.into_file(), self.backing, huge))
             }
             Err(error) => Err(error),
         }

@@ -97,9 +97,9 @@ impl GuestMemory {
         properties.remove(&OF_NEW_MEMORY);
         properties.set("mem-path", path.into());
         properties.set("share", true.into());
-        if backing == Backing::Thp && !properties.has("align") {
+        if backing.is_transparent() && !properties.has("align") {
             // Otherwise QEMU maps the file where no huge page can start.
-            properties.set("align", HUGE_PAGE_BYTES.into());
+            properties.set("align", backing.page_size().into());
         }
         arguments[self.at] = properties.to_argument();
     }

@@ -88,7 +88,14 @@ fn early(report: &PassReport, hindrance: Hindrance) -> anyhow::Error {
         Hindrance::Gone => return anyhow::Error::msg(message),
         Hindrance::Child { .. } => "run it again when the save has ended",
         Hindrance::ControlGroup { .. } => "raise the memory limit, or lower --keep-free",
-        _ => "run it again later",
+        Hindrance::NoFreeHugePages { .. } => {
+            "run it again after: echo 1 > /proc/sys/vm/compact_memory"
+        }
+        Hindrance::Pressure { .. }
+        | Hindrance::Stopped
+        | Hindrance::Stuck
+        | Hindrance::Unreadable
+        | Hindrance::NoThread => "run it again later",
     };
     Remedied { message, remedy: again.to_owned() }.into()
 }

@@ -210,14 +210,8 @@ pub(crate) fn start_of(
     ready: usize,
     more: &[&str],
 ) -> Command {
-    let pages = match backing {
-        Backing::Hugetlb2M => "hugetlb",
-        Backing::Hugetlb1G => "hugetlb-1g",
-        Backing::Thp => "thp",
-        _ => "base",
-    };
     let mut command = program();
-    command.args(["broker", "--unit", &unit.to_string(), "--backing", pages]);
+    command.args(["broker", "--unit", &unit.to_string(), "--backing", backing.option()]);
     command.args(["--ready", &ready.to_string()]).args(more);
     command.arg("--socket").arg(socket(folder)).stderr(Stdio::null());
     command

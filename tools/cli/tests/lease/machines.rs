@@ -24,7 +24,7 @@ pub(crate) const CHECKS_OF_ROOT: &[Check] =
 pub(crate) const CHECKS_OF_THP: &[Check] =
     &[("shared_memory_is_on_huge_pages_and_how_much_is_said", transparent)];
 
-pub(crate) const CHECKS_OF_GIGANTIC: &[Check] = &[("a_unit_is_a_page_of_1_gib", gigantic)];
+pub(crate) const CHECKS_OF_GIGANTIC: &[Check] = &[("a_unit_is_a_gigantic_page", gigantic)];
 
 /// Nodes of a mapping, from its line of `numa_maps`: `N0=4 N1=2`.
 fn nodes_of(start: usize) -> Vec<String> {
@@ -126,20 +126,21 @@ fn transparent(backing: Backing) {
 }
 
 fn gigantic(backing: Backing) {
-    let daemon = Daemon::of_units(1 << 30, backing, 1);
+    let page = backing.page_size();
+    let daemon = Daemon::of_units(page, backing, 1);
     daemon.until(|status| status.ready == 1);
-    let pool = Pool::builder(1 << 30).broker(daemon.socket()).build().unwrap();
-    assert_eq!(pool.backing(), Backing::Hugetlb1G);
-    let mut region = pool.region(1 << 30).unwrap();
+    let pool = Pool::builder(page).broker(daemon.socket()).build().unwrap();
+    assert_eq!(pool.backing(), backing);
+    let mut region = pool.region(page).unwrap();
     assert!(region.iter().step_by(4096).all(|&byte| byte == 0));
-    region[(1 << 30) - 1] = 7;
+    region[page - 1] = 7;
     // Where there is no second one, the broker says in pages of that size what it lacks.
-    if hugepages::read_size(&Root::default(), 1 << 30).unwrap().unpromised() > 0 {
+    if hugepages::read_size(&Root::default(), page as u64).unwrap().unpromised() > 0 {
         return;
     }
-    match Lease::ask(&daemon.socket(), 1 << 30, Duration::ZERO) {
+    match Lease::ask(&daemon.socket(), page, Duration::ZERO) {
         Err(LeaseError::Refused(Refusal::NoPages { page_size, free, .. })) => {
-            assert_eq!((page_size, free), (1 << 30, 0));
+            assert_eq!((page_size, free), (page as u64, 0));
         }
         other => panic!("{other:?}"),
     }

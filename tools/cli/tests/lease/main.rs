@@ -23,6 +23,7 @@ mod wrapper;
 
 use hugekit::Pool;
 use hugekit::pool::Backing;
+use hugekit_testing::backings::gigantic;
 use hugekit_testing::trials::{self, unless_lacking};
 use libtest_mimic::{Arguments, Trial};
 
@@ -72,7 +73,9 @@ fn main() {
     trials.extend(needing(Group::lacking(""), Backing::Base, payers::CHECKS_OF_FROZEN));
     trials.extend(needing(Group::lacking("memory"), Backing::Base, payers::CHECKS_OF_MEMORY));
     trials.extend(needing(Group::lacking("memory"), Backing::Base, loads::CHECKS_OF_MEMORY));
-    trials.extend(self::trials(Backing::Hugetlb1G, machines::CHECKS_OF_GIGANTIC));
+    for backing in gigantic() {
+        trials.extend(self::trials(backing, machines::CHECKS_OF_GIGANTIC));
+    }
     let without_qemu = qemu::lacking();
     trials.extend(needing(without_qemu.clone(), Backing::Base, template::CHECKS));
     for backing in [Backing::Base, Backing::Hugetlb2M] {

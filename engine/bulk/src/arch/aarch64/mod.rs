@@ -8,46 +8,26 @@ mod zva;
 
 pub use self::syndrome::is_write;
 pub use self::valgrind::runs_on_valgrind;
-use super::all::{MEMCPY, MEMSET, always};
-use super::{ClearRoutine, CopyRoutine, Kind};
+use super::all::{MEMCPY, MEMSET};
+use super::{ANY_CPU, ClearRoutine, Compared, CopyRoutine, Feature, Preset};
+
+const DC_ZVA: Feature =
+    Feature { name: "DC ZVA permitted (DCZID_EL0.DZP = 0)", is_available: zva::is_permitted };
 
 pub(super) const CLEAR_ROUTINES: &[ClearRoutine] = &[
     MEMSET,
-    ClearRoutine {
-        name: "dc_zva",
-        kind: Kind::Cached,
-        needs: "DC ZVA permitted (DCZID_EL0.DZP = 0)",
-        is_available: zva::is_permitted,
-        run: zva::clear_dc_zva,
-    },
-    ClearRoutine {
-        name: "stnp",
-        kind: Kind::Streaming,
-        needs: "nothing",
-        is_available: always,
-        run: stnp::clear_stnp,
-    },
+    ClearRoutine::cached("dc_zva", DC_ZVA, None, Compared::All, zva::clear_dc_zva),
+    ClearRoutine::streaming("stnp", ANY_CPU, Some(Preset::Streaming), stnp::clear_stnp),
 ];
 
 pub(super) const COPY_ROUTINES: &[CopyRoutine] = &[
     MEMCPY,
     COPY_ONCE,
-    CopyRoutine {
-        name: "ldnp_stnp",
-        kind: Kind::Streaming,
-        needs: "nothing",
-        is_available: always,
-        run: stnp::copy_ldnp_stnp,
-    },
+    CopyRoutine::streaming("ldnp_stnp", ANY_CPU, Some(Preset::Streaming), stnp::copy_ldnp_stnp),
 ];
 
-pub(super) const COPY_ONCE: CopyRoutine = CopyRoutine {
-    name: "ldnp_stp",
-    kind: Kind::Cached,
-    needs: "nothing",
-    is_available: always,
-    run: stnp::copy_ldnp_stp,
-};
+pub(super) const COPY_ONCE: CopyRoutine =
+    CopyRoutine::cached("ldnp_stp", ANY_CPU, None, Compared::Held, stnp::copy_ldnp_stp);
 
 /// The virtual counter, which Linux lets programs read.
 #[inline]

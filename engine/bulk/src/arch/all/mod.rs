@@ -8,29 +8,13 @@ pub(super) mod portable;
 #[allow(dead_code, reason = "only architectures with several vector widths share the loops")]
 pub(super) mod vector;
 
-use super::{ClearRoutine, CopyRoutine, Kind};
+use super::{ClearFn, ClearRoutine, CopyFn, CopyRoutine};
 
 /// `memset` of the C library the program runs with.
-pub(super) const MEMSET: ClearRoutine = ClearRoutine {
-    name: "memset",
-    kind: Kind::Cached,
-    needs: "nothing",
-    is_available: always,
-    run: memset,
-};
+pub(super) const MEMSET: ClearRoutine = ClearRoutine::libc("memset", memset as ClearFn);
 
 /// `memcpy` of the C library the program runs with.
-pub(super) const MEMCPY: CopyRoutine = CopyRoutine {
-    name: "memcpy",
-    kind: Kind::Cached,
-    needs: "nothing",
-    is_available: always,
-    run: memcpy,
-};
-
-pub(super) fn always() -> bool {
-    true
-}
+pub(super) const MEMCPY: CopyRoutine = CopyRoutine::libc("memcpy", memcpy as CopyFn);
 
 /// # Safety
 /// `dst` is valid for writes of `len` bytes.

@@ -8,75 +8,70 @@ mod string;
 mod valgrind;
 mod vectors;
 
-use hugekit_machine::cpu::{has_clzero, has_movdir64b};
+use hugekit_machine::cpu::{has_avx512f, has_clzero, has_movdir64b};
 
 pub use self::valgrind::runs_on_valgrind;
-use super::all::{MEMCPY, MEMSET, always};
-use super::{ClearRoutine, CopyFn, CopyRoutine, Kind, Routine};
+use super::all::{MEMCPY, MEMSET};
+use super::{ANY_CPU, ClearRoutine, Compared, CopyRoutine, Feature, Preset};
 
-pub(super) const CLEAR_ROUTINES: &[ClearRoutine] = &[
-    MEMSET,
-    row("rep_stosb", Kind::Cached, "nothing", always, string::clear_stosb),
-    row("rep_stosq", Kind::Cached, "nothing", always, string::clear_stosq),
-    row("avx2_cached", Kind::Cached, "AVX2", has_avx2, vectors::clear_avx2_cached),
-    row("avx512_cached", Kind::Cached, "AVX-512F", has_avx512f, avx512::clear_avx512_cached),
-    row("movnti", Kind::Streaming, "nothing", always, movnti::clear_movnti),
-    row("sse2_streaming", Kind::Streaming, "nothing", always, vectors::clear_sse2_streaming),
-    row("avx2_streaming", Kind::Streaming, "AVX2", has_avx2, vectors::clear_avx2_streaming),
-    row(
-        "avx512_streaming",
-        Kind::Streaming,
-        "AVX-512F",
-        has_avx512f,
-        avx512::clear_avx512_streaming,
-    ),
-    row("movdir64b", Kind::Streaming, "MOVDIR64B", has_movdir64b, line::clear_movdir64b),
-    row("clzero", Kind::Streaming, "CLZERO (AMD Zen)", has_clzero, line::clear_clzero),
-];
+const AVX2: Feature =
+    Feature { name: "AVX2", is_available: || std::arch::is_x86_feature_detected!("avx2") };
+const AVX512: Feature = Feature { name: "AVX-512F", is_available: has_avx512f };
+const MOVDIR64B: Feature = Feature { name: "MOVDIR64B", is_available: has_movdir64b };
+const CLZERO: Feature = Feature { name: "CLZERO (AMD Zen)", is_available: has_clzero };
 
-pub(super) const COPY_ROUTINES: &[CopyRoutine] = &[
-    MEMCPY,
-    row("rep_movsb", Kind::Cached, "nothing", always, string::copy_movsb),
-    row("avx2_cached", Kind::Cached, "AVX2", has_avx2, vectors::copy_avx2_cached),
-    COPY_ONCE,
-    streaming_copy("sse2_streaming", "nothing", always, vectors::copy_sse2_streaming),
-    streaming_copy("sse2_interleaved", "nothing", always, vectors::copy_sse2_interleaved),
-    streaming_copy("avx2_streaming", "AVX2", has_avx2, vectors::copy_avx2_streaming),
-    streaming_copy("avx2_interleaved", "AVX2", has_avx2, vectors::copy_avx2_interleaved),
-    streaming_copy("avx512_streaming", "AVX-512F", has_avx512f, avx512::copy_avx512_streaming),
-    streaming_copy("avx512_interleaved", "AVX-512F", has_avx512f, avx512::copy_avx512_interleaved),
-    streaming_copy("movdir64b", "MOVDIR64B", has_movdir64b, line::copy_movdir64b),
-];
+// AVX-512 has no preset for streaming, because AVX2 saturates the write-combining buffers as well, and 256-bit stores do
+// not lower the clock of older CPUs.
+pub(super) const CLEAR_ROUTINES: &[ClearRoutine] = {
+    use ClearRoutine as R;
+    use Compared::Held;
+    use Preset::{Cached, Lines, Streaming};
+    &[
+        MEMSET,
+        R::cached("rep_stosb", ANY_CPU, None, Held, string::clear_stosb),
+        R::cached("rep_stosq", ANY_CPU, None, Held, string::clear_stosq),
+        R::cached("avx2_cached", AVX2, Some(Cached), Held, vectors::clear_avx2_cached),
+        R::cached("avx512_cached", AVX512, None, Held, avx512::clear_avx512_cached),
+        R::streaming("movnti", ANY_CPU, None, movnti::clear_movnti),
+        R::streaming("sse2_streaming", ANY_CPU, Some(Streaming), vectors::clear_sse2_streaming),
+        R::streaming("avx2_streaming", AVX2, Some(Streaming), vectors::clear_avx2_streaming),
+        R::streaming("avx512_streaming", AVX512, None, avx512::clear_avx512_streaming),
+        R::streaming("movdir64b", MOVDIR64B, None, line::clear_movdir64b),
+        R::streaming("clzero", CLZERO, Some(Lines), line::clear_clzero),
+    ]
+};
 
-pub(super) const COPY_ONCE: CopyRoutine =
-    row("sse2_cached_once", Kind::Cached, "nothing", always, vectors::copy_sse2_cached_once);
+pub(super) const COPY_ROUTINES: &[CopyRoutine] = {
+    use Compared::Held;
+    use CopyRoutine as R;
+    use Preset::{Cached, Interleaved, Streaming};
+    &[
+        MEMCPY,
+        R::cached("rep_movsb", ANY_CPU, None, Held, string::copy_movsb),
+        R::cached("avx2_cached", AVX2, Some(Cached), Held, vectors::copy_avx2_cached),
+        COPY_ONCE,
+        R::streaming("sse2_streaming", ANY_CPU, Some(Streaming), vectors::copy_sse2_streaming),
+        R::streaming(
+            "sse2_interleaved",
+            ANY_CPU,
+            Some(Interleaved),
+            vectors::copy_sse2_interleaved,
+        ),
+        R::streaming("avx2_streaming", AVX2, Some(Streaming), vectors::copy_avx2_streaming),
+        R::streaming("avx2_interleaved", AVX2, Some(Interleaved), vectors::copy_avx2_interleaved),
+        R::streaming("avx512_streaming", AVX512, None, avx512::copy_avx512_streaming),
+        R::streaming("avx512_interleaved", AVX512, None, avx512::copy_avx512_interleaved),
+        R::streaming("movdir64b", MOVDIR64B, None, line::copy_movdir64b),
+    ]
+};
 
-const fn row<F: Copy>(
-    name: &'static str,
-    kind: Kind,
-    needs: &'static str,
-    is_available: fn() -> bool,
-    run: F,
-) -> Routine<F> {
-    Routine { name, kind, needs, is_available, run }
-}
-
-const fn streaming_copy(
-    name: &'static str,
-    needs: &'static str,
-    is_available: fn() -> bool,
-    run: CopyFn,
-) -> CopyRoutine {
-    row(name, Kind::Streaming, needs, is_available, run)
-}
-
-fn has_avx2() -> bool {
-    std::arch::is_x86_feature_detected!("avx2")
-}
-
-fn has_avx512f() -> bool {
-    std::arch::is_x86_feature_detected!("avx512f")
-}
+pub(super) const COPY_ONCE: CopyRoutine = CopyRoutine::cached(
+    "sse2_cached_once",
+    ANY_CPU,
+    None,
+    Compared::Held,
+    vectors::copy_sse2_cached_once,
+);
 
 /// The time-stamp counter. Loads before it have arrived, stores have at least begun.
 #[inline]

@@ -120,7 +120,8 @@ const fn backing(pages: Pages) -> Backing {
     match pages {
         Pages::Hugetlb1G => Backing::Hugetlb1G,
         Pages::Hugetlb2M => Backing::Hugetlb2M,
-        _ => Backing::Base,
+        Pages::Thp => Backing::Thp,
+        Pages::Base | Pages::Unsaid => Backing::Base,
     }
 }
 
