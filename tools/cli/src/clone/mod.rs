@@ -23,7 +23,7 @@ const FIRECRACKER: [&str; 3] = ["firecracker", "--api-sock", "{api}"];
 /// COMMAND is started once for each clone. In its arguments, `{}` is the number of the clone, from 1 on, and `{api}` is
 /// the socket of its API. Its input and output are empty, unless COMMAND is a shell that redirects them.
 ///
-/// Of a memory file, each clone gets a copy on huge pages, those parts first that it touches. Clones of an image share
+/// Each clone gets a copy of the memory file on huge pages, those parts first that it touches. Clones of an image share
 /// its huge pages, and copy the pages that they write.
 ///
 /// Returns when the clones have all of their memory. They run on without this command. If one clone fails, or the
