@@ -7,9 +7,12 @@
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use hugekit_bulk::populate::populate_pages;
 use hugekit_bulk::{CopyOptions, PopulateError, Reuse};
+use hugekit_machine::Root;
+use hugekit_machine::available::MemoryBudget;
 use hugekit_sys::HUGE_PAGE_BYTES;
 use hugekit_sys::mapping::{Mapping, collapse};
 use hugekit_sys::{headroom, memfd};
@@ -45,6 +48,7 @@ pub(crate) struct Canvas {
     populated: AtomicU64,
     /// The most that these may become.
     most: u64,
+    budget: Mutex<MemoryBudget>,
 }
 
 impl Canvas {
@@ -64,7 +68,10 @@ impl Canvas {
         let _ = mapping.want_huge_pages();
         let mapping = CanvasMapping(mapping);
         let (granules, populated) = (Vec::new(), AtomicU64::new(0));
-        let mut canvas = Self { file, mapping, bytes, granules, populated, most };
+        // Shared memory is charged to the process that populates it.
+        let own = rustix::process::getpid().as_raw_pid();
+        let budget = Mutex::new(MemoryBudget::of(&Root::default(), &[own]));
+        let mut canvas = Self { file, mapping, bytes, granules, populated, most, budget };
         canvas.count_granules()?;
         Ok(canvas)
     }
@@ -195,6 +202,9 @@ impl Canvas {
                 {
                     return Err(ImageError::TooLarge { most: self.most });
                 }
+                let mut budget = self.budget.lock().unwrap_or_else(PoisonError::into_inner);
+                budget.take(len).map_err(ImageError::NoMemory)?;
+                drop(budget);
                 let is_whole = granule.len() == HUGE_PAGE_BYTES;
                 let made = if is_whole && self.make_huge(granule.start, at)? { HUGE } else { BASE };
                 state.store(made, Ordering::Relaxed);

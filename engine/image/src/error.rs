@@ -7,6 +7,7 @@ use hugekit_bulk::PopulateError;
 use hugekit_delta::DeltaError;
 use hugekit_lease::LeaseError;
 use hugekit_lease::protocol::{ImageRange, SAVE_MEMORY};
+use hugekit_machine::available::{Available, MemoryBudget};
 use hugekit_machine::size::{Exact, Size};
 use hugekit_sys::headroom::HeapShortage;
 use hugekit_sys::{ErrorKind, Remedy};
@@ -89,6 +90,9 @@ pub enum ImageError {
         /// Bytes that may be populated.
         most: u64,
     },
+    /// Memory is short, and the rest is left to other processes.
+    #[error("the image needs more memory, and the load leaves the last {left} MiB to others: {0}{remedy}", left = MemoryBudget::RESERVE >> 20, remedy = Remedy(self.remedy()))]
+    NoMemory(Available),
     /// The image could not be populated.
     #[error("the image could not be populated{}", Remedy(self.remedy()))]
     Populate(#[from] PopulateError),
@@ -127,9 +131,11 @@ fn size(bytes: &u64) -> Exact {
     Size::from(*bytes).exact()
 }
 
+const FREE_MEMORY: &str = "free memory, or raise the limit of the control group or of the tmpfs";
+
 fn free_memory(error: &PopulateError) -> Option<&'static str> {
     matches!(error, PopulateError::OutOfMemory | PopulateError::NothingBehind)
-        .then_some("free memory, or raise the limit of the control group or of the tmpfs")
+        .then_some(FREE_MEMORY)
 }
 
 impl ImageError {
@@ -147,6 +153,7 @@ impl ImageError {
             Self::NotSealed => "load an image from the file: hugekit image load".to_owned(),
             Self::NoTmpfs => "name a folder in a tmpfs, such as /dev/shm".to_owned(),
             Self::TooLarge { .. } => "load it again: the file has grown".to_owned(),
+            Self::NoMemory(_) => FREE_MEMORY.to_owned(),
             Self::Populate(error) => return free_memory(error).map(str::to_owned),
             Self::Broker(error) => return error.remedy(),
             Self::Heap(shortage) => shortage.remedy(),
@@ -169,7 +176,7 @@ impl ImageError {
             #[cfg(feature = "delta")]
             Self::Delta { .. } => ErrorKind::Invalid,
             Self::Changed { .. } => ErrorKind::Conflict,
-            Self::TooLarge { .. } | Self::Heap(_) => ErrorKind::NoMemory,
+            Self::TooLarge { .. } | Self::NoMemory(_) | Self::Heap(_) => ErrorKind::NoMemory,
             Self::Populate(error) => error.kind(),
             Self::Broker(error) => error.kind(),
             Self::Cancelled => ErrorKind::Cancelled,

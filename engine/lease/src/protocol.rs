@@ -409,7 +409,9 @@ fn clients(number: u64) -> String {
 /// Returns how an administrator can provide the memory that units lack.
 fn more_pages(missing: u64, page_size: u64) -> String {
     if page_size < HUGE_PAGE_BYTES as u64 {
-        return "end programs that have leases, or start the broker with smaller units".to_owned();
+        return "end programs that have leases, raise the limit of the broker's control group if it has one, or start the \
+             broker with smaller units"
+            .to_owned();
     }
     let pages = missing.div_ceil(page_size);
     let plural = if pages == 1 { "" } else { "s" };

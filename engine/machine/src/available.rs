@@ -33,6 +33,45 @@ impl Available {
     }
 }
 
+/// Memory that may be populated for some processes until the kernel's files are read again: others use it, too.
+#[derive(Debug)]
+pub struct MemoryBudget {
+    root: Root,
+    pids: Vec<i32>,
+    left: u64,
+}
+
+impl MemoryBudget {
+    /// Bytes that are left to others. Without them, the kernel would end a process when it runs out.
+    pub const RESERVE: u64 = 32 << 20;
+
+    /// Bytes of a budget at most.
+    const MOST: u64 = 16 << 20;
+
+    /// A budget of the groups of these processes.
+    #[must_use]
+    pub fn of(root: &Root, pids: &[i32]) -> Self {
+        Self { root: root.clone(), pids: pids.to_vec(), left: 0 }
+    }
+
+    /// Takes bytes that are populated next.
+    ///
+    /// # Errors
+    /// That many are not available beside [`RESERVE`](Self::RESERVE).
+    pub fn take(&mut self, bytes: u64) -> Result<(), Available> {
+        if self.left < bytes {
+            let available = Available::read(&self.root, &self.pids);
+            let free = available.bytes.saturating_sub(Self::RESERVE);
+            self.left = free.min(Self::MOST.max(bytes));
+            if self.left < bytes {
+                return Err(available);
+            }
+        }
+        self.left -= bytes;
+        Ok(())
+    }
+}
+
 impl fmt::Display for Available {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} MiB available", self.bytes >> 20)?;
@@ -64,6 +103,25 @@ mod tests {
         let available = Available::read(&machine.root(), &[7]);
         assert_eq!(available.bytes, 1 << 20);
         assert!(available.to_string().ends_with("/sys/fs/cgroup/vm/memory.max"), "{available}");
+    }
+
+    #[test]
+    fn budget_ends_before_the_group_is_full_and_reads_again_when_it_is_used_up() {
+        const MIB: u64 = 1 << 20;
+        let machine = Synthetic::new();
+        machine.file("/proc/meminfo", "MemTotal: 4194304 kB\nMemAvailable: 4194304 kB\n");
+        machine.file("/proc/7/cgroup", "0::/vm\n");
+        machine.file("/proc/self/mountinfo", "1 0 0:1 / /sys/fs/cgroup rw - cgroup2 none rw\n");
+        machine.file("/sys/fs/cgroup/vm/memory.max", format!("{}\n", 64 * MIB));
+        machine.file("/sys/fs/cgroup/vm/memory.current", format!("{}\n", 12 * MIB));
+        let mut budget = MemoryBudget::of(&machine.root(), &[7]);
+        assert!(budget.take(15 * MIB).is_ok());
+        // Nobody has used it meanwhile.
+        assert!(budget.take(20 * MIB).is_ok());
+        machine.file("/sys/fs/cgroup/vm/memory.current", format!("{}\n", 31 * MIB));
+        let short = budget.take(2 * MIB).unwrap_err();
+        assert_eq!(short.bytes, 33 * MIB);
+        assert!(budget.take(MIB).is_ok());
     }
 
     #[test]

@@ -11,6 +11,7 @@ pub mod alias;
 pub mod aligned;
 pub mod backings;
 pub mod child;
+pub mod control_group;
 pub mod example;
 pub mod fuse;
 pub mod hostile;

@@ -20,7 +20,7 @@ use hugekit_lease::protocol::{
     Status, VERSION,
 };
 use hugekit_lease::{LeaseError, MemoryFile};
-use hugekit_machine::{Memory, Root};
+use hugekit_machine::Root;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Gid, Mode, Uid};
 use rustix::io::Errno;
@@ -36,7 +36,7 @@ use crate::ledger::{Claim, Ledger};
 use crate::listen::listen_at;
 use crate::load::LoadOrder;
 use crate::loading::{Loaded, Loading};
-use crate::memory_state::MemoryState;
+use crate::memory_state::{self, MemoryState};
 use crate::notices::Notices;
 use crate::options::{BrokerOptions, Charge, Limits};
 use crate::priority;
@@ -760,13 +760,14 @@ impl Broker {
             let (most, most_of_user) = (limits.loads as u64, limits.fillers_of_user as u64);
             return Err(Refusal::TooManyLoads { most, most_of_user });
         }
-        self.check_memory(load.most)?;
+        let payer = (self.options.charge == Charge::Client).then(|| connection.pid());
+        self.check_memory(load.most, payer)?;
         self.ledger.claim(account, load.most)
     }
 
     /// Checks that there is memory for an image beside those that are being loaded.
-    fn check_memory(&self, asked: u64) -> Result<(), Refusal> {
-        let available = Memory::read(&self.root).map_or(0, |memory| memory.available);
+    fn check_memory(&self, asked: u64, payer: Option<u32>) -> Result<(), Refusal> {
+        let available = memory_state::available(&self.root, payer);
         let claimed = self.loading.iter().map(Loading::claimed).sum();
         let (free, keep_free) = (available.saturating_sub(claimed), self.options.keep_free);
         let is_short = asked.saturating_add(keep_free) > free;

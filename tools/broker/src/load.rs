@@ -137,7 +137,9 @@ fn told(error: &ImageError) -> NotLoaded {
         }
         ImageError::Delta { nth, ref source } => of_delta(nth as u64, source),
         ImageError::TooLarge { most } => NotLoaded::TooLarge { most },
-        ImageError::Populate(_) | ImageError::Heap(_) => NotLoaded::NoMemory,
+        ImageError::Populate(_) | ImageError::NoMemory(_) | ImageError::Heap(_) => {
+            NotLoaded::NoMemory
+        }
         _ => NotLoaded::Kernel { errno },
     }
 }

@@ -1,7 +1,8 @@
 //! Free memory of a kind, and how much of the taken memory the broker knows of.
 
 use hugekit::pool::Backing;
-use hugekit_machine::{Memory, Root, hugepages};
+use hugekit_machine::available::Available;
+use hugekit_machine::{Root, hugepages};
 
 /// Memory of one kind at one moment, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,8 +17,7 @@ impl MemoryState {
     /// The next look. If the kernel's files cannot be read, nothing is free, and as much is taken as before.
     pub(crate) fn next(self, root: &Root, backing: Backing) -> Self {
         if !backing.is_reserved() {
-            let free = Memory::read(root).map_or(0, |memory| memory.available);
-            return Self { free, taken: None };
+            return Self { free: available(root, None), taken: None };
         }
         let page_size = backing.page_size() as u64;
         match hugepages::read_size(root, page_size) {
@@ -33,5 +33,14 @@ impl MemoryState {
     /// by their full size.
     pub(crate) fn elsewhere(&self, known: u64) -> Option<i128> {
         self.taken.map(|taken| i128::from(taken) - i128::from(known))
+    }
+}
+
+/// Memory that the machine and the control groups of a process leave, which pays for it: by default the broker.
+pub(crate) fn available(root: &Root, payer: Option<u32>) -> u64 {
+    match Available::read(root, &[payer.unwrap_or(std::process::id()) as i32]).bytes {
+        // The kernel does not say.
+        u64::MAX => 0,
+        bytes => bytes,
     }
 }

@@ -18,7 +18,7 @@ use hugekit_terminal::text::write_out;
 /// The command of a clone if none is named.
 const FIRECRACKER: [&str; 3] = ["firecracker", "--api-sock", "{api}"];
 
-/// Start VMs from a snapshot: VMMs are started, and each one restores a clone.
+/// Start Firecrackers that restore clones of one snapshot.
 ///
 /// COMMAND is started once for each clone. In its arguments, `{}` is the number of the clone, from 1 on, and `{api}` is
 /// the socket of its API. Its input and output are empty, unless COMMAND is a shell that redirects them.
@@ -82,7 +82,7 @@ impl CloneCommand {
     fn memory(&self) -> anyhow::Result<CloneMemory> {
         if let Some(path) = &self.memory {
             let opened = Source::open(path).map_err(PagerError::from);
-            return opened.map(CloneMemory::Copied).map_err(|error| {
+            return opened.map(|source| CloneMemory::Copied(Box::new(source))).map_err(|error| {
                 let remedy = error.remedy().map(str::to_owned);
                 Remedied::error(error, remedy)
             });

@@ -9,7 +9,6 @@ mod ends;
 mod floods;
 mod freezes;
 mod gate;
-mod group;
 mod images;
 mod leases;
 mod liars;
@@ -24,10 +23,9 @@ mod wrapper;
 use hugekit::Pool;
 use hugekit::pool::Backing;
 use hugekit_testing::backings::gigantic;
+use hugekit_testing::control_group::{ControlGroup, controller};
 use hugekit_testing::trials::{self, unless_lacking};
 use libtest_mimic::{Arguments, Trial};
-
-use group::Group;
 
 /// A check, given what units are made of.
 type Check = (&'static str, fn(Backing));
@@ -70,9 +68,13 @@ fn main() {
     trials.extend(needing(not_root(), Backing::Base, images::CHECKS_OF_ROOT));
     let of_thp = [machines::CHECKS_OF_THP, leases::CHECKS].concat();
     trials.extend(self::trials(Backing::Thp, &of_thp));
-    trials.extend(needing(Group::lacking(""), Backing::Base, payers::CHECKS_OF_FROZEN));
-    trials.extend(needing(Group::lacking("memory"), Backing::Base, payers::CHECKS_OF_MEMORY));
-    trials.extend(needing(Group::lacking("memory"), Backing::Base, loads::CHECKS_OF_MEMORY));
+    trials.extend(needing(ControlGroup::lacking(""), Backing::Base, payers::CHECKS_OF_FROZEN));
+    trials.extend(needing(
+        ControlGroup::lacking("memory"),
+        Backing::Base,
+        payers::CHECKS_OF_MEMORY,
+    ));
+    trials.extend(needing(ControlGroup::lacking("memory"), Backing::Base, loads::CHECKS_OF_MEMORY));
     for backing in gigantic() {
         trials.extend(self::trials(backing, machines::CHECKS_OF_GIGANTIC));
     }
@@ -81,7 +83,7 @@ fn main() {
     for backing in [Backing::Base, Backing::Hugetlb2M] {
         trials.extend(needing(without_qemu.clone(), backing, qemu::CHECKS));
         trials.extend(needing(without_qemu.clone(), backing, wrapper::CHECKS_OF_QEMU));
-        let without_groups = Group::lacking(group::controller(backing));
+        let without_groups = ControlGroup::lacking(controller(backing));
         trials.extend(needing(without_groups, backing, payers::CHECKS));
     }
     libtest_mimic::run(&arguments, trials).exit();

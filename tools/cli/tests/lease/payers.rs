@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use hugekit::pool::Backing;
 use hugekit_lease::protocol::{Payer, Refusal, Request};
 use hugekit_lease::{Lease, LeaseError};
+use hugekit_testing::control_group::{ControlGroup, controller};
 use hugekit_testing::processes::Killed;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -17,7 +18,6 @@ use rustix::net::{
 };
 
 use super::daemon::{Daemon, PATIENCE, program};
-use super::group::{Group, controller};
 use super::{Check, UNIT};
 
 pub(crate) const CHECKS: &[Check] = &[
@@ -25,14 +25,16 @@ pub(crate) const CHECKS: &[Check] = &[
     ("a_client_pays_in_its_own_group", client),
 ];
 
-pub(crate) const CHECKS_OF_MEMORY: &[Check] =
-    &[("the_oom_killer_ends_what_populates_and_not_the_broker", oom)];
+pub(crate) const CHECKS_OF_MEMORY: &[Check] = &[
+    ("the_oom_killer_ends_what_populates_and_not_the_broker", oom),
+    ("unit_without_room_in_the_group_of_the_broker_is_refused", no_room),
+];
 
 pub(crate) const CHECKS_OF_FROZEN: &[Check] =
     &[("a_client_whose_group_is_frozen_costs_no_other_anything", frozen)];
 
-fn group(backing: Backing) -> Group {
-    Group::new(controller(backing)).unwrap()
+fn group(backing: Backing) -> ControlGroup {
+    ControlGroup::new(controller(backing)).unwrap()
 }
 
 fn told_group(backing: Backing) {
@@ -88,7 +90,11 @@ fn oom(backing: Backing) {
     let group = group(backing);
     let unit = 128 << 20;
     group.limit(48 << 20);
-    let daemon = Daemon::around(unit, backing, |command| group.around(command));
+    let daemon = Daemon::around(unit, backing, |command| {
+        let mut charging = program();
+        charging.args(command.get_args()).arg("--charge").arg(&group.folder);
+        charging
+    });
     let asked = Lease::ask(&daemon.socket(), unit, PATIENCE);
     match asked {
         Err(LeaseError::Refused(Refusal::NotPopulated { signal: 9, .. })) => {}
@@ -97,6 +103,19 @@ fn oom(backing: Backing) {
     // It lives, and what was populated is the kernel's again.
     let status = daemon.until(|status| status.filling == 0 && status.failures > 0);
     assert_eq!((status.ready, status.leases), (0, 0));
+}
+
+/// Nothing is populated, and so nothing is killed.
+fn no_room(backing: Backing) {
+    let group = group(backing);
+    let unit = 128 << 20;
+    group.limit(48 << 20);
+    let daemon = Daemon::around(unit, backing, |command| group.around(command));
+    match Lease::ask(&daemon.socket(), unit, Duration::ZERO) {
+        Err(LeaseError::Refused(Refusal::NoPages { free, .. })) => assert!(free <= 48 << 20),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(daemon.until(|_| true).failures, 0);
 }
 
 /// A process that has connected, and a socket of this one that is the same connection: the broker takes the process for
@@ -121,7 +140,7 @@ fn connected_by_another(socket: &Path) -> (Killed, OwnedFd) {
 }
 
 fn frozen(backing: Backing) {
-    let group = Group::new("").unwrap();
+    let group = ControlGroup::new("").unwrap();
     let daemon = Daemon::new(backing, 0, &["--charge", "client"]);
     let (client, connection) = connected_by_another(&daemon.socket());
     group.take_in(client.0.id());

@@ -36,7 +36,7 @@ use crate::vmm::{Control, LoadMemory};
 #[non_exhaustive]
 pub enum CloneMemory {
     /// It is copied into each clone, on huge pages.
-    Copied(Source),
+    Copied(Box<Source>),
     /// Each clone maps it privately: it copies the pages that it writes. A memory file whose bytes nobody can change,
     /// such as an image.
     Mapped(File),
@@ -109,7 +109,7 @@ pub fn start_clones(options: &CloneOptions, memory: CloneMemory) -> Result<Clone
     let grown = match memory {
         CloneMemory::Copied(source) => {
             let room = room.make()?;
-            let nursery = Nursery::new(Handler::of_file(source)?, &room);
+            let nursery = Nursery::new(Handler::of_file(*source)?, &room);
             nursery.raise(&children, &parent, || Ok(()))?.1
         }
         CloneMemory::Mapped(file) => {

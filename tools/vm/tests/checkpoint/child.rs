@@ -86,7 +86,7 @@ fn run_series(options: &CheckpointOptions, each: &mut dyn FnMut(&Path, &Report))
 }
 
 fn run_clones((options, memory): (CloneOptions, PathBuf)) -> ! {
-    let memory = CloneMemory::Copied(Source::open(&memory).unwrap());
+    let memory = CloneMemory::Copied(Box::new(Source::open(&memory).unwrap()));
     end(clone_all(&options, memory).map(|cloned| cloned.report))
 }
 

@@ -37,7 +37,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 fn source(snapshot: &Snapshot) -> CloneMemory {
-    CloneMemory::Copied(Source::open(&snapshot.memory).unwrap())
+    CloneMemory::Copied(Box::new(Source::open(&snapshot.memory).unwrap()))
 }
 
 /// Clones with these names.
@@ -115,7 +115,7 @@ fn too_short() {
     let (folder, snapshot) = origin(Pages::Base);
     let path = folder.path().join("short");
     File::create_new(&path).unwrap().set_len(MEMORY / 2).unwrap();
-    let memory = CloneMemory::Copied(Source::open(&path).unwrap());
+    let memory = CloneMemory::Copied(Box::new(Source::open(&path).unwrap()));
     let refused = clones(folder.path(), &snapshot, &NAMES, memory).map(drop).unwrap_err();
     assert!(matches!(refused, ForkError::Memory(_) | ForkError::Restore { .. }), "{refused}");
     check_no_children(folder.path(), &NAMES);

@@ -3,6 +3,7 @@
 mod fixture;
 mod hostile;
 mod kills;
+mod limits;
 mod lost;
 mod memory_file;
 mod pager_process;
@@ -25,6 +26,7 @@ fn main() {
         refused::trials(),
         hostile::trials(),
         kills::trials(),
+        limits::trials(),
     ]
     .into_iter()
     .flatten()

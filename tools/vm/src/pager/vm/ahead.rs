@@ -10,8 +10,6 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
-use hugekit_machine::Root;
-use hugekit_machine::available::Available;
 use hugekit_sys::thread;
 
 use super::collapse::Collapsed;
@@ -27,12 +25,6 @@ use crate::pager::working_set::WorkingSet;
 /// waits for. The VMM restores its devices then: KVM waits in `synchronize_srcu`, which takes longer
 /// while another CPU copies.
 const FIRST_FAULTS: u64 = 16;
-
-/// Memory that is not filled ahead.
-const LEFT_TO_THE_VM: u64 = 32 << 20;
-
-/// Bytes that are supplied ahead before memory is looked at again: others use it, too.
-const LONGEST_BUDGET: u64 = 16 << 20;
 
 /// The progress of reading ahead.
 pub(super) enum Ahead {
@@ -210,16 +202,13 @@ impl<'a> Server<'a> {
         if !self.vm.source.is_kept() || self.vm.layout.is_hugetlb() {
             return true;
         }
-        if self.budget < bytes {
-            let available = Available::read(&Root::default(), &[self.vm.pid()]);
-            self.budget = available.bytes.saturating_sub(LEFT_TO_THE_VM).min(LONGEST_BUDGET);
-            if self.budget < bytes {
+        match self.budget.take(bytes) {
+            Ok(()) => true,
+            Err(available) => {
                 self.fail(VmError::NotAhead(available));
-                return false;
+                false
             }
         }
-        self.budget -= bytes;
-        true
     }
 
     /// All data is there, or the VM was being left by an earlier pager.

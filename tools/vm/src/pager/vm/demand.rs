@@ -11,6 +11,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
+use hugekit_machine::Root;
+use hugekit_machine::available::MemoryBudget;
 use hugekit_sys::error_chain;
 
 use super::ahead::Ahead;
@@ -78,8 +80,8 @@ pub(super) struct Server<'a> {
     pub(super) answered: u64,
     pub(super) copied: u64,
     pub(super) ahead: Ahead,
-    /// Bytes that may be supplied ahead until memory is looked at again.
-    pub(super) budget: u64,
+    /// Memory that may be supplied ahead.
+    pub(super) budget: MemoryBudget,
     /// True if it was told that pages cannot be supplied.
     has_failed: bool,
 }
@@ -108,7 +110,7 @@ impl<'a> Server<'a> {
             answered: 0,
             copied: 0,
             ahead: Ahead::Waiting { until: since + options.startup },
-            budget: 0,
+            budget: MemoryBudget::of(&Root::default(), &[vm.pid()]),
             has_failed: false,
         }
     }

@@ -4,46 +4,49 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hugekit::pool::Backing;
 
-use super::daemon::PATIENCE;
+/// The longest wait for the kernel to let go of a process or of memory.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What counts memory of a backing.
-pub(crate) fn controller(backing: Backing) -> &'static str {
+pub fn controller(backing: Backing) -> &'static str {
     if backing.is_reserved() { "hugetlb" } else { "memory" }
 }
 
 /// A group below the root of its hierarchy. What is in it ends with this value.
 #[derive(Debug)]
-pub(crate) struct Group {
-    pub(crate) folder: PathBuf,
+pub struct ControlGroup {
+    pub folder: PathBuf,
+    controller: &'static str,
     is_unified: bool,
     /// The controller that had to be switched on for it.
     switched_on: Option<&'static str>,
 }
 
-impl Group {
+impl ControlGroup {
     /// Why there can be none here.
-    pub(crate) fn lacking(controller: &'static str) -> Option<String> {
+    pub fn lacking(controller: &'static str) -> Option<String> {
         Self::new(controller).err()
     }
 
     /// A group that counts, or, where no controller is named, one that can be frozen.
-    pub(crate) fn new(controller: &'static str) -> Result<Self, String> {
+    pub fn new(controller: &'static str) -> Result<Self, String> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").map_err(|e| e.to_string())?;
         if let Some(root) = mounts.lines().find_map(|line| first_version(line, controller)) {
-            return Self::make(&root, false, None);
+            return Self::make(&root, controller, false, None);
         }
         let root = mounts.lines().find_map(second_version);
         let root = root.ok_or_else(|| format!("no control groups have {controller:?}"))?;
         let switched_on = switch_on(&root, controller)?;
-        Self::make(&root, true, switched_on)
+        Self::make(&root, controller, true, switched_on)
     }
 
     fn make(
         root: &Path,
+        controller: &'static str,
         is_unified: bool,
         switched_on: Option<&'static str>,
     ) -> Result<Self, String> {
@@ -53,11 +56,11 @@ impl Group {
         fs::create_dir(&folder).map_err(|error| {
             format!("no control group can be made in {}: {error}", root.display())
         })?;
-        Ok(Self { folder, is_unified, switched_on })
+        Ok(Self { folder, controller, is_unified, switched_on })
     }
 
     /// Bytes that it is charged for.
-    pub(crate) fn charged(&self, backing: Backing) -> u64 {
+    pub fn charged(&self, backing: Backing) -> u64 {
         let file = match (backing.is_reserved(), self.is_unified) {
             (false, true) => "memory.current",
             (false, false) => "memory.usage_in_bytes",
@@ -68,16 +71,16 @@ impl Group {
     }
 
     /// Waits until it is charged for less.
-    pub(crate) fn until_charged_below(&self, backing: Backing, bytes: u64) {
+    pub fn until_charged_below(&self, backing: Backing, bytes: u64) {
         let since = Instant::now();
         while self.charged(backing) >= bytes {
             assert!(since.elapsed() < PATIENCE, "{} are charged", self.charged(backing));
-            std::thread::sleep(std::time::Duration::from_millis(5));
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 
     /// Allows it so much memory, and no swap in its place.
-    pub(crate) fn limit(&self, bytes: usize) {
+    pub fn limit(&self, bytes: usize) {
         let write = |file: &str, value: String| fs::write(self.folder.join(file), value);
         if self.is_unified {
             write("memory.max", bytes.to_string()).unwrap();
@@ -90,22 +93,51 @@ impl Group {
     }
 
     /// Stops everything in it, or lets it go on.
-    pub(crate) fn freeze(&self, frozen: bool) {
+    pub fn freeze(&self, frozen: bool) {
         fs::write(self.folder.join("cgroup.freeze"), u8::from(frozen).to_string()).unwrap();
     }
 
-    pub(crate) fn take_in(&self, process: u32) {
+    pub fn take_in(&self, process: u32) {
         fs::write(self.folder.join("cgroup.procs"), process.to_string()).unwrap();
     }
 
+    /// Runs a function while this process is in the group: processes that it starts stay there.
+    ///
+    /// # Panics
+    /// The kernel refuses to move the process.
+    pub fn with_this_process<T>(&self, run: impl FnOnce() -> T) -> T {
+        let own = std::process::id();
+        let before = self.group_before();
+        self.take_in(own);
+        let done = run();
+        fs::write(before.join("cgroup.procs"), own.to_string()).unwrap();
+        done
+    }
+
+    /// The group that this process is in, of this hierarchy.
+    fn group_before(&self) -> PathBuf {
+        let groups = fs::read_to_string("/proc/self/cgroup").unwrap();
+        let root = self.folder.parent().unwrap();
+        let of_hierarchy = |line: &str| {
+            let mut fields = line.splitn(3, ':');
+            let (number, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+            let is_of = match self.is_unified {
+                true => number == "0",
+                false => controllers.split(',').any(|name| self.controller == name),
+            };
+            is_of.then(|| root.join(path.trim_start_matches('/')))
+        };
+        groups.lines().find_map(of_hierarchy).unwrap()
+    }
+
     /// How many processes are in it.
-    pub(crate) fn members(&self) -> usize {
+    pub fn members(&self) -> usize {
         let members = fs::read_to_string(self.folder.join("cgroup.procs")).unwrap();
         members.lines().count()
     }
 
     /// The same command, by a process that has joined the group before.
-    pub(crate) fn around(&self, command: &Command) -> Command {
+    pub fn around(&self, command: &Command) -> Command {
         let mut shell = Command::new("sh");
         shell.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(self.folder.join("cgroup.procs"));
         shell.arg(command.get_program()).args(command.get_args());
@@ -113,7 +145,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ControlGroup {
     fn drop(&mut self) {
         if self.is_unified {
             let _ = fs::write(self.folder.join("cgroup.freeze"), "0");
@@ -125,7 +157,7 @@ impl Drop for Group {
                 eprintln!("{} is left behind", self.folder.display());
                 break;
             }
-            std::thread::sleep(std::time::Duration::from_millis(5));
+            std::thread::sleep(Duration::from_millis(5));
         }
         if let (Some(controller), Some(root)) = (self.switched_on, self.folder.parent()) {
             let _ = fs::write(root.join("cgroup.subtree_control"), format!("-{controller}"));
