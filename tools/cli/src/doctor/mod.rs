@@ -1,6 +1,7 @@
 //! `hugekit doctor`: what this machine supports, line by line, and a remedy for everything else.
 
 mod print;
+mod vm;
 
 use anyhow::Context;
 use hugekit_machine::Root;
@@ -23,7 +24,7 @@ pub(crate) struct DoctorCommand {
     #[arg(long)]
     json: bool,
     /// Examine this process instead: what its forks cost, and whether `hugekit tend` would make
-    /// them faster.
+    /// them faster; of a VMM also whether its VM can be saved, forked and put on huge pages.
     #[arg(long, value_name = "PID", allow_negative_numbers = true, value_parser = process)]
     pid: Option<i32>,
 }
@@ -35,7 +36,8 @@ fn process(text: &str) -> Result<i32, String> {
 impl DoctorCommand {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
         if let Some(pid) = self.pid {
-            let report = hugekit_doctor::examine_process(pid).map_err(unexamined)?;
+            let mut report = hugekit_doctor::examine_process(pid).map_err(unexamined)?;
+            report.lines.extend(vm::lines(pid));
             let printed =
                 if self.json { print::json(&report) } else { print::terminal(&report.lines) };
             return printed.context("cannot write to standard output");

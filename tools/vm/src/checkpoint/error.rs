@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use crate::pager::UnfitDescriptor;
 use crate::vmm::{ConfiguredMemory, ControlError};
 use hugekit_delta::DeltaError;
+use hugekit_machine::Root;
 use hugekit_sys::{ErrorKind, Remedy};
 
 /// The reason why there is no checkpoint.
@@ -208,7 +209,7 @@ impl CheckpointError {
                  all memory without --delta",
             ),
             Self::Exists { .. } => Some("name a folder that does not exist"),
-            Self::Rights { .. } => Some("run as the VMM's user, or with CAP_SYS_PTRACE"),
+            Self::Rights { .. } => Some(right_to_trace(&Root::default())),
             Self::Handover { .. } => Some(
                 "run as root or as the VMM's user, and give the VMM a /dev/shm, /run or /tmp that its user may write to",
             ),
@@ -218,8 +219,23 @@ impl CheckpointError {
     }
 }
 
+/// Returns who may look at the descriptors of a VMM. Yama lets a user look only at children.
+fn right_to_trace(root: &Root) -> &'static str {
+    let scope = root.read_if_present("/proc/sys/kernel/yama/ptrace_scope").ok().flatten();
+    match scope.as_deref().map(str::trim) {
+        None | Some("0") => "run as the VMM's user, or with CAP_SYS_PTRACE",
+        Some("3") => {
+            "kernel.yama.ptrace_scope is 3, so that no process may until the machine is started again"
+        }
+        Some(_) => {
+            "run with CAP_SYS_PTRACE, as root has it: kernel.yama.ptrace_scope keeps users from their own processes"
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use hugekit_machines::Files;
     use hugekit_testing::remedies::prints_remedy_once;
 
     use super::*;
@@ -247,5 +263,20 @@ mod tests {
             let remedy = error.remedy();
             prints_remedy_once(error, remedy);
         }
+    }
+
+    #[test]
+    fn remedy_of_missing_rights_is_one_that_works_under_yama() {
+        let remedy = |scope: Option<&str>| {
+            let machine = Files::new().unwrap();
+            if let Some(scope) = scope {
+                machine.file("/proc/sys/kernel/yama/ptrace_scope", scope);
+            }
+            right_to_trace(&Root::at(machine.path()))
+        };
+        assert!(remedy(None).starts_with("run as the VMM's user"));
+        assert_eq!(remedy(Some("0\n")), remedy(None));
+        assert!(remedy(Some("1\n")).starts_with("run with CAP_SYS_PTRACE"));
+        assert!(remedy(Some("3\n")).contains("no process may"));
     }
 }

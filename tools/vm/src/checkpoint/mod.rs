@@ -23,6 +23,7 @@ mod output;
 mod pages;
 mod preserved;
 mod previous;
+mod prospects;
 mod report;
 mod room;
 mod saving;
@@ -45,5 +46,6 @@ pub use options::{
     CheckpointOptions, ChildOptions, CloneOptions, ForkOptions, RunningVm, SeriesOptions,
 };
 pub use previous::state_of;
+pub use prospects::{NoHugePages, VmProspects};
 pub use report::{Report, Way};
 pub use series::checkpoint_series;

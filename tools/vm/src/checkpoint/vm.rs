@@ -223,7 +223,7 @@ impl Vm {
     }
 }
 
-fn find_userfaultfd(process: &Process) -> Result<Userfaultfd, CheckpointError> {
+pub(crate) fn find_userfaultfd(process: &Process) -> Result<Userfaultfd, CheckpointError> {
     let pid = process.pid();
     let found = process.userfaultfds();
     let found = found.map_err(|source| CheckpointError::Rights { pid, source })?;

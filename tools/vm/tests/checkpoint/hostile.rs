@@ -7,7 +7,7 @@ use std::process::Command;
 
 use hugekit_guests::{Firecracker, Pages, Request};
 use hugekit_vm::checkpoint::{
-    CheckpointError, CheckpointOptions, ControlError, RunningVm, checkpoint,
+    CheckpointError, CheckpointOptions, ControlError, RunningVm, VmProspects, checkpoint,
 };
 use libtest_mimic::Trial;
 
@@ -114,6 +114,10 @@ fn booted() {
     let vm = RunningVm::new(vmm.pid(), api);
     let refused = checkpoint(&CheckpointOptions::new(vm, output.clone())).unwrap_err();
     assert!(matches!(refused, CheckpointError::NoUserfaultfd { .. }), "{refused}");
+    let found = VmProspects::of(vmm.pid()).unwrap().expect("it has a VM");
+    assert!(matches!(found.save, Err(CheckpointError::NoUserfaultfd { .. })), "{found:?}");
+    assert!(found.huge_pages.is_ok() && !found.keeps_layout, "{found:?}");
+    assert!(VmProspects::of(std::process::id() as i32).unwrap().is_none());
     assert!(refused.remedy().unwrap().contains("stock snapshot") && !output.exists());
     vmm.serial.ask(Request::Reply).unwrap();
 }
@@ -130,6 +134,8 @@ fn served() {
     let options = CheckpointOptions::new(RunningVm::new(vmm.pid(), api), output);
     let refused = checkpoint(&options).unwrap_err();
     assert!(matches!(refused, CheckpointError::InUse { .. }), "{refused}");
+    let is_in_use = |found: &VmProspects| matches!(found.save, Err(CheckpointError::InUse { .. }));
+    assert!(VmProspects::of(vmm.pid()).unwrap().as_ref().is_some_and(is_in_use));
     drop(pager);
     let refused = checkpoint(&options).unwrap_err();
     assert!(matches!(refused, CheckpointError::Incomplete { .. }), "{refused}");

@@ -10,6 +10,7 @@ mod hostile;
 mod kills;
 mod large;
 mod other_kills;
+mod other_user;
 mod pager_child;
 mod proxy;
 mod random_kills;
@@ -40,6 +41,7 @@ fn main() {
         forks::trials(),
         fork_kills::trials(),
         clones::trials(),
+        other_user::trials(),
     ];
     let trials: Vec<Trial> = trials.into_iter().flatten().collect();
     let conclusion = libtest_mimic::run(&arguments, trials);

@@ -45,7 +45,10 @@ impl PagerThread {
     }
 
     pub(crate) fn start_from(socket: PathBuf, source: Source, prefetch: bool) -> Self {
-        let options = PagerOptions { prefetch, ..pager_options() };
+        Self::start_with(socket, source, PagerOptions { prefetch, ..pager_options() })
+    }
+
+    pub(crate) fn start_with(socket: PathBuf, source: Source, options: PagerOptions) -> Self {
         let pager = Pager::start(&socket, options, source).unwrap();
         let (came, stop) = std::os::unix::net::UnixStream::pair().unwrap();
         let (sender, events) = mpsc::channel();
