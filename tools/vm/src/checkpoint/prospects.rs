@@ -20,12 +20,12 @@ const KVM: &str = "anon_inode:kvm-vm";
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct VmProspects {
-    /// Whether `hugekit checkpoint` and `hugekit fork` would save it.
+    /// The reason why `hugekit checkpoint` and `hugekit fork` would refuse it, if they would.
     pub save: Result<(), CheckpointError>,
     /// True if the VM keeps its layout, which its pager has handed over. Otherwise the layout must follow from the VM's
     /// size.
     pub keeps_layout: bool,
-    /// Whether its memory can be put on huge pages.
+    /// The reason why its memory cannot be put on huge pages, if it cannot.
     pub huge_pages: Result<(), NoHugePages>,
 }
 
