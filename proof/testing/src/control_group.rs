@@ -11,12 +11,12 @@ use hugekit::pool::Backing;
 /// The longest wait for the kernel to let go of a process or of memory.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What counts memory of a backing.
+/// Returns the controller that counts memory of a backing.
 pub fn controller(backing: Backing) -> &'static str {
     if backing.is_reserved() { "hugetlb" } else { "memory" }
 }
 
-/// A group below the root of its hierarchy. What is in it ends with this value.
+/// A group below the root of its hierarchy. It is removed with this value, when its processes have ended.
 #[derive(Debug)]
 pub struct ControlGroup {
     pub folder: PathBuf,
@@ -27,7 +27,7 @@ pub struct ControlGroup {
 }
 
 impl ControlGroup {
-    /// Why there can be none here.
+    /// Returns the reason why there can be none here.
     pub fn lacking(controller: &'static str) -> Option<String> {
         Self::new(controller).err()
     }

@@ -181,7 +181,7 @@ impl Waiting {
         }
     }
 
-    /// Ends its wait, and returns what the user is told.
+    /// Ends its wait, and returns the event for the user.
     pub(crate) fn refuse(self, why: Refusal) -> Event {
         let pid = self.pid();
         let ending = self.end(&why);

@@ -72,7 +72,7 @@ impl Vm {
         Self { process, faults, layout, source, state, block, begun, supplied, bell }
     }
 
-    /// Ends the wait of a VM that cannot be served, and returns what the user is told.
+    /// Ends the wait of a VM that cannot be served, and returns the event for the user.
     pub(crate) fn refuse(self, why: Refusal) -> Event {
         self.state.remove();
         Waiting::left(self.process, Some(self.layout)).refuse(why)
