@@ -26,11 +26,11 @@ pub(crate) struct Accounts {
     named: BTreeSet<u32>,
     ranges: Vec<IdRange>,
     /// Which version of the file the ranges are from.
-    version: Option<Version>,
+    version: Option<FileVersion>,
 }
 
 /// Number, length and time of the last change of a file.
-type Version = (u64, u64, SystemTime);
+type FileVersion = (u64, u64, SystemTime);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct IdRange {
@@ -69,7 +69,7 @@ impl Accounts {
     }
 }
 
-fn version(file: &Path) -> io::Result<Version> {
+fn version(file: &Path) -> io::Result<FileVersion> {
     let found = fs::metadata(file)?;
     Ok((found.ino(), found.len(), found.modified()?))
 }

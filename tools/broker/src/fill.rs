@@ -96,7 +96,7 @@ fn populate(told: &Fill) -> Result<u64, LeaseError> {
     if !told.background {
         return memory.populate(&PopulateOptions::new().threads(Threads::Auto), told.node);
     }
-    let pace = Pace::new();
+    let pace = FillPace::new();
     let rest = |done: usize, total: usize| pace.rest(done < total);
     memory.populate(&PopulateOptions::new().progress(&rest), told.node)
 }
@@ -109,12 +109,12 @@ fn populate(told: &Fill) -> Result<u64, LeaseError> {
 const REST: u32 = 3;
 
 /// Work and rest of the one thread that populates.
-struct Pace {
+struct FillPace {
     /// CPU time of the thread when the last rest ended: what it was kept waiting for is no work.
     worked: Mutex<Duration>,
 }
 
-impl Pace {
+impl FillPace {
     fn new() -> Self {
         Self { worked: Mutex::new(cpu_time()) }
     }
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn rest_is_as_long_as_the_work_was_and_none_is_after_the_last_chunk() {
-        let pace = Pace::new();
+        let pace = FillPace::new();
         let since = cpu_time();
         while cpu_time() - since < Duration::from_millis(5) {}
         let rested = std::time::Instant::now();

@@ -83,7 +83,7 @@ fn fill(load: &Load, sources: Vec<OwnedFd>, memory: OwnedFd) -> Result<ImageFact
     let builder = load.ranges.iter().copied().fold(builder, ImageBuilder::range);
     let state = load.state.map(StateId::from_bytes).and_then(Result::ok);
     let builder = state.into_iter().fold(builder, ImageBuilder::state);
-    let telling = Telling::default();
+    let telling = LoadProgress::default();
     let tell = |done: usize, total: usize| telling.tell(done as u64, total as u64);
     let image = match load.tells_progress {
         true => builder.progress(&tell).load_into(memory),
@@ -100,11 +100,11 @@ const TOLD_EVERY: Duration = Duration::from_millis(100);
 /// Tells the client, whose connection is standard input. It never waits for the client, and leaves room in the queue for
 /// the broker's answer.
 #[derive(Default)]
-struct Telling {
+struct LoadProgress {
     last: Mutex<Option<Instant>>,
 }
 
-impl Telling {
+impl LoadProgress {
     fn tell(&self, done: u64, total: u64) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.is_some_and(|last| last.elapsed() < TOLD_EVERY) {

@@ -8,10 +8,10 @@ const STUCK_AFTER: Duration = Duration::from_secs(1);
 
 /// Whose turn it is: one collapse at a time, and rests between.
 #[derive(Debug, Default)]
-pub(crate) struct Pace(Mutex<State>);
+pub(crate) struct Pace(Mutex<PaceState>);
 
 #[derive(Clone, Copy, Debug, Default)]
-struct State {
+struct PaceState {
     /// Since when a collapse goes on.
     working: Option<Instant>,
     /// When the last rest is over.
@@ -41,7 +41,7 @@ impl Pace {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PaceState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -22,7 +22,7 @@ const APART: u64 = 7919;
 
 pub(super) fn run(bytes: usize) -> anyhow::Result<Ways> {
     let pool = Pool::builder(2 * bytes).build()?;
-    let mut owner = Owner::new(&pool, bytes)?;
+    let mut owner = MemoryOwner::new(&pool, bytes)?;
     let mut copy = vec![1_u8; bytes];
     let mut file = tempfile::tempfile().context("no file to save to")?;
     let about = format!(
@@ -52,12 +52,12 @@ pub(super) fn run(bytes: usize) -> anyhow::Result<Ways> {
 }
 
 /// A program that writes its state, step by step.
-pub(super) struct Owner {
+pub(super) struct MemoryOwner {
     state: SharedRegion,
     pub(super) steps: u64,
 }
 
-impl Owner {
+impl MemoryOwner {
     pub(super) fn new(pool: &Pool, bytes: usize) -> anyhow::Result<Self> {
         Ok(Self { state: pool.region(bytes)?.share(), steps: 0 })
     }

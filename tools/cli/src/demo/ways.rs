@@ -9,7 +9,7 @@ use hugekit_terminal::text::{COLUMNS, wrap};
 const ROUNDS: usize = 5;
 
 /// A way to do the task.
-struct Way {
+struct SaveWay {
     name: &'static str,
     /// Work that it leaves for another time, if the comparison is not like for like.
     elsewhere: &'static str,
@@ -19,7 +19,7 @@ struct Way {
 /// Ways that were gone in turn, the usual one first.
 pub(super) struct Ways {
     about: String,
-    ways: Vec<Way>,
+    ways: Vec<SaveWay>,
 }
 
 impl Ways {
@@ -29,12 +29,12 @@ impl Ways {
         names: &[(&'static str, &'static str)],
         mut go: impl FnMut(usize) -> anyhow::Result<Duration>,
     ) -> anyhow::Result<Self> {
-        let way = |&(name, elsewhere): &(&'static str, &'static str)| Way {
+        let way = |&(name, elsewhere): &(&'static str, &'static str)| SaveWay {
             name,
             elsewhere,
             times: Vec::with_capacity(ROUNDS),
         };
-        let mut ways: Vec<Way> = names.iter().map(way).collect();
+        let mut ways: Vec<SaveWay> = names.iter().map(way).collect();
         for _ in 0..ROUNDS {
             for (index, way) in ways.iter_mut().enumerate() {
                 way.times.push(go(index)?);
@@ -44,7 +44,7 @@ impl Ways {
     }
 }
 
-impl Way {
+impl SaveWay {
     fn median(&self) -> Duration {
         let mut times = self.times.clone();
         times.sort();

@@ -5,18 +5,18 @@ use hugekit_machine::plain;
 use hugekit_terminal::text::{COLUMNS, wrap};
 
 /// A name, and the value that belongs to it. Entries of the same name follow each other.
-pub(super) type Entry = (&'static str, String);
+pub(super) type NewsEntry = (&'static str, String);
 
 /// A headline, and entries below it.
 #[derive(Debug, PartialEq)]
 pub(super) struct News {
     headline: String,
-    entries: Vec<Entry>,
+    entries: Vec<NewsEntry>,
 }
 
 impl News {
     /// The headline may contain the name of a process, which the process chooses: no character of it acts on a terminal.
-    pub(super) fn new(headline: &str, entries: Vec<Entry>) -> Self {
+    pub(super) fn new(headline: &str, entries: Vec<NewsEntry>) -> Self {
         Self { headline: plain(headline), entries }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use hugekit_machine::size::Size;
 use hugekit_tend::{ForkCost, Hindrance, PassReport, Status};
 
-use super::news::{Entry, News};
+use super::news::{News, NewsEntry};
 use hugekit_terminal::text::count;
 
 /// Returns the news of a child that came or went.
@@ -67,7 +67,7 @@ const LEFT_OUT: &str = "left out";
 const WHILE_TENDED: &str = "stays while it is tended";
 const AFTER_ONE_PASS: &str = "stays until writes beside a forked child split the pages";
 
-fn entries(pass: &PassReport, cost: Option<ForkCost>, lasts: &str) -> Vec<Entry> {
+fn entries(pass: &PassReport, cost: Option<ForkCost>, lasts: &str) -> Vec<NewsEntry> {
     let mut entries = Vec::new();
     // The memory of a process that is gone says nothing of its forks.
     let cost = cost.filter(|_| pass.hindrance != Some(Hindrance::Gone));

@@ -9,12 +9,12 @@ use hugekit_sys::poll::readable;
 
 use crate::checkpoint::delta::Delta;
 use crate::checkpoint::error::CheckpointError;
-use crate::checkpoint::granule_state::Event;
+use crate::checkpoint::granule_state::GranuleEvent;
 use crate::checkpoint::guard::{Guard, LeftOvers};
 use crate::checkpoint::handover::PlannedHandover;
 use crate::checkpoint::once::{collapse, used};
 use crate::checkpoint::options::{CheckpointOptions, RunningVm};
-use crate::checkpoint::output::{Kind, Output, Plan};
+use crate::checkpoint::output::{Output, OutputKind, PlannedOutput};
 use crate::checkpoint::previous;
 use crate::checkpoint::report::{Report, ms};
 use crate::checkpoint::saving::Saving;
@@ -36,7 +36,7 @@ pub(crate) struct Checkpoints {
 }
 
 /// The end of an output.
-struct Completed {
+struct CompletedOutput {
     delta: Option<SavedDelta>,
     /// Set after a full checkpoint on which deltas may follow.
     chain: Option<Chain>,
@@ -69,7 +69,10 @@ impl Checkpoints {
         let is_running = tracked.note_writes_while(|| Ok(control.is_running()?))?;
         let vm = &tracked.vm;
         let bytes = vm.bytes();
-        let plan = Plan::new(place, chain.as_ref().map_or(Kind::Full, |_| Kind::Delta))?;
+        let plan = PlannedOutput::new(
+            place,
+            chain.as_ref().map_or(OutputKind::Full, |_| OutputKind::Delta),
+        )?;
         let (collapsed_bytes, collapse) = collapse(vm, std::mem::take(should_collapse))?;
         // The guard before this one ends when this one watches.
         let handover = PlannedHandover::of(&vm.process)?;
@@ -77,7 +80,7 @@ impl Checkpoints {
             Guard::start(Some((vm, &**control)), LeftOvers::new(&handover, plan.left_over()))?;
         if guard.take().is_some_and(Guard::end) {
             // This process was stopped after the last moment: all memory may have changed.
-            tracked.note_all(Event::Release);
+            tracked.note_all(GranuleEvent::Release);
         }
         let guard = guard.insert(next);
         let vm = &tracked.vm;
@@ -95,7 +98,7 @@ impl Checkpoints {
                 let completed = complete(&output, delta, state)?;
                 let is_full = completed.delta.is_none();
                 let chain = is_full.then(|| previous::chain(&[place.to_owned()], bytes));
-                Ok(Completed { chain: chain.transpose()?.flatten(), ..completed })
+                Ok(CompletedOutput { chain: chain.transpose()?.flatten(), ..completed })
             })?,
         };
         if completed.chain.is_some() {
@@ -120,7 +123,7 @@ impl Checkpoints {
     /// The next checkpoint has all memory.
     pub(crate) fn begin_anew(&mut self) {
         self.chain = None;
-        self.tracked.note_all(Event::Forget);
+        self.tracked.note_all(GranuleEvent::Forget);
     }
 
     /// Notes what the VM writes until a moment. Returns whether `stop` became readable before.
@@ -156,9 +159,9 @@ fn complete(
     output: &Output,
     delta: Option<Delta<'_>>,
     state: &[u8],
-) -> Result<Completed, CheckpointError> {
+) -> Result<CompletedOutput, CheckpointError> {
     let delta = delta.map(Delta::finish).transpose();
     let delta = delta.map_err(|source| output.refused(source))?;
     output.finish(state)?;
-    Ok(Completed { delta, chain: None })
+    Ok(CompletedOutput { delta, chain: None })
 }

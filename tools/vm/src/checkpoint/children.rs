@@ -12,7 +12,7 @@ use hugekit_sys::seqpacket;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::checkpoint::fork_error::ForkError;
-use crate::checkpoint::growing::News;
+use crate::checkpoint::growing::ChildNews;
 use crate::checkpoint::guard::Guard;
 use crate::checkpoint::lineage::{ORIGIN, Origin};
 use crate::checkpoint::options::ChildOptions;
@@ -122,11 +122,11 @@ impl Drop for Children<'_> {
 
 impl Child<'_> {
     /// Has its VMM restore it.
-    pub(crate) fn restore(&self, state: &Path, memory: LoadMemory<'_>, resume: bool) -> News {
+    pub(crate) fn restore(&self, state: &Path, memory: LoadMemory<'_>, resume: bool) -> ChildNews {
         let load = Load { state, memory, resume, others: &self.options.load };
         match self.control.load(&load) {
-            Ok(()) => News::Restored(self.number, Instant::now()),
-            Err(source) => News::Failed(ForkError::Restore { number: self.number, source }),
+            Ok(()) => ChildNews::Restored(self.number, Instant::now()),
+            Err(source) => ChildNews::Failed(ForkError::Restore { number: self.number, source }),
         }
     }
 

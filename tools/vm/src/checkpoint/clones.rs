@@ -19,7 +19,7 @@ use crate::checkpoint::children::{Child, Children};
 use crate::checkpoint::fork::children_of;
 use crate::checkpoint::fork_error::ForkError;
 use crate::checkpoint::fork_report::ChildReport;
-use crate::checkpoint::growing::{Grown, News, await_restored};
+use crate::checkpoint::growing::{ChildNews, Grown, await_restored};
 use crate::checkpoint::guard::{Guard, LeftOvers, MOST_STARTED};
 use crate::checkpoint::handover::LONGEST_STATE;
 use crate::checkpoint::nursery::{Nursery, Parent};
@@ -141,7 +141,7 @@ struct Saved<'a> {
 }
 
 impl Parent for Saved<'_> {
-    fn restore(&self, child: &Child<'_>, memory: LoadMemory<'_>) -> Option<News> {
+    fn restore(&self, child: &Child<'_>, memory: LoadMemory<'_>) -> Option<ChildNews> {
         Some(child.restore(self.state, memory, self.resume))
     }
 

@@ -12,7 +12,7 @@ use hugekit_sys::poll::readable;
 
 use crate::api::Answer;
 use crate::checkpoint::error::CheckpointError;
-use crate::checkpoint::granule_state::Event;
+use crate::checkpoint::granule_state::GranuleEvent;
 use crate::checkpoint::granules::Granule;
 use crate::checkpoint::saving::Saving;
 use crate::checkpoint::tracked_vm::Afterwards;
@@ -51,7 +51,7 @@ impl Saving<'_> {
         if !self.tracked.has_copies() {
             return Ok(());
         }
-        self.tracked.note_all(Event::Drop);
+        self.tracked.note_all(GranuleEvent::Drop);
         (self.progress.read, self.progress.copied) = (0, 0);
         self.sink.restart().map_err(|source| self.sink.refused(source))
     }
@@ -200,7 +200,7 @@ impl Saving<'_> {
         if !self.tracked.state(index).is_to_copy() {
             return Ok(());
         }
-        self.tracked.note(index, Event::Copy);
+        self.tracked.note(index, GranuleEvent::Copy);
         let Granule { addresses, offset } = self.tracked.granules[index].clone();
         let runs = self.vm().pages.populated(&addresses);
         let unreadable = |source| CheckpointError::Memory { address: addresses.start, source };

@@ -129,7 +129,7 @@ mod tests {
     use hugekit_delta::{BLOCK, StateId, apply};
 
     use super::*;
-    use crate::checkpoint::output::{Kind, Plan};
+    use crate::checkpoint::output::{OutputKind, PlannedOutput};
 
     /// In the order of a VM that writes from the end on.
     #[test]
@@ -140,7 +140,7 @@ mod tests {
         fs::write(&raw, &state).unwrap();
         let first = StateId::from_bytes([7; 16]).unwrap();
         let mut chain = Chain::resume_raw(&File::open(raw).unwrap(), first, []).unwrap();
-        let output = Plan::new(&place, Kind::Delta).unwrap().create(0, &[]).unwrap();
+        let output = PlannedOutput::new(&place, OutputKind::Delta).unwrap().create(0, &[]).unwrap();
         let sink = Delta::new(&mut chain, &output).unwrap();
         let mut before = state.clone();
         state[50 * BLOCK..53 * BLOCK].fill(4);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::checkpoint::children::{Child, Children};
 use crate::checkpoint::fork_error::ForkError;
 use crate::checkpoint::fork_report::{ChildReport, ForkReport};
-use crate::checkpoint::growing::{Grown, News};
+use crate::checkpoint::growing::{ChildNews, Grown};
 use crate::checkpoint::guard::{Guard, LeftOvers, MOST_STARTED};
 use crate::checkpoint::handover::PlannedHandover;
 use crate::checkpoint::nursery::{Nursery, Parent};
@@ -87,7 +87,7 @@ struct Moment<'a> {
 }
 
 impl Parent for Moment<'_> {
-    fn restore(&self, child: &Child<'_>, memory: LoadMemory<'_>) -> Option<News> {
+    fn restore(&self, child: &Child<'_>, memory: LoadMemory<'_>) -> Option<ChildNews> {
         let state = self.preserved.await_state()?;
         let news = child.restore(state, memory, self.resume);
         self.preserved.restored();

@@ -6,7 +6,7 @@
 
 /// The state of one granule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum State {
+pub(crate) enum GranuleState {
     /// Protected, and as it was at the moment that was saved last.
     Saved,
     /// Protected. It may differ from the moment that was saved last, and is not copied.
@@ -30,7 +30,7 @@ pub(crate) enum State {
 
 /// An event of a granule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Event {
+pub(crate) enum GranuleEvent {
     /// All memory is protected: a moment is chosen.
     Protect,
     /// It is left to the VM.
@@ -47,7 +47,7 @@ pub(crate) enum Event {
     Forget,
 }
 
-impl State {
+impl GranuleState {
     /// The state of memory that was never saved.
     pub(crate) const NEW: Self = Self::Open { again: false };
 
@@ -61,26 +61,39 @@ impl State {
         matches!(self, Self::Changed { .. })
     }
 
-    pub(crate) fn after(self, event: Event) -> Self {
+    pub(crate) fn after(self, event: GranuleEvent) -> Self {
         let again = self.is_again();
         let is_protected = self.is_protected();
         match (event, self) {
-            (Event::Protect, Self::Copied { .. } | Self::Open { .. }) => Self::Changed { again },
-            (Event::Release, Self::Copied { .. }) => Self::Copied { again, is_protected: false },
-            (Event::Release, _) => Self::Open { again },
-            (Event::GiveBack, Self::Copied { .. }) => {
+            (GranuleEvent::Protect, Self::Copied { .. } | Self::Open { .. }) => {
+                Self::Changed { again }
+            }
+            (GranuleEvent::Release, Self::Copied { .. }) => {
+                Self::Copied { again, is_protected: false }
+            }
+            (GranuleEvent::Release, _) => Self::Open { again },
+            (GranuleEvent::GiveBack, Self::Copied { .. }) => {
                 Self::Copied { again: true, is_protected: false }
             }
-            (Event::GiveBack, _) => Self::Open { again: true },
-            (Event::Copy, Self::Changed { .. }) => Self::Copied { again, is_protected: true },
-            (Event::Drop | Event::Save, Self::Copied { .. }) if !is_protected => {
+            (GranuleEvent::GiveBack, _) => Self::Open { again: true },
+            (GranuleEvent::Copy, Self::Changed { .. }) => {
+                Self::Copied { again, is_protected: true }
+            }
+            (GranuleEvent::Drop | GranuleEvent::Save, Self::Copied { .. }) if !is_protected => {
                 Self::Open { again }
             }
-            (Event::Drop, Self::Copied { .. }) => Self::Changed { again },
-            (Event::Save, Self::Copied { .. }) if again => Self::Changed { again: false },
-            (Event::Save, Self::Copied { .. }) => Self::Saved,
-            (Event::Forget, Self::Saved) => Self::Changed { again: false },
-            (Event::Protect | Event::Copy | Event::Drop | Event::Save | Event::Forget, _) => self,
+            (GranuleEvent::Drop, Self::Copied { .. }) => Self::Changed { again },
+            (GranuleEvent::Save, Self::Copied { .. }) if again => Self::Changed { again: false },
+            (GranuleEvent::Save, Self::Copied { .. }) => Self::Saved,
+            (GranuleEvent::Forget, Self::Saved) => Self::Changed { again: false },
+            (
+                GranuleEvent::Protect
+                | GranuleEvent::Copy
+                | GranuleEvent::Drop
+                | GranuleEvent::Save
+                | GranuleEvent::Forget,
+                _,
+            ) => self,
         }
     }
 
@@ -102,16 +115,16 @@ mod tests {
 
     use super::*;
 
-    const STATES: [State; 9] = [
-        State::Saved,
-        State::Changed { again: false },
-        State::Changed { again: true },
-        State::Copied { again: false, is_protected: true },
-        State::Copied { again: true, is_protected: true },
-        State::Copied { again: false, is_protected: false },
-        State::Copied { again: true, is_protected: false },
-        State::Open { again: false },
-        State::Open { again: true },
+    const STATES: [GranuleState; 9] = [
+        GranuleState::Saved,
+        GranuleState::Changed { again: false },
+        GranuleState::Changed { again: true },
+        GranuleState::Copied { again: false, is_protected: true },
+        GranuleState::Copied { again: true, is_protected: true },
+        GranuleState::Copied { again: false, is_protected: false },
+        GranuleState::Copied { again: true, is_protected: false },
+        GranuleState::Open { again: false },
+        GranuleState::Open { again: true },
     ];
 
     /// Rows are [`STATES`], columns the events in their order; a state is named by its place in the list.
@@ -128,14 +141,14 @@ mod tests {
         [2, 8, 8, 8, 8, 8, 8],
     ];
 
-    const EVENTS: [Event; 7] = [
-        Event::Protect,
-        Event::Release,
-        Event::GiveBack,
-        Event::Copy,
-        Event::Drop,
-        Event::Save,
-        Event::Forget,
+    const EVENTS: [GranuleEvent; 7] = [
+        GranuleEvent::Protect,
+        GranuleEvent::Release,
+        GranuleEvent::GiveBack,
+        GranuleEvent::Copy,
+        GranuleEvent::Drop,
+        GranuleEvent::Save,
+        GranuleEvent::Forget,
     ];
 
     #[test]
@@ -150,7 +163,7 @@ mod tests {
     /// A granule, and the truth about its bytes.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     struct Granule {
-        state: State,
+        state: GranuleState,
         /// Its bytes may differ from those that were saved last.
         differs: bool,
         /// Its bytes differ from the copy that was made for this moment.
@@ -167,7 +180,7 @@ mod tests {
             Self { differs: true, differs_from_copy: true, ..self }
         }
 
-        fn with(self, event: Event) -> Self {
+        fn with(self, event: GranuleEvent) -> Self {
             Self { state: self.state.after(event), ..self }
         }
 
@@ -180,22 +193,22 @@ mod tests {
             if self.vanishes > 0 {
                 nexts.push(self.changed());
             }
-            nexts.push(Self { vanishes: 2, ..self.with(Event::GiveBack) });
-            nexts.push(self.with(Event::Release));
+            nexts.push(Self { vanishes: 2, ..self.with(GranuleEvent::GiveBack) });
+            nexts.push(self.with(GranuleEvent::Release));
             let vanishes = if self.vanishes == 1 { 0 } else { self.vanishes };
-            nexts.push(Self { is_chosen: true, vanishes, ..self.with(Event::Protect) });
-            nexts.push(Self { differs: true, ..self.with(Event::Forget) });
+            nexts.push(Self { is_chosen: true, vanishes, ..self.with(GranuleEvent::Protect) });
+            nexts.push(Self { differs: true, ..self.with(GranuleEvent::Forget) });
             if !self.is_chosen {
                 return nexts;
             }
-            nexts.push(self.with(Event::Drop));
+            nexts.push(self.with(GranuleEvent::Drop));
             if self.state.is_to_copy() {
-                nexts.push(Self { differs_from_copy: false, ..self.with(Event::Copy) });
+                nexts.push(Self { differs_from_copy: false, ..self.with(GranuleEvent::Copy) });
             } else {
                 let vanishes = self.vanishes.min(1);
                 let differs =
                     if self.state.is_in_turn() { self.differs_from_copy } else { self.differs };
-                let saved = self.with(Event::Save);
+                let saved = self.with(GranuleEvent::Save);
                 nexts.push(Self { differs, vanishes, is_chosen: false, ..saved });
             }
             nexts
@@ -206,7 +219,7 @@ mod tests {
     #[test]
     fn no_change_is_skipped_whatever_happens() {
         let new = Granule {
-            state: State::NEW,
+            state: GranuleState::NEW,
             differs: true,
             differs_from_copy: true,
             vanishes: 0,
@@ -214,11 +227,11 @@ mod tests {
         };
         let (mut seen, mut left) = (HashSet::from([new]), vec![new]);
         while let Some(granule) = left.pop() {
-            let is_skipped = granule.state == State::Saved;
+            let is_skipped = granule.state == GranuleState::Saved;
             assert!(!(is_skipped && (granule.differs || granule.vanishes > 0)), "{granule:?}");
             left.extend(granule.nexts().into_iter().filter(|next| seen.insert(*next)));
         }
-        let states: HashSet<State> = seen.iter().map(|granule| granule.state).collect();
+        let states: HashSet<GranuleState> = seen.iter().map(|granule| granule.state).collect();
         assert_eq!(states.len(), STATES.len(), "every state was reached");
     }
 }

@@ -25,7 +25,7 @@ pub(crate) struct Grown {
 }
 
 /// A report of a thread.
-pub(crate) enum News {
+pub(crate) enum ChildNews {
     /// The child with this number is restored.
     Restored(usize, Instant),
     /// A VMM asks for memory.
@@ -37,14 +37,14 @@ pub(crate) enum News {
 /// Waits until all children are restored, or one has failed. They need no memory from this process.
 pub(crate) fn await_restored(
     children: &Children<'_>,
-    news: &Receiver<News>,
+    news: &Receiver<ChildNews>,
 ) -> Result<Vec<Grown>, ForkError> {
     let mut restored = vec![None; children.all().len()];
     while restored.contains(&None) {
         match news.recv() {
-            Ok(News::Restored(number, at)) => restored[number - 1] = Some(at),
-            Ok(News::Failed(error)) => return Err(error),
-            Ok(News::Connected | News::Served(_)) => {}
+            Ok(ChildNews::Restored(number, at)) => restored[number - 1] = Some(at),
+            Ok(ChildNews::Failed(error)) => return Err(error),
+            Ok(ChildNews::Connected | ChildNews::Served(_)) => {}
             Err(_) => return Err(ForkError::Memory("no VM has connected".to_owned())),
         }
     }
@@ -54,7 +54,7 @@ pub(crate) fn await_restored(
 /// Waits until all children are complete, or one has failed.
 pub(crate) fn await_all(
     children: &Children<'_>,
-    news: &Receiver<News>,
+    news: &Receiver<ChildNews>,
 ) -> Result<Vec<Grown>, ForkError> {
     let count = children.all().len();
     let (mut restored, mut completed) = (vec![None; count], vec![None; count]);
@@ -79,18 +79,18 @@ pub(crate) fn await_all(
             }
         };
         match next {
-            News::Connected => connected += 1,
-            News::Restored(number, at) => restored[number - 1] = Some(at),
-            News::Served(Event::Complete(done)) => {
+            ChildNews::Connected => connected += 1,
+            ChildNews::Restored(number, at) => restored[number - 1] = Some(at),
+            ChildNews::Served(Event::Complete(done)) => {
                 let number = children.number_of(done.pid);
                 let stranger = || ForkError::Memory(format!("process {} is no child", done.pid));
                 completed[number.ok_or_else(stranger)? - 1] = Some(done);
             }
             // The VMM says why in its answer, which comes a moment later.
-            News::Served(event) => {
+            ChildNews::Served(event) => {
                 refuse_failure(&event).map_err(|lost| answer_of_vmm(news).unwrap_or(lost))?;
             }
-            News::Failed(error) => return Err(error),
+            ChildNews::Failed(error) => return Err(error),
         }
     }
 }
@@ -108,11 +108,13 @@ fn check_connected(restored: &[Option<Instant>], connected: usize) -> Result<(),
 }
 
 /// Waits for the answer of a VMM that could not restore a child.
-fn answer_of_vmm(news: &Receiver<News>) -> Option<ForkError> {
+fn answer_of_vmm(news: &Receiver<ChildNews>) -> Option<ForkError> {
     let until = Instant::now() + LONGEST_ANSWER;
     loop {
         let left = until.saturating_duration_since(Instant::now());
-        if let News::Failed(error @ ForkError::Restore { .. }) = news.recv_timeout(left).ok()? {
+        if let ChildNews::Failed(error @ ForkError::Restore { .. }) =
+            news.recv_timeout(left).ok()?
+        {
             return Some(error);
         }
     }

@@ -43,19 +43,19 @@ pub struct VmMemory {
 pub fn forked_vms() -> io::Result<Vec<ForkedVm>> {
     let folders = processes::numbers(&Root::default())?.into_iter();
     let folders = folders.filter_map(|pid| ProcessFolder::open(pid).ok());
-    let children: Vec<Child> = folders.filter_map(|folder| child(&folder)).collect();
+    let children: Vec<LivingChild> = folders.filter_map(|folder| child(&folder)).collect();
     Ok(trees(&children, &memory))
 }
 
 /// A process, which another one with its number later is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Identity {
+struct ProcessIdentity {
     pid: i32,
     /// In clock ticks since the machine's start.
     started: u64,
 }
 
-impl Identity {
+impl ProcessIdentity {
     fn of(folder: &ProcessFolder) -> Option<Self> {
         Some(Self { pid: folder.pid(), started: folder.stat().ok()?.started })
     }
@@ -64,7 +64,7 @@ impl Identity {
 /// Whose child a VM is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
-    parent: Identity,
+    parent: ProcessIdentity,
     number: usize,
 }
 
@@ -79,19 +79,19 @@ impl Origin {
         let mut parts = text.split(':');
         let mut next = || parts.next()?.parse::<u64>().ok();
         let (pid, started, number) = (next()?, next()?, next()?);
-        let parent = Identity { pid: pid.try_into().ok()?, started };
+        let parent = ProcessIdentity { pid: pid.try_into().ok()?, started };
         Some(Self { parent, number: number.try_into().ok()? })
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Child {
-    vm: Identity,
+struct LivingChild {
+    vm: ProcessIdentity,
     origin: Origin,
 }
 
 /// A program that started the VMM has the variable, too, but no userfaultfd.
-fn child(folder: &ProcessFolder) -> Option<Child> {
+fn child(folder: &ProcessFolder) -> Option<LivingChild> {
     let environment = folder.read("environ").ok()?;
     let variables = environment.split(|&byte| byte == 0);
     let value = |variable: &[u8]| {
@@ -104,35 +104,38 @@ fn child(folder: &ProcessFolder) -> Option<Child> {
         folder.link(&format!("fd/{number}")).is_ok_and(|link| is_userfaultfd(link.as_ref()))
     };
     numbers.find(is_one)?;
-    Some(Child { vm: Identity::of(folder)?, origin })
+    Some(LivingChild { vm: ProcessIdentity::of(folder)?, origin })
 }
 
 /// Each VM has one origin, so the VMs below one that is no child make a tree.
-fn trees(all: &[Child], memory: &dyn Fn(Identity) -> Option<VmMemory>) -> Vec<ForkedVm> {
-    let is_child = |vm: &Identity| all.iter().any(|child| child.vm == *vm);
+fn trees(
+    all: &[LivingChild],
+    memory: &dyn Fn(ProcessIdentity) -> Option<VmMemory>,
+) -> Vec<ForkedVm> {
+    let is_child = |vm: &ProcessIdentity| all.iter().any(|child| child.vm == *vm);
     let parents = all.iter().map(|child| child.origin.parent);
-    let mut roots: Vec<Identity> = parents.filter(|parent| !is_child(parent)).collect();
+    let mut roots: Vec<ProcessIdentity> = parents.filter(|parent| !is_child(parent)).collect();
     roots.sort_unstable();
     roots.dedup();
     roots.into_iter().map(|root| tree(root, None, all, memory)).collect()
 }
 
 fn tree(
-    vm: Identity,
+    vm: ProcessIdentity,
     number: Option<usize>,
-    all: &[Child],
-    memory: &dyn Fn(Identity) -> Option<VmMemory>,
+    all: &[LivingChild],
+    memory: &dyn Fn(ProcessIdentity) -> Option<VmMemory>,
 ) -> ForkedVm {
-    let mut own: Vec<&Child> = all.iter().filter(|child| child.origin.parent == vm).collect();
+    let mut own: Vec<&LivingChild> = all.iter().filter(|child| child.origin.parent == vm).collect();
     own.sort_by_key(|child| (child.origin.number, child.vm));
     let children =
         own.into_iter().map(|child| tree(child.vm, Some(child.origin.number), all, memory));
     ForkedVm { pid: vm.pid, number, memory: memory(vm), children: children.collect() }
 }
 
-fn memory(vm: Identity) -> Option<VmMemory> {
+fn memory(vm: ProcessIdentity) -> Option<VmMemory> {
     let folder = ProcessFolder::open(vm.pid).ok()?;
-    if Identity::of(&folder)? != vm {
+    if ProcessIdentity::of(&folder)? != vm {
         return None;
     }
     let rollup = folder.read("smaps_rollup").ok()?;
@@ -149,8 +152,8 @@ fn memory(vm: Identity) -> Option<VmMemory> {
 mod tests {
     use super::*;
 
-    fn vm(pid: i32) -> Identity {
-        Identity { pid, started: 5 }
+    fn vm(pid: i32) -> ProcessIdentity {
+        ProcessIdentity { pid, started: 5 }
     }
 
     #[test]
@@ -158,7 +161,7 @@ mod tests {
         let own = std::process::id() as i32;
         let origin = Origin::parse(&Origin::text(own, 3).unwrap()).unwrap();
         assert_eq!((origin.parent.pid, origin.number), (own, 3));
-        assert_eq!(Some(origin.parent), Identity::of(&ProcessFolder::open(own).unwrap()));
+        assert_eq!(Some(origin.parent), ProcessIdentity::of(&ProcessFolder::open(own).unwrap()));
         assert!(Origin::text(i32::MAX, 1).is_err());
         for nonsense in ["", "1:2", "1:2:x", "-1:2:3", "4294967296:2:3"] {
             assert_eq!(Origin::parse(nonsense), None, "{nonsense}");
@@ -167,8 +170,9 @@ mod tests {
 
     #[test]
     fn children_are_below_their_parents_in_their_order() {
-        let child = |pid, parent, number| Child { vm: vm(pid), origin: Origin { parent, number } };
-        let later = Identity { pid: 1, started: 9 };
+        let child =
+            |pid, parent, number| LivingChild { vm: vm(pid), origin: Origin { parent, number } };
+        let later = ProcessIdentity { pid: 1, started: 9 };
         let all = [child(4, vm(2), 1), child(3, vm(1), 2), child(2, vm(1), 1), child(5, later, 1)];
         let bytes = VmMemory { private_bytes: 7, shared_bytes: 8 };
         let found = trees(&all, &|vm| (vm.started == 5).then_some(bytes));
@@ -185,6 +189,6 @@ mod tests {
     #[test]
     fn process_that_made_itself_its_own_child_is_left_out() {
         let origin = Origin { parent: vm(1), number: 1 };
-        assert!(trees(&[Child { vm: vm(1), origin }], &|_| None).is_empty());
+        assert!(trees(&[LivingChild { vm: vm(1), origin }], &|_| None).is_empty());
     }
 }

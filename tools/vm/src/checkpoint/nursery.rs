@@ -15,7 +15,7 @@ use hugekit_sys::thread::spawn_scoped;
 
 use crate::checkpoint::children::{Child, Children};
 use crate::checkpoint::fork_error::ForkError;
-use crate::checkpoint::growing::{Grown, News, await_all};
+use crate::checkpoint::growing::{ChildNews, Grown, await_all};
 use crate::checkpoint::room::Room;
 use crate::pager::handler::Handler;
 use crate::vmm::LoadMemory;
@@ -34,7 +34,7 @@ pub(crate) struct Nursery<'a> {
 /// A parent's part in the growth of its children.
 pub(crate) trait Parent: Sync {
     /// Restores a child; `None` if all has failed before.
-    fn restore(&self, child: &Child<'_>, memory: LoadMemory<'_>) -> Option<News>;
+    fn restore(&self, child: &Child<'_>, memory: LoadMemory<'_>) -> Option<ChildNews>;
 
     /// Has all calls of [`restore`](Self::restore) end soon, and all that the handler waits for.
     fn give_up(&self);
@@ -69,7 +69,7 @@ impl<'a> Nursery<'a> {
         scope: &'scope Scope<'scope, '_>,
         children: &'scope Children<'_>,
         parent: &'scope dyn Parent,
-        sender: Sender<News>,
+        sender: Sender<ChildNews>,
     ) -> Result<(), ForkError> {
         for child in children.all() {
             let sender = sender.clone();
@@ -84,7 +84,7 @@ impl<'a> Nursery<'a> {
         let count = children.all().len();
         let accept = move || {
             if let Err(error) = self.accept_all(scope, count, &sender) {
-                let _ = sender.send(News::Failed(error));
+                let _ = sender.send(ChildNews::Failed(error));
             }
         };
         spawn_scoped(scope, "hugekit-accept", accept)?;
@@ -95,13 +95,13 @@ impl<'a> Nursery<'a> {
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
         mut left: usize,
-        sender: &Sender<News>,
+        sender: &Sender<ChildNews>,
     ) -> Result<(), ForkError> {
         while left > 0 && !self.has_failed.load(Ordering::Relaxed) {
             let _ = readable([self.room.listener().as_fd()], Some(LOOK));
             let Ok((connection, _)) = self.room.listener().accept() else { continue };
             connection.set_nonblocking(false)?;
-            let _ = sender.send(News::Connected);
+            let _ = sender.send(ChildNews::Connected);
             let sender = sender.clone();
             spawn_scoped(scope, "hugekit-vm", move || self.serve(&connection, &sender))?;
             left -= 1;
@@ -109,8 +109,8 @@ impl<'a> Nursery<'a> {
         Ok(())
     }
 
-    fn serve(&self, connection: &UnixStream, sender: &Sender<News>) {
-        self.handler.serve(connection, &|event| drop(sender.send(News::Served(event))));
+    fn serve(&self, connection: &UnixStream, sender: &Sender<ChildNews>) {
+        self.handler.serve(connection, &|event| drop(sender.send(ChildNews::Served(event))));
     }
 }
 

@@ -23,12 +23,12 @@ pub(crate) const STATE: &str = "vmstate";
 
 /// The memory in the output: all of it, or the changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum OutputKind {
     Full,
     Delta,
 }
 
-impl Kind {
+impl OutputKind {
     pub(crate) fn file_name(self) -> &'static str {
         match self {
             Self::Full => "memory",
@@ -39,12 +39,12 @@ impl Kind {
 
 /// A folder that is to be made.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct PlannedOutput {
     place: PathBuf,
     /// The name that the folder gets in the end.
     name: CString,
     hidden: Planned,
-    kind: Kind,
+    kind: OutputKind,
 }
 
 /// A folder that is not at its place yet. It is removed when this is dropped.
@@ -56,9 +56,9 @@ pub(crate) struct Output {
     memory: File,
 }
 
-impl Plan {
+impl PlannedOutput {
     /// Checks that the place is free.
-    pub(crate) fn new(place: &Path, kind: Kind) -> Result<Self, CheckpointError> {
+    pub(crate) fn new(place: &Path, kind: OutputKind) -> Result<Self, CheckpointError> {
         let refused = |source| refused(place, source);
         // `..` and `/` have no name, and are never free.
         let exists = || CheckpointError::Exists { path: place.to_owned() };
@@ -84,7 +84,7 @@ impl Plan {
         let make = || {
             let folder = hidden.make()?;
             let memory = folder.create(kind.file_name())?;
-            if kind == Kind::Full {
+            if kind == OutputKind::Full {
                 memory.set_len(bytes)?;
                 used.iter().try_for_each(|range| reserve(&memory, range))?;
             }
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     fn create(place: &Path, bytes: u64) -> Result<Output, CheckpointError> {
-        Plan::new(place, Kind::Full)?.create(bytes, std::slice::from_ref(&(0..4096)))
+        PlannedOutput::new(place, OutputKind::Full)?.create(bytes, std::slice::from_ref(&(0..4096)))
     }
 
     #[test]
@@ -215,9 +215,9 @@ mod tests {
         fs::create_dir(&empty).unwrap();
         std::os::unix::fs::symlink(&empty, &place).unwrap();
         for place in [place.as_path(), "/".as_ref(), &folder.path().join("..")] {
-            let refused = Plan::new(place, Kind::Full);
+            let refused = PlannedOutput::new(place, OutputKind::Full);
             assert!(matches!(refused, Err(CheckpointError::Exists { .. })), "{refused:?}");
         }
-        assert!(Plan::new(&empty, Kind::Full).is_ok());
+        assert!(PlannedOutput::new(&empty, OutputKind::Full).is_ok());
     }
 }

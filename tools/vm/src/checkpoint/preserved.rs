@@ -43,7 +43,7 @@ const LONGEST_REST: Duration = Duration::from_millis(100);
 pub(crate) struct Preserved {
     map: MmapRaw,
     bytes: u64,
-    granules: Vec<Part>,
+    granules: Vec<CopiedGranule>,
     /// True if a granule is wanted, so that the copy need not take the lock to know.
     is_wanted: AtomicBool,
     readers: Mutex<Readers>,
@@ -56,7 +56,7 @@ pub(crate) struct Preserved {
 
 /// A granule: its offsets, and how far its copy is.
 #[derive(Debug)]
-struct Part {
+struct CopiedGranule {
     offsets: Range<u64>,
     copy: AtomicU8,
 }
@@ -81,12 +81,12 @@ impl Readers {
 impl Preserved {
     /// Room for the memory of a VM. It takes memory only when bytes are put.
     pub(crate) fn new(vm: &Vm) -> io::Result<Self> {
-        let part = |offsets| Part { offsets, copy: AtomicU8::new(EMPTY) };
+        let part = |offsets| CopiedGranule { offsets, copy: AtomicU8::new(EMPTY) };
         let parts = granules(&vm.regions).map(|granule| part(granule.offsets()));
         Self::with_parts(parts.collect(), vm.bytes())
     }
 
-    fn with_parts(granules: Vec<Part>, bytes: u64) -> io::Result<Self> {
+    fn with_parts(granules: Vec<CopiedGranule>, bytes: u64) -> io::Result<Self> {
         let len = usize::try_from(bytes).map_err(io::Error::other)?;
         let map = MmapOptions::new().len(len).no_reserve_swap().map_anon()?;
         // Refused where the kernel has none: the pages are base pages then.
@@ -296,7 +296,8 @@ mod tests {
     const LEN: u64 = 4096;
 
     fn preserved() -> Preserved {
-        let part = |n: u64| Part { offsets: n * LEN..(n + 1) * LEN, copy: AtomicU8::new(EMPTY) };
+        let part =
+            |n: u64| CopiedGranule { offsets: n * LEN..(n + 1) * LEN, copy: AtomicU8::new(EMPTY) };
         Preserved::with_parts((0..4).map(part).collect(), 4 * LEN).unwrap()
     }
 

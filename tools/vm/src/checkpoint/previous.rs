@@ -11,7 +11,7 @@ use hugekit_delta::{Chain, DeltaError, StateId};
 use hugekit_sys::input;
 
 use crate::checkpoint::error::CheckpointError;
-use crate::checkpoint::output::{Kind, STATE};
+use crate::checkpoint::output::{OutputKind, STATE};
 
 /// Bytes that the state of a VM's devices has at most: Firecracker's has some ten thousand.
 const LONGEST_STATE: u64 = 64 << 20;
@@ -20,7 +20,7 @@ const LONGEST_STATE: u64 = 64 << 20;
 /// later checkpoints begin with this state. `None` if it is another file.
 #[must_use]
 pub fn state_of(memory: &Path) -> Option<StateId> {
-    let is_memory = memory.file_name().is_some_and(|name| name == Kind::Full.file_name());
+    let is_memory = memory.file_name().is_some_and(|name| name == OutputKind::Full.file_name());
     let state = is_memory.then(|| input::open(&memory.with_file_name(STATE)).ok())??;
     let state = input::read(&state, LONGEST_STATE).ok()?;
     let hash = blake3::hash(&state);
@@ -31,10 +31,10 @@ pub fn state_of(memory: &Path) -> Option<StateId> {
 pub(crate) fn chain(folders: &[PathBuf], bytes: u64) -> Result<Option<Chain>, CheckpointError> {
     let Some(first) = folders.first() else { return Ok(None) };
     let mut deltas: Vec<File> = Vec::new();
-    let memory = first.join(Kind::Full.file_name());
+    let memory = first.join(OutputKind::Full.file_name());
     let state = state_of(&memory);
     for folder in &folders[usize::from(state.is_some())..] {
-        let path = folder.join(Kind::Delta.file_name());
+        let path = folder.join(OutputKind::Delta.file_name());
         deltas.push(input::open(&path).map_err(|error| refused(&path, error.into()))?);
     }
     let chain = match state {

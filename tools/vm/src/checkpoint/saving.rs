@@ -9,7 +9,7 @@ use hugekit_sys::data_runs;
 
 use crate::checkpoint::copying::{PIECE, Progress, TIME_TO_WRITE};
 use crate::checkpoint::error::CheckpointError;
-use crate::checkpoint::granule_state::Event;
+use crate::checkpoint::granule_state::GranuleEvent;
 use crate::checkpoint::guard::{Guard, Step};
 use crate::checkpoint::handover::{HandedFile, Handover, MEMORY, STATE};
 use crate::checkpoint::report::Way;
@@ -86,7 +86,7 @@ impl<'a> Saving<'a> {
     pub(crate) fn save(mut self) -> Result<Saved, CheckpointError> {
         match self.save_moment() {
             Ok(saved) => {
-                self.tracked.note_all(Event::Save);
+                self.tracked.note_all(GranuleEvent::Save);
                 Ok(saved)
             }
             Err(error) => Err(self.give_up(error)),

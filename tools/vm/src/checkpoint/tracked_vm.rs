@@ -10,7 +10,7 @@ use hugekit_sys::poll::readable;
 use hugekit_sys::thread::spawn_scoped;
 
 use crate::checkpoint::error::CheckpointError;
-use crate::checkpoint::granule_state::{Event, State};
+use crate::checkpoint::granule_state::{GranuleEvent, GranuleState};
 use crate::checkpoint::granules::Granules;
 use crate::checkpoint::vm::Vm;
 use crate::vmm::Message;
@@ -36,7 +36,7 @@ pub(crate) struct TrackedVm {
     pub(crate) vm: Vm,
     pub(crate) granules: Granules,
     /// The state of each granule.
-    states: Vec<State>,
+    states: Vec<GranuleState>,
     pub(crate) afterwards: Afterwards,
 }
 
@@ -44,32 +44,32 @@ impl TrackedVm {
     /// Nothing is saved yet, so all memory counts as written.
     pub(crate) fn new(vm: Vm, afterwards: Afterwards) -> Self {
         let granules = Granules::of(&vm.regions);
-        let states = vec![State::NEW; granules.len()];
+        let states = vec![GranuleState::NEW; granules.len()];
         Self { vm, granules, states, afterwards }
     }
 
-    pub(crate) fn state(&self, index: usize) -> State {
+    pub(crate) fn state(&self, index: usize) -> GranuleState {
         self.states[index]
     }
 
     pub(crate) fn has_copies(&self) -> bool {
-        self.states.iter().any(|state| matches!(state, State::Copied { .. }))
+        self.states.iter().any(|state| matches!(state, GranuleState::Copied { .. }))
     }
 
     /// Something happens to a granule.
-    pub(crate) fn note(&mut self, index: usize, event: Event) {
+    pub(crate) fn note(&mut self, index: usize, event: GranuleEvent) {
         self.states[index] = self.states[index].after(event);
     }
 
     /// Something happens to all granules.
-    pub(crate) fn note_all(&mut self, event: Event) {
+    pub(crate) fn note_all(&mut self, event: GranuleEvent) {
         self.states.iter_mut().for_each(|state| *state = state.after(event));
     }
 
     /// Protects all memory: a moment is about to be chosen.
     pub(crate) fn protect(&mut self) -> Result<(), CheckpointError> {
         for _ in 0..PROTECT_TRIES {
-            self.note_all(Event::Protect);
+            self.note_all(GranuleEvent::Protect);
             if self.vm.protect()? {
                 return Ok(());
             }
@@ -80,7 +80,7 @@ impl TrackedVm {
 
     /// Leaves a granule to the VM, and wakes who waits for it.
     pub(crate) fn release(&mut self, index: usize) -> Result<(), CheckpointError> {
-        self.note(index, Event::Release);
+        self.note(index, GranuleEvent::Release);
         self.vm.release(&self.granules[index].addresses)
     }
 
@@ -88,14 +88,14 @@ impl TrackedVm {
     pub(crate) fn protect_one(&mut self, index: usize) -> Result<bool, CheckpointError> {
         let is_protected = self.vm.protect_addresses(&self.granules[index].addresses)?;
         if is_protected {
-            self.note(index, Event::Protect);
+            self.note(index, GranuleEvent::Protect);
         }
         Ok(is_protected)
     }
 
     /// Leaves all memory to the VM.
     pub(crate) fn release_all(&mut self) -> Result<(), CheckpointError> {
-        self.note_all(Event::Release);
+        self.note_all(GranuleEvent::Release);
         self.vm.release_regions()?;
         self.settle()
     }
@@ -144,7 +144,7 @@ impl TrackedVm {
 fn answer(
     vm: &Vm,
     granules: &Granules,
-    states: &mut [State],
+    states: &mut [GranuleState],
     message: &Message,
 ) -> Result<(), CheckpointError> {
     let mut release = |index: usize, event| {
@@ -153,10 +153,10 @@ fn answer(
     };
     match *message {
         Message::Fault(address) => {
-            granules.at(address).map_or(Ok(()), |index| release(index, Event::Release))
+            granules.at(address).map_or(Ok(()), |index| release(index, GranuleEvent::Release))
         }
         Message::Removed { start, end } => granules
             .of_addresses(&(start..end))
-            .try_for_each(|index| release(index, Event::GiveBack)),
+            .try_for_each(|index| release(index, GranuleEvent::GiveBack)),
     }
 }

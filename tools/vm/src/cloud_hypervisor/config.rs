@@ -23,7 +23,7 @@ const PERHAPS_SHARERS: [&str; 2] = ["disks", "net"];
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct VmConfig {
-    pub memory: Memory,
+    pub memory: MemoryConfig,
     /// The VMM may open only files that it knows when it makes the VM.
     #[serde(default)]
     landlock_enable: bool,
@@ -32,7 +32,7 @@ pub(crate) struct VmConfig {
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct Memory {
+pub(crate) struct MemoryConfig {
     /// 0 if there are zones.
     size: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -155,7 +155,7 @@ impl VmConfig {
     }
 }
 
-impl Memory {
+impl MemoryConfig {
     /// The user's zones; `None` if all memory is one zone that the VMM names.
     fn zones(&self) -> Option<&[Zone]> {
         self.zones.as_deref().filter(|zones| !zones.is_empty())

@@ -20,7 +20,7 @@ const PAGE: u64 = 4096;
 
 /// The part of the VMM's state that describes memory. Everything else in it is kept as it is.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct Layout {
+pub(crate) struct MemoryLayout {
     memory_ranges: Ranges,
     guest_ram_mappings: Vec<Mapping>,
     #[serde(flatten)]
@@ -186,7 +186,7 @@ impl UnfitMemory {
     }
 }
 
-impl Layout {
+impl MemoryLayout {
     /// Checks all figures, before memory is made of them.
     pub(crate) fn check(&self, config: &VmConfig) -> Result<(), UnfitMemory> {
         let saved: BTreeSet<u64> = self.memory_ranges.data.iter().map(|range| range.gpa).collect();
@@ -324,7 +324,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     /// Makes the layout of ranges and mappings, each an address and a length in MiB.
-    fn layout(ranges: &[(u64, u64)], mappings: &[(u64, u64)]) -> Layout {
+    fn layout(ranges: &[(u64, u64)], mappings: &[(u64, u64)]) -> MemoryLayout {
         let ranges = ranges.iter().map(|(gpa, len)| json!({"gpa": gpa * MIB, "length": len * MIB}));
         let mappings = mappings.iter().enumerate().map(|(slot, (gpa, size))| {
             json!({"slot": slot, "gpa": gpa * MIB, "size": size * MIB, "zone_id": "mem0", "new": [1]})
@@ -378,7 +378,7 @@ mod tests {
         assert!(checked(&wrapped).is_err());
     }
 
-    fn checked(layout: &Layout) -> Result<(), UnfitMemory> {
+    fn checked(layout: &MemoryLayout) -> Result<(), UnfitMemory> {
         let config = json!({"memory": {"size": 8 * MIB}});
         layout.check(&serde_json::from_value(config).unwrap())
     }

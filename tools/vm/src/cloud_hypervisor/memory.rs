@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::cloud_hypervisor::config::VmConfig;
 use crate::cloud_hypervisor::error::{RestoreError, UnfitMemory};
-use crate::cloud_hypervisor::layout::{Layout, Placed};
+use crate::cloud_hypervisor::layout::{MemoryLayout, Placed};
 use crate::cloud_hypervisor::snapshot::Snapshot;
 
 /// The memory of a VM.
@@ -24,10 +24,10 @@ pub struct ReadyMemory {
 
 /// The payload of `Config`: the VM's configuration, its CPUID and its memory.
 #[derive(Debug, Serialize)]
-pub(crate) struct Machine<'a> {
+pub(crate) struct ConfigPayload<'a> {
     vm_config: VmConfig,
     common_cpuid: &'a Value,
-    memory_manager_data: Layout,
+    memory_manager_data: MemoryLayout,
 }
 
 impl ReadyMemory {
@@ -91,12 +91,12 @@ impl ReadyMemory {
         &self,
         snapshot: &'a Snapshot,
         image: Option<&Path>,
-    ) -> Result<Machine<'a>, UnfitMemory> {
+    ) -> Result<ConfigPayload<'a>, UnfitMemory> {
         let (vm_config, _) = match image {
             Some(path) => snapshot.config.mapped_privately(path)?,
             None => snapshot.config.mapped_shared(),
         };
         let memory_manager_data = snapshot.layout.placed(&self.placed);
-        Ok(Machine { vm_config, common_cpuid: &snapshot.cpuid, memory_manager_data })
+        Ok(ConfigPayload { vm_config, common_cpuid: &snapshot.cpuid, memory_manager_data })
     }
 }

@@ -47,7 +47,7 @@ pub struct Restored {
 
 /// The step that did not succeed.
 #[derive(Debug)]
-enum Ended {
+enum MigrationEnd {
     Step(Command, Failure),
     Link(io::Error),
     Memory(UnfitMemory),
@@ -138,11 +138,11 @@ impl<'a> Restore<'a> {
         let sent = self.walk(stream, memory, link.as_ref(), vmm);
         match (sent, call.wait()) {
             (Ok(()), answer) => is_success(answer.map_err(|source| to.silent(source))?, place)?,
-            (Err(Ended::Step(command, failure)), answer) => {
+            (Err(MigrationEnd::Step(command, failure)), answer) => {
                 return Err(explained(command, failure, answer, place));
             }
-            (Err(Ended::Link(source)), _) => return Err(of_place(source)),
-            (Err(Ended::Memory(unfit)), _) => return Err(unfit.into()),
+            (Err(MigrationEnd::Link(source)), _) => return Err(of_place(source)),
+            (Err(MigrationEnd::Memory(unfit)), _) => return Err(unfit.into()),
         }
         let Some(link) = link else { return Ok((None, true)) };
         Ok((Some(link.keep()), has_empty_memory(vmm)))
@@ -154,8 +154,8 @@ impl<'a> Restore<'a> {
         memory: &ReadyMemory,
         link: Option<&Link<'_>>,
         vmm: Option<ucred>,
-    ) -> Result<(), Ended> {
-        let of = |command| move |failure: Failure| Ended::Step(command, failure);
+    ) -> Result<(), MigrationEnd> {
+        let of = |command| move |failure: Failure| MigrationEnd::Step(command, failure);
         let receiver = Receiver::new(stream).map_err(Failure::from);
         let mut to = receiver.map_err(of(Command::Start))?;
         to.send(Command::Start, &[]).map_err(of(Command::Start))?;
@@ -164,14 +164,15 @@ impl<'a> Restore<'a> {
         }
         if let (Some(image), Some(link)) = (memory.image(), link) {
             let path = self.hand_over(&mut to, image, vmm).map_err(of(Command::MemoryFd))?;
-            link.lead_to(&path, vmm).map_err(Ended::Link)?;
+            link.lead_to(&path, vmm).map_err(MigrationEnd::Link)?;
         }
         let machine = memory.machine(self.snapshot, link.map(Link::path).as_deref());
-        let machine = serde_json::to_vec(&machine.map_err(Ended::Memory)?).expect("it is JSON");
+        let machine =
+            serde_json::to_vec(&machine.map_err(MigrationEnd::Memory)?).expect("it is JSON");
         to.send(Command::Config, &machine).map_err(of(Command::Config))?;
         // All memory is mapped now.
         if let Some(link) = link {
-            link.lead_to(Path::new(Link::EMPTY), vmm).map_err(Ended::Link)?;
+            link.lead_to(Path::new(Link::EMPTY), vmm).map_err(MigrationEnd::Link)?;
         }
         to.send(Command::State, &self.snapshot.state).map_err(of(Command::State))?;
         let end = if self.is_resumed { Command::Complete } else { Command::CompletePaused };

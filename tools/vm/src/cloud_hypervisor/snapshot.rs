@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::cloud_hypervisor::config::VmConfig;
 use crate::cloud_hypervisor::error::RestoreError;
-use crate::cloud_hypervisor::layout::{Layout, UnfitMemory};
+use crate::cloud_hypervisor::layout::{MemoryLayout, UnfitMemory};
 
 /// Longer files of a snapshot are refused. A state has some KiB for each device and CPU.
 const LONGEST: u64 = 64 << 20;
@@ -33,7 +33,7 @@ pub struct Snapshot {
     pub(crate) state: Vec<u8>,
     /// The CPUID of the machine, which the VMM compares with that of its own.
     pub(crate) cpuid: Value,
-    pub(crate) layout: Layout,
+    pub(crate) layout: MemoryLayout,
     pub(crate) memory: File,
 }
 
@@ -82,7 +82,7 @@ impl Snapshot {
 
 /// The parts of the state that the VMM gets before the state.
 struct Parts {
-    layout: Layout,
+    layout: MemoryLayout,
     cpuid: Value,
 }
 

@@ -22,7 +22,7 @@ use crate::pager::event::Event;
 use crate::pager::options::{LONGEST_AROUND, PagerOptions};
 use crate::pager::orphans::{self, Orphan};
 use crate::pager::pager_record::{self, PagerRecord};
-use crate::pager::source::{Identity, Source};
+use crate::pager::source::{MemoryIdentity, Source};
 use crate::pager::state::{self, Record, State};
 use crate::pager::vm::{self, Bell, Vm};
 use crate::pager::waiting::{Admitted, Ending, Waiting};
@@ -314,7 +314,7 @@ impl Pager {
     }
 
     /// The memory that a VM of an earlier pager was restored from.
-    pub(crate) fn source_of(&self, identity: &Identity) -> Result<Arc<Source>, Refusal> {
+    pub(crate) fn source_of(&self, identity: &MemoryIdentity) -> Result<Arc<Source>, Refusal> {
         if identity.has_same_bytes(self.source.identity()) {
             return Ok(Arc::clone(&self.source));
         }

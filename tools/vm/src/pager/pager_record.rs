@@ -11,7 +11,7 @@ use hugekit_machine::processes::ProcessFolder;
 use hugekit_sys::private_folder::PrivateFolder;
 use serde::{Deserialize, Serialize};
 
-use crate::pager::source::Identity;
+use crate::pager::source::MemoryIdentity;
 use crate::vmm::Layout;
 
 const VERSION: u32 = 2;
@@ -32,14 +32,14 @@ pub(crate) struct PagerRecord {
     pub(crate) started: u64,
     /// The name that its socket was bound to, which its peers see.
     pub(crate) socket: Vec<u8>,
-    pub(crate) source: Identity,
+    pub(crate) source: MemoryIdentity,
     /// Layouts of VMs that were restored from this memory, one of each kind.
     layouts: Vec<Layout>,
 }
 
 impl PagerRecord {
     /// Makes the record of this process.
-    pub(crate) fn of_this_process(socket: &Path, source: &Identity) -> io::Result<Self> {
+    pub(crate) fn of_this_process(socket: &Path, source: &MemoryIdentity) -> io::Result<Self> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let pid = rustix::process::getpid().as_raw_pid();
         Ok(Self {

@@ -94,7 +94,7 @@ pub enum SourceError {
 
 /// A file that the memory is made of, as it was when it was opened.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Part {
+struct SourceFile {
     /// `None` if it has no path.
     path: Option<PathBuf>,
     stamp: FileStamp,
@@ -102,12 +102,12 @@ struct Part {
 
 /// By which a later pager knows that it has the same bytes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Identity {
+pub(crate) struct MemoryIdentity {
     name: PathBuf,
-    parts: Vec<Part>,
+    parts: Vec<SourceFile>,
 }
 
-impl Identity {
+impl MemoryIdentity {
     /// Returns whether both are of the same files with the same bytes.
     pub(crate) fn has_same_bytes(&self, other: &Self) -> bool {
         let parts = self.parts.iter().zip(&other.parts);
@@ -131,7 +131,7 @@ type IsCurrent = Box<dyn Fn() -> bool + Send + Sync>;
 /// The memory that VMs are restored from, open.
 pub struct Source {
     bytes: Bytes,
-    identity: Identity,
+    identity: MemoryIdentity,
     len: u64,
     is_current: Option<IsCurrent>,
 }
@@ -144,13 +144,13 @@ impl fmt::Debug for Source {
 
 #[derive(Debug)]
 enum Bytes {
-    File(Kept),
+    File(KeptFile),
     Arriving(Arc<dyn Arriving>),
 }
 
 /// Memory that is kept in a file.
 #[derive(Debug)]
-struct Kept {
+struct KeptFile {
     file: File,
     /// `None` if it is sealed, so that nobody can change it.
     stamp: Option<FileStamp>,
@@ -194,22 +194,22 @@ impl Source {
     ) -> Result<Self, SourceError> {
         let look = || -> io::Result<_> {
             let stamp = FileStamp::of(&file)?;
-            let kept = Kept::new(file, &stamp)?;
-            let own = Part { path, stamp };
+            let kept = KeptFile::new(file, &stamp)?;
+            let own = SourceFile { path, stamp };
             let part = |(path, file): (PathBuf, File)| {
                 Ok((fs::canonicalize(path)?, FileStamp::of(&file)?))
             };
             let others = made_of.into_iter().map(part).map(|found: io::Result<_>| {
-                found.map(|(path, stamp)| Part { path: Some(path), stamp })
+                found.map(|(path, stamp)| SourceFile { path: Some(path), stamp })
             });
-            let others: Vec<Part> = others.collect::<io::Result<_>>()?;
+            let others: Vec<SourceFile> = others.collect::<io::Result<_>>()?;
             let len = own.stamp.len();
             Ok((kept, len, if others.is_empty() { vec![own] } else { others }))
         };
         match look() {
             Ok((_, 0, _)) => Err(SourceError::Empty { path: name }),
             Ok((kept, len, parts)) => {
-                let identity = Identity { name, parts };
+                let identity = MemoryIdentity { name, parts };
                 Ok(Self { bytes: Bytes::File(kept), identity, len, is_current: None })
             }
             Err(source) => Err(SourceError::Open { path: name, source }),
@@ -227,7 +227,7 @@ impl Source {
     pub(crate) fn arriving(memory: Arc<dyn Arriving>) -> Self {
         let (name, parts) = ("memory of a running VM".into(), Vec::new());
         let len = memory.bytes();
-        let identity = Identity { name, parts };
+        let identity = MemoryIdentity { name, parts };
         Self { bytes: Bytes::Arriving(memory), identity, len, is_current: None }
     }
 
@@ -237,7 +237,7 @@ impl Source {
     }
 
     /// Opens the file that a VM was restored from, if it is unchanged.
-    pub(crate) fn reopen(identity: &Identity) -> Result<Self, SourceError> {
+    pub(crate) fn reopen(identity: &MemoryIdentity) -> Result<Self, SourceError> {
         let source = Self::open(&identity.name)?;
         if source.identity.has_same_bytes(identity) {
             return Ok(source);
@@ -245,7 +245,7 @@ impl Source {
         Err(SourceError::Replaced { path: identity.name.clone() })
     }
 
-    pub(crate) fn identity(&self) -> &Identity {
+    pub(crate) fn identity(&self) -> &MemoryIdentity {
         &self.identity
     }
 
@@ -258,7 +258,7 @@ impl Source {
     /// Returns whether some process has the file open for writing, which may change bytes that VMs get.
     #[must_use]
     pub fn is_open_for_writing(&self) -> bool {
-        let Bytes::File(Kept { file, mapped: None, .. }) = &self.bytes else { return false };
+        let Bytes::File(KeptFile { file, mapped: None, .. }) = &self.bytes else { return false };
         input::is_open_for_writing(file) == Some(true)
     }
 
@@ -271,7 +271,7 @@ impl Source {
     /// file that has the name. A file that has no name any more is still the one that was meant.
     pub(crate) fn check_current(&self) -> Result<(), SourceError> {
         self.check_unwritten()?;
-        for Part { path, stamp } in &self.identity.parts {
+        for SourceFile { path, stamp } in &self.identity.parts {
             let Some(path) = path else { continue };
             let Ok(now) = fs::metadata(path) else { continue };
             let now = FileStamp::of_metadata(&now);
@@ -293,7 +293,9 @@ impl Source {
     /// Checks that no byte was changed since it was opened: also that a hole is one, and not what is left behind the end
     /// of a file that was cut off.
     pub(crate) fn check_unwritten(&self) -> Result<(), SourceError> {
-        let Bytes::File(Kept { file, stamp: Some(stamp), .. }) = &self.bytes else { return Ok(()) };
+        let Bytes::File(KeptFile { file, stamp: Some(stamp), .. }) = &self.bytes else {
+            return Ok(());
+        };
         let path = || self.path().to_owned();
         match FileStamp::of(file) {
             Ok(now) if now.has_same_bytes(stamp) => Ok(()),
@@ -356,7 +358,7 @@ impl Source {
     }
 }
 
-impl Kept {
+impl KeptFile {
     /// Looks once where the file has data: on tmpfs the kernel walks to the end of a run whenever it is asked.
     fn new(file: File, stamp: &FileStamp) -> io::Result<Self> {
         let mapped = map_if_sealed(&file)?;

@@ -24,7 +24,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::pager::bitmap::{Bitmap, words_of};
-use crate::pager::source::Identity;
+use crate::pager::source::MemoryIdentity;
 use crate::vmm::process::Process;
 use crate::vmm::userfaultfd::MESSAGE_WORDS;
 use crate::vmm::{Layout, base_page};
@@ -46,7 +46,7 @@ pub(crate) struct Record {
     pub(crate) pid: i32,
     pub(crate) started: u64,
     pub(crate) layout: Layout,
-    pub(crate) source: Identity,
+    pub(crate) source: MemoryIdentity,
 }
 
 /// Both files of a VM that this pager serves, or memory if no later pager can take the VM over.
@@ -72,7 +72,7 @@ impl State {
         folder: &Arc<PrivateFolder>,
         process: &Process,
         layout: &Layout,
-        source: &Identity,
+        source: &MemoryIdentity,
     ) -> io::Result<Self> {
         let (pid, started) = (process.pid(), process.started());
         let record = Record {

@@ -12,7 +12,7 @@ use hugekit_sys::input;
 use hugekit_sys::private_folder::PrivateFolder;
 use serde::{Deserialize, Serialize};
 
-use crate::pager::source::{Identity, Version};
+use crate::pager::source::{MemoryIdentity, Version};
 
 const VERSION: u32 = 2;
 
@@ -69,7 +69,7 @@ impl WorkingSet {
     }
 
     /// `None` if the set is of other memory.
-    fn of_bytes(bytes: &[u8], length: u64, of: &Identity) -> io::Result<Option<Self>> {
+    fn of_bytes(bytes: &[u8], length: u64, of: &MemoryIdentity) -> io::Result<Option<Self>> {
         let written: Written = serde_json::from_slice(bytes)?;
         if (written.version, written.length) != (VERSION, length) || written.of != of.versions() {
             return Ok(None);
@@ -85,7 +85,7 @@ impl WorkingSet {
         Ok(Some(Self { ranges }))
     }
 
-    fn to_bytes(&self, length: u64, of: &Identity) -> io::Result<Vec<u8>> {
+    fn to_bytes(&self, length: u64, of: &MemoryIdentity) -> io::Result<Vec<u8>> {
         let ranges = self.ranges.iter().map(|range| (range.start, range.end)).collect();
         Ok(serde_json::to_vec(&Written { version: VERSION, length, of: of.versions(), ranges })?)
     }
@@ -94,13 +94,13 @@ impl WorkingSet {
 /// The place where the set of one memory is kept for later restores.
 #[derive(Debug)]
 pub(crate) struct WorkingSets {
-    place: Place,
+    place: SetPlace,
     /// The set that this pager has recorded: its file may be one that cannot be written.
     recorded: Mutex<Option<Arc<WorkingSet>>>,
 }
 
 #[derive(Debug)]
-enum Place {
+enum SetPlace {
     File(PathBuf),
     Folder(Arc<PrivateFolder>),
     /// Read and never written.
@@ -114,37 +114,44 @@ impl WorkingSets {
     /// folder.
     pub(crate) fn new(named: Option<&Path>, memory: &Path, folder: &Arc<PrivateFolder>) -> Self {
         let place = match named {
-            Some(path) => Place::File(path.to_owned()),
-            None if memory.is_absolute() => Place::File(path_beside(memory)),
-            None => Place::Folder(Arc::clone(folder)),
+            Some(path) => SetPlace::File(path.to_owned()),
+            None if memory.is_absolute() => SetPlace::File(path_beside(memory)),
+            None => SetPlace::Folder(Arc::clone(folder)),
         };
         Self { place, recorded: Mutex::new(None) }
     }
 
     /// The set beside a memory file, if there is one. None is recorded.
     pub(crate) fn found_beside(memory: &Path) -> Self {
-        let place =
-            if memory.is_absolute() { Place::Found(path_beside(memory)) } else { Place::None };
+        let place = if memory.is_absolute() {
+            SetPlace::Found(path_beside(memory))
+        } else {
+            SetPlace::None
+        };
         Self { place, recorded: Mutex::new(None) }
     }
 
     /// For memory that no later restore is from.
     pub(crate) fn none() -> Self {
-        Self { place: Place::None, recorded: Mutex::new(None) }
+        Self { place: SetPlace::None, recorded: Mutex::new(None) }
     }
 
     /// Finds the set of this memory; `None` if it was not recorded yet.
     ///
     /// # Errors
     /// The file cannot be read, or is no set.
-    pub(crate) fn find(&self, length: u64, of: &Identity) -> io::Result<Option<Arc<WorkingSet>>> {
+    pub(crate) fn find(
+        &self,
+        length: u64,
+        of: &MemoryIdentity,
+    ) -> io::Result<Option<Arc<WorkingSet>>> {
         if let Some(set) = &*self.recorded.lock().unwrap_or_else(PoisonError::into_inner) {
             return Ok(Some(Arc::clone(set)));
         }
         let read = match &self.place {
-            Place::File(path) | Place::Found(path) => input::read_trusted(path, LONGEST),
-            Place::Folder(folder) => folder.read(OF_IMAGE.as_ref(), LONGEST),
-            Place::None => return Ok(None),
+            SetPlace::File(path) | SetPlace::Found(path) => input::read_trusted(path, LONGEST),
+            SetPlace::Folder(folder) => folder.read(OF_IMAGE.as_ref(), LONGEST),
+            SetPlace::None => return Ok(None),
         };
         match read {
             Ok(bytes) => Ok(WorkingSet::of_bytes(&bytes, length, of)?.map(Arc::new)),
@@ -157,20 +164,25 @@ impl WorkingSets {
     ///
     /// # Errors
     /// Its file cannot be written.
-    pub(crate) fn keep(&self, set: &Arc<WorkingSet>, length: u64, of: &Identity) -> io::Result<()> {
+    pub(crate) fn keep(
+        &self,
+        set: &Arc<WorkingSet>,
+        length: u64,
+        of: &MemoryIdentity,
+    ) -> io::Result<()> {
         *self.recorded.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(set));
         let bytes = set.to_bytes(length, of)?;
         match &self.place {
-            Place::File(path) => write_whole(path, &bytes),
-            Place::Folder(folder) => folder.write(OF_IMAGE.as_ref(), &bytes),
-            Place::Found(_) | Place::None => Ok(()),
+            SetPlace::File(path) => write_whole(path, &bytes),
+            SetPlace::Folder(folder) => folder.write(OF_IMAGE.as_ref(), &bytes),
+            SetPlace::Found(_) | SetPlace::None => Ok(()),
         }
     }
 
     /// Returns the path for messages.
     pub(crate) fn path(&self) -> PathBuf {
         match &self.place {
-            Place::File(path) | Place::Found(path) => path.clone(),
+            SetPlace::File(path) | SetPlace::Found(path) => path.clone(),
             _ => OF_IMAGE.into(),
         }
     }

@@ -9,7 +9,7 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Pid, WaitOptions, waitpid};
 use rustix::thread::{disable_transparent_huge_pages, transparent_huge_pages_are_disabled};
 
-use super::memory::{Memory, PAGE};
+use super::memory::{HelperMemory, PAGE};
 use super::{HelperLine, Wrong, say};
 use hugekit_terminal::outcome::Remedied;
 
@@ -30,7 +30,7 @@ pub(super) fn run(bytes: usize) -> anyhow::Result<()> {
 }
 
 struct ForkingProgram {
-    memory: Memory,
+    memory: HelperMemory,
     /// Times that it wrote a word of each page.
     written: u64,
 }
@@ -38,7 +38,7 @@ struct ForkingProgram {
 impl ForkingProgram {
     /// On base pages, as a server that loaded its data while there were no huge pages for it.
     fn new(bytes: usize) -> anyhow::Result<Self> {
-        let mut memory = Memory::anonymous(bytes)?;
+        let mut memory = HelperMemory::anonymous(bytes)?;
         // Only of this process. If it is so for all that its user starts, it stays so.
         let is_disabled = transparent_huge_pages_are_disabled().unwrap_or(true);
         let _ = disable_transparent_huge_pages(true);

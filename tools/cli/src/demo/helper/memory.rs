@@ -14,7 +14,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 pub(super) const PAGE: usize = 4096 / size_of::<u64>();
 
 /// Bytes that are mapped as words, from a multiple of 2 MiB on.
-pub(super) struct Memory {
+pub(super) struct HelperMemory {
     mapping: NonNull<u64>,
     /// Bytes of the mapping.
     mapped: usize,
@@ -24,7 +24,7 @@ pub(super) struct Memory {
     words: usize,
 }
 
-impl Memory {
+impl HelperMemory {
     /// Private zeroed memory, on the pages that the machine gives to a program that asks for nothing.
     pub(super) fn anonymous(bytes: usize) -> anyhow::Result<Self> {
         let mapped = bytes + HUGE_PAGE_BYTES;
@@ -85,7 +85,7 @@ impl Memory {
     }
 }
 
-impl Deref for Memory {
+impl Deref for HelperMemory {
     type Target = [u64];
 
     fn deref(&self) -> &[u64] {
@@ -97,7 +97,7 @@ impl Deref for Memory {
     }
 }
 
-impl DerefMut for Memory {
+impl DerefMut for HelperMemory {
     fn deref_mut(&mut self) -> &mut [u64] {
         // SAFETY: as of `deref`, and the borrow of this value is the only one.
         unsafe {
@@ -107,7 +107,7 @@ impl DerefMut for Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for HelperMemory {
     fn drop(&mut self) {
         // SAFETY: the whole mapping is unmapped; every borrow of it has ended.
         let _ = unsafe { munmap(self.mapping.as_ptr().cast(), self.mapped) };

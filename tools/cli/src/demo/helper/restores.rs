@@ -7,7 +7,7 @@ use std::io::{BufWriter, Read, Write};
 use anyhow::{Context, bail};
 use rustix::mm::MapFlags;
 
-use super::memory::{Memory, PAGE};
+use super::memory::{HelperMemory, PAGE};
 use super::{HelperLine, Wrong, say};
 
 /// Returns the value of a word of the file. No page is zeroes, which an image would not store.
@@ -31,11 +31,11 @@ pub(super) fn run(bytes: usize, arguments: &[OsString]) -> anyhow::Result<()> {
     let [how, path] = arguments else { bail!("write `read FILE` or `map FILE`") };
     let mut file = File::open(path).context("cannot open the file")?;
     let memory = if how == "read" {
-        let mut memory = Memory::huge(bytes)?;
+        let mut memory = HelperMemory::huge(bytes)?;
         file.read_exact(memory.bytes()).context("cannot read the file")?;
         memory
     } else {
-        Memory::of_file(&file, bytes, MapFlags::PRIVATE)?
+        HelperMemory::of_file(&file, bytes, MapFlags::PRIVATE)?
     };
     let first_of_page = (0..memory.len()).step_by(PAGE);
     let wrong = first_of_page.filter(|&at| memory[at] != pattern_at(at)).count();

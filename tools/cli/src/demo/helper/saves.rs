@@ -9,8 +9,8 @@ use anyhow::{Context, ensure};
 use hugekit::Pool;
 use rustix::process::{Pid, Signal, WaitOptions, set_parent_process_death_signal, waitpid};
 
-use super::super::snapshot::{BEFORE, BLOCK, Owner, block_of, compare};
-use super::memory::Memory;
+use super::super::snapshot::{BEFORE, BLOCK, MemoryOwner, block_of, compare};
+use super::memory::HelperMemory;
 use super::{HelperLine, say};
 
 /// Saves each way, in turn.
@@ -24,7 +24,7 @@ pub(super) fn run(bytes: usize) -> anyhow::Result<()> {
     let mut file = tempfile::tempfile().context("no file to save to")?;
     let mut forking = Forking::new(bytes)?;
     let pool = Pool::builder(2 * bytes).build()?;
-    let mut owner = Owner::new(&pool, bytes)?;
+    let mut owner = MemoryOwner::new(&pool, bytes)?;
     for _ in 0..ROUNDS {
         (0..BEFORE).for_each(|_| forking.step());
         let steps = forking.steps;
@@ -43,13 +43,13 @@ pub(super) fn run(bytes: usize) -> anyhow::Result<()> {
 
 /// A program without hugekit, which makes the same steps.
 struct Forking {
-    state: Memory,
+    state: HelperMemory,
     steps: u64,
 }
 
 impl Forking {
     fn new(bytes: usize) -> anyhow::Result<Self> {
-        let mut state = Memory::anonymous(bytes)?;
+        let mut state = HelperMemory::anonymous(bytes)?;
         state.fill(0);
         Ok(Self { state, steps: 0 })
     }

@@ -6,16 +6,20 @@ use std::fs::File;
 use anyhow::Context;
 use rustix::mm::MapFlags;
 
-use super::memory::{Memory, PAGE};
+use super::memory::{HelperMemory, PAGE};
 use super::{HelperLine, Wrong, say};
 
 /// The argument is the path of the memory. Without one, it asks the kernel.
 pub(super) fn run(bytes: usize, arguments: &[OsString]) -> anyhow::Result<()> {
     let mut memory = match arguments.first() {
-        None => Memory::huge(bytes)?,
+        None => HelperMemory::huge(bytes)?,
         Some(path) => {
             let file = File::options().read(true).write(true).open(path);
-            Memory::of_file(&file.context("cannot open the memory")?, bytes, MapFlags::SHARED)?
+            HelperMemory::of_file(
+                &file.context("cannot open the memory")?,
+                bytes,
+                MapFlags::SHARED,
+            )?
         }
     };
     for page in memory.chunks_mut(PAGE) {

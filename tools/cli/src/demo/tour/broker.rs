@@ -8,7 +8,7 @@ use hugekit_lease::protocol::Status;
 use tempfile::TempDir;
 
 use super::process::{TourProcess, ends_with_the_tour, hugekit};
-use super::stop::Stop;
+use super::stop::TourStop;
 
 /// The longest wait for memory: a machine that takes longer does something else.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -23,7 +23,7 @@ pub(super) struct TourBroker {
 
 impl TourBroker {
     /// With one unit of this size, or for images.
-    pub(super) fn start(unit: Option<usize>, stop: &Stop) -> anyhow::Result<Self> {
+    pub(super) fn start(unit: Option<usize>, stop: &TourStop) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir().context("no folder for the broker's socket")?;
         let mut command = hugekit()?;
         command.args(["broker", "--backing", "thp", "--socket"]).arg(folder.path().join("socket"));
@@ -41,11 +41,11 @@ impl TourBroker {
     }
 
     /// Waits until its unit is populated.
-    pub(super) fn unit(&mut self, stop: &Stop) -> anyhow::Result<()> {
+    pub(super) fn unit(&mut self, stop: &TourStop) -> anyhow::Result<()> {
         self.wait(stop, |status| status.ready >= status.target)
     }
 
-    fn wait(&mut self, stop: &Stop, is_enough: impl Fn(&Status) -> bool) -> anyhow::Result<()> {
+    fn wait(&mut self, stop: &TourStop, is_enough: impl Fn(&Status) -> bool) -> anyhow::Result<()> {
         let since = Instant::now();
         while !hugekit_lease::status(&self.socket()).is_ok_and(|status| is_enough(&status)) {
             if let Some(error) = self.process.has_ended() {

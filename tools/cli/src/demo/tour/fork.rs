@@ -10,7 +10,7 @@ use hugekit_tend::{Extent, Hindrance, PassReport, TendError, Tender};
 use super::part::{Measured, PartResult};
 use super::process::{TourProcess, helper};
 use super::redis::{self, Redis};
-use super::stop::{Interrupted, Stop};
+use super::stop::{Interrupted, TourStop};
 use super::{Tour, room};
 use crate::demo::helper::{Helper, HelperLine, Wrong};
 use hugekit_terminal::outcome::Remedied;
@@ -30,9 +30,9 @@ pub(super) trait Program {
 
     fn pid(&self) -> i32;
     /// Has it fork, and returns how long it stood still. It has written to all of its data since the last fork.
-    fn fork(&mut self, stop: &Stop) -> anyhow::Result<Duration>;
+    fn fork(&mut self, stop: &TourStop) -> anyhow::Result<Duration>;
     /// Compares its data.
-    fn check(&mut self, stop: &Stop) -> anyhow::Result<()>;
+    fn check(&mut self, stop: &TourStop) -> anyhow::Result<()>;
 }
 
 /// Tends a real server, if one is installed and may be tended; otherwise a program of the demo's own.
@@ -70,7 +70,7 @@ fn server(tour: &Tour, bytes: usize, name: &str) -> anyhow::Result<PartResult> {
 fn stand_in(tour: &Tour, bytes: usize, why: &str) -> anyhow::Result<PartResult> {
     tour.does("a program fills its memory");
     let mut program = StandIn::start(bytes, &tour.stop)?;
-    let tend = |program: &mut StandIn, stop: &Stop| match tender_of(program.pid()) {
+    let tend = |program: &mut StandIn, stop: &TourStop| match tender_of(program.pid()) {
         Ok(tender) => pass(tender, stop),
         Err(error @ (TendError::NotPermitted { .. } | TendError::Unreadable { .. })) => {
             program.collapse(error, stop)
@@ -99,7 +99,7 @@ fn reason(error: TendError) -> anyhow::Error {
 fn measured<P: Program>(
     tour: &Tour,
     program: &mut P,
-    tend: impl FnOnce(&mut P, &Stop) -> anyhow::Result<String>,
+    tend: impl FnOnce(&mut P, &TourStop) -> anyhow::Result<String>,
 ) -> anyhow::Result<PartResult> {
     tour.step();
     tour.does("forks before the program is tended");
@@ -134,7 +134,7 @@ fn tender_of(pid: i32) -> Result<Tender, TendError> {
 }
 
 /// Makes one pass, by the options that `hugekit tend` has by default.
-fn pass(mut tender: Tender, stop: &Stop) -> anyhow::Result<String> {
+fn pass(mut tender: Tender, stop: &TourStop) -> anyhow::Result<String> {
     let reports = tender.pass(stop.flag())?;
     stop.check()?;
     let report = reports.first().ok_or_else(|| anyhow!("no pass was made"))?;
@@ -168,14 +168,14 @@ fn ensure_gain(report: &PassReport) -> anyhow::Result<()> {
 struct StandIn(TourProcess);
 
 impl StandIn {
-    fn start(bytes: usize, stop: &Stop) -> anyhow::Result<Self> {
+    fn start(bytes: usize, stop: &TourStop) -> anyhow::Result<Self> {
         let mut process = TourProcess::start(helper(Helper::Forks, bytes, &[])?)?;
         process.ready(stop)?;
         Ok(Self(process))
     }
 
     /// Has it do what a tender would do from outside, which this process may not.
-    fn collapse(&mut self, refused: TendError, stop: &Stop) -> anyhow::Result<String> {
+    fn collapse(&mut self, refused: TendError, stop: &TourStop) -> anyhow::Result<String> {
         let began = Instant::now();
         self.0.order("collapse");
         self.0.ready(stop)?;
@@ -199,7 +199,7 @@ impl Program for StandIn {
         self.0.pid()
     }
 
-    fn fork(&mut self, stop: &Stop) -> anyhow::Result<Duration> {
+    fn fork(&mut self, stop: &TourStop) -> anyhow::Result<Duration> {
         self.0.order("fork");
         match self.0.heard(stop)? {
             HelperLine::Took { time, .. } => Ok(time),
@@ -207,7 +207,7 @@ impl Program for StandIn {
         }
     }
 
-    fn check(&mut self, stop: &Stop) -> anyhow::Result<()> {
+    fn check(&mut self, stop: &TourStop) -> anyhow::Result<()> {
         self.0.order("check");
         self.0.right(stop)
     }

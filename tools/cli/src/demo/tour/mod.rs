@@ -23,7 +23,7 @@ use hugekit_machine::size::{GIB, Size};
 use indicatif::ProgressBar;
 
 use self::part::{NotHere, PartResult};
-use self::stop::{Interrupted, Stop};
+use self::stop::{Interrupted, TourStop};
 use super::helper::Wrong;
 use crate::progress;
 use hugekit_terminal::outcome::INTERRUPTED;
@@ -32,30 +32,30 @@ use hugekit_terminal::text::{COLUMNS, say, wrap, write_to_reader};
 
 /// State that the parts share.
 struct Tour {
-    stop: Stop,
+    stop: TourStop,
     bar: ProgressBar,
     /// Bytes of the largest part, if there is room.
     size: usize,
 }
 
-struct Part {
+struct TourPart {
     title: &'static str,
     /// Steps of the progress bar.
     steps: u64,
     run: fn(&Tour) -> anyhow::Result<PartResult>,
 }
 
-const PARTS: [Part; 4] = [
-    Part { title: fork::TITLE, steps: fork::STEPS, run: fork::run },
-    Part { title: snapshot::TITLE, steps: snapshot::STEPS, run: snapshot::run },
-    Part { title: start::TITLE, steps: start::STEPS, run: start::run },
-    Part { title: restore::TITLE, steps: restore::STEPS, run: restore::run },
+const PARTS: [TourPart; 4] = [
+    TourPart { title: fork::TITLE, steps: fork::STEPS, run: fork::run },
+    TourPart { title: snapshot::TITLE, steps: snapshot::STEPS, run: snapshot::run },
+    TourPart { title: start::TITLE, steps: start::STEPS, run: start::run },
+    TourPart { title: restore::TITLE, steps: restore::STEPS, run: restore::run },
 ];
 
 /// The exit code is a failure only if a byte was wrong: a part that this machine cannot do says why.
 pub(super) fn run(size: Option<Size>) -> anyhow::Result<ExitCode> {
     let steps = PARTS.iter().map(|part| part.steps).sum();
-    let stop = Stop::new().context("signals cannot be heard")?;
+    let stop = TourStop::new().context("signals cannot be heard")?;
     let bar = progress::of_steps(steps);
     let tour = Tour { stop, bar, size: size.map_or(GIB, |Size(bytes)| bytes) };
     let told = tour.tell();

@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use anyhow::{Context, anyhow, bail};
 use hugekit_machine::plain;
 
-use super::stop::Stop;
+use super::stop::TourStop;
 use crate::demo::helper::{Helper, HelperLine, Wrong};
 use hugekit_terminal::outcome::Remedied;
 
@@ -68,7 +68,7 @@ impl TourProcess {
     }
 
     /// Waits until it says that it is ready.
-    pub(super) fn ready(&mut self, stop: &Stop) -> anyhow::Result<()> {
+    pub(super) fn ready(&mut self, stop: &TourStop) -> anyhow::Result<()> {
         match self.heard(stop)? {
             HelperLine::Ready => Ok(()),
             other => bail!("its process said {other:?}"),
@@ -76,7 +76,7 @@ impl TourProcess {
     }
 
     /// Waits until it says that its bytes are right.
-    pub(super) fn right(&mut self, stop: &Stop) -> anyhow::Result<()> {
+    pub(super) fn right(&mut self, stop: &TourStop) -> anyhow::Result<()> {
         match self.heard(stop)? {
             HelperLine::Right => Ok(()),
             other => bail!("its process said {other:?}"),
@@ -84,7 +84,7 @@ impl TourProcess {
     }
 
     /// Waits for its next line.
-    pub(super) fn heard(&mut self, stop: &Stop) -> anyhow::Result<HelperLine> {
+    pub(super) fn heard(&mut self, stop: &TourStop) -> anyhow::Result<HelperLine> {
         let line = loop {
             if let Some(end) = self.read.iter().position(|&byte| byte == b'\n') {
                 break self.read.drain(..=end).collect::<Vec<_>>();
@@ -104,13 +104,13 @@ impl TourProcess {
     }
 
     /// Waits until it has ended, of a program that is no helper.
-    pub(super) fn finish(mut self, stop: &Stop) -> anyhow::Result<()> {
+    pub(super) fn finish(mut self, stop: &TourStop) -> anyhow::Result<()> {
         while self.read_more(stop)? {}
         if self.child.wait()?.success() { Ok(()) } else { Err(self.ended()) }
     }
 
     /// False at the end of its output.
-    fn read_more(&mut self, stop: &Stop) -> anyhow::Result<bool> {
+    fn read_more(&mut self, stop: &TourStop) -> anyhow::Result<bool> {
         stop.wait_for(&self.lines, None)?;
         let mut piece = [0; 4096];
         let len = self.lines.read(&mut piece)?;

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::fork::Program;
 use super::process::{TourProcess, ends_with_the_tour};
-use super::stop::Stop;
+use super::stop::TourStop;
 use crate::demo::helper::Wrong;
 
 const NAMES: [&str; 2] = ["redis-server", "valkey-server"];
@@ -52,7 +52,7 @@ pub(super) struct Redis {
 impl Redis {
     /// Without data. Its folder is removed as soon as it is connected: a save of it forks and then fails, so nothing is
     /// written to a disk.
-    pub(super) fn start(name: &str, stop: &Stop) -> anyhow::Result<Self> {
+    pub(super) fn start(name: &str, stop: &TourStop) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir().context("no folder for its socket")?;
         let mut command = Command::new(name);
         command.args(["--port", "0", "--save", "", "--appendonly", "no", "--daemonize", "no"]);
@@ -67,7 +67,7 @@ impl Redis {
     }
 
     /// Sets keys until their values have `bytes` bytes.
-    pub(super) fn fill(&mut self, bytes: usize, stop: &Stop) -> anyhow::Result<()> {
+    pub(super) fn fill(&mut self, bytes: usize, stop: &TourStop) -> anyhow::Result<()> {
         self.keys = bytes / VALUE;
         self.for_all(stop, |key| request(&[b"SET", &name(key), &value(key, 0)]), |_, _| Ok(()))
     }
@@ -75,7 +75,7 @@ impl Redis {
     /// Sends a request about each key, and reads the answers.
     fn for_all(
         &mut self,
-        stop: &Stop,
+        stop: &TourStop,
         request: impl Fn(usize) -> Vec<u8>,
         check: impl Fn(usize, &[u8]) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
@@ -91,13 +91,13 @@ impl Redis {
         Ok(())
     }
 
-    fn ask(&mut self, words: &[&[u8]], stop: &Stop) -> anyhow::Result<Vec<u8>> {
+    fn ask(&mut self, words: &[&[u8]], stop: &TourStop) -> anyhow::Result<Vec<u8>> {
         self.answers.get_mut().write_all(&request(words))?;
         self.answer(stop)
     }
 
     /// The bytes of a string, a status or a number.
-    fn answer(&mut self, stop: &Stop) -> anyhow::Result<Vec<u8>> {
+    fn answer(&mut self, stop: &TourStop) -> anyhow::Result<Vec<u8>> {
         if self.answers.buffer().is_empty() {
             let answers = stop.wait_for(self.answers.get_ref(), Some(PATIENCE))?;
             ensure!(answers, "it does not answer");
@@ -121,7 +121,7 @@ impl Redis {
         }
     }
 
-    fn figure(&mut self, name: &str, stop: &Stop) -> anyhow::Result<u64> {
+    fn figure(&mut self, name: &str, stop: &TourStop) -> anyhow::Result<u64> {
         let info = self.ask(&[b"INFO"], stop)?;
         let info = String::from_utf8_lossy(&info);
         let value = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -139,7 +139,7 @@ impl Program for Redis {
         self.process.pid()
     }
 
-    fn fork(&mut self, stop: &Stop) -> anyhow::Result<Duration> {
+    fn fork(&mut self, stop: &TourStop) -> anyhow::Result<Duration> {
         self.written += 1;
         let byte = [self.written];
         let set = |key| request(&[b"SETRANGE", &name(key), b"0", &byte]);
@@ -153,7 +153,7 @@ impl Program for Redis {
         Ok(Duration::from_micros(self.figure("latest_fork_usec", stop)?))
     }
 
-    fn check(&mut self, stop: &Stop) -> anyhow::Result<()> {
+    fn check(&mut self, stop: &TourStop) -> anyhow::Result<()> {
         let written = self.written;
         let get = |key| request(&[b"GET", &name(key)]);
         self.for_all(stop, get, |key, found| {
@@ -169,7 +169,7 @@ impl Program for Redis {
 fn connected(
     process: &mut TourProcess,
     folder: &TempDir,
-    stop: &Stop,
+    stop: &TourStop,
 ) -> anyhow::Result<UnixStream> {
     let since = Instant::now();
     loop {

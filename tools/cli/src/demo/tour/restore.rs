@@ -31,7 +31,7 @@ const COPIES: usize = 3;
 pub(super) fn run(tour: &Tour) -> anyhow::Result<PartResult> {
     let bytes = room::in_a_file(room::bytes(tour.size / 2, COPIES)?)?;
     tour.does("a file to restore from");
-    let file = UnnamedFile::write(bytes, tour)?;
+    let file = SnapshotFile::write(bytes, tour)?;
     tour.step();
     tour.does("a broker loads an image of the file");
     let broker = TourBroker::start(None, &tour.stop)?;
@@ -71,13 +71,13 @@ pub(super) fn run(tour: &Tour) -> anyhow::Result<PartResult> {
 }
 
 /// A file without a name, which the tour's processes open by its descriptor.
-struct UnnamedFile {
+struct SnapshotFile {
     path: String,
     /// Open as long as it is used.
     _file: File,
 }
 
-impl UnnamedFile {
+impl SnapshotFile {
     fn write(bytes: usize, tour: &Tour) -> anyhow::Result<Self> {
         let file = tempfile::tempfile().context("no file to restore from")?;
         fcntl_setfd(&file, FdFlags::empty())?;
@@ -88,7 +88,7 @@ impl UnnamedFile {
     }
 }
 
-fn load(broker: &TourBroker, file: &UnnamedFile, tour: &Tour) -> anyhow::Result<()> {
+fn load(broker: &TourBroker, file: &SnapshotFile, tour: &Tour) -> anyhow::Result<()> {
     let mut command = hugekit()?;
     command.args(["image", "load", "--name", "demo", "--socket"]).arg(broker.socket());
     command.arg(&file.path);

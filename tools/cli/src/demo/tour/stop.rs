@@ -26,12 +26,12 @@ impl fmt::Display for Interrupted {
 impl std::error::Error for Interrupted {}
 
 /// The signals that end the tour. Each wait of the tour ends when one comes.
-pub(super) struct Stop {
+pub(super) struct TourStop {
     flag: Arc<AtomicBool>,
     came: EndingSignals,
 }
 
-impl Stop {
+impl TourStop {
     /// The first signal ends the tour in an orderly way, a second one at once.
     pub(super) fn new() -> std::io::Result<Self> {
         let flag = Arc::new(AtomicBool::new(false));

@@ -25,7 +25,7 @@ pub(super) enum Supply {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum PageKind {
     Data,
     Zeroes,
 }
@@ -52,10 +52,10 @@ impl Server<'_> {
             let (kind, end) = *known.get_or_insert_with(|| self.vm.run_at(piece, bytes, at));
             let run = at..end;
             let done = match (kind, bytes) {
-                (Kind::Data, Some(bytes)) if supply != Supply::Zeroes => {
+                (PageKind::Data, Some(bytes)) if supply != Supply::Zeroes => {
                     self.copy_run(piece, &run, bytes)
                 }
-                (Kind::Zeroes, _) if supply != Supply::Data => self.zero_run(piece, &run),
+                (PageKind::Zeroes, _) if supply != Supply::Data => self.zero_run(piece, &run),
                 _ => Ok(()),
             };
             if let Err(Partial { done, errno }) = done {
@@ -178,7 +178,7 @@ impl Vm {
     }
 
     /// Returns the kind of the page at `at`, and the end of a run of such pages.
-    fn run_at(&self, piece: Piece, bytes: Option<&[u8]>, at: u64) -> (Kind, u64) {
+    fn run_at(&self, piece: Piece, bytes: Option<&[u8]>, at: u64) -> (PageKind, u64) {
         let page = self.layout.page();
         let kind_at =
             |at: u64| self.kind_at(piece.offset + at, bytes.map(|b| page_at(b, at, page)));
@@ -190,9 +190,9 @@ impl Vm {
         (kind, end)
     }
 
-    fn kind_at(&self, offset: u64, bytes: Option<&[u8]>) -> Kind {
+    fn kind_at(&self, offset: u64, bytes: Option<&[u8]>) -> PageKind {
         let is_removed = self.state.removed().has(offset / base_page());
-        if is_removed || bytes.is_none_or(is_zero) { Kind::Zeroes } else { Kind::Data }
+        if is_removed || bytes.is_none_or(is_zero) { PageKind::Zeroes } else { PageKind::Data }
     }
 }
 

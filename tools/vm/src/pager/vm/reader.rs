@@ -43,7 +43,7 @@ pub(super) struct Read {
 }
 
 /// The reason why the thread ends before all is read.
-enum Ending {
+enum ReaderEnd {
     /// The VM needs no more.
     Hung,
     Source(SourceError),
@@ -75,8 +75,8 @@ pub(super) fn run(
     // A panic must not end the threads of other VMs, which the scope of this one would.
     let last = match catch_unwind(AssertUnwindSafe(|| reader.read_all(set))) {
         Ok(Ok(())) => Chunk::End,
-        Ok(Err(Ending::Source(error))) => Chunk::Failed(error.into()),
-        Ok(Err(Ending::Hung)) => return,
+        Ok(Err(ReaderEnd::Source(error))) => Chunk::Failed(error.into()),
+        Ok(Err(ReaderEnd::Hung)) => return,
         Err(_) => Chunk::Failed(VmError::Mistake),
     };
     let _ = filled.send(last);
@@ -91,7 +91,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn read_all(&self, set: &WorkingSet) -> Result<(), Ending> {
+    fn read_all(&self, set: &WorkingSet) -> Result<(), ReaderEnd> {
         let (unit, end) = (longest(self.vm), self.vm.layout.end());
         for offsets in set.in_units(unit, end).ranges() {
             self.read_range(offsets.clone(), true)?;
@@ -103,7 +103,7 @@ impl Reader<'_> {
     }
 
     /// Reads what is no hole.
-    fn read_data(&self, offsets: Range<u64>) -> Result<(), Ending> {
+    fn read_data(&self, offsets: Range<u64>) -> Result<(), ReaderEnd> {
         let longest = longest(self.vm);
         let mut next = offsets.start;
         while let Some(data) = self.vm.source.next_data(next..offsets.end) {
@@ -113,10 +113,10 @@ impl Reader<'_> {
             self.read_range(start..end, false)?;
             next = end;
         }
-        self.vm.source.check_unwritten().map_err(Ending::Source)
+        self.vm.source.check_unwritten().map_err(ReaderEnd::Source)
     }
 
-    fn read_range(&self, offsets: Range<u64>, is_wanted: bool) -> Result<(), Ending> {
+    fn read_range(&self, offsets: Range<u64>, is_wanted: bool) -> Result<(), ReaderEnd> {
         let longest = longest(self.vm);
         let mut start = offsets.start;
         while start < offsets.end {
@@ -129,7 +129,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn read_piece(&self, piece: Piece, is_wanted: bool) -> Result<(), Ending> {
+    fn read_piece(&self, piece: Piece, is_wanted: bool) -> Result<(), ReaderEnd> {
         let last = piece.offset + piece.len - 1;
         let mut blocks = piece.offset / self.vm.block..=last / self.vm.block;
         if blocks.all(|block| self.vm.begun().has(block))
@@ -137,10 +137,10 @@ impl Reader<'_> {
         {
             return Ok(());
         }
-        let mut room = self.empty.recv().map_err(|_| Ending::Hung)?;
-        let found = self.vm.find(piece, &mut room).map_err(Ending::Source)?;
+        let mut room = self.empty.recv().map_err(|_| ReaderEnd::Hung)?;
+        let found = self.vm.find(piece, &mut room).map_err(ReaderEnd::Source)?;
         let read = Read { piece, found, room, is_wanted };
-        self.filled.send(Chunk::Read(read)).map_err(|_| Ending::Hung)?;
+        self.filled.send(Chunk::Read(read)).map_err(|_| ReaderEnd::Hung)?;
         self.bell.ring();
         Ok(())
     }
