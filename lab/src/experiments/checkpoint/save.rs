@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::measure::LabError;
 use crate::measure::workloads::micro_vm::failed;
 use hugekit_guests::{Firecracker, Snapshot};
-use hugekit_vm::checkpoint::{CheckpointOptions, Report, RunningVm, checkpoint};
+use hugekit_vm::checkpoint::{CheckpointOptions, CheckpointReport, RunningVm, checkpoint};
 use tempfile::TempDir;
 
 use super::guest::{Guest, Kind, Origin, Seen};
@@ -122,7 +122,7 @@ fn ours(guest: &Guest<'_>, output: PathBuf, previous: Vec<PathBuf>) -> Result<Sa
     })
 }
 
-pub(super) fn of_report(report: &Report, bytes: u64) -> Saved {
+pub(super) fn of_report(report: &CheckpointReport, bytes: u64) -> Saved {
     let [paused, complete] =
         [report.paused_ms, report.complete_ms].map(|time| Duration::from_secs_f64(time / 1e3));
     Saved { paused, complete, bytes }

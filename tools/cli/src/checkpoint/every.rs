@@ -8,7 +8,9 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use hugekit_vm::checkpoint::{CheckpointOptions, Report, SeriesOptions, checkpoint_series};
+use hugekit_vm::checkpoint::{
+    CheckpointOptions, CheckpointReport, SeriesOptions, checkpoint_series,
+};
 use serde_json::{Value, json};
 
 use super::explained;
@@ -52,7 +54,7 @@ pub(super) fn run(
     }
 }
 
-fn line(folder: &Path, report: &Report, is_json: bool) -> String {
+fn line(folder: &Path, report: &CheckpointReport, is_json: bool) -> String {
     if !is_json {
         return format!("{}: {report}\n", folder.display());
     }

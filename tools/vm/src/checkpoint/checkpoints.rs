@@ -16,7 +16,7 @@ use crate::checkpoint::once::{collapse, used};
 use crate::checkpoint::options::{CheckpointOptions, RunningVm};
 use crate::checkpoint::output::{Output, OutputKind, PlannedOutput};
 use crate::checkpoint::previous;
-use crate::checkpoint::report::{Report, ms};
+use crate::checkpoint::report::{CheckpointReport, ms};
 use crate::checkpoint::saving::Saving;
 use crate::checkpoint::sink::Sink;
 use crate::checkpoint::tracked_vm::{Afterwards, TrackedVm};
@@ -64,7 +64,7 @@ impl Checkpoints {
         &mut self,
         place: &Path,
         started: Instant,
-    ) -> Result<Report, CheckpointError> {
+    ) -> Result<CheckpointReport, CheckpointError> {
         let Self { control, tracked, chain, collapse: should_collapse, guard } = self;
         let is_running = tracked.note_writes_while(|| Ok(control.is_running()?))?;
         let vm = &tracked.vm;
@@ -104,7 +104,7 @@ impl Checkpoints {
         if completed.chain.is_some() {
             *chain = completed.chain;
         }
-        Ok(Report {
+        Ok(CheckpointReport {
             way: saved.way,
             paused_ms: ms(saved.pause),
             protect_ms: ms(saved.protect),

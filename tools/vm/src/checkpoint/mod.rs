@@ -47,5 +47,5 @@ pub use options::{
 };
 pub use previous::state_of;
 pub use prospects::{NoHugePages, VmProspects};
-pub use report::{Report, Way};
+pub use report::{CheckpointReport, Way};
 pub use series::checkpoint_series;

@@ -7,7 +7,7 @@ use crate::checkpoint::checkpoints::Checkpoints;
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::granules::{Granule, granules};
 use crate::checkpoint::options::CheckpointOptions;
-use crate::checkpoint::report::Report;
+use crate::checkpoint::report::CheckpointReport;
 use crate::checkpoint::tracked_vm::Afterwards;
 use crate::checkpoint::vm::Vm;
 
@@ -16,7 +16,7 @@ use crate::checkpoint::vm::Vm;
 ///
 /// # Errors
 /// [`CheckpointError`]. The VM then runs on if it ran before.
-pub fn checkpoint(options: &CheckpointOptions) -> Result<Report, CheckpointError> {
+pub fn checkpoint(options: &CheckpointOptions) -> Result<CheckpointReport, CheckpointError> {
     let started = Instant::now();
     Checkpoints::find(options, Afterwards::Released)?.save(&options.output, started)
 }

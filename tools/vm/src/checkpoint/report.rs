@@ -19,7 +19,7 @@ pub enum Way {
 /// A checkpoint that is complete. Times are in milliseconds.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
-pub struct Report {
+pub struct CheckpointReport {
     /// The way in which the memory was saved.
     pub way: Way,
     /// Between the request to pause the VM and the answer that it runs again; 0 if it was paused
@@ -51,7 +51,7 @@ pub(crate) fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for CheckpointReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { paused_ms, complete_ms, memory_bytes, copied_bytes, faults, .. } = self;
         let (memory, copied) = (memory_bytes >> 20, copied_bytes >> 20);

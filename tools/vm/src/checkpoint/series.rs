@@ -9,7 +9,7 @@ use std::time::Instant;
 use crate::checkpoint::checkpoints::Checkpoints;
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::options::{CheckpointOptions, SeriesOptions};
-use crate::checkpoint::report::Report;
+use crate::checkpoint::report::CheckpointReport;
 use crate::checkpoint::tracked_vm::Afterwards;
 
 /// Saves a running VM again and again: into the folders `000001`, `000002` and so on of the output's
@@ -31,7 +31,7 @@ pub fn checkpoint_series(
     options: &CheckpointOptions,
     series: &SeriesOptions,
     stop: BorrowedFd<'_>,
-    each: &mut dyn FnMut(&Path, &Report),
+    each: &mut dyn FnMut(&Path, &CheckpointReport),
 ) -> Result<(), CheckpointError> {
     let SeriesOptions { interval, deltas, count, save_at_end } = series;
     make_folder(&options.output)?;

@@ -14,7 +14,7 @@ use crate::pager::pager_record::PagerRecord;
 use crate::pager::served::Served;
 use crate::pager::source::Source;
 use crate::pager::state::{self, State};
-use crate::pager::vm::Vm;
+use crate::pager::vm::ServedVm;
 use crate::pager::waiting::{Admitted, Ending, Waiting};
 use crate::vmm::Layout;
 use crate::vmm::process::Process;
@@ -135,14 +135,16 @@ impl Pager {
         process: Process,
         source: Arc<Source>,
         layout: Layout,
-    ) -> Result<Vm, (Process, Refusal)> {
+    ) -> Result<ServedVm, (Process, Refusal)> {
         let find = || -> Result<_, Refusal> {
-            let faults = Vm::find_userfaultfd(&process, &layout)?;
+            let faults = ServedVm::find_userfaultfd(&process, &layout)?;
             let state = State::create(&self.folder, &process, &layout, source.identity());
             Ok((faults, Admitted::new(layout, source, state.map_err(Refusal::State)?)?))
         };
         match find() {
-            Ok((faults, admitted)) => Ok(Vm::new(process, faults, admitted, self.options.around)),
+            Ok((faults, admitted)) => {
+                Ok(ServedVm::new(process, faults, admitted, self.options.around))
+            }
             Err(why) => Err((process, why)),
         }
     }

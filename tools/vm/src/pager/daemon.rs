@@ -24,7 +24,7 @@ use crate::pager::orphans::{self, Orphan};
 use crate::pager::pager_record::{self, PagerRecord};
 use crate::pager::source::{MemoryIdentity, Source};
 use crate::pager::state::{self, Record, State};
-use crate::pager::vm::{self, Bell, Vm};
+use crate::pager::vm::{self, Bell, ServedVm};
 use crate::pager::waiting::{Admitted, Ending, Waiting};
 use crate::pager::working_set::WorkingSets;
 use crate::vmm::process::Process;
@@ -245,7 +245,7 @@ impl Pager {
         self.check_user(waiting.process()?)?;
         let layout = waiting.layout_within(self.source.len())?;
         self.source.check_current()?;
-        Vm::register(waiting.userfaultfd()?, &layout)?;
+        ServedVm::register(waiting.userfaultfd()?, &layout)?;
         self.learn(&layout).map_err(Refusal::State)?;
         let process = waiting.process()?;
         claim(process)?;
@@ -260,7 +260,7 @@ impl Pager {
     }
 
     /// A VM that an earlier pager has left; `None` if it needs none.
-    fn open_left(&self, name: &OsStr, record: &Record) -> Result<Option<Vm>, Event> {
+    fn open_left(&self, name: &OsStr, record: &Record) -> Result<Option<ServedVm>, Event> {
         let mut process = match Process::find(record.pid, record.started) {
             Ok(process) => process,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -284,10 +284,10 @@ impl Pager {
             claim(process)?;
             if state.is_leaving() {
                 // Nothing is read any more.
-                Ok((Arc::clone(&self.source), Vm::find_left(process, &record.layout)?))
+                Ok((Arc::clone(&self.source), ServedVm::find_left(process, &record.layout)?))
             } else {
                 let source = self.source_of(&record.source)?;
-                Ok((source, Vm::find_userfaultfd(process, &record.layout)?))
+                Ok((source, ServedVm::find_userfaultfd(process, &record.layout)?))
             }
         };
         let layout = record.layout.clone();
@@ -295,7 +295,7 @@ impl Pager {
             .and_then(|(source, faults)| Ok((Admitted::new(layout, source, state)?, faults)));
         match admitted {
             Ok((admitted, faults)) => {
-                let vm = Vm::new(process, faults, admitted, self.options.around);
+                let vm = ServedVm::new(process, faults, admitted, self.options.around);
                 vm.replay();
                 vm.wake_all();
                 Ok(Some(vm))
@@ -326,7 +326,7 @@ impl Pager {
         if is_served(&self.options.users, uid) { Ok(()) } else { Err(Refusal::User { uid }) }
     }
 
-    pub(crate) fn serve(&self, vm: Vm, tell: Tell<'_>) {
+    pub(crate) fn serve(&self, vm: ServedVm, tell: Tell<'_>) {
         vm::serve(vm, &self.stop, &self.options, &self.sets, tell);
     }
 }

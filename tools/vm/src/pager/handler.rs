@@ -14,7 +14,7 @@ use crate::pager::event::Event;
 use crate::pager::options::PagerOptions;
 use crate::pager::source::Source;
 use crate::pager::state::State;
-use crate::pager::vm::{self, Bell, Vm};
+use crate::pager::vm::{self, Bell, ServedVm};
 use crate::pager::waiting::{Admitted, Waiting};
 use crate::pager::working_set::WorkingSets;
 use crate::vmm::Arriving;
@@ -70,7 +70,7 @@ impl Handler {
     fn admit(&self, waiting: &mut Waiting) -> Result<Admitted, Refusal> {
         let layout = waiting.layout_within(self.source.len())?;
         self.source.check_current()?;
-        Vm::register(waiting.userfaultfd()?, &layout)?;
+        ServedVm::register(waiting.userfaultfd()?, &layout)?;
         claim(waiting.process()?)?;
         let state = State::unrecorded(&layout).map_err(Refusal::State)?;
         Admitted::new(layout, Arc::clone(&self.source), state)

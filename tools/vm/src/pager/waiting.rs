@@ -20,7 +20,7 @@ use crate::pager::event::Event;
 use crate::pager::served::Served;
 use crate::pager::source::Source;
 use crate::pager::state::State;
-use crate::pager::vm::{Bell, Vm};
+use crate::pager::vm::{Bell, ServedVm};
 use crate::vmm::Layout;
 use crate::vmm::kept_layout;
 use crate::vmm::process::Process;
@@ -130,7 +130,7 @@ impl Waiting {
         connection: &UnixStream,
         around: u64,
         admit: impl FnOnce(&mut Self) -> Result<Admitted, Refusal>,
-    ) -> Result<Vm, Event> {
+    ) -> Result<ServedVm, Event> {
         let (mut waiting, received) = Self::receive(connection, LONGEST_WAIT);
         match received.and_then(|()| admit(&mut waiting)) {
             Ok(admitted) => {
@@ -168,12 +168,14 @@ impl Waiting {
     }
 
     /// Makes the VM, which is served from now on. Admission has checked that its process and its descriptor are there.
-    fn into_vm(mut self, admitted: Admitted, around: u64) -> Result<Vm, Event> {
+    fn into_vm(mut self, admitted: Admitted, around: u64) -> Result<ServedVm, Event> {
         if self.userfaultfds.is_empty() {
             return Err(self.refuse(Refusal::NoUserfaultfd));
         }
         match self.process {
-            Ok(process) => Ok(Vm::new(process, self.userfaultfds.remove(0), admitted, around)),
+            Ok(process) => {
+                Ok(ServedVm::new(process, self.userfaultfds.remove(0), admitted, around))
+            }
             Err(error) => {
                 let process = Err(io::ErrorKind::NotFound.into());
                 Err(Self { process, ..self }.refuse(Refusal::Process(error)))

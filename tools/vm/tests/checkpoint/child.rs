@@ -9,8 +9,8 @@ use std::process::{Child, Command, Stdio, exit};
 use std::time::Duration;
 
 use hugekit_vm::checkpoint::{
-    CheckpointOptions, CloneMemory, CloneOptions, ForkOptions, Report, RunningVm, SeriesOptions,
-    checkpoint, start_clones as clone_all,
+    CheckpointOptions, CheckpointReport, CloneMemory, CloneOptions, ForkOptions, RunningVm,
+    SeriesOptions, checkpoint, start_clones as clone_all,
 };
 use hugekit_vm::pager::Source;
 use rustix::process::{Signal, getpid, kill_process};
@@ -79,7 +79,7 @@ fn run_fork(vm: RunningVm) -> ! {
 }
 
 /// Without an end.
-fn run_series(options: &CheckpointOptions, each: &mut dyn FnMut(&Path, &Report)) -> ! {
+fn run_series(options: &CheckpointOptions, each: &mut dyn FnMut(&Path, &CheckpointReport)) -> ! {
     let ended = series::run(options, &SeriesOptions::new(INTERVAL), each);
     println!("{ended:?}");
     exit(1)

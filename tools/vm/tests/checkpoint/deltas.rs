@@ -7,7 +7,7 @@ use hugekit_delta::apply;
 use hugekit_guests::{Firecracker, Pages, Request, Snapshot};
 use hugekit_image::{Image, ImageBuilder, ImageError};
 use hugekit_vm::checkpoint::{
-    CheckpointError, CheckpointOptions, Report, Way, checkpoint, state_of,
+    CheckpointError, CheckpointOptions, CheckpointReport, Way, checkpoint, state_of,
 };
 use hugekit_vm::pager::Source;
 use libtest_mimic::Trial;
@@ -61,7 +61,7 @@ impl Series {
         }
     }
 
-    fn save(&mut self, api: &Path) -> Report {
+    fn save(&mut self, api: &Path) -> CheckpointReport {
         let options = self.options(api);
         let report = checkpoint(&options).unwrap();
         self.folders.push(options.output);

@@ -3,7 +3,7 @@
 use std::fs;
 
 use hugekit_guests::{Firecracker, Pages, Request};
-use hugekit_vm::checkpoint::{Report, Way, checkpoint};
+use hugekit_vm::checkpoint::{CheckpointReport, Way, checkpoint};
 use libtest_mimic::Trial;
 
 use crate::proxy::{Proxy, also_saving_to, holding_resume};
@@ -73,7 +73,7 @@ fn restores(pages: Pages) {
 }
 
 /// The answer that the VM runs again is held back until the guest has written everything.
-fn save_before_writes(scene: &mut Scene) -> Report {
+fn save_before_writes(scene: &mut Scene) -> CheckpointReport {
     let (hold, does_run, wrote) = holding_resume();
     let proxy = Proxy::start(&scene.api(), hold);
     let options = scene.options_through(&proxy.socket);

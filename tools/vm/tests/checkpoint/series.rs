@@ -11,7 +11,8 @@ use hugekit_guests::{Pages, Request};
 use hugekit_machine::processes::ProcessFolder;
 use hugekit_testing::processes::happens;
 use hugekit_vm::checkpoint::{
-    CheckpointError, CheckpointOptions, Report, SeriesOptions, checkpoint_series, state_of,
+    CheckpointError, CheckpointOptions, CheckpointReport, SeriesOptions, checkpoint_series,
+    state_of,
 };
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
@@ -73,7 +74,7 @@ impl Follower {
 pub(crate) fn run(
     options: &CheckpointOptions,
     series: &SeriesOptions,
-    each: &mut dyn FnMut(&Path, &Report),
+    each: &mut dyn FnMut(&Path, &CheckpointReport),
 ) -> Result<(), CheckpointError> {
     let (stop, _keep) = UnixStream::pair().unwrap();
     checkpoint_series(options, series, stop.as_fd(), each)
@@ -202,7 +203,7 @@ fn stopped() {
         let mut follower = Follower::default();
         let count = std::thread::scope(|scope| {
             let series = scope.spawn(|| {
-                let each = &mut |_: &Path, _: &Report| told.send(()).unwrap();
+                let each = &mut |_: &Path, _: &CheckpointReport| told.send(()).unwrap();
                 checkpoint_series(&options, &series, stop.as_fd(), each).unwrap();
             });
             tells.recv_timeout(LONGEST_WAIT).unwrap();

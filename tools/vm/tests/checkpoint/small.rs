@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use hugekit_guests::{Pages, Request, SmallVmm, pattern_at};
 use hugekit_testing::trials::{self, Checks};
 use hugekit_vm::checkpoint::{
-    CheckpointError, CheckpointOptions, Report, RunningVm, SeriesOptions, checkpoint,
+    CheckpointError, CheckpointOptions, CheckpointReport, RunningVm, SeriesOptions, checkpoint,
     checkpoint_series, state_of,
 };
 use libtest_mimic::Trial;
@@ -111,7 +111,10 @@ impl Small {
     }
 
     /// Saves it while `act` is done at each of the requests.
-    fn save_while(&mut self, act: impl FnMut(&mut SmallVmm)) -> Result<Report, CheckpointError> {
+    fn save_while(
+        &mut self,
+        act: impl FnMut(&mut SmallVmm),
+    ) -> Result<CheckpointReport, CheckpointError> {
         self.save_as_while(&self.options(), act)
     }
 
@@ -119,7 +122,7 @@ impl Small {
         &mut self,
         options: &CheckpointOptions,
         mut act: impl FnMut(&mut SmallVmm),
-    ) -> Result<Report, CheckpointError> {
+    ) -> Result<CheckpointReport, CheckpointError> {
         std::thread::scope(|scope| {
             let saving = scope.spawn(|| checkpoint(options));
             for _ in 0..self.stops {
@@ -359,7 +362,7 @@ fn given_back_in_a_series() {
     let mut stopper = Some(stopper);
     std::thread::scope(|scope| {
         let mut removing = None;
-        let each = &mut |folder: &Path, report: &Report| {
+        let each = &mut |folder: &Path, report: &CheckpointReport| {
             follower.follow(folder);
             read.push(report.read_bytes);
             let removing = removing.get_or_insert_with(|| scope.spawn(remove));
@@ -386,7 +389,7 @@ fn writes_before_answers() {
     let (stop, _stopper) = UnixStream::pair().unwrap();
     let mut follower = Follower::default();
     std::thread::scope(|scope| {
-        let each = |folder: &Path, _: &Report| follower.follow(folder);
+        let each = |folder: &Path, _: &CheckpointReport| follower.follow(folder);
         let series =
             scope.spawn(|| checkpoint_series(&options, &twice, stop.as_fd(), &mut { each }));
         for at in 0..small.stops as u64 {

@@ -7,7 +7,7 @@ use hugekit_sys::HUGE_PAGE_BYTES;
 use rustix::io::Errno;
 
 use super::demand::Server;
-use super::{Stop, Vm, pages_of};
+use super::{ServedVm, Stop, pages_of};
 use crate::vmm::base_page;
 
 const HUGE: u64 = HUGE_PAGE_BYTES as u64;
@@ -57,7 +57,7 @@ impl Server<'_> {
     }
 }
 
-impl Vm {
+impl ServedVm {
     fn to_collapse(&self) -> Vec<u64> {
         if self.layout.is_hugetlb() || !HUGE.is_multiple_of(base_page()) {
             return Vec::new();

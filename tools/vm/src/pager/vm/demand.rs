@@ -18,7 +18,7 @@ use hugekit_sys::error_chain;
 use super::ahead::Ahead;
 use super::install::Supply;
 use super::wait::Bell;
-use super::{Stop, Vm, VmError, pages_of};
+use super::{ServedVm, Stop, VmError, pages_of};
 use crate::pager::event::Event;
 use crate::pager::options::PagerOptions;
 use crate::pager::waiting::tell_stderr;
@@ -33,7 +33,7 @@ pub(super) const FAR: u64 = 256 << 10;
 
 /// Serves a VM until it has ended or needs no pager any more, or the pager is to end. A panic ends this VM, and no other.
 pub(crate) fn serve(
-    vm: Vm,
+    vm: ServedVm,
     stop: &Bell,
     options: &PagerOptions,
     sets: &WorkingSets,
@@ -54,7 +54,7 @@ pub(crate) fn serve(
 }
 
 /// Ends a VM whose memory cannot be had, and tells the reason to whoever reads its standard error.
-fn end(vm: &Vm, why: &VmError) {
+fn end(vm: &ServedVm, why: &VmError) {
     tell_stderr(&vm.process, &format!("{:#}", error_chain(why)));
     // It is this pager's: its userfaultfd has been read.
     let _ = vm.process.kill();
@@ -62,7 +62,7 @@ fn end(vm: &Vm, why: &VmError) {
 
 /// The thread's own data.
 pub(super) struct Server<'a> {
-    pub(super) vm: &'a Vm,
+    pub(super) vm: &'a ServedVm,
     pub(super) stop: &'a Bell,
     pub(super) options: &'a PagerOptions,
     pub(super) sets: &'a WorkingSets,
@@ -88,7 +88,7 @@ pub(super) struct Server<'a> {
 
 impl<'a> Server<'a> {
     fn new(
-        vm: &'a Vm,
+        vm: &'a ServedVm,
         stop: &'a Bell,
         options: &'a PagerOptions,
         sets: &'a WorkingSets,

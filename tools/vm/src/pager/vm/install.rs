@@ -9,7 +9,7 @@ use hugekit_machine::hugepages::{self, Shortage};
 use rustix::io::Errno;
 
 use super::demand::Server;
-use super::{Stop, Vm, VmError, pages_of};
+use super::{ServedVm, Stop, VmError, pages_of};
 use crate::vmm::userfaultfd::Partial;
 use crate::vmm::{Piece, base_page};
 
@@ -157,7 +157,7 @@ impl Server<'_> {
     }
 }
 
-impl Vm {
+impl ServedVm {
     fn longest_shortage(&self) -> Duration {
         if self.layout.is_hugetlb() { HUGETLB_SHORTAGE } else { SHORTAGE }
     }

@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering;
 
 use super::demand::Server;
-use super::{Stop, Vm, VmError, pages_of};
+use super::{ServedVm, Stop, VmError, pages_of};
 use crate::vmm::userfaultfd::{MESSAGE_WORDS, Message};
 
 impl Server<'_> {
@@ -29,7 +29,7 @@ impl Server<'_> {
     }
 }
 
-impl Vm {
+impl ServedVm {
     /// Marks what was given back, by messages that an earlier pager had read and perhaps not
     /// marked.
     pub(crate) fn replay(&self) {

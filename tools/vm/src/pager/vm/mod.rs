@@ -41,7 +41,7 @@ pub(crate) enum Stop {
 
 /// A VM that is served. One thread supplies its pages; another one reads this to read ahead.
 #[derive(Debug)]
-pub(crate) struct Vm {
+pub(crate) struct ServedVm {
     pub(crate) process: Process,
     faults: Userfaultfd,
     layout: Layout,
@@ -57,7 +57,7 @@ pub(crate) struct Vm {
     bell: Arc<Bell>,
 }
 
-impl Vm {
+impl ServedVm {
     pub(crate) fn new(
         process: Process,
         faults: Userfaultfd,

@@ -11,7 +11,7 @@ use rustix::process::setpriority_process;
 
 use super::demand::FAR;
 use super::wait::Bell;
-use super::{Found, Vm, VmError, pages_of};
+use super::{Found, ServedVm, VmError, pages_of};
 use crate::pager::source::SourceError;
 use crate::pager::working_set::WorkingSet;
 use crate::vmm::Piece;
@@ -50,17 +50,17 @@ enum ReaderEnd {
 }
 
 /// Empty ones, for the whole window.
-pub(super) fn buffers(vm: &Vm) -> impl Iterator<Item = Vec<u8>> {
+pub(super) fn buffers(vm: &ServedVm) -> impl Iterator<Item = Vec<u8>> {
     let bytes = longest(vm);
     (0..WINDOW / bytes).map(move |_| vec![0; bytes as usize])
 }
 
-fn longest(vm: &Vm) -> u64 {
+fn longest(vm: &ServedVm) -> u64 {
     FAR.max(vm.layout.page())
 }
 
 pub(super) fn run(
-    vm: &Vm,
+    vm: &ServedVm,
     set: &WorkingSet,
     empty: &Receiver<Vec<u8>>,
     filled: &Sender<Chunk>,
@@ -84,7 +84,7 @@ pub(super) fn run(
 }
 
 struct Reader<'a> {
-    vm: &'a Vm,
+    vm: &'a ServedVm,
     empty: &'a Receiver<Vec<u8>>,
     filled: &'a Sender<Chunk>,
     bell: &'a Bell,

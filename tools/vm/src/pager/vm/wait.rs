@@ -7,7 +7,7 @@ use hugekit_sys::poll::readable;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io;
 
-use super::{Stop, Vm};
+use super::{ServedVm, Stop};
 
 /// Rung by one thread to wake another one.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl Bell {
     }
 }
 
-impl Vm {
+impl ServedVm {
     /// Waits until there is a message, the bell was rung, or the time is over; `None` is for ever.
     pub(super) fn wait(&self, stop: &Bell, time: Option<Duration>) -> Result<(), Stop> {
         let awaited = [self.process.as_fd(), stop.as_fd(), self.faults.as_fd(), self.bell.as_fd()];
