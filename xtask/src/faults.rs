@@ -21,7 +21,7 @@ pub(crate) struct Faults {
     /// Every call and every answer that it may give, instead of some of each kind
     #[arg(long)]
     all: bool,
-    /// As root, reserve huge pages meanwhile, instead of skipping what needs them
+    /// Reserve huge pages meanwhile, instead of skipping what needs them; needs root
     #[arg(long)]
     setup: bool,
     /// Operations whose names contain this
@@ -32,13 +32,13 @@ pub(crate) struct Faults {
 /// descriptors, mappings and threads must be what they were at the start
 #[derive(Debug, Args)]
 pub(crate) struct Soak {
-    /// How long
+    /// The length in minutes
     #[arg(long, default_value_t = 1.0)]
     minutes: f64,
     /// The number that decides which operations are run, as an earlier soak printed it
     #[arg(long)]
     seed: Option<u64>,
-    /// As root, reserve huge pages and have khugepaged scan without rest meanwhile
+    /// Reserve huge pages and have khugepaged scan without rest meanwhile; needs root
     #[arg(long)]
     setup: bool,
 }

@@ -71,7 +71,7 @@ impl Package {
         self.dir().join("root").join(name)
     }
 
-    /// Whether the programs are on this machine, or unpacked.
+    /// Returns true if the programs are on this machine, or unpacked.
     pub(crate) fn is_here(&self) -> bool {
         let unpacked = self.unpacked();
         let mut programs = self.programs.iter();
@@ -98,7 +98,7 @@ impl Package {
         Some(crate::run::said(command.args(arguments))?.trim().to_owned())
     }
 
-    /// What is missing, and what helps.
+    /// Returns the missing programs, and a remedy.
     pub(crate) fn lack(&self) -> String {
         let names = [&self.packages[..], &self.arm64[..]].concat().join(" ");
         match &self.remedy {

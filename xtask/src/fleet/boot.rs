@@ -13,7 +13,7 @@ use super::guest::{Guest, Kernel, Run};
 use crate::fetch::Package;
 use crate::run::{self, fresh, target_dir};
 
-/// What a guest is booted from: files in `target/fleet/NAME`, a kernel and an emulator.
+/// The files that a guest is booted from: `target/fleet/NAME`, a kernel and an emulator.
 #[derive(Debug)]
 pub(super) struct Files {
     pub(super) folder: PathBuf,
@@ -21,7 +21,7 @@ pub(super) struct Files {
     pub(super) qemu: Package,
 }
 
-/// Where each program is that cargo has built: by package, target and whether it is a test.
+/// The path of each program that cargo has built, by package, target and whether it is a test.
 #[derive(Debug, Default)]
 pub(super) struct Built(BTreeMap<(String, String, bool), PathBuf>);
 
