@@ -30,13 +30,13 @@ impl Emulator {
         }
     }
 
-    /// One of these packages, or the machine's, which was found before.
+    /// An emulator of these packages, or the machine's, which was found before.
     #[must_use]
     pub fn new(program: impl Into<OsString>, unpacked: Unpacked) -> Self {
         Self { program: program.into(), unpacked }
     }
 
-    /// What starts it, with what an unpacked one has to be told of its libraries, firmware and modules.
+    /// Returns the command that starts it. An unpacked emulator gets the paths of its libraries, firmware and modules.
     #[must_use]
     pub fn command(&self) -> Command {
         let mut command = self.unpacked.command(&self.program);

@@ -14,7 +14,7 @@ pub struct Unmapped<'a> {
     pub folio: &'a Folio,
     /// The frame of the run's first page.
     pub frame: u64,
-    /// How many pages, and what any of them had: the folio is dirty if one of them was.
+    /// The number of pages, and the bits that any of them had: the folio is dirty if one of them was.
     pub run: Run,
 }
 

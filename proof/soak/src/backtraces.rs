@@ -49,7 +49,7 @@ pub fn print(process: i32) {
     }
 }
 
-/// Whether gdb could be had and came to an end.
+/// Returns true if gdb was started and came to an end.
 fn debugger_prints(process: i32) -> bool {
     let gdb = Command::new("gdb")
         .args(["-nx", "-batch", "-ex", "set print frame-arguments none"])

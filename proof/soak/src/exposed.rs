@@ -79,7 +79,8 @@ impl Exposed {
         Some(Self(index))
     }
 
-    /// How often the handler has begun to write a page's lane, and how often it has finished.
+    /// The number of times that the handler has begun to write a page's lane, and the number of times that it has
+    /// finished.
     #[must_use]
     pub fn begun(&self, page: usize) -> i64 {
         self.count(page, &TABLE[self.0].begun)
@@ -155,7 +156,7 @@ pub fn implausible() -> Option<String> {
     })
 }
 
-/// Whether this process's memory is what the table names. Async-signal-safe.
+/// Returns true if the table names this process's memory. Async-signal-safe.
 pub(crate) fn is_owner() -> bool {
     // SAFETY: no precondition.
     unsafe { libc::getpid() == OWNER.load(Ordering::Relaxed) }

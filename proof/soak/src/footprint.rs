@@ -108,7 +108,7 @@ fn free_stacks() {
     thread.join().expect("it does nothing");
 }
 
-/// Whether all of `part` are in `whole`, as often.
+/// Returns true if all of `part` are in `whole`, as often.
 fn is_part_of(part: &[String], whole: &[String]) -> bool {
     let times = |name, names: &[String]| names.iter().filter(|other| *other == name).count();
     part.iter().all(|name| times(name, part) <= times(name, whole))

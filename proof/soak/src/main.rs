@@ -15,7 +15,7 @@ use hugekit_soak::supervisor::{self, Ended};
 #[derive(Debug, Parser)]
 #[command(name = "hugekit-soak")]
 struct Soak {
-    /// How long
+    /// The length of the soak in minutes
     #[arg(long, default_value_t = 1.0)]
     minutes: f64,
     /// The number that decides which operations are run with which choices; random unless said
@@ -24,7 +24,7 @@ struct Soak {
     /// Threads that run operations: twice as many as there are CPUs, but at least four, unless said
     #[arg(long)]
     actors: Option<usize>,
-    /// One operation alone
+    /// Run only this operation
     #[arg(long, value_parser = OPERATIONS.iter().map(|operation| operation.name).collect::<Vec<_>>())]
     operation: Option<String>,
     /// Seconds without a step after which an actor counts as hung

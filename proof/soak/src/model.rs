@@ -11,7 +11,7 @@ use crate::exposed::Exposed;
 pub const PAGE_BYTES: usize = 4096;
 pub const PAGE_WORDS: usize = PAGE_BYTES / 8;
 
-/// Where in its page the handler's word lies.
+/// The index of the handler's word in its page.
 pub const LANE: usize = PAGE_WORDS - 1;
 
 pub const CELL_WORDS: usize = 64;
@@ -31,7 +31,7 @@ pub fn tag_of(value: u64) -> u64 {
     value >> INDEX_BITS
 }
 
-/// Whether some write of its owner's, or none, left this in a word.
+/// Returns true if a write of its owner, or no write at all, can have left this value in a word.
 #[must_use]
 pub fn is_plausible(value: u64, index: usize) -> bool {
     value == 0 || tag_of(value) != 0 && value & ((1 << INDEX_BITS) - 1) == index as u64
@@ -242,7 +242,7 @@ impl Drop for Tracked {
     }
 }
 
-/// One writer's stores in a known order, so that a copy of the memory tells whether it is of one moment.
+/// The stores of a writer in a known order, so that a copy of the memory shows if it is of one moment.
 ///
 /// The writer goes over its cells again and again, in steps that are coprime to their number, and writes each
 /// word of a cell in ascending order; the tag is the number of the step.

@@ -11,7 +11,7 @@ use crate::backtraces;
 use crate::operations::OPERATIONS;
 use crate::status::{ACTORS, DESCRIPTOR, Status};
 
-/// How a worker ended.
+/// The end of a worker.
 #[derive(Debug)]
 pub enum Ended {
     /// By itself, or by a signal.

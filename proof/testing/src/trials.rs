@@ -15,7 +15,7 @@ macro_rules! checks {
 
 pub type Checks = &'static [(&'static str, fn())];
 
-/// What [`skip`] throws.
+/// The panic of [`skip`].
 struct Skipped(String);
 
 /// Ends a test on a machine that cannot run it: the test counts as skipped, for this reason. Only

@@ -21,7 +21,7 @@ pub use cpu::{POSSIBLE, Paused};
 /// often, because signals are delivered there.
 pub static STRETCH: AtomicU32 = AtomicU32::new(512);
 
-/// To be called once, before anything is stepped.
+/// Installs the handler of steps. Call it once, before any thread is stepped.
 pub fn install() {
     cpu::install();
 }
