@@ -28,8 +28,8 @@ pub(crate) struct Faults {
     filter: Option<String>,
 }
 
-/// Does everything at once, in one process, for as long as it is told, and verifies every byte; at the end memory,
-/// descriptors, mappings and threads must be what they were at the start
+/// Does everything at once, in one process, for the requested time, and verifies every byte; at the end memory,
+/// descriptors, mappings and threads must be the same as at the start
 #[derive(Debug, Args)]
 pub(crate) struct Soak {
     /// The length in minutes

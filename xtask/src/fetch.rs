@@ -229,7 +229,7 @@ impl Apt {
         Ok(mirrors.lines().next().context("apt has no source that is Debian's archive")?.to_owned())
     }
 
-    /// These packages, and of all that they depend on what is wanted.
+    /// Returns these packages, and those of the wanted packages that they depend on.
     fn with_wanted(&self, names: &[String], wanted: &[String]) -> Result<Vec<String>> {
         let mut depends = self.command("apt-cache");
         depends.args([

@@ -35,8 +35,8 @@ const BOOTS: usize = 3;
 /// Guests that run side by side.
 const AT_ONCE: usize = 2;
 
-/// Boots small guests and runs the library's tests in them. What is missing for
-/// that is fetched into `target/fleet`, where each guest's logs are, too
+/// Boots small guests and runs the library's tests in them. Missing files are fetched into
+/// `target/fleet`, where each guest's logs are, too
 #[derive(Debug, Args)]
 pub(crate) struct Fleet {
     /// These guests: `--list` names them

@@ -1,7 +1,7 @@
 //! `cargo xtask fuzz`: lets libFuzzer look for bytes that break what reads the bytes of strangers.
 //!
 //! The engine is compiled from source by the crate `libfuzzer-sys`, which takes a C++ compiler and nothing else; the
-//! compiler pass that tells it which code an input reaches is a stable one's, too. What it finds worth keeping stays
+//! compiler pass that tells it which code an input reaches is a stable one's, too. Inputs that reach new code stay
 //! below `target/fuzz` for the next run; `--keep` takes of that into the repository what reaches more than is kept there.
 
 use std::fs;

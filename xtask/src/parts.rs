@@ -299,7 +299,7 @@ impl Part {
         self.run.iter().try_for_each(|line| self.count(line, shell(line), count))
     }
 
-    /// Runs one command, shows what it prints, and counts its tests. A command that counts no tests counts as one.
+    /// Runs one command, shows its output, and counts its tests. A command that counts no tests counts as one.
     fn count(&self, line: &str, mut command: Command, count: &mut Count) -> Result<()> {
         let (output, writer) = pipe()?;
         command.stdout(writer.try_clone()?).stderr(writer);

@@ -9,7 +9,7 @@ use std::thread;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-/// The variable that permits a command to fetch what it lacks: `--install` sets it, and started commands inherit it.
+/// The variable that permits a command to fetch missing files: `--install` sets it, and started commands inherit it.
 pub(crate) const INSTALL: &str = "HUGEKIT_INSTALL";
 
 pub(crate) fn may_install() -> bool {
@@ -49,7 +49,7 @@ pub(crate) fn host() -> Result<String> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let said = output(Command::new(rustc).arg("-vV"))?;
     let host = said.lines().find_map(|line| line.strip_prefix("host: "));
-    host.map(str::to_owned).context("rustc does not say what it runs on")
+    host.map(str::to_owned).context("rustc does not print its host")
 }
 
 /// Runs a command that prints for the user; it must succeed.

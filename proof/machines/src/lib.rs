@@ -144,7 +144,7 @@ pub const MACHINES: [Machine; 11] = [
 ];
 
 impl Machine {
-    /// Its unused memory: seven eighths, less what is reserved.
+    /// Its unused memory: seven eighths, less the reserved pages.
     #[must_use]
     pub fn available(&self) -> u64 {
         self.memory / 8 * 7 - self.reserved.unwrap_or(0) * 2 * MIB
@@ -293,7 +293,7 @@ impl Machine {
     }
 }
 
-/// So many numbers from the first on, as the kernel lists them.
+/// `count` numbers from the first on, as the kernel lists them.
 fn list(first: u64, count: u64) -> String {
     match count {
         1 => first.to_string(),

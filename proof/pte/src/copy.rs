@@ -8,7 +8,7 @@ use crate::folio::{Folio, Folios, Piece};
 use crate::layout::Format;
 use crate::run::{LONG, LONG_STEP, Likeness, SHORT_STEP, write_protect_run};
 
-/// Which processes see what is written through a mapping.
+/// The processes that see writes through a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mapping {
     /// Only the writer: parent and child share pages until one of them writes.
@@ -76,7 +76,7 @@ impl<E: Error + 'static> Error for CopyError<E> {
 /// are copied bit by bit.
 ///
 /// # Errors
-/// If a page had to be copied and could not be. What was copied before stays.
+/// If a page had to be copied and could not be. Entries that were copied before stay.
 ///
 /// # Panics
 /// If the tables are of different lengths, or no entry can hold the frame of a copied page.

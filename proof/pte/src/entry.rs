@@ -251,7 +251,7 @@ impl<F: Format> Change<F> {
     pub(crate) const NOTHING: Self =
         Self { keep: u64::MAX, set: 0, save_dirty: false, format: core::marker::PhantomData };
 
-    /// Protects from writes. What is dirty stays so, and must be read before `store` is lost.
+    /// Protects from writes. A dirty entry stays dirty, and must be read before `store` is lost.
     #[inline]
     pub(crate) fn write_protect() -> Self {
         let change = Self { save_dirty: true, ..Self::NOTHING };

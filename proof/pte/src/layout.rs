@@ -29,7 +29,7 @@ pub struct Layout {
     pub empty: u64,
     /// Set in every entry that maps a page; one bit.
     pub present: u64,
-    /// Set in entries that map what is no folio's, such as a device; 0 if there is no such bit.
+    /// Set in entries that map memory of no folio, such as a device; 0 if there is no such bit.
     pub special: u64,
     /// The bits that an entry of a readable page of user space has set beyond the flags below, `present`
     /// among them.
@@ -87,7 +87,7 @@ impl Frame {
         low | high << self.low_bits
     }
 
-    /// An entry with this frame number and nothing else. What is beyond [`max`](Self::max) is lost.
+    /// An entry with this frame number and nothing else. Bits beyond [`max`](Self::max) are lost.
     #[inline]
     #[must_use]
     pub const fn encode(self, frame: u64) -> u64 {

@@ -151,7 +151,7 @@ struct Scan<F: Format> {
     keep: F::Bits,
     /// The next entry, if it were like the first.
     expected: F::Bits,
-    /// Bits in which entries that matched differ from what was expected: ignored ones.
+    /// Bits in which entries that matched differ from the expected entry: ignored ones.
     differing: F::Bits,
     matched: usize,
 }

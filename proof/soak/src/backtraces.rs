@@ -25,7 +25,7 @@ extern "C" fn print_own(_: c_int) {
     eprintln!("thread {thread}:\n{}", std::backtrace::Backtrace::force_capture());
 }
 
-/// Prints what is known of each thread: what the kernel says, and its backtrace.
+/// Prints each thread's state, as the kernel reports it, and its backtrace.
 pub fn print(process: i32) {
     for thread in threads_of(process) {
         let read = |name: &str| {

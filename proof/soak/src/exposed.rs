@@ -1,9 +1,10 @@
 //! Memory that the signal handler reads and writes, whatever the thread it interrupts is doing there.
 //!
 //! One word of each page is the handler's: the *lane*. The handler adds one to it, and counts in memory of
-//! this module how often it began and finished to do so. So at any moment the lane holds at least what it
-//! held when it was exposed plus what had been finished before it is read, and at most that plus what has
-//! been begun after. Every other word is read, and must say where it lies ([`crate::model`]).
+//! this module how often it began and finished to do so. At any moment, the lane has at least its value at
+//! the time of exposure plus the additions that were finished before the lane is read, and at most that
+//! value plus the additions that were begun before the read has ended. Every other word is read, and must say where it
+//! lies ([`crate::model`]).
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -117,7 +118,7 @@ impl Drop for Exposed {
     }
 }
 
-/// Has this process's handler of SIGUSR1 touch what is exposed. It runs on the stack of the thread that it
+/// Has this process's handler of SIGUSR1 touch all exposed memory. It runs on the stack of the thread that it
 /// interrupts: the alternate one is left to faults.
 ///
 /// # Panics
@@ -133,7 +134,7 @@ pub fn install() {
     }
 }
 
-/// Has handlers touch nothing any more, for good.
+/// Has handlers touch nothing any more, permanently.
 pub fn stop_all() {
     OWNER.store(0, Ordering::SeqCst);
 }

@@ -68,7 +68,7 @@ impl Model {
     /// Checks bytes that lie at an offset of the memory, whole words of them; returns how many.
     ///
     /// # Panics
-    /// If a word is not what it must be.
+    /// If a word does not have its expected value.
     pub fn check(&self, offset: usize, bytes: &[u8], what: &str) -> usize {
         let _paused = crate::step::Paused::new();
         for (index, word) in words_of(offset, bytes) {
@@ -102,7 +102,7 @@ pub fn words_of(offset: usize, bytes: &[u8]) -> impl Iterator<Item = (usize, u64
     words.iter().enumerate().map(move |(at, word)| (first + at, u64::from_ne_bytes(*word)))
 }
 
-/// Memory and what it must hold. Other threads' handlers touch it while it is exposed.
+/// Memory and its expected content. Other threads' handlers touch it while it is exposed.
 #[derive(Debug)]
 pub struct Tracked {
     start: *mut AtomicU64,
@@ -210,7 +210,7 @@ impl Tracked {
     /// Checks every byte; returns how many.
     ///
     /// # Panics
-    /// If a word is not what it must be.
+    /// If a word does not have its expected value.
     pub fn check(&self, what: &str) -> usize {
         let _paused = crate::step::Paused::new();
         for (index, word) in self.words().iter().enumerate() {

@@ -16,7 +16,7 @@ use crate::status::{ACTORS, DESCRIPTOR, Status};
 pub enum Ended {
     /// By itself, or by a signal.
     Exited(ExitStatus),
-    /// It was killed, because an actor made no step for too long: which, and what it was at.
+    /// It was killed, because an actor made no step for too long: the actor, and its operation.
     Hung(String),
 }
 

@@ -11,8 +11,8 @@ use std::ptr;
 /// By this signal, sent to itself, the traced process begins and ends to be interrupted.
 pub const TOGGLE: c_int = libc::SIGUSR2;
 
-/// The same system call from the same place, over and over because every time it was interrupted, gets through
-/// after so many attempts: `clone` makes no thread while a signal is pending.
+/// A system call that is repeated from the same place because it was interrupted each time is let through after this
+/// many attempts: `clone` makes no thread while a signal is pending.
 const MOST_REPEATS: u32 = 32;
 
 /// A thread of the traced process.

@@ -109,7 +109,8 @@ impl World {
         self.unless_short(built)
     }
 
-    /// The object that was made, unless the machine lacks what it needs or forbids it. Any other error is a failure.
+    /// The object that was made, or `None` if the machine lacks memory for it or forbids it. Any other error is a
+    /// failure.
     ///
     /// # Panics
     /// On any other error.

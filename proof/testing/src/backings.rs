@@ -1,4 +1,4 @@
-//! Tests that run on every backing, and count as skipped where the machine has none of it.
+//! Tests that run on every backing, and count as skipped if the machine does not have it.
 use hugekit::pool::{Backing, PoolBuilder};
 use hugekit::{HUGE_PAGE_BYTES, Pool};
 use libtest_mimic::{Completion, Failed, Trial};

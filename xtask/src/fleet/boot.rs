@@ -39,7 +39,8 @@ fn busybox(arm: bool) -> Result<Package> {
 }
 
 impl Programs {
-    /// Makes the archive of a guest, and fetches what is missing for it. The error is why it cannot be booted here.
+    /// Makes the archive of a guest, and fetches its missing files. The error is the reason why it cannot be booted
+    /// here.
     pub(super) fn prepare(&mut self, guest: &Guest) -> Result<Files> {
         let folder = fresh(target_dir("fleet").join(&guest.name))?;
         let (package, qemu) = (guest.kernel.package(), qemu(&guest.kernel)?);
@@ -164,7 +165,7 @@ fn archive(busybox: &Path, stage: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The kernel in what was unpacked: in `boot`, or from 7 on beside its modules.
+/// The kernel in the unpacked package: in `boot`, or from 7 on beside its modules.
 fn found(root: &Path) -> Option<PathBuf> {
     let below = |folder: &str| -> Vec<PathBuf> {
         let entries = fs::read_dir(root.join(folder)).into_iter().flatten().flatten();

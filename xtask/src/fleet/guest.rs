@@ -171,7 +171,8 @@ impl Run {
         format!("/{program}")
     }
 
-    /// The line of the guest's script that runs it, within many times what it takes emulated on a busy machine.
+    /// The line of the guest's script that runs it. Its time limit is many times its time under emulation on a busy
+    /// machine.
     pub(super) fn line(&self, guest: &Guest) -> String {
         let mut words = vec![self.file()];
         words.extend(match self.program.as_str() {

@@ -32,7 +32,7 @@ const BOOT_KVM: Duration = Duration::from_secs(12);
 /// The time in which a guest must report the end of a command, after the command's own bound.
 const GRACE: Duration = Duration::from_secs(120);
 
-/// Boots a guest, and returns what it has reported until it was off, or hung and was ended.
+/// Boots a guest, and returns its reports until it was off, or hung and was ended.
 pub(super) fn run(guest: &Guest, accelerator: Accelerator, files: &Files) -> Result<Report> {
     let name = files.qemu.programs.first().context("an emulator is a program")?;
     let program =

@@ -1,4 +1,4 @@
-//! The scenarios. Each makes what it needs, has handlers touch it, checks every byte and leaves nothing behind.
+//! The scenarios. Each makes its own memory, has handlers touch it, checks every byte and leaves nothing behind.
 
 mod advice;
 mod children;

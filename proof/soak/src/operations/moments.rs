@@ -26,7 +26,7 @@ pub(super) struct Written<'a> {
 
 impl<'a> Written<'a> {
     /// # Safety
-    /// So many bytes may be read and written for as long as this exists.
+    /// `bytes` bytes from `start` on may be read and written for as long as this exists.
     pub(super) unsafe fn new(start: *mut u8, bytes: usize, writers: usize) -> Self {
         let _paused = crate::step::Paused::new();
         // SAFETY: the bytes may be read and written for as long as this exists, which is all that accesses the words.
