@@ -111,7 +111,7 @@ impl Toolchain {
     }
 }
 
-/// Whether the compiler has the target's standard library, and is recent enough for this workspace.
+/// Returns true if the compiler has the target's standard library, and is recent enough for this workspace.
 fn has_target(rustc: &Path, package: &Package) -> bool {
     let library = package.said(rustc, &["--print", "target-libdir", "--target", TARGET]);
     let version = package.said(rustc, &["--version"]);
@@ -125,7 +125,8 @@ fn minor(version: &str) -> Option<u32> {
     version.split('.').nth(1)?.parse().ok()
 }
 
-/// Whether the linker has a C library, which is a package of its own: a file that is not found is printed as its bare name.
+/// Returns true if the linker has a C library, which is a package of its own. The linker prints a file that it does not
+/// find as its bare name.
 fn has_libc(linker: &Path, package: &Package) -> bool {
     let found = package.said(linker, &["-print-file-name=libc.a"]);
     found.is_some_and(|path| Path::new(&path).is_absolute())

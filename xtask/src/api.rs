@@ -28,7 +28,7 @@ pub(crate) struct Api {
     pub(crate) bless: bool,
 }
 
-/// What is public: one line for each item, field, variant and list of implemented traits.
+/// The public interface: one line for each item, field, variant and list of implemented traits.
 #[derive(Debug, Default)]
 struct Listing {
     lines: BTreeSet<String>,

@@ -15,18 +15,18 @@ const REMEDIES: [(&str, &str); 6] = [
     ("no faults can be served", "`cargo run --release -- doctor` says what permits them"),
 ];
 
-/// What stands before the name of a test or program that failed, before why, or before a line of `xtask/bounded.sh`.
-/// The output of a failed test may tear that test's own line, so that "FAILED" is missing there.
+/// The words before the name of a test or program that failed, before the reason, or before a line of
+/// `xtask/bounded.sh`. The output of a failed test may tear that test's own line, so that "FAILED" is missing there.
 const FAILED: [&str; 5] =
     ["FAILED ", "---- ", "test panicked: ", "stuck: ", "error: test failed, to rerun pass "];
 
-/// How many tests passed, failed and were skipped.
+/// The numbers of tests that passed, failed and were skipped.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) struct Count {
     pub(crate) passed: usize,
     pub(crate) failed: usize,
     pub(crate) skipped: usize,
-    /// Why tests were skipped, and how many for each reason.
+    /// The reasons of skips, and the number of tests that were skipped for each.
     pub(crate) reasons: BTreeMap<String, usize>,
     /// The names of tests that failed, and threads of programs that hang.
     pub(crate) failures: Vec<String>,

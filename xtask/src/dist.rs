@@ -71,7 +71,7 @@ fn make(name: &str, dir: &Path) -> Result<(bool, String)> {
     })
 }
 
-/// Of every file in the folder, as `sha256sum --check` reads them.
+/// Writes the checksum of every file in the folder, as `sha256sum --check` reads them.
 fn checksums(dir: &Path) -> Result<()> {
     let script = "rm -f SHA256SUMS && sha256sum -- * >.sums && mv .sums SHA256SUMS";
     let is_empty = fs::read_dir(dir)?.next().is_none();

@@ -21,24 +21,24 @@ pub(crate) struct Faults {
     /// Every call and every answer that it may give, instead of some of each kind
     #[arg(long)]
     all: bool,
-    /// As root, reserve huge pages meanwhile, instead of skipping what needs them
+    /// Reserve huge pages meanwhile, instead of skipping what needs them; needs root
     #[arg(long)]
     setup: bool,
     /// Operations whose names contain this
     filter: Option<String>,
 }
 
-/// Does everything at once, in one process, for as long as it is told, and verifies every byte; at the end memory,
-/// descriptors, mappings and threads must be what they were at the start
+/// Does everything at once, in one process, for the requested time, and verifies every byte; at the end memory,
+/// descriptors, mappings and threads must be the same as at the start
 #[derive(Debug, Args)]
 pub(crate) struct Soak {
-    /// How long
+    /// The length in minutes
     #[arg(long, default_value_t = 1.0)]
     minutes: f64,
     /// The number that decides which operations are run, as an earlier soak printed it
     #[arg(long)]
     seed: Option<u64>,
-    /// As root, reserve huge pages and have khugepaged scan without rest meanwhile
+    /// Reserve huge pages and have khugepaged scan without rest meanwhile; needs root
     #[arg(long)]
     setup: bool,
 }

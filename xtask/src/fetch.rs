@@ -71,7 +71,7 @@ impl Package {
         self.dir().join("root").join(name)
     }
 
-    /// Whether the programs are on this machine, or unpacked.
+    /// Returns true if the programs are on this machine, or unpacked.
     pub(crate) fn is_here(&self) -> bool {
         let unpacked = self.unpacked();
         let mut programs = self.programs.iter();
@@ -98,7 +98,7 @@ impl Package {
         Some(crate::run::said(command.args(arguments))?.trim().to_owned())
     }
 
-    /// What is missing, and what helps.
+    /// Returns the missing programs, and a remedy.
     pub(crate) fn lack(&self) -> String {
         let names = [&self.packages[..], &self.arm64[..]].concat().join(" ");
         match &self.remedy {
@@ -229,7 +229,7 @@ impl Apt {
         Ok(mirrors.lines().next().context("apt has no source that is Debian's archive")?.to_owned())
     }
 
-    /// These packages, and of all that they depend on what is wanted.
+    /// Returns these packages, and those of the wanted packages that they depend on.
     fn with_wanted(&self, names: &[String], wanted: &[String]) -> Result<Vec<String>> {
         let mut depends = self.command("apt-cache");
         depends.args([

@@ -22,7 +22,7 @@ use clap::Args;
 use crate::count::Count;
 pub(crate) use become_command::Become;
 use boot::{Files, Programs};
-use guest::{Guest, Run, Table};
+use guest::{FleetTable, Guest, Run};
 use qemu::Accelerator;
 use report::Report;
 
@@ -35,8 +35,8 @@ const BOOTS: usize = 3;
 /// Guests that run side by side.
 const AT_ONCE: usize = 2;
 
-/// Boots small guests and runs the library's tests in them. What is missing for
-/// that is fetched into `target/fleet`, where each guest's logs are, too
+/// Boots small guests and runs the library's tests in them. Missing files are fetched into
+/// `target/fleet`, where each guest's logs are, too
 #[derive(Debug, Args)]
 pub(crate) struct Fleet {
     /// These guests: `--list` names them
@@ -45,7 +45,7 @@ pub(crate) struct Fleet {
     /// Print the guests; boot none
     #[arg(long)]
     list: bool,
-    /// What executes the guests' instructions; by default KVM if a guest boots on it
+    /// The accelerator that executes the guests' instructions; by default KVM if a guest boots on it
     #[arg(long)]
     accel: Option<Accelerator>,
     /// Write docs/fleet.md's table from the last run of each guest; boot none
@@ -64,7 +64,7 @@ static KVM_FAILS: AtomicBool = AtomicBool::new(false);
 
 impl Fleet {
     pub(crate) fn run(&self) -> Result<bool> {
-        let mut table = Table::read()?;
+        let mut table = FleetTable::read()?;
         if self.list {
             table.guest.iter().for_each(|guest| println!("{}: {}", guest.name, guest.about));
             return Ok(true);

@@ -1,7 +1,7 @@
 //! `cargo xtask fuzz`: lets libFuzzer look for bytes that break what reads the bytes of strangers.
 //!
 //! The engine is compiled from source by the crate `libfuzzer-sys`, which takes a C++ compiler and nothing else; the
-//! compiler pass that tells it which code an input reaches is a stable one's, too. What it finds worth keeping stays
+//! compiler pass that tells it which code an input reaches is a stable one's, too. Inputs that reach new code stay
 //! below `target/fuzz` for the next run; `--keep` takes of that into the repository what reaches more than is kept there.
 
 use std::fs;
@@ -29,10 +29,10 @@ pub(crate) struct Fuzz {
     /// C interface
     #[arg(long)]
     target: Option<String>,
-    /// How long each target is fuzzed
+    /// The time for which each target is fuzzed, in seconds
     #[arg(long, default_value_t = 30)]
     seconds: u32,
-    /// Where randomness begins, so that a run can be repeated; by default each run begins elsewhere
+    /// The seed of the random choices, so that a run can be repeated; by default each run begins elsewhere
     #[arg(long)]
     seed: Option<u32>,
     /// Take what reaches more into the repository
@@ -77,7 +77,7 @@ impl Fuzz {
         results.collect::<Result<Vec<_>>>().map(|passed| passed.iter().all(|passed| *passed))
     }
 
-    /// Whether nothing was found.
+    /// Fuzzes a target. Returns true if nothing was found.
     fn run_target(&self, program: &Path, name: &str) -> Result<bool> {
         println!("fuzzing {name} for {} seconds", self.seconds);
         let (known, found) = (place("corpus", name)?, place("found", name)?);

@@ -13,7 +13,7 @@ pub(crate) struct Install {
     /// Below which bin, lib, include and share are
     #[arg(long, default_value = "/usr/local")]
     prefix: PathBuf,
-    /// Where libraries go below the prefix, such as lib/x86_64-linux-gnu
+    /// The folder of the libraries below the prefix, such as lib/x86_64-linux-gnu
     #[arg(long, default_value = "lib")]
     libdir: PathBuf,
     /// Put everything below this folder instead of /, as packages are made

@@ -38,9 +38,9 @@ enum Task {
         bless_api: bool,
     },
     /// `check` and `test`: what must pass before a change lands
-    Ci(parts::Install),
-    /// What takes long or depends on chance: kills at any moment, soak, fuzzing, sanitizers, guests with other kernels.
-    /// Writes a table to `target/nightly.md`
+    Ci(parts::InstallFlag),
+    /// Runs all that takes long or depends on chance: kills at any moment, soak, fuzzing, sanitizers, guests with other
+    /// kernels. Writes a table to `target/nightly.md`
     Nightly(parts::Nightly),
     Api(api::Api),
     Faults(faults::Faults),

@@ -22,7 +22,7 @@ const WINGS: [(&str, &[&str]); 3] = [
     ("bindings", &["engine", "tools", "bindings"]),
 ];
 
-/// Fails at the first crate that lacks something, or uses what it may not.
+/// Fails at the first crate that lacks something, or uses a crate that is closed to it.
 pub(crate) fn check() -> Result<()> {
     let metadata = metadata()?;
     for package in metadata["packages"].as_array().context("cargo names no packages")? {

@@ -26,7 +26,8 @@ const CHECK: &str = "check";
 /// A process that an ended command has left behind may hold its output open: after this long it is not read any more.
 const QUIET_SECONDS: u64 = 5;
 
-/// Where tests read the seed of their random choices: those of `hugekit_testing::seed` and those of proptest.
+/// The variables from which tests read the seed of their random choices: those of `hugekit_testing::seed` and those of
+/// proptest.
 const SEEDS: [&str; 2] = ["HUGEKIT_SEED", "PROPTEST_RNG_SEED"];
 
 /// The tests of `cargo xtask ci`, or the parts that are named
@@ -39,20 +40,20 @@ pub(crate) struct Test {
     #[arg(long)]
     list: bool,
     #[command(flatten)]
-    install: Install,
+    install: InstallFlag,
 }
 
-/// What takes long or depends on chance
+/// Runs all that takes long or depends on chance
 #[derive(Debug, Args)]
 pub(crate) struct Nightly {
-    /// Where random choices begin, so that a run can be repeated; by default each run begins elsewhere
+    /// The seed of the random choices, so that a run can be repeated; by default each run begins elsewhere
     #[arg(long)]
     seed: Option<u32>,
     /// Continue an interrupted run of the same commit, with its seed: parts that have passed are not run again
     #[arg(long, conflicts_with = "seed")]
     resume: bool,
     #[command(flatten)]
-    install: Install,
+    install: InstallFlag,
 }
 
 /// A nightly run as far as it has come, in `target/nightly.json`.
@@ -61,19 +62,20 @@ struct Night {
     /// The commit, and what differs from it in the working tree.
     source: String,
     seed: String,
-    ran: Vec<Ran>,
+    ran: Vec<PartRun>,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Install {
+pub(crate) struct InstallFlag {
     /// Fetch missing Debian packages into `target/`, and missing components of the Rust toolchain with rustup, instead of
     /// skipping what needs them
     #[arg(long)]
     install: bool,
 }
 
+/// The table of parts, `parts.toml`.
 #[derive(Debug, Deserialize)]
-struct Table {
+struct PartTable {
     part: Vec<Part>,
 }
 
@@ -99,7 +101,7 @@ struct Part {
     run: Vec<String>,
 }
 
-/// What runs a part.
+/// The command that runs a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum When {
@@ -111,7 +113,7 @@ enum When {
 
 /// A part that was run.
 #[derive(Debug, PartialEq, Deserialize, Serialize)]
-struct Ran {
+struct PartRun {
     name: String,
     count: Count,
     time: Duration,
@@ -194,7 +196,7 @@ impl Night {
         let mut table = "| part | passed | failed | skipped | minutes | seed |\n".to_owned();
         table += "| --- | --- | --- | --- | --- | --- |\n";
         let seed = &self.seed;
-        for Ran { name, count, time } in &self.ran {
+        for PartRun { name, count, time } in &self.ran {
             let Count { passed, failed, skipped, .. } = count;
             let time = clock(*time);
             let _ =
@@ -215,11 +217,11 @@ pub(crate) fn check(bless_api: bool) -> Result<bool> {
         crate::api::Api { bless: true }.run()?;
     }
     let parts = parts()?.into_iter().filter(|part| part.name == CHECK);
-    run_and_report(&parts.collect::<Vec<_>>(), &Install { install: false })
+    run_and_report(&parts.collect::<Vec<_>>(), &InstallFlag { install: false })
 }
 
-/// What must pass before a change lands.
-pub(crate) fn ci(install: &Install) -> Result<bool> {
+/// Runs all that must pass before a change lands.
+pub(crate) fn ci(install: &InstallFlag) -> Result<bool> {
     run_and_report(&of(When::Ci)?, install)
 }
 
@@ -228,12 +230,12 @@ fn of(when: When) -> Result<Vec<Part>> {
 }
 
 fn parts() -> Result<Vec<Part>> {
-    let table: Table = toml::from_str(include_str!("../parts.toml")).context("parts.toml")?;
+    let table: PartTable = toml::from_str(include_str!("../parts.toml")).context("parts.toml")?;
     Ok(table.part)
 }
 
 /// Runs parts, and prints a summary at the end. Returns whether all passed.
-fn run_and_report(parts: &[Part], install: &Install) -> Result<bool> {
+fn run_and_report(parts: &[Part], install: &InstallFlag) -> Result<bool> {
     let ran = run(parts, install)?;
     let (mut all, mut time) = (Count::default(), Duration::ZERO);
     for part in &ran {
@@ -248,7 +250,7 @@ fn run_and_report(parts: &[Part], install: &Install) -> Result<bool> {
     Ok(all.failed == 0)
 }
 
-fn run(parts: &[Part], install: &Install) -> Result<Vec<Ran>> {
+fn run(parts: &[Part], install: &InstallFlag) -> Result<Vec<PartRun>> {
     let (_settings, start) = (Settings::for_tests()?, Instant::now());
     parts.iter().map(|part| part.run_and_report(start, install)).collect()
 }
@@ -260,14 +262,14 @@ fn clock(time: Duration) -> String {
 
 impl Part {
     /// Says when it begins and how it ended, since `start`.
-    fn run_and_report(&self, start: Instant, install: &Install) -> Result<Ran> {
+    fn run_and_report(&self, start: Instant, install: &InstallFlag) -> Result<PartRun> {
         let Part { name, about, minutes, .. } = self;
         println!("\n[{}] {name}: {about}; at most {minutes} minutes", clock(start.elapsed()));
         let (since, mut count) = (Instant::now(), Count::default());
         self.run(install.install || may_install(), &mut count)?;
         let time = since.elapsed();
         println!("[{}] {name}: {count}, {}", clock(start.elapsed()), clock(time));
-        Ok(Ran { name: name.clone(), count, time })
+        Ok(PartRun { name: name.clone(), count, time })
     }
 
     fn run(&self, install: bool, count: &mut Count) -> Result<()> {
@@ -297,7 +299,7 @@ impl Part {
         self.run.iter().try_for_each(|line| self.count(line, shell(line), count))
     }
 
-    /// Runs one command, shows what it prints, and counts its tests. A command that counts no tests counts as one.
+    /// Runs one command, shows its output, and counts its tests. A command that counts no tests counts as one.
     fn count(&self, line: &str, mut command: Command, count: &mut Count) -> Result<()> {
         let (output, writer) = pipe()?;
         command.stdout(writer.try_clone()?).stderr(writer);
@@ -375,7 +377,7 @@ mod tests {
     #[test]
     fn table_has_each_part_and_its_failures() {
         let count = Count { passed: 3, failed: 1, failures: vec!["a".into()], ..Count::default() };
-        let ran = Ran { name: "soak".into(), count, time: Duration::from_secs(61) };
+        let ran = PartRun { name: "soak".into(), count, time: Duration::from_secs(61) };
         let night = Night { source: String::new(), seed: "7".into(), ran: vec![ran] };
         let table = night.table();
         for line in ["| soak | 3 | 1 | 0 | 01:01 | 7 |", "FAILED a", "--seed 7"] {
@@ -387,7 +389,7 @@ mod tests {
     fn run_continues_with_what_failed_if_the_sources_are_the_same() {
         let ran = |name: &str, failed| {
             let count = Count { failed, ..Count::default() };
-            Ran { name: name.into(), count, time: Duration::from_secs(1) }
+            PartRun { name: name.into(), count, time: Duration::from_secs(1) }
         };
         let ran = vec![ran("good", 0), ran("bad", 1)];
         let night = Night { source: "here".into(), seed: "7".into(), ran };

@@ -9,7 +9,7 @@ use std::thread;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-/// Whether a command may fetch what it lacks: `--install` sets this variable, and started commands inherit it.
+/// The variable that permits a command to fetch missing files: `--install` sets it, and started commands inherit it.
 pub(crate) const INSTALL: &str = "HUGEKIT_INSTALL";
 
 pub(crate) fn may_install() -> bool {
@@ -32,7 +32,7 @@ pub(crate) fn build_dir() -> Result<PathBuf> {
     Ok(metadata["target_directory"].as_str().context("cargo names no target directory")?.into())
 }
 
-/// What cargo says of the workspace.
+/// Returns cargo's description of the workspace.
 pub(crate) fn metadata() -> Result<Value> {
     let printed = output(&mut cargo(&["metadata", "--format-version", "1", "--no-deps"]))?;
     Ok(serde_json::from_str(&printed)?)
@@ -49,7 +49,7 @@ pub(crate) fn host() -> Result<String> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let said = output(Command::new(rustc).arg("-vV"))?;
     let host = said.lines().find_map(|line| line.strip_prefix("host: "));
-    host.map(str::to_owned).context("rustc does not say what it runs on")
+    host.map(str::to_owned).context("rustc does not print its host")
 }
 
 /// Runs a command that prints for the user; it must succeed.

@@ -22,10 +22,11 @@ use self::originals::Originals;
 /// Tests get at least this many free huge pages, by size in KiB, as far as the share of memory allows.
 const HUGE_PAGES: [(u64, u64); 2] = [(2048, 512), (1 << 20, 1)];
 
-/// Of the available memory, at most one part in this many becomes huge pages of one size.
+/// At most one part in this many of the available memory becomes huge pages of one size.
 const SHARE: u64 = 4;
 
-/// Where the values before are: gone at the next boot, as the changes are. Only root, who can change settings, can make it.
+/// The file of the values before: gone at the next boot, as the changes are. Only root, who can change settings, can
+/// make it.
 const STATE: &str = "/run/hugekit-xtask.settings";
 
 static CHANGES: Mutex<Changes> = Mutex::new(Changes(None));

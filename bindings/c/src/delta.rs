@@ -13,7 +13,7 @@ use hugekit_delta::{Chain, StateId, apply};
 
 use crate::epoch::{hugekit_changes, hugekit_epoch};
 use crate::status::{self, Answer, Refusal, answer, give, handle, hugekit_status};
-use crate::versioned::{Place, Versioned};
+use crate::versioned::{OutParameter, Versioned};
 use crate::work::check_range;
 
 /// The number of a state of a chain. Two states with the same number have the same bytes. All
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn hugekit_chain_save(
         give(epoch, "epoch", || {
             let (chain, changes) = (handle(chain, "chain")?, handle(changes, "changes")?);
             let mut chain = chain.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let (place, file) = (Place::new(saved)?, file(descriptor)?);
+            let (place, file) = (OutParameter::new(saved)?, file(descriptor)?);
             let (length, given) = (chain.length(), changes.len()?);
             if length != given as u64 {
                 return Err(Refusal::invalid(format_args!(

@@ -15,7 +15,7 @@ use hugekit_delta::StateId;
 
 use crate::delta::hugekit_state;
 use crate::status::{self, Answer, Refusal, answer, give, handle, hugekit_status};
-use crate::versioned::{self, CallerOptions, Place, Versioned};
+use crate::versioned::{self, CallerOptions, OutParameter, Versioned};
 use crate::work::{as_progress, hugekit_cancel, hugekit_progress, threads, told};
 
 /// Memory that no process can change any more, and that many processes map privately. Made by
@@ -209,7 +209,7 @@ pub unsafe extern "C" fn hugekit_image_query(
     // SAFETY: `image` is NULL or a handle that is not freed meanwhile; `facts` is NULL, which is refused, or can be
     // written for the size that it states.
     answer((|| unsafe {
-        let place = Place::needed(facts)?;
+        let place = OutParameter::needed(facts)?;
         let hugekit_image(image) = handle(image, "image")?;
         let (bytes, present, huge) = (image.bytes() as u64, image.present()?, image.huge_bytes());
         place.fill(&hugekit_image_facts { size: 0, bytes, present, huge });

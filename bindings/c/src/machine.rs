@@ -14,7 +14,7 @@ use hugekit_bulk::learning;
 use hugekit_sys::sync::First;
 
 use crate::status::{Answer, Refusal, answer, c_string, hugekit_status};
-use crate::versioned::{Place, Versioned};
+use crate::versioned::{OutParameter, Versioned};
 
 /// Facts of the machine that programs may need; 0 for unknown facts. `hugekit_doctor` has more.
 #[repr(C)]
@@ -77,7 +77,7 @@ unsafe impl Versioned for hugekit_machine {
 pub unsafe extern "C" fn hugekit_machine_query(machine: *mut hugekit_machine) -> hugekit_status {
     // SAFETY: `machine` is NULL, which `needed` refuses, or can be written for the size that it states.
     answer((|| unsafe {
-        let place = Place::needed(machine)?;
+        let place = OutParameter::needed(machine)?;
         HeapShortage::check()?;
         place.fill(&query(&Root::default()));
         Ok(())
@@ -195,7 +195,7 @@ pub unsafe extern "C" fn hugekit_profile_query(profile: *mut hugekit_profile) ->
         thread_cap,
     };
     // SAFETY: `profile` is NULL, which `needed` refuses, or can be written for the size that it states.
-    answer(unsafe { Place::needed(profile) }.map(|place| place.fill(&answered)))
+    answer(unsafe { OutParameter::needed(profile) }.map(|place| place.fill(&answered)))
 }
 
 /// The name of the routine that would clear `len` bytes now, without options, for example

@@ -13,7 +13,7 @@ use engine::{HeapShortage, Pool};
 use crate::status::{
     self, Answer, Refusal, answer, c_string, give_checked, handle, hugekit_status,
 };
-use crate::versioned::{self, CallerOptions, Place, Versioned};
+use crate::versioned::{self, CallerOptions, OutParameter, Versioned};
 use crate::work::{hugekit_progress, threads, told};
 
 /// Memory that is clean when it is allocated. Made by `hugekit_pool_new`.
@@ -428,7 +428,7 @@ pub unsafe extern "C" fn hugekit_pool_stats(
     // SAFETY: `pool` is NULL or a handle that is not freed meanwhile; `stats` is NULL or can be written for the size
     // that it states.
     answer((|| unsafe {
-        let (pool, place) = (handle(pool, "pool")?, Place::needed(stats)?);
+        let (pool, place) = (handle(pool, "pool")?, OutParameter::needed(stats)?);
         let stats = pool.pool.stats()?;
         place.fill(&hugekit_stats {
             size: 0,

@@ -13,7 +13,7 @@ use engine::region::{ForkBuilder, PinnedRange, RegionBuilder};
 
 use crate::pool::{clearing, hugekit_pool};
 use crate::status::{self, Answer, Refusal, answer, give, handle, hugekit_status};
-use crate::versioned::{self, CallerOptions, Place, Versioned};
+use crate::versioned::{self, CallerOptions, OutParameter, Versioned};
 use crate::work::{
     WorkOptions, as_progress, hugekit_options, hugekit_progress, hugekit_report, threads, told,
 };
@@ -310,7 +310,7 @@ pub unsafe extern "C" fn hugekit_region_populate(
     // structures.
     answer((|| unsafe {
         let (region, options) = (handle(region, "region")?, WorkOptions::read(options)?);
-        let report = Place::new(report)?;
+        let report = OutParameter::new(report)?;
         let progress = options.progress();
         let populate = PopulateOptions::new().threads(options.threads_or_one());
         let populate = as_progress(&progress).into_iter().fold(populate, PopulateOptions::progress);

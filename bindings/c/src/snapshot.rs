@@ -16,14 +16,14 @@ use crate::region::{
     fault_mode, fork_builder, hugekit_fault_mode, hugekit_fork_options, hugekit_region, range,
 };
 use crate::status::{self, Answer, Refusal, answer, give, handle, hugekit_status};
-use crate::versioned::{self, CallerOptions, Place, Versioned};
+use crate::versioned::{self, CallerOptions, OutParameter, Versioned};
 use crate::work::{WorkOptions, as_progress, check_range, hugekit_options};
 
 /// The bytes of memory as they were at one moment, while threads continue to write. Made by
 /// `hugekit_snapshot_new` and `hugekit_region_snapshot`.
-pub struct hugekit_snapshot(RwLock<State>);
+pub struct hugekit_snapshot(RwLock<SnapshotState>);
 
-enum State {
+enum SnapshotState {
     /// Shared with its views.
     Open(Arc<Snapshot>),
     /// Its cost when it ended.
@@ -32,17 +32,17 @@ enum State {
 
 impl hugekit_snapshot {
     fn new(snapshot: Snapshot) -> Self {
-        Self(RwLock::new(State::Open(Arc::new(snapshot))))
+        Self(RwLock::new(SnapshotState::Open(Arc::new(snapshot))))
     }
 
-    fn state(&self) -> RwLockReadGuard<'_, State> {
+    fn state(&self) -> RwLockReadGuard<'_, SnapshotState> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn with<T>(&self, ask: impl FnOnce(&Arc<Snapshot>) -> Answer<T>) -> Answer<T> {
         match &*self.state() {
-            State::Open(snapshot) => ask(snapshot),
-            State::Ended(_) => Err(ended()),
+            SnapshotState::Open(snapshot) => ask(snapshot),
+            SnapshotState::Ended(_) => Err(ended()),
         }
     }
 
@@ -50,20 +50,20 @@ impl hugekit_snapshot {
     fn end(&self) -> Answer<Snapshot> {
         let mut state = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let stats = match &*state {
-            State::Open(snapshot) => snapshot.stats(),
-            State::Ended(_) => return Err(ended()),
+            SnapshotState::Open(snapshot) => snapshot.stats(),
+            SnapshotState::Ended(_) => return Err(ended()),
         };
-        match std::mem::replace(&mut *state, State::Ended(stats)) {
-            State::Open(snapshot) => Arc::try_unwrap(snapshot).map_err(|viewed| {
-                *state = State::Open(viewed);
+        match std::mem::replace(&mut *state, SnapshotState::Ended(stats)) {
+            SnapshotState::Open(snapshot) => Arc::try_unwrap(snapshot).map_err(|viewed| {
+                *state = SnapshotState::Open(viewed);
                 Refusal::conflict("the snapshot has a view: free that first")
             }),
-            State::Ended(_) => Err(ended()),
+            SnapshotState::Ended(_) => Err(ended()),
         }
     }
 
     fn keep(&self, stats: SnapshotStats) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = State::Ended(stats);
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = SnapshotState::Ended(stats);
     }
 }
 
@@ -647,10 +647,10 @@ pub unsafe extern "C" fn hugekit_snapshot_statistics(
     // SAFETY: `snapshot` is NULL or a handle that is not freed meanwhile; `stats` is NULL or can be written for the
     // size that it states.
     answer((|| unsafe {
-        let (handle, place) = (handle(snapshot, "snapshot")?, Place::needed(stats)?);
+        let (handle, place) = (handle(snapshot, "snapshot")?, OutParameter::needed(stats)?);
         let stats = match &*handle.state() {
-            State::Open(snapshot) => snapshot.stats(),
-            State::Ended(stats) => *stats,
+            SnapshotState::Open(snapshot) => snapshot.stats(),
+            SnapshotState::Ended(stats) => *stats,
         };
         place.fill(&hugekit_snapshot_stats {
             size: 0,

@@ -58,12 +58,12 @@ pub(crate) unsafe fn read<T: CallerOptions>(given: *const T) -> Result<T, Refusa
 }
 
 /// The place for an answer, if the caller wants one.
-pub(crate) struct Place<T> {
+pub(crate) struct OutParameter<T> {
     to: *mut T,
     size: usize,
 }
 
-impl<T: Versioned> Place<T> {
+impl<T: Versioned> OutParameter<T> {
     /// Before anything is done, so that a place that cannot be filled is refused in time.
     ///
     /// # Safety
@@ -159,7 +159,11 @@ mod tests {
         assert_eq!(read, Options { size: 16, old: 5, new: 0 });
         let mut to = given;
         // SAFETY: `to` is valid for 24 bytes, and its first word says 16.
-        unsafe { Place::new(&raw mut to) }.unwrap().fill(&Options { size: 0, old: 1, new: 2 });
+        unsafe { OutParameter::new(&raw mut to) }.unwrap().fill(&Options {
+            size: 0,
+            old: 1,
+            new: 2,
+        });
         assert_eq!(to, Options { size: 16, old: 1, new: 77 });
     }
 
@@ -174,7 +178,7 @@ mod tests {
         let refusal = unsafe { read(given.as_ptr().cast::<Options>()) }.unwrap_err();
         assert_eq!(refusal.status, hugekit_status::Unsupported);
         // SAFETY: four words that may be written, of which the first says so.
-        unsafe { Place::new(given.as_mut_ptr().cast()) }.unwrap().fill(&Options {
+        unsafe { OutParameter::new(given.as_mut_ptr().cast()) }.unwrap().fill(&Options {
             size: 0,
             old: 1,
             new: 2,
@@ -200,7 +204,7 @@ mod tests {
             // SAFETY: nothing but the size is read.
             assert!(unsafe { read(&raw const given) }.is_err());
             // SAFETY: nothing but the size is read, because it is refused.
-            assert!(unsafe { Place::new(&raw mut given) }.is_err());
+            assert!(unsafe { OutParameter::new(&raw mut given) }.is_err());
         }
     }
 }

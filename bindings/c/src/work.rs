@@ -9,7 +9,7 @@ use engine::{Cancel, ClearOptions, CopyOptions, HeapShortage, PopulateOptions, R
 use hugekit_bulk::parallel::{Progress, Report};
 
 use crate::status::{Answer, Refusal, answer, hugekit_status};
-use crate::versioned::{self, CallerOptions, Place, Versioned};
+use crate::versioned::{self, CallerOptions, OutParameter, Versioned};
 
 /// Called as `progress(done, total, context)`, in bytes, after every piece, by the thread that did
 /// the piece: the calling thread or a helper. Calls do not overlap, and `done` ascends. Other
@@ -174,7 +174,7 @@ pub unsafe extern "C" fn hugekit_clear_with(
     // `options` and `report` are NULL or such structures, and the flag in `options` is not freed meanwhile.
     answer((|| unsafe {
         check_range("memory", memory, len)?;
-        let (options, report) = (WorkOptions::read(options)?, Place::new(report)?);
+        let (options, report) = (WorkOptions::read(options)?, OutParameter::new(report)?);
         let progress = options.progress();
         let mut clear = ClearOptions::new().threads(options.threads()).reuse(options.reuse()?);
         clear = clear.low_priority(options.is(HUGEKIT_LOW_PRIORITY));
@@ -231,7 +231,7 @@ pub unsafe extern "C" fn hugekit_copy_with(
     answer((|| unsafe {
         check_range("to", to, len)?;
         check_range("from", from, len)?;
-        let (options, report) = (WorkOptions::read(options)?, Place::new(report)?);
+        let (options, report) = (WorkOptions::read(options)?, OutParameter::new(report)?);
         let progress = options.progress();
         let mut copy = CopyOptions::new().threads(options.threads()).reuse(options.reuse()?);
         copy = copy.source_reuse(options.source_reuse()?);
@@ -266,7 +266,7 @@ pub unsafe extern "C" fn hugekit_populate(
     // The memory is not accessed by this code, so any address will do.
     answer((|| unsafe {
         check_range("memory", memory, len)?;
-        let (options, report) = (WorkOptions::read(options)?, Place::new(report)?);
+        let (options, report) = (WorkOptions::read(options)?, OutParameter::new(report)?);
         let progress = options.progress();
         let mut populate = PopulateOptions::new().threads(options.threads());
         populate = populate.low_priority(options.is(HUGEKIT_LOW_PRIORITY));

@@ -172,10 +172,10 @@ pub(crate) struct Moment(Mutex<Option<Taken>>);
 struct Taken {
     header: Vec<u8>,
     /// By ascending offsets.
-    parts: Vec<Part>,
+    parts: Vec<CheckpointPart>,
 }
 
-struct Part {
+struct CheckpointPart {
     at: usize,
     len: usize,
     content: Content,
@@ -262,7 +262,7 @@ impl ArrayChain {
             }
         };
         states.watched = Watched::Lost("the save before was not finished".to_owned());
-        let mut parts: Vec<_> = changed.into_iter().map(Part::of).collect();
+        let mut parts: Vec<_> = changed.into_iter().map(CheckpointPart::of).collect();
         parts.extend(self.copies());
         parts.extend(self.of_regions(py)?);
         parts.sort_by_key(|part| part.at);
@@ -427,7 +427,7 @@ impl ArrayChain {
         Ok((Unit { serving, ..unit }, changes))
     }
 
-    fn copies(&self) -> impl Iterator<Item = Part> {
+    fn copies(&self) -> impl Iterator<Item = CheckpointPart> {
         let small = self.spans.iter().filter(|span| span.kind == SpanKind::Copied);
         small.map(|span| {
             let start: *const u8 = with_exposed_provenance(span.memory.start);
@@ -439,18 +439,22 @@ impl ArrayChain {
                 start.copy_to_nonoverlapping(bytes.as_mut_ptr(), len);
                 bytes.set_len(len);
             }
-            Part { at: span.at, len, content: Content::Copied(bytes) }
+            CheckpointPart { at: span.at, len, content: Content::Copied(bytes) }
         })
     }
 
-    fn of_regions(&self, py: Python<'_>) -> PyResult<Vec<Part>> {
+    fn of_regions(&self, py: Python<'_>) -> PyResult<Vec<CheckpointPart>> {
         let mut snapshots = HashMap::new();
         let mut parts = Vec::new();
         for span in self.spans.iter().filter(|span| span.kind == SpanKind::InRegion) {
             let (start, len) = (span.memory.start, span.memory.len());
             let region = region_of(span)?;
             let (snapshot, offset) = within(py, &region, start, self.fault_mode, &mut snapshots)?;
-            parts.push(Part { at: span.at, len, content: Content::OfRegion(snapshot, offset) });
+            parts.push(CheckpointPart {
+                at: span.at,
+                len,
+                content: Content::OfRegion(snapshot, offset),
+            });
         }
         Ok(parts)
     }
@@ -523,7 +527,7 @@ fn place_of(spans: &[Span], buffer: &Buffer) -> usize {
     span.map_or(0, |span| span.at + start - span.memory.start)
 }
 
-impl Part {
+impl CheckpointPart {
     fn of(changed: (Unit, Changes)) -> Self {
         let Unit { at, memory, .. } = &changed.0;
         Self { at: *at, len: memory.len(), content: Content::Changes(Box::new(changed)) }

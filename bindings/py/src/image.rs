@@ -38,7 +38,7 @@ pub(crate) struct Image(hugekit::image::Image);
 
 /// The memory below a memoryview.
 #[pyclass(frozen)]
-struct Memory(PrivateMapping);
+struct ImageBuffer(PrivateMapping);
 
 #[pymethods]
 impl Image {
@@ -123,7 +123,7 @@ impl Image {
     ///     OSError: addresses or mappings are short.
     fn map<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMemoryView>> {
         let mapped = py.detach(|| self.0.map()).map_err(|error| of_image(error, &[]))?;
-        PyMemoryView::from(Bound::new(py, Memory(mapped))?.as_any())
+        PyMemoryView::from(Bound::new(py, ImageBuffer(mapped))?.as_any())
     }
 
     /// Bytes of the image.
@@ -164,7 +164,7 @@ impl Image {
 }
 
 #[pymethods]
-impl Memory {
+impl ImageBuffer {
     /// # Safety
     /// Called by the interpreter.
     unsafe fn __getbuffer__(

@@ -69,9 +69,9 @@ impl StoredState {
             let start = room + offset;
             let end = start.checked_add(buffer.len() as u64).filter(|&end| end <= self.length);
             let beyond = || PyValueError::new_err("an array lies beyond the end of the state");
-            places.push(Place { state: start..end.ok_or_else(beyond)?, buffer });
+            places.push(ArrayPlace { state: start..end.ok_or_else(beyond)?, buffer });
         }
-        let mut places = Places::new(places);
+        let mut places = ArrayPlaces::new(places);
         py.detach(|| {
             places.clear();
             self.files.iter().try_for_each(|(path, state)| places.apply(path, *state))
@@ -194,22 +194,22 @@ fn put(header: &mut [u8], change: &Change<'_>) {
 }
 
 /// An array, and where its bytes are in the state.
-struct Place {
+struct ArrayPlace {
     state: Range<u64>,
     buffer: Buffer,
 }
 
 /// Arrays by ascending offsets, which may overlap in the state.
-struct Places {
-    places: Vec<Place>,
+struct ArrayPlaces {
+    places: Vec<ArrayPlace>,
     /// The last byte of each array and of those before it.
     reach: Vec<u64>,
 }
 
-impl Places {
-    fn new(mut places: Vec<Place>) -> Self {
+impl ArrayPlaces {
+    fn new(mut places: Vec<ArrayPlace>) -> Self {
         places.sort_by_key(|place| place.state.start);
-        let furthest = |reach: &mut u64, place: &Place| {
+        let furthest = |reach: &mut u64, place: &ArrayPlace| {
             *reach = place.state.end.max(*reach);
             Some(*reach)
         };
@@ -219,7 +219,7 @@ impl Places {
 
     /// A full delta begins with zeroes.
     fn clear(&mut self) {
-        for Place { buffer, .. } in &self.places {
+        for ArrayPlace { buffer, .. } in &self.places {
             // SAFETY: writable bytes that the buffer keeps there; as with numpy, it is for the program to see to that
             // no other thread uses them.
             unsafe { buffer.start().write_bytes(0, buffer.len()) };
@@ -253,7 +253,7 @@ impl Places {
         let mut index = self.places.partition_point(|place| place.state.start < end);
         while index > 0 && self.reach[index - 1] > start {
             index -= 1;
-            let Place { state, buffer } = &self.places[index];
+            let ArrayPlace { state, buffer } = &self.places[index];
             let common = start.max(state.start)..end.min(state.end);
             if common.is_empty() {
                 continue;

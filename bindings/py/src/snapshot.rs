@@ -42,7 +42,7 @@ const BATCH: usize = 2 << 20;
 #[pyclass(frozen, generic, module = "hugekit")]
 pub(crate) struct Snapshot {
     form: Form,
-    parts: Mutex<Option<Vec<Part>>>,
+    parts: Mutex<Option<Vec<SnapshotArray>>>,
     nbytes: usize,
     serving: Option<&'static str>,
     stats: Mutex<Vec<SnapshotStats>>,
@@ -58,7 +58,7 @@ enum Form {
 
 impl Form {
     /// Returns words for arrays of this form, for messages.
-    fn said(self, parts: &[Part]) -> String {
+    fn said(self, parts: &[SnapshotArray]) -> String {
         match self {
             Self::One => "one array".to_owned(),
             Self::Several => format!("a list of {} arrays", parts.len()),
@@ -84,9 +84,9 @@ impl Form {
 }
 
 /// An array of the snapshot.
-struct Part {
+struct SnapshotArray {
     name: String,
-    memory: Memory,
+    memory: SnapshotBytes,
     len: usize,
     /// Its elements and their order; none for what is no array.
     kind: Option<Kind>,
@@ -94,7 +94,7 @@ struct Part {
     buffer: Arc<Buffer>,
 }
 
-impl Part {
+impl SnapshotArray {
     /// The bytes of its snapshot that a buffer has too, or all of its own.
     fn overlap(&self, buffer: Option<&Buffer>) -> Option<(Arc<hugekit::Snapshot>, Range<usize>)> {
         let (snapshot, offset) = self.memory.0.as_ref()?;
@@ -127,9 +127,9 @@ impl Kind {
 
 /// The part that begins at this offset of a snapshot, of which other arrays and views may have parts too; none
 /// for no bytes.
-struct Memory(Option<(Arc<hugekit::Snapshot>, usize)>);
+struct SnapshotBytes(Option<(Arc<hugekit::Snapshot>, usize)>);
 
-impl Memory {
+impl SnapshotBytes {
     fn snapshot(&self) -> Option<&hugekit::Snapshot> {
         self.0.as_ref().map(|(snapshot, _)| &**snapshot)
     }
@@ -288,11 +288,11 @@ pub(crate) fn snapshot(
         .collect::<PyResult<Vec<_>>>()?;
     // From here on nothing of Python's runs, so that no Python code writes in between.
     let memories = taken(py, &buffers, options)?;
-    let parts: Vec<Part> = named
+    let parts: Vec<SnapshotArray> = named
         .into_iter()
         .zip(buffers)
         .zip(memories)
-        .map(|(((name, _), (buffer, kind)), memory)| Part {
+        .map(|(((name, _), (buffer, kind)), memory)| SnapshotArray {
             name,
             memory,
             len: buffer.len(),
@@ -300,8 +300,9 @@ pub(crate) fn snapshot(
             buffer: Arc::new(buffer),
         })
         .collect();
-    let serving =
-        |part: &Part| part.memory.snapshot()?.serving().map(|serving| word(serving.fault_mode));
+    let serving = |part: &SnapshotArray| {
+        part.memory.snapshot()?.serving().map(|serving| word(serving.fault_mode))
+    };
     Ok(Snapshot {
         form,
         nbytes: parts.iter().map(|part| part.len).sum(),
@@ -379,8 +380,8 @@ fn taken(
     py: Python<'_>,
     buffers: &[(Buffer, Option<Kind>)],
     options: SnapshotOptions<'_>,
-) -> PyResult<Vec<Memory>> {
-    let mut memories: Vec<Memory> = buffers.iter().map(|_| Memory(None)).collect();
+) -> PyResult<Vec<SnapshotBytes>> {
+    let mut memories: Vec<SnapshotBytes> = buffers.iter().map(|_| SnapshotBytes(None)).collect();
     let (mut of_regions, mut elsewhere) = (HashMap::new(), Vec::new());
     for (index, (buffer, _)) in
         buffers.iter().enumerate().filter(|(_, (buffer, _))| buffer.len() > 0)
@@ -390,7 +391,7 @@ fn taken(
                 let start = buffer.start().addr();
                 let fault_mode = options.fault_mode;
                 memories[index] =
-                    Memory(Some(within(py, &region, start, fault_mode, &mut of_regions)?));
+                    SnapshotBytes(Some(within(py, &region, start, fault_mode, &mut of_regions)?));
             }
             None => elsewhere
                 .push((index, slice_from_raw_parts(buffer.start().cast_const(), buffer.len()))),
@@ -403,7 +404,7 @@ fn taken(
     // documented for later; EFAULT is an OSError.
     let snapshots = with_fault_signals(py, || unsafe { builder.clone().take_many(&ranges) })?;
     for ((index, _), snapshot) in elsewhere.into_iter().zip(snapshots) {
-        memories[index] = Memory(Some((Arc::new(snapshot), 0)));
+        memories[index] = SnapshotBytes(Some((Arc::new(snapshot), 0)));
     }
     Ok(memories)
 }
@@ -519,7 +520,7 @@ impl Snapshot {
     fn view<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let views: Vec<_> = {
             let parts = lock(&self.parts);
-            let of = |part: &Part| (part.name.clone(), part.shown(py));
+            let of = |part: &SnapshotArray| (part.name.clone(), part.shown(py));
             parts.as_ref().ok_or_else(ended)?.iter().map(of).collect()
         };
         let (list, dict) = (PyList::empty(py), PyDict::new(py));
@@ -748,7 +749,7 @@ impl Snapshot {
     }
 
     /// All parts, for a reader of all of it.
-    fn take_parts(&self) -> PyResult<Vec<Part>> {
+    fn take_parts(&self) -> PyResult<Vec<SnapshotArray>> {
         let parts = lock(&self.parts).take();
         let parts = parts.ok_or_else(ended)?;
         *lock(&self.stats) = stats_of(&parts);
@@ -768,7 +769,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Returns the figures of each snapshot once, however many parts it has.
-fn stats_of(parts: &[Part]) -> Vec<SnapshotStats> {
+fn stats_of(parts: &[SnapshotArray]) -> Vec<SnapshotStats> {
     let mut snapshots: Vec<&hugekit::Snapshot> = Vec::new();
     for snapshot in parts.iter().filter_map(|part| part.memory.snapshot()) {
         if !snapshots.iter().any(|known| known.shares_cost_with(snapshot)) {
@@ -778,7 +779,7 @@ fn stats_of(parts: &[Part]) -> Vec<SnapshotStats> {
     snapshots.into_iter().map(hugekit::Snapshot::stats).collect()
 }
 
-impl Part {
+impl SnapshotArray {
     /// The source of a view of it.
     fn shown(&self, py: Python<'_>) -> Shown {
         let (snapshot, owner) = (self.memory.0.clone(), Arc::clone(&self.buffer));
@@ -837,7 +838,7 @@ impl Reader {
     }
 
     /// Copies a part; `before` bytes of others are done.
-    fn copy(&self, memory: Memory, to: &mut [u8], before: usize) -> PyResult<()> {
+    fn copy(&self, memory: SnapshotBytes, to: &mut [u8], before: usize) -> PyResult<()> {
         let tell = |done, _| self.teller.tell(before + done, self.total);
         let copied = match memory.alone(to.len()) {
             Ok(snapshot) => snapshot
@@ -864,11 +865,11 @@ impl Reader {
     fn write(
         &self,
         py: Python<'_>,
-        part: Part,
+        part: SnapshotArray,
         file: impl Write + Send,
         before: usize,
     ) -> PyResult<()> {
-        let Part { memory, len, .. } = part;
+        let SnapshotArray { memory, len, .. } = part;
         let written = py.detach(|| self.stream(memory, len, file, before));
         self.teller.result(written.map_err(Raised::from))
     }
@@ -877,13 +878,13 @@ impl Reader {
     fn write_to_object(
         &self,
         py: Python<'_>,
-        part: Part,
+        part: SnapshotArray,
         object: &Bound<'_, PyAny>,
         before: usize,
     ) -> PyResult<()> {
         let raised = Mutex::new(None);
         let writer = Writer { object: object.clone().unbind(), raised: &raised };
-        let Part { memory, len, .. } = part;
+        let SnapshotArray { memory, len, .. } = part;
         let written = py.detach(|| self.stream(memory, len, writer, before));
         match lock(&raised).take() {
             Some(error) => Err(error),
@@ -893,7 +894,7 @@ impl Reader {
 
     fn stream(
         &self,
-        memory: Memory,
+        memory: SnapshotBytes,
         len: usize,
         mut writer: impl Write,
         before: usize,

@@ -49,10 +49,10 @@ const PAUSE: Duration = Duration::from_millis(20);
 #[pyclass(frozen, module = "hugekit")]
 pub(crate) struct Tender {
     pid: i32,
-    state: Mutex<State>,
+    state: Mutex<TenderState>,
 }
 
-enum State {
+enum TenderState {
     Idle(hugekit_tend::Tender),
     /// A pass is made, or its thread could not be started.
     Away,
@@ -61,18 +61,18 @@ enum State {
 }
 
 impl Tender {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, TenderState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes the tender out of its place.
     fn idle(&self) -> PyResult<hugekit_tend::Tender> {
         let mut state = self.state();
-        match std::mem::replace(&mut *state, State::Away) {
-            State::Idle(tender) => Ok(tender),
+        match std::mem::replace(&mut *state, TenderState::Away) {
+            TenderState::Idle(tender) => Ok(tender),
             other => {
                 let said = match other {
-                    State::Ended => "the tender has ended",
+                    TenderState::Ended => "the tender has ended",
                     _ => "the tender is at work already",
                 };
                 *state = other;
@@ -113,7 +113,7 @@ impl Tender {
         };
         let builder = hugekit_tend::Tender::builder().process(pid).options(options);
         let tender = builder.build().map_err(Raised::from)?;
-        Ok(Self { pid, state: Mutex::new(State::Idle(tender)) })
+        Ok(Self { pid, state: Mutex::new(TenderState::Idle(tender)) })
     }
 
     /// The process's number.
@@ -135,7 +135,7 @@ impl Tender {
     fn collapse<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let mut tender = self.idle()?;
         let passed = py.detach(|| pass(&mut tender));
-        *self.state() = State::Idle(tender);
+        *self.state() = TenderState::Idle(tender);
         as_python(py, &passed?)
     }
 
@@ -144,7 +144,7 @@ impl Tender {
     #[getter]
     fn status<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let said = match &*self.state() {
-            State::Running(tending) => tending.said().pop(),
+            TenderState::Running(tending) => tending.said().pop(),
             _ => None,
         };
         said.map(|said| as_python(py, &said)).transpose()
@@ -152,13 +152,13 @@ impl Tender {
 
     fn __enter__(slf: PyRef<'_, Self>) -> PyResult<PyRef<'_, Self>> {
         let tending = slf.idle()?.spawn()?;
-        *slf.state() = State::Running(tending);
+        *slf.state() = TenderState::Running(tending);
         Ok(slf)
     }
 
     #[pyo3(signature = (*_exception))]
     fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, pyo3::types::PyTuple>) {
-        let ended = std::mem::replace(&mut *self.state(), State::Ended);
+        let ended = std::mem::replace(&mut *self.state(), TenderState::Ended);
         // It ends within a tenth of a second.
         py.detach(|| drop(ended));
     }

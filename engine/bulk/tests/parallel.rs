@@ -182,12 +182,12 @@ fn clear_that_is_cancelled_has_not_cleared_what_is_near_its_target() {
 }
 
 /// A private anonymous mapping of the test's own.
-struct Mapping {
+struct TestMapping {
     start: *mut u8,
     len: usize,
 }
 
-impl Mapping {
+impl TestMapping {
     fn new(len: usize, prot: ProtFlags) -> Self {
         // SAFETY: a new mapping at an address of the kernel's choice aliases nothing.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), len, prot, MapFlags::PRIVATE) };
@@ -220,7 +220,7 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for TestMapping {
     fn drop(&mut self) {
         // SAFETY: the test's own mapping, of which nothing is borrowed any more. Holes are no error.
         unsafe { munmap(self.start.cast(), self.len) }.unwrap();
@@ -233,7 +233,7 @@ const THREADS: [Threads; 3] = [Threads::One, Threads::Auto, Threads::Exactly(2)]
 fn populate_of_pages_brings_them_all_and_keeps_their_bytes() {
     let profile = small_chunks();
     for threads in THREADS {
-        let mapping = Mapping::writable(64 * page_size());
+        let mapping = TestMapping::writable(64 * page_size());
         // SAFETY: within the mapping, which nothing else uses.
         unsafe { mapping.page(3).write(7) };
         let populate = PopulateOptions::new().profile(&profile).threads(threads);
@@ -248,7 +248,7 @@ fn populate_of_pages_brings_them_all_and_keeps_their_bytes() {
 fn populate_of_an_uneven_range_brings_exactly_its_pages() {
     let (profile, page) = (small_chunks(), page_size());
     for threads in THREADS {
-        let mapping = Mapping::writable(64 * page);
+        let mapping = TestMapping::writable(64 * page);
         let start = mapping.page(5).wrapping_add(page - 1);
         let populate = PopulateOptions::new().profile(&profile).threads(threads);
         populate.run_range(addresses(start, 40 * page + 2)).unwrap();
@@ -265,7 +265,7 @@ fn populate_of_a_slice_or_of_nothing_works() {
 }
 
 /// Bytes that were told after each chunk.
-fn told(populate: &PopulateOptions<'_>, mapping: &Mapping) -> Vec<usize> {
+fn told(populate: &PopulateOptions<'_>, mapping: &TestMapping) -> Vec<usize> {
     let (profile, told) = (small_chunks(), Mutex::new(Vec::new()));
     let progress = |done, _| told.lock().unwrap().push(done);
     let populate = populate.clone().profile(&profile).threads(Threads::Exactly(2));
@@ -277,7 +277,7 @@ fn told(populate: &PopulateOptions<'_>, mapping: &Mapping) -> Vec<usize> {
 /// The kernel clears a page on one thread, and all others that touch it wait.
 #[test]
 fn populate_by_threads_shares_no_page() {
-    let mapping = Mapping::writable(64 * page_size());
+    let mapping = TestMapping::writable(64 * page_size());
     assert!(told(&PopulateOptions::new(), &mapping).len() > 3);
     let populate = PopulateOptions::new().page_size(mapping.len / 2);
     // The mapping may begin within such a page.
@@ -287,7 +287,7 @@ fn populate_by_threads_shares_no_page() {
 /// Here are no huge pages, or a kernel does not say where they are: then there is nothing to test.
 #[test]
 fn populate_by_threads_finds_the_size_of_huge_pages() {
-    let Some(mapping) = Mapping::on_hugetlb(8 * MIB) else { return };
+    let Some(mapping) = TestMapping::on_hugetlb(8 * MIB) else { return };
     let Ok(page) = hugekit_sys::mapped_page::page_size_at(mapping.start) else { return };
     assert!(page > page_size());
     let told = told(&PopulateOptions::new(), &mapping);
@@ -311,7 +311,7 @@ fn populate_error(start: *mut u8, len: usize, threads: Threads) -> (PopulateErro
 fn populate_of_memory_not_to_be_written_is_an_error() {
     for threads in THREADS {
         for prot in [ProtFlags::READ, ProtFlags::empty()] {
-            let mapping = Mapping::new(32 * page_size(), prot);
+            let mapping = TestMapping::new(32 * page_size(), prot);
             let (error, bytes) = populate_error(mapping.start, mapping.len, threads);
             assert_eq!((error, bytes), (PopulateError::NotWritable, 0));
         }
@@ -321,7 +321,7 @@ fn populate_of_memory_not_to_be_written_is_an_error() {
 #[test]
 fn populate_around_a_page_not_to_be_written_finds_it() {
     for threads in THREADS {
-        let mapping = Mapping::writable(64 * page_size());
+        let mapping = TestMapping::writable(64 * page_size());
         // SAFETY: a page of the test's own mapping, which nothing borrows.
         unsafe { mprotect(mapping.page(41).cast(), page_size(), MprotectFlags::READ) }.unwrap();
         let (error, bytes) = populate_error(mapping.start, mapping.len, threads);
@@ -333,7 +333,7 @@ fn populate_around_a_page_not_to_be_written_finds_it() {
 #[test]
 fn populate_of_a_hole_is_an_error() {
     for threads in THREADS {
-        let mapping = Mapping::writable(64 * page_size());
+        let mapping = TestMapping::writable(64 * page_size());
         // SAFETY: a page of the test's own mapping, which nothing borrows.
         unsafe { munmap(mapping.page(41).cast(), page_size()) }.unwrap();
         let (error, _) = populate_error(mapping.start, mapping.len, threads);
@@ -352,7 +352,7 @@ fn populate_beyond_the_end_of_a_file_is_an_error() {
     let start = unsafe {
         rustix::mm::mmap(ptr::null_mut(), 8 * page, prot, MapFlags::SHARED, &file, 0).unwrap()
     };
-    let mapping = Mapping { start: start.cast(), len: 8 * page };
+    let mapping = TestMapping { start: start.cast(), len: 8 * page };
     let (error, _) = populate_error(mapping.start, mapping.len, Threads::One);
     assert_eq!(error, PopulateError::NothingBehind);
 }

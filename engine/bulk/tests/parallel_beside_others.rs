@@ -31,9 +31,9 @@ fn hold() {
 }
 
 /// A process that has all threads that are left, until it is dropped.
-struct Holder(Child);
+struct ThreadHog(Child);
 
-impl Holder {
+impl ThreadHog {
     fn start() -> Self {
         let program = env::current_exe().unwrap();
         let mut child =
@@ -44,7 +44,7 @@ impl Holder {
     }
 }
 
-impl Drop for Holder {
+impl Drop for ThreadHog {
     fn drop(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
@@ -68,8 +68,8 @@ fn job_beside_another_process_gets_what_is_left_and_all_once_it_is_killed() -> R
     let most = Placement::here().threads();
     soon(|| job(Threads::Auto).threads == most);
     // The holder may have come while a job of others ran; what that gives back is free again.
-    let holder = Holder::start();
-    let others = Holder::start();
+    let holder = ThreadHog::start();
+    let others = ThreadHog::start();
     soon(|| {
         let report = job(Threads::Auto);
         report.threads == 1 && report.capped == Some(Limit::OtherJobs(1))

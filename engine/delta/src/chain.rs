@@ -224,7 +224,7 @@ impl<K: Known> Chain<K> {
         to: W,
         output: Option<File>,
     ) -> Result<Saving<'_, W, K>, DeltaError> {
-        let changes = Changes::new(self, to, output)?;
+        let changes = ChangeWriter::new(self, to, output)?;
         Ok(Saving { chain: self, blocks: Blocks::default(), changes, has_failed: false })
     }
 
@@ -233,7 +233,7 @@ impl<K: Known> Chain<K> {
         to: W,
         output: Option<File>,
     ) -> Result<SavingChanges<'_, W, K>, DeltaError> {
-        let changes = Changes::new(self, to, output)?;
+        let changes = ChangeWriter::new(self, to, output)?;
         let blocks = Blocks::default();
         Ok(SavingChanges { chain: self, blocks, changes, given: 0, has_failed: false })
     }
@@ -245,7 +245,7 @@ impl<K: Known> Chain<K> {
 pub struct Saving<'a, W: Write, K: Known = Places> {
     chain: &'a mut Chain<K>,
     blocks: Blocks,
-    changes: Changes<W>,
+    changes: ChangeWriter<W>,
     /// The written bytes cannot be continued.
     has_failed: bool,
 }
@@ -294,7 +294,7 @@ impl<W: Write, K: Known> Write for Saving<'_, W, K> {
 pub struct SavingChanges<'a, W: Write, K: Known = Places> {
     chain: &'a mut Chain<K>,
     blocks: Blocks,
-    changes: Changes<W>,
+    changes: ChangeWriter<W>,
     given: u64,
     /// The written bytes cannot be continued.
     has_failed: bool,
@@ -369,7 +369,7 @@ impl<W: Write> SavingChanges<'_, W> {
 
 /// Blocks of a state, of which those that have changed are written, neighbours together.
 #[derive(Debug)]
-struct Changes<W: Write> {
+struct ChangeWriter<W: Write> {
     writer: Writer<W>,
     /// The file that it writes to, of a chain that compares with files.
     output: Option<File>,
@@ -381,7 +381,7 @@ struct Changes<W: Write> {
     have_changed: Vec<bool>,
 }
 
-impl<W: Write> Changes<W> {
+impl<W: Write> ChangeWriter<W> {
     /// Begins the next state of a chain.
     fn new<K>(chain: &Chain<K>, to: W, output: Option<File>) -> Result<Self, DeltaError> {
         let writer = Writer::new(to, chain.length, chain.state)?;

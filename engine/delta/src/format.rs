@@ -83,7 +83,7 @@ impl Opening {
 
 /// The kind of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum PieceKind {
     /// No further one: `offset` is how many there were.
     End,
     /// Bytes follow.
@@ -92,7 +92,7 @@ pub(crate) enum Kind {
     Zeroes,
 }
 
-impl Kind {
+impl PieceKind {
     const fn number(self) -> u32 {
         match self {
             Self::End => 0,
@@ -111,16 +111,16 @@ impl Kind {
     }
 }
 
-/// The bytes before a piece.
+/// The header of a piece, which is before its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
-    pub(crate) kind: Kind,
+pub(crate) struct PieceHeader {
+    pub(crate) kind: PieceKind,
     pub(crate) offset: u64,
     /// The length. A piece of zeroes may be longer than [`LONGEST`].
     pub(crate) len: u64,
 }
 
-impl Piece {
+impl PieceHeader {
     /// Without the checksum.
     pub(crate) const BYTES: usize = 24;
 

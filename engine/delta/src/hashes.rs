@@ -9,7 +9,7 @@ use std::io;
 use crate::blocks::{BLOCK, block_at, blocks_of, is_zero, whole_blocks};
 use crate::format::random;
 use crate::known::sealed::Compare;
-use crate::known::{Block, Table};
+use crate::known::{BlockRecord, Table};
 
 type Hash = [u8; 16];
 
@@ -20,7 +20,7 @@ pub struct Hashes {
     key: Key,
     blocks: Table<Hash>,
     /// Blocks of the state that is being saved that are not as they were.
-    changed: Vec<(usize, Block<Hash>)>,
+    changed: Vec<(usize, BlockRecord<Hash>)>,
 }
 
 /// Shown to no program, by `Debug` neither.
@@ -51,15 +51,15 @@ impl Hashes {
     }
 
     /// Returns the knowledge about a block or a part of one.
-    fn block(&self, offset: u64, bytes: &[u8]) -> Block<Hash> {
+    fn block(&self, offset: u64, bytes: &[u8]) -> BlockRecord<Hash> {
         if whole_blocks(offset, bytes.len() as u64, self.length).is_empty() {
-            return Block::Unknown;
+            return BlockRecord::Unknown;
         }
         if is_zero(bytes) {
-            return Block::Zero;
+            return BlockRecord::Zero;
         }
         let hash = blake3::keyed_hash(&self.key.0, bytes);
-        Block::Is(*hash.as_bytes().first_chunk().expect("a part of the hash"))
+        BlockRecord::Is(*hash.as_bytes().first_chunk().expect("a part of the hash"))
     }
 }
 
@@ -67,7 +67,7 @@ impl Compare for Hashes {
     fn compare(&mut self, mut offset: u64, bytes: &[u8], changed: &mut Vec<bool>) {
         for bytes in bytes.chunks(BLOCK) {
             let (index, block) = (block_at(offset), self.block(offset, bytes));
-            let is_same = block != Block::Unknown && block == self.blocks.get(index);
+            let is_same = block != BlockRecord::Unknown && block == self.blocks.get(index);
             if !is_same {
                 self.changed.push((index, block));
             }

@@ -29,9 +29,9 @@ pub(crate) mod sealed {
     }
 }
 
-/// The knowledge about a block.
+/// The knowledge about a block of the last saved state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Block<T> {
+pub(crate) enum BlockRecord<T> {
     /// Nothing is known: it is written whenever any of it is given.
     Unknown,
     Zero,
@@ -41,7 +41,7 @@ pub(crate) enum Block<T> {
 /// The knowledge about all blocks. Blocks that were never set are zero.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
-    blocks: Vec<Block<T>>,
+    blocks: Vec<BlockRecord<T>>,
     /// The number of blocks.
     count: usize,
 }
@@ -57,14 +57,14 @@ impl<T: Copy> Table<T> {
         Ok(self.blocks.try_reserve_exact(missing)?)
     }
 
-    pub(crate) fn get(&self, index: usize) -> Block<T> {
-        self.blocks.get(index).copied().unwrap_or(Block::Zero)
+    pub(crate) fn get(&self, index: usize) -> BlockRecord<T> {
+        self.blocks.get(index).copied().unwrap_or(BlockRecord::Zero)
     }
 
     /// Returns what it was.
-    pub(crate) fn set(&mut self, index: usize, block: Block<T>) -> Block<T> {
+    pub(crate) fn set(&mut self, index: usize, block: BlockRecord<T>) -> BlockRecord<T> {
         if index >= self.blocks.len() {
-            self.blocks.resize(index + 1, Block::Zero);
+            self.blocks.resize(index + 1, BlockRecord::Zero);
         }
         std::mem::replace(&mut self.blocks[index], block)
     }

@@ -8,8 +8,8 @@ use crate::reader::{Change, Reader};
 use crate::writer::Writer;
 
 /// Writes one delta that begins where the first one does and leads to where the last one does; of bytes that several
-/// change, the last one's count. Each is read once and in order, and no more than one change of each is held. What comes
-/// before a full one does not matter, and is not read.
+/// change, the last one's count. Each is read once and in order, and no more than one change of each is pending. What
+/// comes before a full one does not matter, and is not read.
 ///
 /// # Errors
 /// A delta is damaged, or does not begin with the state that the one before it leads to. The written bytes are no whole
@@ -17,7 +17,7 @@ use crate::writer::Writer;
 pub fn merge<R: Read>(deltas: Vec<R>, to: impl Write) -> Result<StateId, DeltaError> {
     let mut sources = Vec::new();
     for delta in deltas {
-        let source = Source::new(delta)?;
+        let source = MergeSource::new(delta)?;
         if source.reader.header().base.is_none() {
             sources.clear();
         }
@@ -36,7 +36,7 @@ pub fn merge<R: Read>(deltas: Vec<R>, to: impl Write) -> Result<StateId, DeltaEr
 }
 
 /// Returns the state that the chain leads to, if it is a chain. All of it was read.
-fn last_state<R: Read>(sources: &[Source<R>]) -> Result<StateId, DeltaError> {
+fn last_state<R: Read>(sources: &[MergeSource<R>]) -> Result<StateId, DeltaError> {
     let mut found = None;
     for source in sources {
         let base = source.reader.header().base;
@@ -52,45 +52,46 @@ fn last_state<R: Read>(sources: &[Source<R>]) -> Result<StateId, DeltaError> {
 
 /// Writes the next bytes that change, as the last delta has them; whether there were any.
 fn overlay<R: Read, W: Write>(
-    sources: &mut [Source<R>],
+    sources: &mut [MergeSource<R>],
     out: &mut Writer<W>,
 ) -> Result<bool, DeltaError> {
-    let start_of = |source: &Source<R>| source.held.as_ref().map(|held| held.offset);
+    let start_of = |source: &MergeSource<R>| source.pending.as_ref().map(|pending| pending.offset);
     let Some(start) = sources.iter().filter_map(start_of).min() else { return Ok(false) };
     let newest = sources.iter().rposition(|source| start_of(source) == Some(start));
     let newest = newest.expect("the one that begins first");
     let later = sources[newest + 1..].iter().filter_map(start_of).min().unwrap_or(u64::MAX);
-    let held = sources[newest].held.as_ref().expect("it begins somewhere");
-    let end = held.end().min(later);
-    held.write(end, out)?;
+    let pending = sources[newest].pending.as_ref().expect("it begins somewhere");
+    let end = pending.end().min(later);
+    pending.write(end, out)?;
     for source in sources {
         source.skip_to(end)?;
     }
     Ok(true)
 }
 
-struct Source<R> {
+/// A delta that is merged, and its next change.
+struct MergeSource<R> {
     reader: Reader<R>,
-    held: Option<Held>,
+    pending: Option<PendingChange>,
 }
 
-impl<R: Read> Source<R> {
+impl<R: Read> MergeSource<R> {
     fn new(delta: R) -> Result<Self, DeltaError> {
-        let mut source = Self { reader: Reader::new(delta)?, held: None };
+        let mut source = Self { reader: Reader::new(delta)?, pending: None };
         source.read()?;
         Ok(source)
     }
 
     fn read(&mut self) -> Result<(), DeltaError> {
-        self.held = self.reader.next()?.map(Held::of);
+        self.pending = self.reader.next()?.map(PendingChange::of);
         Ok(())
     }
 
     /// Leaves out what comes before.
     fn skip_to(&mut self, offset: u64) -> Result<(), DeltaError> {
-        while let Some(held) = &mut self.held {
-            if held.end() > offset {
-                held.skip_to(offset);
+        while let Some(pending) = &mut self.pending {
+            if pending.end() > offset {
+                pending.skip_to(offset);
                 return Ok(());
             }
             self.read()?;
@@ -99,15 +100,15 @@ impl<R: Read> Source<R> {
     }
 }
 
-/// A change, or the rest of one.
-struct Held {
+/// A change that is not written yet, or the rest of one.
+struct PendingChange {
     offset: u64,
     len: u64,
     /// All of the change's, of which the last ones are left; `None`: zeroes.
     bytes: Option<Vec<u8>>,
 }
 
-impl Held {
+impl PendingChange {
     fn of(change: Change<'_>) -> Self {
         let bytes = match change {
             Change::Bytes { bytes, .. } => Some(bytes.to_vec()),

@@ -15,7 +15,7 @@ use crate::error::DeltaError;
 use crate::files::Files;
 use crate::format::StateId;
 use crate::known::sealed::Compare;
-use crate::known::{Block, Table};
+use crate::known::{BlockRecord, Table};
 use crate::reader::{Change, Reader};
 
 /// Bytes between two blocks that are read with them, because a call takes longer.
@@ -25,7 +25,7 @@ const NEAR: u64 = 16 << 10;
 #[derive(Debug)]
 pub struct Places {
     length: u64,
-    blocks: Table<Place>,
+    blocks: Table<FilePlace>,
     files: Files,
     /// The blocks of the state that is being saved.
     written: Vec<Written>,
@@ -35,12 +35,12 @@ pub struct Places {
 
 /// Bytes in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct FilePlace {
     file: u32,
     at: u64,
 }
 
-impl Place {
+impl FilePlace {
     fn behind(self, len: u64) -> Self {
         Self { at: self.at + len, ..self }
     }
@@ -49,7 +49,7 @@ impl Place {
 /// A block that is compared with its place: the first one of those that are compared together has index 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Wanted {
-    place: Place,
+    place: FilePlace,
     index: usize,
 }
 
@@ -137,7 +137,7 @@ impl Places {
     /// Returns whether all blocks of which there are bytes in this range are known to be zero.
     pub(crate) fn is_zero(&self, range: &Range<u64>) -> bool {
         let mut touched = block_at(range.start)..blocks_of(range.end);
-        touched.all(|index| self.blocks.get(index) == Block::Zero)
+        touched.all(|index| self.blocks.get(index) == BlockRecord::Zero)
     }
 
     /// Notes that the bytes written to this file, from `start` on, are the last state.
@@ -145,9 +145,9 @@ impl Places {
         let file = file.and_then(|file| self.files.keep(file, start + written));
         for Written { offset, len, at } in std::mem::take(&mut self.written) {
             let block = match (at, file) {
-                (None, _) => Block::Zero,
-                (Some(at), Some(file)) => Block::Is(Place { file, at: start + at }),
-                (Some(_), None) => Block::Unknown,
+                (None, _) => BlockRecord::Zero,
+                (Some(at), Some(file)) => BlockRecord::Is(FilePlace { file, at: start + at }),
+                (Some(_), None) => BlockRecord::Unknown,
             };
             self.put(offset, len, block);
         }
@@ -155,30 +155,30 @@ impl Places {
     }
 
     /// These bytes are there now. Of blocks that were written in part, nothing is known.
-    fn put(&mut self, offset: u64, len: u64, block: Block<Place>) {
+    fn put(&mut self, offset: u64, len: u64, block: BlockRecord<FilePlace>) {
         let whole = whole_blocks(offset, len, self.length);
         let touched = block_at(offset)..blocks_of(offset + len);
         for index in (touched.start..whole.start).chain(whole.end..touched.end) {
-            let is_same = block == Block::Zero && self.blocks.get(index) == Block::Zero;
-            self.set(index, if is_same { Block::Zero } else { Block::Unknown });
+            let is_same = block == BlockRecord::Zero && self.blocks.get(index) == BlockRecord::Zero;
+            self.set(index, if is_same { BlockRecord::Zero } else { BlockRecord::Unknown });
         }
         for index in whole {
             let before = (index * BLOCK) as u64 - offset;
             self.set(
                 index,
                 match block {
-                    Block::Is(place) => Block::Is(place.behind(before)),
+                    BlockRecord::Is(place) => BlockRecord::Is(place.behind(before)),
                     other => other,
                 },
             );
         }
     }
 
-    fn set(&mut self, index: usize, block: Block<Place>) {
-        if let Block::Is(place) = block {
+    fn set(&mut self, index: usize, block: BlockRecord<FilePlace>) {
+        if let BlockRecord::Is(place) = block {
             self.files.count(place.file, 1);
         }
-        if let Block::Is(place) = self.blocks.set(index, block) {
+        if let BlockRecord::Is(place) = self.blocks.set(index, block) {
             self.files.count(place.file, -1);
         }
     }
@@ -208,10 +208,10 @@ impl Compare for Places {
         for (index, block) in bytes.chunks(BLOCK).enumerate() {
             let offset = offset + (index * BLOCK) as u64;
             let known = self.blocks.get(block_at(offset));
-            if let Block::Is(place) = known {
+            if let BlockRecord::Is(place) = known {
                 wanted.push(Wanted { place: place.behind(offset % BLOCK as u64), index });
             }
-            changed.push(known != Block::Zero || !is_zero(block));
+            changed.push(known != BlockRecord::Zero || !is_zero(block));
         }
         wanted.sort_unstable();
         for near in wanted.chunk_by(Wanted::is_near) {

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use twox_hash::XxHash3_64;
 
 use crate::error::DeltaError;
-use crate::format::{Kind, LONGEST, MAGIC, Opening, Piece, StateId, Sums, VERSION};
+use crate::format::{LONGEST, MAGIC, Opening, PieceHeader, PieceKind, StateId, Sums, VERSION};
 
 /// The header of a delta.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,9 +143,9 @@ impl<R: Read> Reader<R> {
         let piece = self.piece(start)?;
         let offset = piece.offset;
         Ok(match piece.kind {
-            Kind::End => None,
-            Kind::Bytes => Some(Change::Bytes { offset, bytes: &self.payload }),
-            Kind::Zeroes => Some(Change::Zeroes { offset, len: piece.len }),
+            PieceKind::End => None,
+            PieceKind::Bytes => Some(Change::Bytes { offset, bytes: &self.payload }),
+            PieceKind::Zeroes => Some(Change::Zeroes { offset, len: piece.len }),
         })
     }
 
@@ -167,20 +167,20 @@ impl<R: Read> Reader<R> {
     }
 
     /// A piece with its payload, checked.
-    fn piece(&mut self, start: u64) -> Result<Piece, DeltaError> {
-        let mut head = [0; Piece::BYTES];
+    fn piece(&mut self, start: u64) -> Result<PieceHeader, DeltaError> {
+        let mut head = [0; PieceHeader::BYTES];
         fill(&mut self.from, &mut head, &mut self.at)?;
         let mut sum = [0; size_of::<u64>()];
         fill(&mut self.from, &mut sum, &mut self.at)?;
         let damaged = |what| DeltaError::Damaged { at: start, what };
         let piece = piece(&head).ok_or_else(|| damaged("no such kind of piece"))?;
         let payload = match piece.kind {
-            Kind::Bytes if piece.len > LONGEST as u64 => {
+            PieceKind::Bytes if piece.len > LONGEST as u64 => {
                 return Err(damaged("a piece that is too long"));
             }
-            Kind::Bytes => piece.len as usize,
-            Kind::Zeroes => 0,
-            Kind::End => size_of::<StateId>(),
+            PieceKind::Bytes => piece.len as usize,
+            PieceKind::Zeroes => 0,
+            PieceKind::End => size_of::<StateId>(),
         };
         self.payload.resize(payload, 0);
         fill(&mut self.from, &mut self.payload, &mut self.at)?;
@@ -192,8 +192,8 @@ impl<R: Read> Reader<R> {
     }
 
     /// Checks that the piece may come here; `None` if it may not.
-    fn place(&mut self, piece: Piece) -> Option<()> {
-        if piece.kind == Kind::End {
+    fn place(&mut self, piece: PieceHeader) -> Option<()> {
+        if piece.kind == PieceKind::End {
             let id = StateId(self.payload.as_slice().try_into().ok()?);
             let is_all = piece.offset == self.pieces && piece.len == 0 && id != StateId::NONE;
             self.end = is_all.then_some(id);
@@ -228,9 +228,9 @@ fn header(bytes: &[u8; Opening::BYTES]) -> Result<Header, DeltaError> {
 }
 
 /// `None` for a kind or a filling that no version writes.
-fn piece(bytes: &[u8; Piece::BYTES]) -> Option<Piece> {
-    let piece = Piece {
-        kind: Kind::of(u32::from_le_bytes(bytes_at(bytes, 0)))?,
+fn piece(bytes: &[u8; PieceHeader::BYTES]) -> Option<PieceHeader> {
+    let piece = PieceHeader {
+        kind: PieceKind::of(u32::from_le_bytes(bytes_at(bytes, 0)))?,
         offset: u64::from_le_bytes(bytes_at(bytes, 8)),
         len: u64::from_le_bytes(bytes_at(bytes, 16)),
     };

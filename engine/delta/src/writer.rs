@@ -3,7 +3,7 @@
 use std::io::{BufWriter, Write};
 
 use crate::error::DeltaError;
-use crate::format::{Kind, LONGEST, Namer, Opening, Piece, StateId, Sums};
+use crate::format::{LONGEST, Namer, Opening, PieceHeader, PieceKind, StateId, Sums};
 
 /// Bytes that are written together: a delta may have thousands of small changes.
 const TOGETHER: usize = 256 << 10;
@@ -29,7 +29,8 @@ impl<W: Write> std::fmt::Debug for Writer<W> {
 
 impl<W: Write> Writer<W> {
     /// Bytes that [`finish`](Self::finish) writes.
-    pub(crate) const END: u64 = (Piece::BYTES + size_of::<u64>() + size_of::<StateId>()) as u64;
+    pub(crate) const END: u64 =
+        (PieceHeader::BYTES + size_of::<u64>() + size_of::<StateId>()) as u64;
 }
 
 impl<W: Write> Writer<W> {
@@ -55,7 +56,10 @@ impl<W: Write> Writer<W> {
         self.advance(offset, len)?;
         for (index, part) in bytes.chunks(LONGEST).enumerate() {
             let offset = offset + (index * LONGEST) as u64;
-            self.piece(Piece { kind: Kind::Bytes, offset, len: part.len() as u64 }, part)?;
+            self.piece(
+                PieceHeader { kind: PieceKind::Bytes, offset, len: part.len() as u64 },
+                part,
+            )?;
         }
         Ok(())
     }
@@ -68,7 +72,7 @@ impl<W: Write> Writer<W> {
         self.advance(offset, len)?;
         match len {
             0 => Ok(()),
-            len => self.piece(Piece { kind: Kind::Zeroes, offset, len }, &[]),
+            len => self.piece(PieceHeader { kind: PieceKind::Zeroes, offset, len }, &[]),
         }
     }
 
@@ -83,7 +87,7 @@ impl<W: Write> Writer<W> {
 
     /// Like [`finish`](Self::finish): it leads to a state that is known by another delta.
     pub(crate) fn finish_as(mut self, id: StateId) -> Result<StateId, DeltaError> {
-        let end = Piece { kind: Kind::End, offset: self.pieces, len: 0 };
+        let end = PieceHeader { kind: PieceKind::End, offset: self.pieces, len: 0 };
         self.piece(end, &id.0)?;
         self.to.flush()?;
         Ok(id)
@@ -103,7 +107,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    fn piece(&mut self, piece: Piece, payload: &[u8]) -> Result<(), DeltaError> {
+    fn piece(&mut self, piece: PieceHeader, payload: &[u8]) -> Result<(), DeltaError> {
         let head = piece.encode();
         let sum = self.sums.next(&head, payload);
         self.namer.add(sum);

@@ -31,7 +31,7 @@ fn main() {
     // SAFETY: zeroed bytes are atomics; the memory stays.
     let words: &'static [AtomicU64] =
         unsafe { std::slice::from_raw_parts(memory.as_ptr().cast(), len / 8) };
-    let writer = Writer::default();
+    let writer = RandomWriter::default();
     std::thread::scope(|scope| {
         scope.spawn(|| writer.write(words));
         for _ in 0..5 {
@@ -72,15 +72,15 @@ fn wished(has: impl Fn(&str) -> bool, len: usize) -> Builder {
         .populate_copies(if has("populate") { len / 4 } else { 0 })
 }
 
-/// Who writes anywhere at full speed, and what he met.
+/// A thread that writes at random addresses at full speed, and its longest store.
 #[derive(Default)]
-struct Writer {
+struct RandomWriter {
     stop: AtomicBool,
     stores: AtomicU64,
     longest: AtomicU64,
 }
 
-impl Writer {
+impl RandomWriter {
     fn write(&self, words: &[AtomicU64]) {
         let mut state = 1_u64;
         let mut last = Instant::now();

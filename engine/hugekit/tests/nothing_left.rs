@@ -38,8 +38,8 @@ enum Lack {
     Data,
 }
 
-/// Undoes what was taken when dropped.
-struct Shortage {
+/// Mappings, addresses or data of this process, all used up. The drop frees them.
+struct Exhaustion {
     lack: Lack,
     /// The last page of those that were mapped; each holds the address of the one before.
     pages: *mut *mut libc::c_void,
@@ -47,7 +47,7 @@ struct Shortage {
     blocks: *mut *mut libc::c_void,
 }
 
-impl Shortage {
+impl Exhaustion {
     fn of(lack: Lack) -> Self {
         let mut shortage = Self { lack, pages: ptr::null_mut(), blocks: ptr::null_mut() };
         loop {
@@ -107,7 +107,7 @@ impl Shortage {
     }
 }
 
-impl Drop for Shortage {
+impl Drop for Exhaustion {
     fn drop(&mut self) {
         match self.lack {
             Lack::Mappings => {}
@@ -244,7 +244,7 @@ fn the_rest(lack: Lack) {
     // SAFETY: no thread blocks SIGBUS, and no system call writes there.
     let of_memory = unsafe { Snapshot::of_anonymous(own.first.range()) };
     let forked = regions[0].fork();
-    let shortage = Shortage::of(lack);
+    let shortage = Exhaustion::of(lack);
     drop(short(pool.region(LEN), PoolError::kind));
     drop(short(pool.region_builder(LEN).clearing(Clearing::OnFault).build(), PoolError::kind));
     short(pool.scrub(), PoolError::kind);
@@ -282,7 +282,7 @@ fn each_works_or_says_what_is_short(lack: Lack) {
         }
         let code = in_a_child(|| {
             let mut own = Own::new();
-            let shortage = Shortage::of(lack);
+            let shortage = Exhaustion::of(lack);
             call(&mut own);
             drop(shortage);
             call(&mut own);

@@ -14,7 +14,7 @@ use hugekit_bulk::{CopyOptions, PopulateError, Reuse};
 use hugekit_machine::Root;
 use hugekit_machine::available::MemoryBudget;
 use hugekit_sys::HUGE_PAGE_BYTES;
-use hugekit_sys::mapping::{Mapping, collapse};
+use hugekit_sys::mapping::{SharedMapping, collapse};
 use hugekit_sys::{headroom, memfd};
 use rustix::param::page_size;
 
@@ -62,7 +62,7 @@ impl Canvas {
             return Err(ImageError::Nothing);
         }
         memfd::size(&file, bytes as u64).map_err(ImageError::of("ftruncate"))?;
-        let mapping = Mapping::new(&file, 0, mapped, HUGE_PAGE_BYTES);
+        let mapping = SharedMapping::new(&file, 0, mapped, HUGE_PAGE_BYTES);
         let mapping = mapping.map_err(ImageError::of("mmap"))?;
         // Refused where the kernel has none: the pages are base pages then.
         let _ = mapping.want_huge_pages();
@@ -248,7 +248,7 @@ impl Canvas {
 
 /// The mapping of a canvas, which ends with it.
 #[derive(Debug)]
-struct CanvasMapping(Mapping);
+struct CanvasMapping(SharedMapping);
 
 impl CanvasMapping {
     /// Refused, the addresses are lost.

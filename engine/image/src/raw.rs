@@ -192,18 +192,19 @@ impl Raw {
     /// is.
     #[cfg(feature = "delta")]
     pub(crate) fn stream<'a>(&'a self, read: &'a Cell<u64>) -> impl std::io::Read {
-        Bytes { file: &self.file, read }
+        FileStream { file: &self.file, read }
     }
 }
 
+/// The bytes of a file from `read` on, which counts them.
 #[cfg(feature = "delta")]
-struct Bytes<'a> {
+struct FileStream<'a> {
     file: &'a File,
     read: &'a Cell<u64>,
 }
 
 #[cfg(feature = "delta")]
-impl std::io::Read for Bytes<'_> {
+impl std::io::Read for FileStream<'_> {
     fn read(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
         let count = self.file.read_at(to, self.read.get())?;
         self.read.set(self.read.get() + count as u64);

@@ -62,10 +62,10 @@ fn holes_and_zeroes_take_no_memory() {
 }
 
 /// What another program does to a file while it is loaded.
-type Change = fn(&File);
+type FileChange = fn(&File);
 
 /// Changes a file when a part of it is loaded.
-fn change_while_it_is_loaded(change: Change, bytes: &[u8]) {
+fn change_while_it_is_loaded(change: FileChange, bytes: &[u8]) {
     let source = file(bytes);
     let changed = source.try_clone().unwrap();
     let times = || {
@@ -87,7 +87,7 @@ fn change_while_it_is_loaded(change: Change, bytes: &[u8]) {
 
 /// Changes a file at many moments. No image ever has bytes of two moments: it is one of `whole`, or the beginning of the
 /// first.
-fn change_at_any_moment(change: Change, whole: &[&[u8]]) {
+fn change_at_any_moment(change: FileChange, whole: &[&[u8]]) {
     let mut refused = 0;
     for round in 0..3000 {
         let source = file(whole[0]);

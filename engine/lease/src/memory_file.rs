@@ -11,7 +11,7 @@ use hugekit_bulk::PopulateOptions;
 use hugekit_machine::Root;
 use hugekit_sys::backing::Backing;
 use hugekit_sys::headroom;
-use hugekit_sys::mapping::Mapping;
+use hugekit_sys::mapping::SharedMapping;
 use hugekit_sys::memfd::{self, Facts};
 use hugekit_sys::mempolicy::{self, Mode};
 
@@ -117,7 +117,7 @@ impl MemoryFile {
 
     fn mapped(&self) -> Result<HeldMapping, LeaseError> {
         headroom::check()?;
-        let mapping = Mapping::new(&self.file, 0, self.bytes, self.backing.page_size());
+        let mapping = SharedMapping::new(&self.file, 0, self.bytes, self.backing.page_size());
         mapping.map(HeldMapping).map_err(|errno| {
             let refused = || LeaseError::Kernel { call: "mmap", source: errno.into() };
             shortage(&Root::default(), self.backing, self.bytes).unwrap_or_else(refused)
@@ -219,7 +219,7 @@ fn backing_of(len: u64, huge_page: Option<u64>) -> Result<Backing, Unfit> {
 }
 
 /// A mapping that goes with this value.
-struct HeldMapping(Mapping);
+struct HeldMapping(SharedMapping);
 
 impl Drop for HeldMapping {
     fn drop(&mut self) {

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::ops::Range;
 
 use super::{Builder, SnapshotError, SnapshotReader, SnapshotStats};
-use crate::reading::piece::Piece;
+use crate::reading::piece::SnapshotPiece;
 use crate::reading::source::SnapshotSource;
 use hugekit_bulk::Reuse;
 use hugekit_regions::fault::Serving;
@@ -141,7 +141,7 @@ impl Snapshot {
     /// [`SnapshotError::OutOfRange`] if a range lies outside, or begins before the range before it
     /// ends.
     pub fn split(self, ranges: &[Range<usize>]) -> Result<Vec<Self>, SnapshotError> {
-        let pieces = Piece::split(self.source, ranges)?;
+        let pieces = SnapshotPiece::split(self.source, ranges)?;
         Ok(pieces.into_iter().map(|piece| Self { source: SnapshotSource::Piece(piece) }).collect())
     }
 

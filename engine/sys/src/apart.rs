@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use rustix::io;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use super::mapping::{self, Mapping};
+use super::mapping::{self, SharedMapping};
 
 /// Calls a function with each range that is taken. Async-signal-safe.
 pub type EachTaken = fn(&mut dyn FnMut(&Range<usize>));
@@ -90,7 +90,7 @@ pub(super) fn map_anonymous(
     unsafe { mapping::unmap(start, len) }?;
     let page = rustix::param::page_size();
     let whole = len.checked_next_multiple_of(page).ok_or(io::Errno::NOMEM)?;
-    let held = Mapping::reserve(whole, page)?;
+    let held = SharedMapping::reserve(whole, page)?;
     let there = held.start().as_ptr();
     // SAFETY: what is replaced are the addresses just taken, which no thread uses.
     let mapped = unsafe { mapping::map_anonymous(there, len, access, how | MapFlags::FIXED) };

@@ -8,9 +8,9 @@ use std::fmt;
 use crate::HUGE_PAGE_BYTES;
 use crate::memfd::FilePages;
 
-/// A row of the table.
-struct Row {
-    pages: Pages,
+/// A row of the table below.
+struct BackingRow {
+    pages: BackingPages,
     /// In messages to people.
     title: &'static str,
     /// In Python.
@@ -25,7 +25,7 @@ struct Row {
 
 /// The source of the pages, with the bytes of each.
 #[derive(Clone, Copy)]
-enum Pages {
+enum BackingPages {
     /// A pool of the kernel, which reserves them.
     Reserved(usize),
     /// Shared memory, for which the kernel is asked for huge pages. It may give base pages instead.
@@ -47,7 +47,7 @@ macro_rules! backings {
             /// Every backing, the largest pages first.
             pub const ALL: &'static [Self] = &[$(Self::$kind,)*];
 
-            const fn row(self) -> &'static Row {
+            const fn row(self) -> &'static BackingRow {
                 match self {
                     $(Self::$kind => &const { $row },)*
                 }
@@ -60,8 +60,8 @@ macro_rules! backings {
 backings! {
     /// Reserved huge pages of 1 GiB. Used only on request, because nothing smaller than 1 GiB can
     /// be mapped, protected or released there.
-    Hugetlb1G: Row {
-        pages: Pages::Reserved(1 << 30),
+    Hugetlb1G: BackingRow {
+        pages: BackingPages::Reserved(1 << 30),
         title: "hugetlb pages of 1 GiB",
         word: "hugetlb 1G",
         option: "hugetlb-1g",
@@ -69,8 +69,8 @@ backings! {
         code: 2,
     };
     /// Reserved huge pages of 2 MiB.
-    Hugetlb2M: Row {
-        pages: Pages::Reserved(HUGE_PAGE_BYTES),
+    Hugetlb2M: BackingRow {
+        pages: BackingPages::Reserved(HUGE_PAGE_BYTES),
         title: "hugetlb pages of 2 MiB",
         word: "hugetlb 2M",
         option: "hugetlb",
@@ -78,8 +78,8 @@ backings! {
         code: 1,
     };
     /// Shared memory on transparent huge pages.
-    Thp: Row {
-        pages: Pages::Transparent(HUGE_PAGE_BYTES),
+    Thp: BackingRow {
+        pages: BackingPages::Transparent(HUGE_PAGE_BYTES),
         title: "shared memory on transparent huge pages",
         word: "thp",
         option: "thp",
@@ -87,8 +87,8 @@ backings! {
         code: 3,
     };
     /// Shared memory on base pages. Every machine has these; mapping them is slowest.
-    Base: Row {
-        pages: Pages::Base,
+    Base: BackingRow {
+        pages: BackingPages::Base,
         title: "shared memory on base pages",
         word: "base",
         option: "base",
@@ -102,22 +102,22 @@ impl Backing {
     #[must_use]
     pub fn page_size(self) -> usize {
         match self.row().pages {
-            Pages::Reserved(bytes) | Pages::Transparent(bytes) => bytes,
-            Pages::Base => rustix::param::page_size(),
+            BackingPages::Reserved(bytes) | BackingPages::Transparent(bytes) => bytes,
+            BackingPages::Base => rustix::param::page_size(),
         }
     }
 
     /// Returns whether the kernel reserves these pages for the pool, so no other process can take them.
     #[must_use]
     pub fn is_reserved(self) -> bool {
-        matches!(self.row().pages, Pages::Reserved(_))
+        matches!(self.row().pages, BackingPages::Reserved(_))
     }
 
     /// Returns whether the kernel must be asked for these pages, and may give base pages instead.
     #[doc(hidden)]
     #[must_use]
     pub fn is_transparent(self) -> bool {
-        matches!(self.row().pages, Pages::Transparent(_))
+        matches!(self.row().pages, BackingPages::Transparent(_))
     }
 
     /// The pages of a file of this backing.
@@ -125,8 +125,8 @@ impl Backing {
     #[must_use]
     pub fn pages(self) -> FilePages {
         match self.row().pages {
-            Pages::Reserved(bytes) => FilePages::Hugetlb { bytes },
-            Pages::Transparent(_) | Pages::Base => FilePages::Shmem,
+            BackingPages::Reserved(bytes) => FilePages::Hugetlb { bytes },
+            BackingPages::Transparent(_) | BackingPages::Base => FilePages::Shmem,
         }
     }
 

@@ -64,13 +64,13 @@ impl HeapShortage {
 /// It has not. Nothing was allocated then, and the error allocates nothing either.
 pub fn check() -> Result<(), HeapShortage> {
     keep()?;
-    Block::new().map(drop)
+    HeapBlock::new().map(drop)
 }
 
 /// Lends a block to an operation that cannot fail, if the heap has no room for it.
 #[must_use = "the block is lent until this is dropped"]
 pub fn lend() -> Lent {
-    if Block::new().is_err() {
+    if HeapBlock::new().is_err() {
         drop(take_kept());
     }
     Lent(())
@@ -90,22 +90,22 @@ impl Drop for Lent {
 /// Has the process keep a block.
 fn keep() -> Result<(), HeapShortage> {
     if KEPT.load(Ordering::Relaxed).is_null() {
-        let block = Block::new()?.into_raw();
+        let block = HeapBlock::new()?.into_raw();
         let before = KEPT.swap(block, Ordering::SeqCst);
         // Another thread may have kept one meanwhile.
-        drop(Block::from_raw(before));
+        drop(HeapBlock::from_raw(before));
     }
     Ok(())
 }
 
-fn take_kept() -> Option<Block> {
-    Block::from_raw(KEPT.swap(ptr::null_mut(), Ordering::SeqCst))
+fn take_kept() -> Option<HeapBlock> {
+    HeapBlock::from_raw(KEPT.swap(ptr::null_mut(), Ordering::SeqCst))
 }
 
 /// A block of the heap, freed when dropped.
-struct Block(ptr::NonNull<u8>);
+struct HeapBlock(ptr::NonNull<u8>);
 
-impl Block {
+impl HeapBlock {
     fn new() -> Result<Self, HeapShortage> {
         // SAFETY: the layout has bytes.
         let start = black_box(unsafe { alloc(LAYOUT) });
@@ -122,7 +122,7 @@ impl Block {
     }
 }
 
-impl Drop for Block {
+impl Drop for HeapBlock {
     fn drop(&mut self) {
         // SAFETY: allocated by `new` with this layout, and only this value owns it: `KEPT` is swapped, never copied.
         unsafe { dealloc(self.0.as_ptr(), LAYOUT) }

@@ -23,17 +23,17 @@ use crate::HUGE_PAGE_BYTES;
 /// knows when no thread uses the addresses any more, and whether they still are its own (a forked child
 /// has others there, or none).
 #[derive(Debug)]
-pub struct Mapping {
+pub struct SharedMapping {
     start: NonNull<u8>,
     len: usize,
 }
 
 // SAFETY: an address range. No safe method reads or writes a byte of it, so threads that have it do not race.
-unsafe impl Send for Mapping {}
+unsafe impl Send for SharedMapping {}
 // SAFETY: as for `Send`: no safe method reads or writes a byte of the range.
-unsafe impl Sync for Mapping {}
+unsafe impl Sync for SharedMapping {}
 
-impl Mapping {
+impl SharedMapping {
     /// Maps `len` bytes from `offset` on, at an address that is a multiple of `align`. All are
     /// multiples of the file's page size, `align` a power of two and `len` not 0.
     ///
@@ -247,7 +247,7 @@ impl Mapping {
 /// that no thread knows. (To open it only then would interrupt the other CPUs.) Async-signal-safe.
 ///
 /// # Safety
-/// The addresses are part of one or several [`Mapping`]s, whose users expect to find this there.
+/// The addresses are part of one or several [`SharedMapping`]s, whose users expect to find this there.
 pub unsafe fn replace(
     file: impl AsFd,
     offset: u64,
@@ -265,8 +265,8 @@ pub unsafe fn replace(
         let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         pass(Call::Mremap)?;
         // Not by rustix, which on top of libc passes `MAP_FIXED` instead of `MREMAP_FIXED` (1.1.6): it fails.
-        // SAFETY: the old addresses are those just mapped, which no thread uses. The new ones are part of `Mapping`s
-        // whose users expect to find this part of the file there: the contract of this function.
+        // SAFETY: the old addresses are those just mapped, which no thread uses. The new ones are part of
+        // `SharedMapping`s whose users expect to find this part of the file there: the contract of this function.
         last_error(unsafe { libc::mremap(from, len, len, how, there) } == libc::MAP_FAILED)
     };
     prepare().inspect_err(|_| {
@@ -281,16 +281,16 @@ static PREPARED: AtomicUsize = AtomicUsize::new(0);
 /// A mapping that is to be moved to these addresses, with no page tables of its own: a move takes along those of all
 /// 2 MiB that it had a part of, which neighbours may have, and where there is one no huge page is mapped. So what will
 /// lie on huge pages begins at a multiple of one, if the kernel can be persuaded.
-fn fresh(file: impl AsFd, offset: u64, addresses: &Range<usize>) -> io::Result<Mapping> {
+fn fresh(file: impl AsFd, offset: u64, addresses: &Range<usize>) -> io::Result<SharedMapping> {
     let len = addresses.len();
     if addresses.start % HUGE_PAGE_BYTES != 0 || len % HUGE_PAGE_BYTES != 0 {
-        return Mapping::anywhere(file, offset, len, READ_WRITE);
+        return SharedMapping::anywhere(file, offset, len, READ_WRITE);
     }
-    let near = |hint: usize| -> io::Result<Mapping> {
+    let near = |hint: usize| -> io::Result<SharedMapping> {
         let hint = ptr::without_provenance_mut(hint);
         // SAFETY: a new mapping, at the hint or at an address of the kernel's choice, replaces none.
         let start = unsafe { map(hint, len, READ_WRITE, SHARED, &file, offset) }?;
-        Ok(Mapping { start, len })
+        Ok(SharedMapping { start, len })
     };
     let first = near(PREPARED.load(Ordering::Relaxed))?;
     let start = first.start.as_ptr().addr();
@@ -323,10 +323,10 @@ pub unsafe fn replace_all(
     }
     let (there, fixed) =
         (ptr::with_exposed_provenance_mut(addresses.start), SHARED | MapFlags::FIXED);
-    // SAFETY: what is replaced are the addresses of `Mapping`s whose users expect to find this part of the file there:
-    // the contract of this function.
+    // SAFETY: what is replaced are the addresses of `SharedMapping`s whose users expect to find this part of the file
+    // there: the contract of this function.
     let start = unsafe { map(there, addresses.len(), READ_WRITE, fixed, file, offset) }?;
-    let there = Mapping { start, len: addresses.len() };
+    let there = SharedMapping { start, len: addresses.len() };
     there.advise(Advice::LinuxDontFork)?;
     if in_core_dumps { Ok(()) } else { there.keep_from_dumps() }
 }
@@ -335,14 +335,14 @@ pub unsafe fn replace_all(
 /// file that has no bytes. Async-signal-safe.
 ///
 /// # Safety
-/// The addresses are part of one or several [`Mapping`]s, whose users are to find nothing there any more.
+/// The addresses are part of one or several [`SharedMapping`]s, whose users are to find nothing there any more.
 pub unsafe fn replace_by_nothing(empty: impl AsFd, addresses: &Range<usize>) -> io::Result<()> {
     let there = ptr::with_exposed_provenance_mut(addresses.start);
     let fixed = SHARED | MapFlags::FIXED;
-    // SAFETY: what is replaced is part of `Mapping`s whose users are to find nothing there any more: the contract of
-    // this function.
+    // SAFETY: what is replaced is part of `SharedMapping`s whose users are to find nothing there any more: the contract
+    // of this function.
     let start = unsafe { map(there, addresses.len(), READ_WRITE, fixed, empty, 0) }?;
-    let nothing = Mapping { start, len: addresses.len() };
+    let nothing = SharedMapping { start, len: addresses.len() };
     // A forked child that has it finds nothing there either.
     let _ = nothing.advise(Advice::LinuxDontFork);
     Ok(())
@@ -356,8 +356,8 @@ pub unsafe fn replace_by_nothing(empty: impl AsFd, addresses: &Range<usize>) -> 
 pub unsafe fn forbid(addresses: &Range<usize>) -> io::Result<()> {
     let there = ptr::with_exposed_provenance_mut(addresses.start);
     pass(Call::Mprotect)?;
-    // SAFETY: the addresses are part of `Mapping`s whose users are to find nothing there any more: the contract of
-    // this function.
+    // SAFETY: the addresses are part of `SharedMapping`s whose users are to find nothing there any more: the contract
+    // of this function.
     unsafe { rustix::mm::mprotect(there, addresses.len(), MprotectFlags::empty()) }
 }
 
@@ -365,13 +365,13 @@ pub unsafe fn forbid(addresses: &Range<usize>) -> io::Result<()> {
 /// EFAULT, while they can be read as ever. What is mapped by huge pages stays so. All or nothing. Async-signal-safe.
 ///
 /// # Safety
-/// Addresses of a [`Mapping`], whose threads may write them, or can bear that they may not.
+/// Addresses of a [`SharedMapping`], whose threads may write them, or can bear that they may not.
 pub unsafe fn set_writable(addresses: &Range<usize>, writable: bool) -> io::Result<()> {
     let there = ptr::with_exposed_provenance_mut(addresses.start);
     let set = |rights| {
         pass(Call::Mprotect)?;
-        // SAFETY: addresses of a `Mapping`; its threads may write them, or can bear that they may not: the contract of
-        // this function.
+        // SAFETY: addresses of a `SharedMapping`; its threads may write them, or can bear that they may not: the
+        // contract of this function.
         unsafe { rustix::mm::mprotect(there, addresses.len(), rights) }
     };
     let read_write = MprotectFlags::READ | MprotectFlags::WRITE;
@@ -397,7 +397,7 @@ impl Spare {
     /// them become one.
     pub fn new(file: impl AsFd, page_size: usize) -> Self {
         let page = |_| {
-            let mapping = Mapping::inaccessible(&file, 0, page_size, page_size).ok()?;
+            let mapping = SharedMapping::inaccessible(&file, 0, page_size, page_size).ok()?;
             let _ = mapping.advise(Advice::LinuxDontFork);
             Some(mapping.start.as_ptr().expose_provenance())
         };
@@ -423,9 +423,9 @@ impl Drop for Spare {
     }
 }
 
-/// Untouched private pages that no forked child has. Not unmapped on drop, as a [`Mapping`] is not. Mapped for writing
-/// only, though every CPU reads there too, so that no snapshot takes them for a program's memory and touches them
-/// (`own.rs`).
+/// Untouched private pages that no forked child has. Not unmapped on drop, as a [`SharedMapping`] is not. Mapped for
+/// writing only, though every CPU reads there too, so that no snapshot takes them for a program's memory and touches
+/// them (`own.rs`).
 #[derive(Debug)]
 pub struct UntouchedPages {
     start: NonNull<u8>,
@@ -489,7 +489,7 @@ impl UntouchedPages {
     /// Unmaps it.
     ///
     /// # Safety
-    /// The conditions of [`Mapping::unmap`].
+    /// The conditions of [`SharedMapping::unmap`].
     pub unsafe fn unmap(&self) -> io::Result<()> {
         // SAFETY: exactly the addresses that were mapped; they are still this mapping's, and no thread uses them: the
         // contract of this function.
@@ -614,8 +614,8 @@ mod tests {
         let file = memfd::create(c"hugekit-test", FilePages::Shmem).unwrap();
         memfd::size_for_good(&file, 1 << 20).unwrap();
         for align in [4096, 1 << 20, 1 << 25] {
-            let whole = Mapping::new(&file, 0, 1 << 20, align).unwrap();
-            let part = Mapping::new(&file, 1 << 16, 1 << 16, align).unwrap();
+            let whole = SharedMapping::new(&file, 0, 1 << 20, align).unwrap();
+            let part = SharedMapping::new(&file, 1 << 16, 1 << 16, align).unwrap();
             for mapping in [&whole, &part] {
                 assert_eq!(mapping.start().as_ptr().addr() % align, 0);
             }

@@ -8,7 +8,7 @@ use rustix::io;
 
 use super::injection::{Call, pass};
 use super::last_error;
-use super::mapping::Mapping;
+use super::mapping::SharedMapping;
 use crate::cpu_set::CpuSet;
 
 /// The policy by which the kernel chooses a node for a page. The values are those of `linux/mempolicy.h`.
@@ -42,7 +42,7 @@ type NodeMask = [c_ulong; MOST_NODES as usize / BITS];
 /// Sets where pages come from that are not there yet and are faulted in through this mapping.
 /// (Of shared memory the policy then belongs to the file, of huge pages to the mapping alone.)
 /// `EINVAL` for nodes that do not exist or may not be used.
-pub fn bind(mapping: &Mapping, mode: Mode, nodes: &CpuSet) -> io::Result<()> {
+pub fn bind(mapping: &SharedMapping, mode: Mode, nodes: &CpuSet) -> io::Result<()> {
     let mut mask = NodeMask::default();
     for node in nodes.iter() {
         let word = mask.get_mut(node as usize / BITS).ok_or(io::Errno::INVAL)?;
@@ -121,7 +121,7 @@ mod tests {
     fn policy_that_was_set_is_the_one_in_force() {
         let file = memfd::create(c"hugekit-test", FilePages::Shmem).unwrap();
         memfd::size_for_good(&file, page_size() as u64).unwrap();
-        let mapping = Mapping::new(&file, 0, page_size(), page_size()).unwrap();
+        let mapping = SharedMapping::new(&file, 0, page_size(), page_size()).unwrap();
         let node = || CpuSet::from_iter([0]);
         let expected = [
             (Mode::Bind, node(), PageSource::Nodes(node())),

@@ -8,7 +8,7 @@ use rustix::io;
 use rustix::mm::MapFlags;
 use rustix::param::page_size;
 
-use super::mapping::{self, Mapping, READ_WRITE};
+use super::mapping::{self, READ_WRITE, SharedMapping};
 
 /// The first bytes of a file, mapped privately for reading and writing, and unmapped on drop. A forked child has a copy.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ impl PrivateFile {
     /// before it happens. `EACCES` if the descriptor cannot be read.
     pub fn new(file: impl AsFd, len: usize, align: usize) -> io::Result<Self> {
         let len = len.checked_next_multiple_of(page_size()).ok_or(io::Errno::NOMEM)?;
-        let held = Mapping::reserve(len, align)?;
+        let held = SharedMapping::reserve(len, align)?;
         let how = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
         // SAFETY: what is replaced are the addresses just taken, which no thread uses.
         match unsafe { mapping::map(held.start().as_ptr(), len, READ_WRITE, how, file, 0) } {

@@ -12,7 +12,7 @@ use hugekit_lab::table::{Cell, Column, Row, Table, markdown};
 use serde::Deserialize;
 
 use super::figure::find;
-use super::pictures::{self, Group, Picture, Times};
+use super::pictures::{self, Picture, RatioRow, Times};
 
 /// Other losses of hugekit are listed if their median is below this.
 const LISTED: f64 = 0.97;
@@ -27,7 +27,7 @@ pub(crate) struct Page {
     /// The first words of the names of hugekit's own methods.
     ours: Vec<String>,
     /// The rows of the picture of all ratios.
-    ratios: Vec<Group>,
+    ratios: Vec<RatioRow>,
     #[serde(default)]
     picture: Vec<Times>,
     set: Vec<Set>,
@@ -55,12 +55,12 @@ struct Section {
     text: String,
     /// The name of a picture.
     picture: Option<String>,
-    rows: Vec<Line>,
+    rows: Vec<FigureRow>,
 }
 
 /// Name, ID in the records or nothing, and earlier figures.
 #[derive(Clone, Debug, Deserialize)]
-struct Line(String, String, String);
+struct FigureRow(String, String, String);
 
 /// A row of the README: its name there, and the ID or the name of the row that has its figures.
 #[derive(Debug, Deserialize)]
@@ -79,7 +79,7 @@ impl Page {
         Ok(page)
     }
 
-    fn rows(&self) -> impl Iterator<Item = &Line> {
+    fn rows(&self) -> impl Iterator<Item = &FigureRow> {
         self.section.iter().flat_map(|section| &section.rows)
     }
 
@@ -123,10 +123,10 @@ impl Page {
     /// The README's table.
     pub(crate) fn results(&self) -> Result<String> {
         let find = |Chosen(name, key): &Chosen| {
-            let rows: Vec<&Line> =
+            let rows: Vec<&FigureRow> =
                 self.rows().filter(|row| [&row.0, &row.1].contains(&key)).collect();
             let [row] = rows[..] else { bail!("README: {} rows are `{key}`, not one", rows.len()) };
-            Ok(Line(name.clone(), row.1.clone(), row.2.clone()))
+            Ok(FigureRow(name.clone(), row.1.clone(), row.2.clone()))
         };
         self.table(&self.readme.iter().map(find).collect::<Result<Vec<_>>>()?)
     }
@@ -161,14 +161,14 @@ impl Page {
     }
 
     /// Lines with the figures of each machine that has any, and earlier figures.
-    fn table(&self, lines: &[Line]) -> Result<String> {
+    fn table(&self, lines: &[FigureRow]) -> Result<String> {
         let is_earlier = lines.iter().any(|line| !line.2.is_empty());
         let has_some = |runs: &[&Record]| lines.iter().any(|line| find(runs, &line.1).is_some());
         let kept: Vec<_> =
             self.by_machine().into_iter().filter(|(_, runs)| has_some(runs)).collect();
         let columns = kept.iter().map(|(name, _)| Column::numbers(format!("{name}, kept")));
         let mut rows = Vec::new();
-        for Line(what, id, earlier) in lines {
+        for FigureRow(what, id, earlier) in lines {
             let found: Vec<_> = kept.iter().map(|(_, runs)| find(runs, id)).collect();
             let is_found = found.iter().any(Option::is_some);
             ensure!(id.is_empty() || is_found, "row `{what}`: no kept record has {id}");
@@ -186,7 +186,7 @@ impl Page {
     }
 
     /// Ratios of the records in which a method of hugekit loses and which no row has, by their ID.
-    fn other_losses(&self) -> Vec<Line> {
+    fn other_losses(&self) -> Vec<FigureRow> {
         let experiments =
             self.set.iter().flat_map(|set| &set.runs).flat_map(|run| &run.experiments);
         let ids = experiments.flat_map(|one| &one.ratios).map(|ratio| ratio.id.as_str());
@@ -196,7 +196,7 @@ impl Page {
             find(runs, id).is_some_and(|figure| figure.value() < LISTED)
         };
         let lost = ids.into_iter().filter(|id| machines.iter().any(|(_, runs)| is_loss(runs, id)));
-        lost.map(|id| Line(format!("`{id}`"), id.to_owned(), String::new())).collect()
+        lost.map(|id| FigureRow(format!("`{id}`"), id.to_owned(), String::new())).collect()
     }
 
     /// True if the subject of a ratio is a method of hugekit.

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::figure::find;
 use super::page::Page;
-use super::svg::{Axis, Drawing, Look};
+use super::svg::{DecadeAxis, Drawing, StyleClass};
 
 /// Columns of prose in a Markdown page.
 const MARKDOWN: usize = 100;
@@ -39,19 +39,19 @@ pub(crate) struct Times {
     set: String,
     /// The names of hugekit's methods together, and of the others.
     legend: [String; 2],
-    groups: Vec<(String, Vec<Line>)>,
+    groups: Vec<(String, Vec<TimesRow>)>,
 }
 
 /// The name of a row, the case at which its line begins, the case at which the line ends, and whether the method is one of
 /// hugekit.
 #[derive(Debug, Deserialize)]
-struct Line(String, String, String, bool);
+struct TimesRow(String, String, String, bool);
 
 impl Times {
     /// The cases that the picture needs.
     pub(crate) fn cases(&self) -> impl Iterator<Item = &str> {
         let lines = self.groups.iter().flat_map(|(_, lines)| lines);
-        lines.flat_map(|Line(_, from, to, _)| [from.as_str(), to.as_str()])
+        lines.flat_map(|TimesRow(_, from, to, _)| [from.as_str(), to.as_str()])
     }
 
     pub(crate) fn draw(&self, page: &Page) -> Result<Picture> {
@@ -65,7 +65,7 @@ impl Times {
             figure.with_context(|| format!("picture {}: no kept time has {id}", self.name))
         };
         let all: Vec<Figure> = self.cases().map(find).collect::<Result<_>>()?;
-        let axis = Axis::of(all.iter().map(|figure| figure.value() / 1e3), |ms| match ms {
+        let axis = DecadeAxis::of(all.iter().map(|figure| figure.value() / 1e3), |ms| match ms {
             ms if ms < 1000.0 => format!("{ms} ms"),
             ms => format!("{} s", ms / 1e3),
         });
@@ -74,13 +74,13 @@ impl Times {
         for (heading, lines) in &self.groups {
             drawing.heading(heading);
             let mut of_group = Vec::new();
-            for Line(name, from, to, is_ours) in lines {
+            for TimesRow(name, from, to, is_ours) in lines {
                 let (from, to) = (find(from)?.value() / 1e3, find(to)?.value() / 1e3);
                 let y = drawing.row(name, 27.0);
-                let look = if *is_ours { Look::Gain } else { Look::Other };
-                drawing.line(look, (from, to), y);
-                drawing.dot(look, true, (to, y), 5.5);
-                drawing.dot(look, false, (from, y), 4.5);
+                let class = if *is_ours { StyleClass::Gain } else { StyleClass::Other };
+                drawing.line(class, (from, to), y);
+                drawing.dot(class, true, (to, y), 5.5);
+                drawing.dot(class, false, (from, y), 4.5);
                 let said = format!("{}, {}", milliseconds(from), milliseconds(to));
                 drawing.words(&said, (from.min(to), from.max(to)), y);
                 of_group.push(format!("{name} {said}"));
@@ -88,8 +88,8 @@ impl Times {
             words.push(format!("{heading}: {}", of_group.join("; ")));
         }
         let words = format!("{}. {}.", self.title, words.join(". "));
-        let legend = self.legend.iter().zip([Look::Gain, Look::Other]);
-        let legend: Vec<_> = legend.map(|(name, look)| (look, false, name.clone())).collect();
+        let legend = self.legend.iter().zip([StyleClass::Gain, StyleClass::Other]);
+        let legend: Vec<_> = legend.map(|(name, class)| (class, false, name.clone())).collect();
         let svg = drawing.finish(&self.title, &words, &legend, None);
         Ok(Picture { name: self.name.clone(), words, svg })
     }
@@ -101,7 +101,7 @@ fn milliseconds(value: f64) -> String {
 
 /// A row of the picture of all ratios: its name, and the experiments whose ratios it has.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Group(String, Vec<String>);
+pub(crate) struct RatioRow(String, Vec<String>);
 
 /// The radius of a ratio's dot, and the distance of two dots beside each other.
 const RADIUS: f64 = 3.0;
@@ -111,7 +111,7 @@ const STEP: f64 = 7.0;
 const STACK: f64 = 50.0;
 
 /// The ratio of hugekit to a method that is not hugekit's, for each such ratio and machine.
-pub(crate) fn ratios(page: &Page, groups: &[Group]) -> Result<Picture> {
+pub(crate) fn ratios(page: &Page, groups: &[RatioRow]) -> Result<Picture> {
     let mut of_experiments: BTreeMap<&str, Vec<Figure>> = BTreeMap::new();
     let machines = page.by_machine();
     for (_, runs) in &machines {
@@ -121,18 +121,19 @@ pub(crate) fn ratios(page: &Page, groups: &[Group]) -> Result<Picture> {
         }
     }
     for experiment in of_experiments.keys() {
-        let has = |group: &&Group| group.1.iter().any(|name| name == experiment);
+        let has = |group: &&RatioRow| group.1.iter().any(|name| name == experiment);
         ensure!(groups.iter().filter(has).count() == 1, "ratios: {experiment} is not in one row");
     }
     let values = || of_experiments.values().flatten().map(Figure::value);
-    let mut drawing = Drawing::new(Axis::of(values(), |times| format!("{times}×")));
-    for Group(name, experiments) in groups {
+    let mut drawing = Drawing::new(DecadeAxis::of(values(), |times| format!("{times}×")));
+    for RatioRow(name, experiments) in groups {
         let figures = experiments.iter().filter_map(|name| of_experiments.get(name.as_str()));
         draw_row(&mut drawing, name, figures.flatten());
     }
     let count =
-        |one| of_experiments.values().flatten().filter(|figure| look(figure) == one).count();
-    let [faster, slower, equal] = [Look::Gain, Look::Loss, Look::Other].map(count);
+        |one| of_experiments.values().flatten().filter(|figure| class(figure) == one).count();
+    let [faster, slower, equal] =
+        [StyleClass::Gain, StyleClass::Loss, StyleClass::Other].map(count);
     let all = faster + slower + equal;
     let words = format!(
         "Each of the {all} ratios of hugekit to another method in the kept runs is a dot: hugekit is faster in {faster}, slower \
@@ -140,10 +141,10 @@ pub(crate) fn ratios(page: &Page, groups: &[Group]) -> Result<Picture> {
     );
     let title = format!("How many times as fast hugekit is: all {all} ratios of the kept runs");
     let legend = [
-        (Look::Gain, false, format!("faster ({faster})")),
-        (Look::Loss, false, format!("slower ({slower})")),
-        (Look::Other, false, format!("equal ({equal})")),
-        (Look::Other, true, "hollow: not like for like".to_owned()),
+        (StyleClass::Gain, false, format!("faster ({faster})")),
+        (StyleClass::Loss, false, format!("slower ({slower})")),
+        (StyleClass::Other, false, format!("equal ({equal})")),
+        (StyleClass::Other, true, "hollow: not like for like".to_owned()),
     ];
     let svg = drawing.finish(&title, &format!("{words}."), &legend, Some(1.0));
     Ok(Picture { name: "ratios".to_owned(), words, svg })
@@ -170,16 +171,16 @@ fn draw_row<'a>(drawing: &mut Drawing, name: &str, figures: impl Iterator<Item =
         stack.sort_by(|one, other| one.value().total_cmp(&other.value()));
         for (index, figure) in stack.iter().enumerate() {
             let y = middle + (index as f64 - (stack.len() - 1) as f64 / 2.0) * step;
-            drawing.dot(look(figure), figure.is_noted(), (figure.value(), y), RADIUS);
+            drawing.dot(class(figure), figure.is_noted(), (figure.value(), y), RADIUS);
         }
     }
 }
 
 /// A ratio that prints as 1.00 is neither a gain nor a loss.
-fn look(ratio: &Figure) -> Look {
+fn class(ratio: &Figure) -> StyleClass {
     match ratio.value() {
-        _ if ratio.is_loss() => Look::Loss,
-        value if value < 1.005 => Look::Other,
-        _ => Look::Gain,
+        _ if ratio.is_loss() => StyleClass::Loss,
+        value if value < 1.005 => StyleClass::Other,
+        _ => StyleClass::Gain,
     }
 }

@@ -29,14 +29,14 @@ const STYLE: &str = "svg{font-family:sans-serif;font-size:15px}\
 
 /// A class of the style.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum StyleClass {
     Gain,
     Loss,
     Other,
 }
 
-impl Look {
-    const fn class(self) -> &'static str {
+impl StyleClass {
+    const fn name(self) -> &'static str {
         match self {
             Self::Gain => "gain",
             Self::Loss => "loss",
@@ -46,12 +46,12 @@ impl Look {
 }
 
 /// The decades of the axis, and the labels of values on it.
-pub(crate) struct Axis {
+pub(crate) struct DecadeAxis {
     decades: std::ops::RangeInclusive<i32>,
     label: fn(f64) -> String,
 }
 
-impl Axis {
+impl DecadeAxis {
     /// The decades that these values need.
     pub(crate) fn of(values: impl Iterator<Item = f64>, label: fn(f64) -> String) -> Self {
         let (low, high) = values
@@ -71,13 +71,13 @@ impl Axis {
 
 /// A drawing that grows downwards, row by row.
 pub(crate) struct Drawing {
-    axis: Axis,
+    axis: DecadeAxis,
     marks: String,
     bottom: f64,
 }
 
 impl Drawing {
-    pub(crate) const fn new(axis: Axis) -> Self {
+    pub(crate) const fn new(axis: DecadeAxis) -> Self {
         Self { axis, marks: String::new(), bottom: TOP }
     }
 
@@ -108,15 +108,21 @@ impl Drawing {
     }
 
     /// A point at a value, hollow or filled.
-    pub(crate) fn dot(&mut self, look: Look, is_hollow: bool, (value, y): (f64, f64), radius: f64) {
-        let mark = dot(look, is_hollow, (self.axis.place(value), y), radius);
+    pub(crate) fn dot(
+        &mut self,
+        class: StyleClass,
+        is_hollow: bool,
+        (value, y): (f64, f64),
+        radius: f64,
+    ) {
+        let mark = dot(class, is_hollow, (self.axis.place(value), y), radius);
         self.marks.push_str(&mark);
     }
 
     /// A line between two values.
-    pub(crate) fn line(&mut self, look: Look, (from, to): (f64, f64), y: f64) {
+    pub(crate) fn line(&mut self, class: StyleClass, (from, to): (f64, f64), y: f64) {
         let (from, to) = (self.axis.place(from), self.axis.place(to));
-        let class = look.class();
+        let class = class.name();
         let _ = writeln!(
             self.marks,
             "<line class=\"{class}\" x1=\"{from:.1}\" x2=\"{to:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke-width=\"2\"/>"
@@ -140,7 +146,7 @@ impl Drawing {
         self,
         title: &str,
         description: &str,
-        legend: &[(Look, bool, String)],
+        legend: &[(StyleClass, bool, String)],
         rule: Option<f64>,
     ) -> String {
         let height = self.bottom + BOTTOM;
@@ -152,8 +158,8 @@ impl Drawing {
              <text class=\"ink title\" x=\"14\" y=\"26\">{title}</text>\n"
         );
         let mut x = 20.0;
-        for (look, is_hollow, words) in legend {
-            svg += &dot(*look, *is_hollow, (x, 46.0), 4.0);
+        for (class, is_hollow, words) in legend {
+            svg += &dot(*class, *is_hollow, (x, 46.0), 4.0);
             let _ = writeln!(
                 svg,
                 "<text class=\"soft\" x=\"{}\" y=\"51\">{}</text>",
@@ -181,8 +187,8 @@ impl Drawing {
     }
 }
 
-fn dot(look: Look, is_hollow: bool, (x, y): (f64, f64), radius: f64) -> String {
-    let class = look.class();
+fn dot(class: StyleClass, is_hollow: bool, (x, y): (f64, f64), radius: f64) -> String {
+    let class = class.name();
     // The later class decides about the filling.
     let class = if is_hollow { format!("{class} hollow") } else { class.to_owned() };
     format!(
@@ -200,7 +206,7 @@ mod tests {
 
     #[test]
     fn values_are_placed_by_their_logarithm() {
-        let axis = Axis::of([0.2, 50.0].into_iter(), |value| value.to_string());
+        let axis = DecadeAxis::of([0.2, 50.0].into_iter(), |value| value.to_string());
         assert_eq!(axis.decades, -1..=2);
         assert_eq!([0.1, 100.0, 1e9].map(|value| axis.place(value)), [LEFT, RIGHT, RIGHT]);
         assert!((axis.place(1.0) - (LEFT + (RIGHT - LEFT) / 3.0)).abs() < 1e-9);
@@ -209,10 +215,10 @@ mod tests {
     #[test]
     fn words_are_never_markup() {
         let mut drawing =
-            Drawing::new(Axis::of([1.0, 10.0].into_iter(), |value| value.to_string()));
+            Drawing::new(DecadeAxis::of([1.0, 10.0].into_iter(), |value| value.to_string()));
         let y = drawing.row("a < b", 20.0);
         drawing.words("\"<i>", (1.0, 1.0), y);
-        let svg = drawing.finish("<b>", "&", &[(Look::Gain, true, "c>d".into())], Some(1.0));
+        let svg = drawing.finish("<b>", "&", &[(StyleClass::Gain, true, "c>d".into())], Some(1.0));
         assert!(svg.contains("a &lt; b") && svg.contains("&quot;&lt;i&gt;"), "{svg}");
         assert!(!svg.contains("<b>") && svg.contains("<desc>&amp;</desc>"), "{svg}");
     }

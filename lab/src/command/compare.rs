@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anstyle::{AnsiColor, Style};
 use anyhow::bail;
 use hugekit_lab::record::Record;
-use hugekit_lab::record::compare::{Change, Comparison, Verdict};
+use hugekit_lab::record::compare::{CaseChange, ChangeVerdict, Comparison};
 use hugekit_lab::table::figure;
 
 use super::Sinks;
@@ -59,8 +59,8 @@ fn render(comparison: &Comparison) -> String {
             let _ = writeln!(text, "{line}");
         }
     }
-    for verdict in [Verdict::Slower, Verdict::Faster] {
-        let changes: Vec<&Change> =
+    for verdict in [ChangeVerdict::Slower, ChangeVerdict::Faster] {
+        let changes: Vec<&CaseChange> =
             comparison.changes.iter().filter(|change| change.verdict == verdict).collect();
         if !changes.is_empty() {
             let _ = writeln!(text, "\n{BOLD}{}{BOLD:#}", verdict.name());
@@ -72,9 +72,9 @@ fn render(comparison: &Comparison) -> String {
 }
 
 /// A line for the case and one for its present figure, so that neither is broken.
-fn render_change(text: &mut String, change: &Change) {
+fn render_change(text: &mut String, change: &CaseChange) {
     let style = match change.verdict {
-        Verdict::Slower => AnsiColor::Red.on_default(),
+        ChangeVerdict::Slower => AnsiColor::Red.on_default(),
         _ => AnsiColor::Green.on_default(),
     };
     let _ = writeln!(text, "  {}", change.id);
@@ -88,7 +88,7 @@ fn render_change(text: &mut String, change: &Change) {
 }
 
 /// `·` no change, `─` the interval, `●` the change.
-fn draw(change: &Change) -> String {
+fn draw(change: &CaseChange) -> String {
     let middle = DRAWN as f64 / 2.0;
     let column = |ratio: f64| {
         let column = middle + ratio.log2() * middle;
@@ -106,8 +106,8 @@ fn draw(change: &Change) -> String {
 
 /// The cases that did not change, counted by experiment.
 fn render_rest(text: &mut String, comparison: &Comparison) {
-    let _ = writeln!(text, "\n{BOLD}{}{BOLD:#}", Verdict::WithinNoise.name());
-    let name = |change: &Change| change.id.split('/').next().unwrap_or_default().to_owned();
+    let _ = writeln!(text, "\n{BOLD}{}{BOLD:#}", ChangeVerdict::WithinNoise.name());
+    let name = |change: &CaseChange| change.id.split('/').next().unwrap_or_default().to_owned();
     let mut names: Vec<String> = comparison.changes.iter().map(name).collect();
     names.sort();
     names.dedup();
@@ -120,10 +120,10 @@ fn render_rest(text: &mut String, comparison: &Comparison) {
         };
         let line = format!(
             "{experiment}: {} of {}{}{}",
-            count(Verdict::WithinNoise),
+            count(ChangeVerdict::WithinNoise),
             of_it().count(),
-            said(Verdict::TooFewRounds, "with too few rounds to say (`--rounds 6` or more)"),
-            said(Verdict::Disturbed, "apart, but the machine was not ours alone")
+            said(ChangeVerdict::TooFewRounds, "with too few rounds to say (`--rounds 6` or more)"),
+            said(ChangeVerdict::Disturbed, "apart, but the machine was not ours alone")
         );
         let _ = writeln!(text, "  {}", wrap(&line, COLUMNS - 4).join("\n    "));
     }

@@ -39,8 +39,9 @@ pub(super) const PUBLISHED_NEAR_BYTES: usize = 5 * SUBPAGE_BYTES;
 const COLD_AFTERWARDS: &str = "what the engine streamed is not in the cache for its next user; +touch and +write-all \
      count that";
 
+/// A method of clearing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Method {
+enum ClearMethod {
     /// A string instruction for each base page, ascending: the method before the published work.
     PageAtATime,
     /// The published method of 2023 with the same string instruction.
@@ -51,17 +52,17 @@ enum Method {
     Engine,
 }
 
-const METHODS: [Method; 4] =
-    [Method::PageAtATime, Method::Extents, Method::Converging, Method::Engine];
+const METHODS: [ClearMethod; 4] =
+    [ClearMethod::PageAtATime, ClearMethod::Extents, ClearMethod::Converging, ClearMethod::Engine];
 
 /// The published order is not of gigantic pages.
-fn methods(folio: usize) -> Vec<Method> {
+fn methods(folio: usize) -> Vec<ClearMethod> {
     let is_gigantic = folio > GIGANTIC_OVER_BYTES;
     let methods = METHODS.into_iter();
-    methods.filter(|&method| method != Method::Converging || !is_gigantic).collect()
+    methods.filter(|&method| method != ClearMethod::Converging || !is_gigantic).collect()
 }
 
-impl Method {
+impl ClearMethod {
     const fn name(self) -> &'static str {
         match self {
             Self::PageAtATime => "page-at-a-time",
@@ -124,7 +125,7 @@ pub(super) fn store_words(bytes: &mut [u8]) {
 /// A method with its needs.
 #[derive(Clone, Copy, Debug)]
 struct Clearer {
-    method: Method,
+    method: ClearMethod,
     /// The published methods' instruction.
     string: &'static ClearRoutine,
     /// The engine's only routine, where the user named one.
@@ -135,12 +136,12 @@ impl Clearer {
     fn clear(self, folio: &mut [u8], target: usize, reuse: Reuse) {
         let published = ClearOptions::new().routine(self.string).near_bytes(PUBLISHED_NEAR_BYTES);
         match self.method {
-            Method::PageAtATime => clear_pages(self.string, folio),
+            ClearMethod::PageAtATime => clear_pages(self.string, folio),
             // Gigantic pages have no neighbourhood in the published work.
-            Method::Extents if folio.len() > GIGANTIC_OVER_BYTES => run(&published, folio),
-            Method::Extents => run(&published.target(target), folio),
-            Method::Converging => clear_converging(self.string, folio, target),
-            Method::Engine => {
+            ClearMethod::Extents if folio.len() > GIGANTIC_OVER_BYTES => run(&published, folio),
+            ClearMethod::Extents => run(&published.target(target), folio),
+            ClearMethod::Converging => clear_converging(self.string, folio, target),
+            ClearMethod::Engine => {
                 let engine = ClearOptions::new().target(target).reuse(reuse);
                 run(&self.only.iter().fold(engine, |engine, only| engine.routine(only)), folio);
             }
@@ -241,14 +242,14 @@ fn measure(bench: &mut Bench<'_>, folio: usize, after: After) -> Result<Part, La
     rounds.observer.begin(&format!("clear {label}"));
     let (bytes, mut next) = (bench.arena()?.bytes(), 0);
     let methods = methods(folio);
-    let name = |method: &Method| format!("{}/{label}", method.name());
+    let name = |method: &ClearMethod| format!("{}/{label}", method.name());
     let names: Vec<String> = methods.iter().map(name).collect();
     let mut part = rounds.measure("clear", Unit::Microseconds, &names, |index| {
         let clearer = Clearer { method: methods[index], string: string_routine(), only };
         Ok(walk(bytes, &mut next, folio, clearer, after))
     })?;
     for method in &methods[1..] {
-        let leaves_work = (*method, after) == (Method::Engine, After::Nothing);
+        let leaves_work = (*method, after) == (ClearMethod::Engine, After::Nothing);
         let moved = leaves_work.then_some(COLD_AFTERWARDS);
         part.compare((methods[0].name(), method.name()), &label, moved);
     }
@@ -272,7 +273,7 @@ mod tests {
     #[test]
     fn every_method_clears_the_whole_folio() {
         for (folio, converges) in [(2 * MIB, true), (8 * MIB, false)] {
-            assert_eq!(methods(folio).contains(&Method::Converging), converges);
+            assert_eq!(methods(folio).contains(&ClearMethod::Converging), converges);
             for method in methods(folio) {
                 let mut bytes = vec![1; folio];
                 let clearer = Clearer { method, string: string_routine(), only: None };

@@ -47,7 +47,7 @@ enum Operation {
 
 /// An operation that is done over and over by a process that has just begun.
 #[derive(Clone, Copy, Debug)]
-struct Workload {
+struct LearnWorkload {
     operation: Operation,
     size: usize,
     /// True if the workload walks, and the engine knows that the bytes are not read soon.
@@ -57,8 +57,8 @@ struct Workload {
 }
 
 /// Four workloads; `large` is as much as a GiB, or what fits.
-fn workloads(large: usize) -> [Workload; 4] {
-    let of = |operation, size, is_cold, share| Workload { operation, size, is_cold, share };
+fn workloads(large: usize) -> [LearnWorkload; 4] {
+    let of = |operation, size, is_cold, share| LearnWorkload { operation, size, is_cold, share };
     [
         of(Operation::Copy, large, false, 0.4),
         of(Operation::Clear, large, false, 0.25),
@@ -67,7 +67,7 @@ fn workloads(large: usize) -> [Workload; 4] {
     ]
 }
 
-impl Workload {
+impl LearnWorkload {
     /// `1GiB`, `1GiB-clear`, `2MiB-cold`, `2MiB-cold-clear`.
     fn label(self) -> String {
         let cold = if self.is_cold { "-cold" } else { "" };
@@ -127,7 +127,7 @@ struct Ground<'a> {
 
 impl Ground<'_> {
     /// Runs an operation by the routine of this name, or by the engine's choice. Returns that choice.
-    fn run(&mut self, workload: Workload, by: Option<&str>) -> Option<Used> {
+    fn run(&mut self, workload: LearnWorkload, by: Option<&str>) -> Option<Used> {
         let at = self.walk.advance(workload.size);
         let bytes = &mut self.destination[at..][..workload.size];
         let reuse = if workload.is_cold { Reuse::None } else { Reuse::Unknown };
@@ -146,7 +146,7 @@ impl Ground<'_> {
     }
 
     /// Measures a sample in GiB/s of a method that does not change from call to call.
-    fn sample(&mut self, workload: Workload, by: Option<&str>) -> f64 {
+    fn sample(&mut self, workload: LearnWorkload, by: Option<&str>) -> f64 {
         let start = Instant::now();
         for _ in 0..workload.repeated() {
             self.run(workload, by);
@@ -155,7 +155,7 @@ impl Ground<'_> {
     }
 
     /// The calls of a process that has just begun, in seconds each; and which routine did the last one.
-    fn begin_anew(&mut self, workload: Workload) -> Begun {
+    fn begin_anew(&mut self, workload: LearnWorkload) -> Begun {
         learning::set_enabled(true);
         learning::forget();
         let mut used = None;
@@ -248,7 +248,7 @@ const ROUTINES: usize = 2;
 /// The calls of a new process in seconds each, and the routine of the last one.
 type Begun = (Vec<f64>, Option<Used>);
 
-fn measure(bench: &mut Bench<'_>, workload: Workload) -> Result<Part, LabError> {
+fn measure(bench: &mut Bench<'_>, workload: LearnWorkload) -> Result<Part, LabError> {
     let label = workload.label();
     let candidates = candidates(workload.operation, bench.options().routine.as_deref());
     let (rounds, caches) = (rounds(bench, workload.share, workload.size), bench.caches());
@@ -292,7 +292,7 @@ fn measure(bench: &mut Bench<'_>, workload: Workload) -> Result<Part, LabError> 
 }
 
 /// A case for each look at the calls of new processes.
-fn looks(part: &mut Part, workload: Workload, begun: &[Begun]) {
+fn looks(part: &mut Part, workload: LearnWorkload, begun: &[Begun]) {
     for (name, calls) in workload.looks() {
         let of_round = |(round, _): &Begun| rate_of(&round[calls.clone()], workload.size);
         let samples = begun.iter().map(of_round).collect();
@@ -317,7 +317,7 @@ fn compare(part: &mut Part, candidates: &[&str], label: &str) {
 }
 
 /// Not like for like if one side leaves the bytes in the cache and the other does not.
-fn fair(ratio: Ratio, workload: Workload, used: Option<Used>) -> Ratio {
+fn fair(ratio: Ratio, workload: LearnWorkload, used: Option<Used>) -> Ratio {
     match workload.operation {
         Operation::Copy => marked(ratio, copy_routines(), used),
         Operation::Clear => marked(ratio, clear_routines(), used),
@@ -326,7 +326,7 @@ fn fair(ratio: Ratio, workload: Workload, used: Option<Used>) -> Ratio {
 
 /// Every call's median over rounds, with what the calls are compared with.
 fn sequence(
-    workload: Workload,
+    workload: LearnWorkload,
     begun: &[Begun],
     part: &Part,
     candidates: &[&str],
@@ -379,7 +379,7 @@ mod tests {
 
     #[test]
     fn labels_and_looks_are_those_that_are_documented() {
-        let labels = workloads(GIB).map(Workload::label);
+        let labels = workloads(GIB).map(LearnWorkload::label);
         assert_eq!(labels, ["1GiB", "1GiB-clear", "2MiB-cold", "2MiB-cold-clear"]);
         let [large, _, small, _] = workloads(GIB);
         assert_eq!((large.calls(), small.calls()), (6, 80));
@@ -405,7 +405,7 @@ mod tests {
     fn ratios_are_those_that_are_documented_and_the_best_is_no_look() {
         let [large, _, small, _] = workloads(GIB);
         let routines = candidates(Operation::Copy, Some("rep_movsb"));
-        let of = |workload: Workload, looks: &[&str]| {
+        let of = |workload: LearnWorkload, looks: &[&str]| {
             let label = workload.label();
             let names = looks.iter().copied().chain(["built-in"]);
             let names = names.chain(routines.iter().copied());

@@ -48,7 +48,7 @@ impl<F> Candidate<F> {
 
 /// The work of the candidates.
 #[derive(Clone, Debug)]
-pub(super) struct Workload {
+pub(super) struct MatrixWorkload {
     pub(super) label: String,
     pub(super) size: usize,
     /// True if each case runs once unmeasured, because the case before left its own bytes in the cache.
@@ -87,10 +87,10 @@ impl<F> Matrix<F> {
     pub(super) fn measure(
         &mut self,
         rounds: Rounds<'_>,
-        workload: &Workload,
+        workload: &MatrixWorkload,
         mut once: impl FnMut(&Candidate<F>) -> Option<Used>,
     ) -> Result<Part, LabError> {
-        let Workload { label, size, .. } = workload;
+        let MatrixWorkload { label, size, .. } = workload;
         let names: Vec<String> =
             self.candidates.iter().map(|one| format!("{}/{label}", one.name())).collect();
         let mut used = Vec::new();

@@ -22,7 +22,7 @@ use crate::measure::part::{Part, Rounds};
 use crate::measure::workloads::anonymous::Pages;
 use crate::measure::workloads::forking::Shared;
 use crate::measure::workloads::latency_writer::{
-    self, LINE, Phase, STEP, WATCHED, Watched, Workload,
+    self, LINE, Phase, STEP, WATCHED, Watched, WrittenLines,
 };
 use crate::measure::workloads::outside::Outside;
 use crate::measure::workloads::threads::spawn;
@@ -92,13 +92,13 @@ fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     let mut experiment = Experiment::on("snapshot", memory);
     experiment.notices = scene.notices();
     experiment.notices.extend(left_out);
-    let mut workloads = vec![(Workload::Uniform, 0.6)];
+    let mut workloads = vec![(WrittenLines::Uniform, 0.6)];
     if bench.options().quick {
         let left_out = "popular lines (zipf) and lines that fit into the cache left out: --quick";
         experiment.notices.push(left_out.to_owned());
     } else {
-        workloads.push((Workload::zipf(state / LINE), 0.2));
-        let fitting = bench.caches().map(|caches| Workload::Fitting(caches.llc / LINE));
+        workloads.push((WrittenLines::zipf(state / LINE), 0.2));
+        let fitting = bench.caches().map(|caches| WrittenLines::Fitting(caches.llc / LINE));
         workloads.extend(fitting.map(|fitting| (fitting, 0.2)));
     }
     for (workload, share) in workloads {
@@ -122,7 +122,7 @@ pub(super) fn too_small(name: &str, available: usize, needed: usize) -> Experime
 /// Every subject beside one kind of writer.
 fn watch(
     scene: &mut Scene,
-    workload: &Workload,
+    workload: &WrittenLines,
     rounds: Rounds<'_>,
     state: usize,
 ) -> Result<Part, LabError> {
@@ -131,13 +131,15 @@ fn watch(
     let names: Vec<_> =
         methods.iter().map(|name| format!("{name}/stall{}", workload.name())).collect();
     let measured = rounds.measure_with("snapshot", Unit::Microseconds, &names, |case| {
-        let look = scene.look(watched[case], workload)?;
-        Ok((look.stall(), look))
+        let outcome = scene.look(watched[case], workload)?;
+        Ok((outcome.stall(), outcome))
     });
-    let (measured, looks) = measured?;
+    let (measured, outcomes) = measured?;
     let mut part = Part { failures: measured.failures, ..Part::new("snapshot") };
-    for (name, looks) in methods.iter().zip(&looks).filter(|(_, looks)| !looks.is_empty()) {
-        describe(name, looks, workload.name(), state, &mut part);
+    for (name, outcomes) in
+        methods.iter().zip(&outcomes).filter(|(_, outcomes)| !outcomes.is_empty())
+    {
+        describe(name, outcomes, workload.name(), state, &mut part);
     }
     Ok(part)
 }
@@ -145,7 +147,7 @@ fn watch(
 /// The ways to save that are watched, one after the other.
 #[derive(Debug)]
 struct Scene {
-    subjects: Vec<Subject>,
+    subjects: Vec<SnapshotSubject>,
     /// The destination of the state.
     out: Outside,
     out_pages: Pages,
@@ -154,8 +156,9 @@ struct Scene {
     cpus: [usize; 2],
 }
 
+/// The memory that is saved, or the copy that a snapshot is compared with.
 #[derive(Debug)]
-enum Subject {
+enum SnapshotSubject {
     Fork(&'static str, Pages, Shared),
     Region(&'static str, SharedRegion),
     Anonymous(Granule, Option<Reserve>, Shared),
@@ -167,9 +170,9 @@ enum Subject {
 /// Subjects of which only the time is recorded.
 const COPIES: [&str; 2] = ["copy-to", "memcpy"];
 
-/// The results of a look.
+/// The results of one snapshot.
 #[derive(Debug)]
-struct Look {
+struct SnapshotOutcome {
     /// The time of the call that took the snapshot, and the time until all of it was saved.
     made: Duration,
     saved: Duration,
@@ -178,7 +181,7 @@ struct Look {
     watched: Watched,
 }
 
-impl Look {
+impl SnapshotOutcome {
     fn latencies(&self, phase: Phase) -> &Histogram<u64> {
         &self.watched.latencies[phase as usize]
     }
@@ -205,7 +208,7 @@ fn shared(pages: Pages, state: usize) -> Result<Shared, LabError> {
     Ok(shared)
 }
 
-impl Subject {
+impl SnapshotSubject {
     /// The notice, if the memory is not on the pages that it should be on.
     fn on_base_pages(&mut self) -> Option<String> {
         let name = self.name();
@@ -307,26 +310,33 @@ impl Scene {
         let (mut subjects, mut left_out) = (Vec::new(), Vec::new());
         let reserve = Reserve::new(state);
         let reserve = reserve.map_err(|error| left_out.push(error_chain(&error).to_string())).ok();
-        let mut add = |subject: Result<Subject, LabError>, name: &str| match subject {
+        let mut add = |subject: Result<SnapshotSubject, LabError>, name: &str| match subject {
             Ok(subject) => subjects.push(subject),
             Err(error) => left_out.push(format!("{name} left out: {}", error_chain(&error))),
         };
         add(region(Backing::Hugetlb2M, "region", state), "region on hugetlb");
         add(region(Backing::Base, "region-base", state), "region on base pages");
         for (name, pages) in [("fork2-4k", Pages::Base), ("fork2-thp", Pages::Thp)] {
-            add(shared(pages, state).map(|shared| Subject::Fork(name, pages, shared)), name);
+            add(
+                shared(pages, state).map(|shared| SnapshotSubject::Fork(name, pages, shared)),
+                name,
+            );
         }
         let anonymous = |granule, reserve| {
-            shared(Pages::Thp, state).map(|shared| Subject::Anonymous(granule, reserve, shared))
+            shared(Pages::Thp, state)
+                .map(|shared| SnapshotSubject::Anonymous(granule, reserve, shared))
         };
         add(anonymous(Granule::Huge, None), "anonymous memory");
         add(anonymous(Granule::Huge, reserve.clone()), "anonymous memory");
         add(anonymous(Granule::Small, reserve), "anonymous memory");
         // Both copy the anonymous memory.
-        if subjects.iter().any(|subject| matches!(subject, Subject::Anonymous(Granule::Huge, ..))) {
-            subjects.extend([Subject::CopyTo, Subject::Plain]);
+        if subjects
+            .iter()
+            .any(|subject| matches!(subject, SnapshotSubject::Anonymous(Granule::Huge, ..)))
+        {
+            subjects.extend([SnapshotSubject::CopyTo, SnapshotSubject::Plain]);
         }
-        left_out.extend(subjects.iter_mut().filter_map(Subject::on_base_pages));
+        left_out.extend(subjects.iter_mut().filter_map(SnapshotSubject::on_base_pages));
         // Pages that a child has not to ask for one by one, if there are any.
         let (out, out_pages) = match Outside::new(Pages::Hugetlb2M, state) {
             Ok(out) => (out, Pages::Hugetlb2M),
@@ -360,12 +370,12 @@ impl Scene {
     }
 
     /// Which subjects are watched: with writers other than the uniform one, those that save, each in its best way.
-    fn watched_with(&self, workload: &Workload) -> Vec<usize> {
-        let is_special = |subject: &Subject| {
-            matches!(subject, Subject::Anonymous(Granule::Huge, None, _))
-                || matches!(subject, Subject::CopyTo | Subject::Plain)
+    fn watched_with(&self, workload: &WrittenLines) -> Vec<usize> {
+        let is_special = |subject: &SnapshotSubject| {
+            matches!(subject, SnapshotSubject::Anonymous(Granule::Huge, None, _))
+                || matches!(subject, SnapshotSubject::CopyTo | SnapshotSubject::Plain)
         };
-        let is_uniform = matches!(workload, Workload::Uniform);
+        let is_uniform = matches!(workload, WrittenLines::Uniform);
         let all = self.subjects.iter().enumerate();
         let watched = all.filter(|(_, subject)| is_uniform || !is_special(subject));
         watched.map(|(index, _)| index).collect()
@@ -374,13 +384,14 @@ impl Scene {
     /// The memory of a subject.
     fn words(&mut self, index: usize) -> &'static [AtomicU64] {
         let bytes = match &mut self.subjects[index] {
-            Subject::Region(_, region) => (region.as_ptr(), region.len()),
-            Subject::Fork(_, _, shared) | Subject::Anonymous(_, _, shared) => {
+            SnapshotSubject::Region(_, region) => (region.as_ptr(), region.len()),
+            SnapshotSubject::Fork(_, _, shared) | SnapshotSubject::Anonymous(_, _, shared) => {
                 (shared.bytes().as_mut_ptr(), shared.bytes().len())
             }
-            Subject::CopyTo | Subject::Plain => {
-                let of =
-                    |subject: &Subject| matches!(subject, Subject::Anonymous(Granule::Huge, ..));
+            SnapshotSubject::CopyTo | SnapshotSubject::Plain => {
+                let of = |subject: &SnapshotSubject| {
+                    matches!(subject, SnapshotSubject::Anonymous(Granule::Huge, ..))
+                };
                 let index = self.subjects.iter().position(of).expect("one of these is there");
                 return self.words(index);
             }
@@ -391,7 +402,7 @@ impl Scene {
     }
 
     /// Watches the writer of one subject.
-    fn look(&mut self, index: usize, workload: &Workload) -> Result<Look, LabError> {
+    fn look(&mut self, index: usize, workload: &WrittenLines) -> Result<SnapshotOutcome, LabError> {
         self.subjects[index].prepare()?;
         let words = self.words(index);
         let Self { subjects, out, board, cpus: [writer_cpu, saver_cpu], .. } = self;
@@ -426,7 +437,7 @@ impl Scene {
             let page = rustix::param::page_size();
             // A child's pages are the parent's before it wrote them: what the parent has instead.
             let held = held.unwrap_or(watched.faults as usize * page);
-            Ok(Look { made, saved, held, watched })
+            Ok(SnapshotOutcome { made, saved, held, watched })
         })
     }
 }
@@ -436,23 +447,25 @@ fn run_on(cpu: usize) {
     let _ = cpus::run_on(&cpus::only(cpu));
 }
 
-fn region(backing: Backing, name: &'static str, state: usize) -> Result<Subject, LabError> {
+fn region(backing: Backing, name: &'static str, state: usize) -> Result<SnapshotSubject, LabError> {
     let pool = unscrubbed(2 * state).backing(backing).strict(true).build()?;
     let mut region = pool.region(state)?;
     region.fill(1);
     debug_assert_eq!(pool.backing(), backing);
-    Ok(Subject::Region(name, region.share()))
+    Ok(SnapshotSubject::Region(name, region.share()))
 }
 
-type Saved = (Duration, Duration, Option<usize>);
+/// The time until the writers could go on, the time until all was saved, and the bytes that were copied because they
+/// were written, if they are known.
+type SaveTimes = (Duration, Duration, Option<usize>);
 
 /// Takes a snapshot and saves it: how long the first took, and both, and what was retained, where that is known.
 fn save(
-    subject: &mut Subject,
+    subject: &mut SnapshotSubject,
     words: &[AtomicU64],
     out: &Outside,
     board: &Outside,
-) -> Result<Saved, LabError> {
+) -> Result<SaveTimes, LabError> {
     let memory = std::ptr::slice_from_raw_parts(words.as_ptr().cast::<u8>(), size_of_val(words));
     let phase = &board.words()[0];
     let in_place = Snapshot::builder().fault_mode(FaultMode::InPlace);
@@ -460,19 +473,19 @@ fn save(
     let of_memory = |builder: Builder| unsafe { builder.of_anonymous(memory) };
     let write_out = |snapshot: Snapshot| snapshot.write_to(Out(out.start()));
     match subject {
-        Subject::Fork(_, _, shared) => save_by_child(shared, out, board),
-        Subject::Region(_, region) => {
+        SnapshotSubject::Fork(_, _, shared) => save_by_child(shared, out, board),
+        SnapshotSubject::Region(_, region) => {
             let builder = region.fork_builder().fault_mode(FaultMode::InPlace);
             save_by_snapshot(phase, || Snapshot::of_region(builder.clone()), write_out)
         }
-        Subject::Anonymous(granule, reserve, _) => {
+        SnapshotSubject::Anonymous(granule, reserve, _) => {
             let mut builder = in_place.granule(*granule).max_cow_bytes(memory.len());
             if let Some(reserve) = reserve {
                 builder = builder.reserve(reserve);
             }
             save_by_snapshot(phase, || of_memory(builder), write_out)
         }
-        Subject::CopyTo => save_by_snapshot(
+        SnapshotSubject::CopyTo => save_by_snapshot(
             phase,
             || of_memory(in_place),
             |snapshot| {
@@ -481,7 +494,7 @@ fn save(
                     .copy_to(unsafe { std::slice::from_raw_parts_mut(out.start(), memory.len()) })
             },
         ),
-        Subject::Plain => {
+        SnapshotSubject::Plain => {
             let began = begin(phase);
             // SAFETY: both have so many bytes; no thread looks at bytes that are copied while they are written.
             unsafe { out.start().copy_from_nonoverlapping(memory.cast(), memory.len()) };
@@ -499,7 +512,7 @@ fn save_by_snapshot(
     phase: &AtomicU64,
     take: impl FnOnce() -> Result<Snapshot, SnapshotError>,
     save: impl FnOnce(Snapshot) -> Result<SnapshotStats, SnapshotError>,
-) -> Result<Saved, LabError> {
+) -> Result<SaveTimes, LabError> {
     let began = begin(phase);
     let snapshot = take()?;
     let made = began.elapsed();
@@ -507,7 +520,11 @@ fn save_by_snapshot(
     Ok((made, began.elapsed(), Some(stats.most_retained)))
 }
 
-fn save_by_child(shared: &mut Shared, out: &Outside, board: &Outside) -> Result<Saved, LabError> {
+fn save_by_child(
+    shared: &mut Shared,
+    out: &Outside,
+    board: &Outside,
+) -> Result<SaveTimes, LabError> {
     let [phase, done] = [&board.words()[0], &board.words()[1]];
     let began = begin(phase);
     let (child, made) = shared.child(|bytes| {
@@ -523,26 +540,26 @@ fn save_by_child(shared: &mut Shared, out: &Outside, board: &Outside) -> Result<
 }
 
 /// Adds what was seen of a subject.
-fn describe(name: &str, looks: &[Look], kind: &str, state: usize, part: &mut Part) {
-    let mut add = |name: &str, unit, sample: &dyn Fn(&Look) -> f64| {
-        part.add_case(name, unit, looks.iter().map(sample).collect());
+fn describe(name: &str, outcomes: &[SnapshotOutcome], kind: &str, state: usize, part: &mut Part) {
+    let mut add = |name: &str, unit, sample: &dyn Fn(&SnapshotOutcome) -> f64| {
+        part.add_case(name, unit, outcomes.iter().map(sample).collect());
     };
-    let saved = |look: &Look| look.saved.as_secs_f64() * 1e6;
+    let saved = |outcome: &SnapshotOutcome| outcome.saved.as_secs_f64() * 1e6;
     if COPIES.contains(&name) {
         return add(&format!("{name}/{}{kind}", Size(state)), Unit::Microseconds, &saved);
     }
     let id = |what: &str| format!("{name}/{what}{kind}");
-    add(&id("stall"), Unit::Microseconds, &Look::stall);
-    add(&id("throughput"), Unit::StoresPerSecond, &Look::rate);
+    add(&id("stall"), Unit::Microseconds, &SnapshotOutcome::stall);
+    add(&id("throughput"), Unit::StoresPerSecond, &SnapshotOutcome::rate);
     add(&id("save"), Unit::Microseconds, &saved);
-    add(&id("made"), Unit::Microseconds, &|look| look.made.as_secs_f64() * 1e6);
-    add(&id("memory"), Unit::Mebibytes, &|look| look.held as f64 / MIB as f64);
+    add(&id("made"), Unit::Microseconds, &|outcome| outcome.made.as_secs_f64() * 1e6);
+    add(&id("memory"), Unit::Mebibytes, &|outcome| outcome.held as f64 / MIB as f64);
     for phase in WATCHED {
         let id = format!("snapshot/{}", id(&format!("{phase:?}").to_lowercase()));
-        let all = sum(looks.iter().map(|look| look.latencies(phase)));
+        let all = sum(outcomes.iter().map(|outcome| outcome.latencies(phase)));
         part.distributions.push(distribution(&id, &all));
     }
-    let Watched { began, timeline, .. } = &looks[looks.len() - 1].watched;
+    let Watched { began, timeline, .. } = &outcomes[outcomes.len() - 1].watched;
     part.timelines.push(Timeline {
         id: format!("snapshot/{}", id("timeline")),
         step: STEP.as_secs_f64() * 1e6,

@@ -20,14 +20,14 @@ use crate::measure::machine::usage::{Usage, Who};
 use crate::measure::observer::{Interrupted, Observer};
 
 /// Names and events of what the CPU counts, if it does.
-fn hardware() -> Vec<(&'static str, Source)> {
-    let cache = |which, operation, result| Source::Cache(Cache { which, operation, result });
+fn hardware() -> Vec<(&'static str, CounterEvent)> {
+    let cache = |which, operation, result| CounterEvent::Cache(Cache { which, operation, result });
     let (access, miss) = (CacheResult::ACCESS, CacheResult::MISS);
     vec![
-        ("cycles", Source::Hardware(Hardware::CPU_CYCLES)),
-        ("instructions", Source::Hardware(Hardware::INSTRUCTIONS)),
-        ("branches", Source::Hardware(Hardware::BRANCH_INSTRUCTIONS)),
-        ("branch-misses", Source::Hardware(Hardware::BRANCH_MISSES)),
+        ("cycles", CounterEvent::Hardware(Hardware::CPU_CYCLES)),
+        ("instructions", CounterEvent::Hardware(Hardware::INSTRUCTIONS)),
+        ("branches", CounterEvent::Hardware(Hardware::BRANCH_INSTRUCTIONS)),
+        ("branch-misses", CounterEvent::Hardware(Hardware::BRANCH_MISSES)),
         ("L1-dcache-loads", cache(CacheId::L1D, CacheOp::READ, access)),
         ("L1-dcache-load-misses", cache(CacheId::L1D, CacheOp::READ, miss)),
         ("L1-dcache-prefetches", cache(CacheId::L1D, CacheOp::PREFETCH, access)),
@@ -39,7 +39,8 @@ fn hardware() -> Vec<(&'static str, Source)> {
     ]
 }
 
-enum Source {
+/// An event that a CPU counts.
+enum CounterEvent {
     Hardware(Hardware),
     Cache(Cache),
 }
@@ -100,8 +101,8 @@ impl Sources {
         let mut counters: Vec<(&'static str, Counter)> = Vec::new();
         for (name, source) in hardware() {
             let counter = match source {
-                Source::Hardware(event) => open(event),
-                Source::Cache(event) => open(event),
+                CounterEvent::Hardware(event) => open(event),
+                CounterEvent::Cache(event) => open(event),
             };
             match counter {
                 Ok(counter) => counters.push((name, counter)),
@@ -195,11 +196,12 @@ fn with_instructions_per_cycle(mut counts: BTreeMap<String, f64>) -> BTreeMap<St
 /// An observer that counts, in front of the one that the user has.
 pub struct Counting<'a> {
     inner: &'a dyn Observer,
-    state: RefCell<State>,
+    state: RefCell<CountingState>,
     hardware: String,
 }
 
-struct State {
+/// The counts of the groups that were measured so far.
+struct CountingState {
     sources: Sources,
     before: Readings,
     /// The group that is being measured, by index.
@@ -212,7 +214,7 @@ impl<'a> Counting<'a> {
     pub fn new(inner: &'a dyn Observer) -> Self {
         let (sources, hardware) = Sources::open();
         let (before, tallies, done) = (Readings::new(), BTreeMap::new(), Vec::new());
-        let state = RefCell::new(State { sources, before, tallies, done });
+        let state = RefCell::new(CountingState { sources, before, tallies, done });
         Self { inner, state, hardware }
     }
 

@@ -71,7 +71,7 @@ fn are_settled(samples: &[&[f64]], rounds: usize) -> bool {
 
 /// The outcome of rounds in which some cases may have failed.
 #[derive(Debug)]
-pub struct Rounds {
+pub struct MeasuredRounds {
     /// The samples of each case, those of one that failed up to that moment: the n-th ones are of the
     /// same round.
     pub samples: Vec<Vec<f64>>,
@@ -89,7 +89,7 @@ pub fn try_alternate(
     cases: usize,
     observer: &dyn Observer,
     mut measure: impl FnMut(usize) -> Result<f64, LabError>,
-) -> Result<Rounds, Interrupted> {
+) -> Result<MeasuredRounds, Interrupted> {
     let mut turn = |case| {
         observer.check()?;
         observer.turn_begins();
@@ -97,7 +97,7 @@ pub fn try_alternate(
         observer.turn_ends(case);
         sample
     };
-    let mut rounds = Rounds { samples: vec![Vec::new(); cases], failures: Vec::new() };
+    let mut rounds = MeasuredRounds { samples: vec![Vec::new(); cases], failures: Vec::new() };
     let mut order: Vec<usize> = (0..cases).collect();
     rounds.run(&mut order, |case, _| turn(case).map(drop))?;
     let mut random = fastrand::Rng::with_seed(SEED);
@@ -112,7 +112,7 @@ pub fn try_alternate(
     Ok(rounds)
 }
 
-impl Rounds {
+impl MeasuredRounds {
     /// Runs one turn of each case. A case that fails is removed from the order.
     fn run(
         &mut self,

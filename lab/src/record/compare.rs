@@ -45,7 +45,7 @@ pub struct Comparison {
     /// In what else they differ that bears on the result.
     pub warnings: Vec<String>,
     /// Cases that both have, in the order of the second, and then comparisons within rounds that both have.
-    pub changes: Vec<Change>,
+    pub changes: Vec<CaseChange>,
     /// Ids of cases that only the first has.
     pub only_before: Vec<String>,
     /// Ids of cases that only the second has.
@@ -54,7 +54,7 @@ pub struct Comparison {
 
 /// The change of one case, or of one comparison of two cases, between two records.
 #[derive(Clone, Debug, Serialize)]
-pub struct Change {
+pub struct CaseChange {
     /// The case or ratio.
     pub id: String,
     /// The medians' unit; a ratio's count how many times as fast the one case is as the other.
@@ -74,13 +74,13 @@ pub struct Change {
     /// Changes below this fraction count as noise.
     pub noise: f64,
     /// The verdict on that.
-    pub verdict: Verdict,
+    pub verdict: ChangeVerdict,
 }
 
 /// The verdict on a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Verdict {
+pub enum ChangeVerdict {
     /// The second record's is faster.
     Faster,
     /// The second record's is slower.
@@ -93,7 +93,7 @@ pub enum Verdict {
     Disturbed,
 }
 
-impl Verdict {
+impl ChangeVerdict {
     /// The printed name.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -116,14 +116,14 @@ impl Comparison {
         let is_disturbed =
             |id: &str| disturbed.iter().any(|(name, _)| id.split('/').next() == Some(name));
         let case = |case: &&Case| {
-            let change = Change::between(find(&old, case)?, case);
+            let change = CaseChange::between(find(&old, case)?, case);
             let change = change.beyond(control(&old, &new, case));
             Some(if is_disturbed(&case.id) { change.disturbed() } else { change })
         };
-        let mut changes: Vec<Change> = new.iter().filter_map(case).collect();
+        let mut changes: Vec<CaseChange> = new.iter().filter_map(case).collect();
         let ratios = after.1.experiments.iter().flat_map(|experiment| &experiment.ratios);
         let sides = (old.as_slice(), new.as_slice());
-        changes.extend(ratios.filter_map(|ratio| Change::of_ratio(ratio, before.1, sides)));
+        changes.extend(ratios.filter_map(|ratio| CaseChange::of_ratio(ratio, before.1, sides)));
         let disturbed = disturbed.into_iter().map(|(name, who)| {
             format!("{name}: {who}, so only comparisons within rounds are judged")
         });
@@ -142,9 +142,9 @@ impl Comparison {
     }
 
     /// The cases that are slower by more than this fraction of their speed.
-    pub fn slower_beyond(&self, fraction: f64) -> impl Iterator<Item = &Change> {
-        let is_beyond = move |change: &&Change| {
-            change.verdict == Verdict::Slower && change.speed_up < 1.0 - fraction
+    pub fn slower_beyond(&self, fraction: f64) -> impl Iterator<Item = &CaseChange> {
+        let is_beyond = move |change: &&CaseChange| {
+            change.verdict == ChangeVerdict::Slower && change.speed_up < 1.0 - fraction
         };
         self.changes.iter().filter(is_beyond)
     }
@@ -173,7 +173,7 @@ fn cases(record: &Record) -> Vec<&Case> {
     record.experiments.iter().flat_map(|experiment| &experiment.cases).collect()
 }
 
-impl Change {
+impl CaseChange {
     fn between(before: &Case, after: &Case) -> Self {
         let change = Self::of(&after.id, after.unit, &before.samples, &after.samples);
         Self { unit: Some(after.unit), ..change }
@@ -207,13 +207,13 @@ impl Change {
         let nearest = if speed_up > 1.0 { interval.0 } else { 1.0 / interval.1 };
         let is_chance = p > SIGNIFICANT || nearest < 1.0 + LEAST_CHANGE;
         let verdict = if least_probability(old.len(), new.len()) > SIGNIFICANT {
-            Verdict::TooFewRounds
+            ChangeVerdict::TooFewRounds
         } else if is_chance || speed_up.ln().abs() < noise.ln_1p() {
-            Verdict::WithinNoise
+            ChangeVerdict::WithinNoise
         } else if speed_up > 1.0 {
-            Verdict::Faster
+            ChangeVerdict::Faster
         } else {
-            Verdict::Slower
+            ChangeVerdict::Slower
         };
         let (id, rounds) = (id.to_owned(), (old.len(), new.len()));
         Self { id, unit: None, before, after, rounds, speed_up, interval, p, noise, verdict }
@@ -224,8 +224,8 @@ impl Change {
         let noise = self.noise.max(machine.max(1.0 / machine) - 1.0);
         let is_noise = self.speed_up.ln().abs() <= noise.ln_1p() + f64::EPSILON;
         match self.verdict {
-            Verdict::Faster | Verdict::Slower if is_noise => {
-                Self { verdict: Verdict::WithinNoise, noise, ..self }
+            ChangeVerdict::Faster | ChangeVerdict::Slower if is_noise => {
+                Self { verdict: ChangeVerdict::WithinNoise, noise, ..self }
             }
             _ => Self { noise, ..self },
         }
@@ -233,7 +233,9 @@ impl Change {
 
     fn disturbed(self) -> Self {
         match self.verdict {
-            Verdict::Faster | Verdict::Slower => Self { verdict: Verdict::Disturbed, ..self },
+            ChangeVerdict::Faster | ChangeVerdict::Slower => {
+                Self { verdict: ChangeVerdict::Disturbed, ..self }
+            }
             _ => self,
         }
     }
@@ -375,8 +377,8 @@ mod tests {
         Case::new("e/m/w", unit, samples)
     }
 
-    fn change(unit: Unit, old: Vec<f64>, new: Vec<f64>) -> Change {
-        Change::between(&case(unit, old), &case(unit, new))
+    fn change(unit: Unit, old: Vec<f64>, new: Vec<f64>) -> CaseChange {
+        CaseChange::between(&case(unit, old), &case(unit, new))
     }
 
     fn record(cases: Vec<Case>) -> Record {
@@ -397,10 +399,10 @@ mod tests {
             let old = samples(seed, 20, 10.0, 0.05);
             let more = samples(seed + 100, 20, 12.0, 0.05);
             let faster = change(Unit::GibPerSecond, old.clone(), more.clone());
-            assert_eq!(faster.verdict, Verdict::Faster, "{faster:?}");
+            assert_eq!(faster.verdict, ChangeVerdict::Faster, "{faster:?}");
             assert!((faster.speed_up - 1.2).abs() < 0.06, "{faster:?}");
             assert!(faster.interval.0 > 1.0 && faster.interval.1 < 1.35, "{faster:?}");
-            assert_eq!(change(Unit::Microseconds, old, more).verdict, Verdict::Slower);
+            assert_eq!(change(Unit::Microseconds, old, more).verdict, ChangeVerdict::Slower);
         }
     }
 
@@ -429,7 +431,7 @@ mod tests {
                     (samples(seed, 12, 10.0, 0.3), samples(seed + 10_000, 12, 10.0, 0.3));
                 change(Unit::GibPerSecond, old, new).verdict
             })
-            .filter(|verdict| *verdict != Verdict::WithinNoise)
+            .filter(|verdict| *verdict != ChangeVerdict::WithinNoise)
             .count();
         assert!(found <= 8, "{found} of 600");
     }
@@ -438,7 +440,7 @@ mod tests {
     fn a_change_that_placement_explains_is_noise_however_sure() {
         let (old, new) = (samples(1, 100, 10.0, 0.001), samples(2, 100, 10.3, 0.001));
         let change = change(Unit::GibPerSecond, old, new);
-        assert!(change.p < 0.001 && change.verdict == Verdict::WithinNoise, "{change:?}");
+        assert!(change.p < 0.001 && change.verdict == ChangeVerdict::WithinNoise, "{change:?}");
     }
 
     #[test]
@@ -446,7 +448,7 @@ mod tests {
         let mut old = samples(1, 10, 10.0, 0.01);
         old.extend(samples(2, 10, 13.0, 0.01));
         let change = change(Unit::GibPerSecond, old, samples(3, 20, 14.0, 0.01));
-        assert!(change.noise > 0.25 && change.verdict == Verdict::WithinNoise, "{change:?}");
+        assert!(change.noise > 0.25 && change.verdict == ChangeVerdict::WithinNoise, "{change:?}");
     }
 
     #[test]
@@ -463,11 +465,11 @@ mod tests {
             ])
         };
         let before = run(1, 20.0, 30.0, 30.0);
-        let verdicts = |after: &Record| -> Vec<Verdict> {
+        let verdicts = |after: &Record| -> Vec<ChangeVerdict> {
             let comparison = Comparison::between(("a", &before), ("b", after));
             comparison.changes.iter().map(|change| change.verdict).collect()
         };
-        use Verdict::{Faster, Slower, WithinNoise};
+        use ChangeVerdict::{Faster, Slower, WithinNoise};
         assert_eq!(verdicts(&run(9, 26.0, 38.0, 39.0)), [WithinNoise, WithinNoise, Faster]);
         assert_eq!(verdicts(&run(9, 20.4, 15.0, 30.0)), [WithinNoise, Slower, WithinNoise]);
     }
@@ -475,14 +477,14 @@ mod tests {
     #[test]
     fn few_rounds_prove_nothing() {
         let change = change(Unit::GibPerSecond, vec![1.0; 4], vec![9.0, 9.1, 9.2, 9.3]);
-        assert_eq!(change.verdict, Verdict::TooFewRounds);
+        assert_eq!(change.verdict, ChangeVerdict::TooFewRounds);
         assert!((least_probability(5, 5) - 2.0 / 252.0).abs() < 1e-12);
     }
 
     #[test]
     fn equal_samples_are_equal() {
         let change = change(Unit::Microseconds, vec![2.0; 9], vec![2.0; 9]);
-        assert_eq!((change.verdict, change.speed_up), (Verdict::WithinNoise, 1.0));
+        assert_eq!((change.verdict, change.speed_up), (ChangeVerdict::WithinNoise, 1.0));
     }
 
     #[test]
@@ -522,16 +524,22 @@ mod tests {
             record
         };
         let (old, mut new) = (recorded(10.0, 2.0), recorded(5.0, 3.0));
-        let verdicts = |old: &Record, new: &Record| -> Vec<Verdict> {
+        let verdicts = |old: &Record, new: &Record| -> Vec<ChangeVerdict> {
             let comparison = Comparison::between(("old", old), ("new", new));
             comparison.changes.iter().map(|change| change.verdict).collect()
         };
-        assert_eq!(verdicts(&old, &new), [Verdict::Slower, Verdict::Slower, Verdict::Faster]);
+        assert_eq!(
+            verdicts(&old, &new),
+            [ChangeVerdict::Slower, ChangeVerdict::Slower, ChangeVerdict::Faster]
+        );
         let others_percent = Some(150.0);
         new.experiments[0].noise =
             Some(crate::record::Noise { others_percent, ..Default::default() });
-        assert_eq!(verdicts(&old, &new), [Verdict::Disturbed, Verdict::Disturbed, Verdict::Faster]);
-        assert_eq!(verdicts(&new, &old)[2], Verdict::Slower);
+        assert_eq!(
+            verdicts(&old, &new),
+            [ChangeVerdict::Disturbed, ChangeVerdict::Disturbed, ChangeVerdict::Faster]
+        );
+        assert_eq!(verdicts(&new, &old)[2], ChangeVerdict::Slower);
         let warnings = Comparison::between(("old", &old), ("new", &new)).warnings;
         assert!(warnings[0].contains("e: other processes used 150 % of a CPU"), "{warnings:?}");
     }

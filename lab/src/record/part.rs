@@ -1,6 +1,6 @@
 //! Putting an experiment together: cases that were measured, how they compare, published figures beside them.
 
-use crate::record::published::{Conditions, Figure};
+use crate::record::published::{Conditions, PublishedFigure};
 use crate::record::{Case, Experiment, Ratio, Unit};
 
 impl Experiment {
@@ -44,7 +44,7 @@ impl Experiment {
 
     /// Puts published figures beside the case or ratio with this ID: those of the same workload there, the
     /// others in the list of figures from elsewhere.
-    pub fn put_beside(&mut self, id: &str, ours: &Conditions, figures: Vec<Figure>) {
+    pub fn put_beside(&mut self, id: &str, ours: &Conditions, figures: Vec<PublishedFigure>) {
         let case = self.cases.iter_mut().find(|case| case.id == id);
         let ratio = self.ratios.iter_mut().find(|ratio| ratio.id == id);
         let place = case.map(|case| &mut case.published);

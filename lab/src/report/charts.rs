@@ -14,7 +14,7 @@ use crate::table::record::grouped;
 use crate::table::{figure, sides};
 use hugekit_machine::size::Size;
 
-use super::plot::{Axis, LOOKS, Look, Mark, Plot};
+use super::plot::{LOOKS, Mark, MarkLook, Plot, PlotAxis};
 use super::rows;
 
 /// Sizes below which a line says no more than points do.
@@ -79,8 +79,8 @@ fn looks(experiment: &Experiment) -> Looks<'_> {
 }
 
 /// The last look is for lines beside the others.
-fn main_look(look: usize) -> Look {
-    if look < LOOKS - 1 { Look::Main(look) } else { Look::Beside }
+fn main_look(look: usize) -> MarkLook {
+    if look < LOOKS - 1 { MarkLook::Main(look) } else { MarkLook::Beside }
 }
 
 struct Sized<'a, T> {
@@ -111,9 +111,9 @@ fn with_enough_sizes<T>(family: Vec<Sized<'_, T>>) -> Vec<Sized<'_, T>> {
 }
 
 /// Points by one name, hollow if not like for like.
-struct Line {
+struct ChartLine {
     name: String,
-    look: Look,
+    look: MarkLook,
     points: Vec<(f64, f64, bool)>,
 }
 
@@ -122,7 +122,7 @@ struct Line {
 fn published<'a>(
     figures: impl Iterator<Item = (&'a str, f64, &'a [Published])>,
     first_look: usize,
-) -> Vec<Line> {
+) -> Vec<ChartLine> {
     let points = figures.flat_map(|(name, x, figures)| {
         figures
             .iter()
@@ -130,7 +130,7 @@ fn published<'a>(
     });
     let lines = grouped(points);
     let few = if lines.len() > MOST_PUBLISHED { Vec::new() } else { lines };
-    let line = |(look, (name, points))| Line { name, look: Look::Dashed(look), points };
+    let line = |(look, (name, points))| ChartLine { name, look: MarkLook::Dashed(look), points };
     (first_look..).zip(few).map(line).collect()
 }
 
@@ -164,7 +164,7 @@ fn plot(
     title: String,
     along: Along,
     y_label: &str,
-    lines: Vec<Line>,
+    lines: Vec<ChartLine>,
     marks: &[(f64, &str)],
     level: Option<f64>,
 ) -> Plot {
@@ -175,20 +175,22 @@ fn plot(
     // Of many calls, every label would touch its neighbours.
     let has_label = |x: &f64| !matches!(along, Along::Calls) || (*x as u64).is_power_of_two();
     let labels = xs.iter().filter(|x| has_label(x)).map(|&x| (x, along.print(x)));
-    let x = Axis::log(&xs).labelled(labels);
-    let y = Axis::of(&points().map(|point| point.1).chain(level).collect::<Vec<_>>());
+    let x = PlotAxis::log(&xs).labelled(labels);
+    let y = PlotAxis::of(&points().map(|point| point.1).chain(level).collect::<Vec<_>>());
     let mut drawn = Vec::new();
     for (at, name) in marks.iter().filter(|(at, _)| (x.from..=x.to).contains(at)) {
-        drawn.push(Mark::Line(Look::Rule, vec![(*at, y.from), (*at, y.to)]));
+        drawn.push(Mark::Line(MarkLook::Rule, vec![(*at, y.from), (*at, y.to)]));
         drawn.push(Mark::Words((*at, y.to), (*name).to_owned()));
     }
-    drawn.extend(level.map(|level| Mark::Line(Look::Rule, vec![(x.from, level), (x.to, level)])));
+    drawn.extend(
+        level.map(|level| Mark::Line(MarkLook::Rule, vec![(x.from, level), (x.to, level)])),
+    );
     // The drawing's subject comes to lie above the rest.
-    let (subjects, others): (Vec<&Line>, Vec<&Line>) =
-        lines.iter().partition(|line| matches!(line.look, Look::Main(_)));
-    for Line { look, points, .. } in others.into_iter().chain(subjects) {
+    let (subjects, others): (Vec<&ChartLine>, Vec<&ChartLine>) =
+        lines.iter().partition(|line| matches!(line.look, MarkLook::Main(_)));
+    for ChartLine { look, points, .. } in others.into_iter().chain(subjects) {
         drawn.push(Mark::Line(*look, points.iter().map(|&(x, y, _)| (x, y)).collect()));
-        if let Look::Main(look) | Look::Dashed(look) = *look {
+        if let MarkLook::Main(look) | MarkLook::Dashed(look) = *look {
             let point = |&(x, y, is_hollow)| Mark::Point { look, at: (x, y), is_hollow };
             drawn.extend(points.iter().map(point));
         }
@@ -200,23 +202,23 @@ fn plot(
 }
 
 /// The points of what the drawing is about, in words.
-fn describe(title: &str, lines: &[Line], along: Along) -> String {
-    let of = |line: &Line| {
+fn describe(title: &str, lines: &[ChartLine], along: Along) -> String {
+    let of = |line: &ChartLine| {
         let point = |&(x, y, _): &(f64, f64, bool)| {
             format!("{} at {} {}", figure(y), along.name(), along.print(x))
         };
         format!("{}: {}", line.name, line.points.iter().map(point).collect::<Vec<_>>().join(", "))
     };
-    let lines = lines.iter().filter(|line| line.look != Look::Beside).map(of);
+    let lines = lines.iter().filter(|line| line.look != MarkLook::Beside).map(of);
     format!("{title}. {}.", lines.collect::<Vec<_>>().join(". "))
 }
 
 /// Lines that the drawing is not about have one entry together.
-fn legend(lines: Vec<Line>) -> Vec<(Look, String)> {
-    let (beside, named): (Vec<Line>, Vec<Line>) =
-        lines.into_iter().partition(|line| line.look == Look::Beside);
+fn legend(lines: Vec<ChartLine>) -> Vec<(MarkLook, String)> {
+    let (beside, named): (Vec<ChartLine>, Vec<ChartLine>) =
+        lines.into_iter().partition(|line| line.look == MarkLook::Beside);
     let others: Vec<String> = beside.into_iter().map(|line| line.name).collect();
-    let others = (!others.is_empty()).then(|| (Look::Beside, others.join(", ")));
+    let others = (!others.is_empty()).then(|| (MarkLook::Beside, others.join(", ")));
     named.into_iter().map(|line| (line.look, line.name)).chain(others).collect()
 }
 
@@ -236,9 +238,13 @@ fn by_size(
 ) -> Plot {
     let points = family.iter().map(|one| (one.name, (one.size, one.of.median(), false)));
     let look = |name: &str| looks.get(name).copied().unwrap_or(LOOKS);
-    let mut lines: Vec<Line> = grouped(points)
+    let mut lines: Vec<ChartLine> = grouped(points)
         .into_iter()
-        .map(|(name, points)| Line { name: name.to_owned(), look: main_look(look(name)), points })
+        .map(|(name, points)| ChartLine {
+            name: name.to_owned(),
+            look: main_look(look(name)),
+            points,
+        })
         .collect();
     lines.sort_by_key(|line| look(&line.name));
     let figures = family.iter().map(|one| (one.name, one.size, &one.of.published[..]));
@@ -257,14 +263,18 @@ fn ratios_by_size(experiment: &Experiment, caches: &[(f64, &str)]) -> Vec<Plot> 
         let family = with_enough_sizes(family);
         let points =
             family.iter().map(|one| (one.name, (one.size, one.of.median, !one.of.like_for_like)));
-        let mut lines: Vec<Line> = grouped(points)
+        let mut lines: Vec<ChartLine> = grouped(points)
             .into_iter()
             .enumerate()
-            .map(|(look, (name, points))| Line { name: sides(name), look: main_look(look), points })
+            .map(|(look, (name, points))| ChartLine {
+                name: sides(name),
+                look: main_look(look),
+                points,
+            })
             .collect();
         let figures = family.iter().map(|one| (one.name, one.size, &one.of.published[..]));
         let published = published(figures, lines.len()).into_iter();
-        lines.extend(published.map(|line| Line { name: sides(&line.name), ..line }));
+        lines.extend(published.map(|line| ChartLine { name: sides(&line.name), ..line }));
         let title =
             format!("Times as fast, by size{} (hollow: not like for like)", of_suffix(suffix));
         (!family.is_empty())
@@ -293,12 +303,12 @@ fn speed_ups(experiment: &Experiment, rest: &mut Vec<&Case>) -> Option<Plot> {
     });
     let lines = grouped(points).into_iter().enumerate().map(|(look, (name, mut points))| {
         points.insert(0, (1.0, 1.0, false));
-        Line { name: name.to_owned(), look: main_look(look), points }
+        ChartLine { name: name.to_owned(), look: main_look(look), points }
     });
-    let mut lines: Vec<Line> = lines.collect();
+    let mut lines: Vec<ChartLine> = lines.collect();
     let most = lines.iter().flat_map(|line| &line.points).map(|point| point.0).reduce(f64::max)?;
     let points = vec![(1.0, 1.0, false), (most, most, false)];
-    lines.push(Line { name: "ideal".to_owned(), look: Look::Rule, points });
+    lines.push(ChartLine { name: "ideal".to_owned(), look: MarkLook::Rule, points });
     let title = "Times as fast as one thread".to_owned();
     Some(plot(title, Along::Threads, "times as fast", lines, &[], None))
 }
@@ -308,10 +318,10 @@ fn by_call(sequence: &Sequence) -> Plot {
     let unit = sequence.unit.name();
     let calls = sequence.calls.iter().enumerate();
     let points = calls.map(|(before, &y)| ((before + 1) as f64, y, false)).collect();
-    let calls = Line { name: "call by call".to_owned(), look: Look::Main(0), points };
+    let calls = ChartLine { name: "call by call".to_owned(), look: MarkLook::Main(0), points };
     let level = |(look, (name, y)): (usize, &(String, f64))| {
         let points = [1, sequence.calls.len()].map(|x| (x as f64, *y, false)).into();
-        Line { name: name.clone(), look: Look::Dashed(look), points }
+        ChartLine { name: name.clone(), look: MarkLook::Dashed(look), points }
     };
     let levels = (1..).zip(&sequence.levels).map(level);
     let title = format!("{} of a process's first calls, {unit}", sequence.id);

@@ -1,18 +1,18 @@
 //! Two records beside each other: what changed, drawn with its interval, and all cases in a table.
 
-use crate::record::compare::{Change, Comparison, Verdict};
+use crate::record::compare::{CaseChange, ChangeVerdict, Comparison};
 use crate::table::{Cell, Column, Figure, Row, Table, figure, html as tables};
 use maud::{Markup, html};
 
-use super::plot::{Axis, Look, Mark, Plot};
+use super::plot::{Mark, MarkLook, Plot, PlotAxis};
 use super::tables::list_of_warnings;
 
 /// The comparison of a page's first record with another of its records.
 pub(super) fn section(number: usize, comparison: &Comparison) -> Markup {
-    let changed: Vec<&Change> = comparison
+    let changed: Vec<&CaseChange> = comparison
         .changes
         .iter()
-        .filter(|change| matches!(change.verdict, Verdict::Faster | Verdict::Slower))
+        .filter(|change| matches!(change.verdict, ChangeVerdict::Faster | ChangeVerdict::Slower))
         .collect();
     let count =
         |verdict| comparison.changes.iter().filter(|change| change.verdict == verdict).count();
@@ -21,8 +21,8 @@ pub(super) fn section(number: usize, comparison: &Comparison) -> Markup {
             h2 id={ "c" (number) } { "From " (comparison.before) " to " (comparison.after) }
             (list_of_warnings(&comparison.warnings))
             p.verdict {
-                b { "Found: " } "of " (comparison.changes.len()) " cases and comparisons " (count(Verdict::Faster)) " faster, " (count(Verdict::Slower)) " slower, "
-                (count(Verdict::WithinNoise)) " within noise, " (count(Verdict::TooFewRounds)) " with too few rounds to say, " (count(Verdict::Disturbed)) " apart but disturbed."
+                b { "Found: " } "of " (comparison.changes.len()) " cases and comparisons " (count(ChangeVerdict::Faster)) " faster, " (count(ChangeVerdict::Slower)) " slower, "
+                (count(ChangeVerdict::WithinNoise)) " within noise, " (count(ChangeVerdict::TooFewRounds)) " with too few rounds to say, " (count(ChangeVerdict::Disturbed)) " apart but disturbed."
             }
             p.hint {
                 "A change counts if such samples are unlikely without one (below 0.5 %, Mann-Whitney), all of its 99 % interval (bootstrap) is \
@@ -38,17 +38,17 @@ pub(super) fn section(number: usize, comparison: &Comparison) -> Markup {
 }
 
 /// Each change with its interval, its name above it.
-fn drawing(changes: &[&Change]) -> Plot {
+fn drawing(changes: &[&CaseChange]) -> Plot {
     let ends = changes.iter().flat_map(|change| [change.interval.0, change.interval.1]);
-    let x = Axis::log(&ends.chain([0.5, 1.0, 2.0]).collect::<Vec<_>>());
-    let mut marks = vec![Mark::Line(Look::Rule, vec![(1.0, 0.0), (1.0, changes.len() as f64)])];
+    let x = PlotAxis::log(&ends.chain([0.5, 1.0, 2.0]).collect::<Vec<_>>());
+    let mut marks = vec![Mark::Line(MarkLook::Rule, vec![(1.0, 0.0), (1.0, changes.len() as f64)])];
     for (row, change) in changes.iter().enumerate() {
         let y = row as f64 + 0.75;
         // Green and red would be one to many.
-        let look = if change.verdict == Verdict::Faster { 0 } else { 2 };
+        let look = if change.verdict == ChangeVerdict::Faster { 0 } else { 2 };
         marks.push(Mark::Words((x.from, row as f64), change.id.clone()));
         marks.push(Mark::Line(
-            Look::Main(look),
+            MarkLook::Main(look),
             vec![(change.interval.0, y), (change.interval.1, y)],
         ));
         marks.push(Mark::Point { look, at: (change.speed_up, y), is_hollow: false });
@@ -56,13 +56,13 @@ fn drawing(changes: &[&Change]) -> Plot {
     let title =
         "How many times as fast, with 99 % intervals (circle: faster, square: slower)".to_owned();
     let said =
-        |change: &&Change| format!("{}: {} times as fast", change.id, figure(change.speed_up));
+        |change: &&CaseChange| format!("{}: {} times as fast", change.id, figure(change.speed_up));
     let said: Vec<String> = changes.iter().map(said).collect();
     Plot {
         description: format!("{title}. {}.", said.join(". ")),
         title,
         x,
-        y: Axis::rows(changes.len(), Vec::new()),
+        y: PlotAxis::rows(changes.len(), Vec::new()),
         x_label: "",
         y_label: String::new(),
         height: changes.len() as u32 * 60 + 80,
@@ -72,11 +72,11 @@ fn drawing(changes: &[&Change]) -> Plot {
 }
 
 /// Every case and comparison, with slower ones as losses.
-fn table(changes: &[Change]) -> Table {
-    let row = |change: &Change| {
+fn table(changes: &[CaseChange]) -> Table {
+    let row = |change: &CaseChange| {
         let (low, high) = change.interval;
         let speed_up = match change.verdict {
-            Verdict::Slower => Figure::ratio(change.speed_up),
+            ChangeVerdict::Slower => Figure::ratio(change.speed_up),
             _ => Figure::plain(change.speed_up),
         };
         let plain = |value| Cell::Figure(Figure::plain(value));

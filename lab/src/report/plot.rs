@@ -45,14 +45,14 @@ const WIDE: f64 = 20.0;
 
 /// A range of values, and the values that have a label.
 #[derive(Clone, Debug)]
-pub(super) struct Axis {
+pub(super) struct PlotAxis {
     pub(super) from: f64,
     pub(super) to: f64,
     is_log: bool,
     ticks: Vec<(f64, String)>,
 }
 
-impl Axis {
+impl PlotAxis {
     /// For these values: from zero, or logarithmic where they differ widely.
     pub(super) fn of(values: &[f64]) -> Self {
         let (least, most) = extremes(values);
@@ -137,7 +137,7 @@ fn short(value: f64) -> String {
     }
 }
 
-impl Ranged for Axis {
+impl Ranged for PlotAxis {
     type FormatOption = NoDefaultFormatting;
     type ValueType = f64;
 
@@ -154,7 +154,7 @@ impl Ranged for Axis {
     }
 }
 
-impl ValueFormatter<f64> for Axis {
+impl ValueFormatter<f64> for PlotAxis {
     fn format_ext(&self, value: &f64) -> String {
         let tick = self.ticks.iter().find(|(tick, _)| tick == value);
         tick.map_or(String::new(), |(_, label)| label.clone())
@@ -163,7 +163,7 @@ impl ValueFormatter<f64> for Axis {
 
 /// The look of a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum MarkLook {
     /// A measurement, in the colour and shape of this number.
     Main(usize),
     /// The same with dashes: published figures, and other lines to compare with.
@@ -174,7 +174,7 @@ pub(super) enum Look {
     Rule,
 }
 
-impl Look {
+impl MarkLook {
     fn color(self) -> RGBColor {
         match self {
             Self::Main(look) | Self::Dashed(look) => COLORS[look % LOOKS],
@@ -202,7 +202,7 @@ type At = (f64, f64);
 /// A part of a drawing, in the order in which they are drawn.
 #[derive(Debug)]
 pub(super) enum Mark {
-    Line(Look, Vec<At>),
+    Line(MarkLook, Vec<At>),
     /// Hollow if it is not like for like.
     Point {
         look: usize,
@@ -220,13 +220,13 @@ pub(super) struct Plot {
     pub(super) title: String,
     /// The drawing in words.
     pub(super) description: String,
-    pub(super) x: Axis,
-    pub(super) y: Axis,
+    pub(super) x: PlotAxis,
+    pub(super) y: PlotAxis,
     pub(super) x_label: &'static str,
     pub(super) y_label: String,
     pub(super) height: u32,
     pub(super) marks: Vec<Mark>,
-    pub(super) legend: Vec<(Look, String)>,
+    pub(super) legend: Vec<(MarkLook, String)>,
 }
 
 impl Plot {
@@ -274,7 +274,7 @@ impl Plot {
     }
 }
 
-type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<Axis, Axis>>;
+type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<PlotAxis, PlotAxis>>;
 
 fn draw(
     chart: &mut Chart<'_, '_>,
@@ -282,12 +282,12 @@ fn draw(
 ) -> Result<(), DrawingAreaErrorKind<std::io::Error>> {
     let area = chart.plotting_area();
     match mark {
-        Mark::Line(look @ (Look::Dashed(_) | Look::Rule), points) => {
-            let style = look.color().stroke_width(if *look == Look::Rule { 2 } else { 3 });
+        Mark::Line(look @ (MarkLook::Dashed(_) | MarkLook::Rule), points) => {
+            let style = look.color().stroke_width(if *look == MarkLook::Rule { 2 } else { 3 });
             area.draw(&DashedPathElement::new(points.clone(), 9, 9, style))
         }
         Mark::Line(look, points) => {
-            let width = if *look == Look::Beside { 2 } else { 4 };
+            let width = if *look == MarkLook::Beside { 2 } else { 4 };
             area.draw(&PathElement::new(points.clone(), look.color().stroke_width(width)))
         }
         Mark::Point { look, at, is_hollow } => {
@@ -334,13 +334,13 @@ fn closed(mut corners: Vec<(i32, i32)>) -> Vec<(i32, i32)> {
 mod tests {
     use super::*;
 
-    fn labels(axis: &Axis) -> Vec<&str> {
+    fn labels(axis: &PlotAxis) -> Vec<&str> {
         axis.ticks.iter().map(|(_, label)| label.as_str()).collect()
     }
 
     #[test]
     fn close_values_start_at_zero_and_wide_ones_are_logarithmic() {
-        let of = |values: &[f64]| labels(&Axis::of(values)).join(" ");
+        let of = |values: &[f64]| labels(&PlotAxis::of(values)).join(" ");
         assert_eq!(of(&[9.0, 94.0]), "0 20 40 60 80 100");
         assert_eq!(of(&[0.9, 2.1]), "0 0.5 1 1.5 2 2.5");
         assert_eq!(of(&[0.8, 4000.0]), "1 10 100 1000");
@@ -350,7 +350,7 @@ mod tests {
     #[test]
     fn places_grow_with_values_within_the_drawing() {
         for values in [&[1.0, 5.0, 9.0], &[0.1, 5.0, 900.0]] {
-            let axis = Axis::of(values);
+            let axis = PlotAxis::of(values);
             let places = values.map(|value| axis.map(&value, (10, 20)));
             assert!(places.is_sorted() && places.iter().all(|place| (10..=20).contains(place)));
         }
@@ -358,10 +358,10 @@ mod tests {
 
     #[test]
     fn nothing_to_show_is_still_an_axis() {
-        assert!(Axis::of(&[]).ticks.len() > 1 && Axis::of(&[0.0]).ticks.len() > 1);
-        assert!(Axis::log(&[]).share(5.0).is_finite());
+        assert!(PlotAxis::of(&[]).ticks.len() > 1 && PlotAxis::of(&[0.0]).ticks.len() > 1);
+        assert!(PlotAxis::log(&[]).share(5.0).is_finite());
         for values in [[5e-324, f64::MAX], [-1.0, f64::MAX], [1e-299, 1e299]] {
-            let labels = Axis::of(&values).ticks;
+            let labels = PlotAxis::of(&values).ticks;
             assert!(labels.len() < 700 && labels.iter().all(|(_, label)| label.len() < 9));
         }
     }
@@ -369,7 +369,7 @@ mod tests {
     #[test]
     fn labels_do_not_touch() {
         let sizes = [4096.0, 4097.0, 65536.0];
-        let axis = Axis::log(&sizes).labelled(sizes.map(|size| (size, size.to_string())));
+        let axis = PlotAxis::log(&sizes).labelled(sizes.map(|size| (size, size.to_string())));
         assert_eq!(labels(&axis), ["4096", "65536"]);
     }
 }

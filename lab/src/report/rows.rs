@@ -7,7 +7,7 @@ use crate::table::figure;
 use crate::table::record::grouped;
 
 use super::charts::Looks;
-use super::plot::{Axis, LOOKS, Look, Mark, Plot};
+use super::plot::{LOOKS, Mark, MarkLook, Plot, PlotAxis};
 
 /// The longest name of a row that is shown whole.
 const LONGEST: usize = 28;
@@ -27,7 +27,7 @@ pub(super) fn of<'a>(
 }
 
 /// A drawing of rows of a height, each with a name.
-fn rows(title: String, x: Axis, y: Axis, height: u32, marks: Vec<Mark>) -> Plot {
+fn rows(title: String, x: PlotAxis, y: PlotAxis, height: u32, marks: Vec<Mark>) -> Plot {
     let (x_label, y_label, legend) = ("", String::new(), Vec::new());
     let height = (y.from as u32) * height + 80;
     let description = title.clone();
@@ -44,7 +44,7 @@ fn shortened(name: &str) -> String {
 /// Every sample as a dot and the median as a point on their range, grouped by workload.
 fn samples(unit: Unit, cases: &[&Case], looks: &Looks<'_>) -> Plot {
     let values: Vec<f64> = cases.iter().flat_map(|case| case.samples.iter().copied()).collect();
-    let x = Axis::of(&values);
+    let x = PlotAxis::of(&values);
     let (mut marks, mut ticks, mut words, mut row) = (Vec::new(), Vec::new(), Vec::new(), 0.5);
     let placed = cases.iter().map(|case| {
         let (method, workload) = parts(&case.id).unwrap_or((&case.id, ""));
@@ -57,7 +57,7 @@ fn samples(unit: Unit, cases: &[&Case], looks: &Looks<'_>) -> Plot {
             row += 1.0;
             let look = looks.get(method).map_or(0, |look| look % LOOKS);
             let Summary { median, min, max } = Summary::of(&case.samples);
-            marks.push(Mark::Line(Look::Beside, vec![(min, row), (max, row)]));
+            marks.push(Mark::Line(MarkLook::Beside, vec![(min, row), (max, row)]));
             marks.extend(case.samples.iter().map(|&sample| Mark::Dot(look, (sample, row))));
             marks.push(Mark::Point { look, at: (median, row), is_hollow: false });
             ticks.push((row, shortened(method)));
@@ -67,7 +67,7 @@ fn samples(unit: Unit, cases: &[&Case], looks: &Looks<'_>) -> Plot {
         row += 1.0;
     }
     let title = format!("Medians, {}, and the samples of all rounds", unit.name());
-    let plot = rows(title, x, Axis::rows((row - 0.5) as usize, ticks), 34, marks);
+    let plot = rows(title, x, PlotAxis::rows((row - 0.5) as usize, ticks), 34, marks);
     let description = format!("{}. {}.", plot.title, words.join(". "));
     Plot { description, ..plot }
 }
@@ -75,13 +75,13 @@ fn samples(unit: Unit, cases: &[&Case], looks: &Looks<'_>) -> Plot {
 /// Histograms on a logarithmic axis, because what matters is the rare ones far to the right.
 fn events(unit: Unit, all: &[&Distribution]) -> Plot {
     let values = all.iter().flat_map(|one| &one.percentiles).map(|(_, value)| *value);
-    let x = Axis::log(&values.collect::<Vec<_>>());
+    let x = PlotAxis::log(&values.collect::<Vec<_>>());
     let mut marks = Vec::new();
     for (row, one) in all.iter().enumerate() {
         let base = (row + 1) as f64;
         marks.extend(outline(one, base));
         let at = |percent: f64| one.percentiles.iter().find(|(at, _)| *at == percent);
-        for (percent, look) in [(50.0, Look::Main(6)), (99.0, Look::Rule)] {
+        for (percent, look) in [(50.0, MarkLook::Main(6)), (99.0, MarkLook::Rule)] {
             let line = at(percent).map(|&(_, value)| vec![(value, base), (value, base - 0.9)]);
             marks.extend(line.map(|line| Mark::Line(look, line)));
         }
@@ -93,7 +93,7 @@ fn events(unit: Unit, all: &[&Distribution]) -> Plot {
         "Single events, {} (height: how often, as a square root; line: median; dashed: 99 %; dot: the longest)",
         unit.name()
     );
-    let plot = rows(title, x, Axis::rows(all.len(), ticks.collect()), 60, marks);
+    let plot = rows(title, x, PlotAxis::rows(all.len(), ticks.collect()), 60, marks);
     let of = |one: &&Distribution| {
         let values = one.percentiles.iter();
         let values = values.map(|(percent, value)| format!("{percent} % {}", figure(*value)));
@@ -133,8 +133,8 @@ fn names(all: &[&Distribution]) -> Vec<String> {
 /// The longest store in each step, before, while and after the memory is saved; on the same axes for all.
 fn over_time(all: &[Timeline]) -> Plot {
     let duration = all.iter().map(|one| one.longest.len() as f64 * one.step).fold(0.0, f64::max);
-    let x = Axis::linear(duration / 1e3);
-    let of_row = Axis::log(&all.iter().flat_map(|one| one.longest.clone()).collect::<Vec<_>>());
+    let x = PlotAxis::linear(duration / 1e3);
+    let of_row = PlotAxis::log(&all.iter().flat_map(|one| one.longest.clone()).collect::<Vec<_>>());
     let (mut marks, mut ticks, mut words) = (Vec::new(), Vec::new(), Vec::new());
     for (row, one) in all.iter().enumerate() {
         let place = |value: f64| (row + 1) as f64 - 0.05 - 0.7 * of_row.share(value);
@@ -145,10 +145,10 @@ fn over_time(all: &[Timeline]) -> Plot {
         marks.push(Mark::Words((x.from, row as f64 + 0.02), name(one)));
         let began = one.began / 1e3;
         marks.push(Mark::Line(
-            Look::Rule,
+            MarkLook::Rule,
             vec![(began, row as f64 + 0.15), (began, (row + 1) as f64)],
         ));
-        marks.extend(stairs(one, place).map(|stair| Mark::Line(Look::Main(0), stair)));
+        marks.extend(stairs(one, place).map(|stair| Mark::Line(MarkLook::Main(0), stair)));
         let at = (one.began / one.step) as usize;
         let (before, after) = one.longest.split_at(at.min(one.longest.len()));
         let longest = |steps: &[f64]| figure(steps.iter().copied().fold(0.0, f64::max));
@@ -161,7 +161,7 @@ fn over_time(all: &[Timeline]) -> Plot {
     }
     let title =
         "Longest store over time in ms, µs, logarithmic (dashed: the snapshot is asked for)";
-    let plot = rows(title.to_owned(), x, Axis::rows(all.len(), ticks), 128, marks);
+    let plot = rows(title.to_owned(), x, PlotAxis::rows(all.len(), ticks), 128, marks);
     Plot { description: format!("{title}. {}.", words.join(". ")), ..plot }
 }
 

@@ -32,10 +32,11 @@ struct Layout {
     head: String,
     /// The heads of rows.
     heads: Vec<String>,
-    columns: Vec<Column>,
+    columns: Vec<PrintedColumn>,
 }
 
-struct Column {
+/// A column as it is printed.
+struct PrintedColumn {
     name: String,
     is_words: bool,
     width: usize,
@@ -45,8 +46,8 @@ struct Column {
 
 impl Layout {
     fn of(table: &Table) -> Self {
-        let columns: Vec<Column> =
-            (0..table.columns.len()).map(|index| Column::of(table, index)).collect();
+        let columns: Vec<PrintedColumn> =
+            (0..table.columns.len()).map(|index| PrintedColumn::of(table, index)).collect();
         let used: usize = columns.iter().map(|column| column.width).sum();
         let room = COLUMNS.saturating_sub(used + SPACE).max(WORDS);
         let broken = |head: &str| match width(head) > room {
@@ -58,10 +59,10 @@ impl Layout {
     }
 
     /// The columns of each part: as many as fit beside the heads of rows.
-    fn groups(&self) -> Vec<Vec<&Column>> {
+    fn groups(&self) -> Vec<Vec<&PrintedColumn>> {
         let heads = self.heads.iter().map(|head| width(head)).max().unwrap_or(0);
         let room = COLUMNS.saturating_sub(heads + SPACE);
-        let mut groups: Vec<(usize, Vec<&Column>)> = Vec::new();
+        let mut groups: Vec<(usize, Vec<&PrintedColumn>)> = Vec::new();
         for column in &self.columns {
             match groups.last_mut() {
                 Some((used, group)) if *used + column.width <= room => {
@@ -74,7 +75,7 @@ impl Layout {
         groups.into_iter().map(|(_, group)| group).collect()
     }
 
-    fn part(&self, group: &[&Column]) -> String {
+    fn part(&self, group: &[&PrintedColumn]) -> String {
         let mut printed = comfy_table::Table::new();
         printed
             .load_preset(presets::NOTHING)
@@ -104,7 +105,7 @@ impl Layout {
     }
 }
 
-impl Column {
+impl PrintedColumn {
     fn of(table: &Table, index: usize) -> Self {
         let super::Column { name, is_words } = table.columns[index].clone();
         let cells = || table.rows.iter().map(|row| row.cells.get(index).unwrap_or(&Cell::Empty));

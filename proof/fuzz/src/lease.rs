@@ -2,7 +2,8 @@
 
 use hugekit_lease::protocol::{Answer, LONGEST, Request};
 
-/// What is understood is written again as it was, so that no two messages mean the same; and printing it ends.
+/// Checks that each message that is understood is written again as it was, so that no two messages mean the same, and
+/// that printing it ends.
 pub(crate) fn run(bytes: &[u8]) {
     if let Ok(request) = Request::of_message(bytes) {
         assert_eq!(request.to_message(), bytes);

@@ -78,7 +78,7 @@ fn is_harmless(path: &str) -> bool {
         && Path::new(path).components().skip(1).all(|part| matches!(part, Component::Normal(_)))
 }
 
-/// Where a file and a folder have one name, the first of them stays.
+/// Writes a file. If a file and a folder have the same name, the first of them stays.
 fn write(root: &Path, path: &str, content: &[u8]) {
     let path = root.join(&path[1..]);
     let folder = path.parent().expect("it is below the root");

@@ -12,6 +12,6 @@ pub(crate) fn run(bytes: &[u8]) {
     let page = hugekit_lab::report::page(&[("one".to_owned(), record.clone())]);
     assert!(page.starts_with("<!DOCTYPE html>") && page.trim_end().ends_with("</html>"));
     let written = serde_json::to_string(&record).expect("a record can be written");
-    let again = Record::parse(&written).expect("what was written can be read");
+    let again = Record::parse(&written).expect("the written record can be read");
     assert_eq!(serde_json::to_string(&again).expect("a record can be written"), written);
 }

@@ -15,7 +15,7 @@ use crate::{api, first_cpu, guest, nested_state};
 
 const VARIABLE: &str = "HUGEKIT_CLOUD_HYPERVISOR";
 
-/// How long one may take until its API answers or its serial port listens.
+/// The longest time until the API of a VMM answers or its serial port listens.
 const START: Duration = Duration::from_secs(60);
 
 /// The program; `None` if the environment names none.
@@ -28,7 +28,7 @@ fn needed() -> io::Result<PathBuf> {
     program().ok_or_else(|| io::Error::other("no Cloud Hypervisor is named"))
 }
 
-/// Why no guest can be run here, if so.
+/// Returns the reason if no guest can run here.
 #[must_use]
 pub fn lacking() -> Option<String> {
     let Some(program) = program() else {
@@ -45,7 +45,7 @@ pub fn lacking() -> Option<String> {
 pub struct CloudHypervisor {
     child: Child,
     api: PathBuf,
-    /// Where its guest's serial port listens.
+    /// The socket of its guest's serial port.
     serial: PathBuf,
 }
 

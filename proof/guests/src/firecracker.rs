@@ -15,7 +15,7 @@ use crate::{api, first_cpu, guest};
 
 const VARIABLE: &str = "HUGEKIT_FIRECRACKER";
 
-/// How long a Firecracker may take until its API answers.
+/// The longest time until the API of a Firecracker answers.
 const START: Duration = Duration::from_secs(60);
 
 /// The program that the environment names, or else the one on `PATH`; `None` if there is neither.
@@ -30,7 +30,7 @@ fn on_path(folders: &OsStr) -> Option<PathBuf> {
     programs.into_iter().find(|program| program.is_file())
 }
 
-/// Why no guest can be run here, if so.
+/// Returns the reason if no guest can run here.
 #[must_use]
 pub fn lacking() -> Option<String> {
     let Some(program) = program() else {
@@ -42,7 +42,7 @@ pub fn lacking() -> Option<String> {
     lacking_guest()
 }
 
-/// Why the tiny guest cannot be run here by any VMM, if so.
+/// Returns the reason if no VMM can run the tiny guest here.
 pub(crate) fn lacking_guest() -> Option<String> {
     if guest::elf().is_none() {
         return Some("the tiny guest is for x86-64".to_owned());
@@ -51,7 +51,7 @@ pub(crate) fn lacking_guest() -> Option<String> {
     kvm.err().map(|error| format!("/dev/kvm cannot be opened: {error}"))
 }
 
-/// What guest memory is made of.
+/// The pages of a guest's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
     Base,
@@ -96,7 +96,7 @@ impl Firecracker {
         Self::start_prepared(folder, name, |_| ())
     }
 
-    /// As [`start`](Self::start); `prepare` may add to the command.
+    /// Does the same as [`start`](Self::start), but `prepare` may add to the command.
     pub fn start_prepared(
         folder: &Path,
         name: &str,
@@ -107,7 +107,7 @@ impl Firecracker {
         Ok(firecracker)
     }
 
-    /// As [`start_prepared`](Self::start_prepared), but its API may not answer yet.
+    /// Does the same as [`start_prepared`](Self::start_prepared), but its API may not answer yet.
     pub fn spawn(
         folder: &Path,
         name: &str,
@@ -139,7 +139,7 @@ impl Firecracker {
         &self.api
     }
 
-    /// Whether it has not ended.
+    /// Returns true if it has not ended.
     pub fn is_running(&mut self) -> io::Result<bool> {
         Ok(self.child.try_wait()?.is_none())
     }
@@ -154,8 +154,8 @@ impl Firecracker {
         self.boot_with(mebibytes, pages, 1)
     }
 
-    /// As [`boot`](Self::boot), with more virtual CPUs. The guest uses the second one if it is asked
-    /// to touch memory [at once](crate::Request::TouchAtOnce).
+    /// Does the same as [`boot`](Self::boot), with more virtual CPUs. The guest uses the second one if it is asked to
+    /// touch memory [at once](crate::Request::TouchAtOnce).
     pub fn boot_with(&self, mebibytes: u64, pages: Pages, cpus: u32) -> io::Result<()> {
         let elf = guest::elf().ok_or_else(|| io::Error::other("the tiny guest is for x86-64"))?;
         let kernel = self.api.with_extension("elf");
@@ -181,7 +181,7 @@ impl Firecracker {
         self.patch("/vm", &json!({"state": "Resumed"}))
     }
 
-    /// Whether the guest is paused, as the API says.
+    /// Returns true if the API says that the guest is paused.
     pub fn is_paused(&self) -> io::Result<bool> {
         let answer = api::request(&self.api, "GET", "/", None)?;
         let answer: Value = serde_json::from_str(&answer)?;
@@ -193,7 +193,7 @@ impl Firecracker {
         self.save_as("Full", to)
     }
 
-    /// As [`save`](Self::save), with holes in the memory file where the guest has no memory.
+    /// Does the same as [`save`](Self::save), with holes in the memory file where the guest has no memory.
     pub fn save_with_holes(&self, to: &Snapshot) -> io::Result<()> {
         self.save_as("Diff", to)
     }

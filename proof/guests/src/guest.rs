@@ -16,11 +16,11 @@
 //! 0 before it is started, 1 when it waits, and 2 when it is to touch a range.
 #![allow(unsafe_code)]
 
-/// Where the guest leaves three words about its writes until it was asked again: ticks of the longest
-/// time between two, how many there were, and ticks of all.
+/// The address of three words about the guest's writes since the last request: the ticks of the longest time between
+/// two writes, the number of writes, and the ticks of all of them.
 pub(crate) const WRITES: u64 = 0x19_5000;
 
-/// Where the guest is loaded. It uses memory up to [`END`].
+/// The address at which the guest is loaded. It uses memory up to [`END`].
 #[cfg(target_arch = "x86_64")]
 const START: u64 = 0x10_0000;
 

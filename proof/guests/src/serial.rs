@@ -15,7 +15,7 @@ use crate::request::Request;
 /// Hexadecimal digits of an answer.
 const DIGITS: usize = 16;
 
-/// How long an answer is waited for, by default.
+/// The longest wait for an answer, by default.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// Both directions.
@@ -28,20 +28,20 @@ pub struct Serial {
 }
 
 impl Serial {
-    /// Of a child that was started with both as pipes.
+    /// Makes a connection to a child that was started with both as pipes.
     pub(crate) fn of(child: &mut Child) -> Self {
         let to = child.stdin.take().expect("standard input is a pipe");
         let from = child.stdout.take().expect("standard output is a pipe");
         Self { to: OwnedFd::from(to).into(), from: OwnedFd::from(from).into(), read: Vec::new() }
     }
 
-    /// Of a VMM whose standard input and output are these, such as named pipes.
+    /// Makes a connection to a VMM whose standard input and output are these files, such as named pipes.
     #[must_use]
     pub fn of_files(to: File, from: File) -> Self {
         Self { to, from, read: Vec::new() }
     }
 
-    /// Of a VMM that listens for one connection.
+    /// Makes a connection to a VMM that listens for one.
     pub(crate) fn of_socket(stream: UnixStream) -> io::Result<Self> {
         let from = OwnedFd::from(stream.try_clone()?).into();
         Ok(Self { to: OwnedFd::from(stream).into(), from, read: Vec::new() })
@@ -52,7 +52,7 @@ impl Serial {
         self.ask_within(request, LONGEST_WAIT)
     }
 
-    /// As [`ask`](Self::ask), for so long at most.
+    /// Does the same as [`ask`](Self::ask), but waits no longer than `wait`.
     pub fn ask_within(&mut self, request: Request, wait: Duration) -> io::Result<u64> {
         self.send(request)?;
         self.answer_within(wait)

@@ -51,8 +51,8 @@ impl SmallVmm {
         Self::spawn(Command::new(std::env::current_exe()?), socket, regions, pages)
     }
 
-    /// As [`start`](Self::start), as another user, for whom this program is copied into a folder.
-    /// Root may do this.
+    /// Does the same as [`start`](Self::start), as another user, for whom this program is copied into a folder. Only
+    /// root may do this.
     pub fn start_as(user: u32, folder: &Path, socket: &Path, regions: &[u64]) -> io::Result<Self> {
         let program = folder.join("small-vmm");
         std::fs::copy(std::env::current_exe()?, &program)?;
@@ -134,7 +134,7 @@ pub fn run_if_asked() {
 }
 
 fn run(socket: &Path, is_huge: bool, sizes: &[u64]) -> io::Result<()> {
-    let memory = Memory::map(sizes, is_huge)?;
+    let memory = MissingMemory::map(sizes, is_huge)?;
     let faults = open_userfaultfd()?;
     for region in &memory.regions {
         userfaultfd::register_untouched(faults.as_fd(), &region.addresses())?;
@@ -145,8 +145,8 @@ fn run(socket: &Path, is_huge: bool, sizes: &[u64]) -> io::Result<()> {
     answer_requests(&memory)
 }
 
-/// One that serves faults of the kernel too, as Firecracker's does; without privilege, of this
-/// process's code only.
+/// Opens a userfaultfd that serves faults of the kernel too, as Firecracker's does. Without privilege, it serves only
+/// faults of this process's code.
 fn open_userfaultfd() -> io::Result<OwnedFd> {
     let faults = userfaultfd::new_whole().or_else(|_| userfaultfd::new_user_mode_only())?;
     userfaultfd::enable(&faults, EVENT_REMOVE)?;
@@ -171,7 +171,7 @@ pub fn send_handshake(
     if sent == text.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
-fn answer_requests(memory: &Memory) -> io::Result<()> {
+fn answer_requests(memory: &MissingMemory) -> io::Result<()> {
     let (mut input, mut output) = (io::stdin().lock(), io::stdout().lock());
     let mut bytes = [0; BYTES];
     loop {
@@ -188,12 +188,12 @@ fn answer_requests(memory: &Memory) -> io::Result<()> {
 
 /// Memory of the guest that is not there: regions, one after the other.
 #[derive(Debug)]
-struct Memory {
+struct MissingMemory {
     regions: Vec<Region>,
 }
 
 // SAFETY: `answer` has several threads at once only for `TouchAtOnce`, and all of them only read.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for MissingMemory {}
 
 #[derive(Debug)]
 struct Region {
@@ -209,7 +209,7 @@ impl Region {
     }
 }
 
-impl Memory {
+impl MissingMemory {
     fn map(sizes: &[u64], is_huge: bool) -> io::Result<Self> {
         let mut offset = 0;
         let mut regions = Vec::new();
@@ -318,7 +318,7 @@ impl Memory {
 }
 
 fn read(word: *mut u64) -> u64 {
-    // SAFETY: `Memory::word` gives aligned words of mapped regions, which no other thread writes.
+    // SAFETY: `MissingMemory::word` gives aligned words of mapped regions, which no other thread writes.
     unsafe { word.read_volatile() }
 }
 

@@ -12,8 +12,7 @@ use tempfile::TempDir;
 #[derive(Debug)]
 pub struct Files(TempDir);
 
-/// What of a machine can be mounted over the kernel's own files: memory, nodes and CPUs are what
-/// they are.
+/// The files of a machine that can be mounted over the kernel's own files. Memory, nodes and CPUs cannot be replaced.
 const MOUNTED: [&str; 2] = ["proc/cpuinfo", "sys/devices/system/cpu/cpu0/cache"];
 
 impl Files {
@@ -88,7 +87,7 @@ impl Files {
         fs::write(self.place(path)?, format!("{text}\n"))
     }
 
-    /// Where a file goes, its folder made.
+    /// Makes the folder of a file, and returns the file's path.
     fn place(&self, path: impl AsRef<Path>) -> io::Result<PathBuf> {
         let path = path.as_ref();
         let place = self.path().join(path.strip_prefix("/").unwrap_or(path));

@@ -21,7 +21,7 @@ const GIB: u64 = 1 << 30;
 /// A machine, described.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine {
-    /// To call it by.
+    /// The name of the machine.
     pub name: &'static str,
     /// The lines of `/proc/cpuinfo` that name the CPU.
     pub cpu: &'static str,
@@ -41,7 +41,7 @@ pub struct Machine {
     pub memory: u64,
     /// Bytes that one entry of the last table but one maps: the size of a transparent huge page.
     pub huge_page: u64,
-    /// Whether the kernel makes transparent huge pages.
+    /// True if the kernel makes transparent huge pages.
     pub thp: bool,
     /// Reserved huge pages of 2 MiB, all free; `None` where the kernel has no hugetlb.
     pub reserved: Option<u64>,
@@ -144,7 +144,7 @@ pub const MACHINES: [Machine; 11] = [
 ];
 
 impl Machine {
-    /// Its unused memory: seven eighths, less what is reserved.
+    /// Its unused memory: seven eighths, less the reserved pages.
     #[must_use]
     pub fn available(&self) -> u64 {
         self.memory / 8 * 7 - self.reserved.unwrap_or(0) * 2 * MIB
@@ -293,7 +293,7 @@ impl Machine {
     }
 }
 
-/// So many numbers from the first on, as the kernel lists them.
+/// `count` numbers from the first on, as the kernel lists them.
 fn list(first: u64, count: u64) -> String {
     match count {
         1 => first.to_string(),

@@ -21,7 +21,7 @@ pub struct Unpacked {
 }
 
 impl Unpacked {
-    /// What is below this directory.
+    /// The programs below this directory.
     #[must_use]
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
@@ -33,13 +33,13 @@ impl Unpacked {
         &self.root
     }
 
-    /// Where the unpacked program of that name would be.
+    /// Returns the path that the unpacked program of that name would have.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.root.join("usr/bin").join(name)
     }
 
-    /// Whether this is one of the unpacked programs.
+    /// Returns true if this is one of the unpacked programs.
     #[must_use]
     pub fn has(&self, program: &Path) -> bool {
         program.starts_with(&self.root)
@@ -53,7 +53,7 @@ impl Unpacked {
         Some(self.command(found.as_os_str()))
     }
 
-    /// Whether there is such a program, and it starts.
+    /// Returns true if there is such a program, and it starts.
     #[must_use]
     pub fn answers(&self, program: &Path) -> bool {
         let mut command = self.command(program.as_os_str());

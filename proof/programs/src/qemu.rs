@@ -1,4 +1,4 @@
-//! QEMU, and the least guest: what is measured and tested is when it runs, and on which memory.
+//! QEMU, and the smallest guest. Measurements and tests need only its start and its memory.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -30,13 +30,13 @@ impl Emulator {
         }
     }
 
-    /// One of these packages, or the machine's, which was found before.
+    /// An emulator of these packages, or the machine's, which was found before.
     #[must_use]
     pub fn new(program: impl Into<OsString>, unpacked: Unpacked) -> Self {
         Self { program: program.into(), unpacked }
     }
 
-    /// What starts it, with what an unpacked one has to be told of its libraries, firmware and modules.
+    /// Returns the command that starts it. An unpacked emulator gets the paths of its libraries, firmware and modules.
     #[must_use]
     pub fn command(&self) -> Command {
         let mut command = self.unpacked.command(&self.program);
@@ -45,7 +45,7 @@ impl Emulator {
     }
 
     /// Has another program become it, such as `hugekit lease`: its name and first arguments are appended to the other
-    /// one's, and what it has to be told of its libraries and modules is inherited.
+    /// one's, and it inherits the paths of its libraries and modules.
     pub fn pass_to(&self, other: &mut Command) {
         let own = self.command();
         for (name, value) in own.get_envs() {

@@ -8,7 +8,7 @@ use crate::folio::{Folio, Folios, Piece};
 use crate::layout::Format;
 use crate::run::{LONG, LONG_STEP, Likeness, SHORT_STEP, write_protect_run};
 
-/// Which processes see what is written through a mapping.
+/// The processes that see writes through a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mapping {
     /// Only the writer: parent and child share pages until one of them writes.
@@ -17,17 +17,17 @@ pub enum Mapping {
     Shared,
 }
 
-/// How a table is copied.
+/// The way in which a table is copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fork {
     /// Whose writes are seen by whom.
     pub mapping: Mapping,
-    /// Whether the child keeps the protection by userfaultfd.
+    /// True if the child keeps the protection by userfaultfd.
     pub child_keeps_uffd_wp: bool,
 }
 
 impl Fork {
-    /// How the child's entry differs from the parent's.
+    /// The difference between the child's entry and the parent's.
     #[inline]
     fn child<F: Format>(self) -> Change<F> {
         let change = match self.mapping {
@@ -45,7 +45,7 @@ pub struct CopyError<E> {
     /// Entries before this one are copied and counted. This one and those after it are as they
     /// were, in both tables and in every count.
     pub at: usize,
-    /// Why.
+    /// The reason.
     pub cause: E,
 }
 
@@ -76,7 +76,7 @@ impl<E: Error + 'static> Error for CopyError<E> {
 /// are copied bit by bit.
 ///
 /// # Errors
-/// If a page had to be copied and could not be. What was copied before stays.
+/// If a page had to be copied and could not be. Entries that were copied before stay.
 ///
 /// # Panics
 /// If the tables are of different lengths, or no entry can hold the frame of a copied page.
@@ -131,7 +131,7 @@ fn copy_entries<F: Format>(
     }
 }
 
-/// As [`copy_entries`] where a loop over few entries would cost more than they do.
+/// Does the same as [`copy_entries`], without its loop, which would cost more than a few entries do.
 #[inline]
 fn copy_few<F: Format>(
     parent: &mut [Entry<F>],
@@ -158,7 +158,7 @@ struct Copier<'a, F: Format, L, const PRIVATE: bool> {
     folios: &'a L,
     fork: Fork,
     like: Likeness<F>,
-    /// How the child's entries differ.
+    /// The difference of the child's entries.
     change: Change<F>,
 }
 

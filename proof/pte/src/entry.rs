@@ -49,57 +49,57 @@ impl<F: Format> Entry<F> {
         Self(F::Bits::truncated(bits))
     }
 
-    /// Whether it maps nothing and never did. An entry that is neither empty nor present belongs to
-    /// its owner: a page that was swapped out, for instance.
+    /// Returns true if it maps nothing and never did. An entry that is neither empty nor present belongs to its owner:
+    /// a page that was swapped out, for instance.
     #[inline]
     #[must_use]
     pub fn is_empty(self) -> bool {
         self == Self::empty()
     }
 
-    /// Whether it maps a page.
+    /// Returns true if it maps a page.
     #[inline]
     #[must_use]
     pub fn is_present(self) -> bool {
         self.intersects(F::LAYOUT.present)
     }
 
-    /// Whether it maps what is no folio's.
+    /// Returns true if it maps memory that belongs to no folio.
     #[inline]
     #[must_use]
     pub fn is_special(self) -> bool {
         self.intersects(F::LAYOUT.special)
     }
 
-    /// Whether the page may be written.
+    /// Returns true if the page may be written.
     #[inline]
     #[must_use]
     pub fn is_writable(self) -> bool {
         self.has(F::LAYOUT.write)
     }
 
-    /// Whether the page was written.
+    /// Returns true if the page was written.
     #[inline]
     #[must_use]
     pub fn is_dirty(self) -> bool {
         self.with_dirty_saved().has(F::LAYOUT.dirty)
     }
 
-    /// Whether the page was used.
+    /// Returns true if the page was used.
     #[inline]
     #[must_use]
     pub fn is_accessed(self) -> bool {
         self.has(F::LAYOUT.accessed)
     }
 
-    /// Whether the page was written since its owner began to track soft-dirty bits.
+    /// Returns true if the page was written since its owner began to track soft-dirty bits.
     #[inline]
     #[must_use]
     pub fn is_soft_dirty(self) -> bool {
         self.has(F::LAYOUT.soft_dirty)
     }
 
-    /// Whether userfaultfd protects the page from writes.
+    /// Returns true if userfaultfd protects the page from writes.
     #[inline]
     #[must_use]
     pub fn is_uffd_wp(self) -> bool {
@@ -251,7 +251,7 @@ impl<F: Format> Change<F> {
     pub(crate) const NOTHING: Self =
         Self { keep: u64::MAX, set: 0, save_dirty: false, format: core::marker::PhantomData };
 
-    /// Protects from writes. What is dirty stays so, and must be read before `store` is lost.
+    /// Protects from writes. A dirty entry stays dirty, and must be read before `store` is lost.
     #[inline]
     pub(crate) fn write_protect() -> Self {
         let change = Self { save_dirty: true, ..Self::NOTHING };

@@ -39,20 +39,20 @@ impl Folio {
         }
     }
 
-    /// How many pages it has.
+    /// The number of its pages.
     #[inline]
     #[must_use]
     pub const fn pages(&self) -> u32 {
         self.pages
     }
 
-    /// How many references keep it.
+    /// The number of references that keep it.
     #[must_use]
     pub fn references(&self) -> u64 {
         self.references.load(Relaxed)
     }
 
-    /// How many entries map its pages.
+    /// The number of entries that map its pages.
     #[must_use]
     pub fn mappings(&self) -> u64 {
         self.mappings.load(Relaxed)
@@ -115,7 +115,7 @@ impl Folio {
         debug_assert!(before > 0, "unpinned more often than pinned");
     }
 
-    /// Whether it has a pin.
+    /// Returns true if it has a pin.
     #[inline]
     #[must_use]
     pub fn is_pinned(&self) -> bool {
@@ -134,7 +134,7 @@ pub struct Piece<'a> {
 
 /// Finds the folio that a frame belongs to.
 pub trait Folios {
-    /// Why a page could not be copied.
+    /// The reason why a page could not be copied.
     type Error;
 
     /// The folio of a frame; `None` for a frame of no folio, which is not counted.

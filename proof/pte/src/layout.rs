@@ -13,23 +13,23 @@ pub trait Format: Clone + Copy + Debug + Eq + Hash + Send + Sync + 'static {
     const LAYOUT: Layout;
 }
 
-/// One row: a format's bits. Masks are of the lowest bits of 64, for entries of 32 bits as well.
+/// The bits of a format: a row of the table. Masks are of the lowest bits of 64, for entries of 32 bits as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// The format's name.
     pub name: &'static str,
-    /// Where the bits are defined: the architecture's manual, and the kernel's header for those
-    /// that the manual leaves to software.
+    /// The definition of the bits: the architecture's manual, and the kernel's header for those that the manual leaves
+    /// to software.
     pub source: &'static str,
     /// Bytes of a page, as a power of two.
     pub page_shift: u32,
-    /// Where the frame number is.
+    /// The place of the frame number.
     pub frame: Frame,
     /// An entry that maps nothing and never did.
     pub empty: u64,
     /// Set in every entry that maps a page; one bit.
     pub present: u64,
-    /// Set in entries that map what is no folio's, such as a device; 0 if there is no such bit.
+    /// Set in entries that map memory of no folio, such as a device; 0 if there is no such bit.
     pub special: u64,
     /// The bits that an entry of a readable page of user space has set beyond the flags below, `present`
     /// among them.
@@ -52,8 +52,8 @@ pub struct Layout {
     pub uffd_wp: Flag,
 }
 
-/// Where an entry keeps its frame number: `low_bits` of it from bit `low_shift` on, and, in formats
-/// that ran out of room, the `high_bits` above those from bit `high_shift` on.
+/// The place of a frame number in an entry: `low_bits` of the number from bit `low_shift` on, and, in formats that ran
+/// out of room, the `high_bits` above those from bit `high_shift` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// The entry's bit that holds the frame number's bit 0. One frame further is an entry larger by
@@ -87,7 +87,7 @@ impl Frame {
         low | high << self.low_bits
     }
 
-    /// An entry with this frame number and nothing else. What is beyond [`max`](Self::max) is lost.
+    /// An entry with this frame number and nothing else. Bits beyond [`max`](Self::max) are lost.
     #[inline]
     #[must_use]
     pub const fn encode(self, frame: u64) -> u64 {
@@ -96,8 +96,8 @@ impl Frame {
         low << self.low_shift | high << self.high_shift
     }
 
-    /// How many frames from this one on have entries that differ by `1 << low_shift` each, this one
-    /// included: up to the carry out of the low piece.
+    /// The number of frames from this one on whose entries differ by `1 << low_shift` each, this one included: up to
+    /// the carry out of the low piece.
     #[inline]
     pub(crate) const fn until_carry(self, frame: u64) -> u64 {
         low_ones(self.low_bits) - (frame & low_ones(self.low_bits)) + 1

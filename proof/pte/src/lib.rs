@@ -113,7 +113,7 @@
 //! unmap_table(&mut table, &folios_of, &mut resident, |gone| *free.next().unwrap() = Some(gone));
 //! assert!(resident == 0 && table.iter().all(|entry| entry.is_empty()));
 //!
-//! // Here every CPU forgets what it knows of the table.
+//! // Here every CPU flushes its translations of the table.
 //! let [first, second] = runs.map(Option::unwrap);
 //! assert!(first.run.any_dirty && first.run.any_accessed && !second.run.any_dirty);
 //! assert!(first.put() && second.put()); // the last references: both folios are free

@@ -29,13 +29,13 @@ pub struct Policy {
 pub struct Run {
     /// Entries; 0 if the first was no candidate.
     pub len: usize,
-    /// Whether any page may be written.
+    /// True if any page may be written.
     pub any_writable: bool,
-    /// Whether any page is dirty.
+    /// True if any page is dirty.
     pub any_dirty: bool,
-    /// Whether any page was accessed.
+    /// True if any page was accessed.
     pub any_accessed: bool,
-    /// Whether any page is soft-dirty.
+    /// True if any page is soft-dirty.
     pub any_soft_dirty: bool,
 }
 
@@ -146,12 +146,12 @@ impl<F: Format> Likeness<F> {
     }
 }
 
-/// How far a scan has come.
+/// The progress of a scan.
 struct Scan<F: Format> {
     keep: F::Bits,
     /// The next entry, if it were like the first.
     expected: F::Bits,
-    /// Bits in which entries that matched differ from what was expected: ignored ones.
+    /// Bits in which entries that matched differ from the expected entry: ignored ones.
     differing: F::Bits,
     matched: usize,
 }

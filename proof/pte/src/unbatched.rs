@@ -8,7 +8,7 @@ use crate::layout::Format;
 use crate::run::Run;
 use crate::unmap::Unmapped;
 
-/// As [`copy_table`](crate::copy_table), with the same outcome in both tables and all counts.
+/// Does the same as [`copy_table`](crate::copy_table), with the same outcome in both tables and all counts.
 ///
 /// # Errors
 /// As there.
@@ -83,8 +83,8 @@ fn copy_page<F: Format, L: Folios>(
     Ok(())
 }
 
-/// As [`unmap_table`](crate::unmap_table), with the same outcome in the table and all counts; `gone` is told
-/// runs of one page.
+/// Does the same as [`unmap_table`](crate::unmap_table), with the same outcome in the table and all counts; `gone` is
+/// told runs of one page.
 pub fn unmap_table<'f, F: Format, L: Folios>(
     table: &mut [Entry<F>],
     folios: &'f L,

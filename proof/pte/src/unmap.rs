@@ -6,7 +6,7 @@ use crate::layout::Format;
 use crate::run::{LONG, LONG_STEP, Likeness, Run, SHORT_STEP};
 
 /// A run that is no longer mapped. Its references are still there: the owner of the table gives them back
-/// once no CPU can reach the pages by what it remembers of the table.
+/// once no CPU can reach the pages by translations that it has cached.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "its references are to be given back"]
 pub struct Unmapped<'a> {
@@ -14,7 +14,7 @@ pub struct Unmapped<'a> {
     pub folio: &'a Folio,
     /// The frame of the run's first page.
     pub frame: u64,
-    /// How many pages, and what any of them had: the folio is dirty if one of them was.
+    /// The number of pages, and the bits that any of them had: the folio is dirty if one of them was.
     pub run: Run,
 }
 
@@ -27,7 +27,7 @@ impl Unmapped<'_> {
 }
 
 /// Unmaps the pages of `table`, as `munmap` and the end of a process do. `resident` is the process's counter
-/// of pages it maps; `gone` is told each run.
+/// of pages it maps; `gone` gets each run.
 ///
 /// Present entries of one folio are handled run by run, in this order: find the run, and what any of its
 /// entries has; empty them; count its pages as no longer resident; no longer count its mappings; tell

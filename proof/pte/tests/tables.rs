@@ -27,7 +27,7 @@ struct Properties {
     other: Option<u8>,
 }
 
-/// One property given to an entry.
+/// A property that is given to an entry.
 type Step<F> = fn(Entry<F>) -> Entry<F>;
 
 impl Properties {
@@ -135,7 +135,7 @@ const WORLD: usize = 200;
 #[derive(Clone, Debug)]
 struct World {
     folios: Vec<(u32, State)>,
-    /// How far below the carry, or below the largest frame, the world begins.
+    /// The distance of the world's begin below the carry, or below the largest frame.
     before: u64,
     /// Pages there are for copies.
     copies: u64,
@@ -164,7 +164,7 @@ fn world() -> impl Strategy<Value = World> {
     })
 }
 
-/// Where the world begins: it crosses the carry where the format has one.
+/// Returns the first frame of the world: it crosses the carry if the format has one.
 fn first_frame<F: Format>(world: &World) -> u64 {
     let place = F::LAYOUT.frame;
     match place.high_bits {
@@ -179,7 +179,7 @@ struct Tracked {
     folios: Vec<(u64, Folio, State)>,
     copied: RefCell<Vec<u64>>,
     left: Cell<u64>,
-    /// How often a folio was asked for.
+    /// The number of requests for a folio.
     finds: Cell<usize>,
 }
 
@@ -287,8 +287,8 @@ fn outcome<F: Format>(
     (Outcome { result, parent, child, counts, copied, resident }, finds)
 }
 
-/// How often a copy that batches asks for a folio: for each page that may not be shared, for each frame of
-/// no folio, and once for each run of the others.
+/// Returns the number of requests for a folio that a copy in batches makes: one for each page that may not be shared,
+/// one for each frame of no folio, and one for each run of the other pages.
 fn runs_to_find<F: Format>(table: &[Entry<F>], folios: &Tracked, fork: Fork) -> usize {
     let (mut finds, mut at) = (0, 0);
     while at < table.len() {
@@ -375,7 +375,7 @@ struct Left<F: Format> {
     marked: [BTreeSet<usize>; 2],
 }
 
-/// What a table is unmapped with, and its runs with their first frames.
+/// The folios that a table is unmapped with, and its runs with their first frames.
 struct Unmapping<'f> {
     folios: &'f Tracked,
     runs: Vec<(u64, Run)>,
@@ -399,7 +399,7 @@ impl<'f> Unmapping<'f> {
     }
 }
 
-/// What comes of unmapping, said naively: entry by entry, and runs by [`naive_run`].
+/// Returns the outcome of unmapping, computed naively: entry by entry, and runs by [`naive_run`].
 fn naively_left<F: Format>(table: &[Entry<F>], folios: &Tracked) -> (Left<F>, Vec<(u64, Run)>) {
     let folio_of = |entry: Entry<F>| {
         let piece = (entry.is_present() && !entry.is_special()).then(|| folios.find(entry.frame()));
@@ -606,7 +606,7 @@ proptest! {
     }
 }
 
-/// One folio of 64 pages whose addresses go through bit 48 (or, with LPA2, bit 50) is one run.
+/// A folio of 64 pages whose addresses go through bit 48 (or, with LPA2, bit 50) is one run.
 #[test]
 fn a_run_goes_through_the_carry_into_the_high_address_bits() {
     fn check<F: Format>(carry_at: u32) {

@@ -25,7 +25,7 @@ extern "C" fn print_own(_: c_int) {
     eprintln!("thread {thread}:\n{}", std::backtrace::Backtrace::force_capture());
 }
 
-/// Prints what is known of each thread: what the kernel says, and its backtrace.
+/// Prints each thread's state, as the kernel reports it, and its backtrace.
 pub fn print(process: i32) {
     for thread in threads_of(process) {
         let read = |name: &str| {
@@ -49,7 +49,7 @@ pub fn print(process: i32) {
     }
 }
 
-/// Whether gdb could be had and came to an end.
+/// Returns true if gdb was started and came to an end.
 fn debugger_prints(process: i32) -> bool {
     let gdb = Command::new("gdb")
         .args(["-nx", "-batch", "-ex", "set print frame-arguments none"])

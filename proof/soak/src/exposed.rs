@@ -1,9 +1,10 @@
 //! Memory that the signal handler reads and writes, whatever the thread it interrupts is doing there.
 //!
 //! One word of each page is the handler's: the *lane*. The handler adds one to it, and counts in memory of
-//! this module how often it began and finished to do so. So at any moment the lane holds at least what it
-//! held when it was exposed plus what had been finished before it is read, and at most that plus what has
-//! been begun after. Every other word is read, and must say where it lies ([`crate::model`]).
+//! this module how often it began and finished to do so. At any moment, the lane has at least its value at
+//! the time of exposure plus the additions that were finished before the lane is read, and at most that
+//! value plus the additions that were begun before the read has ended. Every other word is read, and must say where it
+//! lies ([`crate::model`]).
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -79,7 +80,8 @@ impl Exposed {
         Some(Self(index))
     }
 
-    /// How often the handler has begun to write a page's lane, and how often it has finished.
+    /// The number of times that the handler has begun to write a page's lane, and the number of times that it has
+    /// finished.
     #[must_use]
     pub fn begun(&self, page: usize) -> i64 {
         self.count(page, &TABLE[self.0].begun)
@@ -116,7 +118,7 @@ impl Drop for Exposed {
     }
 }
 
-/// Has this process's handler of SIGUSR1 touch what is exposed. It runs on the stack of the thread that it
+/// Has this process's handler of SIGUSR1 touch all exposed memory. It runs on the stack of the thread that it
 /// interrupts: the alternate one is left to faults.
 ///
 /// # Panics
@@ -132,7 +134,7 @@ pub fn install() {
     }
 }
 
-/// Has handlers touch nothing any more, for good.
+/// Has handlers touch nothing any more, permanently.
 pub fn stop_all() {
     OWNER.store(0, Ordering::SeqCst);
 }
@@ -155,7 +157,7 @@ pub fn implausible() -> Option<String> {
     })
 }
 
-/// Whether this process's memory is what the table names. Async-signal-safe.
+/// Returns true if the table names this process's memory. Async-signal-safe.
 pub(crate) fn is_owner() -> bool {
     // SAFETY: no precondition.
     unsafe { libc::getpid() == OWNER.load(Ordering::Relaxed) }

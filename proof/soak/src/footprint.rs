@@ -16,7 +16,7 @@ pub struct Footprint {
     pub descriptors: Vec<String>,
     /// By name.
     pub threads: Vec<String>,
-    /// Bytes mapped and resident by what is mapped, the heap and the stack left out.
+    /// Mapped and resident bytes by the name of the mapping, without the heap and the stack.
     pub mappings: BTreeMap<String, (usize, usize)>,
     pub heap_in_use: usize,
 }
@@ -101,14 +101,14 @@ impl fmt::Display for Footprint {
     }
 }
 
-/// Has the C library unmap the stacks of threads that have ended. That of a detached thread, which cannot unmap what it
-/// still runs on, stays until the next thread ends, whatever `glibc.pthread.stack_cache_size` is.
+/// Has the C library unmap the stacks of threads that have ended. A detached thread cannot unmap the stack that it runs
+/// on, which stays until the next thread ends, whatever `glibc.pthread.stack_cache_size` is.
 fn free_stacks() {
     let thread = std::thread::spawn(|| {});
     thread.join().expect("it does nothing");
 }
 
-/// Whether all of `part` are in `whole`, as often.
+/// Returns true if all of `part` are in `whole`, as often.
 fn is_part_of(part: &[String], whole: &[String]) -> bool {
     let times = |name, names: &[String]| names.iter().filter(|other| *other == name).count();
     part.iter().all(|name| times(name, part) <= times(name, whole))

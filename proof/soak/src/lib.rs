@@ -1,6 +1,6 @@
 //! Every public operation of hugekit as a scenario that checks each byte against a model, and two harnesses
 //! that run these scenarios: `tests/interrupted.rs` interrupts one at a time wherever a signal can arrive,
-//! the program runs all of them at once for as long as it is told. `README.md` beside `Cargo.toml` says how.
+//! the program runs all of them at once for the requested time. `README.md` beside `Cargo.toml` says how.
 #![allow(unsafe_code)]
 
 pub mod backtraces;

@@ -1,4 +1,4 @@
-//! `hugekit-soak`: everything at once, for as long as it is told. `cargo xtask soak` builds and starts it.
+//! `hugekit-soak`: everything at once, for the requested time. `cargo xtask soak` builds and starts it.
 
 use std::process::{Command, ExitCode};
 use std::sync::atomic::Ordering;
@@ -15,16 +15,16 @@ use hugekit_soak::supervisor::{self, Ended};
 #[derive(Debug, Parser)]
 #[command(name = "hugekit-soak")]
 struct Soak {
-    /// How long
+    /// The length of the soak in minutes
     #[arg(long, default_value_t = 1.0)]
     minutes: f64,
-    /// The number that decides which operations are run with which choices; random unless said
+    /// The seed of the choice of operations and of their options; random by default
     #[arg(long)]
     seed: Option<u64>,
-    /// Threads that run operations: twice as many as there are CPUs, but at least four, unless said
+    /// The number of threads that run operations; by default twice the number of CPUs, but at least four
     #[arg(long)]
     actors: Option<usize>,
-    /// One operation alone
+    /// Run only this operation
     #[arg(long, value_parser = OPERATIONS.iter().map(|operation| operation.name).collect::<Vec<_>>())]
     operation: Option<String>,
     /// Seconds without a step after which an actor counts as hung

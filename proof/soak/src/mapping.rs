@@ -7,7 +7,7 @@ use hugekit::HUGE_PAGE_BYTES as HUGE;
 
 /// Mapped memory at a multiple of 2 MiB, unmapped on drop.
 #[derive(Debug)]
-pub struct Mapping {
+pub struct AnonymousMapping {
     mapped: *mut u8,
     mapped_len: usize,
     start: *mut u8,
@@ -15,11 +15,11 @@ pub struct Mapping {
 }
 
 // SAFETY: an address; what lies there is only accessed as atomics.
-unsafe impl Send for Mapping {}
+unsafe impl Send for AnonymousMapping {}
 // SAFETY: an address; what lies there is only accessed as atomics.
-unsafe impl Sync for Mapping {}
+unsafe impl Sync for AnonymousMapping {}
 
-impl Mapping {
+impl AnonymousMapping {
     /// Untouched memory, on huge pages if the kernel has any, or on base pages.
     ///
     /// # Errors
@@ -54,7 +54,7 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for AnonymousMapping {
     fn drop(&mut self) {
         // SAFETY: exactly what was mapped.
         unsafe { libc::munmap(self.mapped.cast(), self.mapped_len) };

@@ -11,7 +11,7 @@ use crate::exposed::Exposed;
 pub const PAGE_BYTES: usize = 4096;
 pub const PAGE_WORDS: usize = PAGE_BYTES / 8;
 
-/// Where in its page the handler's word lies.
+/// The index of the handler's word in its page.
 pub const LANE: usize = PAGE_WORDS - 1;
 
 pub const CELL_WORDS: usize = 64;
@@ -31,7 +31,7 @@ pub fn tag_of(value: u64) -> u64 {
     value >> INDEX_BITS
 }
 
-/// Whether some write of its owner's, or none, left this in a word.
+/// Returns true if a write of its owner, or no write at all, can have left this value in a word.
 #[must_use]
 pub fn is_plausible(value: u64, index: usize) -> bool {
     value == 0 || tag_of(value) != 0 && value & ((1 << INDEX_BITS) - 1) == index as u64
@@ -68,7 +68,7 @@ impl Model {
     /// Checks bytes that lie at an offset of the memory, whole words of them; returns how many.
     ///
     /// # Panics
-    /// If a word is not what it must be.
+    /// If a word does not have its expected value.
     pub fn check(&self, offset: usize, bytes: &[u8], what: &str) -> usize {
         let _paused = crate::step::Paused::new();
         for (index, word) in words_of(offset, bytes) {
@@ -102,7 +102,7 @@ pub fn words_of(offset: usize, bytes: &[u8]) -> impl Iterator<Item = (usize, u64
     words.iter().enumerate().map(move |(at, word)| (first + at, u64::from_ne_bytes(*word)))
 }
 
-/// Memory and what it must hold. Other threads' handlers touch it while it is exposed.
+/// Memory and its expected content. Other threads' handlers touch it while it is exposed.
 #[derive(Debug)]
 pub struct Tracked {
     start: *mut AtomicU64,
@@ -210,7 +210,7 @@ impl Tracked {
     /// Checks every byte; returns how many.
     ///
     /// # Panics
-    /// If a word is not what it must be.
+    /// If a word does not have its expected value.
     pub fn check(&self, what: &str) -> usize {
         let _paused = crate::step::Paused::new();
         for (index, word) in self.words().iter().enumerate() {
@@ -242,7 +242,7 @@ impl Drop for Tracked {
     }
 }
 
-/// One writer's stores in a known order, so that a copy of the memory tells whether it is of one moment.
+/// The stores of a writer in a known order, so that a copy of the memory shows if it is of one moment.
 ///
 /// The writer goes over its cells again and again, in steps that are coprime to their number, and writes each
 /// word of a cell in ascending order; the tag is the number of the step.

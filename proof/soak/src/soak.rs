@@ -17,21 +17,21 @@ use crate::storm::Storm;
 use crate::world::{Size, World};
 use crate::{backtraces, exposed};
 
-/// How long a soak is, and what it consists of.
+/// The length and the content of a soak.
 #[derive(Clone, Debug)]
 pub struct Orders {
     pub time: Duration,
     pub seed: u64,
     pub actors: usize,
-    /// One operation alone.
+    /// The only operation to run; by default all of them.
     pub only: Option<String>,
 }
 
-/// How long a thread that has been joined may take to leave the process: the kernel says that it has ended before it
-/// takes it off the list.
+/// The longest time until a thread that has been joined leaves the process: the kernel reports its end before it
+/// removes the thread from the list.
 const TO_LEAVE: Duration = Duration::from_secs(10);
 
-/// As long as it takes for what is made once in a process to be there, after each operation was run once in each way.
+/// The time in which a process makes all that it makes once, after each operation was run once in each way.
 const WARM_UP: Duration = Duration::from_secs(8);
 
 /// Does as ordered; returns whether all that was taken was given back. A wrong byte ends the process.
@@ -89,11 +89,11 @@ enum Part {
     Soak,
 }
 
-/// What the actors are to do.
+/// The work of the actors.
 struct Script {
     operations: Vec<&'static Operation>,
     seed: u64,
-    /// Of the operations in each way, how many have been begun.
+    /// The number of operations, in each way, that have been begun.
     begun: AtomicUsize,
     stop: AtomicBool,
 }
@@ -125,7 +125,7 @@ impl Script {
     }
 }
 
-/// One part: all actors until the time is over.
+/// Runs a part: all actors until the time is over.
 fn act(orders: &Orders, status: &'static Status, time: Duration, part: Part) {
     let (end, script) = (Instant::now() + time, Script::new(orders, part));
     let storm = Storm::start();
@@ -156,7 +156,7 @@ fn perform(status: &'static Status, actor: usize, script: &Script) {
     }
 }
 
-/// One number of two, as far from its neighbours' as can be.
+/// Makes one number of two, as far from its neighbours' as possible.
 #[must_use]
 pub fn mix(seed: u64, number: u64) -> u64 {
     let mut mixed = seed.wrapping_add(number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));

@@ -11,12 +11,12 @@ use crate::backtraces;
 use crate::operations::OPERATIONS;
 use crate::status::{ACTORS, DESCRIPTOR, Status};
 
-/// How a worker ended.
+/// The end of a worker.
 #[derive(Debug)]
 pub enum Ended {
     /// By itself, or by a signal.
     Exited(ExitStatus),
-    /// It was killed, because an actor made no step for too long: which, and what it was at.
+    /// It was killed, because an actor made no step for too long: the actor, and its operation.
     Hung(String),
 }
 

@@ -11,16 +11,16 @@ use std::ptr;
 /// By this signal, sent to itself, the traced process begins and ends to be interrupted.
 pub const TOGGLE: c_int = libc::SIGUSR2;
 
-/// The same system call from the same place, over and over because every time it was interrupted, gets through
-/// after so many attempts: `clone` makes no thread while a signal is pending.
+/// A system call that is repeated from the same place because it was interrupted each time is let through after this
+/// many attempts: `clone` makes no thread while a signal is pending.
 const MOST_REPEATS: u32 = 32;
 
-/// One thread of the traced process.
+/// A thread of the traced process.
 #[derive(Debug, Default)]
 struct Thread {
     /// The signals whose handlers it is in.
     handlers: Vec<c_int>,
-    /// Whether the system call that it is in ends a handler.
+    /// True if the current system call ends a handler.
     is_returning: bool,
     last_call: (u64, u64),
     repeats: u32,
@@ -92,8 +92,8 @@ impl Thread {
         }
     }
 
-    /// Whether the system call that it begins or ends is to be interrupted: not one of the handler's own, nor
-    /// the one that ends it, after which it would be called for ever.
+    /// Returns true if the system call that it begins or ends is to be interrupted. This is false for the handler's own
+    /// calls, and for the call that ends the handler, after which it would be called for ever.
     fn at_call(&mut self, id: i32) -> bool {
         let Some(call) = begun_call(id) else { return !self.is_returning && !self.is_in_handler() };
         self.is_returning = call.0 == libc::SYS_rt_sigreturn as u64;

@@ -9,7 +9,7 @@ use hugekit::{HUGE_PAGE_BYTES, Pool, PoolError, SnapshotError};
 
 use crate::status::{Count, Status};
 
-/// How large scenarios are.
+/// The size of scenarios.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Size {
     /// Some base pages: every instruction costs two signals.
@@ -20,7 +20,7 @@ pub enum Size {
     Soak,
 }
 
-/// One actor's: random numbers, options, and where it reports to.
+/// The random numbers, the options and the status of an actor.
 #[derive(Debug)]
 pub struct World {
     pub rng: fastrand::Rng,
@@ -53,7 +53,7 @@ impl World {
         self.beat();
     }
 
-    /// Whether something happens that happens once in so many times.
+    /// Returns true once in this many times, at random.
     pub fn one_in(&mut self, times: u32) -> bool {
         self.rng.u32(0..times) == 0
     }
@@ -68,7 +68,7 @@ impl World {
         start..self.rng.usize(start..len) + 1
     }
 
-    /// As many steps as fit the size.
+    /// Returns a number of steps that fits the size.
     pub fn steps(&mut self) -> usize {
         match self.size {
             Size::Stepped => self.rng.usize(2..6),
@@ -109,7 +109,8 @@ impl World {
         self.unless_short(built)
     }
 
-    /// The object that was made, unless the machine lacks what it needs or forbids it. Any other error is a failure.
+    /// The object that was made, or `None` if the machine lacks memory for it or forbids it. Any other error is a
+    /// failure.
     ///
     /// # Panics
     /// On any other error.

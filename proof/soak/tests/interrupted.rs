@@ -36,7 +36,7 @@ const TRACER: &str = "HUGEKIT_INTERRUPTED_TRACER";
 /// Seconds: a hung operation makes no step for ever; a slow machine's makes one in far less.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How often an operation runs at least.
+/// The least number of runs of an operation.
 const ROUNDS: u64 = 3;
 
 /// Milliseconds for which the nightly run repeats an operation.
@@ -159,7 +159,7 @@ fn number(name: &str, usual: u64) -> u64 {
     said.and_then(|said| said.parse().ok()).unwrap_or(usual)
 }
 
-/// Why a case cannot be run here.
+/// Returns the reason if a case cannot run here.
 fn lack(case: &Case, threaded: &Option<String>, traced: &Option<String>) -> Option<String> {
     match (case.when, case.served) {
         (_, Some((_, FaultMode::Threaded { .. }))) if threaded.is_some() => threaded.clone(),

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 use std::ffi::c_void;
 
-/// Where a mapping of `len` bytes of the same file begins that is not the one at `address`.
+/// Returns the address of another mapping of `len` bytes of the same file than the one at `address`.
 pub fn alias_of(address: usize, len: usize) -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let fields = |line: &str| {
@@ -20,7 +20,7 @@ pub fn alias_of(address: usize, len: usize) -> usize {
     all.iter().find(is_alias).expect("a pool maps all of its file").0
 }
 
-/// Where the page begins, in a mapping of so many bytes, that holds `marker`.
+/// Returns the start of the page that holds `marker` in a mapping of this many bytes.
 pub fn place_of(alias: usize, len: usize, page: usize, marker: &[u8]) -> usize {
     // SAFETY: mapped for as long as the pool exists; no thread writes it meanwhile.
     let bytes =

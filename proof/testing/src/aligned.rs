@@ -5,8 +5,8 @@ use std::ptr::without_provenance_mut;
 
 use hugekit::HUGE_PAGE_BYTES as HUGE;
 
-/// What `make` maps, `len` bytes at the first address of the result, once this address is a multiple of 2 MiB: then
-/// nothing but hugekit stands in the way of huge pages.
+/// Calls `make` until the `len` bytes that it maps begin at a multiple of 2 MiB, and returns its result. Nothing but
+/// hugekit then stands in the way of huge pages.
 pub fn aligned<T>(len: usize, make: impl Fn() -> T, address: impl Fn(&T) -> usize) -> T {
     let mut fillers = Vec::new();
     for _ in 0..64 {

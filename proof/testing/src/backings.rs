@@ -1,4 +1,4 @@
-//! Tests that run on every backing, and count as skipped where the machine has none of it.
+//! Tests that run on every backing, and count as skipped if the machine does not have it.
 use hugekit::pool::{Backing, PoolBuilder};
 use hugekit::{HUGE_PAGE_BYTES, Pool};
 use libtest_mimic::{Completion, Failed, Trial};
@@ -47,7 +47,7 @@ pub fn trials_on_gigantic(checks: &[Check]) -> Vec<Trial> {
     gigantic().flat_map(|backing| trials_on(backing, 1, checks)).collect()
 }
 
-/// Why this machine has not so many folios of this backing.
+/// Returns the reason if this machine does not have this many folios of this backing.
 pub fn lacking(backing: Backing, folios: usize) -> Option<String> {
     let populated = builder(backing, folios).populate_on_allocation(false).build();
     populated.err().map(|error| error.to_string())

@@ -130,7 +130,7 @@ impl ControlGroup {
         groups.lines().find_map(of_hierarchy).unwrap()
     }
 
-    /// How many processes are in it.
+    /// Returns the number of processes in it.
     pub fn members(&self) -> usize {
         let members = fs::read_to_string(self.folder.join("cgroup.procs")).unwrap();
         members.lines().count()

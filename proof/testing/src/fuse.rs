@@ -23,7 +23,7 @@ const DIRECT: u32 = 1;
 
 const REGULAR_FILE: u32 = 0o100_644;
 
-/// What the kernel asks of the file.
+/// A request of the kernel to the file.
 #[derive(Clone, Copy, Debug)]
 pub enum Call {
     /// These bytes.
@@ -32,7 +32,7 @@ pub enum Call {
     Flush,
 }
 
-/// What the file answers.
+/// An answer of the file.
 #[derive(Clone, Debug)]
 pub enum Reply {
     Bytes(Vec<u8>),
@@ -114,7 +114,7 @@ fn read(request: &[u8]) -> Call {
     Call::Read { offset, len: number(request, 56) as usize }
 }
 
-/// Whether the file is still mounted.
+/// Sends a reply. Returns false if the file is no longer mounted.
 fn send(device: &mut File, unique: &[u8], reply: Reply) -> bool {
     let (error, bytes) = match reply {
         Reply::Never => return true,

@@ -20,7 +20,7 @@ pub fn limited(program: &str, limits: &str, arguments: &str) -> Output {
     shell.args(["-c", &format!("{limits}; exec '{program}' {arguments}")]).output().unwrap()
 }
 
-/// What it said on standard error, which shows no user our source.
+/// Returns the standard error of a program, which must not show users hugekit's source.
 pub fn said(output: &Output) -> String {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     let printed = String::from_utf8_lossy(&output.stdout);

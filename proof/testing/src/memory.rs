@@ -49,7 +49,7 @@ impl Memory {
         memory
     }
 
-    /// Puts on huge pages what is not: where the kernel makes `never` any by itself, it does when asked.
+    /// Moves base pages to huge pages: if the setting is `never`, the kernel makes huge pages only on request.
     fn collapse(&self) {
         for _ in 0..100 {
             // SAFETY: changes no byte.

@@ -91,7 +91,7 @@ fn words(text: &str) -> Vec<String> {
     words.into_iter().filter(|word| word != "&").collect()
 }
 
-/// Why a line is not accepted, if so.
+/// Returns the reason if a line is not accepted.
 fn fault(line: &Line, command: &Command) -> Option<String> {
     let words = words(&line.text);
     let mut command = command.clone();
@@ -147,7 +147,7 @@ pub fn check(program: &str, command: &Command, least: usize) {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// Why a command line would be found, if so; `is_whole` if it stands in a block that readers copy.
+/// Returns the reason if a command line would be found. `is_whole` is true if it stands in a block that readers copy.
 #[must_use]
 pub fn why_refused(text: &str, is_whole: bool, command: &Command) -> Option<String> {
     fault(&Line { page: PathBuf::new(), text: text.to_owned(), is_whole }, command)

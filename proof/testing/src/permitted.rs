@@ -10,18 +10,19 @@ fn uses() -> Uses {
     Userfaultfd::read(&Root::default()).unwrap().uses
 }
 
-/// Why this process may serve none, if so.
+/// Returns the reason if this process may serve no faults.
 pub fn lacking() -> Option<String> {
     (uses() == Uses::None).then(|| "userfaultfd is not permitted".to_owned())
 }
 
-/// Why no thread may serve another's, if so: it would be told of system calls' faults, too, which takes more.
+/// Returns the reason if no thread may serve another thread's faults: it would also get the faults of system calls,
+/// which needs more privilege.
 pub fn lacking_for_threads() -> Option<String> {
     let some = matches!(uses(), Uses::None | Uses::UserModeOnly);
     some.then(|| "only faults of user mode may be served, and those in place".to_owned())
 }
 
-/// Why faults may not be served so, if so.
+/// Returns the reason if faults may not be served in this mode.
 pub fn lacking_for(fault_mode: FaultMode) -> Option<String> {
     match fault_mode {
         FaultMode::Threaded { .. } => lacking_for_threads(),
@@ -35,13 +36,14 @@ pub fn fault_modes() -> Vec<FaultMode> {
     those_of([FaultMode::InPlace, FaultMode::Threaded { threads: 1 }])
 }
 
-/// Those that this process may use.
+/// Returns the modes that this process may use.
 pub fn those_of(fault_modes: impl IntoIterator<Item = FaultMode>) -> Vec<FaultMode> {
     let permitted = |mode: &FaultMode| lacking_for(*mode).is_none();
     fault_modes.into_iter().filter(permitted).collect()
 }
 
-/// Those that this process may use; says of the others that the calling test, one of the standard harness, skips them.
+/// Returns the modes that this process may use. For each other mode, prints that the calling test, which is one of the
+/// standard harness, skips it.
 pub fn usable(fault_modes: &[FaultMode]) -> Vec<FaultMode> {
     for mode in fault_modes {
         if let Some(reason) = lacking_for(*mode) {

@@ -46,7 +46,7 @@ pub fn signal(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal).unwrap();
 }
 
-/// Whether it happens within a minute.
+/// Waits until the check succeeds, for a minute at most. Returns false if it does not.
 pub fn happens(mut check: impl FnMut() -> bool) -> bool {
     let began = Instant::now();
     while !check() {

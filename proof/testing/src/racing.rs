@@ -1,4 +1,4 @@
-//! States of words that two threads write: each state lies between what was there before and after it was taken.
+//! States of words that two threads write: each state lies between the words before and after it was taken.
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
@@ -18,7 +18,7 @@ impl Drop for Stops<'_> {
 }
 
 /// Writers number the words at both ends of each block, the first one first: in a snapshot the second may be behind by
-/// one, never ahead, and neither is older than what was there before, or newer than afterwards.
+/// one, never ahead, and neither is older than the word before, or newer than the word afterwards.
 pub fn snapshots_keep_order(
     memory: &[AtomicU64],
     block_bytes: usize,
@@ -64,8 +64,8 @@ pub fn snapshots_keep_order(
     });
 }
 
-/// Writers count in words: each word that is saved lies between what it was before the call and after it, and no write
-/// is forgotten. What `beside` returns lives as long as a round.
+/// Writers count in words: each saved word lies between its values before and after the call, and no write is
+/// forgotten. The result of `beside` lives as long as a round.
 pub fn epochs_forget_no_write<T>(
     memory: &[AtomicU64],
     first: impl FnOnce() -> Changes,

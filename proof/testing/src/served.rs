@@ -4,7 +4,7 @@ use hugekit::fault::FaultMode;
 use hugekit::pool::{Backing, Clearing};
 use hugekit::{Pool, Region};
 
-/// A pool of so many folios, all of them dirty, that clears nothing by itself.
+/// A pool of this many folios, all of them dirty, that clears nothing by itself.
 pub fn soiled(backing: Backing, folios: usize) -> Pool {
     let pool = Pool::builder(folios * backing.page_size()).backing(backing).strict(true);
     let pool = pool.scrub_threads(0).build().unwrap();

@@ -33,7 +33,7 @@ impl Drop for Setting {
     }
 }
 
-/// The value in force: of several that the kernel lists, the one in brackets.
+/// The active value: of several that the kernel lists, the one in brackets.
 fn chosen(text: &str) -> &str {
     let bracketed = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
     bracketed.map_or(text.trim(), |(chosen, _)| chosen)

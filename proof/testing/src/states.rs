@@ -12,7 +12,7 @@ pub fn try_save(changes: Changes, image: &mut [u8]) -> Result<Epoch, SnapshotErr
     })
 }
 
-/// As [`try_save`], of a state that can be saved.
+/// Does the same as [`try_save`], for a state that can be saved.
 pub fn saved(changes: Changes, image: &mut [u8]) -> Epoch {
     try_save(changes, image).unwrap()
 }

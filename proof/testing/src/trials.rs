@@ -15,7 +15,7 @@ macro_rules! checks {
 
 pub type Checks = &'static [(&'static str, fn())];
 
-/// What [`skip`] throws.
+/// The panic of [`skip`].
 struct Skipped(String);
 
 /// Ends a test on a machine that cannot run it: the test counts as skipped, for this reason. Only
@@ -66,7 +66,7 @@ pub fn trials(checks: Checks, lacking: Option<String>) -> Vec<Trial> {
     checks.iter().map(trial).collect()
 }
 
-/// The test, skipped if the machine lacks what it needs.
+/// The test. It is skipped if there is a reason why this machine cannot run it.
 pub fn unless_lacking(trial: Trial, lacking: Option<&str>) -> Trial {
     let Some(reason) = lacking.map(str::to_owned) else { return trial };
     let (kind, is_ignored) = (trial.kind().to_owned(), trial.has_ignored_flag());

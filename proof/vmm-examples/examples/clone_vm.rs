@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 }
 
-/// How many clones, and MiB of each: a thousand of 4 MiB unless said.
+/// Returns the number of clones, and MiB of each: a thousand of 4 MiB by default.
 #[cfg(target_arch = "x86_64")]
 fn asked_for() -> Result<[usize; 2], String> {
     let mut words = std::env::args().skip(1);
@@ -59,16 +59,16 @@ mod clones {
 
     const PAGE: usize = 4096;
 
-    /// Of its pages, a clone writes one part in so many.
+    /// A clone writes one in this many of its pages.
     const WRITTEN: u32 = 4;
 
-    /// Where programs store their reports.
+    /// The offsets at which programs store their reports.
     const STARTED: u8 = 0;
     const VERIFIED: u8 = 4;
     const NOT_THE_TEMPLATES: u8 = 8;
     const NOT_AS_WRITTEN: u8 = 12;
 
-    /// What a clone writes, it writes behind the template's word.
+    /// The offset behind the template's word at which a clone writes.
     const OWN: u8 = 4;
 
     /// Writes the complement of its address at the beginning of each of `ebx` pages.
@@ -121,9 +121,9 @@ mod clones {
         0x89, 0x7e, NOT_AS_WRITTEN,         //         mov [rsi + NOT_AS_WRITTEN], edi
     ];
 
-    /// What one clone took: the fork, the machine around it, until its first instruction, and its work.
+    /// The steps of one clone: the fork, the machine around it, the time until its first instruction, and its work.
     const STEPS: [&str; 4] = ["fork", "machine", "first instruction", "work"];
-    type Times = [Duration; STEPS.len()];
+    type StepTimes = [Duration; STEPS.len()];
 
     pub(super) fn run(kvm: &Kvm, wanted: usize, bytes: usize) -> Result<(), Box<dyn Error>> {
         let clones = wanted.min(most(bytes)?);
@@ -168,7 +168,7 @@ mod clones {
         Ok(())
     }
 
-    /// How many clones half of what is available, and the descriptors, suffice for.
+    /// Returns the number of clones for which half of the available memory, and the descriptors, suffice.
     fn most(bytes: usize) -> Result<usize, Box<dyn Error>> {
         let limit = getrlimit(Resource::Nofile);
         // Nothing in this program minds descriptors above 1024.
@@ -200,7 +200,7 @@ mod clones {
         program: &Program,
         id: u32,
         begin: Instant,
-    ) -> Result<(Guest<SharedRegion>, Times), Box<dyn Error>> {
+    ) -> Result<(Guest<SharedRegion>, StepTimes), Box<dyn Error>> {
         let forked = Instant::now();
         let words = [pages(&memory), id];
         let mut guest = Guest::new(kvm, memory, program, words)?;
@@ -227,7 +227,7 @@ mod clones {
         }
     }
 
-    fn print_times(times: &[Times]) {
+    fn print_times(times: &[StepTimes]) {
         println!("µs for each clone        median        max");
         let sum: Duration = times.iter().flatten().sum();
         for (step, name) in STEPS.into_iter().enumerate() {

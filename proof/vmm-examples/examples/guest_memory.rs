@@ -56,7 +56,7 @@ mod guests {
 
     const ROUNDS: usize = 3;
 
-    /// Where the program stores its reports.
+    /// The offsets at which the program stores its reports.
     const STARTED: u8 = 0;
     const VERIFIED: u8 = 4;
     const NOT_ZERO: u8 = 8;
@@ -100,7 +100,7 @@ mod guests {
 
     /// From asking for memory to the guest's first instruction, and to its last.
     #[derive(Clone, Copy)]
-    struct Times {
+    struct StartTimes {
         started: Duration,
         verified: Duration,
     }
@@ -142,9 +142,11 @@ mod guests {
         Ok(())
     }
 
-    fn print(what: &str, times: &[Times]) {
-        let [started, verified] = [|times: &Times| times.started, |times: &Times| times.verified]
-            .map(|which: fn(&Times) -> Duration| milliseconds(median(times.iter().map(which))));
+    fn print(what: &str, times: &[StartTimes]) {
+        let [started, verified] =
+            [|times: &StartTimes| times.started, |times: &StartTimes| times.verified].map(
+                |which: fn(&StartTimes) -> Duration| milliseconds(median(times.iter().map(which))),
+            );
         println!("{what:16} {started:>18} {verified:>18}");
     }
 
@@ -162,7 +164,7 @@ mod guests {
     fn start<M: GuestMemory>(
         kvm: &Kvm,
         ask: impl FnOnce() -> Result<M, Box<dyn Error>>,
-    ) -> Result<Times, Box<dyn Error>> {
+    ) -> Result<StartTimes, Box<dyn Error>> {
         let begin = Instant::now();
         let memory = ask()?;
         let words = u32::try_from(memory.bytes() / 4)?;
@@ -172,7 +174,7 @@ mod guests {
         expect(guest.run()?, Report { at: VERIFIED, word: words })?;
         let verified = begin.elapsed();
         seen_from_outside(guest.memory(), words)?;
-        Ok(Times { started, verified })
+        Ok(StartTimes { started, verified })
     }
 
     fn expect(report: Report, expected: Report) -> Result<(), String> {

@@ -68,7 +68,7 @@ mod pauses {
     /// Mebibytes that it goes through, some of them twice.
     const PASSES: u32 = 4;
 
-    /// What a guest has left: its last number, and its memory.
+    /// The state that a guest has left: its last number, and its memory.
     type End = (u32, Anonymous);
 
     pub(super) fn run(kvm: &Kvm, bytes: usize) -> Result<(), Box<dyn Error>> {

@@ -120,7 +120,7 @@ impl Crates {
         Ok(())
     }
 
-    /// What a `use` names, in its own crate or in another one of the workspace.
+    /// Returns the item that a `use` names, in its own crate or in another one of the workspace.
     fn target<'a>(&'a self, item: Item<'a>) -> Option<Item<'a>> {
         let id = &item.inner()["id"];
         if let Some(target) = Item::of(item.of, id) {

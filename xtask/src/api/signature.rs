@@ -27,7 +27,7 @@ pub(super) fn of(item: &Value) -> Result<String> {
     Ok(if open { format!("#[non_exhaustive] {declared}") } else { declared })
 }
 
-/// One line of code, up to the body or the value.
+/// Joins the lines of a declaration, up to the body or the value.
 fn declared(lines: &[&str]) -> String {
     let lines = lines.iter().map(|line| line.split(" // ").next().unwrap_or(line).trim());
     let code = lines.filter(|line| !line.starts_with("//"));

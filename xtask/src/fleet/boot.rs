@@ -13,7 +13,7 @@ use super::guest::{Guest, Kernel, Run};
 use crate::fetch::Package;
 use crate::run::{self, fresh, target_dir};
 
-/// What a guest is booted from: files in `target/fleet/NAME`, a kernel and an emulator.
+/// The files that a guest is booted from: `target/fleet/NAME`, a kernel and an emulator.
 #[derive(Debug)]
 pub(super) struct Files {
     pub(super) folder: PathBuf,
@@ -21,7 +21,7 @@ pub(super) struct Files {
     pub(super) qemu: Package,
 }
 
-/// Where each program is that cargo has built: by package, target and whether it is a test.
+/// The path of each program that cargo has built, by package, target and whether it is a test.
 #[derive(Debug, Default)]
 pub(super) struct Built(BTreeMap<(String, String, bool), PathBuf>);
 
@@ -39,7 +39,8 @@ fn busybox(arm: bool) -> Result<Package> {
 }
 
 impl Programs {
-    /// Makes the archive of a guest, and fetches what is missing for it. The error is why it cannot be booted here.
+    /// Makes the archive of a guest, and fetches its missing files. The error is the reason why it cannot be booted
+    /// here.
     pub(super) fn prepare(&mut self, guest: &Guest) -> Result<Files> {
         let folder = fresh(target_dir("fleet").join(&guest.name))?;
         let (package, qemu) = (guest.kernel.package(), qemu(&guest.kernel)?);
@@ -164,7 +165,7 @@ fn archive(busybox: &Path, stage: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The kernel in what was unpacked: in `boot`, or from 7 on beside its modules.
+/// The kernel in the unpacked package: in `boot`, or from 7 on beside its modules.
 fn found(root: &Path) -> Option<PathBuf> {
     let below = |folder: &str| -> Vec<PathBuf> {
         let entries = fs::read_dir(root.join(folder)).into_iter().flatten().flatten();

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::guest::{Guest, Rights};
 use super::qemu::distance;
 
-/// Where the doctor's record differs from the table.
+/// Returns the differences of the doctor's record from the table.
 pub(super) fn differences(guest: &Guest, release: &str, printed: &str) -> Vec<String> {
     let said: Value = match serde_json::from_str(printed) {
         Ok(said) => said,
@@ -40,7 +40,8 @@ pub(super) fn differences(guest: &Guest, release: &str, printed: &str) -> Vec<St
     wrong.map(|(_, says)| format!("the doctor prints {says}")).collect()
 }
 
-/// Whether the doctor prints this of a node: its CPUs, an equal part of the memory, and that some of it is free.
+/// Returns true if the doctor prints this of a node: its CPUs, an equal part of the memory, and that some of it is
+/// free.
 fn is_node(guest: &Guest, node: usize, says: &str) -> bool {
     let each = guest.cpus / guest.nodes;
     let cpus = match (node * each, node * each + each - 1) {
@@ -96,12 +97,12 @@ fn lines(guest: &Guest) -> Vec<(&'static str, String, String)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::guest::Table;
+    use super::super::guest::FleetTable;
     use super::*;
 
     #[test]
     fn each_wrong_word_of_the_doctors_is_a_difference() {
-        let guest = &Table::read().unwrap().guest[0];
+        let guest = &FleetTable::read().unwrap().guest[0];
         let line = |topic, name, value| serde_json::json!({ "topic": topic, "name": name, "value": value });
         let right = serde_json::json!({
             "machine": { "kernel": "7.3.4", "online_cpus": 2, "nodes": 1, "memory_bytes": 2_000_000_000 },
@@ -137,7 +138,7 @@ mod tests {
 
     #[test]
     fn each_node_has_its_part_of_everything() {
-        let table = Table::read().unwrap();
+        let table = FleetTable::read().unwrap();
         let guest = table.guest.iter().find(|guest| guest.name == "four-nodes").unwrap();
         assert!(is_node(guest, 3, "CPUs 3; 503.7 MiB, 20 MiB free"));
         assert!(!is_node(guest, 3, "CPUs 2; 503.7 MiB, 20 MiB free"));

@@ -7,10 +7,10 @@ use serde::Deserialize;
 
 use crate::fetch::Package;
 
-/// The table.
+/// The table of guests, `fleet.toml`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Table {
+pub(super) struct FleetTable {
     /// Guests that differ in their kernels only, the oldest first.
     pub(super) compared: Vec<String>,
     kernels: BTreeMap<String, Kernel>,
@@ -25,7 +25,7 @@ pub(super) struct Kernel {
     pub(super) release: String,
     suite: String,
     package: String,
-    /// Of aarch64 instead of x86-64.
+    /// True for aarch64, false for x86-64.
     #[serde(default)]
     pub(super) arm: bool,
 }
@@ -85,7 +85,7 @@ pub(super) struct Guest {
     pub(super) left_out: Vec<String>,
 }
 
-/// One command in a guest: a program of this workspace, and its arguments.
+/// A command in a guest: a program of this workspace, and its arguments.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(from = "String")]
 pub(super) struct Run {
@@ -93,7 +93,7 @@ pub(super) struct Run {
     pub(super) arguments: Vec<String>,
 }
 
-impl Table {
+impl FleetTable {
     pub(super) fn read() -> Result<Self> {
         let mut table: toml::Table =
             toml::from_str(include_str!("../../fleet.toml")).context("fleet.toml")?;
@@ -140,7 +140,7 @@ impl From<String> for Run {
 }
 
 impl Run {
-    /// As results and logs call it: without the tests that it skips, of which the table says why.
+    /// Returns the name in results and logs, without the tests that it skips. The table has the reason for these.
     pub(super) fn name(&self) -> String {
         let said = self.arguments.iter().filter(|word| !word.starts_with("--skip="));
         std::iter::once(&self.program).chain(said).cloned().collect::<Vec<_>>().join(" ")
@@ -151,12 +151,12 @@ impl Run {
         ["doctor", "lab"].contains(&self.program.as_str())
     }
 
-    /// Whether it counts tests itself.
+    /// Returns true if it counts tests itself.
     pub(super) fn is_tests(&self) -> bool {
         !self.is_command() && self.program != "soak"
     }
 
-    /// Whether it takes snapshots of private memory, which are refused for memory that may be merged.
+    /// Returns true if it takes snapshots of private memory, which are refused for memory that may be merged.
     fn snapshots_private_memory(&self) -> bool {
         ["snapshot", "soak"].contains(&self.program.as_str()) || self.program.ends_with("units")
     }
@@ -171,7 +171,8 @@ impl Run {
         format!("/{program}")
     }
 
-    /// The line of the guest's script that runs it, within many times what it takes emulated on a busy machine.
+    /// The line of the guest's script that runs it. Its time limit is many times its time under emulation on a busy
+    /// machine.
     pub(super) fn line(&self, guest: &Guest) -> String {
         let mut words = vec![self.file()];
         words.extend(match self.program.as_str() {
@@ -193,7 +194,7 @@ impl Run {
         format!("run '{}' {} {command}", self.name(), super::SECONDS)
     }
 
-    /// How the process is changed before it becomes this program.
+    /// Returns the option that changes the process before it becomes this program.
     pub(super) fn becomes(&self, guest: &Guest) -> Option<&'static str> {
         let merges = guest.beside.contains(&Beside::Merging) && !self.snapshots_private_memory();
         match guest.rights {
@@ -245,7 +246,7 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_parts_of_each_guest_are_equal() {
-        let table = Table::read().unwrap();
+        let table = FleetTable::read().unwrap();
         let names: BTreeSet<_> = table.guest.iter().map(|guest| &guest.name).collect();
         assert_eq!(names.len(), table.guest.len());
         for guest in &table.guest {
@@ -258,7 +259,7 @@ mod tests {
 
     #[test]
     fn programs_are_changed_as_the_guest_needs() {
-        let table = Table::read().unwrap();
+        let table = FleetTable::read().unwrap();
         let line = |guest: &str, run: &str| {
             let guest = table.guest.iter().find(|row| row.name == guest).unwrap();
             Run::from(run.to_owned()).line(guest)

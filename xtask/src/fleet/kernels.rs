@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::boot::Programs;
-use super::guest::{Guest, Run, Table};
+use super::guest::{FleetTable, Guest, Run};
 use super::qemu::{self, Accelerator};
 use super::report::Report;
 use crate::run::succeed;
@@ -20,7 +20,7 @@ const RUN: &str = "lab demand fork --setup --rounds 10 --no-record --json -";
 const MIB: usize = 6144;
 
 /// Compares each kernel of the table's list with the next one. It succeeds, too, if KVM boots none of them.
-pub(super) fn compare(table: &Table) -> Result<bool> {
+pub(super) fn compare(table: &FleetTable) -> Result<bool> {
     let (guests, mut programs, mut records) = (guests(table)?, Programs::default(), Vec::new());
     for guest in &guests {
         let files = programs.prepare(guest)?;
@@ -43,8 +43,8 @@ pub(super) fn compare(table: &Table) -> Result<bool> {
     Ok(true)
 }
 
-/// Those of the list, in its order, each with the same memory.
-fn guests(table: &Table) -> Result<Vec<Guest>> {
+/// Returns the guests of the list, in its order, each with the same memory.
+fn guests(table: &FleetTable) -> Result<Vec<Guest>> {
     let guest = |name: &String| {
         let guest = table.guest.iter().find(|guest| guest.name == *name);
         let guest = guest.with_context(|| format!("no guest {name}"))?.clone();
@@ -63,7 +63,7 @@ fn keep(folder: &Path, report: &Report) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// What stands between the outermost braces, each a line, without what else the command prints.
+/// Returns the lines between the outermost braces, without what else the command prints.
 fn record(printed: &[String]) -> Option<String> {
     let first = printed.iter().position(|line| line == "{")?;
     let last = printed[first..].iter().rposition(|line| line == "}")?;
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn compared_guests_differ_in_their_kernels_only() {
-        let guests = guests(&Table::read().unwrap()).unwrap();
+        let guests = guests(&FleetTable::read().unwrap()).unwrap();
         let machine = |guest: &Guest| (qemu::arguments(guest, Accelerator::Kvm), guest.script());
         for pair in guests.windows(2) {
             assert_eq!(machine(&pair[0]), machine(&pair[1]));

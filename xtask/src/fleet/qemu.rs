@@ -13,7 +13,7 @@ use super::guest::Guest;
 use super::report::{Pace, Report};
 use crate::run;
 
-/// What executes the guest's instructions.
+/// The accelerator that executes the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Accelerator {
     /// This machine's CPU, through /dev/kvm
@@ -22,17 +22,17 @@ pub(super) enum Accelerator {
     Tcg,
 }
 
-/// How long a kernel may take until it runs the first process: emulated beside other work, a few dozen seconds.
+/// The longest time until a kernel runs the first process: emulated beside other work, a few dozen seconds.
 const BOOT_TCG: Duration = Duration::from_secs(300);
 
 /// The same on this machine's CPU, which is as fast as the host's own boot. A kernel that KVM cannot run here prints
 /// nothing more at some point and never ends.
 const BOOT_KVM: Duration = Duration::from_secs(12);
 
-/// How much longer than a command's own bound the guest may take to say how it ended.
+/// The time in which a guest must report the end of a command, after the command's own bound.
 const GRACE: Duration = Duration::from_secs(120);
 
-/// Boots a guest, and returns what it has reported until it was off, or hung and was ended.
+/// Boots a guest, and returns its reports until it was off, or hung and was ended.
 pub(super) fn run(guest: &Guest, accelerator: Accelerator, files: &Files) -> Result<Report> {
     let name = files.qemu.programs.first().context("an emulator is a program")?;
     let program =
@@ -112,7 +112,7 @@ fn nodes(guest: &Guest) -> String {
     all
 }
 
-/// As ACPI has it: 10 to itself.
+/// The distance of two nodes in the units of ACPI: 10 to itself.
 pub(super) fn distance(from: usize, to: usize) -> usize {
     10 + 10 * from.abs_diff(to)
 }

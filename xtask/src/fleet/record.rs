@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
-use super::guest::{Guest, Table};
+use super::guest::{FleetTable, Guest};
 use crate::count::Count;
 use crate::run::{root, target_dir};
 
@@ -20,7 +20,7 @@ pub(super) fn keep(guest: &Guest, release: &str, count: &Count) -> Result<()> {
 }
 
 /// Writes the table of all guests into docs/fleet.md. A guest without a run here keeps its row.
-pub(super) fn write(table: &Table) -> Result<()> {
+pub(super) fn write(table: &FleetTable) -> Result<()> {
     let path = root().join("docs/fleet.md");
     let text = fs::read_to_string(&path).with_context(|| format!("no {}", path.display()))?;
     let (before, rest) = text.split_once(BEGIN).context("docs/fleet.md has no beginning mark")?;
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn a_row_has_counts_and_one_that_was_not_run_stays() {
-        let guest = Table::read().unwrap().guest.swap_remove(0);
+        let guest = FleetTable::read().unwrap().guest.swap_remove(0);
         let count = Count { passed: 5, failed: 1, skipped: 2, ..Count::default() };
         let row = row(&guest, "7.3.4+deb13-cloud-amd64", &count);
         let (name, about) = (&guest.name, &guest.about);

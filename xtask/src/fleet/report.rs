@@ -10,7 +10,7 @@ use crate::count::Count;
 
 /// A command that was begun.
 #[derive(Debug, Default)]
-pub(super) struct Ran {
+pub(super) struct CommandRun {
     pub(super) name: String,
     pub(super) output: Vec<String>,
     /// The exit status; none if the guest ended, or was ended, before.
@@ -21,14 +21,14 @@ pub(super) struct Ran {
 #[derive(Debug, Default)]
 pub(super) struct Report {
     pub(super) release: Option<String>,
-    /// How the kernel differs from the table.
+    /// The differences of the kernel from the table.
     differences: Vec<String>,
-    pub(super) ran: Vec<Ran>,
-    /// Whether the guest has switched itself off after it had run everything.
+    pub(super) ran: Vec<CommandRun>,
+    /// True if the guest has switched itself off after it had run everything.
     pub(super) is_whole: bool,
 }
 
-/// What a line means for how long the next one may take.
+/// The consequence of a line for the time that the next one may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pace {
     /// No more than this line was awaited.
@@ -49,7 +49,7 @@ impl Report {
             Some(("still", counter)) => self.differ(format!("its kernel has not moved {counter}")),
             Some(("up", release)) => self.release = Some(release.to_owned()),
             Some(("begin", name)) => {
-                self.ran.push(Ran { name: name.to_owned(), ..Ran::default() });
+                self.ran.push(CommandRun { name: name.to_owned(), ..CommandRun::default() });
                 return Pace::Begins;
             }
             Some(("end", text)) if status(text).is_some() => {
@@ -66,7 +66,7 @@ impl Report {
     }
 
     /// Changes the command that was begun last, if one was.
-    fn last(&mut self, change: impl FnMut(&mut Ran)) {
+    fn last(&mut self, change: impl FnMut(&mut CommandRun)) {
         self.ran.last_mut().into_iter().for_each(change);
     }
 
@@ -100,7 +100,7 @@ impl Report {
         (count, commands)
     }
 
-    fn counted(&self, guest: &Guest, run: &Run, ran: &Ran) -> Count {
+    fn counted(&self, guest: &Guest, run: &Run, ran: &CommandRun) -> Count {
         let mut count = Count::default();
         if run.is_tests() {
             ran.output.iter().for_each(|line| count.read(line));
@@ -128,7 +128,7 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
-    use super::super::guest::Table;
+    use super::super::guest::FleetTable;
     use super::*;
 
     fn report(said: &str) -> Report {
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn guest_that_is_not_as_the_table_says_has_failed() {
-        let table = Table::read().unwrap();
+        let table = FleetTable::read().unwrap();
         let guest = &table.guest[0];
         let failed = |said: &str| report(said).outcome(guest).0.failed;
         let all = guest.runs.len();

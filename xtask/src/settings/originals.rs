@@ -26,8 +26,8 @@ impl Originals {
 
     /// Changes a setting. `before` is kept in the file, unless the file has an older value.
     ///
-    /// Of two runs at once, both may find no value and append the same one: a run that reads `before` after another's
-    /// change finds the other's line.
+    /// Two runs at once may both find no value and append the same one: a run that reads `before` after the change of
+    /// the other run finds the other's line.
     pub(super) fn change(&self, path: &Path, before: &str, now: &str) -> io::Result<()> {
         if !self.read()?.contains_key(path) {
             // One write, which neither a kill nor another run divides.

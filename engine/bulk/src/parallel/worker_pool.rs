@@ -233,13 +233,13 @@ mod models {
     }
 
     /// Workers in a model end after a job that says so; those of a process never do.
-    struct Workers {
+    struct ModelWorkers {
         pool: Arc<WorkerPool>,
         dismissed: Arc<AtomicBool>,
         threads: Vec<thread::JoinHandle<()>>,
     }
 
-    impl Workers {
+    impl ModelWorkers {
         fn start(count: usize) -> Self {
             let pool = Arc::new(WorkerPool::new(|| true));
             pool.lock().workers = count;
@@ -340,7 +340,7 @@ mod models {
     #[test]
     fn job_that_is_over_shows_what_helpers_wrote() {
         loom::model(|| {
-            let workers = Workers::start(1);
+            let workers = ModelWorkers::start(1);
             run(&workers.pool, 1);
             workers.dismiss();
         });
@@ -349,7 +349,7 @@ mod models {
     #[test]
     fn worker_at_a_second_job_does_not_sleep_through_it() {
         model_with_two_preemptions(|| {
-            let workers = Workers::start(1);
+            let workers = ModelWorkers::start(1);
             run(&workers.pool, 1);
             run(&workers.pool, 1);
             workers.dismiss();
@@ -359,7 +359,7 @@ mod models {
     #[test]
     fn helpers_of_one_job_get_slots_of_their_own() {
         model_with_two_preemptions(|| {
-            let workers = Workers::start(2);
+            let workers = ModelWorkers::start(2);
             run(&workers.pool, 2);
             workers.dismiss();
         });
@@ -368,7 +368,7 @@ mod models {
     #[test]
     fn worker_of_two_callers_is_shared() {
         model_with_two_preemptions(|| {
-            let workers = Workers::start(1);
+            let workers = ModelWorkers::start(1);
             let pool = Arc::clone(&workers.pool);
             let other = thread::spawn(move || run(&pool, 1));
             run(&workers.pool, 1);
@@ -386,7 +386,7 @@ mod models {
             }
         }
         model_with_two_preemptions(|| {
-            let workers = Workers::start(1);
+            let workers = ModelWorkers::start(1);
             let outer = Outer(&workers.pool);
             workers.pool.share(&outer, 1, || false, || run(&workers.pool, 1)).unwrap();
             workers.dismiss();

@@ -44,36 +44,36 @@ fn end_short(error: &dyn Error) -> ! {
 
 /// What is to be tried, and on what: it arms its point once, and checks what it can.
 #[derive(Clone, Copy)]
-pub(crate) struct Operation {
+pub(crate) struct TriedOperation {
     pub(crate) run: fn(&Point, Backing, FaultMode),
     pub(crate) backing: Backing,
     pub(crate) fault_mode: FaultMode,
     /// Whether it ends only when memory that forks share has been written.
     pub(crate) writes_what_is_shared: bool,
     /// Instead of refusing calls: what the process is short of.
-    pub(crate) shortage: Option<Shortage>,
+    pub(crate) shortage: Option<ShortOf>,
 }
 
-/// What is left to a process.
+/// The thing that a process is short of, and how much of it is left.
 #[derive(Clone, Copy)]
-pub(crate) enum Shortage {
+pub(crate) enum ShortOf {
     Mappings(usize),
     HeapBytes(usize),
 }
 
 /// A shortage while it lasts: lifted when dropped.
 enum Lacking {
-    Mappings { _until: mappings::Shortage },
-    Heap { _until: heap::Shortage },
+    Mappings { _until: mappings::MappingLimit },
+    Heap { _until: heap::HeapLimit },
 }
 
-impl Shortage {
+impl ShortOf {
     fn begin(self) -> Lacking {
         match self {
             Self::Mappings(left) => {
-                Lacking::Mappings { _until: mappings::Shortage::of_mappings(left) }
+                Lacking::Mappings { _until: mappings::MappingLimit::of_mappings(left) }
             }
-            Self::HeapBytes(left) => Lacking::Heap { _until: heap::Shortage::of_heap(left) },
+            Self::HeapBytes(left) => Lacking::Heap { _until: heap::HeapLimit::of_heap(left) },
         }
     }
 }
@@ -85,7 +85,7 @@ pub(crate) struct Point {
     failed: Cell<bool>,
     hits: RefCell<Vec<Hit>>,
     problems: RefCell<String>,
-    shortage: Option<Shortage>,
+    shortage: Option<ShortOf>,
     /// What the first round did.
     trace: OnceCell<Vec<Call>>,
 }
@@ -94,7 +94,7 @@ impl Point {
     /// Calls `operation`; one of its calls is refused.
     pub(crate) fn refuse<R>(&self, operation: impl FnOnce() -> R) -> R {
         injection::arm(self.plan.get().unwrap_or(NOTHING));
-        let shortage = self.shortage.map(Shortage::begin);
+        let shortage = self.shortage.map(ShortOf::begin);
         let result = operation();
         drop(shortage);
         let hit = injection::disarm();
@@ -186,7 +186,7 @@ impl Point {
         let _ = writeln!(problems, "{:?}: {what}", self.hit.get());
     }
 
-    fn round(&self, operation: Operation, plan: Option<Plan>) {
+    fn round(&self, operation: TriedOperation, plan: Option<Plan>) {
         self.plan.set(plan);
         self.hit.set(None);
         self.failed.set(false);
@@ -201,7 +201,7 @@ impl Point {
     }
 
     /// Some rounds, between which nothing may grow: what there is afterwards.
-    fn leaks_nothing(&self, operation: Operation, plan: Option<Plan>) -> String {
+    fn leaks_nothing(&self, operation: TriedOperation, plan: Option<Plan>) -> String {
         let before = Census::take();
         (0..ROUNDS).for_each(|_| self.round(operation, plan));
         self.round(operation, None);
@@ -295,7 +295,7 @@ fn end(text: &[u8]) -> ! {
 }
 
 /// Runs a case and ends the process.
-pub(crate) fn run(operation: Operation, plan: Option<Plan>, expected: &str, said: i32) -> ! {
+pub(crate) fn run(operation: TriedOperation, plan: Option<Plan>, expected: &str, said: i32) -> ! {
     // SAFETY: the process's own descriptors; its threads share one arena, so that the next thread needs no new one.
     unsafe {
         libc::dup2(said, 1);
@@ -313,7 +313,7 @@ pub(crate) fn run(operation: Operation, plan: Option<Plan>, expected: &str, said
     end(verdict(operation, plan, expected).as_bytes())
 }
 
-fn verdict(operation: Operation, plan: Option<Plan>, expected: &str) -> String {
+fn verdict(operation: TriedOperation, plan: Option<Plan>, expected: &str) -> String {
     let mut point = Point {
         plan: Cell::default(),
         hit: Cell::default(),

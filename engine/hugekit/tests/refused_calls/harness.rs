@@ -14,7 +14,7 @@ use hugekit::pool::Backing;
 use hugekit_sys::injection::{Lasting, Plan};
 use libtest_mimic::Failed;
 
-use crate::case::{self, Operation};
+use crate::case::{self, TriedOperation};
 
 /// How long a child may take that nothing holds up; most take a hundredth of a second, and some wait for kernel threads
 /// on busy CPUs: a collapse for those of all CPUs, more than half a minute beside a soak.
@@ -67,13 +67,13 @@ impl Depth {
 }
 
 /// Runs an operation in a process that is short of something.
-pub(crate) fn run_short(operation: Operation) -> Result<(), Failed> {
+pub(crate) fn run_short(operation: TriedOperation) -> Result<(), Failed> {
     let said = run(operation, None, "");
     if said.trim() == case::FINE { Ok(()) } else { Err(shortened(&said).into()) }
 }
 
 /// Runs the cases of an operation.
-pub(crate) fn refuse_each_call(operation: Operation, depth: Depth) -> Result<(), Failed> {
+pub(crate) fn refuse_each_call(operation: TriedOperation, depth: Depth) -> Result<(), Failed> {
     let clean = run(operation, None, "");
     let lines: Vec<&str> = clean.lines().collect();
     let &[case::FINE, kinds, trace] = &lines[..] else {
@@ -82,7 +82,7 @@ pub(crate) fn refuse_each_call(operation: Operation, depth: Depth) -> Result<(),
     let trace: Vec<&str> =
         trace.trim_start_matches("Some([").trim_end_matches("])").split(", ").collect();
     let depth = if depth == Depth::All && trace.len() > MANY { Depth::Some } else { depth };
-    let refusal = Refusal { operation, depth, kinds, trace };
+    let refusal = RefusalTrial { operation, depth, kinds, trace };
     let mut problems = Vec::new();
     for &lasting in depth.lastings() {
         refusal.each(lasting, &mut problems);
@@ -96,14 +96,14 @@ pub(crate) fn refuse_each_call(operation: Operation, depth: Depth) -> Result<(),
 }
 
 /// One operation, what a process has after it, and the calls that it makes the first time.
-struct Refusal<'a> {
-    operation: Operation,
+struct RefusalTrial<'a> {
+    operation: TriedOperation,
     depth: Depth,
     kinds: &'a str,
     trace: Vec<&'a str>,
 }
 
-impl Refusal<'_> {
+impl RefusalTrial<'_> {
     fn each(&self, lasting: Lasting, problems: &mut Vec<String>) {
         // Later rounds, and other threads, may make a few more.
         for nth in 0..self.trace.len() + 5 {
@@ -176,7 +176,7 @@ fn shortened(said: &str) -> String {
 }
 
 /// What a child says of one plan; tried again while other processes have the reserved pages that it needs.
-fn run(operation: Operation, plan: Option<Plan>, expected: &str) -> String {
+fn run(operation: TriedOperation, plan: Option<Plan>, expected: &str) -> String {
     let begun = Instant::now();
     loop {
         let said = run_once(operation, plan, expected);
@@ -188,7 +188,7 @@ fn run(operation: Operation, plan: Option<Plan>, expected: &str) -> String {
     }
 }
 
-fn run_once(operation: Operation, plan: Option<Plan>, expected: &str) -> String {
+fn run_once(operation: TriedOperation, plan: Option<Plan>, expected: &str) -> String {
     let mut said = memfd();
     // SAFETY: the child runs hugekit, which promises to work there, and leaves by `_exit`; glibc keeps its
     // allocator usable across a fork.

@@ -45,10 +45,10 @@ fn cost(layout: Layout) -> i64 {
     if bytes < ROOM { 2 * bytes as i64 } else { bytes as i64 }
 }
 
-/// Lifted when dropped.
-pub(crate) struct Shortage(());
+/// A limit of the heap of this process. The drop lifts it.
+pub(crate) struct HeapLimit(());
 
-impl Shortage {
+impl HeapLimit {
     /// Has every allocation fail that would exceed these bytes, of all threads; what is freed meanwhile counts as left.
     pub(crate) fn of_heap(bytes: usize) -> Self {
         LEFT.store(bytes as i64, Ordering::SeqCst);
@@ -56,7 +56,7 @@ impl Shortage {
     }
 }
 
-impl Drop for Shortage {
+impl Drop for HeapLimit {
     fn drop(&mut self) {
         LEFT.store(UNLIMITED, Ordering::SeqCst);
     }

@@ -9,12 +9,12 @@ use rustix::param::page_size;
 /// More than any process may have where no administrator raised `vm.max_map_count`.
 const MOST: usize = 1 << 17;
 
-/// Mappings that this took; given back when dropped.
-pub(crate) struct Shortage {
+/// Keeps the process from making more than a few mappings, by taking the rest. The drop unmaps them.
+pub(crate) struct MappingLimit {
     taken: Vec<usize>,
 }
 
-impl Shortage {
+impl MappingLimit {
     /// Takes all that there may be but for so many.
     pub(crate) fn of_mappings(left: usize) -> Self {
         let mut taken = Vec::with_capacity(MOST);
@@ -41,7 +41,7 @@ impl Shortage {
     }
 }
 
-impl Drop for Shortage {
+impl Drop for MappingLimit {
     fn drop(&mut self) {
         while !self.taken.is_empty() {
             self.give_one();

@@ -17,7 +17,7 @@ use hugekit::{HUGE_PAGE_BYTES, Pool, PoolError};
 use hugekit_sys::injection::Call;
 
 use crate::backings::usual;
-use crate::case::{Operation, Point, Shortage, have};
+use crate::case::{Point, ShortOf, TriedOperation, have};
 use crate::heap;
 
 /// Folios of an operation's region.
@@ -30,7 +30,7 @@ const FAULT_MODES: [(&str, FaultMode); 3] =
 const THREADED: FaultMode = FaultMode::Threaded { threads: 2 };
 
 /// Every operation with its name; without the time for all, those of which others say little new.
-pub(crate) fn all(thorough: bool) -> Vec<(String, Operation)> {
+pub(crate) fn all(thorough: bool) -> Vec<(String, TriedOperation)> {
     LazyLock::force(&PAINT);
     let (auto, base) = (FaultMode::Auto, Backing::Base);
     let mut all = Vec::new();
@@ -70,7 +70,7 @@ pub(crate) fn all(thorough: bool) -> Vec<(String, Operation)> {
 
 /// Operations of a process that may have few mappings more; some of them, and of these numbers, where there is no
 /// time for all.
-pub(crate) fn short_of_mappings(thorough: bool) -> Vec<(String, Operation)> {
+pub(crate) fn short_of_mappings(thorough: bool) -> Vec<(String, TriedOperation)> {
     let (backing, fault_mode) = (Backing::Base, FaultMode::Auto);
     let few = [pools::EACH, work::EACH].concat();
     let all = [&few[..], regions::EACH, forks::EACH].concat();
@@ -78,7 +78,7 @@ pub(crate) fn short_of_mappings(thorough: bool) -> Vec<(String, Operation)> {
     let each = |(name, run): (&'static str, Run)| {
         let step = if thorough { 1 } else { 2 };
         (0..=MOST_LEFT).step_by(step).map(move |left| {
-            let short = Some(Shortage::Mappings(left));
+            let short = Some(ShortOf::Mappings(left));
             let operation = operation(name, run, backing, fault_mode, short);
             (format!("mappings::{name}::{left}_left"), operation)
         })
@@ -87,14 +87,14 @@ pub(crate) fn short_of_mappings(thorough: bool) -> Vec<(String, Operation)> {
 }
 
 /// Operations of a process that may allocate only so many bytes on the heap.
-pub(crate) fn short_of_heap() -> Vec<(String, Operation)> {
+pub(crate) fn short_of_heap() -> Vec<(String, TriedOperation)> {
     let of_memory = [machine::SHORT, pools::EACH, work::EACH, leases::EACH].concat();
     let served = [regions::EACH, forks::EACH, anonymous::EACH].concat();
     let mut all = Vec::new();
     let mut add = |operations: &[(&str, Run)], (mode, fault_mode): (&str, FaultMode)| {
         for &(name, run) in operations {
             for left in HEAP_LEFT {
-                let short = Some(Shortage::HeapBytes(left));
+                let short = Some(ShortOf::HeapBytes(left));
                 let operation = operation(name, run, Backing::Base, fault_mode, short);
                 all.push((format!("heap::{mode}::{name}::{left}_left"), operation));
             }
@@ -113,10 +113,10 @@ fn operation(
     run: Run,
     backing: Backing,
     fault_mode: FaultMode,
-    shortage: Option<Shortage>,
-) -> Operation {
+    shortage: Option<ShortOf>,
+) -> TriedOperation {
     let writes_what_is_shared = name.ends_with("written");
-    Operation { run, backing, fault_mode, writes_what_is_shared, shortage }
+    TriedOperation { run, backing, fault_mode, writes_what_is_shared, shortage }
 }
 
 const MOST_LEFT: usize = 8;

@@ -5,7 +5,7 @@ use super::error::{Failed, Refused};
 use super::frames::{Broken, GivenUp, Holding, Near, Reservation, ReservedFrames};
 use super::handle::CowHandle;
 use super::mapping::CowMapping;
-use super::slot::{Event, Pages, Slot};
+use super::slot::{Event, Presence, Slot};
 use super::tables::Tables;
 use super::unshared::UnsharedSlots;
 use super::whole_region::WholeRegion;
@@ -76,7 +76,7 @@ impl Compaction<'_> {
         let slots = tables.mappings.get(id).slots();
         tables.give_up(id, 0..slots, false);
         let before = std::mem::replace(&mut tables.mappings.get_mut(id).reserve, reserve);
-        tables.show_reserve(id, |_, _| Slot::Exclusive(Pages::InPlace));
+        tables.show_reserve(id, |_, _| Slot::Exclusive(Presence::InPlace));
         group.count_vmas(tables.mappings.get(id), 0);
         tables.check();
         Ok(before)

@@ -11,9 +11,9 @@ use super::ForkError;
 use super::frames::{GivenUp, Holding, Run};
 use crate::pool::{Extent, InUse, Pool, Reserved};
 
-/// The folios that the group must return to the pool.
+/// The folios that a group must return to the pool.
 #[derive(Debug)]
-pub(super) struct Folios {
+pub(super) struct GroupFolios {
     pool: Pool,
     /// The tokens of folios that the pool does not have again, ascending.
     tokens: Mutex<Vec<Extent<InUse>>>,
@@ -21,7 +21,7 @@ pub(super) struct Folios {
     reading: RwLock<()>,
 }
 
-impl Folios {
+impl GroupFolios {
     pub(super) fn new(pool: Pool) -> Self {
         Self { pool, tokens: Mutex::default(), reading: RwLock::default() }
     }

@@ -16,13 +16,13 @@ use super::guard::SlotGuard;
 use super::handle::CowHandle;
 use super::mapping::{CowMapping, MappingWords};
 use super::protect_region::between;
-use super::slot::{Pages, Slot};
+use super::slot::{Presence, Slot};
 use super::slot_table::{Entry, MappingId};
 use super::tables::Tables;
 use super::unshared::UnsharedSlots;
 use super::whole_region::WholeRegion;
 use crate::pool::Reserved;
-use hugekit_sys::mapping::Mapping;
+use hugekit_sys::mapping::SharedMapping;
 use hugekit_sys::thread::without_signals;
 
 /// The memory that a fork needs, and the part of it that is left if the fork fails. It is allocated and dropped
@@ -168,7 +168,7 @@ impl ForkMaker<'_> {
         parent: MappingId,
         reserve: &ReservedFrames,
         memory: &mut ForkMemory,
-    ) -> Result<(Mapping, isize), Failed> {
+    ) -> Result<(SharedMapping, isize), Failed> {
         let parent = WholeRegion::new(&self.parent.group, tables, parent);
         let (mapping, extra) = self.map_child(parent, reserve, &mut memory.runs)?;
         let held_back = parent.protect_all_but(self.unshared.unprotected());
@@ -191,7 +191,7 @@ impl ForkMaker<'_> {
         parent: WholeRegion<'_>,
         reserve: &ReservedFrames,
         runs: &mut Vec<(u64, usize)>,
-    ) -> Result<(Mapping, isize), Failed> {
+    ) -> Result<(SharedMapping, isize), Failed> {
         let (WholeRegion { group, mapping: parent, frames, .. }, unshared) =
             (parent, self.unshared);
         group.check_served()?;
@@ -201,7 +201,7 @@ impl ForkMaker<'_> {
         if needed >= group.most_runs() || !group.budget.spend(needed as isize) {
             return Err(ForkError::Mappings { needed, left, most }.into());
         }
-        let mapping = Mapping::of_pieces(pool.file(), runs, group.pool.page_size());
+        let mapping = SharedMapping::of_pieces(pool.file(), runs, group.pool.page_size());
         let mapping = mapping.map_err(|errno| {
             group.budget.refund(needed as isize);
             ForkError::NotMapped { mappings: runs.len(), source: errno.into() }
@@ -261,7 +261,7 @@ impl ForkMaker<'_> {
                 continue;
             }
             guard.stand_alone(child);
-            guard.set(child, Entry { frame, slot: Slot::Exclusive(Pages::Absent) });
+            guard.set(child, Entry { frame, slot: Slot::Exclusive(Presence::Absent) });
             child.counts().copied_at_once.fetch_add(1, Ordering::Relaxed);
         }
     }

@@ -12,16 +12,16 @@ use super::frames::Reservation;
 use super::group::ForkGroup;
 use super::handle::CowHandle;
 use super::mapping::{CowMapping, MappingWords};
-use super::slot::{Pages, Slot};
+use super::slot::{Presence, Slot};
 use super::tables::Tables;
 use super::whole_region::WholeRegion;
 use crate::pool::{Content, FaultError, Mapped};
-use hugekit_sys::mapping::Mapping;
+use hugekit_sys::mapping::SharedMapping;
 
 /// The first region, until it has joined the group.
 #[derive(Debug)]
 pub(crate) struct FoundingRegion {
-    mapping: Option<Mapping>,
+    mapping: Option<SharedMapping>,
     words: Option<MappingWords>,
     /// True if threads may see all of it.
     is_ready: bool,
@@ -84,7 +84,7 @@ impl FoundingRegion {
         tables.mappings.insert(mapping);
         let is_ready = self.is_ready;
         tables.show_reserve(id, |frames, frame| {
-            if is_ready { Slot::Exclusive(Pages::InPlace) } else { frames.fresh(frame) }
+            if is_ready { Slot::Exclusive(Presence::InPlace) } else { frames.fresh(frame) }
         });
         if !is_served {
             let whole = WholeRegion::new(group, tables, id);
@@ -96,7 +96,11 @@ impl FoundingRegion {
     }
 
     /// Registers the region. Returns whether all of it is registered for writes.
-    fn begin_to_watch(&self, group: &ForkGroup, mapping: &Mapping) -> Result<bool, FaultError> {
+    fn begin_to_watch(
+        &self,
+        group: &ForkGroup,
+        mapping: &SharedMapping,
+    ) -> Result<bool, FaultError> {
         let addresses = mapping.addresses();
         let is_watched = match self.is_ready {
             true if group.protection() != Protection::Marks => return Ok(false),

@@ -23,7 +23,7 @@ use hugekit_sys::peek;
 use hugekit_sys::private_pages::{PrivatePiece, PrivateSlice};
 
 /// An extent that joined the group with one region, or the rest of it. Its token is outside of the gate
-/// ([`Folios`](super::folios::Folios)).
+/// ([`GroupFolios`](super::folios::GroupFolios)).
 #[derive(Debug)]
 pub(super) struct Holding {
     first: u64,

@@ -11,7 +11,7 @@ use super::ForkError;
 use super::budget::Budget;
 use super::descriptor::{Descriptor, SharedReads};
 use super::error::kernel;
-use super::folios::Folios;
+use super::folios::GroupFolios;
 use super::fork_support::{ForkSupport, GroupFacts, Protection};
 use super::frames::{Frames, GivenUp, Reservation};
 use super::mapping::{CowMapping, MappingWords};
@@ -23,7 +23,7 @@ use crate::fault::{FaultMode, Faults, Handlers, Registration, Serving};
 use crate::pool::{FaultError, Pool, Reserved};
 use hugekit_bulk::learning;
 use hugekit_sys::error_chain;
-use hugekit_sys::mapping::Mapping;
+use hugekit_sys::mapping::SharedMapping;
 use hugekit_sys::memory;
 use hugekit_sys::pagemap::PageMap;
 use hugekit_sys::private_pages::{self, PrivatePiece};
@@ -55,7 +55,7 @@ pub(crate) struct ForkGroup {
     pub(super) unserved: private_pages::Private<AtomicBool>,
     /// Calls that the kernel refused to handler threads.
     pub(super) retries: private_pages::Private<Retries>,
-    pub(super) folios: Folios,
+    pub(super) folios: GroupFolios,
     handlers: Mutex<Option<Handlers>>,
     pub(super) shared_reads: SharedReads,
 }
@@ -156,7 +156,7 @@ impl ForkGroup {
             budget: Budget::new().map_err(unmapped)?,
             unserved: flag(false)?,
             retries: private_pages::Private::new(Retries::default()).map_err(unmapped)?,
-            folios: Folios::new(pool.clone()),
+            folios: GroupFolios::new(pool.clone()),
             handlers: Mutex::new(None),
             pool: pool.clone(),
         }))
@@ -334,7 +334,7 @@ impl ForkGroup {
     /// come from a fault of a neighbouring region, or from `mlockall` in this or another thread. On hugetlb,
     /// unmapping nothing costs half as much as the rest of a fork, because it interrupts the other CPUs. So the page
     /// map is read first.
-    pub(super) fn unmap_what_came_early(&self, mapping: &Mapping) -> io::Result<()> {
+    pub(super) fn unmap_what_came_early(&self, mapping: &SharedMapping) -> io::Result<()> {
         let addresses = mapping.addresses();
         let pagemap = self.fork_support().and_then(|support| support.pagemap.as_ref());
         let pagemap = pagemap.filter(|_| self.pool.backing().is_reserved());

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
 use rustix::io;
 
 use super::frames::ReservedFrames;
-use super::slot::{Pages, Slot};
+use super::slot::{Presence, Slot};
 use super::slot_table::{Bitmap, Entry, Links, MappingId, SlotTable};
-use hugekit_sys::mapping::Mapping;
+use hugekit_sys::mapping::SharedMapping;
 use hugekit_sys::private_pages::{PrivatePiece, PrivateSlice};
 
 /// The number of slots in the smallest block. If the kernel does not join neighbouring mappings, hugekit maps a whole
@@ -24,7 +24,7 @@ fn block_lens(slots: usize) -> impl Iterator<Item = usize> {
 #[derive(Debug)]
 pub(super) struct CowMapping {
     id: MappingId,
-    pub(super) mapping: Mapping,
+    pub(super) mapping: SharedMapping,
     /// The frames that are reserved for the region. If a slot is borrowed, no user has seen its reserved frame.
     pub(super) reserve: ReservedFrames,
     /// The mapping that follows this one in [`Mappings::observed`](super::mappings::Mappings::observed).
@@ -116,7 +116,7 @@ impl CowMapping {
     /// Makes a mapping whose slots are not filled in yet.
     pub(super) fn new(
         id: MappingId,
-        mapping: Mapping,
+        mapping: SharedMapping,
         words: MappingWords,
         reserve: ReservedFrames,
         granule_bytes: usize,
@@ -125,7 +125,7 @@ impl CowMapping {
     }
 
     /// Returns the kernel's mapping, for another owner.
-    pub(super) fn into_mapping(self) -> Mapping {
+    pub(super) fn into_mapping(self) -> SharedMapping {
         self.mapping
     }
 
@@ -182,7 +182,7 @@ impl CowMapping {
 
     /// Returns how many of the kernel's mappings it costs to let writes to slots through by rights.
     pub(super) fn cost_to_open(&self, slots: Range<usize>) -> isize {
-        2 - 2 * self.beside(slots, |slot| slot == Slot::Exclusive(Pages::InPlace))
+        2 - 2 * self.beside(slots, |slot| slot == Slot::Exclusive(Presence::InPlace))
     }
 
     /// Returns for how many of the two slots around a range `is_such` is true.
@@ -212,7 +212,7 @@ impl CowMapping {
     /// Returns whether slots permanently map successive frames that only this region shows.
     pub(super) fn is_run_of_its_own(&self, slots: Range<usize>) -> bool {
         let len = slots.len();
-        self.table.run_of(slots, |entry| entry.slot == Slot::Exclusive(Pages::InPlace)) == len
+        self.table.run_of(slots, |entry| entry.slot == Slot::Exclusive(Presence::InPlace)) == len
     }
 
     /// Ends the region's epoch.

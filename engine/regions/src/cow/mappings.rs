@@ -9,7 +9,7 @@ use super::slot_table::MappingId;
 /// All mappings of a group. A new mapping gets the number of a mapping that has left.
 #[derive(Debug, Default)]
 pub(super) struct Mappings {
-    by_id: Vec<Place>,
+    by_id: Vec<MappingEntry>,
     by_address: Vec<(usize, MappingId)>,
     /// The number of the next mapping. Either its place in `by_id` is vacant, or it is the length of `by_id`.
     vacant: u32,
@@ -17,9 +17,9 @@ pub(super) struct Mappings {
     observed: Option<MappingId>,
 }
 
-/// The place of a number: a mapping, or nothing.
+/// The entry of a number: a mapping, or nothing.
 #[derive(Debug)]
-pub(super) enum Place {
+pub(super) enum MappingEntry {
     Taken(CowMapping),
     /// Nothing, and the number that is vacant after this one.
     Vacant(u32),
@@ -28,7 +28,7 @@ pub(super) enum Place {
 /// Longer vectors, which a group exchanges for its own vectors if these are too short.
 #[derive(Debug, Default)]
 pub(super) struct LongerMappings {
-    by_id: Vec<Place>,
+    by_id: Vec<MappingEntry>,
     by_address: Vec<(usize, MappingId)>,
 }
 
@@ -61,15 +61,15 @@ impl Mappings {
 
     pub(super) fn get(&self, id: MappingId) -> &CowMapping {
         match &self.by_id[id.0 as usize] {
-            Place::Taken(mapping) => mapping,
-            Place::Vacant(_) => unreachable!("mapping {id:?} has left"),
+            MappingEntry::Taken(mapping) => mapping,
+            MappingEntry::Vacant(_) => unreachable!("mapping {id:?} has left"),
         }
     }
 
     pub(super) fn get_mut(&mut self, id: MappingId) -> &mut CowMapping {
         match &mut self.by_id[id.0 as usize] {
-            Place::Taken(mapping) => mapping,
-            Place::Vacant(_) => unreachable!("mapping {id:?} has left"),
+            MappingEntry::Taken(mapping) => mapping,
+            MappingEntry::Vacant(_) => unreachable!("mapping {id:?} has left"),
         }
     }
 
@@ -104,12 +104,12 @@ impl Mappings {
         let (id, start) = (self.next_id(), mapping.addresses().start);
         debug_assert_eq!(mapping.id(), id);
         match self.by_id.get_mut(self.vacant as usize) {
-            Some(place) => match mem::replace(place, Place::Taken(mapping)) {
-                Place::Vacant(next) => self.vacant = next,
-                Place::Taken(_) => unreachable!("number {id:?} is taken"),
+            Some(place) => match mem::replace(place, MappingEntry::Taken(mapping)) {
+                MappingEntry::Vacant(next) => self.vacant = next,
+                MappingEntry::Taken(_) => unreachable!("number {id:?} is taken"),
             },
             None => {
-                self.by_id.push(Place::Taken(mapping));
+                self.by_id.push(MappingEntry::Taken(mapping));
                 self.vacant += 1;
             }
         }
@@ -145,10 +145,10 @@ impl Mappings {
         let start = self.get(id).addresses().start;
         let at = self.by_address.partition_point(|&(other, _)| other < start);
         self.by_address.remove(at);
-        let vacant = Place::Vacant(mem::replace(&mut self.vacant, id.0));
+        let vacant = MappingEntry::Vacant(mem::replace(&mut self.vacant, id.0));
         match mem::replace(&mut self.by_id[id.0 as usize], vacant) {
-            Place::Taken(mapping) => mapping,
-            Place::Vacant(_) => unreachable!("mapping {id:?} has left"),
+            MappingEntry::Taken(mapping) => mapping,
+            MappingEntry::Vacant(_) => unreachable!("mapping {id:?} has left"),
         }
     }
 

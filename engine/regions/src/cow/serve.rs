@@ -42,7 +42,7 @@ impl Faults for ForkGroup {
                 Access::Unknown => at.entry().slot.guess(),
             };
             let event = if event == Event::Read { self.shared_reads.event() } else { event };
-            Fault { tables, at, address }.serve(event)
+            SlotFault { tables, at, address }.serve(event)
         })?;
         if self.descriptor.has_unwoken() {
             return Err(PopulateError::Kernel(std::io::ErrorKind::PermissionDenied));
@@ -57,7 +57,7 @@ impl Faults for ForkGroup {
             if !at.plan(Event::Write).is_empty() {
                 became.set(Forbidden::Served);
             }
-            Fault { tables, at, address }.serve(Event::Write)
+            SlotFault { tables, at, address }.serve(Event::Write)
         });
         if served.is_ok() { became.get() } else { Forbidden::Refused }
     }
@@ -93,13 +93,13 @@ impl Faults for ForkGroup {
 
 /// A fault at an address, and the slot of that address.
 #[derive(Clone, Copy)]
-struct Fault<'a> {
+struct SlotFault<'a> {
     tables: &'a Tables,
     at: MappingSlot<'a>,
     address: usize,
 }
 
-impl Fault<'_> {
+impl SlotFault<'_> {
     /// Carries out the plan of an event. If an owner observes its mapping, records how long that took.
     fn serve(&self, event: Event) -> Result<(), Refused> {
         let at = self.at;

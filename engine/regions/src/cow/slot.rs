@@ -18,9 +18,9 @@
 //! borrow it. An unready frame is never shared: a fork has an unready frame of its own there. [`Slot::plan`] lists
 //! the actions that an event needs, and [`Slot::after`] is the slot after each. Only `apply.rs` carries them out.
 
-/// The way in which a frame gets into the page tables.
+/// The presence of a frame in the page tables of its region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pages {
+pub(super) enum Presence {
     /// The region's addresses map the frame permanently: the kernel enters it.
     InPlace,
     /// A handler has entered it.
@@ -45,10 +45,10 @@ pub(super) enum Slot {
     /// region shows it, and every access is a fault that hugekit serves.
     Unready(Lack),
     /// A frame that no other region shows. The kernel lets writes through.
-    Exclusive(Pages),
+    Exclusive(Presence),
     /// A frame that stays with the region, whichever region writes. Writes are held back, because other regions may
     /// show the frame.
-    Owner(Pages),
+    Owner(Presence),
     /// The frame of another region, the owner. This region has a place of its own for a copy.
     Borrower {
         /// True if a handler has entered it into the page tables.
@@ -154,12 +154,12 @@ pub(super) enum Action {
 impl Slot {
     /// Every state, by its code.
     pub(super) const ALL: [Self; 16] = [
-        Self::Exclusive(Pages::InPlace),
-        Self::Exclusive(Pages::Entered),
-        Self::Exclusive(Pages::Absent),
-        Self::Owner(Pages::InPlace),
-        Self::Owner(Pages::Entered),
-        Self::Owner(Pages::Absent),
+        Self::Exclusive(Presence::InPlace),
+        Self::Exclusive(Presence::Entered),
+        Self::Exclusive(Presence::Absent),
+        Self::Owner(Presence::InPlace),
+        Self::Owner(Presence::Entered),
+        Self::Owner(Presence::Absent),
         Self::Borrower { entered: false },
         Self::Borrower { entered: true },
         Self::Displaced { owner: false, entered: false },
@@ -175,8 +175,8 @@ impl Slot {
     /// Returns the index of the state in [`ALL`](Self::ALL).
     pub(super) fn code(self) -> u64 {
         match self {
-            Self::Exclusive(pages) => pages as u64,
-            Self::Owner(pages) => 3 + pages as u64,
+            Self::Exclusive(presence) => presence as u64,
+            Self::Owner(presence) => 3 + presence as u64,
             Self::Borrower { entered } => 6 + u64::from(entered),
             Self::Displaced { owner, entered } => 8 + 2 * u64::from(owner) + u64::from(entered),
             Self::Lost { owner } => 12 + u64::from(owner),
@@ -225,14 +225,14 @@ impl Slot {
 
     /// Returns whether the region's addresses map its frame permanently.
     pub(super) fn is_in_place(self) -> bool {
-        matches!(self, Self::Exclusive(Pages::InPlace) | Self::Owner(Pages::InPlace))
+        matches!(self, Self::Exclusive(Presence::InPlace) | Self::Owner(Presence::InPlace))
     }
 
     /// Guesses the kind of an access that the CPU does not report: a write if the page tables may have the frame,
     /// because a read would not have faulted.
     pub(super) fn guess(self) -> Event {
         let may_be_read = match self {
-            Self::Exclusive(pages) | Self::Owner(pages) => pages != Pages::Absent,
+            Self::Exclusive(presence) | Self::Owner(presence) => presence != Presence::Absent,
             Self::Borrower { entered } => entered,
             Self::Displaced { .. } | Self::Lost { .. } => true,
             Self::Unready(_) => false,
@@ -274,7 +274,7 @@ impl Slot {
     fn plan_read(self, shared: bool) -> &'static [Action] {
         match self {
             // The kernel serves the access, or another thread has served it already.
-            Self::Exclusive(Pages::InPlace) | Self::Owner(Pages::InPlace) => &[],
+            Self::Exclusive(Presence::InPlace) | Self::Owner(Presence::InPlace) => &[],
             // Also if the frame was entered before: the program may have removed it by advice.
             Self::Exclusive(_) => &[Action::Enter { protected: false }],
             Self::Owner(_) | Self::Borrower { .. } => &[Action::Enter { protected: true }],
@@ -287,7 +287,7 @@ impl Slot {
     fn plan_settle(self, shared: bool) -> &'static [Action] {
         match self {
             Self::Unready(_) => &[Action::Supply, Action::Leave],
-            Self::Exclusive(Pages::Entered | Pages::Absent) => &[Action::Leave],
+            Self::Exclusive(Presence::Entered | Presence::Absent) => &[Action::Leave],
             _ => self.plan_read(shared),
         }
     }
@@ -344,11 +344,11 @@ impl Slot {
     /// Returns the state after an action of its plan.
     pub(super) fn after(self, action: Action) -> Self {
         match (action, self) {
-            (Action::Supply, Self::Unready(_)) => Self::Exclusive(Pages::Absent),
+            (Action::Supply, Self::Unready(_)) => Self::Exclusive(Presence::Absent),
             (Action::TakeBack, Self::Exclusive(_)) => Self::Unready(Lack::Clear),
-            (Action::Leave, Self::Exclusive(_)) => Self::Exclusive(Pages::InPlace),
-            (Action::Enter { .. }, Self::Exclusive(_)) => Self::Exclusive(Pages::Entered),
-            (Action::Enter { .. }, Self::Owner(_)) => Self::Owner(Pages::Entered),
+            (Action::Leave, Self::Exclusive(_)) => Self::Exclusive(Presence::InPlace),
+            (Action::Enter { .. }, Self::Exclusive(_)) => Self::Exclusive(Presence::Entered),
+            (Action::Enter { .. }, Self::Owner(_)) => Self::Owner(Presence::Entered),
             (Action::Enter { .. }, Self::Borrower { .. }) => Self::Borrower { entered: true },
             (Action::Remove, Self::Borrower { .. }) => Self::Borrower { entered: false },
             (Action::Remove, Self::Displaced { owner, .. }) => {
@@ -358,16 +358,18 @@ impl Slot {
             (Action::TakeReserved(_), _) => {
                 Self::Displaced { owner: true, entered: self.may_be_entered() }
             }
-            (Action::MapInPlace, _) => Self::Exclusive(Pages::InPlace),
-            (Action::Unprotect, Self::Owner(pages)) => Self::Exclusive(pages),
-            (Action::Protect, Self::Exclusive(pages)) => Self::Owner(pages),
-            (Action::TakeOut, Self::Exclusive(_)) => Self::Owner(Pages::Absent),
-            (Action::Watch, Self::Exclusive(Pages::InPlace)) => Self::Exclusive(Pages::Entered),
-            (Action::Watch, Self::Owner(Pages::InPlace)) => Self::Owner(Pages::Entered),
+            (Action::MapInPlace, _) => Self::Exclusive(Presence::InPlace),
+            (Action::Unprotect, Self::Owner(presence)) => Self::Exclusive(presence),
+            (Action::Protect, Self::Exclusive(presence)) => Self::Owner(presence),
+            (Action::TakeOut, Self::Exclusive(_)) => Self::Owner(Presence::Absent),
+            (Action::Watch, Self::Exclusive(Presence::InPlace)) => {
+                Self::Exclusive(Presence::Entered)
+            }
+            (Action::Watch, Self::Owner(Presence::InPlace)) => Self::Owner(Presence::Entered),
             (Action::ShowCopy { owner }, Self::Lost { .. }) => Self::Lost { owner },
             (Action::ShowCopy { owner }, _) => Self::Displaced { owner, entered: false },
-            (Action::Inherit, Self::Borrower { entered: true }) => Self::Owner(Pages::Entered),
-            (Action::Inherit, Self::Borrower { entered: false }) => Self::Owner(Pages::Absent),
+            (Action::Inherit, Self::Borrower { entered: true }) => Self::Owner(Presence::Entered),
+            (Action::Inherit, Self::Borrower { entered: false }) => Self::Owner(Presence::Absent),
             (Action::Inherit, Self::Displaced { entered, .. }) => {
                 Self::Displaced { owner: true, entered }
             }
@@ -389,7 +391,7 @@ impl Slot {
     /// Returns the state of a slot whose frame only this region shows, and that is not in the page tables yet. `lack`
     /// is the work that the frame still needs.
     pub(super) fn fresh(lack: Option<Lack>) -> Self {
-        lack.map_or(Self::Exclusive(Pages::Absent), Self::Unready)
+        lack.map_or(Self::Exclusive(Presence::Absent), Self::Unready)
     }
 
     /// Returns the state after its memory failed.

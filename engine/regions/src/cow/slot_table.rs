@@ -153,11 +153,11 @@ impl Bitmap {
 
 #[cfg(test)]
 mod tests {
-    use super::super::slot::Pages;
+    use super::super::slot::Presence;
     use super::*;
 
-    const EXCLUSIVE: Slot = Slot::Exclusive(Pages::InPlace);
-    const OWNER: Slot = Slot::Owner(Pages::InPlace);
+    const EXCLUSIVE: Slot = Slot::Exclusive(Presence::InPlace);
+    const OWNER: Slot = Slot::Owner(Presence::InPlace);
 
     fn table(entries: &[(u64, Slot)]) -> SlotTable {
         let slots = entries.len();
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn run_of_slots_ends_where_frames_or_exclusiveness_change() {
-        let entered = Slot::Exclusive(Pages::Entered);
+        let entered = Slot::Exclusive(Presence::Entered);
         let table = table(&[
             (5, EXCLUSIVE),
             (6, entered),

@@ -13,7 +13,7 @@ use super::group::ForkGroup;
 use super::guard::{Alone, SlotGuard};
 use super::in_kernel::InKernel;
 use super::mapping::CowMapping;
-use super::slot::{Action, Event, Lack, Pages, Slot};
+use super::slot::{Action, Event, Lack, Presence, Slot};
 use super::slot_table::{Entry, MappingId};
 use super::tables::Tables;
 use crate::pool::Content;
@@ -129,7 +129,7 @@ impl<'a> WholeRegion<'a> {
         });
         for slot in slots.filter(|_| is_own) {
             let guard = self.alone.slot(slot);
-            let slot = Slot::Exclusive(Pages::InPlace);
+            let slot = Slot::Exclusive(Presence::InPlace);
             guard.set(mapping, Entry { slot, ..guard.entry(mapping) });
         }
         is_own

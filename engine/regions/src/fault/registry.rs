@@ -17,7 +17,7 @@ use hugekit_sys::thread::{SignalsBlocked, without_signals};
 pub(crate) type RangeTable<T> = Vec<(Range<usize>, Arc<T>)>;
 
 /// A table that only its holder changes.
-pub type HeldTable<'a, T> = sync::Held<'a, RangeTable<T>>;
+pub type HeldTable<'a, T> = sync::PublishedGuard<'a, RangeTable<T>>;
 
 /// Ranges of addresses and what is there, looked up without a lock.
 #[derive(Debug)]

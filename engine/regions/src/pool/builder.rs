@@ -20,7 +20,7 @@ use hugekit_sys::{headroom, memfd};
 
 /// The source of the memory.
 #[derive(Clone)]
-enum Source {
+enum MemorySource {
     /// A new file of this process's.
     Own,
     /// Somewhere else, already populated. One pool can be made of it, so that a clone of the builder has the same.
@@ -52,10 +52,10 @@ pub struct PoolBuilder<'a> {
     in_core_dumps: bool,
     name: Cow<'static, str>,
     root: Root,
-    source: Source,
+    source: MemorySource,
 }
 
-impl Source {
+impl MemorySource {
     fn given(given: Given) -> Self {
         Self::Given(Arc::new(Mutex::new(Some(given))))
     }
@@ -87,7 +87,7 @@ impl<'a> PoolBuilder<'a> {
             in_core_dumps: true,
             name: Cow::Borrowed("pool"),
             root: Root::default(),
-            source: Source::Own,
+            source: MemorySource::Own,
         }
     }
 
@@ -195,7 +195,7 @@ impl<'a> PoolBuilder<'a> {
     /// Only one pool can be made from it. Backing and nodes are the lease's; these options of the
     /// builder have no effect.
     pub fn lease(mut self, lease: Lease) -> Self {
-        self.source = Source::given(Given::Lease(lease));
+        self.source = MemorySource::given(Given::Lease(lease));
         self
     }
 
@@ -214,7 +214,7 @@ impl<'a> PoolBuilder<'a> {
     /// descriptor and no other mapping of the file exist any more.
     #[allow(unsafe_code)]
     pub unsafe fn adopt(mut self, file: OwnedFd) -> Self {
-        self.source = Source::given(Given::File(file));
+        self.source = MemorySource::given(Given::File(file));
         self
     }
 
@@ -224,7 +224,7 @@ impl<'a> PoolBuilder<'a> {
     /// If no unit is ready, `build` waits at most [`DEFAULT_WAIT`]. For another limit, use
     /// [`Lease::ask`] and [`lease`](Self::lease).
     pub fn broker(mut self, socket: impl Into<PathBuf>) -> Self {
-        self.source = Source::Broker(socket.into());
+        self.source = MemorySource::Broker(socket.into());
         self
     }
 
@@ -242,8 +242,8 @@ impl<'a> PoolBuilder<'a> {
     pub fn build(&self) -> Result<Pool, PoolError> {
         self.check()?;
         match &self.source {
-            Source::Own => self.build_own(),
-            Source::Given(given) => {
+            MemorySource::Own => self.build_own(),
+            MemorySource::Given(given) => {
                 let given = given.lock().unwrap_or_else(PoisonError::into_inner).take();
                 let memory = match given.ok_or(PoolError::Taken)? {
                     Given::Lease(lease) => lease.into_memory(),
@@ -251,7 +251,7 @@ impl<'a> PoolBuilder<'a> {
                 };
                 self.build_of(memory)
             }
-            Source::Broker(socket) => {
+            MemorySource::Broker(socket) => {
                 let lease = Lease::ask(socket, self.capacity, DEFAULT_WAIT)?;
                 self.build_of(lease.into_memory())
             }
@@ -269,7 +269,7 @@ impl<'a> PoolBuilder<'a> {
     /// If the progress callback panics.
     pub fn build_inherited(&self) -> Result<InheritedMemory, PoolError> {
         self.check()?;
-        if !matches!(self.source, Source::Own) {
+        if !matches!(self.source, MemorySource::Own) {
             return Err(PoolError::NotInherited);
         }
         let populated = self.clone().populate_on_allocation(false);
@@ -388,8 +388,8 @@ impl<'a> PoolBuilder<'a> {
         let report = BackingReport {
             backing,
             asked: match self.source {
-                Source::Own => self.ladder[0],
-                Source::Given(_) | Source::Broker(_) => backing,
+                MemorySource::Own => self.ladder[0],
+                MemorySource::Given(_) | MemorySource::Broker(_) => backing,
             },
             fallbacks,
             capacity: core.memory.capacity(),

@@ -6,7 +6,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use rustix::io;
 
 use super::extent::{Clean, Content, Dirty, Extent, Hole, Idle, InUse};
-use super::folios::Folios;
+use super::folios::FreeFolios;
 use super::memory::{Failure, Mapped, PoolMemory, parts_of};
 use super::stats::{Counters, PoolStats, Scrubbed};
 use super::{PoolError, limits};
@@ -48,7 +48,7 @@ type Unreturned = (Mapped, Vec<(usize, Content)>);
 /// The state under the lock. No thread clears, populates or maps while it holds the lock.
 #[derive(Debug)]
 pub(super) struct PoolState {
-    pub(super) folios: Folios,
+    pub(super) folios: FreeFolios,
     capacity: usize,
     /// Folios that are being scrubbed, by any thread.
     scrubbing: usize,
@@ -110,7 +110,7 @@ impl Core {
         orders: Orders,
     ) -> io::Result<Self> {
         let state = PoolState {
-            folios: Folios::new(capacity),
+            folios: FreeFolios::new(capacity),
             capacity,
             scrubbing: 0,
             in_background: 0,
@@ -150,7 +150,7 @@ impl Core {
     ) -> Result<Mapped, PoolError> {
         self.check_ours()?;
         headroom::check()?;
-        let parts = self.make_clean(self.claim(count, Folios::take)?, threads, progress)?;
+        let parts = self.make_clean(self.claim(count, FreeFolios::take)?, threads, progress)?;
         let clean = parts.into_iter().reduce(Extent::join).expect("an extent has a folio");
         let mapped = self.memory.map(clean).map_err(|(clean, error)| {
             self.put_back([clean.into()]);
@@ -174,7 +174,7 @@ impl Core {
     ) -> Result<(Mapped, Vec<(usize, Content)>), PoolError> {
         self.check_ours()?;
         headroom::check()?;
-        let parts = self.claim(count, Folios::take)?;
+        let parts = self.claim(count, FreeFolios::take)?;
         let parts = self.populate_what_may_not_wait(parts, threads, progress)?;
         let contents = parts.iter().map(|part| (part.folios().len(), part.content())).collect();
         // SAFETY: every access waits until its folio is clean.
@@ -263,7 +263,7 @@ impl Core {
     fn claim(
         &self,
         count: usize,
-        take: impl Fn(&mut Folios, usize) -> Option<Vec<Idle>>,
+        take: impl Fn(&mut FreeFolios, usize) -> Option<Vec<Idle>>,
     ) -> Result<Vec<Idle>, PoolError> {
         match self.claim_idle(count, &take) {
             Err(_) if self.return_again() => self.claim_idle(count, &take),
@@ -274,7 +274,7 @@ impl Core {
     fn claim_idle(
         &self,
         count: usize,
-        take: impl Fn(&mut Folios, usize) -> Option<Vec<Idle>>,
+        take: impl Fn(&mut FreeFolios, usize) -> Option<Vec<Idle>>,
     ) -> Result<Vec<Idle>, PoolError> {
         let mut state = self.lock();
         let mut waits = false;
@@ -300,7 +300,7 @@ impl Core {
         parts
     }
 
-    fn no_room(&self, folios: &Folios, count: usize) -> PoolError {
+    fn no_room(&self, folios: &FreeFolios, count: usize) -> PoolError {
         let page_size = self.memory.page_size();
         PoolError::NoRoom {
             wanted: count * page_size,

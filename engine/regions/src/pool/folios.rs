@@ -1,4 +1,4 @@
-//! Which folios no thread uses, in which state, and which of them to allocate.
+//! The folios that no thread uses, their states, and the choice of folios to allocate.
 //!
 //! Five sets of runs overlap on purpose, because each answers another question at once: *clean* runs
 //! are allocated as they are, *populated* ones (clean or dirty) after a clear, *free* ones (holes
@@ -13,7 +13,7 @@ use super::runs::Runs;
 
 /// The folios of a pool of which no token is out.
 #[derive(Debug)]
-pub(super) struct Folios {
+pub(super) struct FreeFolios {
     capacity: usize,
     free: Runs,
     populated: Runs,
@@ -22,7 +22,7 @@ pub(super) struct Folios {
     holes: Runs,
 }
 
-impl Folios {
+impl FreeFolios {
     /// So many folios, all of them holes. Only one of these may exist for a file: it mints the
     /// tokens for it.
     pub(super) fn new(capacity: usize) -> Self {
@@ -246,7 +246,7 @@ mod tests {
         }
     }
 
-    fn put(folios: &mut Folios, token: Idle, state: FolioState) {
+    fn put(folios: &mut FreeFolios, token: Idle, state: FolioState) {
         let (range, _) = named(&token);
         // SAFETY: there is no memory behind these tokens, and the old one is forgotten.
         unsafe {
@@ -258,7 +258,7 @@ mod tests {
         }
     }
 
-    fn take(folios: &mut Folios, model: &mut [FolioState], count: usize) -> Vec<Idle> {
+    fn take(folios: &mut FreeFolios, model: &mut [FolioState], count: usize) -> Vec<Idle> {
         use FolioState::{Clean, Dirty, Hole};
         let possible = longest(model, &[Clean, Dirty, Hole]) >= count;
         let Some(tokens) = folios.take(count) else {
@@ -277,7 +277,7 @@ mod tests {
     proptest! {
         #[test]
         fn folios_under_any_operations_are_like_one_state_each(steps in vec(steps(), 1..80)) {
-            let mut folios = Folios::new(FOLIOS);
+            let mut folios = FreeFolios::new(FOLIOS);
             let mut model = vec![FolioState::Hole; FOLIOS];
             let mut out: Vec<Idle> = Vec::new();
             for step in steps {
@@ -326,7 +326,7 @@ mod tests {
 
     #[test]
     fn take_beside_clean_folios_is_from_the_end_with_more() {
-        let mut folios = Folios::new(10);
+        let mut folios = FreeFolios::new(10);
         // SAFETY: there is no memory behind these tokens, and those taken are forgotten.
         unsafe {
             drop(folios.take(10));

@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicU64;
 use super::core::Core;
 use super::{BackingReport, PoolError};
 use hugekit_sys::events;
-use hugekit_sys::mapping::Mapping;
+use hugekit_sys::mapping::SharedMapping;
 
 /// Zeroed memory that this process shares with all processes that it forks afterwards: each sees
 /// the writes of the others.
@@ -36,7 +36,7 @@ pub struct InheritedMemory(Arc<InheritedMapping>);
 
 #[derive(Debug)]
 struct InheritedMapping {
-    mapping: Mapping,
+    mapping: SharedMapping,
     report: BackingReport,
 }
 

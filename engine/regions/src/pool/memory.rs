@@ -23,7 +23,7 @@ use hugekit_bulk::{ClearError, ClearOptions, PopulateOptions};
 use hugekit_lease::MemoryFile;
 use hugekit_sys::error_chain;
 use hugekit_sys::fork_mark::ForkMark;
-use hugekit_sys::mapping::{Mapping, collapse};
+use hugekit_sys::mapping::{SharedMapping, collapse};
 use hugekit_sys::{HUGE_PAGE_BYTES, memfd, memory};
 
 /// The settings that a pool's memory is made with.
@@ -39,7 +39,7 @@ pub(super) struct Recipe {
 pub(crate) struct PoolMemory {
     file: OwnedFd,
     /// `None` only while it is dropped.
-    alias: Option<Mapping>,
+    alias: Option<SharedMapping>,
     backing: Backing,
     by_collapse: bool,
     in_core_dumps: bool,
@@ -54,11 +54,11 @@ pub(crate) struct PoolMemory {
 #[derive(Debug)]
 pub(crate) struct Mapped {
     extent: Extent<InUse>,
-    mapping: Mapping,
+    mapping: SharedMapping,
 }
 
 impl Mapped {
-    pub(crate) fn mapping(&self) -> &Mapping {
+    pub(crate) fn mapping(&self) -> &SharedMapping {
         &self.mapping
     }
 
@@ -68,12 +68,12 @@ impl Mapped {
 
     /// The right to the folios and the addresses apart, for the code that sees to it that the pool gets the folios
     /// back only when nothing maps them.
-    pub(crate) fn into_parts(self) -> (Extent<InUse>, Mapping) {
+    pub(crate) fn into_parts(self) -> (Extent<InUse>, SharedMapping) {
         (self.extent, self.mapping)
     }
 
     /// Both together again.
-    pub(crate) fn of_parts(extent: Extent<InUse>, mapping: Mapping) -> Self {
+    pub(crate) fn of_parts(extent: Extent<InUse>, mapping: SharedMapping) -> Self {
         Self { extent, mapping }
     }
 }
@@ -170,7 +170,7 @@ impl PoolMemory {
         bytes: usize,
         recipe: &Recipe,
     ) -> Result<Self, PoolError> {
-        let alias = Mapping::new(&file, 0, bytes, backing.page_size())
+        let alias = SharedMapping::new(&file, 0, bytes, backing.page_size())
             .map_err(|errno| PoolError::NotMapped { bytes, source: errno.into() })?;
         let memory = Self {
             file,
@@ -265,7 +265,7 @@ impl PoolMemory {
         extent.folios().len() * self.page_size()
     }
 
-    fn alias(&self) -> &Mapping {
+    fn alias(&self) -> &SharedMapping {
         self.alias.as_ref().expect("there until dropped")
     }
 
@@ -455,16 +455,16 @@ impl PoolMemory {
         }
     }
 
-    fn map_folios(&self, folios: &Range<usize>) -> Result<Mapping, PoolError> {
+    fn map_folios(&self, folios: &Range<usize>) -> Result<SharedMapping, PoolError> {
         let (offset, bytes) =
             ((folios.start * self.page_size()) as u64, folios.len() * self.page_size());
-        let mapping = Mapping::new(&self.file, offset, bytes, self.page_size())
+        let mapping = SharedMapping::new(&self.file, offset, bytes, self.page_size())
             .map_err(|errno| PoolError::NotMapped { bytes, source: errno.into() })?;
         self.keep_from_dumps(mapping)
     }
 
     /// A mapping that is new, out of core dumps where the pool is to be.
-    fn keep_from_dumps(&self, mapping: Mapping) -> Result<Mapping, PoolError> {
+    fn keep_from_dumps(&self, mapping: SharedMapping) -> Result<SharedMapping, PoolError> {
         let kept = if self.in_core_dumps { Ok(()) } else { mapping.keep_from_dumps() };
         kept.map_err(|errno| {
             // SAFETY: just mapped, and no other thread knows of it.
@@ -475,9 +475,9 @@ impl PoolMemory {
     }
 
     /// Maps all of it so that forked children keep it: for memory that never has another owner.
-    pub(super) fn map_for_children(&self) -> Result<Mapping, PoolError> {
+    pub(super) fn map_for_children(&self) -> Result<SharedMapping, PoolError> {
         let (bytes, page_size) = (self.capacity(), self.page_size());
-        let mapping = Mapping::of_children_too(&self.file, 0, bytes, page_size)
+        let mapping = SharedMapping::of_children_too(&self.file, 0, bytes, page_size)
             .map_err(|errno| PoolError::NotMapped { bytes, source: errno.into() })?;
         self.keep_from_dumps(mapping)
     }

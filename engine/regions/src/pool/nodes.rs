@@ -2,7 +2,7 @@
 
 use super::PoolError;
 use hugekit_machine::CpuSet;
-use hugekit_sys::mapping::Mapping;
+use hugekit_sys::mapping::SharedMapping;
 use hugekit_sys::mempolicy::{self, Mode};
 
 /// The NUMA nodes that a pool's memory comes from.
@@ -31,7 +31,7 @@ impl NodePolicy {
         }
     }
 
-    pub(super) fn apply(&self, alias: &Mapping) -> Result<(), PoolError> {
+    pub(super) fn apply(&self, alias: &SharedMapping) -> Result<(), PoolError> {
         let set = |nodes: &[u32]| -> CpuSet { nodes.iter().copied().collect() };
         let (mode, nodes) = match self {
             Self::Process => return Ok(()),

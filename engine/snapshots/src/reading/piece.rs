@@ -9,12 +9,12 @@ use crate::SnapshotError;
 /// A range of a snapshot that is divided into pieces. The drop lets go of the granules that lie completely in it.
 /// Granules of two pieces are held until the last piece is dropped.
 #[derive(Debug)]
-pub(crate) struct Piece {
+pub(crate) struct SnapshotPiece {
     whole: Arc<SnapshotSource>,
     range: Range<usize>,
 }
 
-impl Piece {
+impl SnapshotPiece {
     /// Divides a snapshot into pieces, one for each range of offsets.
     ///
     /// # Errors
@@ -66,7 +66,7 @@ impl Piece {
     }
 }
 
-impl Drop for Piece {
+impl Drop for SnapshotPiece {
     fn drop(&mut self) {
         let own = self.own(&self.range);
         if !own.is_empty() && self.whole.check_process().is_ok() {

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::anonymous::Anonymous;
 use super::buffer::Buffer;
-use super::piece::Piece;
+use super::piece::SnapshotPiece;
 use super::stream;
 use crate::making::limit;
 use crate::serving::lifecycle::LossCause;
@@ -22,7 +22,7 @@ use hugekit_regions::region::ReadOnlyFork;
 pub(crate) enum SnapshotSource {
     Anonymous(Anonymous),
     Region(ReadOnlyFork),
-    Piece(Piece),
+    Piece(SnapshotPiece),
 }
 
 impl SnapshotSource {

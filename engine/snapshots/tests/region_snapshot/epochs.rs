@@ -147,7 +147,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// A chain of states.
-enum Chain {
+enum EpochChain {
     None,
     /// Taken, not written out yet: what it should be.
     Pending(Changes, Vec<u8>),
@@ -160,14 +160,14 @@ struct Model {
     folio: usize,
     fork: Option<(Region, Vec<u8>)>,
     snapshot: Option<(Snapshot, Vec<u8>)>,
-    chain: Chain,
+    chain: EpochChain,
     image: Vec<u8>,
 }
 
 impl Model {
     fn new(watched: Watched, folio: usize) -> Self {
         let bytes = watched.region.to_vec();
-        let (fork, snapshot, chain, image) = (None, None, Chain::None, Vec::new());
+        let (fork, snapshot, chain, image) = (None, None, EpochChain::None, Vec::new());
         Self { watched, bytes, folio, fork, snapshot, chain, image }
     }
 
@@ -218,26 +218,26 @@ impl Model {
     }
 
     fn turn(&mut self, step: Step) {
-        let pending = |changes| Chain::Pending(changes, self.bytes.clone());
-        self.chain = match (step, std::mem::replace(&mut self.chain, Chain::None)) {
+        let pending = |changes| EpochChain::Pending(changes, self.bytes.clone());
+        self.chain = match (step, std::mem::replace(&mut self.chain, EpochChain::None)) {
             (Step::Begin, _) => {
                 self.image = vec![0xa5; self.bytes.len()];
                 pending(self.watched.first())
             }
-            (Step::Forget, _) => Chain::None,
-            (Step::Next, Chain::Saved(epoch)) => pending(self.watched.since(epoch)),
-            (Step::Out, Chain::Pending(changes, expected)) => {
+            (Step::Forget, _) => EpochChain::None,
+            (Step::Next, EpochChain::Saved(epoch)) => pending(self.watched.since(epoch)),
+            (Step::Out, EpochChain::Pending(changes, expected)) => {
                 let epoch = saved(changes, &mut self.image);
                 assert!(self.image == expected);
-                Chain::Saved(epoch)
+                EpochChain::Saved(epoch)
             }
-            (Step::Free { at, len, .. }, Chain::Pending(changes, expected)) => {
+            (Step::Free { at, len, .. }, EpochChain::Pending(changes, expected)) => {
                 changes.prepare_write(self.piece(at, len)).unwrap();
-                Chain::Pending(changes, expected)
+                EpochChain::Pending(changes, expected)
             }
-            (Step::Free { at, len, .. }, Chain::Saved(epoch)) => {
+            (Step::Free { at, len, .. }, EpochChain::Saved(epoch)) => {
                 epoch.prepare_write(self.piece(at, len)).unwrap();
-                Chain::Saved(epoch)
+                EpochChain::Saved(epoch)
             }
             (_, chain) => chain,
         };

@@ -135,7 +135,7 @@ fn epochs_under_any_steps_follow_the_model(fault_mode: FaultMode) {
 }
 
 /// A chain of states of part of the memory.
-enum Chain {
+enum EpochChain {
     None,
     /// Taken, not written out yet: what it should be.
     Pending(Changes, Vec<u8>),
@@ -147,7 +147,7 @@ struct Model {
     memory: Memory,
     bytes: Vec<u8>,
     part: Range<usize>,
-    chain: Chain,
+    chain: EpochChain,
     image: Vec<u8>,
     snapshot: Option<(Snapshot, Vec<u8>)>,
 }
@@ -159,7 +159,7 @@ impl Model {
             memory: Memory::untouched(LEN, huge),
             bytes: vec![0; LEN],
             part: 0..0,
-            chain: Chain::None,
+            chain: EpochChain::None,
             image: Vec::new(),
             snapshot: None,
         }
@@ -184,11 +184,11 @@ impl Model {
     }
 
     fn begin(&mut self, at: usize, len: usize, granule: Granule) {
-        self.chain = Chain::None;
+        self.chain = EpochChain::None;
         self.part = at..at + len;
         let changes = first(self.fault_mode, self.range(at, len), granule);
         self.image = vec![0xa5; len];
-        self.chain = Chain::Pending(changes, self.bytes[self.part.clone()].to_vec());
+        self.chain = EpochChain::Pending(changes, self.bytes[self.part.clone()].to_vec());
     }
 
     fn step(&mut self, step: Step) {
@@ -196,26 +196,26 @@ impl Model {
             Step::Write { at, len, byte } => self.write(at, len.min(LEN - at), byte),
             // What a snapshot is read of must not be discarded before.
             Step::Discard { page, pages }
-                if self.snapshot.is_none() && !matches!(self.chain, Chain::Pending(..)) =>
+                if self.snapshot.is_none() && !matches!(self.chain, EpochChain::Pending(..)) =>
             {
                 self.discard(page * PAGE, (pages * PAGE).min(LEN - page * PAGE));
             }
             Step::Begin { at, len, granule } => self.begin(at, len.min(LEN - at), granule),
             Step::Next => {
-                self.chain = match std::mem::replace(&mut self.chain, Chain::None) {
-                    Chain::Saved(epoch) => {
+                self.chain = match std::mem::replace(&mut self.chain, EpochChain::None) {
+                    EpochChain::Saved(epoch) => {
                         let changes = since(self.fault_mode, epoch);
-                        Chain::Pending(changes, self.bytes[self.part.clone()].to_vec())
+                        EpochChain::Pending(changes, self.bytes[self.part.clone()].to_vec())
                     }
                     other => other,
                 }
             }
             Step::Out => {
-                self.chain = match std::mem::replace(&mut self.chain, Chain::None) {
-                    Chain::Pending(changes, expected) => {
+                self.chain = match std::mem::replace(&mut self.chain, EpochChain::None) {
+                    EpochChain::Pending(changes, expected) => {
                         let epoch = saved(changes, &mut self.image);
                         assert!(self.image == expected);
-                        Chain::Saved(epoch)
+                        EpochChain::Saved(epoch)
                     }
                     other => other,
                 }
@@ -224,9 +224,9 @@ impl Model {
                 let at = at % self.part.len().max(1);
                 let len = len.min(self.part.len() - at);
                 match &self.chain {
-                    Chain::None => {}
-                    Chain::Pending(changes, _) => changes.prepare_write(at..at + len).unwrap(),
-                    Chain::Saved(epoch) => epoch.prepare_write(at..at + len).unwrap(),
+                    EpochChain::None => {}
+                    EpochChain::Pending(changes, _) => changes.prepare_write(at..at + len).unwrap(),
+                    EpochChain::Saved(epoch) => epoch.prepare_write(at..at + len).unwrap(),
                 }
             }
             Step::Snapshot { at, len } => {
@@ -235,7 +235,7 @@ impl Model {
                 let snapshot = of(self.fault_mode, self.range(at, len), Granule::Auto).unwrap();
                 self.snapshot = Some((snapshot, self.bytes[at..at + len].to_vec()));
             }
-            Step::Forget => self.chain = Chain::None,
+            Step::Forget => self.chain = EpochChain::None,
             Step::Discard { .. } => {}
         }
     }
@@ -250,7 +250,7 @@ impl Model {
         self.step(Step::Next);
         self.step(Step::Out);
         self.check_snapshot();
-        self.chain = Chain::None;
+        self.chain = EpochChain::None;
         // SAFETY: only this thread uses it.
         let bytes = unsafe { std::slice::from_raw_parts(self.memory.start(), LEN) };
         assert!(bytes == self.bytes);

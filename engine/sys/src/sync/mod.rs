@@ -29,4 +29,4 @@ pub use self::first::First;
 pub use self::gate::Gate;
 pub use self::latch::Latch;
 pub use self::per_process::{OfProcess, PerProcess};
-pub use self::published::{Held, Published};
+pub use self::published::{Published, PublishedGuard};

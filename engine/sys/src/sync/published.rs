@@ -46,22 +46,22 @@ unsafe impl<T: Send + Sync> Send for Published<T> {}
 // SAFETY: a shared reference gives readers `&T` and lets the writer replace the value, which `T: Send + Sync` permits.
 unsafe impl<T: Send + Sync> Sync for Published<T> {}
 
-/// A value that only its holder replaces.
+/// The lock of a value's writers: while this lives, no thread replaces the value.
 #[derive(Debug)]
-pub struct Held<'a, T> {
+pub struct PublishedGuard<'a, T> {
     published: &'a Published<T>,
     _writer: MutexGuard<'a, ()>,
 }
 
-impl<T> Held<'_, T> {
+impl<T> PublishedGuard<'_, T> {
     /// Waits until no thread reads any more that began before.
     pub fn settle(&self) {
         self.published.wait_for_readers();
     }
 }
 
-/// A reader that counts. Dropped, it does so no more.
-struct Reader<'a>(&'a AtomicUsize);
+/// A reader that is counted until it is dropped.
+struct CountedReader<'a>(&'a AtomicUsize);
 
 impl<T> Published<T> {
     pub fn new(value: T) -> io::Result<Self> {
@@ -76,7 +76,7 @@ impl<T> Published<T> {
     pub fn read<R>(&self, _: &SignalsBlocked, read: impl FnOnce(&T) -> R) -> R {
         // Any number will do: writers wait for both counters.
         let turn = self.words.turn.load(Ordering::Relaxed) & 1;
-        let _reader = Reader::new(&self.words.readers[turn]);
+        let _reader = CountedReader::new(&self.words.readers[turn]);
         held::interrupt();
         // SAFETY: counted before the value was looked for, so that the writer that replaces it waits for us before it
         // drops it. Acquire: the value is whole.
@@ -96,10 +96,10 @@ impl<T> Published<T> {
     }
 
     /// Keeps other threads from replacing it.
-    pub fn hold<'a>(&'a self, _: &'a SignalsBlocked) -> Held<'a, T> {
+    pub fn hold<'a>(&'a self, _: &'a SignalsBlocked) -> PublishedGuard<'a, T> {
         let writer = self.words.writer.lock().unwrap_or_else(PoisonError::into_inner);
         held::interrupt();
-        Held { published: self, _writer: writer }
+        PublishedGuard { published: self, _writer: writer }
     }
 
     fn wait_for_readers(&self) {
@@ -121,7 +121,7 @@ fn pause(looks: u32) {
     if looks < LOOKS || cfg!(loom) { yield_now() } else { std::thread::sleep(PAUSE) }
 }
 
-impl<'a> Reader<'a> {
+impl<'a> CountedReader<'a> {
     fn new(readers: &'a AtomicUsize) -> Self {
         // Acquire: behind a writer's look at the counter, this reader sees what the writer had published.
         readers.fetch_add(1, Ordering::AcqRel);
@@ -129,7 +129,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-impl Drop for Reader<'_> {
+impl Drop for CountedReader<'_> {
     fn drop(&mut self) {
         // Release: the writer drops the old value behind what was read.
         self.0.fetch_sub(1, Ordering::Release);

@@ -16,13 +16,13 @@ use hugekit_guests::{Firecracker, Request, Serial, Snapshot};
 use hugekit_machine::size::Size;
 use hugekit_vm::checkpoint::{ForkOptions, Forked, RunningVm, fork};
 
-use super::guest::{Guest, Kind, Origin};
+use super::guest::{Guest, GuestPages, GuestSnapshots};
 use super::save::{Files, stock_in_pause};
-use super::ways::Place;
+use super::ways::Storage;
 
 /// The numbers of children to make, as far as the available memory allows.
 #[derive(Clone, Copy)]
-pub(super) struct Counts<'a> {
+pub(super) struct ChildCounts<'a> {
     pub(super) counts: &'a [usize],
     pub(super) available: usize,
 }
@@ -36,8 +36,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(100);
 
 /// This many children, made by a fork, or by a stock snapshot at this place.
-struct Way {
-    stock: Option<Place>,
+struct ForkWay {
+    stock: Option<Storage>,
     count: usize,
 }
 
@@ -49,54 +49,57 @@ struct Born {
 }
 
 pub(super) fn measure(
-    origin: &Origin,
-    counts: Counts<'_>,
+    snapshots: &GuestSnapshots,
+    counts: ChildCounts<'_>,
     rounds: Rounds<'_>,
 ) -> Result<Part, LabError> {
     rounds.observer.begin("checkpoint: children");
-    let mut parents = Parents::start(origin, rounds.observer)?;
-    let (ways, left_out) = ways(origin, counts);
-    let names: Vec<String> = ways.iter().map(|way| way.case("answered", origin)).collect();
+    let mut parents = Parents::start(snapshots, rounds.observer)?;
+    let (ways, left_out) = ways(snapshots, counts);
+    let names: Vec<String> = ways.iter().map(|way| way.case("answered", snapshots)).collect();
     let measured = rounds.measure_with("checkpoint", Unit::Microseconds, &names, |index| {
-        let born = parents.bear(&ways[index], origin)?;
+        let born = parents.bear(&ways[index], snapshots)?;
         Ok((born.answered.as_secs_f64() * 1e6, born))
     });
     let (mut part, born) = measured?;
     for (way, born) in ways.iter().zip(&born) {
         let paused = born.iter().map(|born| born.paused.as_secs_f64() * 1e6).collect();
-        part.add_case(&way.case("paused", origin), Unit::Microseconds, paused);
+        part.add_case(&way.case("paused", snapshots), Unit::Microseconds, paused);
     }
-    compare(origin, counts.counts, &mut part);
+    compare(snapshots, counts.counts, &mut part);
     part.notices.extend(left_out);
     Ok(part)
 }
 
 /// The ways that fit, and a notice about the others: each child has a copy of the guest's data.
-fn ways(origin: &Origin, Counts { counts, available }: Counts<'_>) -> (Vec<Way>, Option<String>) {
-    let room = available / 4 * 3 / origin.len();
+fn ways(
+    snapshots: &GuestSnapshots,
+    ChildCounts { counts, available }: ChildCounts<'_>,
+) -> (Vec<ForkWay>, Option<String>) {
+    let room = available / 4 * 3 / snapshots.len();
     // The memory that children are copied from counts, too.
     let (fit, too_many): (Vec<usize>, Vec<usize>) = counts.iter().partition(|&&count| count < room);
-    let tmpfs = origin.folders.tmpfs.as_ref().map(|_| Some(Place::Tmpfs));
-    let stock: Vec<_> = [None, Some(Place::Disk)].into_iter().chain(tmpfs).collect();
-    let of = |&count: &usize| stock.iter().map(move |&stock| Way { stock, count });
+    let tmpfs = snapshots.folders.tmpfs.as_ref().map(|_| Some(Storage::Tmpfs));
+    let stock: Vec<_> = [None, Some(Storage::Disk)].into_iter().chain(tmpfs).collect();
+    let of = |&count: &usize| stock.iter().map(move |&stock| ForkWay { stock, count });
     let notice = too_many.first().map(|count| {
-        let needed = Size((count + 1) * origin.len() / 3 * 4);
+        let needed = Size((count + 1) * snapshots.len() / 3 * 4);
         format!("{count} children left out: {needed} of available memory are needed")
     });
     (fit.iter().flat_map(of).collect(), notice)
 }
 
-impl Way {
-    fn case(&self, what: &str, origin: &Origin) -> String {
-        format!("{}/{what}-{}-children", method(self.stock, origin), self.count)
+impl ForkWay {
+    fn case(&self, what: &str, snapshots: &GuestSnapshots) -> String {
+        format!("{}/{what}-{}-children", method(self.stock, snapshots), self.count)
     }
 }
 
-fn method(stock: Option<Place>, origin: &Origin) -> String {
+fn method(stock: Option<Storage>, snapshots: &GuestSnapshots) -> String {
     match stock {
         None => "fork".to_owned(),
-        Some(Place::Tmpfs) => "stock-restores-tmpfs".to_owned(),
-        Some(Place::Disk) => format!("stock-restores-{}", origin.folders.disk_name()),
+        Some(Storage::Tmpfs) => "stock-restores-tmpfs".to_owned(),
+        Some(Storage::Disk) => format!("stock-restores-{}", snapshots.folders.disk_name()),
     }
 }
 
@@ -107,23 +110,23 @@ struct Parents<'a> {
 }
 
 impl<'a> Parents<'a> {
-    fn start(origin: &'a Origin, observer: &'a dyn Observer) -> Result<Self, LabError> {
-        let [forked, saved] =
-            [Kind::Thp, Kind::Stock].map(|kind| Guest::start(kind, origin, observer));
+    fn start(snapshots: &'a GuestSnapshots, observer: &'a dyn Observer) -> Result<Self, LabError> {
+        let [forked, saved] = [GuestPages::Thp, GuestPages::Stock]
+            .map(|kind| Guest::start(kind, snapshots, observer));
         Ok(Self { forked: forked?, saved: saved? })
     }
 
     /// The parent runs while its children are made, and is paused afterwards.
-    fn bear(&mut self, way: &Way, origin: &Origin) -> Result<Born, LabError> {
+    fn bear(&mut self, way: &ForkWay, snapshots: &GuestSnapshots) -> Result<Born, LabError> {
         let guest = if way.stock.is_none() { &self.forked } else { &self.saved };
         guest.vm.resume()?;
         sleep(QUIET);
         let folder =
-            tempfile::tempdir_in(origin.folders.sockets.path()).map_err(LabError::Saved)?;
+            tempfile::tempdir_in(snapshots.folders.sockets.path()).map_err(LabError::Saved)?;
         let born = match way.stock {
             None => by_fork(&guest.vm, folder.path(), way.count),
             Some(place) => {
-                let files = Files::at(place, origin)?;
+                let files = Files::at(place, snapshots)?;
                 by_restores(&guest.vm, folder.path(), &Snapshot::in_folder(files.path()), way.count)
             }
         };
@@ -216,9 +219,9 @@ fn last(answers: Vec<Answer<'_>>) -> Result<Duration, LabError> {
     Ok(times.into_iter().max().unwrap_or_default())
 }
 
-fn compare(origin: &Origin, counts: &[usize], part: &mut Part) {
-    for place in [Place::Tmpfs, Place::Disk] {
-        let stock = method(Some(place), origin);
+fn compare(snapshots: &GuestSnapshots, counts: &[usize], part: &mut Part) {
+    for place in [Storage::Tmpfs, Storage::Disk] {
+        let stock = method(Some(place), snapshots);
         for what in ["answered", "paused"] {
             for count in counts {
                 part.compare((&stock, "fork"), &format!("{what}-{count}-children"), None);

@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::share::Share;
 use crate::experiments::restore::files::Folders;
-use crate::experiments::restore::origin::save_guests;
+use crate::experiments::restore::saved_guest::save_guests;
 
 /// The number of counts of the guest's TSC, and the time of each.
 const COUNTS: usize = 3;
@@ -22,7 +22,7 @@ const COUNTED: Duration = Duration::from_millis(200);
 
 /// The pages of a guest's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum GuestPages {
     /// Transparent huge pages, which the pager has made.
     Thp,
     /// The same. Stock snapshots read all of its memory: pages of zeroes are there afterwards, and
@@ -35,7 +35,7 @@ pub(super) enum Kind {
 }
 
 /// The snapshots that guests are restored from.
-pub(super) struct Origin {
+pub(super) struct GuestSnapshots {
     pub(super) folders: Folders,
     bytes: usize,
     snapshot: Snapshot,
@@ -43,7 +43,7 @@ pub(super) struct Origin {
     huge: Option<Snapshot>,
 }
 
-impl Origin {
+impl GuestSnapshots {
     pub(super) fn make(
         folders: Folders,
         bytes: usize,
@@ -59,24 +59,27 @@ impl Origin {
         self.bytes / 2
     }
 
-    pub(super) fn kinds(&self) -> Vec<Kind> {
-        let hugetlb = self.huge.as_ref().map(|_| Kind::Hugetlb);
-        [Kind::Thp, Kind::Stock, Kind::Logged, Kind::Base].into_iter().chain(hugetlb).collect()
+    pub(super) fn kinds(&self) -> Vec<GuestPages> {
+        let hugetlb = self.huge.as_ref().map(|_| GuestPages::Hugetlb);
+        [GuestPages::Thp, GuestPages::Stock, GuestPages::Logged, GuestPages::Base]
+            .into_iter()
+            .chain(hugetlb)
+            .collect()
     }
 
     fn part(&self, share: Share) -> (u64, u64, u64) {
         share.of(self.bytes as u64 / 4, self.len() as u64)
     }
 
-    fn snapshot(&self, kind: Kind) -> &Snapshot {
-        let huge = (kind == Kind::Hugetlb).then_some(self.huge.as_ref()).flatten();
+    fn snapshot(&self, kind: GuestPages) -> &Snapshot {
+        let huge = (kind == GuestPages::Hugetlb).then_some(self.huge.as_ref()).flatten();
         huge.unwrap_or(&self.snapshot)
     }
 }
 
 /// The guest's own view of the time in which it was saved.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seen {
+pub(super) struct GuestWrites {
     /// Between two writes, in microseconds.
     pub(super) longest: f64,
     pub(super) writes_per_second: f64,
@@ -84,33 +87,33 @@ pub(super) struct Seen {
 
 /// A guest that runs, or is paused while it is not needed: it always uses all of a CPU.
 pub(super) struct Guest<'a> {
-    pub(super) kind: Kind,
+    pub(super) kind: GuestPages,
     pub(super) vm: MicroVm<'a>,
-    origin: &'a Origin,
+    snapshots: &'a GuestSnapshots,
     ticks_per_second: f64,
 }
 
 impl<'a> Guest<'a> {
     /// Starts a guest, which is paused.
     pub(super) fn start(
-        kind: Kind,
-        origin: &'a Origin,
+        kind: GuestPages,
+        snapshots: &'a GuestSnapshots,
         observer: &'a dyn Observer,
     ) -> Result<Self, LabError> {
-        let folder = origin.folders.sockets.path();
+        let folder = snapshots.folders.sockets.path();
         let name = format!("{kind:?}").to_lowercase();
         let vm = match kind {
-            Kind::Base => MicroVm::start_prepared(folder, &name, observer, on_base_pages),
+            GuestPages::Base => MicroVm::start_prepared(folder, &name, observer, on_base_pages),
             _ => MicroVm::start(folder, &name, observer),
         }?;
         let options = PagerOptions { record: Duration::ZERO, ..PagerOptions::default() };
         let socket = folder.join(format!("{name}.pager"));
-        let pager = PagerThread::start(socket, options, &origin.snapshot(kind).memory)?;
+        let pager = PagerThread::start(socket, options, &snapshots.snapshot(kind).memory)?;
         let socket = pager.socket();
-        vm.watched(|vmm| load(vmm, origin.snapshot(kind), socket, kind))?;
+        vm.watched(|vmm| load(vmm, snapshots.snapshot(kind), socket, kind))?;
         pager.until_complete(observer)?;
         drop(pager);
-        let mut guest = Self { kind, vm, origin, ticks_per_second: 0.0 };
+        let mut guest = Self { kind, vm, snapshots, ticks_per_second: 0.0 };
         guest.count_ticks()?;
         guest.vm.pause()?;
         Ok(guest)
@@ -118,22 +121,22 @@ impl<'a> Guest<'a> {
 
     /// Has it write to this share of its data, until [`end`](Self::end).
     pub(super) fn write(&mut self, share: Share) -> Result<(), LabError> {
-        let (start, len, every) = self.origin.part(share);
+        let (start, len, every) = self.snapshots.part(share);
         self.vm.ask(Request::WriteUntilAsked { start, len, every }).map(drop)
     }
 
     /// Has it write to all of this share once.
     pub(super) fn write_once(&mut self, share: Share) -> Result<(), LabError> {
-        let (start, len, every) = self.origin.part(share);
+        let (start, len, every) = self.snapshots.part(share);
         self.vm.ask(Request::Dirty { start, len, every }).map(drop)
     }
 
     /// Ends its writes.
-    pub(super) fn end(&mut self) -> Result<Seen, LabError> {
+    pub(super) fn end(&mut self) -> Result<GuestWrites, LabError> {
         let [longest, writes, ticks] = self.end_counted()?.map(|count| count as f64);
         let per_second = self.ticks_per_second;
         let writes_per_second = writes / ticks * per_second;
-        Ok(Seen { longest: longest / per_second * 1e6, writes_per_second })
+        Ok(GuestWrites { longest: longest / per_second * 1e6, writes_per_second })
     }
 
     /// Ticks of the longest time between two writes; writes; ticks of all.
@@ -158,11 +161,16 @@ impl<'a> Guest<'a> {
     }
 }
 
-fn load(vmm: &Firecracker, from: &Snapshot, pager: &Path, kind: Kind) -> Result<(), LabError> {
+fn load(
+    vmm: &Firecracker,
+    from: &Snapshot,
+    pager: &Path,
+    kind: GuestPages,
+) -> Result<(), LabError> {
     let memory = json!({"backend_type": "Uffd", "backend_path": pager});
     let request = json!({
         "snapshot_path": from.state, "mem_backend": memory, "resume_vm": true,
-        "track_dirty_pages": kind == Kind::Logged,
+        "track_dirty_pages": kind == GuestPages::Logged,
     });
     vmm.put("/snapshot/load", &request).map_err(failed)
 }

@@ -21,10 +21,10 @@ use hugekit_machine::Root;
 use hugekit_machine::size::{GIB, MIB, Size};
 
 use super::restore::files::Folders;
-use super::restore::origin::{version, why_no_handler};
+use super::restore::saved_guest::{version, why_no_handler};
 use super::restore::{LEAST, guest_bytes, paging};
 use super::{Bench, Definition};
-use guest::Origin;
+use guest::GuestSnapshots;
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "checkpoint",
@@ -84,8 +84,9 @@ fn measure(bench: &mut Bench<'_>, bytes: usize) -> Result<Experiment, LabError> 
     bench.observer().begin("checkpoint: guests");
     let wanted = bytes / Pages::Hugetlb2M.size() + MORE_PAGES;
     let pages = bench.reserve(Pages::Hugetlb2M, wanted)?;
-    let origin = Origin::make(Folders::find()?, bytes, pages >= wanted, bench.observer())?;
-    let about = format!("a guest of {} that has written {}", Size(bytes), Size(origin.len()));
+    let snapshots =
+        GuestSnapshots::make(Folders::find()?, bytes, pages >= wanted, bench.observer())?;
+    let about = format!("a guest of {} that has written {}", Size(bytes), Size(snapshots.len()));
     let mut experiment = Experiment::on("checkpoint", about);
     experiment.notices.extend(version());
     experiment.notices.extend(paging::notice(&Root::default()));
@@ -94,10 +95,10 @@ fn measure(bench: &mut Bench<'_>, bytes: usize) -> Result<Experiment, LabError> 
         let lack = format!("…-hugetlb left out: {pages} of {wanted} pages of 2MiB are free");
         experiment.notices.push(format!("{lack}; `--setup` (root) reserves them{remedy}"));
     }
-    experiment.add("one", one::measure(&origin, rounds(bench, 30.0)))?;
+    experiment.add("one", one::measure(&snapshots, rounds(bench, 30.0)))?;
     let counts: &[usize] = if bench.options().quick { &[2] } else { &[1, 4, 16] };
-    let counts = forks::Counts { counts, available: bench.available_memory()? };
-    experiment.add("children", forks::measure(&origin, counts, rounds(bench, 15.0)))?;
+    let counts = forks::ChildCounts { counts, available: bench.available_memory()? };
+    experiment.add("children", forks::measure(&snapshots, counts, rounds(bench, 15.0)))?;
     Ok(experiment)
 }
 

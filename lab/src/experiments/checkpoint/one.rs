@@ -5,27 +5,27 @@ use crate::measure::{LabError, Observer};
 use crate::record::Unit;
 use hugekit_machine::size::MIB;
 
-use super::guest::{Guest, Kind, Origin, Seen};
-use super::save::{Files, Saved};
+use super::guest::{Guest, GuestPages, GuestSnapshots, GuestWrites};
+use super::save::{Files, SaveCost};
 use super::share::Share;
-use super::ways::{Save, Way, stock_on_disk};
+use super::ways::{Save, SaveWay, stock_on_disk};
 
-pub(super) fn measure(origin: &Origin, rounds: Rounds<'_>) -> Result<Part, LabError> {
-    let mut guests = Guests::start(origin, rounds.observer)?;
-    let notice = guests.notice(origin)?;
+pub(super) fn measure(snapshots: &GuestSnapshots, rounds: Rounds<'_>) -> Result<Part, LabError> {
+    let mut guests = Guests::start(snapshots, rounds.observer)?;
+    let notice = guests.notice(snapshots)?;
     rounds.observer.begin("checkpoint: one guest");
-    let ways = Way::all(origin);
+    let ways = SaveWay::all(snapshots);
     let names: Vec<String> = ways.iter().map(|way| way.case("throughput")).collect();
     let (mut part, seen) =
         rounds.measure_with("checkpoint", Unit::StoresPerSecond, &names, |index| {
-            let (saved, seen) = guests.save(&ways[index], origin)?;
+            let (saved, seen) = guests.save(&ways[index], snapshots)?;
             Ok((seen.writes_per_second, (saved, seen)))
         })?;
     part.notices.extend(notice);
     for (way, seen) in ways.iter().zip(&seen) {
         add_cases(way, seen, &mut part);
     }
-    compare(origin, &mut part);
+    compare(snapshots, &mut part);
     Ok(part)
 }
 
@@ -33,21 +33,25 @@ pub(super) fn measure(origin: &Origin, rounds: Rounds<'_>) -> Result<Part, LabEr
 struct Guests<'a>(Vec<Guest<'a>>);
 
 impl<'a> Guests<'a> {
-    fn start(origin: &'a Origin, observer: &'a dyn Observer) -> Result<Self, LabError> {
-        let start = |kind| Guest::start(kind, origin, observer);
-        origin.kinds().into_iter().map(start).collect::<Result<_, _>>().map(Self)
+    fn start(snapshots: &'a GuestSnapshots, observer: &'a dyn Observer) -> Result<Self, LabError> {
+        let start = |kind| Guest::start(kind, snapshots, observer);
+        snapshots.kinds().into_iter().map(start).collect::<Result<_, _>>().map(Self)
     }
 
-    fn of(&mut self, kind: Kind) -> &mut Guest<'a> {
+    fn of(&mut self, kind: GuestPages) -> &mut Guest<'a> {
         self.0
             .iter_mut()
             .find(|guest| guest.kind == kind)
             .expect("ways are of kinds that are there")
     }
 
-    fn save(&mut self, way: &Way, origin: &Origin) -> Result<(Saved, Seen), LabError> {
+    fn save(
+        &mut self,
+        way: &SaveWay,
+        snapshots: &GuestSnapshots,
+    ) -> Result<(SaveCost, GuestWrites), LabError> {
         let guest = self.of(way.kind);
-        let files = Files::at(way.place, origin)?;
+        let files = Files::at(way.place, snapshots)?;
         guest.vm.resume()?;
         let saved = files.save(way, guest)?;
         guest.vm.pause()?;
@@ -55,17 +59,17 @@ impl<'a> Guests<'a> {
     }
 
     /// A notice if less than 95 % of the memory is on transparent huge pages.
-    fn notice(&mut self, origin: &Origin) -> Result<Option<String>, LabError> {
-        let huge = self.of(Kind::Thp).vm.memory("AnonHugePages")? as usize;
-        Ok((huge < origin.len() / 20 * 19).then(|| {
-            let [huge, all] = [huge, origin.len()].map(hugekit_machine::size::Size);
+    fn notice(&mut self, snapshots: &GuestSnapshots) -> Result<Option<String>, LabError> {
+        let huge = self.of(GuestPages::Thp).vm.memory("AnonHugePages")? as usize;
+        Ok((huge < snapshots.len() / 20 * 19).then(|| {
+            let [huge, all] = [huge, snapshots.len()].map(hugekit_machine::size::Size);
             format!("only {huge} of {all} of the guest's memory are on transparent huge pages")
         }))
     }
 }
 
-fn add_cases(way: &Way, seen: &[(Saved, Seen)], part: &mut Part) {
-    let mut add = |what: &str, unit: Unit, figure: &dyn Fn(&(Saved, Seen)) -> f64| {
+fn add_cases(way: &SaveWay, seen: &[(SaveCost, GuestWrites)], part: &mut Part) {
+    let mut add = |what: &str, unit: Unit, figure: &dyn Fn(&(SaveCost, GuestWrites)) -> f64| {
         part.add_case(&way.case(what), unit, seen.iter().map(figure).collect());
     };
     add("stall", Unit::Microseconds, &|(_, seen)| seen.longest);
@@ -79,8 +83,8 @@ fn add_cases(way: &Way, seen: &[(Saved, Seen)], part: &mut Part) {
 
 const ALL: &[&str] = &["paused", "stall", "throughput", "complete", "bytes"];
 
-fn compare(origin: &Origin, part: &mut Part) {
-    let disk = stock_on_disk(origin);
+fn compare(snapshots: &GuestSnapshots, part: &mut Part) {
+    let disk = stock_on_disk(snapshots);
     let compared: [(&str, &str, &[&str]); 18] = [
         ("stock-full-tmpfs", "checkpoint", &["paused", "stall", "throughput"]),
         ("stock-full-tmpfs", "checkpoint-tmpfs", &["complete", "bytes"]),

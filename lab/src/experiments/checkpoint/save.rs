@@ -12,16 +12,16 @@ use hugekit_guests::{Firecracker, Snapshot};
 use hugekit_vm::checkpoint::{CheckpointOptions, CheckpointReport, RunningVm, checkpoint};
 use tempfile::TempDir;
 
-use super::guest::{Guest, Kind, Origin, Seen};
+use super::guest::{Guest, GuestPages, GuestSnapshots, GuestWrites};
 use super::series;
-use super::ways::{Place, Save, Way};
+use super::ways::{Save, SaveWay, Storage};
 
 /// The time for which a guest writes that is not saved.
 const IDLE: Duration = Duration::from_millis(300);
 
 /// The times and bytes of a save.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Saved {
+pub(super) struct SaveCost {
     pub(super) paused: Duration,
     /// Until the files are on their disk.
     pub(super) complete: Duration,
@@ -35,9 +35,9 @@ pub(super) struct Files {
 }
 
 impl Files {
-    pub(super) fn at(place: Place, origin: &Origin) -> Result<Self, LabError> {
-        let tmpfs = origin.folders.tmpfs.as_ref().filter(|_| place == Place::Tmpfs);
-        let within = tmpfs.map_or(origin.folders.any(), TempDir::path);
+    pub(super) fn at(place: Storage, snapshots: &GuestSnapshots) -> Result<Self, LabError> {
+        let tmpfs = snapshots.folders.tmpfs.as_ref().filter(|_| place == Storage::Tmpfs);
+        let within = tmpfs.map_or(snapshots.folders.any(), TempDir::path);
         Ok(Self { folder: tempfile::tempdir_in(within).map_err(LabError::Saved)? })
     }
 
@@ -55,14 +55,18 @@ impl Files {
 
     /// Saves the guest while it writes, and ends its writes. What a save follows on is saved first,
     /// and the guest changes its share since.
-    pub(super) fn save(&self, way: &Way, guest: &mut Guest<'_>) -> Result<(Saved, Seen), LabError> {
+    pub(super) fn save(
+        &self,
+        way: &SaveWay,
+        guest: &mut Guest<'_>,
+    ) -> Result<(SaveCost, GuestWrites), LabError> {
         let (previous, saved) = (self.previous(), self.saved());
         let saved = match way.save {
             Save::InSeries => return series::save(self, way.share, guest),
             Save::Idle => {
                 guest.write(way.share)?;
                 std::thread::sleep(IDLE);
-                Saved::default()
+                SaveCost::default()
             }
             Save::Full => {
                 guest.write(way.share)?;
@@ -90,7 +94,7 @@ impl Files {
 }
 
 /// A checkpoint syncs its files, so stock files are synced here.
-fn stock(guest: &Guest<'_>, kind: &str, to: &Path) -> Result<Saved, LabError> {
+fn stock(guest: &Guest<'_>, kind: &str, to: &Path) -> Result<SaveCost, LabError> {
     fs::create_dir(to).map_err(LabError::Saved)?;
     let files = Snapshot::in_folder(to);
     guest.vm.watched(|vmm| {
@@ -98,7 +102,7 @@ fn stock(guest: &Guest<'_>, kind: &str, to: &Path) -> Result<Saved, LabError> {
         stock_in_pause(vmm, kind, &files).map_err(failed)?;
         let paused = since.elapsed();
         sync(&[&files.state, &files.memory]).map_err(LabError::Saved)?;
-        Ok(Saved { paused, complete: since.elapsed(), bytes: bytes_in(to)? })
+        Ok(SaveCost { paused, complete: since.elapsed(), bytes: bytes_in(to)? })
     })
 }
 
@@ -112,8 +116,8 @@ fn sync(files: &[&Path]) -> io::Result<()> {
     files.iter().try_for_each(|file| File::open(file)?.sync_all())
 }
 
-fn ours(guest: &Guest<'_>, output: PathBuf, previous: Vec<PathBuf>) -> Result<Saved, LabError> {
-    let collapse = guest.kind != Kind::Base;
+fn ours(guest: &Guest<'_>, output: PathBuf, previous: Vec<PathBuf>) -> Result<SaveCost, LabError> {
+    let collapse = guest.kind != GuestPages::Base;
     guest.vm.watched(|vmm| {
         let to = output.clone();
         let vm = RunningVm { collapse, ..RunningVm::new(vmm.pid(), vmm.api().to_owned()) };
@@ -122,10 +126,10 @@ fn ours(guest: &Guest<'_>, output: PathBuf, previous: Vec<PathBuf>) -> Result<Sa
     })
 }
 
-pub(super) fn of_report(report: &CheckpointReport, bytes: u64) -> Saved {
+pub(super) fn of_report(report: &CheckpointReport, bytes: u64) -> SaveCost {
     let [paused, complete] =
         [report.paused_ms, report.complete_ms].map(|time| Duration::from_secs_f64(time / 1e3));
-    Saved { paused, complete, bytes }
+    SaveCost { paused, complete, bytes }
 }
 
 /// Without holes.

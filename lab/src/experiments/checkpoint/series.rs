@@ -13,21 +13,21 @@ use hugekit_vm::checkpoint::{
     CheckpointError, CheckpointOptions, RunningVm, SeriesOptions, checkpoint_series,
 };
 
-use super::guest::{Guest, Seen};
-use super::save::{Files, Saved, bytes_in, of_report};
+use super::guest::{Guest, GuestWrites};
+use super::save::{Files, SaveCost, bytes_in, of_report};
 use super::share::Share;
 
 /// The second checkpoint is made when the series is stopped.
 const NEVER: Duration = Duration::from_secs(1 << 32);
 
-type Told = Mutex<Receiver<Result<Saved, LabError>>>;
+type Told = Mutex<Receiver<Result<SaveCost, LabError>>>;
 
 /// The guest changes its share between the two checkpoints, and writes to it in the second one.
 pub(super) fn save(
     files: &Files,
     share: Share,
     guest: &mut Guest<'_>,
-) -> Result<(Saved, Seen), LabError> {
+) -> Result<(SaveCost, GuestWrites), LabError> {
     let vm = guest.vm.watched(|vmm| Ok(RunningVm::new(vmm.pid(), vmm.api().to_owned())))?;
     let options = CheckpointOptions::new(vm, files.path().join("series"));
     let series = SeriesOptions { save_at_end: true, ..SeriesOptions::new(NEVER) };
@@ -54,7 +54,7 @@ pub(super) fn save(
 }
 
 /// The next checkpoint; `None` if the series has ended.
-fn next(guest: &Guest<'_>, told: &Told) -> Result<Option<Saved>, LabError> {
+fn next(guest: &Guest<'_>, told: &Told) -> Result<Option<SaveCost>, LabError> {
     guest.vm.watched(|_| match told.lock().expect("one at a time").recv() {
         Ok(saved) => saved.map(Some),
         Err(RecvError) => Ok(None),

@@ -1,6 +1,6 @@
 //! The ways to save a running guest.
 
-use super::guest::{Kind, Origin};
+use super::guest::{GuestPages, GuestSnapshots};
 use super::share::Share;
 
 /// The way of saving a guest.
@@ -21,60 +21,60 @@ pub(super) enum Save {
 
 /// The place of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Storage {
     Disk,
     Tmpfs,
 }
 
 /// A way to save, with its name in IDs.
 #[derive(Clone, Debug)]
-pub(super) struct Way {
+pub(super) struct SaveWay {
     method: String,
-    pub(super) kind: Kind,
+    pub(super) kind: GuestPages,
     pub(super) save: Save,
-    pub(super) place: Place,
+    pub(super) place: Storage,
     pub(super) share: Share,
 }
 
-impl Way {
+impl SaveWay {
     /// All that can be used here.
-    pub(super) fn all(origin: &Origin) -> Vec<Self> {
-        let usual = Self::of_kinds().into_iter().chain([Self::on_disk(origin)]);
+    pub(super) fn all(snapshots: &GuestSnapshots) -> Vec<Self> {
+        let usual = Self::of_kinds().into_iter().chain([Self::on_disk(snapshots)]);
         let shares = Share::ALL.into_iter().flat_map(Self::of_shares);
-        let all = usual.chain(shares).filter(|way| origin.kinds().contains(&way.kind));
-        all.filter(|way| way.place == Place::Disk || origin.folders.tmpfs.is_some()).collect()
+        let all = usual.chain(shares).filter(|way| snapshots.kinds().contains(&way.kind));
+        all.filter(|way| way.place == Storage::Disk || snapshots.folders.tmpfs.is_some()).collect()
     }
 
-    fn new(method: &str, kind: Kind, save: Save, place: Place) -> Self {
+    fn new(method: &str, kind: GuestPages, save: Save, place: Storage) -> Self {
         Self { method: method.to_owned(), kind, save, place, share: Share::USUAL }
     }
 
     /// The ways that are measured with each share that the guest writes.
     fn of_shares(share: Share) -> impl Iterator<Item = Self> {
         let ways = [
-            Self::new("idle", Kind::Thp, Save::Idle, Place::Disk),
-            Self::new("stock-full-tmpfs", Kind::Stock, Save::Full, Place::Tmpfs),
-            Self::new("checkpoint", Kind::Thp, Save::Checkpoint, Place::Disk),
-            Self::new("stock-diff", Kind::Logged, Save::Diff, Place::Disk),
-            Self::new("delta", Kind::Thp, Save::Delta, Place::Disk),
-            Self::new("delta-in-series", Kind::Thp, Save::InSeries, Place::Disk),
+            Self::new("idle", GuestPages::Thp, Save::Idle, Storage::Disk),
+            Self::new("stock-full-tmpfs", GuestPages::Stock, Save::Full, Storage::Tmpfs),
+            Self::new("checkpoint", GuestPages::Thp, Save::Checkpoint, Storage::Disk),
+            Self::new("stock-diff", GuestPages::Logged, Save::Diff, Storage::Disk),
+            Self::new("delta", GuestPages::Thp, Save::Delta, Storage::Disk),
+            Self::new("delta-in-series", GuestPages::Thp, Save::InSeries, Storage::Disk),
         ];
         ways.into_iter().map(move |way| Self { share, ..way })
     }
 
     fn of_kinds() -> Vec<Self> {
         vec![
-            Self::new("checkpoint-tmpfs", Kind::Thp, Save::Checkpoint, Place::Tmpfs),
-            Self::new("checkpoint-base", Kind::Base, Save::Checkpoint, Place::Disk),
-            Self::new("checkpoint-hugetlb", Kind::Hugetlb, Save::Checkpoint, Place::Disk),
-            Self::new("idle-logged", Kind::Logged, Save::Idle, Place::Disk),
-            Self::new("idle-base", Kind::Base, Save::Idle, Place::Disk),
-            Self::new("idle-hugetlb", Kind::Hugetlb, Save::Idle, Place::Disk),
+            Self::new("checkpoint-tmpfs", GuestPages::Thp, Save::Checkpoint, Storage::Tmpfs),
+            Self::new("checkpoint-base", GuestPages::Base, Save::Checkpoint, Storage::Disk),
+            Self::new("checkpoint-hugetlb", GuestPages::Hugetlb, Save::Checkpoint, Storage::Disk),
+            Self::new("idle-logged", GuestPages::Logged, Save::Idle, Storage::Disk),
+            Self::new("idle-base", GuestPages::Base, Save::Idle, Storage::Disk),
+            Self::new("idle-hugetlb", GuestPages::Hugetlb, Save::Idle, Storage::Disk),
         ]
     }
 
-    fn on_disk(origin: &Origin) -> Self {
-        Self::new(&stock_on_disk(origin), Kind::Stock, Save::Full, Place::Disk)
+    fn on_disk(snapshots: &GuestSnapshots) -> Self {
+        Self::new(&stock_on_disk(snapshots), GuestPages::Stock, Save::Full, Storage::Disk)
     }
 
     /// The name of a case: `method/what`.
@@ -84,6 +84,6 @@ impl Way {
 }
 
 /// The name of stock snapshots on the disk.
-pub(super) fn stock_on_disk(origin: &Origin) -> String {
-    format!("stock-full-{}", origin.folders.disk_name())
+pub(super) fn stock_on_disk(snapshots: &GuestSnapshots) -> String {
+    format!("stock-full-{}", snapshots.folders.disk_name())
 }

@@ -20,10 +20,10 @@ use hugekit_bulk::arch::{CopyFn, copy_routines};
 use hugekit_bulk::learning::Used;
 use hugekit_machine::size::{GIB, KIB, MIB, Size};
 
-use self::order::Look;
+use self::order::OrderWorkload;
 use super::bench::left_out;
 use super::routine_matrix::{
-    Candidate, Matrix, READ_LABEL, Walk, Workload, may_be_cached, read_all, rounds, share,
+    Candidate, Matrix, MatrixWorkload, READ_LABEL, Walk, may_be_cached, read_all, rounds, share,
 };
 use super::{Bench, Definition};
 
@@ -56,9 +56,9 @@ const TOUCHED: usize = 64 * KIB;
 /// The part of the experiment's time for the order of copying.
 const ORDER_SHARE: f64 = 0.25;
 
-/// The place of the bytes before, and the reader that needs them afterwards.
+/// The bytes that are in the cache before a copy, and the reader that needs them afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum CacheState {
     Warm,
     WarmThenRead,
     Cold,
@@ -66,7 +66,7 @@ enum State {
     ThenReadSource,
 }
 
-impl State {
+impl CacheState {
     /// True if one source and one destination are copied over and over.
     fn stays(self) -> bool {
         matches!(self, Self::Warm | Self::WarmThenRead)
@@ -115,11 +115,11 @@ fn read_words(bytes: &[u8]) {
 }
 
 /// The measurements, in order.
-fn workloads() -> impl Iterator<Item = (State, usize)> {
-    let warm = WARM.map(|size| (State::Warm, size)).into_iter();
-    let then_read = WARM_THEN_READ.map(|size| (State::WarmThenRead, size));
-    let cold = COLD.map(|size| (State::Cold, size));
-    let used = [State::ThenReadCopy, State::ThenReadSource].map(|state| (state, FOLIO));
+fn workloads() -> impl Iterator<Item = (CacheState, usize)> {
+    let warm = WARM.map(|size| (CacheState::Warm, size)).into_iter();
+    let then_read = WARM_THEN_READ.map(|size| (CacheState::WarmThenRead, size));
+    let cold = COLD.map(|size| (CacheState::Cold, size));
+    let used = [CacheState::ThenReadCopy, CacheState::ThenReadSource].map(|state| (state, FOLIO));
     warm.chain(then_read).chain(cold).chain(used)
 }
 
@@ -137,8 +137,9 @@ fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
         experiment.absorb(measure(bench, &mut matrix, state, size)?);
     }
     experiment.notices.extend(matrix.notices());
-    let look = Look { experiment: "copies", writers: 1, used: TOUCHED, share: ORDER_SHARE };
-    experiment.add("order", order::measure(bench, look))?;
+    let workload =
+        OrderWorkload { experiment: "copies", writers: 1, used: TOUCHED, share: ORDER_SHARE };
+    experiment.add("order", order::measure(bench, workload))?;
     experiment.add("starts", starts::measure(bench))?;
     Ok(experiment)
 }
@@ -146,11 +147,11 @@ fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
 fn measure(
     bench: &mut Bench<'_>,
     matrix: &mut Matrix<CopyFn>,
-    state: State,
+    state: CacheState,
     size: usize,
 ) -> Result<Part, LabError> {
-    let is_unread = matches!(state, State::Warm | State::Cold);
-    let workload = Workload {
+    let is_unread = matches!(state, CacheState::Warm | CacheState::Cold);
+    let workload = MatrixWorkload {
         label: state.label(size),
         size,
         is_warmed: state.stays(),
@@ -202,7 +203,12 @@ mod tests {
 
     #[test]
     fn every_contender_copies() {
-        for state in [State::Warm, State::Cold, State::ThenReadCopy, State::ThenReadSource] {
+        for state in [
+            CacheState::Warm,
+            CacheState::Cold,
+            CacheState::ThenReadCopy,
+            CacheState::ThenReadSource,
+        ] {
             let routines = copy_routines().iter().filter(|routine| routine.is_available());
             let candidates = routines.map(Candidate::Routine);
             for candidate in candidates.chain([Candidate::Auto, Candidate::Asked]) {

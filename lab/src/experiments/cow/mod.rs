@@ -16,14 +16,14 @@ use crate::measure::LabError;
 use crate::measure::part::Parts;
 use crate::measure::part::{Part, Rounds};
 use crate::measure::workloads::anonymous::Pages;
-use crate::measure::workloads::writers::{Spent, Work};
+use crate::measure::workloads::writers::{Spent, WriterFn};
 use crate::record::{Experiment, Unit};
 use hugekit_bulk::parallel::Placement;
 use hugekit_machine::size::{GIB, MIB, Size};
 
-use self::origin::{Origin, origins};
+use self::origin::{CowOrigin, origins};
 use super::bench::left_out;
-use super::copies::order::{self, Look};
+use super::copies::order::{self, OrderWorkload};
 use super::memory_sources::{backing_report, unscrubbed};
 use super::parallel::counts;
 use super::{Bench, Definition};
@@ -51,19 +51,19 @@ const ORDER_SHARE: f64 = 0.6;
 
 /// The writers' work on their copies.
 #[derive(Debug)]
-struct Workload {
+struct CopyUse {
     /// Behind the number of writers.
     kind: &'static str,
-    work: Work,
+    work: WriterFn,
     /// Stores for each word of the copy.
     density: f64,
     /// The part of the experiment's time.
     share: f64,
 }
 
-const WORKLOADS: [Workload; 2] = [
-    Workload { kind: "", work: in_order, density: 1.0, share: 0.5 },
-    Workload { kind: "-random", work: at_random, density: 8.0 / LINE as f64, share: 0.25 },
+const WORKLOADS: [CopyUse; 2] = [
+    CopyUse { kind: "", work: in_order, density: 1.0, share: 0.5 },
+    CopyUse { kind: "-random", work: at_random, density: 8.0 / LINE as f64, share: 0.25 },
 ];
 
 fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
@@ -130,8 +130,11 @@ fn orders(bench: &mut Bench<'_>) -> Result<Orders, LabError> {
     bench.arena()?.fill_with_data(observer)?;
     let counts = counts(Placement::here().threads());
     let share = ORDER_SHARE / counts.len() as f64;
-    let look = |writers| Look { experiment: "cow", writers, used: HUGE, share };
-    Ok(counts.into_iter().map(|writers| (writers, order::measure(bench, look(writers)))).collect())
+    let workload = |writers| OrderWorkload { experiment: "cow", writers, used: HUGE, share };
+    Ok(counts
+        .into_iter()
+        .map(|writers| (writers, order::measure(bench, workload(writers))))
+        .collect())
 }
 
 /// The figures' reach on this machine.
@@ -179,14 +182,14 @@ fn at_random(bytes: &mut [u8], index: usize) {
 
 /// Bandwidth of all writers together, and the CPU time that 2 MiB of a copy cost.
 fn diverge(
-    origins: &mut [Origin],
+    origins: &mut [CowOrigin],
     writers: usize,
-    workload: &Workload,
+    workload: &CopyUse,
     rounds: Rounds<'_>,
 ) -> Result<Part, LabError> {
     let label = format!("{writers}{}", workload.kind);
     rounds.observer.begin(&format!("cow {label} writers"));
-    let methods: Vec<&str> = origins.iter().map(Origin::name).collect();
+    let methods: Vec<&str> = origins.iter().map(CowOrigin::name).collect();
     let names: Vec<_> = methods.iter().map(|method| format!("{method}/{label}")).collect();
     let measured = rounds.measure_with("cow", Unit::GibPerSecond, &names, |index| {
         let spent = origins[index].diverge(writers, workload.work)?;

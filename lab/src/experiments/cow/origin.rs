@@ -4,7 +4,7 @@ use crate::measure::LabError;
 use crate::measure::machine::memory::{available_memory, free_huge_pages};
 use crate::measure::workloads::anonymous::Pages;
 use crate::measure::workloads::forking::{Shared, write_pages};
-use crate::measure::workloads::writers::{Spent, Work, in_processes, in_threads};
+use crate::measure::workloads::writers::{Spent, WriterFn, in_processes, in_threads};
 use hugekit::fault::FaultMode;
 use hugekit::pool::Backing;
 use hugekit::{Pool, Region};
@@ -19,7 +19,7 @@ const OTHER_PAGES: &str = "the region is on base pages, copied by 64 KiB";
 
 /// Memory of the kernel or of a pool.
 #[derive(Debug)]
-pub(super) enum Origin {
+pub(super) enum CowOrigin {
     Process(Pages, Shared),
     Region(Region),
 }
@@ -32,7 +32,7 @@ const fn process_name(pages: Pages) -> &'static str {
     }
 }
 
-impl Origin {
+impl CowOrigin {
     pub(super) const fn name(&self) -> &'static str {
         match self {
             Self::Process(pages, _) => process_name(*pages),
@@ -65,7 +65,11 @@ impl Origin {
     }
 
     /// Writers diverge from it; the origin has written everything before.
-    pub(super) fn diverge(&mut self, writers: usize, work: Work) -> Result<Vec<Spent>, LabError> {
+    pub(super) fn diverge(
+        &mut self,
+        writers: usize,
+        work: WriterFn,
+    ) -> Result<Vec<Spent>, LabError> {
         write_pages(self.bytes());
         match self {
             Self::Process(_, shared) => in_processes(shared, writers, work),
@@ -88,7 +92,7 @@ pub(super) fn origins(
     pool: &Pool,
     unit: usize,
     writers: usize,
-) -> Result<(Vec<Origin>, Vec<String>), LabError> {
+) -> Result<(Vec<CowOrigin>, Vec<String>), LabError> {
     let (mut origins, mut left_out) = (Vec::new(), Vec::new());
     let root = Root::default();
     let on_base = pool.backing() == Backing::Base;
@@ -104,14 +108,14 @@ pub(super) fn origins(
         // Pages that others took meanwhile are too few of them, too.
         let shared = enough.then(|| Shared::new(pages, unit)).and_then(Result::ok);
         match shared.filter(|shared| pages != Pages::Thp || shared.is_huge()) {
-            Some(shared) => origins.push(Origin::Process(pages, shared)),
+            Some(shared) => origins.push(CowOrigin::Process(pages, shared)),
             None => left_out.push(format!(
                 "{name} left out: too few such pages are free; `hugekit doctor` says why, `--setup` \
                  (root) reserves them"
             )),
         }
     }
-    origins.push(Origin::Region(pool.region(unit)?));
+    origins.push(CowOrigin::Region(pool.region(unit)?));
     Ok((origins, left_out))
 }
 
@@ -128,8 +132,8 @@ mod tests {
     #[test]
     fn both_kinds_diverge_and_the_origin_keeps_its_bytes() {
         let pool = unscrubbed(4 * 4 * MIB).backing(Backing::Base).build().unwrap();
-        let region = Origin::Region(pool.region(4 * MIB).unwrap());
-        let process = Origin::Process(Pages::Base, Shared::new(Pages::Base, 4 * MIB).unwrap());
+        let region = CowOrigin::Region(pool.region(4 * MIB).unwrap());
+        let process = CowOrigin::Process(Pages::Base, Shared::new(Pages::Base, 4 * MIB).unwrap());
         for mut origin in [region, process] {
             for writers in [1, 3] {
                 origin.bytes().fill(7);

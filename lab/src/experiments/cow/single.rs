@@ -14,17 +14,17 @@ use hugekit::pool::Backing;
 use hugekit_machine::size::{KIB, Size};
 
 use super::HUGE;
-use super::origin::{Origin, fork};
+use super::origin::{CowOrigin, fork};
 
 /// The writer of shared memory, one word of each page or granule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Writer {
+enum WritingSide {
     Kernel,
     Parent,
     Child,
 }
 
-impl Writer {
+impl WritingSide {
     const fn name(self) -> &'static str {
         match self {
             Self::Kernel => "kernel-hugetlb",
@@ -43,17 +43,17 @@ impl Writer {
 /// The latency of one copy, in rows: the kernel's of a hugetlb page, ours of a granule; while the other CPUs are
 /// idle, and while another thread runs.
 pub(super) fn measure(
-    origins: &mut [Origin],
+    origins: &mut [CowOrigin],
     pool: &Pool,
     rounds: Rounds<'_>,
 ) -> Result<Part, LabError> {
     rounds.observer.begin("cow one copy");
     let granule = pool.page_size().max(64 * KIB);
-    let kernel = origins.iter().any(Origin::is_kernels_huge).then_some(Writer::Kernel);
-    let writers = kernel.into_iter().chain([Writer::Parent, Writer::Child]);
-    let looks: Vec<(Writer, bool)> =
+    let kernel = origins.iter().any(CowOrigin::is_kernels_huge).then_some(WritingSide::Kernel);
+    let writers = kernel.into_iter().chain([WritingSide::Parent, WritingSide::Child]);
+    let looks: Vec<(WritingSide, bool)> =
         writers.flat_map(|writer| [(writer, false), (writer, true)]).collect();
-    let name = |&(writer, busy): &(Writer, bool)| {
+    let name = |&(writer, busy): &(WritingSide, bool)| {
         format!("{}/{}", writer.name(), writer.label(busy, granule))
     };
     let names: Vec<_> = looks.iter().map(name).collect();
@@ -70,8 +70,8 @@ pub(super) fn measure(
     // Where both copy huge pages.
     let other_pages = "the region is on transparent huge pages, the kernel's on reserved ones";
     let moved = (pool.backing() != Backing::Hugetlb2M).then_some(other_pages);
-    for &(writer, busy) in looks.iter().filter(|(writer, _)| *writer != Writer::Kernel) {
-        let sides = (Writer::Kernel.name(), writer.name());
+    for &(writer, busy) in looks.iter().filter(|(writer, _)| *writer != WritingSide::Kernel) {
+        let sides = (WritingSide::Kernel.name(), writer.name());
         part.compare(sides, &writer.label(busy, granule), moved);
     }
     Ok(part)
@@ -79,26 +79,26 @@ pub(super) fn measure(
 
 /// The time that one row of copies takes, after the origin has written everything.
 fn look(
-    origins: &mut [Origin],
-    (writer, busy): (Writer, bool),
+    origins: &mut [CowOrigin],
+    (writer, busy): (WritingSide, bool),
     granule: usize,
 ) -> Result<Vec<f64>, LabError> {
-    let wanted = |origin: &&mut Origin| match writer {
-        Writer::Kernel => origin.is_kernels_huge(),
-        Writer::Parent | Writer::Child => matches!(origin, Origin::Region(_)),
+    let wanted = |origin: &&mut CowOrigin| match writer {
+        WritingSide::Kernel => origin.is_kernels_huge(),
+        WritingSide::Parent | WritingSide::Child => matches!(origin, CowOrigin::Region(_)),
     };
     let origin = origins.iter_mut().find(wanted).expect("one of each is there");
     write_pages(origin.bytes());
     match origin {
-        Origin::Process(_, shared) => {
+        CowOrigin::Process(_, shared) => {
             let _child = shared.sleeping_child()?;
             let _busy = busy.then(Busy::new).transpose()?;
             Ok(row(shared.bytes(), HUGE))
         }
-        Origin::Region(region) => {
+        CowOrigin::Region(region) => {
             let mut fork = fork(region)?;
             let _busy = busy.then(Busy::new).transpose()?;
-            Ok(row(if writer == Writer::Parent { region } else { &mut fork }, granule))
+            Ok(row(if writer == WritingSide::Parent { region } else { &mut fork }, granule))
         }
     }
 }

@@ -49,9 +49,9 @@ const WALK_BYTES: usize = 256 * MIB;
 /// The bytes that a sustained loop holds at a time, if that is two last-level caches.
 const RING_BYTES: usize = 128 * MIB;
 
-/// The source of memory.
+/// The way in which memory is supplied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Method {
+enum SupplyMethod {
     /// Mapped, and cleared by the kernel at each touch.
     Kernel(Pages),
     /// Mapped and populated by one call.
@@ -62,7 +62,7 @@ enum Method {
     Dirty(usize),
 }
 
-impl Method {
+impl SupplyMethod {
     /// In ids; a pool on base pages goes by another name, because that is another comparison.
     const fn name(self, on_base_pages: bool) -> &'static str {
         match self {
@@ -112,32 +112,32 @@ impl Method {
 }
 
 /// Comparisons with a pool, whichever of them can be made: baseline and subject.
-const PAIRS: [(Method, Method); 8] = [
-    (Method::Kernel(Pages::Hugetlb2M), Method::Dirty(1)),
-    (Method::Kernel(Pages::Hugetlb1G), Method::Dirty(1)),
-    (Method::Kernel(Pages::Thp), Method::Dirty(1)),
-    (Method::Populate(Pages::Unsaid), Method::Dirty(2)),
-    (Method::Populate(Pages::Hugetlb2M), Method::Dirty(2)),
-    (Method::Kernel(Pages::Base), Method::Dirty(1)),
-    (Method::Kernel(Pages::Hugetlb2M), Method::Clean),
-    (Method::Kernel(Pages::Thp), Method::Clean),
+const PAIRS: [(SupplyMethod, SupplyMethod); 8] = [
+    (SupplyMethod::Kernel(Pages::Hugetlb2M), SupplyMethod::Dirty(1)),
+    (SupplyMethod::Kernel(Pages::Hugetlb1G), SupplyMethod::Dirty(1)),
+    (SupplyMethod::Kernel(Pages::Thp), SupplyMethod::Dirty(1)),
+    (SupplyMethod::Populate(Pages::Unsaid), SupplyMethod::Dirty(2)),
+    (SupplyMethod::Populate(Pages::Hugetlb2M), SupplyMethod::Dirty(2)),
+    (SupplyMethod::Kernel(Pages::Base), SupplyMethod::Dirty(1)),
+    (SupplyMethod::Kernel(Pages::Hugetlb2M), SupplyMethod::Clean),
+    (SupplyMethod::Kernel(Pages::Thp), SupplyMethod::Clean),
 ];
 
 /// Methods that alternate: `units` times `unit` bytes are asked for, touched and held.
-struct Group {
+struct MethodGroup {
     turns: Turns,
-    methods: Vec<Method>,
+    methods: Vec<SupplyMethod>,
     unit: usize,
     units: usize,
 }
 
-impl Group {
+impl MethodGroup {
     fn on_base_pages(&self) -> bool {
-        self.methods.contains(&Method::Kernel(Pages::Base))
+        self.methods.contains(&SupplyMethod::Kernel(Pages::Base))
     }
 
     /// Measures a sample in GiB/s.
-    fn sample(&mut self, method: Method) -> Result<f64, LabError> {
+    fn sample(&mut self, method: SupplyMethod) -> Result<f64, LabError> {
         method.prepare(&mut self.turns)?;
         let start = Instant::now();
         let held: Result<Vec<Held>, LabError> =
@@ -151,18 +151,18 @@ impl Group {
         let (label, methods) = (Size(self.unit).to_string(), self.methods.clone());
         rounds.observer.begin(&format!("demand {label}"));
         let on_base_pages = self.on_base_pages();
-        let name = |method: Method| format!("{}/{label}", method.name(on_base_pages));
+        let name = |method: SupplyMethod| format!("{}/{label}", method.name(on_base_pages));
         let names: Vec<_> = methods.iter().map(|&method| name(method)).collect();
         let sample = |index: usize| self.sample(methods[index]);
         let mut part = rounds.measure("demand", Unit::GibPerSecond, &names, sample)?;
         for (baseline, subject) in PAIRS {
             let against = match subject {
                 // Two threads because the kernel's one call leaves the other CPU idle.
-                Method::Dirty(2) => "dirty",
+                SupplyMethod::Dirty(2) => "dirty",
                 subject => subject.name(on_base_pages),
             };
             let id = format!("{}-vs-{against}/{label}", baseline.name(on_base_pages));
-            let moved = (subject == Method::Clean).then_some(CLEARED_EARLIER);
+            let moved = (subject == SupplyMethod::Clean).then_some(CLEARED_EARLIER);
             if methods.contains(&baseline) && methods.contains(&subject) {
                 part.ratio(&id, (&name(baseline), &name(subject)), moved);
             }
@@ -174,8 +174,10 @@ impl Group {
     }
 
     /// The kernel's huge pages at one go are the nearest to what was published.
-    fn put_beside(&self, part: &mut Part, method: Method, id: &str) {
-        let Method::Kernel(pages @ (Pages::Hugetlb2M | Pages::Hugetlb1G)) = method else { return };
+    fn put_beside(&self, part: &mut Part, method: SupplyMethod, id: &str) {
+        let SupplyMethod::Kernel(pages @ (Pages::Hugetlb2M | Pages::Hugetlb1G)) = method else {
+            return;
+        };
         if self.unit == UNIT {
             return;
         }
@@ -249,47 +251,52 @@ fn notices(given: &Given) -> Vec<String> {
 }
 
 /// Units of 2 MiB, one after the other.
-fn walk_group(given: Given, units: usize) -> Result<Group, LabError> {
+fn walk_group(given: Given, units: usize) -> Result<MethodGroup, LabError> {
     let methods = [
-        Method::Kernel(Pages::Thp),
-        Method::Kernel(Pages::Hugetlb2M),
-        Method::Dirty(1),
-        Method::Clean,
+        SupplyMethod::Kernel(Pages::Thp),
+        SupplyMethod::Kernel(Pages::Hugetlb2M),
+        SupplyMethod::Dirty(1),
+        SupplyMethod::Clean,
     ];
     group(given, &methods, UNIT, units)
 }
 
 /// A region of 1 GiB at one go. Without transparent huge pages: so many of them at a time measure how
 /// fragmented the machine is.
-fn region_group(given: Given) -> Result<Group, LabError> {
+fn region_group(given: Given) -> Result<MethodGroup, LabError> {
     let methods = [
-        Method::Kernel(Pages::Hugetlb2M),
-        Method::Kernel(Pages::Hugetlb1G),
-        Method::Populate(Pages::Unsaid),
-        Method::Populate(Pages::Hugetlb2M),
-        Method::Dirty(2),
-        Method::Dirty(1),
-        Method::Clean,
+        SupplyMethod::Kernel(Pages::Hugetlb2M),
+        SupplyMethod::Kernel(Pages::Hugetlb1G),
+        SupplyMethod::Populate(Pages::Unsaid),
+        SupplyMethod::Populate(Pages::Hugetlb2M),
+        SupplyMethod::Dirty(2),
+        SupplyMethod::Dirty(1),
+        SupplyMethod::Clean,
     ];
     group(given, &methods, GIB, 1)
 }
 
 /// A pool on huge pages, and whatever of the kernel's there is to compare it with.
-fn group(given: Given, methods: &[Method], unit: usize, units: usize) -> Result<Group, LabError> {
+fn group(
+    given: Given,
+    methods: &[SupplyMethod],
+    unit: usize,
+    units: usize,
+) -> Result<MethodGroup, LabError> {
     let bytes = unit * units;
-    let allowed = |method: &&Method| match **method {
-        Method::Kernel(pages) | Method::Populate(pages) => given.allows(pages, bytes),
+    let allowed = |method: &&SupplyMethod| match **method {
+        SupplyMethod::Kernel(pages) | SupplyMethod::Populate(pages) => given.allows(pages, bytes),
         _ => true,
     };
     let methods = methods.iter().filter(allowed).copied().collect();
-    Ok(Group { turns: Turns::new(&given, unscrubbed(bytes))?, methods, unit, units })
+    Ok(MethodGroup { turns: Turns::new(&given, unscrubbed(bytes))?, methods, unit, units })
 }
 
 /// The lowest tier against what it competes with there.
-fn base_group(given: Given) -> Result<Group, LabError> {
+fn base_group(given: Given) -> Result<MethodGroup, LabError> {
     let turns = Turns::new(&given, unscrubbed(GIB).backing(Backing::Base))?;
-    let methods = vec![Method::Kernel(Pages::Base), Method::Dirty(1)];
-    Ok(Group { turns, methods, unit: GIB, units: 1 })
+    let methods = vec![SupplyMethod::Kernel(Pages::Base), SupplyMethod::Dirty(1)];
+    Ok(MethodGroup { turns, methods, unit: GIB, units: 1 })
 }
 
 /// The CPU time of handing memory round, in microseconds for each unit.
@@ -297,10 +304,10 @@ fn sustained(given: Given, ring: usize, rounds: Rounds<'_>) -> Result<Part, LabE
     rounds.observer.begin("demand sustained");
     let mut turns = Turns::new(&given, unscrubbed(2 * ring * UNIT).scrub_threads(1))?;
     let kernel = [Pages::Hugetlb2M, Pages::Thp].into_iter();
-    let kernel = kernel.filter(|&pages| given.allows(pages, ring * UNIT)).map(Method::Kernel);
-    let methods: Vec<Method> = kernel.chain([Method::Clean]).collect();
-    let name = |&method: &Method| match method {
-        Method::Clean => "region",
+    let kernel = kernel.filter(|&pages| given.allows(pages, ring * UNIT)).map(SupplyMethod::Kernel);
+    let methods: Vec<SupplyMethod> = kernel.chain([SupplyMethod::Clean]).collect();
+    let name = |&method: &SupplyMethod| match method {
+        SupplyMethod::Clean => "region",
         method => method.name(false),
     };
     let label = Size(UNIT).to_string();
@@ -317,7 +324,7 @@ fn sustained(given: Given, ring: usize, rounds: Rounds<'_>) -> Result<Part, LabE
 }
 
 /// Measures a sample: four times round the ring, with the oldest unit given back for each new one.
-fn sample_sustained(method: Method, turns: &mut Turns, ring: usize) -> Result<f64, LabError> {
+fn sample_sustained(method: SupplyMethod, turns: &mut Turns, ring: usize) -> Result<f64, LabError> {
     method.prepare(turns)?;
     let mut held: VecDeque<Held> =
         (0..ring).map(|_| method.take(turns, UNIT)).collect::<Result<_, _>>()?;
@@ -327,7 +334,7 @@ fn sample_sustained(method: Method, turns: &mut Turns, ring: usize) -> Result<f6
         held.push_back(method.take(turns, UNIT)?);
     }
     let mut clean =
-        || if method == Method::Clean { leave_nothing_dirty(turns.pool()?) } else { Ok(()) };
+        || if method == SupplyMethod::Clean { leave_nothing_dirty(turns.pool()?) } else { Ok(()) };
     clean()?;
     let spent = process_time() - start;
     drop(held);
@@ -362,11 +369,11 @@ mod tests {
     fn every_method_touches_what_it_takes() {
         let mut turns = turns(unscrubbed(4 * MIB));
         let methods = [
-            Method::Kernel(Pages::Base),
-            Method::Populate(Pages::Unsaid),
-            Method::Clean,
-            Method::Dirty(1),
-            Method::Dirty(2),
+            SupplyMethod::Kernel(Pages::Base),
+            SupplyMethod::Populate(Pages::Unsaid),
+            SupplyMethod::Clean,
+            SupplyMethod::Dirty(1),
+            SupplyMethod::Dirty(2),
         ];
         for method in methods {
             method.prepare(&mut turns).unwrap();
@@ -382,15 +389,15 @@ mod tests {
     fn a_dirty_hand_out_clears_everything_and_a_clean_one_nothing() {
         let mut turns = turns(unscrubbed(4 * MIB));
         let pool = turns.pool().unwrap().clone();
-        let mut on_allocation = |method: Method| {
+        let mut on_allocation = |method: SupplyMethod| {
             method.prepare(&mut turns).unwrap();
             let before = pool.stats().unwrap().scrubbed_at_allocation;
             drop(method.take(&mut turns, 4 * MIB).unwrap());
             pool.stats().unwrap().scrubbed_at_allocation - before
         };
         for _ in 0..2 {
-            assert_eq!(on_allocation(Method::Clean), 0);
-            assert_eq!(on_allocation(Method::Dirty(1)), 4 * MIB as u64);
+            assert_eq!(on_allocation(SupplyMethod::Clean), 0);
+            assert_eq!(on_allocation(SupplyMethod::Dirty(1)), 4 * MIB as u64);
         }
     }
 
@@ -419,7 +426,7 @@ mod tests {
     #[test]
     fn sustained_clears_as_much_as_it_took() {
         let mut turns = turns(unscrubbed(8 * UNIT).scrub_threads(1));
-        assert!(sample_sustained(Method::Clean, &mut turns, 4).unwrap() > 0.0);
+        assert!(sample_sustained(SupplyMethod::Clean, &mut turns, 4).unwrap() > 0.0);
         let stats = turns.pool().unwrap().stats().unwrap();
         let cleared =
             stats.scrubbed_in_background + stats.scrubbed_on_request + stats.scrubbed_at_allocation;
@@ -431,11 +438,11 @@ mod tests {
     #[test]
     fn what_was_published_of_64_gib_does_not_stand_beside_1_gib() {
         let turns = turns(unscrubbed(2 * UNIT));
-        let group = Group { turns, methods: Vec::new(), unit: GIB, units: 1 };
+        let group = MethodGroup { turns, methods: Vec::new(), unit: GIB, units: 1 };
         for pages in [Pages::Hugetlb2M, Pages::Hugetlb1G] {
             let mut part = Part::new("demand");
             part.add_case("x/1GiB", Unit::GibPerSecond, vec![1.0]);
-            group.put_beside(&mut part, Method::Kernel(pages), "demand/x/1GiB");
+            group.put_beside(&mut part, SupplyMethod::Kernel(pages), "demand/x/1GiB");
             assert_eq!((part.cases[0].published.len(), part.elsewhere.len()), (0, 4), "{pages:?}");
             let mut other_kernels = 0;
             for one in part.elsewhere {
@@ -449,8 +456,10 @@ mod tests {
 
     #[test]
     fn ratios_exist_where_both_sides_do_and_say_what_moved() {
-        let methods = vec![Method::Kernel(Pages::Thp), Method::Dirty(1), Method::Clean];
-        let group = Group { turns: turns(unscrubbed(2 * UNIT)), methods, unit: UNIT, units: 2 };
+        let methods =
+            vec![SupplyMethod::Kernel(Pages::Thp), SupplyMethod::Dirty(1), SupplyMethod::Clean];
+        let group =
+            MethodGroup { turns: turns(unscrubbed(2 * UNIT)), methods, unit: UNIT, units: 2 };
         let rounds = Rounds { plan: Plan::exactly(2), observer: &Quiet };
         let Part { cases, ratios, .. } = group.measure(rounds).unwrap();
         assert_eq!(cases.len(), 3);

@@ -128,7 +128,7 @@ fn microseconds(work: impl FnOnce()) -> f64 {
 
 /// The source of the pages of a row.
 #[derive(Debug)]
-enum Source {
+enum FaultSource {
     Kernel(Pages),
     Pool(Pool),
     LazyRegion(LazyRegion),
@@ -136,14 +136,14 @@ enum Source {
     ClearAlone(Pool),
 }
 
-/// Which of a row's faults is looked at.
+/// The fault of a row that is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Look {
+enum FaultStatistic {
     Median,
     First,
 }
 
-impl Source {
+impl FaultSource {
     fn page_size(&self) -> usize {
         match self {
             Self::Kernel(pages) => pages.size(),
@@ -153,7 +153,7 @@ impl Source {
     }
 
     /// `kernel-thp/2MiB`, `clean-hugetlb-first/2MiB`.
-    fn label(&self, look: Look) -> String {
+    fn label(&self, statistic: FaultStatistic) -> String {
         let method = match self {
             Self::Kernel(Pages::Thp) => "kernel-thp".to_owned(),
             Self::Kernel(Pages::Hugetlb2M) => "kernel-hugetlb".to_owned(),
@@ -162,7 +162,7 @@ impl Source {
             Self::LazyRegion(served) => served.label(),
             Self::ClearAlone(_) => served::CLEAR_ALONE.to_owned(),
         };
-        let first = if look == Look::First { "-first" } else { "" };
+        let first = if statistic == FaultStatistic::First { "-first" } else { "" };
         format!("{method}{first}/{}", Size(self.page_size()))
     }
 
@@ -210,22 +210,22 @@ fn clear_and_touch(bytes: &mut [u8], page: usize) {
 
 /// The kernel's pages, clean pools on each tier, faults that hugekit serves, and the clear alone; why others are
 /// left out; and how many of them are not served.
-fn sources(given: &Given, row: usize) -> Result<(Vec<Source>, Vec<String>, usize), LabError> {
+fn sources(given: &Given, row: usize) -> Result<(Vec<FaultSource>, Vec<String>, usize), LabError> {
     let kernel = [Pages::Base, Pages::Thp, Pages::Hugetlb2M];
     let kernel = kernel.into_iter().filter(|&pages| given.allows(pages, ROWS * row));
-    let mut sources: Vec<Source> = kernel.map(Source::Kernel).collect();
+    let mut sources: Vec<FaultSource> = kernel.map(FaultSource::Kernel).collect();
     let mut notices = Vec::new();
     for backing in [Backing::Hugetlb2M, Backing::Thp, Backing::Base] {
         match unscrubbed(row).backing(backing).strict(true).build() {
-            Ok(pool) => sources.push(Source::Pool(pool)),
+            Ok(pool) => sources.push(FaultSource::Pool(pool)),
             Err(error) => notices.push(no_pool(&format!("clean-{}", backing.option()), &error)),
         }
     }
     let (served, left_out) = LazyRegion::all(row)?;
     notices.extend(left_out);
     let plain = sources.len();
-    let alone = served.first().map(|served| Source::ClearAlone(served.pool().clone()));
-    sources.extend(served.into_iter().map(Source::LazyRegion).chain(alone));
+    let alone = served.first().map(|served| FaultSource::ClearAlone(served.pool().clone()));
+    sources.extend(served.into_iter().map(FaultSource::LazyRegion).chain(alone));
     Ok((sources, notices, plain))
 }
 
@@ -233,15 +233,15 @@ fn sources(given: &Given, row: usize) -> Result<(Vec<Source>, Vec<String>, usize
 fn latency(given: &Given, row: usize, rounds: Rounds<'_>) -> Result<Part, LabError> {
     rounds.observer.begin("fault latency");
     let (sources, notices, plain) = sources(given, row)?;
-    let rows = sources.iter().map(|source| (source, Look::Median));
-    let looks: Vec<(&Source, Look)> =
-        rows.chain(sources[..plain].iter().map(|source| (source, Look::First))).collect();
-    let names: Vec<_> = looks.iter().map(|(source, look)| source.label(*look)).collect();
+    let rows = sources.iter().map(|source| (source, FaultStatistic::Median));
+    let rows: Vec<(&FaultSource, FaultStatistic)> =
+        rows.chain(sources[..plain].iter().map(|source| (source, FaultStatistic::First))).collect();
+    let names: Vec<_> = rows.iter().map(|(source, statistic)| source.label(*statistic)).collect();
     let mut recorded: Vec<_> = sources.iter().map(|_| latencies(3)).collect();
     let mut part =
-        rounds.measure("fault", Unit::Microseconds, &names, |index| match looks[index] {
-            (source, Look::First) => source.first(row),
-            (source, Look::Median) => {
+        rounds.measure("fault", Unit::Microseconds, &names, |index| match rows[index] {
+            (source, FaultStatistic::First) => source.first(row),
+            (source, FaultStatistic::Median) => {
                 let faults = source.row(row)?;
                 record(&mut recorded[index], &faults);
                 Ok(median(&faults))
@@ -401,20 +401,20 @@ mod tests {
     #[test]
     fn a_row_is_asked_for_anew_by_each_look() {
         let pool = base_pool(4 * MIB);
-        let source = Source::Pool(pool.clone());
+        let source = FaultSource::Pool(pool.clone());
         let faults = source.row(4 * MIB).unwrap();
         assert_eq!(faults.len(), 4 * MIB / pool.page_size() - 1);
         assert!(faults.iter().all(|&fault| fault > 0.0));
         assert!(source.first(4 * MIB).unwrap() > 0.0);
         assert_eq!(pool.stats().unwrap().allocations, 3);
-        assert_eq!(source.label(Look::First), "clean-base-first/4KiB");
+        assert_eq!(source.label(FaultStatistic::First), "clean-base-first/4KiB");
     }
 
     #[test]
     fn a_clear_alone_clears_pages_that_are_mapped() {
         let pool = base_pool(4 * MIB);
-        let source = Source::ClearAlone(pool.clone());
-        assert_eq!(source.label(Look::Median), "clear-alone/4KiB");
+        let source = FaultSource::ClearAlone(pool.clone());
+        assert_eq!(source.label(FaultStatistic::Median), "clear-alone/4KiB");
         assert_eq!(source.row(4 * MIB).unwrap().len(), 4 * MIB / pool.page_size() - 1);
         let mut page = vec![7; 4096];
         clear_and_touch(&mut page, 4096);

@@ -15,7 +15,7 @@ pub(super) const CLEAR_ALONE: &str = "clear-alone";
 
 /// The state of a page when it is touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum PageState {
     Minor,
     Dirty,
     Hole,
@@ -25,7 +25,7 @@ enum Kind {
 #[derive(Debug)]
 pub(super) struct LazyRegion {
     pool: Pool,
-    kind: Kind,
+    kind: PageState,
     fault_mode: FaultMode,
     busy: bool,
 }
@@ -43,7 +43,7 @@ impl LazyRegion {
             return Ok((all, vec!["faults served by hugekit left out: no huge pages".into()]));
         };
         // A hole of other memory is populated when it is allocated.
-        let mut holes = pool.backing().is_reserved().then_some(Kind::Hole);
+        let mut holes = pool.backing().is_reserved().then_some(PageState::Hole);
         if let (Some(_), Err(error)) = (holes, taken_back) {
             left_out.push(format!("holes left out: {}", error_chain(&error)));
             holes = None;
@@ -54,7 +54,7 @@ impl LazyRegion {
                 left_out.push(format!("{} left out: {}", name(fault_mode), error_chain(&error)));
                 continue;
             }
-            for kind in [Kind::Minor, Kind::Dirty].into_iter().chain(holes) {
+            for kind in [PageState::Minor, PageState::Dirty].into_iter().chain(holes) {
                 for busy in [false, true] {
                     all.push(Self { pool: pool.clone(), kind, fault_mode, busy });
                 }
@@ -79,9 +79,9 @@ impl LazyRegion {
     /// `dirty-in-place`, `minor-threaded-busy`.
     pub(super) fn label(&self) -> String {
         let kind = match self.kind {
-            Kind::Minor => "minor",
-            Kind::Dirty => "dirty",
-            Kind::Hole => "hole",
+            PageState::Minor => "minor",
+            PageState::Dirty => "dirty",
+            PageState::Hole => "hole",
         };
         let busy = if self.busy { "-busy" } else { "" };
         format!("{kind}-{}{busy}", name(self.fault_mode))
@@ -90,9 +90,9 @@ impl LazyRegion {
     /// A region, all of it of this kind but the first page.
     pub(super) fn take(&self, row: usize) -> Result<Region, LabError> {
         match self.kind {
-            Kind::Minor => return Ok(minor(&self.pool, row, self.fault_mode)?),
-            Kind::Dirty => soil(&self.pool)?,
-            Kind::Hole => self.pool.region(self.pool.capacity())?.retire()?,
+            PageState::Minor => return Ok(minor(&self.pool, row, self.fault_mode)?),
+            PageState::Dirty => soil(&self.pool)?,
+            PageState::Hole => self.pool.region(self.pool.capacity())?.retire()?,
         }
         Ok(at_fault(&self.pool, row, self.fault_mode)?)
     }
@@ -167,7 +167,7 @@ mod tests {
     fn all_but_the_first_page_is_of_the_kind() {
         let pool = pool();
         for fault_mode in FAULT_MODES {
-            for kind in [Kind::Minor, Kind::Dirty] {
+            for kind in [PageState::Minor, PageState::Dirty] {
                 let served = LazyRegion { pool: pool.clone(), kind, fault_mode, busy: false };
                 let Ok(region) = served.take(4 * MIB) else {
                     continue; // A process that may not serve faults of system calls has the other fault_mode.
@@ -178,7 +178,7 @@ mod tests {
                 let all = 4 * MIB as u64;
                 assert_eq!(
                     cleared,
-                    if kind == Kind::Dirty { all } else { 0 },
+                    if kind == PageState::Dirty { all } else { 0 },
                     "{}",
                     served.label()
                 );

@@ -16,7 +16,7 @@ use crate::record::published::{self, Conditions};
 use crate::record::{Experiment, Unit};
 use hugekit_machine::size::{MIB, Size};
 
-use self::tables::{BYTES, MAPPED, METHODS, Tables, Workload, workloads};
+use self::tables::{BYTES, MAPPED, METHODS, ParentPages, Tables, workloads};
 use super::bench::left_out;
 use super::{Bench, Definition};
 
@@ -49,7 +49,7 @@ fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     Ok(experiment)
 }
 
-fn measure_tables(workload: Workload, rounds: Rounds<'_>) -> Result<Part, LabError> {
+fn measure_tables(workload: ParentPages, rounds: Rounds<'_>) -> Result<Part, LabError> {
     let label = workload.label();
     rounds.observer.begin(&format!("fork tables {label}"));
     let mut tables = Tables::new(workload);
@@ -63,13 +63,13 @@ fn measure_tables(workload: Workload, rounds: Rounds<'_>) -> Result<Part, LabErr
 
 /// Runs against entries; the published figures are of all that `fork(2)` does, and this is a part of it in user
 /// space.
-fn compare(part: &mut Part, workload: Workload) {
+fn compare(part: &mut Part, workload: ParentPages) {
     let label = workload.label();
     part.compare(("unbatched", "batched"), &label, None);
     let sides = ["unmap-unbatched", "unmap-batched"].map(|method| format!("{method}/{label}"));
     let id = format!("unmap-unbatched-vs-batched/{label}");
     part.ratio(&id, (&sides[0], &sides[1]), None);
-    if let Workload::Folios(folio) = workload {
+    if let ParentPages::Folios(folio) = workload {
         let ours = Conditions {
             memory: Some(Size(MAPPED).to_string()),
             pages: Some(Size(folio).to_string()),
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn figures_of_all_of_a_fork_do_not_stand_beside_tables() {
         for folio in FOLIOS {
-            let (workload, mut part) = (Workload::Folios(folio), Part::new("fork"));
+            let (workload, mut part) = (ParentPages::Folios(folio), Part::new("fork"));
             for method in METHODS {
                 let name = format!("{}/{}", method.name, workload.label());
                 part.add_case(&name, Unit::Microseconds, vec![1.0]);

@@ -45,7 +45,7 @@ const FORK: Fork = Fork { mapping: Mapping::Private, child_keeps_uffd_wp: false 
 
 /// The pages of the parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Workload {
+pub(super) enum ParentPages {
     /// Folios of one size, all alike.
     Folios(usize),
     /// Folios of every size, in any order, each size with as many pages.
@@ -61,13 +61,13 @@ pub(super) enum Workload {
 }
 
 /// All of them, those by size first.
-pub(super) fn workloads() -> impl Iterator<Item = Workload> {
-    use Workload::{Holes, MixedDirty, MixedFolios, MixedUffd, Pinned};
+pub(super) fn workloads() -> impl Iterator<Item = ParentPages> {
+    use ParentPages::{Holes, MixedDirty, MixedFolios, MixedUffd, Pinned};
     let mixed = [MixedFolios, Holes, Pinned, MixedDirty, MixedUffd];
-    FOLIOS.into_iter().map(Workload::Folios).chain(mixed)
+    FOLIOS.into_iter().map(ParentPages::Folios).chain(mixed)
 }
 
-impl Workload {
+impl ParentPages {
     pub(super) fn label(self) -> String {
         match self {
             Self::Folios(folio) => Size(folio).to_string(),
@@ -137,18 +137,18 @@ fn every_other_stretch(
 
 /// The timed part of a turn: the fork, or unmapping the child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Method {
+pub(super) struct ForkMethod {
     pub(super) name: &'static str,
     unmaps: bool,
     batched: bool,
 }
 
 /// In the order of the cases: each is compared with the one before it.
-pub(super) const METHODS: [Method; 4] = [
-    Method { name: "unbatched", unmaps: false, batched: false },
-    Method { name: "batched", unmaps: false, batched: true },
-    Method { name: "unmap-unbatched", unmaps: true, batched: false },
-    Method { name: "unmap-batched", unmaps: true, batched: true },
+pub(super) const METHODS: [ForkMethod; 4] = [
+    ForkMethod { name: "unbatched", unmaps: false, batched: false },
+    ForkMethod { name: "batched", unmaps: false, batched: true },
+    ForkMethod { name: "unmap-unbatched", unmaps: true, batched: false },
+    ForkMethod { name: "unmap-batched", unmaps: true, batched: true },
 ];
 
 /// Tables of a parent and its child, and the folios that they map.
@@ -219,21 +219,21 @@ impl Folios for InTable {
 }
 
 impl Found {
-    fn new(workload: Workload) -> Self {
+    fn new(workload: ParentPages) -> Self {
         let sizes = workload.folios();
         match workload {
-            Workload::Folios(folio) => {
+            ParentPages::Folios(folio) => {
                 let pages = folio / BASE_PAGE;
                 let folios = sizes.iter().map(|_| Folio::new(pages as u32)).collect();
                 Self::BySize { order: pages.ilog2(), folios }
             }
-            _ => Self::InTable(InTable::new(&sizes, workload == Workload::Pinned)),
+            _ => Self::InTable(InTable::new(&sizes, workload == ParentPages::Pinned)),
         }
     }
 }
 
 impl Tables {
-    pub(super) fn new(workload: Workload) -> Self {
+    pub(super) fn new(workload: ParentPages) -> Self {
         let (before, folios) = (workload.parent(), Found::new(workload));
         match &folios {
             Found::BySize { order, folios } => map(&before, &UniformFolios::new(0, *order, folios)),
@@ -245,7 +245,7 @@ impl Tables {
 
     /// A fork, the end of the child, and the parent writes every page again; one of the first two is
     /// timed.
-    pub(super) fn turn(&mut self, method: Method) -> Duration {
+    pub(super) fn turn(&mut self, method: ForkMethod) -> Duration {
         let copied = self.copy(method.unmaps || method.batched);
         let unmapped = self.unmap(!method.unmaps || method.batched);
         self.parent.copy_from_slice(&self.before);
@@ -364,14 +364,14 @@ mod tests {
     }
 
     /// So many of the parent's pages have something, in percent.
-    fn percent(workload: Workload, has: fn(&Entry<X86_64>) -> bool) -> usize {
+    fn percent(workload: ParentPages, has: fn(&Entry<X86_64>) -> bool) -> usize {
         let parent = workload.parent();
         (100 * parent.iter().filter(|entry| has(entry)).count()).div_ceil(parent.len())
     }
 
     #[test]
     fn tables_are_mixed_as_they_are_called() {
-        use Workload::{Holes, MixedDirty, MixedFolios, MixedUffd};
+        use ParentPages::{Holes, MixedDirty, MixedFolios, MixedUffd};
         assert_eq!(percent(Holes, |entry| entry.is_empty()), 100_usize.div_ceil(RARE));
         assert!((45..=55).contains(&percent(MixedDirty, |entry| entry.is_dirty())));
         assert!((45..=55).contains(&percent(MixedUffd, |entry| entry.is_uffd_wp())));
@@ -384,7 +384,7 @@ mod tests {
 
     #[test]
     fn pages_of_pinned_folios_are_copied_and_others_shared() {
-        let mut tables = Tables::new(Workload::Pinned);
+        let mut tables = Tables::new(ParentPages::Pinned);
         tables.copy(true);
         let pairs = tables.parent.iter().zip(&tables.child);
         let copied = pairs.filter(|(parent, child)| parent.frame() != child.frame());

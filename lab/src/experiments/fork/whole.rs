@@ -100,7 +100,7 @@ fn of_pool(bench: &Bench<'_>, pool: &Pool, whole: bool, is_best: bool) -> Result
 
 /// The memory that `fork(2)` copies.
 #[derive(Clone, Copy, Debug)]
-struct Side {
+struct ParentMemory {
     name: &'static str,
     pages: Option<Pages>,
 }
@@ -112,14 +112,14 @@ const OTHER_PAGES: &str = "the region is on the best pages there are, fork(2) on
 const NO_ENTRIES: &str =
     "fork(2) copies no entries of hugetlb pages, and the region is on smaller ones";
 
-const SIDES: [Side; 4] = [
-    Side { name: "fork2-hugetlb", pages: Some(Pages::Hugetlb2M) },
-    Side { name: "fork2-thp", pages: Some(Pages::Thp) },
-    Side { name: "fork2-4k", pages: Some(Pages::Base) },
-    Side { name: "fork2-nothing", pages: None },
+const SIDES: [ParentMemory; 4] = [
+    ParentMemory { name: "fork2-hugetlb", pages: Some(Pages::Hugetlb2M) },
+    ParentMemory { name: "fork2-thp", pages: Some(Pages::Thp) },
+    ParentMemory { name: "fork2-4k", pages: Some(Pages::Base) },
+    ParentMemory { name: "fork2-nothing", pages: None },
 ];
 
-impl Side {
+impl ParentMemory {
     /// Other differences from a region on this tier.
     fn differs(self, tier: Backing) -> Option<&'static str> {
         match (self.pages?, tier) {
@@ -134,12 +134,12 @@ impl Side {
 
 /// The subjects that are forked in alternation.
 #[derive(Debug)]
-enum Subject {
+enum ForkSubject {
     Process(Shared),
     Region(Region),
 }
 
-impl Subject {
+impl ForkSubject {
     /// Microseconds of a fork, after the parent has written everything.
     fn fork(&mut self, busy: bool) -> Result<f64, LabError> {
         match self {
@@ -171,10 +171,10 @@ fn timed(region: &Region) -> Result<(f64, Region), LabError> {
     Ok((start.elapsed().as_secs_f64() * 1e6, fork))
 }
 
-type Named = (String, Subject, Option<Side>);
+type Named = (String, ForkSubject, Option<ParentMemory>);
 
 /// The region of a pool, and beside it what of the kernel's there is.
-fn prepare(sides: &[Side], pool: &Pool) -> Result<(Vec<Named>, Vec<String>), LabError> {
+fn prepare(sides: &[ParentMemory], pool: &Pool) -> Result<(Vec<Named>, Vec<String>), LabError> {
     let (mut subjects, mut notices): (Vec<Named>, _) = (Vec::new(), Vec::new());
     for side in sides {
         let shared = match side.pages {
@@ -183,7 +183,7 @@ fn prepare(sides: &[Side], pool: &Pool) -> Result<(Vec<Named>, Vec<String>), Lab
         };
         let left_out = match shared {
             Ok(shared) if side.pages != Some(Pages::Thp) || shared.is_huge() => {
-                subjects.push((side.name.to_owned(), Subject::Process(shared), Some(*side)));
+                subjects.push((side.name.to_owned(), ForkSubject::Process(shared), Some(*side)));
                 continue;
             }
             Ok(_) => "too few huge pages; `hugekit doctor` says why".to_owned(),
@@ -194,7 +194,7 @@ fn prepare(sides: &[Side], pool: &Pool) -> Result<(Vec<Named>, Vec<String>), Lab
         };
         notices.push(format!("{} left out: {left_out}", side.name));
     }
-    let region = Subject::Region(pool.region(SHARED)?);
+    let region = ForkSubject::Region(pool.region(SHARED)?);
     subjects.push((format!("region-{}", pool.backing().option()), region, None));
     Ok((subjects, notices))
 }

@@ -38,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The source of the guest's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
+enum GuestMemorySource {
     /// QEMU populates it, by this many threads.
     Prealloc(usize),
     /// No page of it is there: what is left is QEMU's own start.
@@ -47,10 +47,14 @@ enum Source {
     Lease,
 }
 
-const SOURCES: [Source; 4] =
-    [Source::Prealloc(1), Source::Prealloc(2), Source::Nowhere, Source::Lease];
+const SOURCES: [GuestMemorySource; 4] = [
+    GuestMemorySource::Prealloc(1),
+    GuestMemorySource::Prealloc(2),
+    GuestMemorySource::Nowhere,
+    GuestMemorySource::Lease,
+];
 
-impl Source {
+impl GuestMemorySource {
     /// In ids: a lease by itself is a client's.
     fn method(self) -> &'static str {
         match self {
@@ -92,7 +96,8 @@ pub(super) fn measure(bench: &Bench<'_>, hugekit: &Path, bytes: usize) -> Result
     let (lease, others) = names.split_last().expect("the lease is always a case");
     for (source, name) in SOURCES.into_iter().zip(others) {
         let id = format!("{}-vs-lease/{size}", source.method());
-        let differs = if source == Source::Nowhere { NOTHING_THERE } else { POPULATED_EARLIER };
+        let differs =
+            if source == GuestMemorySource::Nowhere { NOTHING_THERE } else { POPULATED_EARLIER };
         part.ratio(&id, (name, lease), Some(differs));
     }
     Ok(part)
@@ -119,19 +124,19 @@ impl<'a> Machines<'a> {
     }
 
     /// Microseconds from the start of a machine to its first instruction. Nothing is populated at the beginning.
-    fn start(&mut self, source: Source) -> Result<f64, LabError> {
+    fn start(&mut self, source: GuestMemorySource) -> Result<f64, LabError> {
         self.broker.until_ready()?;
         let mut command = self.command(source);
         let start = Instant::now();
-        let mut machine = Machine(command.spawn().map_err(LabError::Emulator)?);
+        let mut machine = QemuProcess(command.spawn().map_err(LabError::Emulator)?);
         machine.hear(self.said)?;
         Ok(start.elapsed().as_secs_f64() * 1e6)
     }
 
-    fn command(&self, source: Source) -> Command {
+    fn command(&self, source: GuestMemorySource) -> Command {
         let mut command = match source {
-            Source::Prealloc(_) | Source::Nowhere => self.emulator.command(),
-            Source::Lease => {
+            GuestMemorySource::Prealloc(_) | GuestMemorySource::Nowhere => self.emulator.command(),
+            GuestMemorySource::Lease => {
                 let mut command = Command::new(self.hugekit);
                 command.args(["lease", "--no-wait", "--size", &self.bytes.to_string()]);
                 command.arg("--socket").arg(self.broker.socket()).arg("--");
@@ -150,11 +155,11 @@ impl<'a> Machines<'a> {
     }
 }
 
-/// A machine that ends with this value.
+/// A process of QEMU. The drop ends it.
 #[derive(Debug)]
-struct Machine(Child);
+struct QemuProcess(Child);
 
-impl Machine {
+impl QemuProcess {
     /// Waits for the guest's byte.
     fn hear(&mut self, byte: u8) -> Result<(), LabError> {
         let stdout = self.0.stdout.as_mut().expect("it was asked for");
@@ -184,7 +189,7 @@ impl Machine {
     }
 }
 
-impl Drop for Machine {
+impl Drop for QemuProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -200,7 +205,10 @@ mod tests {
         for source in SOURCES {
             let object = source.object(GIB);
             assert!(object.contains("size=1073741824,share=on"), "{object}");
-            assert_eq!(object.contains("prealloc=on"), matches!(source, Source::Prealloc(_)));
+            assert_eq!(
+                object.contains("prealloc=on"),
+                matches!(source, GuestMemorySource::Prealloc(_))
+            );
         }
     }
 }

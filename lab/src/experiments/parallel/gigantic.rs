@@ -12,7 +12,7 @@ use crate::record::published::{self, Conditions};
 use hugekit::Threads;
 use hugekit_machine::size::{GIB, Size};
 
-use super::{Pieces, Work, counts};
+use super::{JobKind, Pieces, counts};
 use crate::experiments::Bench;
 
 /// Pages that are populated, if so many are free.
@@ -42,9 +42,9 @@ pub(super) fn measure(bench: &mut Bench<'_>, most: usize) -> Result<Part, LabErr
 fn sample(memory: &mut Anonymous, threads: usize) -> Result<f64, LabError> {
     let len = memory.addresses().len();
     memory.give_back(len)?;
-    let mut pieces = Pieces::of(Work::Populate, memory.bytes());
+    let mut pieces = Pieces::of(JobKind::Populate, memory.bytes());
     let start = Instant::now();
-    pieces.done(Work::Populate, Threads::Exactly(threads), None)?;
+    pieces.done(JobKind::Populate, Threads::Exactly(threads), None)?;
     Ok(len as f64 / GIB as f64 / start.elapsed().as_secs_f64())
 }
 

@@ -47,16 +47,16 @@ const POPULATED: usize = 512 * MIB;
 const POPULATE: &str = "populate gives the pages back before each sample, outside the timed part; the guest \
      memory behind them stays warm";
 
-/// The work on all of the memory, or to [`POPULATED`] of it.
+/// The kind of a job on all of the memory, or on [`POPULATED`] of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Work {
+enum JobKind {
     Clear,
     /// A copy of one half of the memory to the other half, which no thread reads soon.
     Copy,
     Populate,
 }
 
-impl Work {
+impl JobKind {
     const ALL: [Self; 3] = [Self::Clear, Self::Copy, Self::Populate];
 
     const fn name(self) -> &'static str {
@@ -70,14 +70,14 @@ impl Work {
 
 /// The threads that do it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Method {
+enum ThreadMethod {
     Job(usize),
     /// Threads started for the purpose, each with an equal part.
     PlainThreads(usize),
 }
 
-impl Method {
-    fn name(self, work: Work) -> String {
+impl ThreadMethod {
+    fn name(self, work: JobKind) -> String {
         match self {
             Self::Job(threads) => format!("{}/{threads}", work.name()),
             Self::PlainThreads(threads) => format!("{}-plain-threads/{threads}", work.name()),
@@ -95,7 +95,7 @@ fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     let mut experiment = bench.experiment("parallel")?;
     experiment.notices.push(POPULATE.to_owned());
     let only = bench.options().routine.clone();
-    for work in Work::ALL {
+    for work in JobKind::ALL {
         let part = measure(bench, work, most, only.as_deref());
         experiment.add(work.name(), part)?;
     }
@@ -116,18 +116,21 @@ pub(in crate::experiments) fn counts(most: usize) -> Vec<usize> {
 
 fn measure(
     bench: &mut Bench<'_>,
-    work: Work,
+    work: JobKind,
     most: usize,
     only: Option<&str>,
 ) -> Result<Part, LabError> {
     let rounds = bench.rounds(0.3, 100);
     rounds.observer.begin(&format!("parallel {}", work.name()));
     let arena = bench.arena()?;
-    if work == Work::Copy {
+    if work == JobKind::Copy {
         arena.fill_with_data(rounds.observer)?;
     }
-    let methods: Vec<_> =
-        counts(most).into_iter().map(Method::Job).chain([Method::PlainThreads(2)]).collect();
+    let methods: Vec<_> = counts(most)
+        .into_iter()
+        .map(ThreadMethod::Job)
+        .chain([ThreadMethod::PlainThreads(2)])
+        .collect();
     let names: Vec<_> = methods.iter().map(|method| method.name(work)).collect();
     let mut part = rounds.measure("parallel", Unit::GibPerSecond, &names, |index| {
         measure_once(arena, work, methods[index], only)
@@ -139,20 +142,20 @@ fn measure(
 /// Measures a sample in GiB/s.
 fn measure_once(
     arena: &mut Arena,
-    work: Work,
-    method: Method,
+    work: JobKind,
+    method: ThreadMethod,
     only: Option<&str>,
 ) -> Result<f64, LabError> {
-    let len = if work == Work::Populate { POPULATED.min(arena.len()) } else { arena.len() };
-    if work == Work::Populate {
+    let len = if work == JobKind::Populate { POPULATED.min(arena.len()) } else { arena.len() };
+    if work == JobKind::Populate {
         arena.give_back(len)?;
     }
     let mut pieces = Pieces::of(work, &mut arena.bytes()[..len]);
     let len = pieces.dst.len();
     let start = Instant::now();
     match method {
-        Method::Job(threads) => pieces.done(work, Threads::Exactly(threads), only),
-        Method::PlainThreads(threads) => thread::scope(|scope| {
+        ThreadMethod::Job(threads) => pieces.done(work, Threads::Exactly(threads), only),
+        ThreadMethod::PlainThreads(threads) => thread::scope(|scope| {
             let parts = pieces
                 .split(threads)
                 .map(|mut part| spawn(scope, move || part.done(work, Threads::One, only)));
@@ -170,11 +173,11 @@ struct Pieces<'a> {
 }
 
 impl<'a> Pieces<'a> {
-    fn of(work: Work, bytes: &'a mut [u8]) -> Self {
+    fn of(work: JobKind, bytes: &'a mut [u8]) -> Self {
         let half = bytes.len() / 2;
         match work {
-            Work::Clear | Work::Populate => Self { dst: bytes, src: &[] },
-            Work::Copy => {
+            JobKind::Clear | JobKind::Populate => Self { dst: bytes, src: &[] },
+            JobKind::Copy => {
                 let (dst, rest) = bytes.split_at_mut(half);
                 Self { dst, src: &rest[..half] }
             }
@@ -197,16 +200,21 @@ impl<'a> Pieces<'a> {
     }
 
     /// A routine asked for by name is taken where the work has one of that name.
-    fn done(&mut self, work: Work, threads: Threads, only: Option<&str>) -> Result<(), LabError> {
+    fn done(
+        &mut self,
+        work: JobKind,
+        threads: Threads,
+        only: Option<&str>,
+    ) -> Result<(), LabError> {
         match work {
-            Work::Clear => self.clear(threads, only),
-            Work::Copy => {
+            JobKind::Clear => self.clear(threads, only),
+            JobKind::Copy => {
                 let copy = CopyOptions::new().reuse(Reuse::None).threads(threads);
                 let only = only.and_then(copy_routine);
                 let copy = only.iter().fold(copy, |copy, only| copy.routine(only));
                 copy.run(self.dst, self.src).expect("as above, and both sides are equally long");
             }
-            Work::Populate => {
+            JobKind::Populate => {
                 let (start, len) = (self.dst.as_mut_ptr(), self.dst.len());
                 let populated = {
                     let start = start.expose_provenance();
@@ -224,12 +232,12 @@ impl<'a> Pieces<'a> {
 
 /// Every number of threads against one, and two against two that know nothing of jobs; and the bandwidth of each
 /// thread of a job.
-fn compare(part: &mut Part, work: Work, counts: &[usize], memory: usize) {
+fn compare(part: &mut Part, work: JobKind, counts: &[usize], memory: usize) {
     let name = work.name();
     for threads in &counts[1..] {
         let sides = (&*format!("{name}/1"), &*format!("{name}/{threads}"));
         part.ratio(&format!("serial-vs-threads/{name}/{threads}"), sides, None);
-        if work == Work::Clear {
+        if work == JobKind::Clear {
             let ran = Conditions::without_kernel("clearing memory that is mapped");
             let (memory, threads) = (Some(Size(memory).to_string()), *threads);
             let ours = Conditions { memory, threads: Some(threads), ..ran };
@@ -252,7 +260,7 @@ fn compare(part: &mut Part, work: Work, counts: &[usize], memory: usize) {
 fn measure_small(bench: &mut Bench<'_>, only: Option<&str>) -> Result<Part, LabError> {
     let (rounds, label) = (bench.rounds(0.1, 200), Size(SMALL).to_string());
     rounds.observer.begin(&format!("parallel {label}"));
-    let mut small = Pieces::of(Work::Clear, &mut bench.arena()?.bytes()[..SMALL]);
+    let mut small = Pieces::of(JobKind::Clear, &mut bench.arena()?.bytes()[..SMALL]);
     let methods = [("plain-loop", Threads::One), ("job", Threads::Auto)];
     let names = methods.map(|(name, _)| format!("{name}/{label}"));
     let mut part = rounds.measure("parallel", Unit::GibPerSecond, &names, |index| {
@@ -271,11 +279,11 @@ mod tests {
     #[test]
     fn every_work_is_done_to_all_of_its_memory() {
         for threads in [1, 2, 3] {
-            for work in [Work::Clear, Work::Copy] {
+            for work in [JobKind::Clear, JobKind::Copy] {
                 let mut bytes: Vec<u8> = (0..8 * MIB + 10).map(|at| (at % 251) as u8 + 1).collect();
                 let mut pieces = Pieces::of(work, &mut bytes);
                 let expected = match work {
-                    Work::Copy => pieces.src.to_vec(),
+                    JobKind::Copy => pieces.src.to_vec(),
                     _ => vec![0; pieces.dst.len()],
                 };
                 pieces.done(work, Threads::Exactly(threads), None).unwrap();
@@ -299,9 +307,11 @@ mod tests {
 
     #[test]
     fn published_speed_ups_are_shown_as_of_another_workload() {
-        let (work, counts) = (Work::Clear, [1, 2, 4]);
+        let (work, counts) = (JobKind::Clear, [1, 2, 4]);
         let mut part = Part::new("parallel");
-        for method in counts.map(Method::Job).into_iter().chain([Method::PlainThreads(2)]) {
+        for method in
+            counts.map(ThreadMethod::Job).into_iter().chain([ThreadMethod::PlainThreads(2)])
+        {
             part.add_case(&method.name(work), Unit::GibPerSecond, vec![1.0]);
         }
         compare(&mut part, work, &counts, 4 * GIB);

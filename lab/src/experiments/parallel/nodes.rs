@@ -36,7 +36,7 @@ struct Nodes {
 
 /// The node of the memory, seen from the calling thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum MemoryPlacement {
     Local,
     Remote,
     Interleaved,
@@ -68,11 +68,11 @@ impl Nodes {
         Some(Self { local, remote, all: usable.into_iter().map(|(_, node)| node).collect() })
     }
 
-    fn policy(&self, place: Place) -> NodePolicy {
+    fn policy(&self, place: MemoryPlacement) -> NodePolicy {
         match place {
-            Place::Local => NodePolicy::Bind(vec![self.local.id]),
-            Place::Remote => NodePolicy::Bind(vec![self.remote.id]),
-            Place::Interleaved => {
+            MemoryPlacement::Local => NodePolicy::Bind(vec![self.local.id]),
+            MemoryPlacement::Remote => NodePolicy::Bind(vec![self.remote.id]),
+            MemoryPlacement::Interleaved => {
                 NodePolicy::Interleave(self.all.iter().map(|node| node.id).collect())
             }
         }
@@ -90,7 +90,7 @@ impl Nodes {
     }
 
     /// Memory of a place, all of it there.
-    fn region(&self, place: Place, bytes: usize) -> Result<Region, LabError> {
+    fn region(&self, place: MemoryPlacement, bytes: usize) -> Result<Region, LabError> {
         let pool = unscrubbed(bytes).backing(Backing::Thp).nodes(self.policy(place)).build()?;
         Ok(pool.region(bytes)?)
     }
@@ -105,7 +105,7 @@ impl Nodes {
     }
 }
 
-impl Place {
+impl MemoryPlacement {
     const ALL: [Self; 3] = [Self::Local, Self::Remote, Self::Interleaved];
 
     const fn name(self) -> &'static str {
@@ -120,7 +120,7 @@ impl Place {
 impl Map {
     const ALL: [Self; 2] = [Self::On, Self::Off];
 
-    fn case(self, place: Place, threads: usize) -> String {
+    fn case(self, place: MemoryPlacement, threads: usize) -> String {
         let off = if self == Self::Off { "-without-map" } else { "" };
         format!("clear-{}{off}/{threads}", place.name())
     }
@@ -176,11 +176,11 @@ impl Nodes {
         rounds.observer.begin(&format!("parallel nodes {}", Size(bytes)));
         let threads = self.threads();
         let mut memory = Vec::new();
-        for place in Place::ALL {
+        for place in MemoryPlacement::ALL {
             memory.push(self.region(place, bytes)?);
         }
         let cases: Vec<_> =
-            Place::ALL.into_iter().flat_map(|at| Map::ALL.map(|map| (at, map))).collect();
+            MemoryPlacement::ALL.into_iter().flat_map(|at| Map::ALL.map(|map| (at, map))).collect();
         let names: Vec<_> = cases.iter().map(|&(place, map)| map.case(place, threads)).collect();
         let mut part = rounds.measure("parallel", Unit::GibPerSecond, &names, |index| {
             let memory = &mut memory[index / Map::ALL.len()];
@@ -202,7 +202,7 @@ impl Nodes {
 
 /// Each place without the map and with it, and the places with each other.
 fn compare(part: &mut Part, threads: usize) {
-    for place in Place::ALL {
+    for place in MemoryPlacement::ALL {
         let (on, off) = (Map::On.case(place, threads), Map::Off.case(place, threads));
         part.ratio(
             &format!("without-map-vs-map/clear-{}/{threads}", place.name()),
@@ -210,8 +210,8 @@ fn compare(part: &mut Part, threads: usize) {
             None,
         );
     }
-    let local = Map::On.case(Place::Local, threads);
-    for place in [Place::Remote, Place::Interleaved] {
+    let local = Map::On.case(MemoryPlacement::Local, threads);
+    for place in [MemoryPlacement::Remote, MemoryPlacement::Interleaved] {
         let id = format!("local-vs-{}/clear/{threads}", place.name());
         let moved = "the memory of other nodes";
         part.ratio(&id, (&local, &Map::On.case(place, threads)), Some(moved));

@@ -11,15 +11,15 @@ use crate::record::{Failure, Unit};
 use hugekit_guests::{CLUSTER, Request};
 use hugekit_machine::size::{MIB, Size};
 
-use super::origin::Origin;
-use super::ways::{Server, Way};
+use super::saved_guest::SavedGuest;
+use super::ways::{FaultServer, RestoreWay};
 use crate::experiments::Bench;
 
 /// Clones after the first step and in the end.
-type Counts = [usize; 2];
+type CloneCounts = [usize; 2];
 
-const COUNTS: Counts = [8, 16];
-const QUICK_COUNTS: Counts = [2, 4];
+const COUNTS: CloneCounts = [8, 16];
+const QUICK_COUNTS: CloneCounts = [2, 4];
 
 /// Percent of the pages that are written, ascending; each has the pages of the one before.
 const WRITTEN: [u64; 3] = [1, 10, 50];
@@ -31,31 +31,31 @@ const ROUNDS: usize = 1;
 const SEED: u64 = 2018;
 
 /// Clones that are restored in one way, and the MiB that they held in each state, round by round.
-struct Group {
-    way: Way,
+struct CloneGroup {
+    way: RestoreWay,
     held: Vec<Vec<f64>>,
     has_failed: bool,
 }
 
-pub(super) fn measure(origin: &Origin, bench: &Bench<'_>) -> Result<Part, LabError> {
+pub(super) fn measure(saved: &SavedGuest, bench: &Bench<'_>) -> Result<Part, LabError> {
     let observer = bench.observer();
     observer.begin("restore: clones");
     let counts = if bench.options().quick { QUICK_COUNTS } else { COUNTS };
     let mut part = Part::new("restore");
-    let mut groups = groups(origin, counts, bench.available_memory()?, &mut part);
+    let mut groups = groups(saved, counts, bench.available_memory()?, &mut part);
     let rounds = bench.options().rounds.unwrap_or(ROUNDS);
     let mut random = fastrand::Rng::with_seed(SEED);
     for round in 0..rounds {
         random.shuffle(&mut groups);
         for index in 0..groups.len() {
-            groups[index].turn(counts, origin, observer, &mut part)?;
+            groups[index].turn(counts, saved, observer, &mut part)?;
             let done = round * groups.len() + index + 1;
             observer.progress(done as f64 / (rounds * groups.len()) as f64);
         }
     }
     groups.sort_by(|one, other| one.way.method.cmp(&other.way.method));
     groups.iter().for_each(|group| group.add_cases(counts, &mut part));
-    compare(origin, counts, &mut part);
+    compare(saved, counts, &mut part);
     part.notices.push(format!(
         "clones wrote one word of each page in clusters of {}, at equal distances, of what the \
          original had written",
@@ -65,30 +65,35 @@ pub(super) fn measure(origin: &Origin, bench: &Bench<'_>) -> Result<Part, LabErr
 }
 
 /// The groups that fit, and a notice for each other one.
-fn groups(origin: &Origin, counts: Counts, available: usize, part: &mut Part) -> Vec<Group> {
+fn groups(
+    saved: &SavedGuest,
+    counts: CloneCounts,
+    available: usize,
+    part: &mut Part,
+) -> Vec<CloneGroup> {
     let mut groups = Vec::new();
-    for way in Way::of_clones(origin) {
-        match lack(&way, counts, origin, available) {
+    for way in RestoreWay::of_clones(saved) {
+        match lack(&way, counts, saved, available) {
             Some(reason) => part.notices.push(reason),
-            None => groups.push(Group { way, held: Vec::new(), has_failed: false }),
+            None => groups.push(CloneGroup { way, held: Vec::new(), has_failed: false }),
         }
     }
     groups
 }
 
-impl Group {
+impl CloneGroup {
     /// Measures once, unless it failed before; the others go on.
     fn turn(
         &mut self,
-        counts: Counts,
-        origin: &Origin,
+        counts: CloneCounts,
+        saved: &SavedGuest,
         observer: &dyn Observer,
         part: &mut Part,
     ) -> Result<(), LabError> {
         if self.has_failed {
             return Ok(());
         }
-        let clones = Clones::new(&self.way, origin, observer);
+        let clones = Clones::new(&self.way, saved, observer);
         match clones.and_then(|mut clones| clones.all(counts)) {
             Ok(held) => self.held.push(held),
             Err(error @ LabError::Interrupted(_)) => return Err(error),
@@ -101,7 +106,7 @@ impl Group {
         Ok(())
     }
 
-    fn add_cases(&self, counts: Counts, part: &mut Part) {
+    fn add_cases(&self, counts: CloneCounts, part: &mut Part) {
         for (index, state) in states(counts).iter().enumerate() {
             let held = self.held.iter().map(|states| states[index]).collect();
             part.add_case(&format!("{}/{state}", self.way.method), Unit::Mebibytes, held);
@@ -110,8 +115,13 @@ impl Group {
 }
 
 /// The reason why these clones do not fit, if so. Each may get a copy of all written pages.
-fn lack(way: &Way, counts: Counts, origin: &Origin, available: usize) -> Option<String> {
-    let (needed, method) = (counts[1] * origin.len(), &way.method);
+fn lack(
+    way: &RestoreWay,
+    counts: CloneCounts,
+    saved: &SavedGuest,
+    available: usize,
+) -> Option<String> {
+    let (needed, method) = (counts[1] * saved.len(), &way.method);
     (needed > available / 4 * 3).then(|| {
         format!(
             "{method}/pss-{}-clones left out: {} of available memory are needed, {} are there",
@@ -123,7 +133,7 @@ fn lack(way: &Way, counts: Counts, origin: &Origin, available: usize) -> Option<
 }
 
 /// The states of the guests in their order, as in IDs.
-fn states([few, all]: Counts) -> Vec<String> {
+fn states([few, all]: CloneCounts) -> Vec<String> {
     let of = |count: usize, state: &str| format!("pss-{count}-clones{state}");
     let read = [of(few, "-untouched"), of(few, ""), of(all, "")];
     let written = WRITTEN.map(|percent| of(all, &format!("-written-{percent}%")));
@@ -135,15 +145,19 @@ fn states([few, all]: Counts) -> Vec<String> {
 struct Clones<'a> {
     vms: Vec<MicroVm<'a>>,
     /// Ends after the guests.
-    server: Server,
-    way: &'a Way,
-    origin: &'a Origin,
+    server: FaultServer,
+    way: &'a RestoreWay,
+    saved: &'a SavedGuest,
     observer: &'a dyn Observer,
 }
 
 impl<'a> Clones<'a> {
-    fn new(way: &'a Way, origin: &'a Origin, observer: &'a dyn Observer) -> Result<Self, LabError> {
-        Ok(Self { vms: Vec::new(), server: way.serve(origin)?, way, origin, observer })
+    fn new(
+        way: &'a RestoreWay,
+        saved: &'a SavedGuest,
+        observer: &'a dyn Observer,
+    ) -> Result<Self, LabError> {
+        Ok(Self { vms: Vec::new(), server: way.serve(saved)?, way, saved, observer })
     }
 
     /// Restores more, until there are this many, and waits until each has answered.
@@ -151,34 +165,34 @@ impl<'a> Clones<'a> {
         let before = self.vms.len();
         for number in before..count {
             let name = format!("clone-{number}");
-            let folder = self.origin.folders.sockets.path();
+            let folder = self.saved.folders.sockets.path();
             let mut vm = MicroVm::start(folder, &name, self.observer)?;
             self.way.restore(&vm, &self.server, self.observer)?;
             vm.ask(Request::Reply)?;
             vm.pause()?;
             self.vms.push(vm);
         }
-        if let Server::Pager(pager) = &self.server {
+        if let FaultServer::Pager(pager) = &self.server {
             (before..count).try_for_each(|_| pager.until_complete(self.observer))?;
         }
         Ok(())
     }
 
     /// MiB that all hold in each of the states.
-    fn all(&mut self, [few, all]: Counts) -> Result<Vec<f64>, LabError> {
+    fn all(&mut self, [few, all]: CloneCounts) -> Result<Vec<f64>, LabError> {
         self.restore(few)?;
         let mut held = vec![self.held()?];
-        self.ask(0, self.origin.touch())?;
+        self.ask(0, self.saved.touch())?;
         held.push(self.held()?);
         self.restore(all)?;
-        self.ask(few, self.origin.touch())?;
+        self.ask(few, self.saved.touch())?;
         held.push(self.held()?);
-        let (start, len) = (self.origin.start(), self.origin.len() as u64);
+        let (start, len) = (self.saved.start(), self.saved.len() as u64);
         for percent in WRITTEN {
             let every = CLUSTER * 100 / percent;
             self.ask(0, Request::Dirty { start, len, every })?;
             // A write takes a huge mapping away, and Pss counts only what is mapped.
-            self.ask(0, self.origin.touch())?;
+            self.ask(0, self.saved.touch())?;
             held.push(self.held()?);
         }
         Ok(held)
@@ -206,8 +220,8 @@ impl Drop for Clones<'_> {
     }
 }
 
-fn compare(origin: &Origin, counts: Counts, part: &mut Part) {
-    let disk = origin.folders.disk_name();
+fn compare(saved: &SavedGuest, counts: CloneCounts, part: &mut Part) {
+    let disk = saved.folders.disk_name();
     for state in states(counts) {
         part.compare(("image", disk), &state, None);
         part.compare((disk, "pager"), &state, None);

@@ -7,9 +7,9 @@
 mod clones;
 pub(super) mod files;
 mod one;
-pub(super) mod origin;
 pub(super) mod paging;
 mod reply;
+pub(super) mod saved_guest;
 mod ways;
 
 use crate::measure::LabError;
@@ -22,7 +22,7 @@ use hugekit_machine::size::{GIB, MIB, Size};
 
 use super::{Bench, Definition};
 use files::Folders;
-use origin::Origin;
+use saved_guest::SavedGuest;
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "restore",
@@ -66,20 +66,19 @@ fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     bench.observer().begin("restore: snapshots");
     let wanted = bytes / Pages::Hugetlb2M.size() + MORE_PAGES;
     let pages = bench.reserve(Pages::Hugetlb2M, wanted)?;
-    let origin = Origin::make(Folders::find()?, bytes, pages >= wanted, bench.observer())?;
-    let about = format!("a guest of {} that has written {}", Size(bytes), Size(origin.len()));
+    let saved = SavedGuest::make(Folders::find()?, bytes, pages >= wanted, bench.observer())?;
+    let about = format!("a guest of {} that has written {}", Size(bytes), Size(saved.len()));
     let mut experiment = Experiment::on("restore", about);
-    experiment.notices.extend(origin.notices());
+    experiment.notices.extend(saved.notices());
     experiment.notices.extend(paging::notice(&Root::default()));
     if pages < wanted {
         let remedy = remedy(&Root::default(), Pages::Hugetlb2M.size(), wanted - pages);
         let lack = format!("hugetlb-… left out: {pages} of {wanted} pages of 2MiB are free");
         experiment.notices.push(format!("{lack}; `--setup` (root) reserves them{remedy}"));
     }
-    experiment
-        .add("reply", reply::measure(&origin, bench.rounds_of(3.0, 40, Some(MIN_REPLIES))))?;
-    experiment.add("one", one::measure(&origin, rounds(bench)))?;
-    experiment.add("clones", clones::measure(&origin, bench))?;
+    experiment.add("reply", reply::measure(&saved, bench.rounds_of(3.0, 40, Some(MIN_REPLIES))))?;
+    experiment.add("one", one::measure(&saved, rounds(bench)))?;
+    experiment.add("clones", clones::measure(&saved, bench))?;
     Ok(experiment)
 }
 

@@ -10,9 +10,9 @@ use crate::record::Unit;
 use hugekit_guests::Request;
 use hugekit_sys::thread::cpu_time;
 
-use super::origin::Origin;
 use super::reply::FIRST_REPLY;
-use super::ways::{Way, workload};
+use super::saved_guest::SavedGuest;
+use super::ways::{RestoreWay, workload};
 use crate::Observer;
 
 pub(super) const LOADED_EARLIER: &str = "the image was loaded and put on huge pages before, once for all restores; a notice has \
@@ -23,7 +23,7 @@ const COPIED_EARLIER: &str =
 
 /// The measurements of one restored guest.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct RestoreFigures {
     /// From the request until the guest's first answer.
     first_reply: Duration,
     touch: Duration,
@@ -37,45 +37,49 @@ struct Seen {
     huge: Option<u64>,
 }
 
-pub(super) fn measure(origin: &Origin, rounds: Rounds<'_>) -> Result<Part, LabError> {
-    let ways = Way::all(origin);
+pub(super) fn measure(saved: &SavedGuest, rounds: Rounds<'_>) -> Result<Part, LabError> {
+    let ways = RestoreWay::all(saved);
     rounds.observer.begin("restore: one guest");
-    let touch = workload("touch", origin.len());
+    let touch = workload("touch", saved.len());
     let names: Vec<String> = ways.iter().map(|way| format!("{}/{touch}", way.method)).collect();
     let (mut part, seen) = rounds.measure_with("restore", Unit::Microseconds, &names, |index| {
-        let seen = restore(&ways[index], origin, rounds.observer)?;
+        let seen = restore(&ways[index], saved, rounds.observer)?;
         Ok((micros(seen.touch), seen))
     })?;
     for (way, seen) in ways.iter().zip(&seen) {
-        add_cases(way, seen, origin, &mut part);
+        add_cases(way, seen, saved, &mut part);
     }
     part.notices.extend(major_faults(&ways, &seen));
-    compare(origin, &mut part);
+    compare(saved, &mut part);
     Ok(part)
 }
 
-fn restore(way: &Way, origin: &Origin, observer: &dyn Observer) -> Result<Seen, LabError> {
+fn restore(
+    way: &RestoreWay,
+    saved: &SavedGuest,
+    observer: &dyn Observer,
+) -> Result<RestoreFigures, LabError> {
     let cpu_before = others_time();
-    let server = way.serve(origin)?;
-    let mut vm = MicroVm::start(origin.folders.sockets.path(), "clone", observer)?;
+    let server = way.serve(saved)?;
+    let mut vm = MicroVm::start(saved.folders.sockets.path(), "clone", observer)?;
     let start = Instant::now();
     way.restore(&vm, &server, observer)?;
     vm.ask(Request::Reply)?;
     let first_reply = start.elapsed();
     let before = vm.faults()?;
-    let touch = timed(&mut vm, origin.touch())?;
+    let touch = timed(&mut vm, saved.touch())?;
     let cpu = others_time().saturating_sub(cpu_before);
     let faults = vm.faults()?.since(before);
-    let again = timed(&mut vm, origin.touch())?;
+    let again = timed(&mut vm, saved.touch())?;
     let huge = way.huge_field().map(|field| vm.memory(field)).transpose()?;
-    let wrong = vm.ask(origin.verify())?;
+    let wrong = vm.ask(saved.verify())?;
     drop(vm);
     server.end()?;
     if wrong > 0 {
         let differ = std::io::Error::other(format!("{wrong} words of the restored guest differ"));
         return Err(LabError::Program { name: "Firecracker", source: differ });
     }
-    Ok(Seen { first_reply, touch, again, faults, cpu, huge })
+    Ok(RestoreFigures { first_reply, touch, again, faults, cpu, huge })
 }
 
 fn timed(vm: &mut MicroVm<'_>, request: Request) -> Result<Duration, LabError> {
@@ -93,16 +97,16 @@ fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-fn add_cases(way: &Way, seen: &[Seen], origin: &Origin, part: &mut Part) {
+fn add_cases(way: &RestoreWay, seen: &[RestoreFigures], saved: &SavedGuest, part: &mut Part) {
     let method = &way.method;
-    let mut add = |what: &str, unit: Unit, figure: &dyn Fn(&Seen) -> f64| {
+    let mut add = |what: &str, unit: Unit, figure: &dyn Fn(&RestoreFigures) -> f64| {
         part.add_case(&format!("{method}/{what}"), unit, seen.iter().map(figure).collect());
     };
-    let of = |what: &str| workload(what, origin.len());
+    let of = |what: &str| workload(what, saved.len());
     if !way.replies_soon() {
         add(FIRST_REPLY, Unit::Microseconds, &|seen| micros(seen.first_reply));
     }
-    let both = |seen: &Seen| micros(seen.first_reply + seen.touch);
+    let both = |seen: &RestoreFigures| micros(seen.first_reply + seen.touch);
     add(&of("load-and-touch"), Unit::Microseconds, &both);
     add(&of("warm-touch"), Unit::Microseconds, &|seen| micros(seen.again));
     add(&of("faults"), Unit::Faults, &|seen| seen.faults.minor as f64);
@@ -110,14 +114,16 @@ fn add_cases(way: &Way, seen: &[Seen], origin: &Origin, part: &mut Part) {
         add(&of("cpu"), Unit::Microseconds, &|seen| micros(seen.cpu));
     }
     if way.huge_field().is_some() {
-        let share = |seen: &Seen| seen.huge.unwrap_or(0) as f64 / origin.len() as f64 * 100.0;
+        let share =
+            |seen: &RestoreFigures| seen.huge.unwrap_or(0) as f64 / saved.len() as f64 * 100.0;
         add(&of("huge"), Unit::Percent, &|seen| share(seen).min(100.0));
     }
 }
 
 /// Major faults during touches, which should be none.
-fn major_faults(ways: &[Way], seen: &[Vec<Seen>]) -> Option<String> {
-    let most = |seen: &Vec<Seen>| seen.iter().map(|seen| seen.faults.major).max().unwrap_or(0);
+fn major_faults(ways: &[RestoreWay], seen: &[Vec<RestoreFigures>]) -> Option<String> {
+    let most =
+        |seen: &Vec<RestoreFigures>| seen.iter().map(|seen| seen.faults.major).max().unwrap_or(0);
     let some = ways.iter().zip(seen).filter(|(_, seen)| most(seen) > 0);
     let some: Vec<String> =
         some.map(|(way, seen)| format!("{} up to {}", way.method, most(seen))).collect();
@@ -128,10 +134,10 @@ fn major_faults(ways: &[Way], seen: &[Vec<Seen>]) -> Option<String> {
 /// The reason why the sides of a ratio do different work.
 type Moved = Option<&'static str>;
 
-fn compare(origin: &Origin, part: &mut Part) {
-    let of = |what: &str| workload(what, origin.len());
+fn compare(saved: &SavedGuest, part: &mut Part) {
+    let of = |what: &str| workload(what, saved.len());
     let (touch, both, cpu) = (of("touch"), of("load-and-touch"), of("cpu"));
-    let disk = origin.folders.disk_name();
+    let disk = saved.folders.disk_name();
     let compared: [(&str, &str, &str, Moved); 15] = [
         ("on-demand-4k", "pager", &touch, None),
         ("on-demand-4k", "pager", &both, None),

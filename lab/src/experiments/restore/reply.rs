@@ -10,20 +10,21 @@ use crate::record::Unit;
 use hugekit_guests::Request;
 
 use super::one::LOADED_EARLIER;
-use super::origin::Origin;
-use super::ways::Way;
+use super::saved_guest::SavedGuest;
+use super::ways::RestoreWay;
 
 pub(super) const FIRST_REPLY: &str = "first-reply";
 
-pub(super) fn measure(origin: &Origin, rounds: Rounds<'_>) -> Result<Part, LabError> {
-    let ways: Vec<Way> = Way::all(origin).into_iter().filter(Way::replies_soon).collect();
+pub(super) fn measure(saved: &SavedGuest, rounds: Rounds<'_>) -> Result<Part, LabError> {
+    let ways: Vec<RestoreWay> =
+        RestoreWay::all(saved).into_iter().filter(RestoreWay::replies_soon).collect();
     rounds.observer.begin("restore: first reply");
     let names: Vec<String> =
         ways.iter().map(|way| format!("{}/{FIRST_REPLY}", way.method)).collect();
     let mut part = rounds.measure("restore", Unit::Microseconds, &names, |index| {
-        restore(&ways[index], origin, rounds.observer)
+        restore(&ways[index], saved, rounds.observer)
     })?;
-    let disk = origin.folders.disk_name();
+    let disk = saved.folders.disk_name();
     for pair in [
         ("on-demand-4k", "pager"),
         ("on-demand-4k", "pager-working-set"),
@@ -37,9 +38,9 @@ pub(super) fn measure(origin: &Origin, rounds: Rounds<'_>) -> Result<Part, LabEr
 }
 
 /// Microseconds from the request until the guest's answer.
-fn restore(way: &Way, origin: &Origin, observer: &dyn Observer) -> Result<f64, LabError> {
-    let server = way.serve(origin)?;
-    let mut vm = MicroVm::start(origin.folders.sockets.path(), "clone", observer)?;
+fn restore(way: &RestoreWay, saved: &SavedGuest, observer: &dyn Observer) -> Result<f64, LabError> {
+    let server = way.serve(saved)?;
+    let mut vm = MicroVm::start(saved.folders.sockets.path(), "clone", observer)?;
     let start = Instant::now();
     way.restore(&vm, &server, observer)?;
     vm.ask(Request::Reply)?;

@@ -12,7 +12,7 @@ use hugekit_guests::Snapshot;
 use hugekit_machine::size::Size;
 use hugekit_vm::pager::PagerOptions;
 
-use super::origin::Origin;
+use super::saved_guest::SavedGuest;
 
 /// The source of a guest's memory.
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ pub(super) enum Use {
 
 /// A way to restore, with its name in IDs.
 #[derive(Clone, Debug)]
-pub(super) struct Way {
+pub(super) struct RestoreWay {
     pub(super) method: String,
     pub(super) backend: Backend,
     pub(super) snapshot: Snapshot,
@@ -46,13 +46,13 @@ pub(super) struct Way {
 }
 
 /// The server of a guest's page faults.
-pub(super) enum Server {
+pub(super) enum FaultServer {
     None,
     Handler(PageHandler),
     Pager(PagerThread),
 }
 
-impl Server {
+impl FaultServer {
     /// Ends it, after its guest.
     pub(super) fn end(self) -> Result<(), LabError> {
         match self {
@@ -62,17 +62,17 @@ impl Server {
     }
 }
 
-impl Way {
+impl RestoreWay {
     fn new(method: &str, backend: Backend, snapshot: &Snapshot) -> Self {
         let (method, snapshot) = (method.to_owned(), snapshot.clone());
         Self { method, backend, snapshot, is_hugetlb: false }
     }
 
     /// All that can be used here.
-    pub(super) fn all(origin: &Origin) -> Vec<Self> {
-        let files = Self::by_file(origin).into_iter();
-        let (handlers, hugetlb) = match origin.has_handlers() {
-            true => (Self::by_handler(origin), Self::on_hugetlb(origin)),
+    pub(super) fn all(saved: &SavedGuest) -> Vec<Self> {
+        let files = Self::by_file(saved).into_iter();
+        let (handlers, hugetlb) = match saved.has_handlers() {
+            true => (Self::by_handler(saved), Self::on_hugetlb(saved)),
             false => (Vec::new(), Vec::new()),
         };
         files.chain(handlers).chain(hugetlb).collect()
@@ -80,23 +80,23 @@ impl Way {
 
     /// The ways between which users of many clones choose: a file on the disk, an image, and the pager
     /// as it is by default.
-    pub(super) fn of_clones(origin: &Origin) -> Vec<Self> {
+    pub(super) fn of_clones(saved: &SavedGuest) -> Vec<Self> {
         let is_other = |way: &Self| way.method.starts_with("control-") || way.method == "tmpfs";
-        let files = Self::by_file(origin).into_iter().filter(|way| !is_other(way));
-        let pager = Self::new("pager", Backend::Pager(Use::WorkingSet), &origin.snapshot);
-        files.chain(origin.has_handlers().then_some(pager)).collect()
+        let files = Self::by_file(saved).into_iter().filter(|way| !is_other(way));
+        let pager = Self::new("pager", Backend::Pager(Use::WorkingSet), &saved.snapshot);
+        files.chain(saved.has_handlers().then_some(pager)).collect()
     }
 
-    fn by_file(origin: &Origin) -> Vec<Self> {
-        let disk = origin.folders.disk.as_ref();
-        let disk = disk.map(|(_, system)| (system.as_str(), origin.snapshot.memory.clone()));
-        let tmpfs = origin.tmpfs_path().map(|path| ("tmpfs", path));
-        let images = ["image", "control-image"].map(|method| (method, origin.image_path()));
-        let way = |(method, path)| Self::new(method, Backend::File(path), &origin.snapshot);
+    fn by_file(saved: &SavedGuest) -> Vec<Self> {
+        let disk = saved.folders.disk.as_ref();
+        let disk = disk.map(|(_, system)| (system.as_str(), saved.snapshot.memory.clone()));
+        let tmpfs = saved.tmpfs_path().map(|path| ("tmpfs", path));
+        let images = ["image", "control-image"].map(|method| (method, saved.image_path()));
+        let way = |(method, path)| Self::new(method, Backend::File(path), &saved.snapshot);
         disk.into_iter().chain(tmpfs).chain(images).map(way).collect()
     }
 
-    fn by_handler(origin: &Origin) -> Vec<Self> {
+    fn by_handler(saved: &SavedGuest) -> Vec<Self> {
         let ways = [
             ("on-demand-4k", Backend::Handler(Strategy::OnDemand)),
             ("full-copy", Backend::Handler(Strategy::FullCopy)),
@@ -105,13 +105,13 @@ impl Way {
             ("pager-working-set", Backend::Pager(Use::WorkingSet)),
             ("pager-ahead", Backend::Pager(Use::Ahead)),
         ];
-        let way = |(method, backend)| Self::new(method, backend, &origin.snapshot);
+        let way = |(method, backend)| Self::new(method, backend, &saved.snapshot);
         ways.into_iter().map(way).collect()
     }
 
-    fn on_hugetlb(origin: &Origin) -> Vec<Self> {
+    fn on_hugetlb(saved: &SavedGuest) -> Vec<Self> {
         let ways = [("hugetlb-on-demand", Use::OnDemand), ("hugetlb-ahead", Use::Ahead)];
-        let Some(snapshot) = &origin.huge else { return Vec::new() };
+        let Some(snapshot) = &saved.huge else { return Vec::new() };
         let way = |(method, used)| Self {
             is_hugetlb: true,
             ..Self::new(method, Backend::Pager(used), snapshot)
@@ -134,15 +134,15 @@ impl Way {
     }
 
     /// Starts the server of one guest, or of several if it is a pager.
-    pub(super) fn serve(&self, origin: &Origin) -> Result<Server, LabError> {
+    pub(super) fn serve(&self, saved: &SavedGuest) -> Result<FaultServer, LabError> {
         let memory = &self.snapshot.memory;
         Ok(match self.backend {
-            Backend::File(_) => Server::None,
+            Backend::File(_) => FaultServer::None,
             Backend::Handler(strategy) => {
-                Server::Handler(PageHandler::start(&origin.socket(), memory, strategy)?)
+                FaultServer::Handler(PageHandler::start(&saved.socket(), memory, strategy)?)
             }
             Backend::Pager(used) => {
-                Server::Pager(PagerThread::start(origin.socket(), used.options(origin), memory)?)
+                FaultServer::Pager(PagerThread::start(saved.socket(), used.options(saved), memory)?)
             }
         })
     }
@@ -151,16 +151,16 @@ impl Way {
     pub(super) fn restore(
         &self,
         vm: &MicroVm<'_>,
-        server: &Server,
+        server: &FaultServer,
         observer: &dyn Observer,
     ) -> Result<(), LabError> {
         let is_ahead = matches!(self.backend, Backend::Pager(Use::Ahead));
         match (&self.backend, server) {
             (Backend::File(path), _) => vm.load_by_file(&self.snapshot, path),
-            (_, Server::Handler(handler)) => {
+            (_, FaultServer::Handler(handler)) => {
                 vm.load_by_handler(&self.snapshot, handler.socket(), true)
             }
-            (_, Server::Pager(pager)) => {
+            (_, FaultServer::Pager(pager)) => {
                 vm.load_by_handler(&self.snapshot, pager.socket(), !is_ahead)?;
                 if is_ahead {
                     pager.until_complete(observer)?;
@@ -168,20 +168,20 @@ impl Way {
                 }
                 Ok(())
             }
-            (_, Server::None) => unreachable!("a way without a file has a server"),
+            (_, FaultServer::None) => unreachable!("a way without a file has a server"),
         }
     }
 }
 
 impl Use {
-    fn options(self, origin: &Origin) -> PagerOptions {
-        let options = origin.options();
+    fn options(self, saved: &SavedGuest) -> PagerOptions {
+        let options = saved.options();
         match self {
             Self::WorkingSet | Self::Ahead => options,
             Self::OnDemand => PagerOptions { prefetch: false, ..options },
             Self::First => {
                 // The guest ends before anything is recorded.
-                let none = origin.socket().with_extension("none");
+                let none = saved.socket().with_extension("none");
                 let _ = std::fs::remove_file(&none);
                 PagerOptions { working_set: Some(none), record: Duration::from_secs(10), ..options }
             }

@@ -24,7 +24,7 @@ use hugekit_machine::size::{GIB, KIB, MIB, Size};
 
 use super::bench::left_out;
 use super::routine_matrix::{
-    Candidate, Matrix, READ_LABEL, Workload, may_be_cached, read_all, rounds, share,
+    Candidate, Matrix, MatrixWorkload, READ_LABEL, may_be_cached, read_all, rounds, share,
 };
 use super::{Bench, Definition};
 
@@ -93,7 +93,7 @@ fn measure(
     size: usize,
     then_read: bool,
 ) -> Result<Part, LabError> {
-    let workload = Workload {
+    let workload = MatrixWorkload {
         label: label(size, then_read),
         size,
         is_warmed: size < GIB,

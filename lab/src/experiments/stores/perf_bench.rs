@@ -43,7 +43,7 @@ const CONTENDERS: [(&str, &str, &str); 4] = [
 
 /// A contender on a buffer.
 #[derive(Clone, Copy, Debug)]
-struct Workload {
+struct PerfBenchCase {
     operation: &'static str,
     function: &'static str,
     ours: &'static str,
@@ -51,7 +51,7 @@ struct Workload {
     pages: Pages,
 }
 
-impl Workload {
+impl PerfBenchCase {
     /// Every contender that this CPU has, of a size that there is memory for, on pages that there are.
     fn all(memory: usize, thp: bool) -> Vec<Self> {
         let here = |ours: &str| {
@@ -171,11 +171,11 @@ pub(super) fn measure(bench: &mut Bench<'_>, share: f64) -> Result<Part, LabErro
     }
     let thp = bench.allow_thp()?;
     let memory = bench.arena()?.len().min(bench.available_memory()?);
-    let workloads = Workload::all(memory, thp);
+    let workloads = PerfBenchCase::all(memory, thp);
     let rounds = bench.long_rounds(share, 8);
     rounds.observer.begin("stores perf bench");
     let names =
-        |one: &Workload| ["perf-", ""].map(|by| format!("{by}{}/{}", one.ours, one.label()));
+        |one: &PerfBenchCase| ["perf-", ""].map(|by| format!("{by}{}/{}", one.ours, one.label()));
     let names: Vec<_> = workloads.iter().flat_map(names).collect();
     let mut part = rounds.measure("stores", Unit::GibPerSecond, &names, |index| {
         let workload = workloads[index / 2];
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn ours_does_what_the_contender_does() {
-        for workload in Workload::all(usize::MAX, false) {
+        for workload in PerfBenchCase::all(usize::MAX, false) {
             let (mut dst, src) = (vec![1_u8; 4096], vec![7_u8; 4096]);
             workload.once(&mut dst, &src);
             let expected = if workload.operation == "memcpy" { 7 } else { 0 };
@@ -238,7 +238,7 @@ mod tests {
     fn buffers_fit_the_memory_and_there_are_huge_pages_where_there_are() {
         let labels = |memory, thp| {
             let mut labels: Vec<_> =
-                Workload::all(memory, thp).iter().map(|one| one.label()).collect();
+                PerfBenchCase::all(memory, thp).iter().map(|one| one.label()).collect();
             labels.dedup();
             labels
         };
@@ -253,9 +253,10 @@ mod tests {
     #[test]
     fn copies_have_twice_the_memory_and_the_largest_buffer_is_cleared_by_published_instructions() {
         let is_x86 = cfg!(target_arch = "x86_64");
-        let copies = |memory| Workload::all(memory, true).iter().any(|one| one.ours == "rep_movsb");
+        let copies =
+            |memory| PerfBenchCase::all(memory, true).iter().any(|one| one.ours == "rep_movsb");
         assert_eq!((copies(16 * MIB), copies(32 * MIB)), (false, is_x86));
-        let all = Workload::all(usize::MAX, true).into_iter();
+        let all = PerfBenchCase::all(usize::MAX, true).into_iter();
         let largest: Vec<_> = all.filter(|one| one.size == PUBLISHED).map(|one| one.ours).collect();
         assert_eq!(largest, if is_x86 { &STRINGS[..] } else { &[] });
     }

@@ -22,14 +22,15 @@ enum Care {
     Khugepaged,
 }
 
+/// A program that forks, and the care that its memory gets.
 #[derive(Debug)]
-struct Subject {
+struct TendSubject {
     name: &'static str,
     program: ForkingProgram,
     care: Care,
 }
 
-impl Subject {
+impl TendSubject {
     fn all(len: usize) -> Result<[Self; 3], LabError> {
         let plain = ForkingProgram::start(Heap::Base, len)?;
         let tended = ForkingProgram::start(Heap::Small, len)?;
@@ -81,10 +82,10 @@ impl Passes {
 pub(super) fn forks(len: usize, is_tuned: bool, rounds: Rounds<'_>) -> Result<Part, LabError> {
     let label = Size(len).to_string();
     rounds.observer.begin(&format!("tend {label}"));
-    let (mut subjects, mut passes) = (Subject::all(len)?, Passes::default());
+    let (mut subjects, mut passes) = (TendSubject::all(len)?, Passes::default());
     let names = subjects.each_ref().map(|subject| format!("{}/fork-{label}", subject.name));
     let mut part = rounds.measure("tend", Unit::Microseconds, &names, |index| {
-        let Subject { program, care, .. } = &mut subjects[index];
+        let TendSubject { program, care, .. } = &mut subjects[index];
         match care {
             Care::None => {}
             Care::Tended(tender) => passes.0.push(pass(tender, rounds.observer)?),

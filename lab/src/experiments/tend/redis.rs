@@ -74,8 +74,9 @@ pub(super) fn add_to(
     Ok(())
 }
 
+/// A server that is measured, plain or tended.
 #[derive(Debug)]
-struct Side {
+struct MeasuredServer {
     name: &'static str,
     server: RedisServer,
     tending: Option<Tending>,
@@ -88,7 +89,7 @@ const PHASES: [&str; 3] = ["before", "during", "after"];
 
 /// The measurements of one save at a constant rate, and of one at full speed.
 #[derive(Debug)]
-struct Turn {
+struct SaveMeasurements {
     fork: Duration,
     latencies: [Histogram<u64>; 3],
     /// SETs a second, without a save and during one.
@@ -96,7 +97,7 @@ struct Turn {
     resident: u64,
 }
 
-impl Side {
+impl MeasuredServer {
     fn both(state: usize, observer: &dyn Observer) -> Result<[Self; 2], LabError> {
         let mut plain = RedisServer::start(&[])?;
         // Where the setting is always, a server switches huge pages off for itself.
@@ -120,18 +121,28 @@ impl Side {
         }
     }
 
-    fn turn(&mut self, time: Duration, observer: &dyn Observer) -> Result<Turn, LabError> {
+    fn measure_saves(
+        &mut self,
+        time: Duration,
+        observer: &dyn Observer,
+    ) -> Result<SaveMeasurements, LabError> {
         self.settle(observer)?;
         let before = self.at_constant_rate(within(time, observer))?;
         let without = self.at_full_speed(within(time, observer))?;
-        let during = self.beside_save(observer, |side, goes_on| side.at_constant_rate(goes_on))?;
+        let during =
+            self.beside_save(observer, |server, goes_on| server.at_constant_rate(goes_on))?;
         let fork = self.server.last_fork()?;
         let after = self.at_constant_rate(within(AFTER * time, observer))?;
         self.settle(observer)?;
         let resident = Extent::of(self.server.pid())?.all;
-        let beside = self.beside_save(observer, |side, goes_on| side.at_full_speed(goes_on))?;
+        let beside = self.beside_save(observer, |server, goes_on| server.at_full_speed(goes_on))?;
         observer.check()?;
-        Ok(Turn { fork, latencies: [before, during, after], rates: [without, beside], resident })
+        Ok(SaveMeasurements {
+            fork,
+            latencies: [before, during, after],
+            rates: [without, beside],
+            resident,
+        })
     }
 
     /// Measures a client while the server saves.
@@ -177,16 +188,18 @@ fn within(time: Duration, observer: &dyn Observer) -> impl Fn() -> bool + '_ {
 fn watch(state: usize, before: Duration, rounds: Rounds<'_>) -> Result<Part, LabError> {
     let label = Size(state).to_string();
     rounds.observer.begin(&format!("tend redis {label}"));
-    let mut sides = Side::both(state, rounds.observer)?;
-    let methods = sides.each_ref().map(|side| side.name);
+    let mut servers = MeasuredServer::both(state, rounds.observer)?;
+    let methods = servers.each_ref().map(|server| server.name);
     let names = methods.map(|method| format!("{method}/fork-{label}"));
     let measured = rounds.measure_with("tend", Unit::Microseconds, &names, |index| {
-        let turn = sides[index].turn(before, rounds.observer)?;
-        Ok((turn.fork.as_secs_f64() * 1e6, turn))
+        let saves = servers[index].measure_saves(before, rounds.observer)?;
+        Ok((saves.fork.as_secs_f64() * 1e6, saves))
     });
-    let (mut part, turns) = measured?;
-    for (method, turns) in methods.iter().zip(&turns).filter(|(_, turns)| !turns.is_empty()) {
-        describe(method, turns, &label, &mut part);
+    let (mut part, measured) = measured?;
+    for (method, measured) in
+        methods.iter().zip(&measured).filter(|(_, measured)| !measured.is_empty())
+    {
+        describe(method, measured, &label, &mut part);
     }
     for what in FIGURES.map(|(what, ..)| format!("{what}-{label}")) {
         let sides = methods.map(|method| format!("{method}/{what}"));
@@ -195,28 +208,28 @@ fn watch(state: usize, before: Duration, rounds: Rounds<'_>) -> Result<Part, Lab
     Ok(part)
 }
 
-/// A name, a unit, and the sample of a turn.
-type Recorded = (&'static str, Unit, fn(&Turn) -> f64);
+/// A name, a unit, and the sample of two saves.
+type Recorded = (&'static str, Unit, fn(&SaveMeasurements) -> f64);
 
-/// The recorded figures of a turn.
+/// The recorded figures of two saves.
 const FIGURES: [Recorded; 7] = [
-    ("fork", Unit::Microseconds, |turn| turn.fork.as_secs_f64() * 1e6),
-    ("longest-set-before", Unit::Microseconds, |turn| turn.latencies[0].max() as f64 / 1e3),
-    ("longest-set", Unit::Microseconds, |turn| turn.latencies[1].max() as f64 / 1e3),
-    ("longest-set-after", Unit::Microseconds, |turn| turn.latencies[2].max() as f64 / 1e3),
-    ("throughput", Unit::StoresPerSecond, |turn| turn.rates[0]),
-    ("throughput-saving", Unit::StoresPerSecond, |turn| turn.rates[1]),
-    ("rss", Unit::Mebibytes, |turn| turn.resident as f64 / MIB as f64),
+    ("fork", Unit::Microseconds, |saves| saves.fork.as_secs_f64() * 1e6),
+    ("longest-set-before", Unit::Microseconds, |saves| saves.latencies[0].max() as f64 / 1e3),
+    ("longest-set", Unit::Microseconds, |saves| saves.latencies[1].max() as f64 / 1e3),
+    ("longest-set-after", Unit::Microseconds, |saves| saves.latencies[2].max() as f64 / 1e3),
+    ("throughput", Unit::StoresPerSecond, |saves| saves.rates[0]),
+    ("throughput-saving", Unit::StoresPerSecond, |saves| saves.rates[1]),
+    ("rss", Unit::Mebibytes, |saves| saves.resident as f64 / MIB as f64),
 ];
 
 /// Adds what was seen of one server. Its forks are there.
-fn describe(name: &str, turns: &[Turn], label: &str, part: &mut Part) {
+fn describe(name: &str, measured: &[SaveMeasurements], label: &str, part: &mut Part) {
     for (what, unit, figure) in &FIGURES[1..] {
-        let samples = turns.iter().map(figure).collect();
+        let samples = measured.iter().map(figure).collect();
         part.add_case(&format!("{name}/{what}-{label}"), *unit, samples);
     }
     for (index, phase) in PHASES.iter().enumerate() {
-        let all = sum(turns.iter().map(|turn| &turn.latencies[index]));
+        let all = sum(measured.iter().map(|saves| &saves.latencies[index]));
         part.distributions.push(distribution(&format!("tend/{name}/set-{phase}-{label}"), &all));
     }
 }

@@ -24,11 +24,12 @@ const ASYNC: Features = Features::WRITE_PROTECT_ASYNC
 pub struct DirtyPages {
     range: Range<usize>,
     pagemap: File,
-    way: Way,
+    way: DirtyTracking,
 }
 
+/// The kernel's way of tracking written pages.
 #[derive(Debug)]
-enum Way {
+enum DirtyTracking {
     SoftDirty,
     WpAsync(OwnedFd),
 }
@@ -36,7 +37,7 @@ enum Way {
 impl DirtyPages {
     /// By soft-dirty bits, of all memory of this process; `None` where the kernel has none.
     pub fn by_soft_dirty(range: Range<usize>) -> io::Result<Option<Self>> {
-        let pages = Self { range, pagemap: pagemap()?, way: Way::SoftDirty };
+        let pages = Self { range, pagemap: pagemap()?, way: DirtyTracking::SoftDirty };
         let first = pages.range.start as *mut u8;
         pages.begin()?;
         let before = pages.count()?;
@@ -53,14 +54,18 @@ impl DirtyPages {
             enabled => enabled?,
         }
         userfaultfd::register_for_copies(opened.as_fd(), &range, false)?;
-        Ok(Some(Self { range, pagemap: pagemap()?, way: Way::WpAsync(opened) }))
+        Ok(Some(Self { range, pagemap: pagemap()?, way: DirtyTracking::WpAsync(opened) }))
     }
 
     /// Nothing is written, from now on.
     pub fn begin(&self) -> io::Result<()> {
         match &self.way {
-            Way::SoftDirty => fs::write(CLEAR_REFS, SOFT_DIRTY).map_err(|error| errno(&error)),
-            Way::WpAsync(opened) => userfaultfd::protect(opened.as_fd(), &self.range, true),
+            DirtyTracking::SoftDirty => {
+                fs::write(CLEAR_REFS, SOFT_DIRTY).map_err(|error| errno(&error))
+            }
+            DirtyTracking::WpAsync(opened) => {
+                userfaultfd::protect(opened.as_fd(), &self.range, true)
+            }
         }
     }
 
@@ -68,8 +73,8 @@ impl DirtyPages {
     pub fn count(&self) -> io::Result<usize> {
         let range = self.range.start as u64..self.range.end as u64;
         let is_written = |entry: &PageEntry| match self.way {
-            Way::SoftDirty => entry.is_soft_dirty(),
-            Way::WpAsync(_) => !entry.is_protected(),
+            DirtyTracking::SoftDirty => entry.is_soft_dirty(),
+            DirtyTracking::WpAsync(_) => !entry.is_protected(),
         };
         Ok(entries::all(&self.pagemap, &range)?.iter().filter(|entry| is_written(entry)).count())
     }

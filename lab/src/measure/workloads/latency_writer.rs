@@ -32,9 +32,9 @@ pub enum Phase {
 
 pub const WATCHED: [Phase; 3] = [Phase::Before, Phase::During, Phase::After];
 
-/// Which lines are written.
+/// The cache lines that a writer writes.
 #[derive(Debug)]
-pub enum Workload {
+pub enum WrittenLines {
     /// Any, alike.
     Uniform,
     /// Any of so many, the first ones.
@@ -43,7 +43,7 @@ pub enum Workload {
     Zipf(Box<[u32]>),
 }
 
-impl Workload {
+impl WrittenLines {
     pub fn zipf(lines: usize) -> Self {
         let mut random = fastrand::Rng::with_seed(1935);
         let drawn = (0..DRAWN).map(|_| {
@@ -77,12 +77,12 @@ pub struct Watched {
 }
 
 /// Writes until it is over.
-pub fn write(words: &[AtomicU64], workload: &Workload, phase: &AtomicU64) -> Watched {
+pub fn write(words: &[AtomicU64], workload: &WrittenLines, phase: &AtomicU64) -> Watched {
     let lines = words.len() / WORDS;
     match workload {
-        Workload::Uniform => write_lines(words, phase, any_of(lines)),
-        Workload::Fitting(fitting) => write_lines(words, phase, any_of(lines.min(*fitting))),
-        Workload::Zipf(drawn) => {
+        WrittenLines::Uniform => write_lines(words, phase, any_of(lines)),
+        WrittenLines::Fitting(fitting) => write_lines(words, phase, any_of(lines.min(*fitting))),
+        WrittenLines::Zipf(drawn) => {
             let mut drawn = drawn.iter().cycle();
             write_lines(words, phase, || *drawn.next().expect("it never ends") as usize)
         }
@@ -161,7 +161,9 @@ mod tests {
     fn every_store_is_watched_in_its_phase() {
         let memory = Outside::new(Pages::Base, MIB).unwrap();
         let phase = AtomicU64::new(Phase::Before as u64);
-        for workload in [Workload::Uniform, Workload::Fitting(64), Workload::zipf(MIB / LINE)] {
+        for workload in
+            [WrittenLines::Uniform, WrittenLines::Fitting(64), WrittenLines::zipf(MIB / LINE)]
+        {
             let watched = thread::scope(|scope| {
                 let writer = scope.spawn(|| write(memory.words(), &workload, &phase));
                 let newest = || {
@@ -188,7 +190,7 @@ mod tests {
     #[test]
     fn popular_lines_are_written_more_often_and_lie_within() {
         let lines = 1000;
-        let Workload::Zipf(drawn) = Workload::zipf(lines) else { unreachable!() };
+        let WrittenLines::Zipf(drawn) = WrittenLines::zipf(lines) else { unreachable!() };
         let mut counts = vec![0_u32; lines];
         drawn.iter().for_each(|&line| counts[line as usize] += 1);
         counts.sort_unstable_by(|one, other| other.cmp(one));

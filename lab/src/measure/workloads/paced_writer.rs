@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use hugekit_machine::size::MIB;
 
 use crate::measure::LabError;
-use crate::measure::workloads::latency_writer::{LINE, Workload};
+use crate::measure::workloads::latency_writer::{LINE, WrittenLines};
 use crate::measure::workloads::threads::spawn;
 
 const WORDS: usize = LINE / size_of::<u64>();
@@ -57,7 +57,7 @@ impl Pattern {
 
     /// The k-th most popular line k times less often than the first, wherever it lies; one store a second for each 64 KiB.
     pub fn zipf(bytes: usize) -> Self {
-        let Workload::Zipf(drawn) = Workload::zipf(bytes / LINE) else {
+        let WrittenLines::Zipf(drawn) = WrittenLines::zipf(bytes / LINE) else {
             unreachable!("that is what was asked for")
         };
         Self { name: "zipf", rate: bytes >> 16, lines: Lines::Drawn(drawn) }

@@ -52,7 +52,7 @@ impl PageHandler {
         // SAFETY: the file is the lab's own, and is neither written nor cut off while it is mapped.
         let memory = unsafe { Mmap::map(&file) }.map_err(failed)?;
         let listener = UnixListener::bind(socket).map_err(failed)?;
-        let server = Server { listener, stopped, memory, strategy };
+        let server = PageServer { listener, stopped, memory, strategy };
         let thread = thread::Builder::new().name("handler".to_owned()).spawn(move || server.run());
         let thread = Some(thread.map_err(LabError::Thread)?);
         Ok(Self { socket: socket.to_owned(), stop: Some(stop), thread })
@@ -90,14 +90,15 @@ struct Region {
     offset: u64,
 }
 
-struct Server {
+/// The thread that serves the faults of one guest.
+struct PageServer {
     listener: UnixListener,
     stopped: UnixStream,
     memory: Mmap,
     strategy: Strategy,
 }
 
-impl Server {
+impl PageServer {
     fn run(&self) -> io::Result<()> {
         if !self.wait(&self.listener)? {
             return Ok(());

@@ -21,7 +21,7 @@ pub struct Spent {
 
 /// A writer's work: all of it on its memory, and without allocating or taking a lock, which another thread
 /// may have held when the process was copied. It is told which of the writers it is.
-pub type Work = fn(&mut [u8], usize);
+pub type WriterFn = fn(&mut [u8], usize);
 
 /// A writer that is not told to begin gives up: the process that was to tell it is gone.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -48,7 +48,7 @@ impl Board {
     }
 
     /// Waits for the signal and works.
-    fn take_part(&self, index: usize, memory: &mut [u8], work: Work) {
+    fn take_part(&self, index: usize, memory: &mut [u8], work: WriterFn) {
         let words = self.words();
         words[READY].fetch_add(1, Ordering::Relaxed);
         let since = Instant::now();
@@ -109,7 +109,7 @@ fn cpu_time() -> (u64, u64) {
 pub fn in_processes(
     shared: &mut Shared,
     writers: usize,
-    work: Work,
+    work: WriterFn,
 ) -> Result<Vec<Spent>, LabError> {
     let board = Board::new(writers)?;
     let children: Result<Vec<_>, LabError> = (0..writers)
@@ -122,7 +122,7 @@ pub fn in_processes(
 }
 
 /// A thread works on each of these.
-pub fn in_threads(memories: &mut [&mut [u8]], work: Work) -> Result<Vec<Spent>, LabError> {
+pub fn in_threads(memories: &mut [&mut [u8]], work: WriterFn) -> Result<Vec<Spent>, LabError> {
     let (board, writers) = (&Board::new(memories.len())?, memories.len());
     std::thread::scope(|scope| {
         let mut memories = memories.iter_mut().enumerate();

@@ -110,14 +110,14 @@ fn known(aspect: &str, here: Option<&String>, there: Option<&String>) -> Option<
 
 /// A published figure with its workload.
 #[derive(Clone, Debug)]
-pub struct Figure {
+pub struct PublishedFigure {
     /// The published figure.
     pub published: Published,
     /// The workload there.
     pub workload: Conditions,
 }
 
-impl Figure {
+impl PublishedFigure {
     /// The differences from the workload of the case or ratio with this ID; `None` if there are none.
     pub fn elsewhere(&self, id: &str, ours: &Conditions) -> Option<Elsewhere> {
         let differs = ours.differences(&self.workload);
@@ -137,7 +137,7 @@ mod tests {
     use super::super::{demand, stores};
     use super::*;
 
-    fn aspects(figure: &Figure, ours: &Conditions) -> Vec<String> {
+    fn aspects(figure: &PublishedFigure, ours: &Conditions) -> Vec<String> {
         let differs = figure.elsewhere("x", ours).map_or(Vec::new(), |one| one.differs);
         differs.into_iter().map(|one| one.aspect).collect()
     }

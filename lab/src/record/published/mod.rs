@@ -1,7 +1,7 @@
 //! Published figures, which stand beside measured ones only where the workload is the same.
 //!
 //! A figure from `data/published.toml` comes with its workload. A record takes a figure only through
-//! [`Figure::elsewhere`], which compares that workload with the one that was measured here (`conditions.rs`).
+//! [`PublishedFigure::elsewhere`], which compares that workload with the one that was measured here (`conditions.rs`).
 
 mod conditions;
 
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-pub use conditions::{Conditions, Figure, Kernel};
+pub use conditions::{Conditions, Kernel, PublishedFigure};
 
 /// A figure from published work, in the unit of the case or ratio it stands beside.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -50,7 +50,7 @@ pub struct Difference {
 /// The figures of one published work.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Table {
+struct PublishedTable {
     source: String,
     /// The CPU of all rows that do not name one.
     #[serde(default)]
@@ -58,13 +58,13 @@ struct Table {
     workload: Conditions,
     /// The work of the kernel before and after, if that is the change.
     kernels: Option<[String; 2]>,
-    rows: Vec<Row>,
+    rows: Vec<PublishedRow>,
 }
 
 /// A baseline (`before`) and what was published as the change (`after`), or only by how many percent.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Row {
+struct PublishedRow {
     cpu: Option<String>,
     metric: Option<String>,
     method: Option<String>,
@@ -79,14 +79,14 @@ struct Row {
     before: Option<f64>,
     after: Option<f64>,
     change: Option<f64>,
-    /// The printed factor. [`Row::factor`] computes it from the times.
+    /// The printed factor. [`PublishedRow::factor`] computes it from the times.
     #[cfg_attr(not(test), expect(dead_code, reason = "a test compares it with the times"))]
     speedup: Option<f64>,
     pstdev: Option<[f64; 2]>,
     stdev: Option<[f64; 2]>,
 }
 
-impl Row {
+impl PublishedRow {
     /// The ratio of `after` to `before`.
     fn factor(&self) -> Option<f64> {
         let of_both = self.before.zip(self.after).map(|(before, after)| after / before);
@@ -111,15 +111,15 @@ impl Row {
 
 type Value = (f64, Option<f64>);
 
-fn tables() -> BTreeMap<String, Table> {
+fn tables() -> BTreeMap<String, PublishedTable> {
     let text = include_str!("../../../data/published.toml");
     toml::from_str(text).expect("data/published.toml is part of the crate and tested")
 }
 
 /// The figures of a work's rows that have a value, with its spread.
-fn figures(work: &str, value: impl Fn(&Row) -> Option<Value>) -> Vec<Figure> {
-    let Table { source, cpu, workload, rows, .. } = table(work);
-    let figure = |row: Row| {
+fn figures(work: &str, value: impl Fn(&PublishedRow) -> Option<Value>) -> Vec<PublishedFigure> {
+    let PublishedTable { source, cpu, workload, rows, .. } = table(work);
+    let figure = |row: PublishedRow| {
         let (value, spread_percent) = value(&row)?;
         let (source, cpu) = (source.clone(), row.cpu.unwrap_or_else(|| cpu.clone()));
         let published = Published { source, cpu, value, spread_percent };
@@ -131,12 +131,12 @@ fn figures(work: &str, value: impl Fn(&Row) -> Option<Value>) -> Vec<Figure> {
             governor: row.governor.or_else(|| workload.governor.clone()),
             ..workload.clone()
         };
-        Some(Figure { published, workload: ours })
+        Some(PublishedFigure { published, workload: ours })
     };
     rows.into_iter().filter_map(figure).collect()
 }
 
-fn table(work: &str) -> Table {
+fn table(work: &str) -> PublishedTable {
     tables().remove(work).expect("data/published.toml has every work that is asked for")
 }
 
@@ -144,10 +144,10 @@ fn table(work: &str) -> Table {
 fn of_both_kernels(
     work: &str,
     pages: &str,
-    value: impl Fn(&Row, f64) -> Option<f64>,
-) -> Vec<Figure> {
+    value: impl Fn(&PublishedRow, f64) -> Option<f64>,
+) -> Vec<PublishedFigure> {
     let [before, after] = table(work).kernels.expect("the work changed the kernel");
-    let of = |does: &str, pick: fn(&Row) -> Option<f64>| {
+    let of = |does: &str, pick: fn(&PublishedRow) -> Option<f64>| {
         let all = on_pages(work, pages, |row| value(row, pick(row)?)).into_iter();
         all.map(|figure| figure.of_kernel(does)).collect::<Vec<_>>()
     };
@@ -156,12 +156,12 @@ fn of_both_kernels(
 }
 
 /// GiB/s of demand faults on pages of this size.
-pub fn demand(page: &str) -> Vec<Figure> {
+pub fn demand(page: &str) -> Vec<PublishedFigure> {
     of_both_kernels("clear", page, |_, value| Some(value))
 }
 
 /// Page faults of that process.
-pub fn demand_faults(page: &str) -> Vec<Figure> {
+pub fn demand_faults(page: &str) -> Vec<PublishedFigure> {
     of_both_kernels("clear_counts", page, |row, value| {
         let is_right = row.metric.as_deref() == Some("page-faults") && !row.ratio_only;
         is_right.then_some(value)
@@ -169,12 +169,12 @@ pub fn demand_faults(page: &str) -> Vec<Figure> {
 }
 
 /// The number of times fewer of these events in extents, on pages of this size.
-pub fn clear_counts(event: &str, page: &str) -> Vec<Figure> {
+pub fn clear_counts(event: &str, page: &str) -> Vec<PublishedFigure> {
     on_pages("clear_counts", page, |row| fewer(row, event))
 }
 
 /// The number of times fewer of these events, or seconds of the whole process, with `movnti`.
-pub fn store_counts(event: &str) -> Vec<Figure> {
+pub fn store_counts(event: &str) -> Vec<PublishedFigure> {
     figures("store_counts", |row| Some((fewer(row, event)?, None)))
 }
 
@@ -182,7 +182,7 @@ pub fn store_counts(event: &str) -> Vec<Figure> {
 ///
 /// # Panics
 /// The published data lack the kernels of that table.
-pub fn store_microseconds(routine: &str) -> Vec<Figure> {
+pub fn store_microseconds(routine: &str) -> Vec<PublishedFigure> {
     let [does, _] = table("store_counts").kernels.expect("the kernel clears fresh pages");
     let times = figures("store_counts", |row| {
         let is_time = row.metric.as_deref() == Some("seconds");
@@ -195,27 +195,31 @@ pub fn store_microseconds(routine: &str) -> Vec<Figure> {
     times.into_iter().map(|figure| figure.of_kernel(&does)).collect()
 }
 
-fn fewer(row: &Row, event: &str) -> Option<f64> {
+fn fewer(row: &PublishedRow, event: &str) -> Option<f64> {
     Some(1.0 / row.factor().filter(|_| row.metric.as_deref() == Some(event))?)
 }
 
 /// The number of times as fast that demand faults on pages of this size were in extents.
-pub fn clear_speed_up(page: &str) -> Vec<Figure> {
-    on_pages("clear", page, Row::factor)
+pub fn clear_speed_up(page: &str) -> Vec<PublishedFigure> {
+    on_pages("clear", page, PublishedRow::factor)
 }
 
 /// The number of times as fast that `fork(2)` was by runs, on folios of this size.
-pub fn fork_speed_up(folio: &str) -> Vec<Figure> {
+pub fn fork_speed_up(folio: &str) -> Vec<PublishedFigure> {
     on_pages("fork", folio, |row| Some(1.0 / row.factor()?))
 }
 
 /// Microseconds of `fork(2)` on folios of this size.
-pub fn fork_microseconds(folio: &str) -> Vec<Figure> {
+pub fn fork_microseconds(folio: &str) -> Vec<PublishedFigure> {
     of_both_kernels("fork", folio, |_, seconds| Some(seconds * 1e6))
 }
 
 /// The values of a work's rows on pages of this size.
-fn on_pages(work: &str, pages: &str, value: impl Fn(&Row) -> Option<f64>) -> Vec<Figure> {
+fn on_pages(
+    work: &str,
+    pages: &str,
+    value: impl Fn(&PublishedRow) -> Option<f64>,
+) -> Vec<PublishedFigure> {
     figures(work, |row| {
         value(row).filter(|_| row.pages.as_deref() == Some(pages)).map(|value| (value, None))
     })
@@ -223,7 +227,7 @@ fn on_pages(work: &str, pages: &str, value: impl Fn(&Row) -> Option<f64>) -> Vec
 
 /// The effect of copying the target last on `throughput`, `user time` or `instructions per cycle`, as a ratio
 /// above one if it gained.
-pub fn cow(metric: &str) -> Vec<Figure> {
+pub fn cow(metric: &str) -> Vec<PublishedFigure> {
     figures("cow", |row| {
         let factor = row.factor().filter(|_| row.metric.as_deref() == Some(metric))?;
         Some((if metric == "user time" { 1.0 / factor } else { factor }, None))
@@ -231,7 +235,7 @@ pub fn cow(metric: &str) -> Vec<Figure> {
 }
 
 /// The number of times as fast as one thread that this many were, on each CPU and for each size.
-pub fn parallel_speed_up(threads: usize) -> Vec<Figure> {
+pub fn parallel_speed_up(threads: usize) -> Vec<PublishedFigure> {
     figures("parallel", |row| {
         let factor = row.factor().filter(|_| row.threads == Some(threads))?;
         Some((1.0 / factor, row.spread_of_ratio()))
@@ -239,7 +243,7 @@ pub fn parallel_speed_up(threads: usize) -> Vec<Figure> {
 }
 
 /// GiB/s of the routine with this name of ours, at this size.
-pub fn stores(routine: &str, size: &str) -> Vec<Figure> {
+pub fn stores(routine: &str, size: &str) -> Vec<PublishedFigure> {
     figures("stores", |row| {
         let of_size = row.memory.as_deref() == Some(size);
         let string = row.method.as_deref() == Some(routine);
@@ -252,7 +256,7 @@ pub fn stores(routine: &str, size: &str) -> Vec<Figure> {
 }
 
 /// The number of times as fast as this string routine that `movnti` was, at this size.
-pub fn stores_speed_up(string_routine: &str, size: &str) -> Vec<Figure> {
+pub fn stores_speed_up(string_routine: &str, size: &str) -> Vec<PublishedFigure> {
     figures("stores", |row| {
         let same = row.method.as_deref() == Some(string_routine);
         let same = same && row.memory.as_deref() == Some(size);
@@ -261,7 +265,7 @@ pub fn stores_speed_up(string_routine: &str, size: &str) -> Vec<Figure> {
 }
 
 /// The number of times as fast as a string routine that `movnti` was, at these sizes.
-pub fn streaming_speed_up(sizes: &[&str]) -> Vec<Figure> {
+pub fn streaming_speed_up(sizes: &[&str]) -> Vec<PublishedFigure> {
     figures("stores", |row| {
         let is_asked = row.memory.as_deref().is_some_and(|size| sizes.contains(&size));
         row.factor().filter(|_| is_asked).map(|factor| (factor, row.spread_of_ratio()))
@@ -273,7 +277,13 @@ mod tests {
     use super::*;
 
     /// Compares a printed figure with the one that follows from columns that are rounded by this much.
-    fn assert_follows(row: &Row, printed: f64, follows: f64, rounded: f64, tolerance: f64) {
+    fn assert_follows(
+        row: &PublishedRow,
+        printed: f64,
+        follows: f64,
+        rounded: f64,
+        tolerance: f64,
+    ) {
         let (before, after) = (row.before.unwrap(), row.after.unwrap());
         let off = follows * (rounded / before + rounded / after);
         assert!((printed - follows).abs() <= off + tolerance, "{row:?}: {follows}");
@@ -312,8 +322,8 @@ mod tests {
         let mut tables = tables();
         let [rates, counts] =
             ["clear", "clear_counts"].map(|work| tables.remove(work).unwrap().rows);
-        let is_time = |row: &&Row| row.metric.as_deref() == Some("seconds");
-        let times: Vec<&Row> = counts.iter().filter(is_time).collect();
+        let is_time = |row: &&PublishedRow| row.metric.as_deref() == Some("seconds");
+        let times: Vec<&PublishedRow> = counts.iter().filter(is_time).collect();
         assert_eq!((times.len(), counts.len()), (4, 50));
         for (rate, time) in rates.iter().zip(times) {
             assert_eq!((&rate.cpu, &rate.pages), (&time.cpu, &time.pages));
@@ -334,7 +344,7 @@ mod tests {
         assert!(slower[0] > 1.0 && slower[1] < 1.0 && slower[2] < 1.0, "{slower:?}");
     }
 
-    fn values(figures: &[Figure]) -> Vec<f64> {
+    fn values(figures: &[PublishedFigure]) -> Vec<f64> {
         figures.iter().map(|figure| figure.published.value).collect()
     }
 
@@ -382,7 +392,7 @@ mod tests {
     /// The number of times as fast as half as many threads that this many were, on each CPU and for each size.
     fn gains_of(threads: usize) -> Vec<f64> {
         let rows = tables().remove("parallel").unwrap().rows;
-        let seconds = |threads: usize, of: &Row| match threads {
+        let seconds = |threads: usize, of: &PublishedRow| match threads {
             1 => of.before,
             _ => {
                 rows.iter()

@@ -6,7 +6,7 @@ mod rule;
 mod table;
 
 use crate::record::Record;
-use crate::record::published::Figure;
+use crate::record::published::PublishedFigure;
 use crate::table::figure;
 use maud::{Markup, html};
 
@@ -15,14 +15,14 @@ struct Claim {
     work: &'static str,
     says: &'static str,
     /// The number of times as fast that it became there.
-    published: fn() -> Vec<Figure>,
+    published: fn() -> Vec<PublishedFigure>,
     test: Test,
 }
 
 /// The measurements that decide about a claim.
 enum Test {
     Ratios(Ratios),
-    Counts(Counts),
+    Counts(EventComparison),
     /// None that one record can have, and why.
     None(&'static str),
 }
@@ -40,7 +40,7 @@ struct Ratios {
 }
 
 /// Events that the CPU counted for two methods of one experiment: the second has fewer.
-struct Counts {
+struct EventComparison {
     experiment: &'static str,
     methods: [&'static str; 2],
     workloads: Workloads,
@@ -76,7 +76,7 @@ pub struct Measured {
 
 /// The verdict of a record on a claim.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Verdict {
+pub enum ClaimVerdict {
     /// Every median has the claimed direction with 95 % confidence.
     Reproduced(Measured),
     /// Some median does not have it, or may not.
@@ -95,7 +95,7 @@ pub struct Judged {
     /// The published factors.
     pub published: String,
     /// The verdict.
-    pub verdict: Verdict,
+    pub verdict: ClaimVerdict,
 }
 
 /// The verdict for every claim.
@@ -127,15 +127,14 @@ fn judged(claim: &Claim, record: &Record) -> Judged {
 impl Test {
     const fn experiment(&self) -> Option<&'static str> {
         match self {
-            Self::Ratios(Ratios { experiment, .. }) | Self::Counts(Counts { experiment, .. }) => {
-                Some(experiment)
-            }
+            Self::Ratios(Ratios { experiment, .. })
+            | Self::Counts(EventComparison { experiment, .. }) => Some(experiment),
             Self::None(_) => None,
         }
     }
 }
 
-impl Verdict {
+impl ClaimVerdict {
     /// In words.
     #[must_use]
     pub const fn name(&self) -> &'static str {

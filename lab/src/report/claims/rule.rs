@@ -5,18 +5,18 @@ use crate::record::stats::{FEWEST_ROUNDS, median_interval};
 use crate::record::{Case, Experiment, Machine, Ratio, Record, pairs, parts};
 use hugekit_machine::size::Size;
 
-use super::{Counts, Direction, Measured, Ratios, Test, Verdict, Workloads};
+use super::{ClaimVerdict, Direction, EventComparison, Measured, Ratios, Test, Workloads};
 
-pub(super) fn verdict(test: &Test, record: &Record) -> Verdict {
+pub(super) fn verdict(test: &Test, record: &Record) -> ClaimVerdict {
     let (claims, measured) = match test {
-        Test::None(why) => return Verdict::NotTestable((*why).to_owned()),
+        Test::None(why) => return ClaimVerdict::NotTestable((*why).to_owned()),
         Test::Ratios(ratios) => (ratios.claims, ratios.measured(record)),
         Test::Counts(counts) => (Direction::Faster, counts.measured(record)),
     };
     match measured {
-        Err(why) => Verdict::NotTestable(why),
-        Ok(measured) if claims.holds(measured.certain) => Verdict::Reproduced(measured),
-        Ok(measured) => Verdict::NotReproduced(measured),
+        Err(why) => ClaimVerdict::NotTestable(why),
+        Ok(measured) if claims.holds(measured.certain) => ClaimVerdict::Reproduced(measured),
+        Ok(measured) => ClaimVerdict::NotReproduced(measured),
     }
 }
 
@@ -76,7 +76,7 @@ impl Ratios {
     }
 }
 
-impl Counts {
+impl EventComparison {
     fn measured(&self, record: &Record) -> Result<Measured, String> {
         let experiment = experiment_in(record, self.experiment)?;
         let cache = record.machine.cache_bytes.last().copied();
@@ -162,13 +162,13 @@ mod tests {
         record
     }
 
-    fn verdict_of(rounds: &[(&str, &[f64])]) -> Verdict {
+    fn verdict_of(rounds: &[(&str, &[f64])]) -> ClaimVerdict {
         verdict(&TEST, &record(experiment(rounds)))
     }
 
-    fn why(verdict: Verdict) -> String {
+    fn why(verdict: ClaimVerdict) -> String {
         match verdict {
-            Verdict::NotTestable(why) => why,
+            ClaimVerdict::NotTestable(why) => why,
             verdict => panic!("{verdict:?}"),
         }
     }
@@ -179,21 +179,21 @@ mod tests {
     fn a_claim_is_reproduced_if_every_median_agrees_for_certain() {
         let measured = |certain, rounds| Measured { medians: (1.5, 3.0), certain, rounds };
         let all = verdict_of(&[("1", &GOOD), ("2", &[3.0; 7])]);
-        assert_eq!(all, Verdict::Reproduced(measured((1.01, 3.0), (1.01, 3.0))));
+        assert_eq!(all, ClaimVerdict::Reproduced(measured((1.01, 3.0), (1.01, 3.0))));
         let doubtful = [1.0, 3.0, 3.0, 3.0, 3.0, 3.0];
         let one = verdict_of(&[("1", &GOOD), ("2", &doubtful)]);
-        assert_eq!(one, Verdict::NotReproduced(measured((1.0, 3.0), (1.0, 3.0))));
+        assert_eq!(one, ClaimVerdict::NotReproduced(measured((1.0, 3.0), (1.0, 3.0))));
         let disturbed = [0.1, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0];
         let one = verdict_of(&[("1", &GOOD), ("2", &disturbed)]);
-        assert_eq!(one, Verdict::Reproduced(measured((1.01, 3.0), (0.1, 3.0))));
+        assert_eq!(one, ClaimVerdict::Reproduced(measured((1.01, 3.0), (0.1, 3.0))));
     }
 
     #[test]
     fn a_claimed_loss_is_reproduced_if_every_median_is_one_for_certain() {
         let slower = Test::Ratios(Ratios { claims: Direction::Slower, ..RATIOS });
         let of = |rounds: [f64; 6]| verdict(&slower, &record(experiment(&[("1", &rounds)])));
-        assert!(matches!(of([0.7, 0.8, 0.8, 0.8, 0.9, 0.9]), Verdict::Reproduced(_)));
-        assert!(matches!(of([0.7, 0.8, 0.8, 0.8, 0.9, 1.1]), Verdict::NotReproduced(_)));
+        assert!(matches!(of([0.7, 0.8, 0.8, 0.8, 0.9, 0.9]), ClaimVerdict::Reproduced(_)));
+        assert!(matches!(of([0.7, 0.8, 0.8, 0.8, 0.9, 1.1]), ClaimVerdict::NotReproduced(_)));
     }
 
     #[test]
@@ -201,9 +201,9 @@ mod tests {
         let mut all = experiment(&[("1", &GOOD), ("3", &[0.5; 9]), ("2", &[0.5; 9])]);
         all.ratios[2] = all.ratios[2].clone().unlike("moved");
         let decided = verdict(&TEST, &record(all));
-        assert!(matches!(decided, Verdict::Reproduced(_)), "{decided:?}");
+        assert!(matches!(decided, ClaimVerdict::Reproduced(_)), "{decided:?}");
         let few = verdict_of(&[("1", &GOOD), ("2", &[0.5; 5])]);
-        assert!(matches!(few, Verdict::Reproduced(_)), "{few:?}");
+        assert!(matches!(few, ClaimVerdict::Reproduced(_)), "{few:?}");
     }
 
     #[test]
@@ -226,7 +226,8 @@ mod tests {
     #[test]
     fn events_are_compared_where_the_cpu_counted_them() {
         let workloads = Workloads::Only(&["1"]);
-        let counts = Counts { experiment: "e", methods: ["a", "b"], workloads, event: "loads" };
+        let counts =
+            EventComparison { experiment: "e", methods: ["a", "b"], workloads, event: "loads" };
         let test = Test::Counts(counts);
         let mut record = record(experiment(&[]));
         assert_eq!(why(verdict(&test, &record)), "it needs hardware counters");
@@ -247,9 +248,9 @@ mod tests {
             let only = (ratio, ratio);
             Measured { medians: only, certain: only, rounds: only }
         };
-        assert_eq!(of(4.0), Verdict::Reproduced(measured(3.0)));
-        assert_eq!(of(24.0), Verdict::NotReproduced(measured(0.5)));
-        assert_eq!(of(0.0), Verdict::Reproduced(measured(12.0)));
+        assert_eq!(of(4.0), ClaimVerdict::Reproduced(measured(3.0)));
+        assert_eq!(of(24.0), ClaimVerdict::NotReproduced(measured(0.5)));
+        assert_eq!(of(0.0), ClaimVerdict::Reproduced(measured(12.0)));
     }
 
     #[test]

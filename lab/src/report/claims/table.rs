@@ -2,7 +2,7 @@
 
 use crate::record::published;
 
-use super::{Claim, Counts, Direction, Ratios, Test, Workloads};
+use super::{Claim, Direction, EventComparison, Ratios, Test, Workloads};
 
 const EXTENTS: &str = "clearing in extents, 2023";
 const TARGET_LAST: &str = "target subpage last, 2018";
@@ -27,7 +27,7 @@ const fn test(
 
 const fn extents_count(workloads: Workloads, event: &'static str) -> Test {
     let methods = ["page-at-a-time", "extents"];
-    Test::Counts(Counts { experiment: "clear", methods, workloads, event })
+    Test::Counts(EventComparison { experiment: "clear", methods, workloads, event })
 }
 
 const fn threads<const COUNT: usize>(
@@ -150,7 +150,7 @@ pub(super) const CLAIMS: &[Claim] = &[
         work: STREAMED,
         says: "over the last-level cache, movnti misses L1 less often",
         published: || published::store_counts("L1-dcache-load-misses"),
-        test: Test::Counts(Counts {
+        test: Test::Counts(EventComparison {
             experiment: "stores",
             methods: ["rep_stosb", "movnti"],
             workloads: Workloads::OverCache,

@@ -13,7 +13,7 @@ use libtest_mimic::Failed;
 
 use crate::memory::{Memory, PROGRAM};
 
-/// Where the handler of faults begins, from the start of memory on.
+/// The start of the handler of faults, from the start of memory on.
 pub(crate) const HANDLER: u64 = PROGRAM.start + 0x200;
 
 /// The first instruction.
@@ -35,7 +35,7 @@ pub(crate) const UNTOLD: u64 = u64::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refused {
     pub(crate) write: bool,
-    /// Whether there is a page.
+    /// True if there is a page.
     pub(crate) present: bool,
 }
 
@@ -48,7 +48,7 @@ pub(crate) trait Cpu: 'static {
     /// The address of the first byte of memory.
     const MEMORY: u64;
 
-    /// Whether there is a level of tables above the one whose entries are of 1 GiB.
+    /// True if there is a level of tables above the one whose entries are of 1 GiB.
     const FOUR_LEVELS: bool;
 
     /// Software's bits that the CPU refuses, by the letters of `space.rs`.
@@ -65,10 +65,10 @@ pub(crate) trait Cpu: 'static {
         address
     }
 
-    /// How the CPU tells what it refused.
+    /// The code by which the CPU reports a refusal.
     fn code(refused: Refused) -> u64;
 
-    /// Why there is none here, and what would help.
+    /// Returns the reason if this CPU is not available here, and a remedy.
     fn lack() -> Option<String>;
 
     /// Runs the program until it ends. The first request takes `tree`; a CPU that cannot begin without one

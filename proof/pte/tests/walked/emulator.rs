@@ -14,8 +14,8 @@ use libtest_mimic::Failed;
 use crate::cpu::{ENTRY, HANDLER};
 use crate::memory::{BYTES, Memory};
 
-/// One architecture's CPU and program. The program is there as text and as words, so that
-/// a machine needs no assembler to run it.
+/// An architecture's CPU and program. The program is there as text and as words, so that a machine needs no assembler
+/// to run it.
 #[derive(Debug)]
 pub(crate) struct Emulator {
     pub(crate) name: &'static str,
@@ -45,11 +45,11 @@ pub(crate) static RISCV64: Emulator = Emulator {
 
 pub(crate) static EMULATORS: [&Emulator; 2] = [&AARCH64, &RISCV64];
 
-/// How long an emulator may take, on a machine that others use: alone, it needs half a second.
+/// The longest time that an emulator may take on a machine that others use. On an idle machine it needs half a second.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 impl Emulator {
-    /// Why there is none here, and what would help.
+    /// Returns the reason if it is not available here, and a remedy.
     pub(crate) fn lack(&self) -> Option<String> {
         self.command().err()
     }
@@ -92,7 +92,7 @@ impl Emulator {
         })
     }
 
-    /// Whether the words are what the assembler makes of the text.
+    /// Checks that the assembler makes these words of the text.
     pub(crate) fn check_words(&self) -> Result<(), Failed> {
         let [mut assembler, mut copier] = self.assembler()?;
         let folder = tempfile::tempdir()?;

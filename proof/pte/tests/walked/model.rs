@@ -8,7 +8,7 @@ use hugekit_pte::Mapping;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Page {
     pub(crate) frame: u64,
-    /// Whether its folio must not be shared.
+    /// True if its folio must not be shared.
     pub(crate) pinned: bool,
     pub(crate) writable: bool,
     pub(crate) dirty: bool,

@@ -20,7 +20,7 @@ impl Cpu for Emulated {
     const MEMORY: u64 = 2 << 30;
     const FOUR_LEVELS: bool = false;
 
-    /// Those of Svrsw60t59b, which emulators of today lack: to them, both bits are reserved.
+    /// The bits of Svrsw60t59b, which emulators of today lack: to them, both bits are reserved.
     const REFUSED_BITS: &'static str = "su";
 
     fn table(address: u64) -> u64 {

@@ -9,7 +9,7 @@ use crate::cpu::Cpu;
 use crate::memory::{COPIES, DATA, Memory, PAGE, PROGRAM};
 use crate::model::Page;
 
-/// Where the pages are that are read and written: beyond 4 GiB, to use more than 32 bits.
+/// The address of the pages that are read and written: beyond 4 GiB, to use more than 32 bits.
 pub(crate) const ADDRESS: u64 = 64 << 30;
 
 /// Tables of an address space, and entries of each.

@@ -20,7 +20,7 @@ const TURN: usize = 64;
 /// Words of a page that are used: each address space writes one of its own, and reads all of them in turn.
 const WORDS: u64 = 3;
 
-/// What the place for a word that is read holds before.
+/// The content of the place for a word before the word is read.
 const UNREAD: u64 = 0x00de_fec8_ed00;
 
 /// Address spaces in a guest's memory, and what they should be.
@@ -54,7 +54,7 @@ struct Request {
     write: Option<u64>,
 }
 
-/// What the program says of an access: the word that it read, or the CPU's code and address of a fault.
+/// The program's report of an access: the word that it read, or the CPU's code and address of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
     Read(u64),
@@ -63,7 +63,7 @@ enum Answer {
 }
 
 impl Answer {
-    /// Whether the program says what it should, as far as its machine tells.
+    /// Returns true if the report is right, as far as its machine reports.
     fn is(self, right: Self) -> bool {
         let told = |said, right| said == right || said == UNTOLD;
         match (self, right) {
@@ -97,7 +97,7 @@ impl Page {
 }
 
 impl<C: Cpu> Walked<C> {
-    /// One address space that has not been used.
+    /// An address space that has not been used.
     pub(crate) fn new() -> Self {
         let mut memory = Memory::new(C::MEMORY, REQUESTS_END);
         let origin = Origin::<C::Format>::new(C::MEMORY, C::REFUSED_BITS);
@@ -204,7 +204,7 @@ impl<C: Cpu> Walked<C> {
         [reads.then_some(read), writes.then_some(written)].into_iter().flatten()
     }
 
-    /// What should come of a request, which may change the memory and the page.
+    /// Returns the answer that a request should have. It may change the memory and the page.
     fn should(&mut self, request: Request, memory: &mut Memory) -> Answer {
         let Request { space, word, write, .. } = request;
         let page = self.spaces[space].pages[request.page].as_mut();

@@ -67,7 +67,7 @@ impl Cpu for Kvm {
 
     fn run(memory: &mut Memory, tree: u64) -> Result<(), Failed> {
         memory.write(ENTRY, program());
-        let mut guest = Guest::new(memory, tree)?;
+        let mut guest = EmulatedGuest::new(memory, tree)?;
         while guest.go_on()? {}
         Ok(())
     }
@@ -79,14 +79,13 @@ fn program() -> &'static [u8] {
     unsafe { std::slice::from_raw_parts(start, end.addr() - start.addr()) }
 }
 
-/// Where the code of a fault will be, until the program has done what it was asked for. No fault of
-/// user mode has it.
+/// The code of a fault before the program has finished its request. No fault of user mode has this code.
 const UNFINISHED: u64 = 1;
 
 const PAGE_FAULT: u8 = 14;
 
 /// A machine that runs the program.
-struct Guest<'a> {
+struct EmulatedGuest<'a> {
     cpu: VcpuFd,
     _machine: VmFd,
     tree: u64,
@@ -97,7 +96,7 @@ struct Guest<'a> {
     _borrowed: PhantomData<&'a mut Memory>,
 }
 
-impl<'a> Guest<'a> {
+impl<'a> EmulatedGuest<'a> {
     fn new(memory: &'a mut Memory, tree: u64) -> Result<Self, Failed> {
         let memory = memory.as_mut_ptr();
         let kvm = kvm_ioctls::Kvm::new()?;

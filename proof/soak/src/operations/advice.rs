@@ -6,7 +6,7 @@ use hugekit::{HUGE_PAGE_BYTES, SnapshotError};
 
 use super::moments::{Written, anonymous_bytes, bytes_of, read_out, snapshot, unless_lost};
 use super::regions::{region, soiled, step};
-use crate::mapping::Mapping;
+use crate::mapping::AnonymousMapping;
 use crate::status::Count;
 use crate::world::World;
 
@@ -17,7 +17,7 @@ pub(super) fn advice(world: &mut World) {
     if world.rng.bool() { on_region(world) } else { on_snapshot(world) }
 }
 
-/// Of a region, what is discarded is mapped again: the bytes are the file's.
+/// Discards memory of a region. It is mapped again, with the bytes of the file.
 fn on_region(world: &mut World) {
     let backing = world.backing();
     let folios = world.folios(backing);
@@ -47,7 +47,7 @@ fn on_region(world: &mut World) {
 
 fn on_snapshot(world: &mut World) {
     let bytes = anonymous_bytes(world);
-    let memory = Mapping::new(bytes, world.rng.bool()).expect("there is memory");
+    let memory = AnonymousMapping::new(bytes, world.rng.bool()).expect("there is memory");
     // SAFETY: the mapping outlives it.
     let written = unsafe { Written::new(memory.start(), bytes, 1) };
     let adviser = Adviser::start(memory.start(), bytes);
@@ -69,7 +69,7 @@ fn on_snapshot(world: &mut World) {
 }
 
 /// Memory that its owner discards is gone from the snapshot, and the snapshot says so, unless it was preserved.
-fn discarded(world: &mut World, memory: &Mapping, written: &Written<'_>) {
+fn discarded(world: &mut World, memory: &AnonymousMapping, written: &Written<'_>) {
     // SAFETY: the mapping outlives the snapshot, no thread blocks SIGBUS, and no system call writes there.
     let made = unsafe { snapshot(world, memory, &(0..memory.range().len()), world.fault_mode) };
     let Some(made) = made else { return };
@@ -81,7 +81,7 @@ fn discarded(world: &mut World, memory: &Mapping, written: &Written<'_>) {
     }
 }
 
-/// One of several pieces of advice about whole pages of memory.
+/// Gives one of several pieces of advice about whole pages of memory.
 fn advise(world: &mut World, start: *mut u8, len: usize, advice: &[c_int]) {
     let pages = world.part_of(len / 4096);
     let at = start.wrapping_add(pages.start * 4096).cast::<c_void>();

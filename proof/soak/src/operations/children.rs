@@ -9,7 +9,7 @@ use hugekit::{Region, Snapshot, SnapshotError};
 
 use super::moments::{Written, anonymous_bytes, read_out, snapshot, unless_lost};
 use super::regions::soiled;
-use crate::mapping::Mapping;
+use crate::mapping::AnonymousMapping;
 use crate::model::{LANE, PAGE_WORDS};
 use crate::status::Count;
 use crate::world::World;
@@ -21,7 +21,7 @@ const STACK: usize = 64 << 10;
 
 pub(super) fn children(world: &mut World) {
     let bytes = anonymous_bytes(world);
-    let memory = Mapping::new(bytes, world.rng.bool()).expect("there is memory");
+    let memory = AnonymousMapping::new(bytes, world.rng.bool()).expect("there is memory");
     let backing = world.backing();
     let Some(pool) = soiled(world, backing, 2) else { return };
     let Some(region) = world.unless_short(pool.region(backing.page_size())) else { return };

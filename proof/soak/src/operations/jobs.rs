@@ -7,7 +7,7 @@ use hugekit::{
 };
 use hugekit_bulk::parallel::JobError;
 
-use crate::mapping::Mapping;
+use crate::mapping::AnonymousMapping;
 use crate::model::{Model, Tracked};
 use crate::status::Count;
 use crate::world::{Size, World};
@@ -18,8 +18,8 @@ pub(super) fn jobs(world: &mut World) {
         // Two threads have chunks of 2 MiB at least.
         _ => world.rng.usize(1..3000) << 12,
     };
-    let memory = Mapping::new(bytes, world.rng.bool()).expect("there is memory");
-    let other = Mapping::new(bytes, world.rng.bool()).expect("there is memory");
+    let memory = AnonymousMapping::new(bytes, world.rng.bool()).expect("there is memory");
+    let other = AnonymousMapping::new(bytes, world.rng.bool()).expect("there is memory");
     let threads = [Threads::One, Threads::Auto, Threads::Exactly(2)][world.rng.usize(0..3)];
     populate(world, &memory, bytes, threads);
     // SAFETY: the mapping outlives it.
@@ -30,7 +30,7 @@ pub(super) fn jobs(world: &mut World) {
     clear(world, &mut source, threads);
 }
 
-fn populate(world: &World, memory: &Mapping, bytes: usize, threads: Threads) {
+fn populate(world: &World, memory: &AnonymousMapping, bytes: usize, threads: Threads) {
     // SAFETY: the mapping is ours alone, and any bytes are valid uninitialised ones.
     let uninit =
         unsafe { std::slice::from_raw_parts_mut(memory.start().cast::<MaybeUninit<u8>>(), bytes) };
@@ -39,7 +39,7 @@ fn populate(world: &World, memory: &Mapping, bytes: usize, threads: Threads) {
     world.count(Count::Jobs);
 }
 
-fn copy(world: &mut World, source: &Tracked, other: &Mapping, threads: Threads) {
+fn copy(world: &mut World, source: &Tracked, other: &AnonymousMapping, threads: Threads) {
     let len = source.bytes();
     // SAFETY: both are ours alone now, and of that length.
     let (from, to) = unsafe {

@@ -1,4 +1,4 @@
-//! The scenarios. Each makes what it needs, has handlers touch it, checks every byte and leaves nothing behind.
+//! The scenarios. Each makes its own memory, has handlers touch it, checks every byte and leaves nothing behind.
 
 mod advice;
 mod children;
@@ -16,14 +16,14 @@ use hugekit::fault::FaultMode;
 
 use crate::world::World;
 
-/// One scenario.
+/// A scenario.
 #[derive(Debug)]
 pub struct Operation {
     pub name: &'static str,
     pub run: fn(&mut World),
-    /// Whether it differs by the server of faults.
+    /// True if it differs by the server of faults.
     pub is_served: bool,
-    /// Whether signals may come between any two instructions of it: not where it would take too long.
+    /// True if signals may come between any two instructions of it. False if that would take too long.
     pub can_step: bool,
 }
 

@@ -11,7 +11,7 @@ use hugekit::{Cancel, Snapshot, SnapshotError};
 
 use super::regions::soiled;
 use crate::exposed::Exposed;
-use crate::mapping::Mapping;
+use crate::mapping::AnonymousMapping;
 use crate::model::{CELL_BYTES, PAGE_BYTES, Sequence};
 use crate::status::Count;
 use crate::world::{Size, World};
@@ -26,7 +26,7 @@ pub(super) struct Written<'a> {
 
 impl<'a> Written<'a> {
     /// # Safety
-    /// So many bytes may be read and written for as long as this exists.
+    /// `bytes` bytes from `start` on may be read and written for as long as this exists.
     pub(super) unsafe fn new(start: *mut u8, bytes: usize, writers: usize) -> Self {
         let _paused = crate::step::Paused::new();
         // SAFETY: the bytes may be read and written for as long as this exists, which is all that accesses the words.
@@ -53,7 +53,7 @@ impl<'a> Written<'a> {
             let start =
                 |sequence| scope.spawn(move || crate::step::every(every, || self.write(sequence)));
             let writers: Vec<ScopedJoinHandle<'_, ()>> = self.sequences.iter().map(start).collect();
-            let stopped = Stops(&self.stop);
+            let stopped = StopsWriters(&self.stop);
             let result = work(world);
             drop(stopped);
             for writer in writers {
@@ -84,9 +84,9 @@ impl<'a> Written<'a> {
 }
 
 /// Has writers stop, if `work` panics too.
-struct Stops<'a>(&'a AtomicBool);
+struct StopsWriters<'a>(&'a AtomicBool);
 
-impl Drop for Stops<'_> {
+impl Drop for StopsWriters<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::SeqCst);
     }
@@ -138,7 +138,7 @@ pub(super) fn of_region(world: &mut World) {
 
 pub(super) fn of_anonymous(world: &mut World) {
     let (bytes, writers) = (anonymous_bytes(world), world.rng.usize(1..3));
-    let memory = Mapping::new(bytes, world.rng.bool()).expect("there is memory");
+    let memory = AnonymousMapping::new(bytes, world.rng.bool()).expect("there is memory");
     // SAFETY: the mapping outlives it.
     let written = unsafe { Written::new(memory.start(), bytes, writers) };
     written.while_written(world, |world| {
@@ -181,7 +181,7 @@ pub(super) fn unaligned_part(world: &mut World, bytes: usize) -> Range<usize> {
 /// As for `of_anonymous`.
 pub(super) unsafe fn snapshot(
     world: &mut World,
-    memory: &Mapping,
+    memory: &AnonymousMapping,
     part: &Range<usize>,
     fault_mode: FaultMode,
 ) -> Option<Snapshot> {

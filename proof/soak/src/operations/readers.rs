@@ -6,12 +6,12 @@ use std::thread;
 use hugekit::Snapshot;
 
 use super::moments::{Written, anonymous_bytes, read_out, snapshot, unless_lost};
-use crate::mapping::Mapping;
+use crate::mapping::AnonymousMapping;
 use crate::world::World;
 
 pub(super) fn overlapping(world: &mut World) {
     let bytes = anonymous_bytes(world);
-    let memory = Mapping::new(bytes, world.rng.bool()).expect("there is memory");
+    let memory = AnonymousMapping::new(bytes, world.rng.bool()).expect("there is memory");
     // SAFETY: the mapping outlives it.
     let written = unsafe { Written::new(memory.start(), bytes, 1) };
     let mut others = [world.fork(), world.fork()];

@@ -34,7 +34,7 @@ pub(super) fn soiled(world: &mut World, backing: Backing, folios: usize) -> Opti
     Some(pool)
 }
 
-/// A region, cleared when chance says, and what it must hold.
+/// A region, cleared at random times, and its expected content.
 pub(super) fn region(
     world: &mut World,
     pool: &Pool,

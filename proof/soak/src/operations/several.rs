@@ -4,13 +4,13 @@ use hugekit::Snapshot;
 use hugekit::snapshot::Reserve;
 
 use super::moments::{Written, anonymous_bytes, read_out, unless_lost};
-use crate::mapping::Mapping;
+use crate::mapping::AnonymousMapping;
 use crate::status::Count;
 use crate::world::{Size, World};
 
 pub(super) fn several(world: &mut World) {
     let bytes = anonymous_bytes(world);
-    let memory = Mapping::new(bytes, world.rng.bool()).expect("there is memory");
+    let memory = AnonymousMapping::new(bytes, world.rng.bool()).expect("there is memory");
     // SAFETY: the mapping outlives it.
     let written = unsafe { Written::new(memory.start(), bytes, 1) };
     written.while_written(world, |world| {
@@ -46,7 +46,7 @@ pub(super) fn several(world: &mut World) {
 
 pub(super) fn reserves(world: &mut World) {
     let bytes = anonymous_bytes(world);
-    let memory = Mapping::new(bytes, world.rng.bool()).expect("there is memory");
+    let memory = AnonymousMapping::new(bytes, world.rng.bool()).expect("there is memory");
     let size = if world.size == Size::Soak { bytes } else { 1 };
     let Some(reserve) = world.unless_short(Reserve::new(size)) else { return };
     // SAFETY: the mapping outlives it.

@@ -21,13 +21,13 @@ pub use cpu::{POSSIBLE, Paused};
 /// often, because signals are delivered there.
 pub static STRETCH: AtomicU32 = AtomicU32::new(512);
 
-/// To be called once, before anything is stepped.
+/// Installs the handler of steps. Call it once, before any thread is stepped.
 pub fn install() {
     cpu::install();
 }
 
-/// Runs `work` with a signal after every so many instructions of this thread; as it is where that is 0, or
-/// where threads cannot be stepped.
+/// Runs `work` with a signal after this many instructions of this thread each time. Without signals, if the number is 0
+/// or threads cannot be stepped.
 pub fn every<R>(instructions: u32, work: impl FnOnce() -> R) -> R {
     let _stepped = (instructions > 0).then(|| cpu::Stepped::new(instructions));
     work()

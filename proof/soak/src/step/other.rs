@@ -7,7 +7,7 @@ pub const POSSIBLE: bool = false;
 
 pub(super) fn install() {}
 
-/// Of a thread that runs on as it is.
+/// The stepping of a thread, which does nothing here.
 pub(super) struct Stepped;
 
 impl Stepped {

@@ -49,7 +49,7 @@ impl Stepped {
     }
 }
 
-/// The calling thread is not stepped until this is dropped: for what is the scenario's own, and long.
+/// The calling thread is not stepped until this is dropped: for long work of the scenario itself.
 #[derive(Debug)]
 pub struct Paused(u32);
 
@@ -107,7 +107,7 @@ extern "C" fn on_trap(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
 /// and a system call that blocks SIGTRAP would have the next trap kill the process.
 ///
 /// # Safety
-/// The context of a thread that is about to execute what it points to.
+/// The context of a thread that is about to execute the instruction that it points to.
 unsafe fn carry_out(context: &mut libc::ucontext_t) {
     // SAFETY: the next instruction is readable, being executed.
     let next = unsafe {
@@ -146,7 +146,7 @@ fn repeat(context: &mut libc::ucontext_t, repeat: impl FnOnce(i64, i64, i64) -> 
 }
 
 /// Does what `rt_sigprocmask` would, but for SIGTRAP, if that is the system call that comes next and it would
-/// block that. The mask is in force when the handler returns.
+/// block that. The mask is active when the handler returns.
 ///
 /// # Safety
 /// The conditions of [`carry_out`].

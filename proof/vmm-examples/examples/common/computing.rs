@@ -1,7 +1,7 @@
 //! A program that computes in all of its guest's memory, so that each number depends on all before
 //! it.
 
-/// Where the program stores its reports.
+/// The offset at which the program stores its reports.
 pub(crate) const MEBIBYTE_DONE: u8 = 0;
 pub(crate) const ENDED: u8 = 4;
 

@@ -14,8 +14,8 @@ use hugekit::{Region, SharedRegion};
 use kvm_bindings::{kvm_regs, kvm_segment, kvm_userspace_memory_region};
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
 
-/// Where the program lies, in the guest's addresses: a page of instructions, one of the first table,
-/// one of the second, four of the third.
+/// The program in the guest's addresses: a page of instructions, one of the first table, one of the second, four of the
+/// third.
 const PROGRAM: u64 = 0xffff_8000;
 const PROGRAM_BYTES: usize = 7 * PAGE;
 const PAGE: usize = 4096;
@@ -23,7 +23,7 @@ const PAGE: usize = 4096;
 /// Addresses that KVM may use for itself, on CPUs that cannot run such a guest without.
 const TASK_STATE: usize = 0xfffb_d000;
 
-/// Where there is no memory: a store here ends a run.
+/// An address without memory: a store here ends a run.
 const REPORTS: u64 = 3 << 30;
 
 /// The most memory that stays clear of these addresses.
@@ -50,7 +50,7 @@ unsafe impl GuestMemory for SharedRegion {
     }
 }
 
-/// What a program tells by storing a 32-bit word so many bytes behind the address in `rsi`.
+/// A program's report: it stores a 32-bit word this many bytes behind the address in `rsi`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Report {
     pub(crate) at: u8,
@@ -147,7 +147,7 @@ impl<M: GuestMemory> Guest<M> {
         }
     }
 
-    /// Those that its program can change.
+    /// Returns the registers that its program can change.
     pub(crate) fn registers(&self) -> Result<kvm_regs, Box<dyn Error>> {
         Ok(self.cpu.get_regs()?)
     }

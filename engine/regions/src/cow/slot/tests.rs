@@ -100,8 +100,8 @@ fn plan_of_any_slot_and_event_ends_where_it_must() {
 #[test]
 fn guess_is_a_read_only_where_nothing_can_be_in_the_page_tables() {
     assert_eq!(Slot::Borrower { entered: false }.guess(), Event::Read);
-    assert_eq!(Slot::Owner(Pages::Absent).guess(), Event::Read);
-    assert_eq!(Slot::Owner(Pages::InPlace).guess(), Event::Write);
+    assert_eq!(Slot::Owner(Presence::Absent).guess(), Event::Read);
+    assert_eq!(Slot::Owner(Presence::InPlace).guess(), Event::Write);
     assert_eq!(Slot::Borrower { entered: true }.guess(), Event::Write);
 }
 
@@ -127,7 +127,7 @@ enum Step {
 
 /// A region as the kernel and its user see it.
 #[derive(Debug)]
-struct Region {
+struct ModelRegion {
     slot: Slot,
     frame: usize,
     reserved: usize,
@@ -142,7 +142,7 @@ struct Region {
 /// A group of regions of one slot, and a kernel that obeys.
 #[derive(Debug, Default)]
 struct Model {
-    regions: BTreeMap<usize, Region>,
+    regions: BTreeMap<usize, ModelRegion>,
     frames: Vec<u8>,
     next: usize,
     fails: bool,
@@ -154,9 +154,9 @@ impl Model {
         let held = if ready { 0 } else { 0xa5 };
         let mut model = Self { frames: vec![held], next: 1, ..Self::default() };
         let slot =
-            if ready { Slot::Exclusive(Pages::InPlace) } else { Slot::fresh(Some(Lack::Clear)) };
+            if ready { Slot::Exclusive(Presence::InPlace) } else { Slot::fresh(Some(Lack::Clear)) };
         let (mapped, value) = (ready.then_some(0), Some(0));
-        let region = Region { slot, frame: 0, reserved: 0, mapped, entered: None, value };
+        let region = ModelRegion { slot, frame: 0, reserved: 0, mapped, entered: None, value };
         model.regions.insert(0, region);
         model
     }
@@ -167,7 +167,7 @@ impl Model {
         sharers.map(|(&id, _)| id).filter(|&id| id != of).collect()
     }
 
-    fn at(&mut self, id: usize) -> &mut Region {
+    fn at(&mut self, id: usize) -> &mut ModelRegion {
         self.regions.get_mut(&id).unwrap()
     }
 
@@ -230,7 +230,7 @@ impl Model {
     }
 
     fn take_reserved(&mut self, id: usize, fill: Fill) -> bool {
-        let Region { frame, reserved, .. } = self.regions[&id];
+        let ModelRegion { frame, reserved, .. } = self.regions[&id];
         let fails = fill == Fill::Copy && std::mem::take(&mut self.fails);
         self.frames[reserved] = match fill {
             Fill::Copy => self.frames[frame],
@@ -258,7 +258,7 @@ impl Model {
             return;
         }
         for _ in 0..3 {
-            let Region { mapped, entered, .. } = self.regions[&id];
+            let ModelRegion { mapped, entered, .. } = self.regions[&id];
             match (entered, mapped, write) {
                 (Some((frame, true)), _, Some(value)) => {
                     self.frames[frame] = value;
@@ -290,12 +290,12 @@ impl Model {
         } else {
             self.serve(parent, Event::Forked);
         }
-        let Region { slot, frame, value, .. } = self.regions[&parent];
+        let ModelRegion { slot, frame, value, .. } = self.regions[&parent];
         self.frames.push(0x5a);
         let reserved = self.frames.len() - 1;
         let own = (Slot::fresh(Some(Lack::Clear)), reserved);
         let (slot, frame) = slot.child().map_or(own, |slot| (slot, frame));
-        let child = Region { slot, frame, reserved, mapped: None, entered: None, value };
+        let child = ModelRegion { slot, frame, reserved, mapped: None, entered: None, value };
         self.regions.insert(self.next, child);
         self.next += 1;
     }

@@ -11,8 +11,8 @@
 //! read meanwhile makes it shorter than it is (`antagonist.rs`).
 
 mod antagonist;
+mod case;
 mod copier;
-mod turn;
 mod writer;
 
 use crate::measure::LabError;
@@ -24,9 +24,9 @@ use hugekit_bulk::parallel::Placement;
 use hugekit_machine::size::{MIB, Size};
 
 use self::antagonist::Pressure;
+use self::case::{Cache, OrderCase};
 use self::copier::{CONVERGING, Copier, SEQUENTIAL};
-use self::turn::{Cache, Turn};
-use self::writer::{PerFolio, Sample, Writer, together};
+use self::writer::{CopyWork, CopyWriter, PerFolio, together};
 use crate::experiments::Bench;
 use crate::experiments::bench::left_out;
 
@@ -37,7 +37,7 @@ const CPU_TIME: [&str; 2] = ["-copy", "-stores"];
 
 /// The number of writers, their use of the copies, and the place of the record.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Look {
+pub(in super::super) struct OrderWorkload {
     pub(in super::super) experiment: &'static str,
     pub(in super::super) writers: usize,
     /// Bytes of each huge page that are stored to afterwards, from the target on and round its end.
@@ -47,41 +47,50 @@ pub(in super::super) struct Look {
 }
 
 /// Measures every method on targets of both kinds, with the caches as they are, scarce and contended.
-pub(in super::super) fn measure(bench: &mut Bench<'_>, look: Look) -> Result<Part, LabError> {
+pub(in super::super) fn measure(
+    bench: &mut Bench<'_>,
+    workload: OrderWorkload,
+) -> Result<Part, LabError> {
     let (copier, caches) = (Copier::new(), bench.caches());
-    let (rounds, arena) = (bench.rounds(look.share, 60), bench.arena()?);
-    let (has, needed) = (arena.len(), 2 * FOLIO * look.writers);
+    let (rounds, arena) = (bench.rounds(workload.share, 60), bench.arena()?);
+    let (has, needed) = (arena.len(), 2 * FOLIO * workload.writers);
     if has < needed {
-        let name = format!("order of copying, {} writers", look.writers);
+        let name = format!("order of copying, {} writers", workload.writers);
         return Ok(Part::notice(left_out(&name, needed, has)));
     }
-    rounds.observer.begin(&format!("{} order, {} writers", look.experiment, look.writers));
-    let pressure = Pressure::on(caches, look.writers, Placement::here().threads());
+    rounds.observer.begin(&format!("{} order, {} writers", workload.experiment, workload.writers));
+    let pressure = Pressure::on(caches, workload.writers, Placement::here().threads());
     let pressure = pressure.within(has - needed);
-    let turns = Turn::all(copier, pressure);
+    let cases = OrderCase::all(copier, pressure);
     let names: Vec<_> =
-        turns.iter().map(|turn| format!("{}/{}", turn.method, turn.label(look))).collect();
-    let (other, mut writers) = Writer::several(arena.bytes(), look.writers, pressure.reads());
+        cases.iter().map(|case| format!("{}/{}", case.method, case.label(workload))).collect();
+    let (other, mut writers) =
+        CopyWriter::several(arena.bytes(), workload.writers, pressure.reads());
     let between = &other[..pressure.scarce.map_or(0, |(reads, _)| reads)];
     let beside = &other[..pressure.contended.unwrap_or(0)];
-    let (used, antagonists) = (look.used, pressure.antagonists);
-    let measured = rounds.measure_with(look.experiment, Unit::GibPerSecond, &names, |index| {
-        let turn = turns[index];
-        let sample = Sample { copier, turn, used, between, beside, antagonists };
+    let (used, antagonists) = (workload.used, pressure.antagonists);
+    let measured = rounds.measure_with(workload.experiment, Unit::GibPerSecond, &names, |index| {
+        let case = cases[index];
+        let sample = CopyWork { copier, case, used, between, beside, antagonists };
         let round = together(&mut writers, sample)?;
         Ok((round.rate(), round.per_folio()))
     });
     let (mut part, per_folio) = measured?;
-    add_cpu_time(&mut part, &turns, look, &per_folio);
-    part.notices.extend(notices(look, copier, pressure, read_beside(&turns, &per_folio)));
-    compare(&mut part, &turns, look);
+    add_cpu_time(&mut part, &cases, workload, &per_folio);
+    part.notices.extend(notices(workload, copier, pressure, read_beside(&cases, &per_folio)));
+    compare(&mut part, &cases, workload);
     Ok(part)
 }
 
-fn add_cpu_time(part: &mut Part, turns: &[Turn], look: Look, per_folio: &[Vec<PerFolio>]) {
-    for (turn, per_folio) in turns.iter().zip(per_folio) {
+fn add_cpu_time(
+    part: &mut Part,
+    cases: &[OrderCase],
+    workload: OrderWorkload,
+    per_folio: &[Vec<PerFolio>],
+) {
+    for (case, per_folio) in cases.iter().zip(per_folio) {
         for (at, kind) in CPU_TIME.into_iter().enumerate() {
-            let name = format!("{}{kind}/{}", turn.method, turn.label(look));
+            let name = format!("{}{kind}/{}", case.method, case.label(workload));
             let samples = per_folio.iter().map(|one| one.cpu[at]).collect();
             part.add_case(&name, Unit::Microseconds, samples);
         }
@@ -89,20 +98,20 @@ fn add_cpu_time(part: &mut Part, turns: &[Turn], look: Look, per_folio: &[Vec<Pe
 }
 
 /// Bytes that antagonists have read while a folio was copied and used: the median.
-fn read_beside(turns: &[Turn], per_folio: &[Vec<PerFolio>]) -> Option<usize> {
-    let contended = turns.iter().zip(per_folio).filter(|(turn, _)| turn.cache == Cache::Contended);
+fn read_beside(cases: &[OrderCase], per_folio: &[Vec<PerFolio>]) -> Option<usize> {
+    let contended = cases.iter().zip(per_folio).filter(|(case, _)| case.cache == Cache::Contended);
     let read: Vec<f64> =
         contended.flat_map(|(_, per_folio)| per_folio.iter().map(|one| one.read)).collect();
     (!read.is_empty()).then(|| median(&read) as usize)
 }
 
 fn notices(
-    look: Look,
+    workload: OrderWorkload,
     copier: Copier,
     pressure: Pressure,
     read: Option<usize>,
 ) -> impl Iterator<Item = String> {
-    let (string, writers) = (copier.string.name(), look.writers);
+    let (string, writers) = (copier.string.name(), workload.writers);
     let streaming = copier
         .streaming
         .map_or("nothing here streams, so streamed-far is left out".into(), |routine| {
@@ -140,24 +149,25 @@ fn notices(
 
 /// Each method against the sequential one on the same workload, and beside the published order what it gained in
 /// the kernel.
-fn compare(part: &mut Part, turns: &[Turn], look: Look) {
+fn compare(part: &mut Part, cases: &[OrderCase], workload: OrderWorkload) {
     for kind in [""].into_iter().chain(CPU_TIME) {
-        for turn in turns.iter().filter(|turn| turn.method != SEQUENTIAL) {
-            let (label, method) = (turn.label(look), turn.method);
+        for case in cases.iter().filter(|case| case.method != SEQUENTIAL) {
+            let (label, method) = (case.label(workload), case.method);
             let sides = [SEQUENTIAL, method].map(|method| format!("{method}{kind}/{label}"));
             let name = format!("{SEQUENTIAL}-vs-{method}{kind}/{label}");
             part.ratio(&name, (&sides[0], &sides[1]), None);
         }
     }
-    if look.used != FOLIO {
+    if workload.used != FOLIO {
         return;
     }
     let ran = "copies of huge pages called for, and stores to every word";
-    let (pages, threads) = (Some(Size(FOLIO).to_string()), Some(look.writers));
+    let (pages, threads) = (Some(Size(FOLIO).to_string()), Some(workload.writers));
     let ours = Conditions { pages, threads, ..Conditions::without_kernel(ran) };
-    let label = Turn { method: CONVERGING, is_anywhere: false, cache: Cache::Scarce }.label(look);
+    let label =
+        OrderCase { method: CONVERGING, is_anywhere: false, cache: Cache::Scarce }.label(workload);
     for (kind, metric) in [("", "throughput"), ("-stores", "user time")] {
-        let id = format!("{}/{SEQUENTIAL}-vs-{CONVERGING}{kind}/{label}", look.experiment);
+        let id = format!("{}/{SEQUENTIAL}-vs-{CONVERGING}{kind}/{label}", workload.experiment);
         part.put_beside(&id, &ours, published::cow(metric));
     }
     // Of cycles the record has counts by case, no ratio: this one can stand beside nothing.
@@ -172,25 +182,25 @@ mod tests {
 
     #[test]
     fn methods_stand_against_the_sequential_one_and_published_gains_apart() {
-        let look = Look { experiment: "cow", writers: 2, used: FOLIO, share: 1.0 };
+        let workload = OrderWorkload { experiment: "cow", writers: 2, used: FOLIO, share: 1.0 };
         let pressure = Pressure {
             scarce: Some((MIB, "the last level")),
             contended: Some(MIB),
             antagonists: 1,
         };
-        let (turns, mut part) = (Turn::all(Copier::new(), pressure), Part::new("cow"));
-        for (turn, sample) in turns.iter().zip(1..) {
+        let (cases, mut part) = (OrderCase::all(Copier::new(), pressure), Part::new("cow"));
+        for (case, sample) in cases.iter().zip(1..) {
             let sample = f64::from(sample);
-            let name = format!("{}/{}", turn.method, turn.label(look));
+            let name = format!("{}/{}", case.method, case.label(workload));
             part.add_case(&name, Unit::GibPerSecond, vec![sample]);
         }
         let per_folio = |at| vec![PerFolio { cpu: [f64::from(at), f64::from(10 * at)], read: 8.0 }];
-        let per_folio: Vec<_> = turns.iter().zip(1..).map(|(_, at)| per_folio(at)).collect();
-        add_cpu_time(&mut part, &turns, look, &per_folio);
+        let per_folio: Vec<_> = cases.iter().zip(1..).map(|(_, at)| per_folio(at)).collect();
+        add_cpu_time(&mut part, &cases, workload, &per_folio);
         assert_eq!(part.case("sequential-copy/2-first").unwrap().samples, [1.0]);
         assert_eq!(part.case("sequential-stores/2-first").unwrap().samples, [10.0]);
-        assert_eq!(read_beside(&turns, &per_folio), Some(8));
-        compare(&mut part, &turns, look);
+        assert_eq!(read_beside(&cases, &per_folio), Some(8));
+        compare(&mut part, &cases, workload);
         assert_eq!(part.ratios.len(), 3 * 6 * (Copier::new().methods().count() - 1));
         for ratio in &part.ratios {
             let workload = |id: &str| id.rsplit('/').next().unwrap_or_default().to_owned();

@@ -10,8 +10,8 @@ use hugekit_sys::thread::cpu_time;
 
 use super::FOLIO;
 use super::antagonist::{Antagonists, read_lines};
+use super::case::{Cache, OrderCase};
 use super::copier::Copier;
-use super::turn::{Cache, Turn};
 use crate::experiments::clear::store_words;
 
 /// Folios that each writer copies for one sample.
@@ -19,9 +19,9 @@ const FOLIOS: usize = 8;
 
 /// The work of writers, and the memory that is read meanwhile.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sample<'a> {
+pub(super) struct CopyWork<'a> {
     pub(super) copier: Copier,
-    pub(super) turn: Turn,
+    pub(super) case: OrderCase,
     /// Bytes of each folio that are stored to.
     pub(super) used: usize,
     /// Read by each writer between copy and use, if the cache is scarce.
@@ -32,7 +32,7 @@ pub(super) struct Sample<'a> {
 }
 
 /// The memory of a writer, and its place in that memory.
-pub(super) struct Writer<'a> {
+pub(super) struct CopyWriter<'a> {
     origin: &'a [u8],
     copy: &'a mut [u8],
     next: usize,
@@ -82,7 +82,7 @@ impl Round {
     }
 }
 
-impl<'a> Writer<'a> {
+impl<'a> CopyWriter<'a> {
     /// Equal parts of this memory for all of them, each half origin and half copy, behind the bytes that are read
     /// meanwhile.
     pub(super) fn several(
@@ -101,15 +101,15 @@ impl<'a> Writer<'a> {
     }
 
     /// Copies and uses the next pages.
-    fn work(&mut self, sample: Sample<'_>) -> Took {
-        let (Sample { copier, turn, .. }, mut took) = (sample, Took::default());
+    fn work(&mut self, sample: CopyWork<'_>) -> Took {
+        let (CopyWork { copier, case, .. }, mut took) = (sample, Took::default());
         for count in 0..FOLIOS {
             let at = self.next * FOLIO;
             self.next = (self.next + 1) % (self.copy.len() / FOLIO);
             let (dst, src) = (&mut self.copy[at..][..FOLIO], &self.origin[at..][..FOLIO]);
-            let target = turn.target(count);
-            let copy = timed(|| copier.copy(turn.method, dst, src, target));
-            if turn.cache == Cache::Scarce {
+            let target = case.target(count);
+            let copy = timed(|| copier.copy(case.method, dst, src, target));
+            if case.cache == Cache::Scarce {
                 read_lines(sample.between);
             }
             let stores = timed(|| store_from(dst, target, sample.used));
@@ -137,9 +137,12 @@ fn store_from(folio: &mut [u8], start: usize, bytes: usize) {
 }
 
 /// All writers at once.
-pub(super) fn together(writers: &mut [Writer<'_>], sample: Sample<'_>) -> Result<Round, LabError> {
+pub(super) fn together(
+    writers: &mut [CopyWriter<'_>],
+    sample: CopyWork<'_>,
+) -> Result<Round, LabError> {
     let (gate, antagonists) = (&RwLock::new(()), &Antagonists::default());
-    let count = if sample.turn.cache == Cache::Contended { sample.antagonists } else { 0 };
+    let count = if sample.case.cache == Cache::Contended { sample.antagonists } else { 0 };
     std::thread::scope(|scope| {
         let _ending = antagonists.start(scope, count, sample.beside)?;
         let closed = gate.write();
@@ -175,12 +178,12 @@ mod tests {
     fn writers_copy_and_use_memory_of_their_own() {
         for cache in [Cache::AsItIs, Cache::Scarce, Cache::Contended] {
             let mut memory = vec![7; 2 * FOLIO + 4096 + 4 * FOLIO];
-            let (other, mut writers) = Writer::several(&mut memory, 3, 4096);
+            let (other, mut writers) = CopyWriter::several(&mut memory, 3, 4096);
             assert_eq!((writers.len(), other.len()), (3, 4096));
-            let turn = Turn { method: CONVERGING, is_anywhere: false, cache };
+            let case = OrderCase { method: CONVERGING, is_anywhere: false, cache };
             let (copier, antagonists) = (Copier::new(), 1);
             let (between, beside) = (other, other);
-            let sample = Sample { copier, turn, used: 64, between, beside, antagonists };
+            let sample = CopyWork { copier, case, used: 64, between, beside, antagonists };
             let round = together(&mut writers, sample).unwrap();
             let zero =
                 |one: &Took| [one.elapsed, one.copies, one.stores].map(|time| time.is_zero());
@@ -214,11 +217,11 @@ mod tests {
     #[test]
     fn cpu_time_of_a_copy_is_not_counted_as_that_of_the_stores_to_one_line() {
         let mut memory = vec![7; 2 * FOLIO];
-        let (other, mut writers) = Writer::several(&mut memory, 1, 0);
-        let turn = Turn { method: CONVERGING, is_anywhere: false, cache: Cache::AsItIs };
-        let sample = Sample {
+        let (other, mut writers) = CopyWriter::several(&mut memory, 1, 0);
+        let case = OrderCase { method: CONVERGING, is_anywhere: false, cache: Cache::AsItIs };
+        let sample = CopyWork {
             copier: Copier::new(),
-            turn,
+            case,
             used: 64,
             between: other,
             beside: other,

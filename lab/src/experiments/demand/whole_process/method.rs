@@ -24,8 +24,9 @@ use rustix::thread::sched_getcpu;
 
 use crate::experiments::memory_sources::{soil, unscrubbed};
 
+/// The way in which a process gets clear pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Method {
+pub(super) enum WholeProcessMethod {
     /// The kernel clears a page at its only touch.
     Once,
     /// The kernel clears a page at the first of two touches, as in the published program.
@@ -40,14 +41,14 @@ pub(super) enum Method {
 
 /// A process from its start to its end. CPU times are in microseconds for each page.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sample {
+pub(super) struct ProcessSample {
     pub(super) gib_per_second: f64,
     pub(super) faults: f64,
     pub(super) user: f64,
     pub(super) system: f64,
 }
 
-impl Method {
+impl WholeProcessMethod {
     pub(super) const ALL: [Self; 5] =
         [Self::Once, Self::Twice, Self::OnAllocation, Self::OnFault, Self::Streamed];
 
@@ -61,7 +62,7 @@ impl Method {
         }
     }
 
-    pub(super) fn sample(self, pages: Pages, bytes: usize) -> Result<Sample, LabError> {
+    pub(super) fn sample(self, pages: Pages, bytes: usize) -> Result<ProcessSample, LabError> {
         let file = match self {
             Self::Once | Self::Twice => None,
             Self::OnAllocation | Self::OnFault | Self::Streamed => Some(populated(pages, bytes)?),
@@ -70,7 +71,7 @@ impl Method {
         process(Size(bytes), || self.run(pages, bytes, file).is_some())?.wait()?;
         let (seconds, after) = (start.elapsed().as_secs_f64(), Usage::of(Who::EndedChildren));
         let per_page = |time: Duration| time.as_secs_f64() * 1e6 / (bytes / pages.size()) as f64;
-        Ok(Sample {
+        Ok(ProcessSample {
             gib_per_second: bytes as f64 / GIB as f64 / seconds,
             faults: (after.minor_faults - before.minor_faults) as f64,
             user: per_page(after.user - before.user),
@@ -194,9 +195,13 @@ mod tests {
     fn a_whole_process_is_timed_and_one_that_gets_no_memory_is_an_error() {
         let base = rustix::param::page_size();
         let pages = 64 * MIB / base;
-        let on_fault = may_clear_on_fault().then_some((Method::OnFault, 1));
-        let streamed = streaming().map(|_| (Method::Streamed, 1));
-        let others = [(Method::Once, 1), (Method::Twice, 2), (Method::OnAllocation, 1)];
+        let on_fault = may_clear_on_fault().then_some((WholeProcessMethod::OnFault, 1));
+        let streamed = streaming().map(|_| (WholeProcessMethod::Streamed, 1));
+        let others = [
+            (WholeProcessMethod::Once, 1),
+            (WholeProcessMethod::Twice, 2),
+            (WholeProcessMethod::OnAllocation, 1),
+        ];
         for (method, each) in others.into_iter().chain(on_fault).chain(streamed) {
             let sample = method.sample(Pages::Base, 64 * MIB).unwrap();
             // Its start has some, too, and other tests have children.
@@ -204,9 +209,9 @@ mod tests {
             assert!(sample.faults >= (each * pages) as f64, "{method:?}: {sample:?} of {pages}");
             assert!(sample.user + sample.system > 0.0, "{sample:?}");
         }
-        let error = Method::Once.sample(Pages::Hugetlb1G, 1 << 45).unwrap_err();
+        let error = WholeProcessMethod::Once.sample(Pages::Hugetlb1G, 1 << 45).unwrap_err();
         assert!(matches!(error, LabError::Fork { .. }), "{error}");
-        let error = Method::OnAllocation.sample(Pages::Hugetlb1G, 1 << 45).unwrap_err();
+        let error = WholeProcessMethod::OnAllocation.sample(Pages::Hugetlb1G, 1 << 45).unwrap_err();
         assert!(matches!(error, LabError::Lease(_)), "{error}");
     }
 
@@ -217,16 +222,17 @@ mod tests {
         stream_and_touch(&mut bytes, 4096, routine);
         let expected = |at: usize| u8::from(at.is_multiple_of(4096));
         assert!(bytes.iter().enumerate().all(|(at, &byte)| byte == expected(at)));
-        let region = Method::Streamed.region(populated(Pages::Base, 4 * MIB).unwrap()).unwrap();
+        let region =
+            WholeProcessMethod::Streamed.region(populated(Pages::Base, 4 * MIB).unwrap()).unwrap();
         assert_eq!(region.pool().stats().unwrap().scrubbed_at_allocation, 0);
     }
 
     #[test]
     fn a_region_is_cleared_when_its_method_says() {
-        for method in [Method::OnAllocation, Method::OnFault] {
+        for method in [WholeProcessMethod::OnAllocation, WholeProcessMethod::OnFault] {
             let file = populated(Pages::Base, 4 * MIB).unwrap();
             let Some(mut region) = method.region(file) else {
-                assert!(method == Method::OnFault && !may_clear_on_fault());
+                assert!(method == WholeProcessMethod::OnFault && !may_clear_on_fault());
                 continue;
             };
             let cleared = |region: &Region| {
@@ -234,7 +240,7 @@ mod tests {
                 (stats.scrubbed_at_allocation, stats.scrubbed_at_fault)
             };
             let all = 4 * MIB as u64;
-            let at_allocation = if method == Method::OnAllocation { all } else { 0 };
+            let at_allocation = if method == WholeProcessMethod::OnAllocation { all } else { 0 };
             assert_eq!(cleared(&region), (at_allocation, 0), "{method:?}");
             touch(&mut region, rustix::param::page_size(), false);
             assert_eq!(cleared(&region), (at_allocation, all - at_allocation), "{method:?}");

@@ -18,7 +18,7 @@ use crate::record::Unit;
 use crate::record::published::{self, Conditions};
 use hugekit_machine::size::Size;
 
-use self::method::{Method, Sample, no_clearing_on_fault, streaming};
+use self::method::{ProcessSample, WholeProcessMethod, no_clearing_on_fault, streaming};
 use crate::experiments::Bench;
 
 /// The published workload on free pages of both sizes, reserved for it where settings may be changed.
@@ -43,12 +43,12 @@ fn measure_on(bench: &Bench<'_>, pages: Pages, bytes: usize, share: f64) -> Resu
     let (rounds, label) = (bench.long_rounds(share, 6), Label { pages, bytes });
     rounds.observer.begin(&format!("demand process {}", Size(pages.size())));
     let refused = no_clearing_on_fault(pages)?;
-    let is_possible = |method: &Method| match method {
-        Method::OnFault => refused.is_none(),
-        Method::Streamed => streaming().is_some(),
+    let is_possible = |method: &WholeProcessMethod| match method {
+        WholeProcessMethod::OnFault => refused.is_none(),
+        WholeProcessMethod::Streamed => streaming().is_some(),
         _ => true,
     };
-    let methods: Vec<_> = Method::ALL.into_iter().filter(is_possible).collect();
+    let methods: Vec<_> = WholeProcessMethod::ALL.into_iter().filter(is_possible).collect();
     let names: Vec<_> = methods.iter().map(|&method| label.of(method, "")).collect();
     let (mut part, samples) =
         rounds.measure_with("demand", Unit::GibPerSecond, &names, |index| {
@@ -59,9 +59,9 @@ fn measure_on(bench: &Bench<'_>, pages: Pages, bytes: usize, share: f64) -> Resu
         add_usage(&mut part, label, method, &samples);
     }
     let left_out = |method, why| format!("{} left out: {why}", label.of(method, ""));
-    part.notices.extend(refused.map(|why| left_out(Method::OnFault, why)));
+    part.notices.extend(refused.map(|why| left_out(WholeProcessMethod::OnFault, why)));
     let streamless = streaming().is_none().then(|| "this CPU has no movnti".to_owned());
-    part.notices.extend(streamless.map(|why| left_out(Method::Streamed, why)));
+    part.notices.extend(streamless.map(|why| left_out(WholeProcessMethod::Streamed, why)));
     put_beside(&mut part, label);
     compare(&mut part, label);
     Ok(part)
@@ -75,7 +75,7 @@ struct Label {
 }
 
 impl Label {
-    fn of(self, method: Method, what: &str) -> String {
+    fn of(self, method: WholeProcessMethod, what: &str) -> String {
         self.named(method.name(), what)
     }
 
@@ -85,8 +85,8 @@ impl Label {
 }
 
 /// Page faults, and CPU time per page.
-fn add_usage(part: &mut Part, label: Label, method: Method, samples: &[Sample]) {
-    let mut add = |what: &str, unit, value: fn(&Sample) -> f64| {
+fn add_usage(part: &mut Part, label: Label, method: WholeProcessMethod, samples: &[ProcessSample]) {
+    let mut add = |what: &str, unit, value: fn(&ProcessSample) -> f64| {
         part.add_case(&label.of(method, what), unit, samples.iter().map(value).collect());
     };
     add("-faults", Unit::Faults, |sample| sample.faults);
@@ -96,19 +96,20 @@ fn add_usage(part: &mut Part, label: Label, method: Method, samples: &[Sample]) 
 
 fn compare(part: &mut Part, label: Label) {
     let moved = "a second fault for each page, which clears nothing";
-    for method in Method::ALL.into_iter().skip(1) {
-        let moved = (method == Method::Twice).then_some(moved);
+    for method in WholeProcessMethod::ALL.into_iter().skip(1) {
+        let moved = (method == WholeProcessMethod::Twice).then_some(moved);
         let id = label.named(&format!("once-vs-{}", method.name()), "");
-        part.ratio(&id, (&label.of(Method::Once, ""), &label.of(method, "")), moved);
+        part.ratio(&id, (&label.of(WholeProcessMethod::Once, ""), &label.of(method, "")), moved);
     }
 }
 
 /// Adds the published figures beside the methods of the kernel, in the words of the published description.
 fn put_beside(part: &mut Part, label: Label) {
     let page = Size(label.pages.size()).to_string();
-    for (method, faults) in
-        [(Method::Once, "one for each page"), (Method::Twice, "two for each page")]
-    {
+    for (method, faults) in [
+        (WholeProcessMethod::Once, "one for each page"),
+        (WholeProcessMethod::Twice, "two for each page"),
+    ] {
         let ours = here(Conditions {
             ran: format!("demand faults of huge pages, {faults}, the whole process"),
             kernel: clearing_kernel(),
@@ -131,9 +132,10 @@ mod tests {
     /// With a sample of each method.
     fn part_of(label: Label) -> Part {
         let mut part = Part::new("demand");
-        for (method, value) in Method::ALL.into_iter().zip([1.0, 2.0, 3.0, 4.0, 8.0]) {
+        for (method, value) in WholeProcessMethod::ALL.into_iter().zip([1.0, 2.0, 3.0, 4.0, 8.0]) {
             part.add_case(&label.of(method, ""), Unit::GibPerSecond, vec![value]);
-            let sample = Sample { gib_per_second: value, faults: 5.0, user: 6.0, system: 7.0 };
+            let sample =
+                ProcessSample { gib_per_second: value, faults: 5.0, user: 6.0, system: 7.0 };
             add_usage(&mut part, label, method, &[sample]);
         }
         part

@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 use super::{count_of, failed, huge_pages};
 use crate::measure::LabError;
 
+/// A change of a setting of the machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) enum Change {
+pub(super) enum SettingChange {
     /// The choice in a file.
     Word { path: PathBuf, before: String, value: String },
     /// Huge pages of this size that the administrator has reserved on this machine.
@@ -35,7 +36,7 @@ pub(super) enum Undone {
     Left(String),
 }
 
-impl Change {
+impl SettingChange {
     pub(super) fn pages(root: &Root, page_size: u64, before: u64, asked: u64) -> Self {
         Self::Pages { root: root.path("/"), page_size, before, asked, got: None }
     }

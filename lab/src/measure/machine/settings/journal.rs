@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use hugekit_machine::Root;
 use tempfile::NamedTempFile;
 
-use super::change::Change;
+use super::change::SettingChange;
 use super::failed;
 use crate::measure::LabError;
 
@@ -20,7 +20,7 @@ const NAME: &str = "settings.journal";
 #[derive(Debug)]
 pub(super) struct Journal {
     folder: PathBuf,
-    changes: Vec<Change>,
+    changes: Vec<SettingChange>,
 }
 
 pub(super) fn is_in(folder: &Path) -> bool {
@@ -39,7 +39,7 @@ impl Journal {
             }
             text => text.map_err(failed("read", &path))?,
         };
-        let Ok(changes) = serde_json::from_str::<Vec<Change>>(&text) else {
+        let Ok(changes) = serde_json::from_str::<Vec<SettingChange>>(&text) else {
             let aside = path.with_extension("damaged");
             fs::rename(&path, &aside).map_err(failed("change", &path))?;
             let said = format!(
@@ -52,19 +52,19 @@ impl Journal {
         Ok((journal, Vec::new()))
     }
 
-    pub(super) fn changes(&self) -> &[Change] {
+    pub(super) fn changes(&self) -> &[SettingChange] {
         &self.changes
     }
 
     /// Notes a change that is made next.
-    pub(super) fn about_to(&mut self, change: Change) -> Result<(), LabError> {
+    pub(super) fn about_to(&mut self, change: SettingChange) -> Result<(), LabError> {
         self.changes.push(change);
         self.write()
     }
 
     /// Notes what the last change came to.
     pub(super) fn did_reach(&mut self, pages: u64) -> Result<(), LabError> {
-        if let Some(Change::Pages { got, .. }) = self.changes.last_mut() {
+        if let Some(SettingChange::Pages { got, .. }) = self.changes.last_mut() {
             *got = Some(pages);
         }
         self.write()

@@ -4,11 +4,11 @@
 //! be undone, by the drop, on an error or a panic, or by the next start ([`put_back`]): each change is
 //! written to a journal, to the disk, before it is made, and a lab that is killed leaves the journal. A setting that
 //! was changed again meanwhile is left as it is. The lab that may change settings has the machine's turn
-//! (`Turn`), so that no lab takes another one's setting for the administrator's.
+//! (`SettingsLock`), so that no lab takes another one's setting for the administrator's.
 
 mod change;
 mod journal;
-mod turn;
+mod lock;
 
 use std::fs;
 use std::io;
@@ -19,9 +19,9 @@ use hugekit_machine as machine;
 use hugekit_machine::Root;
 use hugekit_machine::hugepages::{self, HugePagePool};
 
-use self::change::{Change, Undone, chosen, pages};
+use self::change::{SettingChange, Undone, chosen, pages};
 use self::journal::Journal;
-use self::turn::Turn;
+use self::lock::SettingsLock;
 use crate::measure::{LabError, Observer};
 
 /// Settings of transparent huge pages by size.
@@ -30,7 +30,7 @@ const FOLIOS: &str = "/sys/kernel/mm/transparent_hugepage";
 /// The largest folio that a page table of base pages maps on any architecture.
 const LARGEST_FOLIO: usize = 512 << 20;
 
-/// The folder of turn and journal. Like the settings, it is gone at the next boot.
+/// The folder of the lock and the journal. Like the settings, it is gone at the next boot.
 const STATE: &str = "/run/hugekit";
 
 /// The longest wait for another lab. A run of everything takes three minutes.
@@ -48,7 +48,7 @@ struct Allowed {
     /// True while the journal has the changes of an earlier run, which was killed before it restored them.
     after_a_kill: bool,
     /// Let go last.
-    _turn: Turn,
+    _lock: SettingsLock,
 }
 
 impl Settings {
@@ -65,9 +65,9 @@ impl Settings {
         observer: &dyn Observer,
     ) -> Result<Self, LabError> {
         let folder = root.path(STATE);
-        let turn = Turn::wait(&folder, patience, observer)?;
+        let lock = SettingsLock::wait(&folder, patience, observer)?;
         let (journal, notes) = Journal::left_behind(&folder, root)?;
-        let mut allowed = Allowed { journal, notes, after_a_kill: true, _turn: turn };
+        let mut allowed = Allowed { journal, notes, after_a_kill: true, _lock: lock };
         allowed.restore_to(0)?;
         allowed.after_a_kill = false;
         Ok(Self(Some(allowed)))
@@ -87,7 +87,7 @@ impl Settings {
             return Ok(true);
         }
         let Some(allowed) = &mut self.0 else { return Ok(false) };
-        let change = Change::Word { path: path.to_owned(), before, value: value.to_owned() };
+        let change = SettingChange::Word { path: path.to_owned(), before, value: value.to_owned() };
         allowed.journal.about_to(change)?;
         fs::write(path, value).map_err(failed("change", path))?;
         Ok(true)
@@ -110,7 +110,7 @@ impl Settings {
         // Surplus pages become the administrator's before the kernel adds any.
         let asked = before.total + missing;
         let path = count_of(root, page_size);
-        let change = Change::pages(root, page_size, pages(&before), asked);
+        let change = SettingChange::pages(root, page_size, pages(&before), asked);
         allowed.journal.about_to(change)?;
         fs::write(&path, asked.to_string()).map_err(failed("change", &path))?;
         let after = huge_pages(root, page_size)?.unwrap_or(before);

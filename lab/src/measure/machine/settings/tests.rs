@@ -146,7 +146,7 @@ fn a_journal_of_any_moment_brings_back_what_was_there() {
     for (at, now) in [("before", "10"), ("during", "200"), ("after", "517")] {
         let (_dir, root) = machine(10, 7);
         let mut killed = settings(&root);
-        let change = Change::pages(&root, 2 << 20, 10, 517);
+        let change = SettingChange::pages(&root, 2 << 20, 10, 517);
         killed.0.as_mut().unwrap().journal.about_to(change).unwrap();
         kill(killed);
         fs::write(count_of(&root, 2 << 20), now).unwrap();
@@ -162,7 +162,7 @@ fn the_journal_is_there_before_the_change() {
     // A setting that cannot be written: what was about to be changed is in the journal all the same.
     let unwritable = root.path("/folder");
     fs::create_dir(&unwritable).unwrap();
-    let change = |value: &str| Change::Word {
+    let change = |value: &str| SettingChange::Word {
         path: unwritable.clone(),
         before: "never".into(),
         value: value.into(),

@@ -1,4 +1,4 @@
-//! The origin of all restored guests: snapshots of one guest, its memory as files, and an image.
+//! The guest that all restored guests come from: its snapshots, its memory as files, and an image.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -32,7 +32,7 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// Snapshots of a guest that has written half of its memory.
 #[derive(Debug)]
-pub(super) struct Origin {
+pub(super) struct SavedGuest {
     pub(super) folders: Folders,
     pub(super) bytes: usize,
     pub(super) snapshot: Snapshot,
@@ -49,7 +49,7 @@ pub(super) struct Origin {
     working_set: Result<u64, String>,
 }
 
-impl Origin {
+impl SavedGuest {
     pub(super) fn make(
         folders: Folders,
         bytes: usize,
@@ -63,12 +63,11 @@ impl Origin {
         let image = load_image(&snapshot.memory, observer)?;
         let loading = start.elapsed();
         let working_set = why_no_handler().map_or(Ok(0), Err);
-        let mut origin =
-            Self { folders, bytes, snapshot, huge, tmpfs, image, loading, working_set };
-        if origin.working_set.is_ok() {
-            origin.working_set = Ok(origin.record(observer)?);
+        let mut saved = Self { folders, bytes, snapshot, huge, tmpfs, image, loading, working_set };
+        if saved.working_set.is_ok() {
+            saved.working_set = Ok(saved.record(observer)?);
         }
-        Ok(origin)
+        Ok(saved)
     }
 
     /// The first byte that the guest had written.

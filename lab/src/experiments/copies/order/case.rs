@@ -1,11 +1,11 @@
-//! The workload of one sample.
+//! The cases of the order of copying: a method, the requested byte, and the state of the caches.
 
 use hugekit_bulk::sweep::SUBPAGE_BYTES;
 use hugekit_machine::size::Size;
 
 use super::antagonist::Pressure;
 use super::copier::Copier;
-use super::{FOLIO, Look};
+use super::{FOLIO, OrderWorkload};
 use crate::experiments::clear::target_of;
 
 /// The caches that a writer has.
@@ -35,13 +35,13 @@ impl Cache {
 
 /// The work of a sample. The requested byte is the first of the page, or anywhere in it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Turn {
+pub(super) struct OrderCase {
     pub(super) method: &'static str,
     pub(super) is_anywhere: bool,
     pub(super) cache: Cache,
 }
 
-impl Turn {
+impl OrderCase {
     /// Every case there is, the methods of one workload beside each other.
     pub(super) fn all(copier: Copier, pressure: Pressure) -> Vec<Self> {
         let targets = [false, true].into_iter();
@@ -53,17 +53,17 @@ impl Turn {
         workloads.flat_map(of).collect()
     }
 
-    pub(super) fn label(self, look: Look) -> String {
+    pub(super) fn label(self, workload: OrderWorkload) -> String {
         let target = if self.is_anywhere { "anywhere" } else { "first" };
         let cache = self.cache.suffix();
-        match look.used {
-            FOLIO => format!("{}-{target}{cache}", look.writers),
+        match workload.used {
+            FOLIO => format!("{}-{target}{cache}", workload.writers),
             used => format!("{}-touch-{}-{target}{cache}", Size(FOLIO), Size(used)),
         }
     }
 
     /// The start of the target's subpage.
-    pub(super) fn target(self, turn: usize) -> usize {
-        if self.is_anywhere { target_of(turn, FOLIO) / SUBPAGE_BYTES * SUBPAGE_BYTES } else { 0 }
+    pub(super) fn target(self, folio: usize) -> usize {
+        if self.is_anywhere { target_of(folio, FOLIO) / SUBPAGE_BYTES * SUBPAGE_BYTES } else { 0 }
     }
 }

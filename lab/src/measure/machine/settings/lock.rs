@@ -1,4 +1,4 @@
-//! The right to change the machine's settings: one lab's at a time.
+//! The lock of the settings of the machine: one lab at a time may change them.
 //!
 //! A lock on a file, which the kernel lets go of when its holder ends, however that was. The file says who
 //! holds it.
@@ -20,11 +20,11 @@ const NAME: &str = "settings.lock";
 /// Between two looks at a lock that another lab holds.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Held until it is dropped.
+/// The lock of the lab that may change settings. The drop releases it.
 #[derive(Debug)]
-pub(super) struct Turn(#[expect(dead_code, reason = "the lock is let go of with it")] File);
+pub(super) struct SettingsLock(#[expect(dead_code, reason = "the lock is let go of with it")] File);
 
-impl Turn {
+impl SettingsLock {
     /// Waits for so long.
     pub(super) fn wait(
         folder: &Path,
