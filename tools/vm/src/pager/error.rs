@@ -173,6 +173,8 @@ pub enum VmError {
         address: u64,
         /// Seconds in which it was tried.
         seconds: u64,
+        /// True if it is a page of hugetlbfs, of which the pool has some left.
+        is_hugetlb: bool,
     },
     /// No page of hugetlbfs is free for a page of the VM.
     #[error("no free 2 MiB page at {address:#x} after {seconds} s; accesses to it fail")]
@@ -216,6 +218,10 @@ impl VmError {
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         Some(match self {
+            Self::NoMemory { is_hugetlb: true, .. } => {
+                "raise hugetlb.2MB.max of the pager's control group: the kernel counts these pages for the pager"
+                    .to_owned()
+            }
             Self::NoMemory { .. } => {
                 "free memory, or raise the limit of the VM's control group".to_owned()
             }
@@ -287,7 +293,9 @@ mod tests {
             chain.contains("needs 4 huge pages of 2 MiB") && chain.contains("echo 4 > "),
             "{chain}"
         );
-        for error in [error, VmError::NoMemory { address: 0x1000, seconds: 30 }] {
+        let no_memory = |is_hugetlb| VmError::NoMemory { address: 0x1000, seconds: 30, is_hugetlb };
+        assert!(no_memory(true).remedy().unwrap().contains("the pager's control group"));
+        for error in [error, no_memory(true), no_memory(false)] {
             let remedy = error.remedy();
             prints_remedy_once(error, remedy);
         }

@@ -166,7 +166,7 @@ impl ServedVm {
         let seconds = self.longest_shortage().as_secs();
         match self.huge_page_shortage() {
             Some(source) => VmError::NoHugePages { address, seconds, source },
-            None => VmError::NoMemory { address, seconds },
+            None => VmError::NoMemory { address, seconds, is_hugetlb: self.layout.is_hugetlb() },
         }
     }
 
