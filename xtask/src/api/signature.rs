@@ -23,6 +23,7 @@ pub(super) fn of(item: &Value) -> Result<String> {
         line.get(if number == first { from - 1 } else { 0 }..until).unwrap_or(line)
     });
     let declared = declared(&cut.collect::<Vec<_>>());
+    let declared = if is_macro_call(&declared) { of_macro(item)? } else { declared };
     let open = item["attrs"].to_string().contains("non_exhaustive");
     Ok(if open { format!("#[non_exhaustive] {declared}") } else { declared })
 }
@@ -39,9 +40,38 @@ fn declared(lines: &[&str]) -> String {
     words.replace("( ", "(").replace(", )", ")")
 }
 
+/// The place of an item that a macro makes is the call of the macro.
+fn is_macro_call(declared: &str) -> bool {
+    let name = declared.split_once("! {").map(|(name, _)| name);
+    name.is_some_and(|name| name.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
+}
+
+/// The kind and the name of an item.
+fn of_macro(item: &Value) -> Result<String> {
+    let name = item["name"].as_str().context("an item has a name")?;
+    let kind = item["inner"].as_object().and_then(|inner| inner.keys().next());
+    Ok(match kind.context("an item has a kind")?.as_str() {
+        "variant" => name.to_owned(),
+        "assoc_const" => format!("pub const {name}"),
+        kind => format!("pub {kind} {name}"),
+    })
+}
+
 #[cfg(test)]
 mod tests {
-    use super::declared;
+    use serde_json::json;
+
+    use super::{declared, is_macro_call, of_macro};
+
+    #[test]
+    fn item_of_a_macro_has_its_kind_and_its_name() {
+        assert!(is_macro_call("backings! { Base: 1; }") && !is_macro_call("pub enum Backing"));
+        let of = |kind: &str| of_macro(&json!({"name": "Base", "inner": {kind: {}}})).unwrap();
+        assert_eq!(
+            [of("variant"), of("enum"), of("assoc_const")],
+            ["Base", "pub enum Base", "pub const Base"]
+        );
+    }
 
     #[test]
     fn declarations_end_before_bodies_and_values() {
