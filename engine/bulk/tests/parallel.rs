@@ -386,6 +386,15 @@ fn job_in_a_child_and_in_its_child_starts_new_workers() {
     assert!(clears_in_parallel());
 }
 
+/// Cancels when it is dropped.
+struct CancelledAtEnd<'a>(&'a Cancel);
+
+impl Drop for CancelledAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
 /// Forks while other threads of the parent hold the lock of the workers as often as they can.
 #[test]
 fn job_in_a_child_born_in_the_middle_of_jobs_starts_new_workers() {
@@ -396,10 +405,11 @@ fn job_in_a_child_born_in_the_middle_of_jobs_starts_new_workers() {
                 assert!(clears_in_parallel());
             }
         });
+        // Also behind a panic: the scope waits for the jobs.
+        let _done = CancelledAtEnd(&done);
         for _ in 0..20 {
             assert_eq!(in_a_child(|| if clears_in_parallel() { 0 } else { 1 }), 0);
         }
-        done.cancel();
     });
 }
 
