@@ -142,7 +142,7 @@ impl Broker {
         let signals = EndingSignals::new()
             .map_err(|source| BrokerError::Kernel { call: "sigaction", source })?;
         Ok(Self {
-            memory: MemoryState::default().next(&root, options.backing),
+            memory: MemoryState::default().next(&root, options.backing, options.payer()),
             notices: Notices::new(),
             accounts: Accounts::new(quotas.users().collect()),
             ledger: Ledger::new(quotas),
@@ -242,7 +242,7 @@ impl Broker {
     }
 
     fn look(&mut self) {
-        self.memory = self.memory.next(&self.root, self.backing());
+        self.memory = self.memory.next(&self.root, self.backing(), self.options.payer());
         for watched in self.watches.punched().unwrap_or_default() {
             self.ledger.punched(watched);
         }
@@ -480,7 +480,7 @@ impl Broker {
                 let fillers = vec![filler];
                 let all_joined = true;
                 self.filling.push(Filling { memory, fillers, client, payer, all_joined, hurried });
-                self.memory = self.memory.next(&self.root, self.backing());
+                self.memory = self.memory.next(&self.root, self.backing(), self.options.payer());
             }
             // Taken by others meanwhile: as if it had been seen.
             Err(LeaseError::Pages(_)) => self.look(),
@@ -760,7 +760,10 @@ impl Broker {
             let (most, most_of_user) = (limits.loads as u64, limits.fillers_of_user as u64);
             return Err(Refusal::TooManyLoads { most, most_of_user });
         }
-        let payer = (self.options.charge == Charge::Client).then(|| connection.pid());
+        let payer = match self.options.charge {
+            Charge::Client => Some(connection.pid()),
+            _ => self.options.payer(),
+        };
         self.check_memory(load.most, payer)?;
         self.ledger.claim(account, load.most)
     }

@@ -15,9 +15,9 @@ pub(crate) struct MemoryState {
 
 impl MemoryState {
     /// The next look. If the kernel's files cannot be read, nothing is free, and as much is taken as before.
-    pub(crate) fn next(self, root: &Root, backing: Backing) -> Self {
+    pub(crate) fn next(self, root: &Root, backing: Backing, payer: Option<u32>) -> Self {
         if !backing.is_reserved() {
-            return Self { free: available(root, None), taken: None };
+            return Self { free: available(root, payer), taken: None };
         }
         let page_size = backing.page_size() as u64;
         match hugepages::read_size(root, page_size) {
@@ -36,9 +36,10 @@ impl MemoryState {
     }
 }
 
-/// Memory that the machine and the control groups of a process leave, which pays for it: by default the broker.
+/// Memory that the machine leaves, and the control groups of the process that pays for it, if that is one.
 pub(crate) fn available(root: &Root, payer: Option<u32>) -> u64 {
-    match Available::read(root, &[payer.unwrap_or(std::process::id()) as i32]).bytes {
+    let payer: Vec<i32> = payer.into_iter().map(u32::cast_signed).collect();
+    match Available::read(root, &payer).bytes {
         // The kernel does not say.
         u64::MAX => 0,
         bytes => bytes,

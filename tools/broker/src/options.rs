@@ -96,8 +96,13 @@ impl BrokerOptions {
     pub fn shortage(&self) -> Option<(u64, u64)> {
         let units = (self.units_ahead() as u64).saturating_mul(self.unit_bytes());
         let wanted = units.saturating_add(self.keep_free);
-        let free = MemoryState::default().next(&Root::default(), self.backing).free;
+        let free = MemoryState::default().next(&Root::default(), self.backing, self.payer()).free;
         (units > 0 && free < wanted).then_some((wanted, free))
+    }
+
+    /// The process whose control groups count what is populated before a client asks, if that is this one.
+    pub(crate) fn payer(&self) -> Option<u32> {
+        (self.charge == Charge::Broker).then(std::process::id)
     }
 
     /// The quotas that permit no lease, because they are less than one unit. A quota of 0 is meant to permit none.

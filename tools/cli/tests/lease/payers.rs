@@ -28,6 +28,7 @@ pub(crate) const CHECKS: &[Check] = &[
 pub(crate) const CHECKS_OF_MEMORY: &[Check] = &[
     ("the_oom_killer_ends_what_populates_and_not_the_broker", oom),
     ("unit_without_room_in_the_group_of_the_broker_is_refused", no_room),
+    ("unit_that_another_group_pays_needs_no_room_in_that_of_the_broker", paid_elsewhere),
 ];
 
 pub(crate) const CHECKS_OF_FROZEN: &[Check] =
@@ -116,6 +117,20 @@ fn no_room(backing: Backing) {
         other => panic!("{other:?}"),
     }
     assert_eq!(daemon.until(|_| true).failures, 0);
+}
+
+fn paid_elsewhere(backing: Backing) {
+    let (small, payer) = (group(backing), group(backing));
+    let unit = 96 << 20;
+    small.limit(64 << 20);
+    let daemon = Daemon::around(unit, backing, |command| {
+        let mut charging = program();
+        charging.args(command.get_args()).arg("--charge").arg(&payer.folder);
+        small.around(&charging)
+    });
+    let lease = Lease::ask(&daemon.socket(), unit, PATIENCE).unwrap();
+    assert_eq!(lease.payer(), Payer::Group);
+    assert!(payer.charged(backing) >= unit as u64);
 }
 
 /// A process that has connected, and a socket of this one that is the same connection: the broker takes the process for
