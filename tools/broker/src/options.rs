@@ -100,7 +100,7 @@ impl BrokerOptions {
         (units > 0 && free < wanted).then_some((wanted, free))
     }
 
-    /// The process whose control groups count what is populated before a client asks, if that is this one.
+    /// This process, if its control groups count the units.
     pub(crate) fn payer(&self) -> Option<u32> {
         (self.charge == Charge::Broker).then(std::process::id)
     }
