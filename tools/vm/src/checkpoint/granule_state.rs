@@ -41,7 +41,7 @@ pub(crate) enum GranuleEvent {
     Copy,
     /// The copies that were made are dropped: another moment is chosen.
     Drop,
-    /// The moment is saved: all granules that are [in turn](State::is_in_turn) were copied.
+    /// The moment is saved: all granules that are [in turn](GranuleState::is_in_turn) were copied.
     Save,
     /// The last moment counts no more.
     Forget,
