@@ -172,14 +172,14 @@ impl Nightly {
 }
 
 impl Night {
-    /// A saved run of the same sources, without the parts that have failed.
+    /// A saved run of the same sources, without the parts that have failed, or lacked something and were skipped.
     fn to_continue(saved: &str, source: &str) -> Result<Self> {
         let mut night: Self = serde_json::from_str(saved).context("nightly.json")?;
         ensure!(
             night.source == source,
             "the interrupted run tested other sources: start a new one"
         );
-        night.ran.retain(|part| part.count.failed == 0);
+        night.ran.retain(|part| part.count.failed == 0 && part.count.passed > 0);
         Ok(night)
     }
 
@@ -387,11 +387,11 @@ mod tests {
 
     #[test]
     fn run_continues_with_what_failed_if_the_sources_are_the_same() {
-        let ran = |name: &str, failed| {
-            let count = Count { failed, ..Count::default() };
+        let ran = |name: &str, passed, failed| {
+            let count = Count { passed, failed, ..Count::default() };
             PartRun { name: name.into(), count, time: Duration::from_secs(1) }
         };
-        let ran = vec![ran("good", 0), ran("bad", 1)];
+        let ran = vec![ran("good", 2, 0), ran("bad", 2, 1), ran("skipped", 0, 0)];
         let night = Night { source: "here".into(), seed: "7".into(), ran };
         let saved = serde_json::to_string(&night).unwrap();
         let error = Night::to_continue(&saved, "elsewhere").unwrap_err();

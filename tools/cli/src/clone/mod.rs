@@ -10,9 +10,9 @@ use hugekit_vm::checkpoint::{CloneMemory, CloneOptions, MOST_CHILDREN, start_clo
 use hugekit_vm::pager::{PagerError, Source};
 
 use crate::children::{ChildApis, ChildPattern};
-use crate::{fork, image, socket};
+use crate::{fork, image, pager, socket};
 use hugekit_terminal::file::Sink;
-use hugekit_terminal::outcome::{Remedied, UsageError};
+use hugekit_terminal::outcome::UsageError;
 use hugekit_terminal::text::write_out;
 
 /// The command of a clone if none is named.
@@ -82,10 +82,8 @@ impl CloneCommand {
     fn memory(&self) -> anyhow::Result<CloneMemory> {
         if let Some(path) = &self.memory {
             let opened = Source::open(path).map_err(PagerError::from);
-            return opened.map(|source| CloneMemory::Copied(Box::new(source))).map_err(|error| {
-                let remedy = error.remedy().map(str::to_owned);
-                Remedied::error(error, remedy)
-            });
+            let source = opened.map_err(pager::explained)?;
+            return Ok(CloneMemory::Copied(Box::new(source)));
         }
         let broker = self.broker.clone().unwrap_or_else(socket::to_ask);
         let name = self.image.as_deref().unwrap_or_default();

@@ -131,7 +131,7 @@ impl PagerCommand {
     }
 }
 
-fn explained(error: PagerError) -> anyhow::Error {
+pub(crate) fn explained(error: PagerError) -> anyhow::Error {
     let remedy = error.remedy().map(str::to_owned);
     Remedied::error(error, remedy)
 }

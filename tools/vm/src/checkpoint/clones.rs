@@ -9,8 +9,6 @@ use std::process::Child as Program;
 use std::sync::mpsc::channel;
 use std::time::Instant;
 
-use hugekit_machine::Root;
-use hugekit_machine::available::Available;
 use hugekit_sys::input;
 use hugekit_sys::thread::spawn_scoped;
 use serde::Serialize;
@@ -89,12 +87,7 @@ pub fn start_clones(options: &CloneOptions, memory: CloneMemory) -> Result<Clone
         return Err(ForkError::Count(count));
     }
     if let CloneMemory::Copied(source) = &memory {
-        let own = rustix::process::getpid().as_raw_pid();
-        shortage::check_bytes(
-            count,
-            count as u64 * source.data_bytes(),
-            Available::read(&Root::default(), &[own]),
-        )?;
+        shortage::check_copies(count, count as u64 * source.data_bytes())?;
     }
     let state = std::path::absolute(&options.state)?;
     check_state(&state, &*options.children[0].control())?;
@@ -164,6 +157,8 @@ fn restore_all(
                     move || drop(parent.restore(child, memory).map(|news| sender.send(news)));
                 spawn_scoped(scope, "hugekit-restore", restore)?;
             }
+            // The news end when all threads have ended.
+            drop(sender);
             await_restored(children, &news)
         };
         start().inspect_err(|_| children.kill())

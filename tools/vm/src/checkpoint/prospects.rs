@@ -8,7 +8,7 @@ use hugekit_sys::other_process::check_collapse;
 
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::handover::PlannedHandover;
-use crate::checkpoint::vm::find_userfaultfd;
+use crate::checkpoint::vm::{claim, find_userfaultfd};
 use crate::vmm::Process;
 use crate::vmm::kept_layout;
 use crate::vmm::mappings::{is_served, mappings_of};
@@ -72,10 +72,7 @@ impl VmProspects {
 fn check_save(process: &mut Process) -> Result<(), CheckpointError> {
     let pid = process.pid();
     find_userfaultfd(process)?;
-    process.claim().map_err(|source| match source.kind() {
-        io::ErrorKind::WouldBlock => CheckpointError::InUse { pid },
-        _ => CheckpointError::Rights { pid, source },
-    })?;
+    claim(process)?;
     let mappings = mappings_of(pid).map_err(|source| CheckpointError::Process { pid, source })?;
     if mappings.iter().any(is_served) {
         return Err(CheckpointError::Incomplete { pid });

@@ -19,7 +19,11 @@ pub(crate) fn check(vm: &Vm, children: usize) -> Result<(), ForkError> {
     }
     // The copy that they are restored from, and their own.
     let needed = if vm.is_hugetlb { used } else { used * (count + 1) };
-    // The copy and the children are in this process's group.
+    check_copies(children, needed)
+}
+
+/// Refuses children that need so many bytes, which they and this process have in this process's control group.
+pub(crate) fn check_copies(children: usize, needed: u64) -> Result<(), ForkError> {
     let own = rustix::process::getpid().as_raw_pid();
     check_bytes(children, needed, Available::read(&Root::default(), &[own]))
 }
@@ -32,11 +36,7 @@ fn check_huge_pages(root: &Root, children: usize, needed: u64) -> Result<(), For
     }
 }
 
-pub(crate) fn check_bytes(
-    children: usize,
-    needed: u64,
-    available: Available,
-) -> Result<(), ForkError> {
+fn check_bytes(children: usize, needed: u64, available: Available) -> Result<(), ForkError> {
     if needed <= available.bytes {
         return Ok(());
     }

@@ -43,11 +43,7 @@ impl Vm {
     pub(crate) fn find(pid: i32, control: &dyn Control) -> Result<Self, CheckpointError> {
         let opened = |source| CheckpointError::Process { pid, source };
         let mut process = Process::running(pid).map_err(opened)?;
-        process.claim().map_err(|source| match source.kind() {
-            io::ErrorKind::WouldBlock => CheckpointError::InUse { pid },
-            io::ErrorKind::PermissionDenied => CheckpointError::Rights { pid, source },
-            _ => opened(source),
-        })?;
+        claim(&mut process)?;
         let faults = find_userfaultfd(&process)?;
         let counts = format!("fdinfo/{}", faults.as_fd().as_raw_fd());
         let counts = ProcessFolder::own().and_then(|own| own.file(&counts));
@@ -221,6 +217,15 @@ impl Vm {
         let state = self.pages.is_full_and_not_huge(&(start..start + HUGE));
         state.map_err(|source| CheckpointError::Memory { address: start, source })
     }
+}
+
+pub(crate) fn claim(process: &mut Process) -> Result<(), CheckpointError> {
+    let pid = process.pid();
+    process.claim().map_err(|source| match source.kind() {
+        io::ErrorKind::WouldBlock => CheckpointError::InUse { pid },
+        io::ErrorKind::PermissionDenied => CheckpointError::Rights { pid, source },
+        _ => CheckpointError::Process { pid, source },
+    })
 }
 
 pub(crate) fn find_userfaultfd(process: &Process) -> Result<Userfaultfd, CheckpointError> {
