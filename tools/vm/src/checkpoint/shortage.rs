@@ -22,7 +22,7 @@ pub(crate) fn check(vm: &Vm, children: usize) -> Result<(), ForkError> {
     check_copies(children, needed)
 }
 
-/// Refuses children that need so many bytes, which they and this process have in this process's control group.
+/// Refuses children whose memory does not fit into the machine and this process's control group.
 pub(crate) fn check_copies(children: usize, needed: u64) -> Result<(), ForkError> {
     let own = rustix::process::getpid().as_raw_pid();
     check_bytes(children, needed, Available::read(&Root::default(), &[own]))
