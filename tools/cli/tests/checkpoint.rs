@@ -1,4 +1,4 @@
-//! `hugekit checkpoint` and `hugekit fork` as users start them, after `hugekit pager`.
+//! `hugekit checkpoint`, `hugekit fork` and `hugekit clone` as users start them.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -29,6 +29,7 @@ fn main() {
     let guests: Checks = &[
         ("vm_that_a_pager_has_left_is_saved_and_restored", saved_and_restored),
         ("vm_is_forked_and_its_child_is_forked_again", forked),
+        ("snapshot_is_cloned", cloned),
     ];
     let others: Checks = &[("api_that_does_not_answer_is_an_error", no_api)];
     let trials = [trials(guests, lacking()), trials(others, None)].into_iter().flatten().collect();
@@ -87,6 +88,30 @@ fn guest(folder: &Path) -> Firecracker {
     origin.save(&first).unwrap();
     drop(origin);
     restore(folder, "vm", &first.state, slice::from_ref(&first.memory))
+}
+
+fn cloned() {
+    let folder = TempDir::new().unwrap();
+    let snapshot = Snapshot::in_folder(folder.path());
+    let mut origin = Firecracker::start(folder.path(), "origin").unwrap();
+    origin.boot(MEMORY, Pages::Base).unwrap();
+    origin.serial.ask(WRITE).unwrap();
+    origin.save(&snapshot).unwrap();
+    drop(origin);
+    let serials = ["1", "2"].map(|name| ForkedGuest::pipes(folder.path(), name));
+    let script = "exec \"$0\" --api-sock \"$1\" --level Off < {}.in > {}.out";
+    let mut command = hugekit(&["clone", "-n", "2", "--api", "c{}.sock", "--json", "-", "--state"]);
+    command.arg(&snapshot.state).arg("--memory").arg(&snapshot.memory);
+    command.args(["--", "sh", "-c", script]).arg(program().unwrap()).arg("{api}");
+    let output = command.current_dir(folder.path()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for (number, serial) in serials.into_iter().enumerate() {
+        let clone = &report["clones"][number];
+        assert_eq!(clone["api"], format!("c{}.sock", number + 1));
+        let mut guest = ForkedGuest { pid: clone["pid"].as_i64().unwrap() as i32, serial };
+        assert_eq!(guest.serial.ask(VERIFY).unwrap(), 0, "words differ");
+    }
 }
 
 /// A child of `hugekit fork`, whose serial port is two named pipes.
