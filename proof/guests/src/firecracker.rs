@@ -149,6 +149,11 @@ impl Firecracker {
         self.put("/balloon", &json!({"amount_mib": 0, "deflate_on_oom": false}))
     }
 
+    /// Gives the guest a vsock that listens at this socket, before it is booted.
+    pub fn add_vsock(&self, socket: &Path) -> io::Result<()> {
+        self.put("/vsock", &json!({"guest_cid": 3, "uds_path": socket}))
+    }
+
     /// Boots the guest with this many MiB, and one virtual CPU.
     pub fn boot(&self, mebibytes: u64, pages: Pages) -> io::Result<()> {
         self.boot_with(mebibytes, pages, 1)
@@ -171,6 +176,12 @@ impl Firecracker {
     #[must_use]
     pub fn free_memory() -> u64 {
         guest::END
+    }
+
+    /// Where the guest's memory has the number of events of its vsock, in 2 bytes.
+    #[must_use]
+    pub fn events() -> u64 {
+        guest::EVENTS
     }
 
     pub fn pause(&self) -> io::Result<()> {

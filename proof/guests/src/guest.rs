@@ -11,6 +11,8 @@
 //! Firecracker reports pages as used before it gives them back, and sets the interrupt status
 //! behind that, so both are polled. Two descriptors are 512 pages, and so may be a page of 2 MiB.
 //!
+//! Or it drives a virtio vsock at the same address: it only offers buffers for events, and says how many were used.
+//!
 //! It starts a second virtual CPU when that is first needed, by INIT and SIPI of the local APIC. That
 //! CPU goes from real mode straight to 64-bit mode and to ring 3, and polls a word of memory:
 //! 0 before it is started, 1 when it waits, and 2 when it is to touch a range.
@@ -19,6 +21,9 @@
 /// The address of three words about the guest's writes since the last request: the ticks of the longest time between
 /// two writes, the number of writes, and the ticks of all of them.
 pub(crate) const WRITES: u64 = 0x19_5000;
+
+/// The address of the number of events that a vsock has written, in 2 bytes.
+pub(crate) const EVENTS: u64 = 0x1a_a002;
 
 /// The address at which the guest is loaded. It uses memory up to [`END`].
 #[cfg(target_arch = "x86_64")]
@@ -150,6 +155,8 @@ mod blob {
         "    je 80f",
         "    cmp bl, 'B'",
         "    je 91f",
+        "    cmp bl, 'E'",
+        "    je 122f",
         "    jmp 70f",
         // Touch.
         "20: add rax, [rsi]",
@@ -288,39 +295,12 @@ mod blob {
         "    mov eax, [r8 + 0x08]",
         "    cmp eax, 5",
         "    jne 88f",
-        // If its driver is not ready: reset, acknowledge, driver, version 1.0, features chosen.
         "    mov eax, [r8 + 0x70]",
         "    cmp eax, 15",
         "    je 82f",
-        "    mov dword ptr [r8 + 0x70], 0",
-        "    mov dword ptr [r8 + 0x70], 1",
-        "    mov dword ptr [r8 + 0x70], 3",
-        "    mov dword ptr [r8 + 0x24], 0",
-        "    mov dword ptr [r8 + 0x20], 0",
-        "    mov dword ptr [r8 + 0x24], 1",
-        "    mov dword ptr [r8 + 0x20], 1",
-        "    mov dword ptr [r8 + 0x70], 11",
-        // Both queues: descriptors, and one page and two pages behind them what is available and
-        // what was used.
-        "    xor edx, edx",
-        "    mov edi, 0x1a0000",
-        "81: mov [r8 + 0x30], edx",
-        "    mov dword ptr [r8 + 0x38], 2",
-        "    mov [r8 + 0x80], edi",
-        "    mov dword ptr [r8 + 0x84], 0",
-        "    lea eax, [rdi + 0x1000]",
-        "    mov [r8 + 0x90], eax",
-        "    mov dword ptr [r8 + 0x94], 0",
-        "    lea eax, [rdi + 0x2000]",
-        "    mov [r8 + 0xa0], eax",
-        "    mov dword ptr [r8 + 0xa4], 0",
-        "    mov dword ptr [r8 + 0x44], 1",
-        "    mov dword ptr [rdi + 0x1004], 0x10000",
-        "    add edi, 0x4000",
-        "    inc edx",
-        "    cmp edx, 2",
-        "    jne 81b",
-        "    mov dword ptr [r8 + 0x70], 15",
+        "    mov r9d, 2",
+        "    mov r10d, 2",
+        "    call 120f",
         // The queue.
         "82: xor edx, edx",
         "    mov edi, 0x1a0000",
@@ -398,6 +378,68 @@ mod blob {
         "    cmp dword ptr [r8], 1",
         "    jne 94b",
         "    xor eax, eax",
+        "    jmp 70b",
+        // A driver for the device at R8: reset, acknowledge, driver, version 1.0, features chosen; then R10
+        // queues of R9 descriptors: descriptors, and one page and two pages behind them what is available
+        // and what was used. The first two descriptors are named as the first two to be available.
+        "120: mov dword ptr [r8 + 0x70], 0",
+        "    mov dword ptr [r8 + 0x70], 1",
+        "    mov dword ptr [r8 + 0x70], 3",
+        "    mov dword ptr [r8 + 0x24], 0",
+        "    mov dword ptr [r8 + 0x20], 0",
+        "    mov dword ptr [r8 + 0x24], 1",
+        "    mov dword ptr [r8 + 0x20], 1",
+        "    mov dword ptr [r8 + 0x70], 11",
+        "    xor edx, edx",
+        "    mov edi, 0x1a0000",
+        "121: mov [r8 + 0x30], edx",
+        "    mov [r8 + 0x38], r9d",
+        "    mov [r8 + 0x80], edi",
+        "    mov dword ptr [r8 + 0x84], 0",
+        "    lea eax, [rdi + 0x1000]",
+        "    mov [r8 + 0x90], eax",
+        "    mov dword ptr [r8 + 0x94], 0",
+        "    lea eax, [rdi + 0x2000]",
+        "    mov [r8 + 0xa0], eax",
+        "    mov dword ptr [r8 + 0xa4], 0",
+        "    mov dword ptr [r8 + 0x44], 1",
+        "    mov dword ptr [rdi + 0x1004], 0x10000",
+        "    add edi, 0x4000",
+        "    inc edx",
+        "    cmp edx, r10d",
+        "    jne 121b",
+        "    mov dword ptr [r8 + 0x70], 15",
+        "    ret",
+        // Events of the vsock. The magic number and the kind of the device, or -1 is the answer.
+        "122: mov r8d, 0xc0001000",
+        "    mov eax, [r8]",
+        "    cmp eax, 0x74726976",
+        "    jne 88b",
+        "    mov eax, [r8 + 0x08]",
+        "    cmp eax, 19",
+        "    jne 88b",
+        "    mov eax, [r8 + 0x70]",
+        "    cmp eax, 15",
+        "    je 124f",
+        "    mov r9d, 8",
+        "    mov r10d, 3",
+        "    call 120b",
+        // The third queue: 8 buffers of 8 bytes that the device writes, all available.
+        "    mov edi, 0x1a8000",
+        "    xor edx, edx",
+        "123: mov eax, edx",
+        "    shl eax, 4",
+        "    lea r9d, [rdx * 8 + 0x1ac000]",
+        "    mov [rdi + rax], r9",
+        "    mov dword ptr [rdi + rax + 8], 8",
+        "    mov dword ptr [rdi + rax + 12], 2",
+        "    mov [rdi + rdx * 2 + 0x1004], dx",
+        "    inc edx",
+        "    cmp edx, 8",
+        "    jne 123b",
+        "    mov word ptr [rdi + 0x1002], 8",
+        "    mov dword ptr [r8 + 0x50], 2",
+        "124: movzx eax, word ptr [0x1aa002]",
         "    jmp 70b",
         // The second CPU, in real mode at 0x1000:0.
         ".code16",

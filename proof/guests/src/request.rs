@@ -37,6 +37,9 @@ pub enum Request {
     Inflate { start: u64, len: u64 },
     /// Gets the range back from the balloon, as [`Inflate`](Self::Inflate).
     Deflate { start: u64, len: u64 },
+    /// Offers 8 buffers for events to the vsock, once, and answers how many were used; -1 without a vsock. Only the
+    /// tiny guest understands this.
+    Events,
 }
 
 /// Bytes that [`Request::Dirty`] writes to in one place.
@@ -79,6 +82,7 @@ impl Request {
             Self::Remove { start, len } => (b'R', [start, len, 0]),
             Self::Inflate { start, len } => (b'I', [start, len, 0]),
             Self::Deflate { start, len } => (b'D', [start, len, 0]),
+            Self::Events => (b'E', [0, 0, 0]),
         };
         let mut bytes = [0; BYTES];
         bytes[0] = letter;
@@ -106,6 +110,7 @@ impl Request {
             b'R' => Self::Remove { start, len },
             b'I' => Self::Inflate { start, len },
             b'D' => Self::Deflate { start, len },
+            b'E' => Self::Events,
             _ => return None,
         })
     }
@@ -131,6 +136,7 @@ mod tests {
             Request::Remove { start, len },
             Request::Inflate { start, len },
             Request::Deflate { start, len },
+            Request::Events,
         ] {
             assert_eq!(Request::from_bytes(&request.to_bytes()), Some(request));
         }

@@ -272,9 +272,12 @@ impl MissingMemory {
                 0
             }
             Request::Remove { start, len } => self.remove(start, len).map(|()| 0)?,
-            Request::Inflate { .. } | Request::Deflate { .. } | Request::WriteUntilAsked { .. } => {
+            Request::Inflate { .. }
+            | Request::Deflate { .. }
+            | Request::Events
+            | Request::WriteUntilAsked { .. } => {
                 return Err(io::Error::other(
-                    "the small VMM has neither a balloon nor writes without an end",
+                    "the small VMM has neither devices nor writes without an end",
                 ));
             }
         })

@@ -2,9 +2,11 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child as Program, Command, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use crate::api::connect;
@@ -34,6 +36,8 @@ pub(crate) struct Child<'a> {
     /// The VMM, which a program may have started.
     pub(crate) vmm: i32,
     program: Program,
+    /// The socket of a vsock that the saved state names, once the child listens there.
+    saved_vsock: OnceLock<PathBuf>,
 }
 
 /// All children. They end when this is dropped.
@@ -60,7 +64,8 @@ impl<'a> Children<'a> {
                 source,
             })?;
             let control = options.control();
-            children.0.push(Child { number, options, control, vmm: 0, program });
+            let saved_vsock = OnceLock::new();
+            children.0.push(Child { number, options, control, vmm: 0, program, saved_vsock });
         }
         Ok(children)
     }
@@ -113,8 +118,10 @@ impl Drop for Children<'_> {
         self.kill();
         for child in &mut self.0 {
             let _ = child.program.wait();
-            for socket in child.options.sockets() {
-                let _ = fs::remove_file(socket);
+            for socket in child.options.sockets().chain(child.saved_vsock.take()) {
+                if fs::symlink_metadata(&socket).is_ok_and(|of| of.file_type().is_socket()) {
+                    let _ = fs::remove_file(socket);
+                }
             }
         }
     }
@@ -125,8 +132,23 @@ impl Child<'_> {
     pub(crate) fn restore(&self, state: &Path, memory: LoadMemory<'_>, resume: bool) -> ChildNews {
         let load = Load { state, memory, resume, others: &self.options.load };
         match self.control.load(&load) {
-            Ok(()) => ChildNews::Restored(self.number, Instant::now()),
+            Ok(()) => {
+                let restored = ChildNews::Restored(self.number, Instant::now());
+                self.note_saved_vsock();
+                restored
+            }
             Err(source) => ChildNews::Failed(ForkError::Restore { number: self.number, source }),
+        }
+    }
+
+    /// Notes the socket that a failure is to remove, if it is not one of the options. A relative path begins in the
+    /// folder of this process, in which the program was started.
+    fn note_saved_vsock(&self) {
+        if self.options.vsock().is_none()
+            && let Ok(Some(path)) = self.control.vsock()
+            && let Ok(path) = std::path::absolute(path)
+        {
+            let _ = self.saved_vsock.set(path);
         }
     }
 

@@ -18,6 +18,7 @@ mod saved;
 mod scene;
 mod series;
 mod small;
+mod vsock;
 
 use libtest_mimic::{Arguments, Trial};
 
@@ -42,6 +43,7 @@ fn main() {
         fork_kills::trials(),
         clones::trials(),
         other_user::trials(),
+        vsock::trials(),
     ];
     let trials: Vec<Trial> = trials.into_iter().flatten().collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
