@@ -26,6 +26,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Args:
 ///     pid: the process. By default this one.
 ///     density: collapse a 2 MiB range only if at least this share of it is populated, from 0 to 1.
+///     growth: the most memory to fill holes with, as a share of the private memory of the process.
 ///         Holes are filled with zeroes.
 ///     cpu_share: the most CPU time to use, as a share of one CPU.
 ///     bytes_per_second: the most bytes to collapse per second.
@@ -90,15 +91,17 @@ impl Tender {
             pid=None,
             *,
             density=TendOptions::default().density,
+            growth=TendOptions::default().growth,
             cpu_share=TendOptions::default().cpu_share,
             bytes_per_second=TendOptions::default().bytes_per_second,
             keep_free=TendOptions::default().keep_free
         ),
-        text_signature = "(pid=None, *, density=0.9, cpu_share=1.0, bytes_per_second=1073741824, keep_free=268435456)"
+        text_signature = "(pid=None, *, density=0.5, growth=0.2, cpu_share=1.0, bytes_per_second=1073741824, keep_free=268435456)"
     )]
     fn new(
         pid: Option<i32>,
         density: f64,
+        growth: f64,
         cpu_share: f64,
         bytes_per_second: u64,
         keep_free: u64,
@@ -106,6 +109,7 @@ impl Tender {
         let pid = pid.unwrap_or(std::process::id() as i32);
         let options = TendOptions {
             density,
+            growth,
             cpu_share,
             bytes_per_second,
             keep_free,

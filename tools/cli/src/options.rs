@@ -55,8 +55,9 @@ fn options_are_the_same_by_default_in_rust_in_arguments_and_in_json() {
 
 #[test]
 fn numbers_are_read_as_they_are_printed() {
-    let tend: hugekit_tend::TendOptions = of("--density 95 --cpu 5 --rate 2M --keep-free 0");
-    assert_eq!((tend.density, tend.cpu_share), (0.95, 0.05));
+    let tend: hugekit_tend::TendOptions =
+        of("--density 95 --growth 0 --cpu 5 --rate 2M --keep-free 0");
+    assert_eq!((tend.density, tend.growth, tend.cpu_share), (0.95, 0.0, 0.05));
     assert_eq!((tend.bytes_per_second, tend.keep_free), (2 << 20, 0));
     let pager: PagerOptions = of("--around 4KiB --record 0 --no-prefetch --user 5 --user 6");
     assert_eq!((pager.around, pager.record.as_secs(), pager.prefetch), (4096, 0, false));

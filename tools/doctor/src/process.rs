@@ -1,5 +1,6 @@
 //! One process: what its forks cost, whether tending would help, and what stands in the way.
 
+use std::fmt::Write;
 use std::time::Duration;
 
 use hugekit::error_chain;
@@ -13,6 +14,9 @@ const TOPIC: Topic = Topic("process");
 
 /// Less than this is not worth a tender, however many times as fast a fork would be.
 const WORTH_IT: Duration = Duration::from_millis(1);
+
+/// More than these are named: of memory that was given back, whose tables each fork copies.
+const MANY_TABLES: u64 = 1 << 20;
 
 /// The explanation of the figures of forks.
 const ESTIMATES: &str = "CPU time, calculated from the page tables of the process and from forks \
@@ -34,7 +38,7 @@ pub struct ProcessReport {
 
 /// Examines a process.
 ///
-/// The forks' times are estimates, for which the calling process is forked 87 times
+/// The forks' times are estimates, for which the calling process is forked 128 times
 /// ([`ForkCost::measure`]).
 ///
 /// # Errors
@@ -70,6 +74,11 @@ fn lines(pid: i32, outlook: &Outlook, cost: Option<ForkCost>) -> Vec<Line> {
     ];
     lines.extend(cost.map(|_| TOPIC.note("estimates", ESTIMATES)));
     lines.extend(outlook.forked_from.map(child_of));
+    if outlook.filled > 0 {
+        let value =
+            format!("fills holes of {}: the process grows by it", units::bytes(outlook.filled));
+        lines.push(TOPIC.note("tending", value));
+    }
     if outlook.sparse > 0 {
         let value = format!(
             "{} in 2 MiB ranges with too many holes: not collapsed",
@@ -78,11 +87,11 @@ fn lines(pid: i32, outlook: &Outlook, cost: Option<ForkCost>) -> Vec<Line> {
         let line = TOPIC.note("holes", value);
         lines.push(if outlook.is_limit_unknown {
             line.remedy("run the tender where it can read the memory limit of the process's cgroup")
-        } else if outlook.sparse < outlook.now.all / MANY_HOLES {
+        } else if !has_many_holes(outlook) {
             line
         } else {
             line.remedy(format!(
-                "hugekit tend --density 50 {pid} collapses more, and fills the holes with zeroes"
+                "hugekit tend --growth 50 {pid} fills more holes: the process has up to 50 % more memory"
             ))
         });
     }
@@ -94,8 +103,24 @@ fn lines(pid: i32, outlook: &Outlook, cost: Option<ForkCost>) -> Vec<Line> {
     lines
 }
 
+fn has_many_holes(outlook: &Outlook) -> bool {
+    outlook.sparse > 0 && outlook.sparse >= outlook.now.all / MANY_HOLES
+}
+
 fn memory(now: Extent) -> String {
-    format!("{} private, {} of it on huge pages", units::bytes(now.all), units::bytes(now.huge))
+    let mut text = format!(
+        "{} private, {} of it on huge pages",
+        units::bytes(now.all),
+        units::bytes(now.huge)
+    );
+    if now.spare_tables > MANY_TABLES {
+        let _ = write!(
+            text,
+            "; {} of page tables that are nearly empty",
+            units::bytes(now.spare_tables)
+        );
+    }
+    text
 }
 
 fn fork(pid: i32, outlook: &Outlook, cost: ForkCost) -> Line {
@@ -112,7 +137,11 @@ fn fork(pid: i32, outlook: &Outlook, cost: ForkCost) -> Line {
     } else if now > 2 * tended && now > tended + WORTH_IT {
         TOPIC.limited("fork", value).remedy(tend(pid, &outlook.name))
     } else {
-        TOPIC.ok("fork", format!("{value}: nothing to gain"))
+        let why = match has_many_holes(outlook) {
+            true => "little to gain while holes are not filled",
+            false => "nothing to gain",
+        };
+        TOPIC.ok("fork", format!("{value}: {why}"))
     }
 }
 
@@ -137,6 +166,7 @@ fn hindrance(hindrance: &Hindrance) -> Line {
     let remedy = match hindrance {
         Hindrance::NoFreeHugePages { .. } => "echo 1 > /proc/sys/vm/compact_memory",
         Hindrance::ControlGroup { .. } => "raise the memory limit of the control group",
+        Hindrance::SwitchedOff => "start the process without PR_SET_THP_DISABLE",
         Hindrance::Gone => "none: the process has ended",
         Hindrance::Child { .. }
         | Hindrance::Pressure { .. }
@@ -172,7 +202,12 @@ mod tests {
 
     fn cost() -> ForkCost {
         let nanos = Duration::from_nanos;
-        ForkCost { process: nanos(100_000), base_page: nanos(50), huge_page: nanos(500) }
+        ForkCost {
+            process: nanos(100_000),
+            base_page: nanos(50),
+            huge_page: nanos(500),
+            spare_table: nanos(300),
+        }
     }
 
     fn verdict(outlook: &Outlook) -> (Verdict, Option<String>) {
@@ -182,14 +217,14 @@ mod tests {
 
     #[test]
     fn tending_is_advised_where_it_saves_much_and_nowhere_else() {
-        let small = Extent { huge: 0, all: 2048 * MIB };
-        let huge = Extent { huge: 2048 * MIB, all: 2048 * MIB };
+        let small = Extent { all: 2048 * MIB, ..Extent::default() };
+        let huge = Extent { huge: 2048 * MIB, ..small };
         let advised = (Verdict::Limited, Some(tend(7, "")));
         assert_eq!(verdict(&outlook(small, huge)), advised);
         assert_eq!(verdict(&outlook(huge, huge)), (Verdict::Ok, None), "it is so already");
         assert_eq!(verdict(&outlook(small, small)), (Verdict::Ok, None), "it cannot be");
-        let little = Extent { huge: 0, all: 16 * MIB };
-        let tended = Extent { huge: 16 * MIB, all: 16 * MIB };
+        let little = Extent { all: 16 * MIB, ..Extent::default() };
+        let tended = Extent { huge: 16 * MIB, ..little };
         assert_eq!(verdict(&outlook(little, tended)), (Verdict::Ok, None), "it saves little");
         let mut beside = outlook(small, huge);
         beside.hindrance = Some(Hindrance::Child { count: 1 });

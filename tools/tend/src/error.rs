@@ -114,9 +114,11 @@ impl TendError {
                 "run with CAP_SYS_PTRACE, CAP_SYS_NICE and CAP_DAC_READ_SEARCH: root has them, but \
                  in a container only those that it is given",
             ),
-            Self::SwitchedOff { .. } => {
-                Some("start it without PR_SET_THP_DISABLE (Redis: `disable-thp no`)")
-            }
+            Self::SwitchedOff { .. } => Some(
+                "start it, and the programs that start it, without PR_SET_THP_DISABLE: Redis and \
+                     Valkey: `disable-thp no`; systemd: no `MemoryTHP=disable`; mimalloc: no \
+                     MIMALLOC_ALLOW_THP=0",
+            ),
             Self::Unsupported => Some("run Linux 6.1 or newer"),
             Self::OtherHugePages { .. } => Some("run a kernel with huge pages of 2 MiB"),
             _ => None,

@@ -33,10 +33,12 @@ pub struct ForkCost {
     pub base_page: Duration,
     /// Each transparent huge page.
     pub huge_page: Duration,
+    /// Each page table that has no entry.
+    pub spare_table: Duration,
 }
 
 impl ForkCost {
-    /// Measures forks of the calling process, which has 64 MiB more meanwhile: 87, of a tenth of a
+    /// Measures forks of the calling process, which has 64 MiB more meanwhile: 128, of a tenth of a
     /// second together. The process should be a small one, because its own memory is copied, too.
     ///
     /// Every page is written before each fork, as a server writes its data between two saves. A fork that follows
@@ -60,7 +62,12 @@ impl ForkCost {
         // To copy such an entry also takes a page table, to split it later: no more than the copy of that.
         let at_most = base_page * (HUGE_PAGE_BYTES / page_size()) as u32;
         let huge_page = of_memory(on_huge_pages, HUGE_PAGES).unwrap_or(at_most);
-        Ok(Self { process, base_page, huge_page })
+        // The pages go, and their tables stay.
+        let memory = OwnMemory::of_base_pages(HUGE_PAGES * HUGE_PAGE_BYTES)?;
+        memory.discard_in_halves()?;
+        let of_tables = median_of_forks(SHORT_FORKS, || true)?;
+        let spare_table = of_memory(of_tables, HUGE_PAGES).unwrap_or_default();
+        Ok(Self { process, base_page, huge_page, spare_table })
     }
 
     /// About how long a fork keeps a process that has so much private memory.
@@ -69,7 +76,11 @@ impl ForkCost {
         let entries = |bytes: u64, size: usize| (bytes / size as u64) as f64;
         let base_pages = entries(memory.all.saturating_sub(memory.huge), page_size());
         let huge_pages = entries(memory.huge, HUGE_PAGE_BYTES);
-        self.process + self.base_page.mul_f64(base_pages) + self.huge_page.mul_f64(huge_pages)
+        let tables = entries(memory.spare_tables, page_size());
+        self.process
+            + self.base_page.mul_f64(base_pages)
+            + self.huge_page.mul_f64(huge_pages)
+            + self.spare_table.mul_f64(tables)
     }
 }
 
@@ -109,19 +120,34 @@ mod tests {
     #[test]
     fn fork_of_memory_costs_what_its_entries_do() {
         let nanos = Duration::from_nanos;
-        let cost = ForkCost { process: nanos(1000), base_page: nanos(10), huge_page: nanos(500) };
+        let cost = ForkCost {
+            process: nanos(1000),
+            base_page: nanos(10),
+            huge_page: nanos(500),
+            spare_table: nanos(200),
+        };
         let huge = 3 * HUGE_PAGE_BYTES as u64;
         let small = 7 * page_size() as u64;
-        assert_eq!(cost.estimate(Extent { huge, all: huge + small }), nanos(1000 + 1500 + 70));
-        assert_eq!(cost.estimate(Extent { huge: 8, all: 0 }), nanos(1000));
+        let extent = Extent { huge, all: huge + small, ..Extent::default() };
+        assert_eq!(cost.estimate(extent), nanos(1000 + 1500 + 70));
+        assert_eq!(cost.estimate(Extent { huge: 8, ..Extent::default() }), nanos(1000));
+        let spare_tables = 4 * page_size() as u64;
+        assert_eq!(cost.estimate(Extent { spare_tables, ..Extent::default() }), nanos(1800));
     }
 
     #[test]
     fn base_pages_cost_more_than_no_memory() {
         let cost = ForkCost::measure().unwrap();
         assert!(cost.process > Duration::ZERO, "{cost:?}");
-        let a_gigabyte = cost.estimate(Extent { huge: 0, all: 1 << 30 });
+        let a_gigabyte = cost.estimate(Extent { all: 1 << 30, ..Extent::default() });
         assert!(a_gigabyte > cost.process, "{cost:?}");
+    }
+
+    #[test]
+    fn empty_tables_cost_less_than_full_ones() {
+        let cost = ForkCost::measure().unwrap();
+        let full = cost.base_page * (HUGE_PAGE_BYTES / page_size()) as u32;
+        assert!(cost.spare_table > Duration::ZERO && cost.spare_table < full, "{cost:?}");
     }
 
     #[test]

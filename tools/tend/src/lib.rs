@@ -8,7 +8,7 @@
 //! ended.
 //!
 //! What it costs: the copy, writers of those 2 MiB that wait meanwhile, and memory where a range had holes (bounded by
-//! [`TendOptions::density`]). What it never does: change a byte, collapse while a forked child shares the memory, press
+//! [`TendOptions::growth`]). What it never does: change a byte, collapse while a forked child shares the memory, press
 //! on when the machine is short of memory, or leave anything to be put back.
 //!
 //! ```no_run
@@ -16,7 +16,7 @@
 //!
 //! use hugekit_tend::{TendOptions, Tender};
 //!
-//! let options = TendOptions { density: 0.95, ..TendOptions::default() };
+//! let options = TendOptions { growth: 0.05, ..TendOptions::default() };
 //! let mut tender = Tender::builder().process(4711).options(options).build()?;
 //! for report in tender.pass(&AtomicBool::new(false))? {
 //!     println!("{} bytes on huge pages", report.after.huge);
@@ -28,6 +28,7 @@
 mod compaction;
 mod error;
 mod fork_cost;
+mod freed;
 mod headroom;
 mod job;
 mod mappings;

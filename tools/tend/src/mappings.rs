@@ -6,6 +6,7 @@ use std::io::BufReader;
 use std::ops::Range;
 
 use hugekit::HUGE_PAGE_BYTES;
+use rustix::param::page_size;
 use serde::Serialize;
 
 use crate::error::TendError;
@@ -34,6 +35,11 @@ pub enum Excluded {
     /// Shared with another process since a fork, the other way round: with its parent, or with one
     /// of its own kind. A collapse would copy what they share.
     SharedSinceFork,
+    /// Shared with another process, and marked mergeable: by a fork, or because the kernel has merged equal pages (KSM).
+    /// A collapse would copy what they share.
+    SharedOrMerged,
+    /// Freed lazily by its owner (`MADV_FREE`). A collapse would make it memory again that nobody needs.
+    LazilyFreed,
     /// Much longer than what is there of it, as reservations are: a dense range in it is unlikely.
     TooSparse,
     /// Shorter than a huge page, or without 2 MiB that are aligned.
@@ -53,6 +59,10 @@ impl fmt::Display for Excluded {
             Self::Userfaultfd => "with faults that its owner handles (userfaultfd)",
             Self::Special => "of a device or the kernel",
             Self::SharedSinceFork => "shared with another process since a fork",
+            Self::SharedOrMerged => {
+                "shared with another process: equal pages that were merged (KSM), or since a fork"
+            }
+            Self::LazilyFreed => "freed lazily by its owner (MADV_FREE)",
             Self::TooSparse => "in mappings that are nearly empty",
             Self::TooShort => "in mappings without a whole aligned 2 MiB",
         })
@@ -73,6 +83,9 @@ pub struct Extent {
     pub huge: u64,
     /// All that is there.
     pub all: u64,
+    /// Page tables, beyond those that the memory would fill if it had no holes. A fork copies them, too: they stay where
+    /// memory was given back.
+    pub spare_tables: u64,
 }
 
 impl Extent {
@@ -91,12 +104,17 @@ impl Extent {
 pub(crate) struct Survey {
     /// Addresses of whole ranges of 2 MiB that are worth a look.
     pub(crate) tended: Vec<Range<u64>>,
+    /// Those of them in whose mappings pages are lazily freed.
+    pub(crate) partly_freed: Vec<Range<u64>>,
     /// Bytes that are there in the mappings of these, of small pages.
     pub(crate) small: u64,
     /// Bytes that are swapped out, of mappings that are tended.
     pub(crate) swapped: u64,
     excluded: BTreeMap<Excluded, u64>,
     extent: Extent,
+    /// All that is there, of files, too.
+    resident: u64,
+    mappings: u64,
 }
 
 impl Survey {
@@ -108,12 +126,30 @@ impl Survey {
             each_mapping(BufReader::with_capacity(READ_BYTES, file), |map| survey.add(map))
         });
         read.map_err(|error| TendError::of_reading(folder.pid(), error))?;
+        survey.extent.spare_tables = survey.spare_tables(folder)?;
         Ok(survey)
+    }
+
+    /// All tables, less those that the pages need that are there: of private memory, of files and of shared memory. Each
+    /// huge page keeps a table, for the day when it is split.
+    fn spare_tables(&self, folder: &ProcessFolder) -> Result<u64, TendError> {
+        let unread = |error| TendError::of_reading(folder.pid(), error);
+        let tables = folder.status("VmPTE").map_err(unread)?.unwrap_or(0) as u64 * 1024;
+        let needed = (self.resident - self.extent.huge).div_ceil(HUGE_PAGE_BYTES as u64)
+            + self.extent.huge / HUGE_PAGE_BYTES as u64;
+        Ok(tables.saturating_sub((needed + self.mappings) * page_size() as u64))
     }
 
     /// Private anonymous memory of the whole process.
     pub(crate) fn extent(&self) -> Extent {
         self.extent
+    }
+
+    /// Leaves out memory that is lazily freed, or may be.
+    pub(crate) fn leave_out_freed(&mut self, bytes: u64) {
+        if bytes > 0 {
+            *self.excluded.entry(Excluded::LazilyFreed).or_insert(0) += bytes;
+        }
     }
 
     /// By reason, bytes that are there.
@@ -122,6 +158,8 @@ impl Survey {
     }
 
     fn add(&mut self, map: &Mapping) {
+        self.mappings += 1;
+        self.resident += map.resident.max(map.huge);
         self.extent.huge += map.huge;
         self.extent.all += map.anonymous;
         match excluded(map) {
@@ -135,6 +173,9 @@ impl Survey {
                 if map.anonymous > map.huge {
                     self.small += map.anonymous - map.huge;
                     self.tended.push(whole_of(map));
+                    if map.lazily_freed > 0 {
+                        self.partly_freed.push(whole_of(map));
+                    }
                 }
             }
         }
@@ -172,8 +213,30 @@ fn excluded(map: &Mapping) -> Option<Excluded> {
     } else if (map.addresses.end - map.addresses.start) / SPARSE > map.anonymous {
         Some(Excluded::TooSparse)
     } else if map.shared > map.anonymous / SHARED {
-        Some(Excluded::SharedSinceFork)
+        Some(if map.has(&[b"mg"]) { Excluded::SharedOrMerged } else { Excluded::SharedSinceFork })
     } else {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reason_of_shared_memory_is_no_guess() {
+        const MIB: u64 = 1 << 20;
+        let mut map = Mapping {
+            addresses: 0..64 * MIB,
+            is_private: true,
+            anonymous: 64 * MIB,
+            shared: 32 * MIB,
+            ..Mapping::default()
+        };
+        assert_eq!(excluded(&map), Some(Excluded::SharedSinceFork));
+        map.flags = vec![*b"rd", *b"mg"];
+        assert_eq!(excluded(&map), Some(Excluded::SharedOrMerged));
+        map.shared = MIB;
+        assert_eq!(excluded(&map), None);
     }
 }

@@ -12,8 +12,6 @@ use serde::{Deserialize, Serialize};
 pub struct TendOptions {
     /// Collapse a 2 MiB range only if at least this share of it is populated. Holes are filled with
     /// zeroes.
-    ///
-    /// By default, collapsed memory grows by a ninth at most.
     #[cfg_attr(feature = "clap", arg(
         long,
         value_name = "PERCENT",
@@ -21,6 +19,15 @@ pub struct TendOptions {
         default_value = arguments::percent(TendOptions::default().density)
     ))]
     pub density: f64,
+    /// The most memory to fill holes with, as a share of the private memory of the process. Ranges
+    /// with the fewest holes are filled first.
+    #[cfg_attr(feature = "clap", arg(
+        long,
+        value_name = "PERCENT",
+        value_parser = arguments::share_or_none,
+        default_value = arguments::percent(TendOptions::default().growth)
+    ))]
+    pub growth: f64,
     /// The most CPU time to use, as a share of one CPU. While a process waits longer for CPUs because
     /// of the tender, it is 5 % at most.
     #[cfg_attr(feature = "clap", arg(
@@ -56,7 +63,8 @@ pub struct TendOptions {
 impl Default for TendOptions {
     fn default() -> Self {
         Self {
-            density: 0.9,
+            density: 0.5,
+            growth: 0.2,
             cpu_share: 1.0,
             bytes_per_second: 1 << 30,
             keep_free: 256 << 20,
@@ -71,9 +79,14 @@ mod arguments {
     use hugekit_machine::size::parse_bytes;
 
     pub(super) fn share(text: &str) -> Result<f64, &'static str> {
-        let percent = text.parse::<u8>().ok().filter(|percent| (1..=100).contains(percent));
-        let share = percent.map(|percent| f64::from(percent) / 100.0);
+        let share = share_or_none(text).ok().filter(|&share| share > 0.0);
         share.ok_or("write a whole number from 1 to 100, without a sign: 50 is 50 %")
+    }
+
+    pub(super) fn share_or_none(text: &str) -> Result<f64, &'static str> {
+        let percent = text.parse::<u8>().ok().filter(|&percent| percent <= 100);
+        let share = percent.map(|percent| f64::from(percent) / 100.0);
+        share.ok_or("write a whole number from 0 to 100, without a sign: 50 is 50 %")
     }
 
     pub(super) fn percent(share: f64) -> String {
@@ -99,18 +112,19 @@ mod tests {
     /// Python wants the figures of a class's signature as text.
     #[test]
     fn python_has_these_defaults() {
-        let TendOptions { density, cpu_share, bytes_per_second, keep_free, .. } =
+        let TendOptions { density, growth, cpu_share, bytes_per_second, keep_free, .. } =
             TendOptions::default();
         let read = |file: &str| {
             fs::read_to_string(format!("{}/../../bindings/py/{file}", env!("CARGO_MANIFEST_DIR")))
                 .unwrap()
         };
         let signature = format!(
-            "density={density:?}, cpu_share={cpu_share:?}, bytes_per_second={bytes_per_second}, keep_free={keep_free})"
+            "density={density:?}, growth={growth:?}, cpu_share={cpu_share:?}, bytes_per_second={bytes_per_second}, keep_free={keep_free})"
         );
         assert!(read("src/tend.rs").contains(&signature), "{signature}");
         let typed = [
             format!("density: float = {density:?},"),
+            format!("growth: float = {growth:?},"),
             format!("cpu_share: float = {cpu_share:?},"),
             format!("bytes_per_second: int = {bytes_per_second},"),
             format!("keep_free: int = {keep_free},"),

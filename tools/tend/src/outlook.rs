@@ -4,7 +4,7 @@ use crate::error::TendError;
 use crate::headroom::{hindrance, may_grow};
 use crate::mappings::{Excluded, Extent, Survey};
 use crate::options::TendOptions;
-use crate::plan::{History, plan};
+use crate::plan::{Filling, History, plan};
 use crate::relatives::{Relatives, forked_from};
 use crate::status::Hindrance;
 use crate::target::Target;
@@ -21,6 +21,8 @@ pub struct Outlook {
     pub now: Extent,
     /// And after a pass.
     pub tended: Extent,
+    /// Bytes of holes that a pass would fill.
+    pub filled: u64,
     /// Bytes in ranges of 2 MiB with too many holes.
     pub sparse: u64,
     /// True if the memory limit of its control group cannot be read, so that no hole would be filled.
@@ -44,23 +46,26 @@ impl Outlook {
             target => (target?, false),
         };
         let options = TendOptions::default();
-        let survey = Survey::of(target.folder())?;
+        let mut survey = Survey::of(target.folder())?;
         let is_limit_unknown = !may_grow(&target);
-        let density = if is_limit_unknown { 1.0 } else { options.density };
-        let plan = plan(target.look(&survey.tended)?, density, &History::default());
+        let looks = target.look(&mut survey)?;
         let now = survey.extent();
+        let filling = match is_limit_unknown {
+            true => Filling::NOTHING,
+            false => Filling::of(&options, now.all, 0),
+        };
+        let plan = plan(looks, filling, &History::default());
         let collapsed = plan.ranges.len() as u64 * hugekit::HUGE_PAGE_BYTES as u64;
-        let present: u64 = plan.ranges.iter().map(|look| look.present).sum();
-        let filled = collapsed.saturating_sub(present);
         // Ranges of an older kernel may be huge already: it does not say.
-        let huge = (now.huge + collapsed).min(now.all + filled);
+        let huge = (now.huge + collapsed).min(now.all + plan.filled);
         let children = Relatives::default().look(&target);
         let child = (children > 0).then_some(Hindrance::Child { count: children });
         Ok(Self {
             name: target.name().into_owned(),
             forked_from: forked_from(pid),
             now,
-            tended: Extent { huge, all: now.all + filled },
+            tended: Extent { huge, all: now.all + plan.filled, ..now },
+            filled: plan.filled,
             sparse: plan.sparse,
             is_limit_unknown,
             excluded: survey.excluded(),

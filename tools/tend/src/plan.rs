@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use hugekit::HUGE_PAGE_BYTES;
 
+use crate::options::TendOptions;
 use crate::pages::Look;
 
 /// By the start of a range, how often it was found split after it had been collapsed.
@@ -33,18 +34,42 @@ pub(crate) struct Plan {
     pub(crate) ranges: Vec<Look>,
     /// Bytes of ranges that have too many holes.
     pub(crate) sparse: u64,
+    /// Bytes of holes in the ranges.
+    pub(crate) filled: u64,
 }
 
-/// Plans a pass. Ranges that are split most often come first, because parent and child write there, and then those with
-/// the fewest holes.
-pub(crate) fn plan(looks: Vec<Look>, density: f64, history: &History) -> Plan {
-    let least = (density.clamp(0.0, 1.0) * HUGE_PAGE_BYTES as f64) as u64;
+/// Which holes may be filled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Filling {
+    /// The share of a range that must be populated.
+    density: f64,
+    /// All holes together, in bytes.
+    budget: u64,
+}
+
+impl Filling {
+    /// `all` is the process's memory, `filled` those bytes of it with which holes were filled earlier.
+    pub(crate) fn of(options: &TendOptions, all: u64, filled: u64) -> Self {
+        let own = all.saturating_sub(filled) as f64;
+        let budget = (own * options.growth.clamp(0.0, 1.0)) as u64;
+        Self { density: options.density.clamp(0.0, 1.0), budget: budget.saturating_sub(filled) }
+    }
+
+    /// None.
+    pub(crate) const NOTHING: Self = Self { density: 1.0, budget: 0 };
+}
+
+/// Plans a pass. The ranges with the fewest holes are taken until the budget is used. Of these, ranges that are split most
+/// often come first, because parent and child write there, and then those with the fewest holes.
+pub(crate) fn plan(mut looks: Vec<Look>, filling: Filling, history: &History) -> Plan {
+    let least = (filling.density * HUGE_PAGE_BYTES as f64) as u64;
     let mut plan = Plan::default();
+    looks.retain(|look| look.is_huge != Some(true));
+    looks.sort_by_key(|look| std::cmp::Reverse(look.present));
     for look in looks {
-        if look.is_huge == Some(true) {
-            continue;
-        }
-        if look.present >= least {
+        let holes = (HUGE_PAGE_BYTES as u64).saturating_sub(look.present);
+        if look.present >= least && plan.filled + holes <= filling.budget {
+            plan.filled += holes;
             plan.ranges.push(look);
         } else {
             plan.sparse += look.present;
@@ -61,27 +86,55 @@ mod tests {
 
     const HUGE: u64 = HUGE_PAGE_BYTES as u64;
 
+    fn look(start: u64, present: u64, is_huge: Option<bool>) -> Look {
+        Look { start: start * HUGE, present, is_huge }
+    }
+
+    fn starts(plan: &Plan) -> Vec<u64> {
+        plan.ranges.iter().map(|look| look.start / HUGE).collect()
+    }
+
     #[test]
     fn plan_has_what_is_dense_and_small_and_begins_where_splits_are() {
-        let look = |start: u64, present, is_huge| Look { start: start * HUGE, present, is_huge };
         let mut history = History::default();
         history.note(3 * HUGE);
         let looks = vec![
             look(1, HUGE, Some(true)),
             look(2, HUGE, Some(false)),
             look(3, HUGE - 4096, Some(false)),
-            look(4, HUGE / 2, Some(false)),
+            look(4, HUGE / 2 - 4096, Some(false)),
             look(5, HUGE * 95 / 100, None),
         ];
-        let plan = plan(looks, 0.9, &history);
-        let starts: Vec<u64> = plan.ranges.iter().map(|look| look.start / HUGE).collect();
-        assert_eq!(starts, [3, 2, 5]);
-        assert_eq!(plan.sparse, HUGE / 2);
+        let filling = Filling { density: 0.5, budget: HUGE };
+        let plan = plan(looks, filling, &history);
+        assert_eq!(starts(&plan), [3, 2, 5]);
+        assert_eq!(plan.sparse, HUGE / 2 - 4096);
+        assert_eq!(plan.filled, 4096 + HUGE - HUGE * 95 / 100);
+    }
+
+    #[test]
+    fn ranges_with_the_fewest_holes_are_filled_until_the_budget_is_used() {
+        let presents = [HUGE - 8192, HUGE - 16384, HUGE, HUGE - 4096];
+        let looks = |()| (0..4).map(|n| look(n, presents[n as usize], Some(false))).collect();
+        let of = |budget| {
+            let filling = Filling { density: 0.5, budget };
+            starts(&plan(looks(()), filling, &History::default()))
+        };
+        assert_eq!(of(12288), [2, 3, 0]);
+        assert_eq!(of(12287), [2, 3]);
+        assert_eq!(starts(&plan(looks(()), Filling::NOTHING, &History::default())), [2]);
+    }
+
+    #[test]
+    fn holes_that_were_filled_earlier_count() {
+        let options = TendOptions { growth: 0.2, ..TendOptions::default() };
+        let of = |all, filled| Filling::of(&options, all, filled).budget;
+        assert_eq!([of(1000, 0), of(1100, 100), of(1200, 200), of(100, 200)], [200, 100, 0, 0]);
     }
 
     #[test]
     fn history_keeps_what_is_there() {
-        let look = |start: u64| Look { start: start * HUGE, present: HUGE, is_huge: None };
+        let look = |start: u64| look(start, HUGE, None);
         let mut history = History::default();
         [1, 2, 2, 5].into_iter().for_each(|start| history.note(start * HUGE));
         history.keep(&[look(2), look(3), look(5)]);

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::target::Target;
@@ -86,8 +87,9 @@ fn shares(folder: &ProcessFolder, program: Program) -> bool {
     folder.stat().is_ok_and(|stat| !stat.is_zombie() && stat.program == program)
 }
 
-/// Processes whose first thread has one of these names. Of a longer name the first 15 bytes count, which is all that
-/// the kernel keeps. No process can delay the answer.
+/// Processes whose first thread has one of these names, or whose program's file has: Node.js names its first thread
+/// `MainThread`. Of a longer name of a thread the first 15 bytes count, which is all that the kernel keeps. The file of
+/// another user's process is seen with `CAP_SYS_PTRACE` only. No process can delay the answer.
 #[must_use]
 pub fn named(names: &[impl AsRef<OsStr>]) -> Vec<i32> {
     if names.is_empty() {
@@ -97,7 +99,13 @@ pub fn named(names: &[impl AsRef<OsStr>]) -> Vec<i32> {
     let is_named = |&pid: &i32| {
         let Ok(folder) = ProcessFolder::open(pid) else { return false };
         let name = folder.read("comm").unwrap_or_default();
-        wanted(name.strip_suffix(b"\n").unwrap_or(&name)) && !folder.is_zombie()
+        let is_of_thread = wanted(name.strip_suffix(b"\n").unwrap_or(&name));
+        let is_of_file = || {
+            let program = folder.link("exe").unwrap_or_default();
+            let file = Path::new(&program).file_name();
+            file.is_some_and(|file| names.iter().any(|wanted| wanted.as_ref() == file))
+        };
+        (is_of_thread || is_of_file()) && !folder.is_zombie()
     };
     processes::numbers(&Root::default()).unwrap_or_default().into_iter().filter(is_named).collect()
 }

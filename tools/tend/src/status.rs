@@ -32,6 +32,8 @@ pub enum Hindrance {
         /// Bytes.
         left: u64,
     },
+    /// The process has disabled transparent huge pages since it is tended.
+    SwitchedOff,
     /// The process has ended or started another program.
     Gone,
     /// It was asked to stop.
@@ -58,6 +60,9 @@ impl fmt::Display for Hindrance {
             Self::ControlGroup { left } => {
                 write!(f, "the control group has only {} MiB left", left >> 20)
             }
+            Self::SwitchedOff => {
+                f.write_str("the process has disabled transparent huge pages (PR_SET_THP_DISABLE)")
+            }
             Self::Gone => f.write_str("the process is gone"),
             Self::Stopped => f.write_str("stopped"),
             Self::Stuck => f.write_str("the process keeps the kernel waiting for its memory map"),
@@ -78,8 +83,8 @@ pub enum Refusal {
     ControlGroup,
     /// Pages are pinned, locked or on their way elsewhere (`EAGAIN`).
     Busy,
-    /// Something in the range cannot be on a huge page: guard pages, write-protected pages, or it was unmapped meanwhile
-    /// (`EINVAL`).
+    /// Something in the range cannot be on a huge page (`EINVAL`): for example guard pages, write-protected pages, or it
+    /// was unmapped meanwhile. The kernel does not say which.
     Unsuitable,
     /// For another reason.
     Other {
@@ -106,7 +111,7 @@ impl fmt::Display for Refusal {
             Self::NoHugePage => f.write_str("no huge page is free"),
             Self::ControlGroup => f.write_str("the control group has no room"),
             Self::Busy => f.write_str("pages are pinned or in use by the kernel"),
-            Self::Unsuitable => f.write_str("guard or protected pages, or unmapped meanwhile"),
+            Self::Unsuitable => f.write_str("the kernel says EINVAL: guard or protected pages?"),
             Self::Other { errno } => write!(f, "{}", std::io::Error::from_raw_os_error(*errno)),
         }
     }

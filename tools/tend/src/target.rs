@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::fs::File;
 use std::io;
-use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use hugekit::HUGE_PAGE_BYTES;
@@ -17,6 +16,8 @@ use rustix::param::page_size;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::error::TendError;
+use crate::freed::without_freed;
+use crate::mappings::Survey;
 use crate::pages::{Look, is_memory_there, look};
 
 /// `PF_KTHREAD` of the kernel's `sched.h`, as `/proc/PID/stat` shows it.
@@ -72,7 +73,7 @@ impl Target {
             folder.file("pagemap").map_err(|error| refused(pid, "open(pagemap)", &error))?;
         check_collapse(descriptor.as_fd())
             .map_err(|errno| refused(pid, "process_madvise", &errno.into()))?;
-        if folder.status("THP_enabled").map_err(unread)? == Some(0) {
+        if has_switched_off(&folder).map_err(unread)? {
             return Err(TendError::SwitchedOff { pid });
         }
         match transparent_size(&Root::default()).ok().flatten().unwrap_or(0) {
@@ -103,13 +104,16 @@ impl Target {
         self.descriptor.as_fd()
     }
 
-    /// All 2 MiB of these ranges in which something is there.
-    pub(crate) fn look(&self, ranges: &[Range<u64>]) -> Result<Vec<Look>, TendError> {
+    /// All 2 MiB of a survey's ranges in which something is there, except those with lazily freed pages: these are noted
+    /// in the survey.
+    pub(crate) fn look(&self, survey: &mut Survey) -> Result<Vec<Look>, TendError> {
         let unread = |errno: Errno| TendError::of_reading(self.pid, errno.into());
         let mut looks = Vec::new();
-        for addresses in ranges {
+        for addresses in &survey.tended {
             looks.extend(look(self.pages.as_fd(), addresses).map_err(unread)?);
         }
+        let freed = without_freed(self.pages.as_fd(), &survey.partly_freed, &mut looks);
+        survey.leave_out_freed(freed.map_err(unread)?);
         // After `exec` the page map is that of memory that is gone, and says that nothing is there.
         if is_memory_there(self.pages.as_fd()) {
             Ok(looks)
@@ -127,6 +131,11 @@ impl Target {
         parents.contains(&(self.parent, self.program))
     }
 
+    /// Returns whether it has disabled transparent huge pages, which it may do at any time.
+    pub(crate) fn has_switched_off(&self) -> bool {
+        has_switched_off(&self.folder).unwrap_or(false)
+    }
+
     /// Returns whether it still runs the program that it ran when it was opened.
     pub(crate) fn is_there(&self) -> bool {
         self.resident().is_some()
@@ -138,6 +147,10 @@ impl Target {
         let is_there = !stat.is_zombie() && stat.program == self.program;
         is_there.then(|| stat.resident * page_size() as u64)
     }
+}
+
+fn has_switched_off(folder: &ProcessFolder) -> io::Result<bool> {
+    Ok(folder.status("THP_enabled")? == Some(0))
 }
 
 fn refused(pid: i32, call: &'static str, error: &io::Error) -> TendError {

@@ -285,6 +285,7 @@ class Tender:
     Args:
         pid: the process. By default this one.
         density: collapse a 2 MiB range only if at least this share of it is populated, from 0 to 1.
+        growth: the most memory to fill holes with, as a share of the private memory of the process.
             Holes are filled with zeroes.
         cpu_share: the most CPU time to use, as a share of one CPU.
         bytes_per_second: the most bytes to collapse per second.
@@ -310,7 +311,8 @@ class Tender:
         cls,
         pid: int | None = None,
         *,
-        density: float = 0.9,
+        density: float = 0.5,
+        growth: float = 0.2,
         cpu_share: float = 1.0,
         bytes_per_second: int = 1073741824,
         keep_free: int = 268435456,

@@ -88,7 +88,10 @@ impl ProcessFolder {
     /// # Errors
     /// The process has ended, or the right to look at it is missing.
     pub fn status(&self, key: &str) -> io::Result<Option<i64>> {
-        let number = |value: &[u8]| std::str::from_utf8(value).ok()?.parse().ok();
+        // Sizes have a unit behind them.
+        let number = |value: &[u8]| {
+            std::str::from_utf8(value).ok()?.split_ascii_whitespace().next()?.parse().ok()
+        };
         Ok(value(&self.read("status")?, key).and_then(number))
     }
 

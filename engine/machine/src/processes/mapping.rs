@@ -69,6 +69,8 @@ pub struct Mapping {
     pub shared: u64,
     /// Bytes that are swapped out.
     pub swapped: u64,
+    /// Bytes that their owner has freed lazily (`MADV_FREE`): the kernel takes them when it needs memory.
+    pub lazily_freed: u64,
     /// Words of two letters (`VmFlags`): see proc(5).
     pub flags: Vec<[u8; 2]>,
 }
@@ -100,6 +102,7 @@ impl Mapping {
             b"ShmemPmdMapped" | b"FilePmdMapped" => &mut self.file_huge,
             b"Shared_Clean" | b"Shared_Dirty" => &mut self.shared,
             b"Swap" => &mut self.swapped,
+            b"LazyFree" => &mut self.lazily_freed,
             b"VmFlags" => {
                 let words = value.split(|&byte| byte == b' ');
                 self.flags = words.filter_map(|word| word.try_into().ok()).collect();
@@ -157,6 +160,7 @@ Anonymous:          1024 kB
 AnonHugePages:       512 kB
 Shared_Clean:          4 kB
 Shared_Dirty:          8 kB
+LazyFree:             20 kB
 Swap:                 16 kB
 THPeligible:    1
 VmFlags: rd wr mr mw me ac lo
@@ -179,6 +183,7 @@ VmFlags: rd ex";
             huge: 512 << 10,
             shared: 12 << 10,
             swapped: 16 << 10,
+            lazily_freed: 20 << 10,
             flags: found[0].flags.clone(),
             ..Mapping::default()
         };

@@ -30,12 +30,20 @@ impl PageEntry {
         Self(u64::from_ne_bytes(bytes.try_into().expect("as many bytes as an entry has")))
     }
 
+    const FRAME: u64 = (1 << 55) - 1;
     const SOFT_DIRTY: u64 = 1 << 55;
     const EXCLUSIVE: u64 = 1 << 56;
     const PROTECTED: u64 = 1 << 57;
     const OF_A_FILE: u64 = 1 << 61;
     const SWAPPED: u64 = 1 << 62;
     const PRESENT: u64 = 1 << 63;
+
+    /// The number of its page frame, if it is in memory. The kernel tells it with `CAP_SYS_ADMIN` only, and says 0
+    /// otherwise.
+    pub fn frame(self) -> Option<u64> {
+        let frame = self.0 & Self::FRAME;
+        (self.0 & Self::PRESENT != 0 && frame != 0).then_some(frame)
+    }
 
     /// Protected against writes by userfaultfd (Linux 5.14): mapped, swapped out or marked.
     pub fn is_protected(self) -> bool {

@@ -85,8 +85,11 @@ fn early(report: &PassReport, hindrance: Hindrance) -> anyhow::Error {
         report.pid
     );
     let again = match hindrance {
+        Hindrance::SwitchedOff => "start the process without PR_SET_THP_DISABLE",
         Hindrance::Gone => return anyhow::Error::msg(message),
-        Hindrance::Child { .. } => "run it again when the save has ended",
+        Hindrance::Child { .. } => {
+            "run it again when its children have ended: a save, or its workers"
+        }
         Hindrance::ControlGroup { .. } => "raise the memory limit, or lower --keep-free",
         Hindrance::NoFreeHugePages { .. } => {
             "run it again after: echo 1 > /proc/sys/vm/compact_memory"
@@ -115,7 +118,7 @@ mod tests {
 
     #[test]
     fn pass_that_ended_early_says_how_far_it_came_and_when_to_run_it_again() {
-        let after = Extent { huge: 10 << 20, all: 64 << 20 };
+        let after = Extent { huge: 10 << 20, all: 64 << 20, ..Extent::default() };
         let report = PassReport { pid: 7, after, ..PassReport::default() };
         let error = early(&report, Hindrance::Child { count: 1 });
         let said = error.to_string();
@@ -131,7 +134,8 @@ mod tests {
 
     #[test]
     fn pass_over_a_process_that_grew_meanwhile_says_by_how_much() {
-        let [before, after] = [40 << 20, 64 << 20].map(|all| Extent { huge: 10 << 20, all });
+        let [before, after] =
+            [40 << 20, 64 << 20].map(|all| Extent { huge: 10 << 20, all, ..Extent::default() });
         let report = PassReport { pid: 7, before, after, ..PassReport::default() };
         let said = outcome(&[report], 0).unwrap_err().to_string();
         assert!(said.starts_with("the pass over 7 left out 24MiB that came"), "{said}");

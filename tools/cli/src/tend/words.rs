@@ -122,7 +122,7 @@ fn millis(duration: Duration) -> String {
 pub(super) fn left_out(pass: &PassReport) -> Vec<String> {
     let holes = match pass.is_limit_unknown {
         true => "with holes: not filled, because the group's memory limit cannot be read",
-        false => "with too many holes (--density)",
+        false => "with too many holes (--growth, --density)",
     };
     let refused = pass
         .refused
@@ -152,12 +152,17 @@ mod tests {
 
     fn cost() -> ForkCost {
         let nanos = Duration::from_nanos;
-        ForkCost { process: nanos(0), base_page: nanos(100), huge_page: nanos(2000) }
+        ForkCost {
+            process: nanos(0),
+            base_page: nanos(100),
+            huge_page: nanos(2000),
+            spare_table: nanos(0),
+        }
     }
 
     fn pass() -> PassReport {
-        let before = Extent { huge: 0, all: 2048 * MIB };
-        let after = Extent { huge: 2040 * MIB, all: 2048 * MIB };
+        let before = Extent { all: 2048 * MIB, ..Extent::default() };
+        let after = Extent { huge: 2040 * MIB, ..before };
         PassReport { before, after, collapsed: 1020, filled: 8192, ..PassReport::default() }
     }
 
@@ -175,8 +180,8 @@ mod tests {
         let gone = PassReport { hindrance: Some(Hindrance::Gone), ..pass() };
         assert!(!joined(&of_pass(&gone, Some(cost()))).contains("fork"), "it forks no more");
         assert!(!joined(&of_pass(&pass(), None)).contains("fork"), "without a measurement");
-        let grown = PassReport { before: Extent { huge: 0, all: 50 * MIB }, ..pass() };
-        let grown = PassReport { after: Extent { huge: 50 * MIB, all: 2048 * MIB }, ..grown };
+        let grown = PassReport { before: Extent { all: 50 * MIB, ..Extent::default() }, ..pass() };
+        let grown = PassReport { after: Extent { huge: 50 * MIB, ..pass().after }, ..grown };
         let text = joined(&of_pass(&grown, Some(cost())));
         assert!(text.contains("2.0GiB that came while the pass ran"), "{text}");
         assert!(text.contains(": it has grown") && !text.contains("stays"), "{text}");
@@ -196,7 +201,7 @@ mod tests {
         let expected = [
             "7 ranges: no huge page is free",
             "3MiB locked (mlock)",
-            "2MiB in 2 MiB with too many holes (--density)",
+            "2MiB in 2 MiB with too many holes (--growth, --density)",
             "8KiB swapped out",
             "4KiB at the ends of mappings",
         ];

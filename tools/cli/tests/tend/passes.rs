@@ -223,7 +223,7 @@ fn forked_child_is_refused_and_its_parent_named() {
     early
         .stdout(contains("a forked child shares the memory"))
         .stderr(contains(format!("error: the pass over {pid} ended early: ")))
-        .stderr(contains("remedy: run it again when the save has ended"));
+        .stderr(contains("remedy: run it again when its children have ended"));
     let doctor = ["doctor", "--pid", &child];
     let warned = cargo_bin_cmd!("hugekit").args(doctor).assert().success();
     warned.stdout(contains(format!("> hugekit doctor --pid {pid}")));

@@ -18,7 +18,7 @@ use crate::mappings::Survey;
 use crate::options::TendOptions;
 use crate::pace::{Pace, Turn, Worked};
 use crate::pages::Look;
-use crate::plan::{History, Plan, plan};
+use crate::plan::{Filling, History, Plan, plan};
 use crate::relatives::Relatives;
 use crate::status::{Hindrance, PassReport, Refusal, Status};
 use crate::supply::Supply;
@@ -46,6 +46,8 @@ pub(crate) struct Tended {
     pub(super) target: Target,
     pub(super) relatives: Relatives,
     history: History,
+    /// Bytes of holes that were filled so far.
+    filled: u64,
     pub(super) passes: u64,
     children: usize,
     pub(super) due: Instant,
@@ -78,6 +80,7 @@ impl Tended {
             target,
             relatives: Relatives::default(),
             history: History::default(),
+            filled: 0,
             passes: 0,
             children: 0,
             due: Instant::now(),
@@ -135,13 +138,16 @@ impl Tended {
     /// The report is [`last`](Self::last) then.
     pub(super) fn pass(&mut self, shared: &Shared, stop: &AtomicBool) -> Result<(), TendError> {
         let (began, cpu) = (Instant::now(), cpu_time());
-        let survey = Survey::of(self.target.folder())?;
-        let looks = self.target.look(&survey.tended)?;
+        let mut survey = Survey::of(self.target.folder())?;
+        let looks = self.target.look(&mut survey)?;
         let seen: u64 = looks.iter().map(|look| look.present).sum();
         self.history.keep(&looks);
         let is_limit_unknown = !may_grow(&self.target);
-        let density = if is_limit_unknown { 1.0 } else { shared.options.density };
-        let Plan { ranges, sparse } = plan(looks, density, &self.history);
+        let filling = match is_limit_unknown {
+            true => Filling::NOTHING,
+            false => Filling::of(&shared.options, survey.extent().all, self.filled),
+        };
+        let Plan { ranges, sparse, .. } = plan(looks, filling, &self.history);
         let work = self.work(ranges, shared, stop);
         let before = survey.extent();
         // To look again takes as long as a look at every page of the process.
@@ -149,6 +155,7 @@ impl Tended {
             0 => before,
             _ => Survey::of(self.target.folder())?.extent(),
         };
+        self.filled += work.filled;
         self.note(PassReport {
             pid: self.target.pid(),
             before,
@@ -172,7 +179,9 @@ impl Tended {
     fn work(&mut self, ranges: Vec<Look>, shared: &Shared, stop: &AtomicBool) -> Work {
         let options = &shared.options;
         // Where a child shares all of the memory there is no range, and it is the child that is in the way.
-        let mut work = Work { hindrance: self.hindrance(options, stop, true), ..Work::default() };
+        let switched_off = self.target.has_switched_off().then_some(Hindrance::SwitchedOff);
+        let hindrance = switched_off.or_else(|| self.hindrance(options, stop, true));
+        let mut work = Work { hindrance, ..Work::default() };
         let (supply, mut waits) = (Supply::new(), Waits::new(options, self.target.folder()));
         for (index, range) in ranges.into_iter().enumerate() {
             if work.hindrance.is_some() {
@@ -249,6 +258,9 @@ impl Tended {
             }
             // It is gone, which is the hindrance then.
             Err(Errno::SRCH) => {}
+            Err(Errno::INVAL) if self.target.has_switched_off() => {
+                work.hindrance = Some(Hindrance::SwitchedOff);
+            }
             Err(errno) => *work.refused.entry(Refusal::from(errno)).or_insert(0) += 1,
         }
         took
@@ -337,7 +349,7 @@ mod tests {
     fn passes_come_sooner_where_much_is_split_and_later_where_little_is() {
         let huge = HUGE_PAGE_BYTES as u64;
         let after = |last, collapsed| {
-            let extent = Extent { huge: 160 * huge, all: 160 * huge };
+            let extent = Extent { huge: 160 * huge, all: 160 * huge, ..Extent::default() };
             let report = PassReport { before: extent, after: extent, ..PassReport::default() };
             interval_after(last, &PassReport { collapsed, ..report })
         };
@@ -367,7 +379,7 @@ mod tests {
     #[test]
     fn process_that_grows_while_a_pass_runs_has_the_next_one_soon() {
         let grown = |from, to| {
-            let [before, after] = [from, to].map(|all| Extent { huge: 0, all });
+            let [before, after] = [from, to].map(|all| Extent { all, ..Extent::default() });
             interval_after(AT_LATEST, &PassReport { before, after, ..PassReport::default() })
         };
         assert_eq!(grown(100 << 20, 2 << 30), AGAIN);

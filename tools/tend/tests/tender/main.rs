@@ -132,9 +132,14 @@ fn builder() -> Builder {
     Tender::builder().options(options())
 }
 
-/// Collapses ranges of which this share is populated.
+/// Collapses ranges of which this share is populated, whatever that takes.
 fn with_density(density: f64) -> Builder {
-    Tender::builder().options(TendOptions { density, ..options() })
+    Tender::builder().options(TendOptions { density, growth: 1.0, ..options() })
+}
+
+/// Fills no more holes than this.
+fn with_growth(growth: f64) -> Builder {
+    Tender::builder().options(TendOptions { growth, ..options() })
 }
 
 /// `None` where that is not permitted here.
@@ -176,7 +181,7 @@ fn pass_puts_small_pages_on_huge_ones_and_changes_no_byte() {
 fn range_with_holes_is_left_unless_the_settings_bear_it() {
     let _turn = in_turn();
     let memory = Small::new(4, pages() / 2);
-    let Some(mut careful) = tender(builder()) else { return };
+    let Some(mut careful) = tender(with_growth(0.0)) else { return };
     let report = pass(&mut careful);
     assert_eq!(memory.huge(), 0, "{report:?}");
     assert!(report.sparse >= memory.len as u64 / 2, "{report:?}");
@@ -186,6 +191,22 @@ fn range_with_holes_is_left_unless_the_settings_bear_it() {
         assert_eq!(memory.huge(), memory.len as u64, "{report:?}");
         assert!(report.filled >= memory.len as u64 / 2, "{report:?}");
     }
+}
+
+#[test]
+fn holes_are_filled_until_the_process_has_grown_by_its_share() {
+    let _turn = in_turn();
+    let (_whole, sparse) = (Small::new(16, pages()), Small::new(16, pages() * 3 / 4));
+    let Some(mut tender) = tender(with_growth(0.1)) else { return };
+    let first = pass(&mut tender);
+    let share = first.before.all / 10;
+    assert!(first.filled <= share && first.sparse > 0, "{first:?}");
+    if first.refused.is_empty() {
+        assert!(first.filled > share - HUGE_PAGE_BYTES as u64 / 4, "{first:?}");
+        assert!(sparse.huge() > 0, "{first:?}");
+    }
+    let second = pass(&mut tender);
+    assert!(first.filled + second.filled <= second.before.all / 10, "{first:?} {second:?}");
 }
 
 #[test]
@@ -456,6 +477,58 @@ fn process_without_transparent_huge_pages_is_told_so() {
 }
 
 #[test]
+fn process_that_switches_huge_pages_off_later_is_told_so() {
+    let _turn = in_turn();
+    let Some(mut tender) = tender(builder()) else { return };
+    let memory = Small::new(2, pages());
+    let disable = |disable: libc::c_ulong| {
+        // SAFETY: the call changes no memory.
+        let failed = unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, disable, 0, 0, 0) };
+        assert_eq!(failed, 0);
+    };
+    disable(1);
+    let report = pass(&mut tender);
+    disable(0);
+    assert_eq!((report.hindrance, memory.huge()), (Some(Hindrance::SwitchedOff), 0), "{report:?}");
+    assert_eq!(pass(&mut tender).hindrance, None);
+}
+
+/// As Node.js does with its first thread.
+#[test]
+fn process_whose_first_thread_has_another_name_is_found_by_its_file() {
+    let _turn = in_turn();
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("hugekit-found-by-its-file");
+    std::fs::copy("/bin/sleep", &program).unwrap();
+    // A thread has the name by which its program was started, and the file another one.
+    let link = folder.path().join("MainThread");
+    std::os::unix::fs::symlink(&program, &link).unwrap();
+    let other = Other::new(Command::new(&link).arg("60"));
+    let name = program.file_name().unwrap();
+    let found = |name: &std::ffi::OsStr| hugekit_tend::named(&[name]);
+    assert_eq!(found(name), [other.pid()]);
+    assert!(found("MainThread".as_ref()).contains(&other.pid()));
+}
+
+#[test]
+fn page_tables_that_are_nearly_empty_are_counted() {
+    let _turn = in_turn();
+    let spare = || hugekit_tend::Extent::of(own()).map(|extent| extent.spare_tables);
+    let Ok(before) = spare() else { return };
+    let memory = Small::new(64, pages());
+    let full = spare().unwrap();
+    assert!(full < before + 32 * page_size() as u64, "{before} {full}");
+    // From Linux 6.14 on, a table goes with its pages if they are given back at once.
+    for half in 0..2 * 64 {
+        let half = memory.at(half * HUGE_PAGE_BYTES / 2).as_ptr();
+        // SAFETY: within the mapping, of which no reference exists.
+        unsafe { madvise(half.cast(), HUGE_PAGE_BYTES / 2, Advice::LinuxDontNeed) }.unwrap();
+    }
+    let empty = spare().unwrap();
+    assert!(empty >= full + 16 * page_size() as u64, "{before} {full} {empty}");
+}
+
+#[test]
 fn process_has_one_tender_at_a_time() {
     let _turn = in_turn();
     let other = Other::new(Command::new("sleep").arg("60"));
@@ -515,7 +588,7 @@ fn run_ends_when_the_process_does() {
 fn outlook_says_what_a_pass_does_then() {
     let _turn = in_turn();
     let whole = Small::new(8, pages());
-    let sparse = Small::new(4, pages() / 2);
+    let sparse = Small::new(4, pages() / 4);
     let outlook = match Outlook::of(own()) {
         Err(
             TendError::NotPermitted { .. }
@@ -525,7 +598,7 @@ fn outlook_says_what_a_pass_does_then() {
         outlook => outlook.unwrap(),
     };
     assert_eq!((whole.huge(), outlook.is_tended), (0, false), "nothing is changed");
-    assert!(outlook.sparse >= sparse.len as u64 / 2, "{outlook:?}");
+    assert!(outlook.sparse >= sparse.len as u64 / 4, "{outlook:?}");
     let gained = outlook.tended.huge - outlook.now.huge;
     assert!(gained >= whole.len as u64 && outlook.tended.all >= outlook.now.all, "{outlook:?}");
     let child = Forked::new();
@@ -588,6 +661,7 @@ const COST: ForkCost = ForkCost {
     process: Duration::from_secs(1),
     base_page: Duration::ZERO,
     huge_page: Duration::ZERO,
+    spare_table: Duration::ZERO,
 };
 
 #[test]

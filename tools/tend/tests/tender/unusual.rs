@@ -62,6 +62,35 @@ fn guard_pages_stay_and_are_the_reason() {
     assert!(unsuitable.is_some_and(|&(_, count)| count >= 1), "{report:?}");
 }
 
+/// Bytes of this memory that the kernel may take.
+fn freed(memory: &Small) -> u64 {
+    bytes_at(&memory.addresses(), "LazyFree")
+}
+
+#[test]
+fn memory_that_its_owner_has_freed_lazily_is_left_as_it_is() {
+    let _turn = in_turn();
+    let Some(mut tender) = tender(with_density(0.1)) else { return };
+    let memory = Small::new(4, pages());
+    // SAFETY: a part of the mapping, of which no reference exists.
+    let third = unsafe { memory.start.as_ptr().add(2 * HUGE_PAGE_BYTES) };
+    // SAFETY: memory that only this test knows, and does not read any more.
+    if unsafe { libc::madvise(third.cast(), HUGE_PAGE_BYTES, libc::MADV_FREE) } != 0 {
+        skipped("the kernel has no MADV_FREE");
+        return;
+    }
+    let before = freed(&memory);
+    let report = pass(&mut tender);
+    assert!(before > 0 && freed(&memory) >= before, "{report:?}");
+    assert!(excluded(&report, Excluded::LazilyFreed) >= HUGE_PAGE_BYTES as u64, "{report:?}");
+    if report.refused.is_empty() {
+        // Whoever may not see page frames leaves all of the mapping.
+        let huge = memory.huge() / HUGE_PAGE_BYTES as u64;
+        let sees_frames = rustix::process::geteuid().is_root();
+        assert!(huge == 3 || (huge == 0 && !sees_frames), "{huge}: {report:?}");
+    }
+}
+
 /// A descriptor by which faults of missing pages in this range are served.
 fn userfaultfd(memory: &Small) -> Option<OwnedFd> {
     const API: libc::c_ulong = 0xc018_aa3f;
