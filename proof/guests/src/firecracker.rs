@@ -3,11 +3,13 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{FallocateFlags, fallocate};
 use serde_json::{Value, json};
 
 use crate::serial::Serial;
@@ -23,6 +25,16 @@ const START: Duration = Duration::from_secs(60);
 pub fn program() -> Option<PathBuf> {
     let named = std::env::var_os(VARIABLE).filter(|path| !path.is_empty());
     named.map(PathBuf::from).or_else(|| on_path(&std::env::var_os("PATH")?))
+}
+
+/// The version that the program names, such as `[1, 12]`.
+#[must_use]
+pub fn version() -> Option<[u32; 2]> {
+    let output = Command::new(program()?).arg("--version").output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let version = text.lines().next()?.strip_prefix("Firecracker v")?;
+    let mut numbers = version.split('.').map_while(|number| number.parse().ok());
+    Some([numbers.next()?, numbers.next()?])
 }
 
 fn on_path(folders: &OsStr) -> Option<PathBuf> {
@@ -178,7 +190,7 @@ impl Firecracker {
         guest::END
     }
 
-    /// Where the guest's memory has the number of events of its vsock, in 2 bytes.
+    /// The address of the number of events of the guest's vsock, which has 2 bytes.
     #[must_use]
     pub fn events() -> u64 {
         guest::EVENTS
@@ -206,7 +218,11 @@ impl Firecracker {
 
     /// Does the same as [`save`](Self::save), with holes in the memory file where the guest has no memory.
     pub fn save_with_holes(&self, to: &Snapshot) -> io::Result<()> {
-        self.save_as("Diff", to)
+        if version().is_none_or(|version| version > [1, 12]) {
+            return self.save_as("Diff", to);
+        }
+        self.save(to)?;
+        dig_holes(&to.memory)
     }
 
     fn save_as(&self, kind: &str, to: &Snapshot) -> io::Result<()> {
@@ -261,6 +277,21 @@ impl Firecracker {
         }
         Err(io::ErrorKind::TimedOut.into())
     }
+}
+
+/// Gives the blocks of a file back that have nothing but zeroes.
+fn dig_holes(path: &Path) -> io::Result<()> {
+    const BLOCK: usize = 1 << 20;
+    let file = fs::File::options().read(true).write(true).open(path)?;
+    let mut block = vec![0; BLOCK];
+    for at in (0..file.metadata()?.len()).step_by(BLOCK) {
+        let len = file.read_at(&mut block, at)?;
+        if block[..len].iter().all(|&byte| byte == 0) {
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            fallocate(&file, flags, at, len as u64)?;
+        }
+    }
+    Ok(())
 }
 
 impl Drop for Firecracker {

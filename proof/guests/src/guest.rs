@@ -288,8 +288,7 @@ mod blob {
         "    mov [r8 + 16], r14",
         "    jmp 10b",
         // Inflate or deflate. The magic number and the kind of the device, or -1 is the answer.
-        "80: mov r8d, 0xc0001000",
-        "    mov eax, [r8]",
+        "80: call 132f",
         "    cmp eax, 0x74726976",
         "    jne 88f",
         "    mov eax, [r8 + 0x08]",
@@ -410,9 +409,16 @@ mod blob {
         "    jne 121b",
         "    mov dword ptr [r8 + 0x70], 15",
         "    ret",
-        // Events of the vsock. The magic number and the kind of the device, or -1 is the answer.
-        "122: mov r8d, 0xc0001000",
+        // The address of the first device, since Firecracker 1.13 and before, and what should be its magic number.
+        "132: mov r8d, 0xc0001000",
         "    mov eax, [r8]",
+        "    cmp eax, 0x74726976",
+        "    je 133f",
+        "    mov r8d, 0xd0000000",
+        "    mov eax, [r8]",
+        "133: ret",
+        // Events of the vsock. The magic number and the kind of the device, or -1 is the answer.
+        "122: call 132b",
         "    cmp eax, 0x74726976",
         "    jne 88b",
         "    mov eax, [r8 + 0x08]",

@@ -19,7 +19,7 @@ mod serial;
 pub mod small_vmm;
 
 pub use cloud_hypervisor::CloudHypervisor;
-pub use firecracker::{Firecracker, Pages, Snapshot, lacking, program};
+pub use firecracker::{Firecracker, Pages, Snapshot, lacking, program, version};
 pub use first_cpu::await_end_of_output;
 pub use huge_pages::HugePages;
 pub use request::{CLUSTER, Request, pattern_at, sum_of_pattern};

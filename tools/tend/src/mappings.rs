@@ -104,7 +104,7 @@ impl Extent {
 pub(crate) struct Survey {
     /// Addresses of whole ranges of 2 MiB that are worth a look.
     pub(crate) tended: Vec<Range<u64>>,
-    /// Those of them in whose mappings pages are lazily freed.
+    /// The ranges among these whose mappings have lazily freed pages.
     pub(crate) partly_freed: Vec<Range<u64>>,
     /// Bytes that are there in the mappings of these, of small pages.
     pub(crate) small: u64,

@@ -14,6 +14,7 @@ mod other_user;
 mod pager_child;
 mod proxy;
 mod random_kills;
+mod releases;
 mod saved;
 mod scene;
 mod series;
@@ -44,6 +45,7 @@ fn main() {
         clones::trials(),
         other_user::trials(),
         vsock::trials(),
+        releases::trials(),
     ];
     let trials: Vec<Trial> = trials.into_iter().flatten().collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
