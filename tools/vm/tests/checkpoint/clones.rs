@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::path::Path;
 
-use hugekit_guests::{Pages, Request, Snapshot};
+use hugekit_guests::{Firecracker, Pages, Request, Snapshot};
 use hugekit_image::Image;
 use hugekit_testing::processes::happens;
 use hugekit_vm::checkpoint::{
@@ -11,11 +11,12 @@ use hugekit_vm::checkpoint::{
 };
 use hugekit_vm::pager::Source;
 use libtest_mimic::Trial;
+use tempfile::TempDir;
 
 use crate::child;
 use crate::family::{ForkedGuest, child_of};
 use crate::forks::{check_no_children, processes_with};
-use crate::scene::{LEN, MEMORY, SEED, START, check_file, origin, trial};
+use crate::scene::{LEN, MEMORY, MIB, SEED, START, check_file, origin, trial};
 
 const NAMES: [&str; 2] = ["a", "b"];
 
@@ -30,6 +31,15 @@ pub(crate) fn trials() -> Vec<Trial> {
         of(Pages::Hugetlb2M),
         base("clones_of_an_image_share_it_and_keep_their_writes", mapped),
         base("clone_can_be_saved", saved),
+        base("clone_of_an_image_gives_memory_to_its_balloon_and_gets_it_back", balloon),
+        base("clone_asks_for_huge_pages_that_its_snapshot_had_not", || other_pages("Transparent")),
+        trial(
+            "clones::clone_asks_for_reserved_pages_that_its_snapshot_had_not",
+            Pages::Hugetlb2M,
+            || {
+                other_pages("2M");
+            },
+        ),
         base("file_that_is_no_state_starts_nothing", no_state),
         base("memory_file_that_is_too_short_leaves_nothing", too_short),
         base("command_that_is_killed_leaves_nothing", killed),
@@ -99,6 +109,50 @@ fn saved() {
     let output = folder.path().join("saved");
     checkpoint(&CheckpointOptions::new(vm, output.clone())).unwrap();
     check_file(&output.join("memory"), SEED);
+}
+
+/// Firecracker maps new memory over a part of a private file mapping that the guest gives back.
+fn balloon() {
+    let folder = TempDir::new().unwrap();
+    let snapshot = Snapshot::in_folder(folder.path());
+    let mut origin = Firecracker::start(folder.path(), "origin").unwrap();
+    origin.add_balloon().unwrap();
+    origin.boot(MEMORY, Pages::Base).unwrap();
+    origin.serial.ask(Request::Write { start: START, len: LEN, seed: SEED }).unwrap();
+    origin.save(&snapshot).unwrap();
+    drop(origin);
+    let image = Image::load(&snapshot.memory).unwrap();
+    let memory = CloneMemory::Mapped(File::from(image.into_file()));
+    let mut clones = clones(folder.path(), &snapshot, &NAMES, memory).unwrap();
+    let (start, len) = (START + 4 * MIB, 4 * MIB);
+    let [first, second] = &mut clones[..] else { panic!("no two clones") };
+    let ask = |guest: &mut ForkedGuest, request| guest.serial.ask(request).unwrap();
+    assert_eq!(ask(first, Request::Inflate { start, len }), 0);
+    assert_eq!(ask(first, Request::NotZero { start, len }), 0);
+    assert_eq!(ask(first, Request::Deflate { start, len }), 0);
+    ask(first, Request::Write { start, len, seed: SEED });
+    first.check(SEED);
+    second.check(SEED);
+}
+
+/// Firecracker 1.17 takes other pages than those of the snapshot.
+fn other_pages(pages: &str) {
+    let (folder, snapshot) = origin(Pages::Base);
+    let (mut child, serial) = child_of(folder.path(), "a");
+    child.load.insert("huge_pages".to_owned(), pages.into());
+    let options = CloneOptions::new(snapshot.state.clone(), vec![child]);
+    let mut cloned = start_clones(&options, source(&snapshot)).unwrap();
+    let program = cloned.programs.remove(0);
+    let mut clone = ForkedGuest::new(program, serial, &cloned.report.clones[0]);
+    clone.check(SEED);
+    clone.serial.ask(Request::Write { start: START, len: LEN, seed: 7 }).unwrap();
+    clone.check(7);
+    let smaps = fs::read_to_string(format!("/proc/{}/smaps", clone.pid)).unwrap();
+    assert_eq!(smaps.contains("KernelPageSize:     2048 kB"), pages == "2M", "{smaps}");
+    let output = folder.path().join("saved");
+    let vm = RunningVm::new(clone.pid, clone.api.clone());
+    checkpoint(&CheckpointOptions::new(vm, output.clone())).unwrap();
+    check_file(&output.join("memory"), 7);
 }
 
 fn no_state() {
