@@ -159,6 +159,7 @@ impl ForkError {
             Self::Ended { .. } | Self::Silent { .. } => {
                 "the command must start Firecracker with --api-sock {api}"
             }
+            Self::Restore { source, .. } if source.remedy().is_some() => source.remedy()?,
             Self::Restore { .. } => {
                 "children use the network devices, sockets and disks of the VM, unless --load \
                  replaces them"

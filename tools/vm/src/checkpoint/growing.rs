@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use crate::checkpoint::children::Children;
 use crate::checkpoint::fork_error::ForkError;
 use crate::pager::{Completed, Event};
+use crate::vmm::ControlError;
 
 /// The longest time between two looks whether a child is late.
 const LOOK: Duration = Duration::from_millis(20);
@@ -86,9 +87,11 @@ pub(crate) fn await_all(
                 let stranger = || ForkError::Memory(format!("process {} is no child", done.pid));
                 completed[number.ok_or_else(stranger)? - 1] = Some(done);
             }
-            // The VMM says why in its answer, which comes a moment later.
             ChildNews::Served(event) => {
                 refuse_failure(&event).map_err(|lost| answer_of_vmm(news).unwrap_or(lost))?;
+            }
+            ChildNews::Failed(error) if is_silence(&error) => {
+                return Err(failure_of_handler(news).unwrap_or(error));
             }
             ChildNews::Failed(error) => return Err(error),
         }
@@ -107,14 +110,37 @@ fn check_connected(restored: &[Option<Instant>], connected: usize) -> Result<(),
     }
 }
 
-/// Waits for the answer of a VMM that could not restore a child.
+/// Returns whether a VMM gave no answer: it has ended, or was ended, for a reason that another report has.
+fn is_silence(error: &ForkError) -> bool {
+    matches!(error, ForkError::Restore { source: ControlError::NoAnswer { .. }, .. })
+}
+
+/// Waits for the words of a VMM that could not restore a child: they come a moment after it has hung up.
 fn answer_of_vmm(news: &Receiver<ChildNews>) -> Option<ForkError> {
+    next(news, |news| match news {
+        ChildNews::Failed(error @ ForkError::Restore { .. }) => Some(error),
+        _ => None,
+    })
+    .filter(|error| !is_silence(error))
+}
+
+/// Waits for the reason why the memory of a child cannot be supplied, for which its VMM was ended.
+fn failure_of_handler(news: &Receiver<ChildNews>) -> Option<ForkError> {
+    next(news, |news| match news {
+        ChildNews::Served(event) => refuse_failure(&event).err(),
+        _ => None,
+    })
+}
+
+/// Waits for a report, no longer than [`LONGEST_ANSWER`].
+fn next(
+    news: &Receiver<ChildNews>,
+    wanted: impl Fn(ChildNews) -> Option<ForkError>,
+) -> Option<ForkError> {
     let until = Instant::now() + LONGEST_ANSWER;
     loop {
         let left = until.saturating_duration_since(Instant::now());
-        if let ChildNews::Failed(error @ ForkError::Restore { .. }) =
-            news.recv_timeout(left).ok()?
-        {
+        if let Some(error) = wanted(news.recv_timeout(left).ok()?) {
             return Some(error);
         }
     }
@@ -132,6 +158,35 @@ fn refuse_failure(event: &Event) -> Result<(), ForkError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reason_that_is_known_is_told_whichever_report_comes_first() {
+        let silent = || {
+            let source = std::io::ErrorKind::UnexpectedEof.into();
+            let source = ControlError::NoAnswer { request: "PUT".to_owned(), source };
+            ForkError::Restore { number: 1, source }
+        };
+        let (sender, news) = std::sync::mpsc::channel();
+        assert!(is_silence(&silent()));
+        sender.send(ChildNews::Connected).unwrap();
+        sender.send(ChildNews::Served(Event::Ended { pid: 7, faults: 0 })).unwrap();
+        let told = failure_of_handler(&news).unwrap();
+        assert!(matches!(&told, ForkError::Memory(why) if why.contains('7')), "{told}");
+        sender.send(ChildNews::Failed(silent())).unwrap();
+        assert!(answer_of_vmm(&news).is_none(), "the VMM says nothing");
+        let words = ControlError::Refused {
+            request: "PUT".to_owned(),
+            status: 400,
+            answer: "no tap".to_owned(),
+            remedy: None,
+        };
+        let refused = ForkError::Restore { number: 1, source: words };
+        assert!(!is_silence(&refused));
+        sender.send(ChildNews::Failed(refused)).unwrap();
+        assert!(answer_of_vmm(&news).unwrap().to_string().contains("child 1"));
+        drop(sender);
+        assert!(failure_of_handler(&news).is_none());
+    }
 
     #[test]
     fn child_that_does_not_ask_for_memory_is_named_when_its_time_is_over() {

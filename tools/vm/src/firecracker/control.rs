@@ -117,13 +117,52 @@ impl Control for Firecracker {
         let memory = json!({"backend_type": kind, "backend_path": path});
         body.insert("mem_backend".to_owned(), memory);
         body.insert("resume_vm".to_owned(), json!(from.resume));
-        self.send("PUT", "/snapshot/load", Some(&body.into()))?.succeed().map(drop)
+        let loaded = self.send("PUT", "/snapshot/load", Some(&body.into()))?.succeed();
+        loaded.map(drop).map_err(|error| match error {
+            ControlError::Refused { request, status, answer, .. } => {
+                let remedy = remedy_of_load(&answer);
+                ControlError::Refused { request, status, answer, remedy }
+            }
+            error => error,
+        })
+    }
+}
+
+/// A step for the user, by the words with which Firecracker refuses to load a snapshot.
+fn remedy_of_load(answer: &str) -> Option<&'static str> {
+    let has = |words: &[&str]| words.iter().any(|words| answer.contains(words));
+    if has(&["userfaultfd"]) {
+        Some(
+            "give the user of Firecracker read and write access to /dev/userfaultfd, by its group or an ACL",
+        )
+    } else if has(&["erialization", "bitcode", "bincode", "version"]) {
+        Some(
+            "restore it by the release of Firecracker that has saved it: formats of snapshots differ",
+        )
+    } else {
+        None
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_of_firecracker_have_their_remedies() {
+        let userfaultfd =
+            "Failed to UFFD object: Error accessing /dev/userfaultfd: Permission denied";
+        assert!(remedy_of_load(userfaultfd).is_some_and(|remedy| remedy.contains("ACL")));
+        for other_release in [
+            "An error occurred during bitcode serialization: bitcode error",
+            "An error occured with serialization/deserialization: LimitExceeded",
+            "Invalid snapshot version: 8.0.0, expected 6.0.0",
+        ] {
+            let remedy = remedy_of_load(other_release);
+            assert!(remedy.is_some_and(|remedy| remedy.contains("release")), "{other_release}");
+        }
+        assert_eq!(remedy_of_load("Open tap device failed"), None);
+    }
 
     #[test]
     fn length_of_the_resume_request_is_right() {

@@ -131,6 +131,8 @@ pub enum ControlError {
         status: u16,
         /// The VMM's words.
         answer: String,
+        /// A step for the user, if these words are known.
+        remedy: Option<&'static str>,
     },
     /// The VM was not started.
     #[error("the VM's state is {state:?}: only a VM that was started can be saved")]
@@ -150,7 +152,16 @@ pub enum ControlError {
 
 impl ControlError {
     pub(crate) fn refused(request: String, answer: &Answer) -> Self {
-        Self::Refused { request, status: answer.status, answer: answer.body.clone() }
+        Self::Refused { request, status: answer.status, answer: answer.body.clone(), remedy: None }
+    }
+
+    /// Returns a step for the user, if there is one.
+    #[must_use]
+    pub fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::Refused { remedy, .. } => *remedy,
+            _ => None,
+        }
     }
 
     /// Its meaning for a program.
