@@ -32,6 +32,7 @@ const CHECKS: &[Check] = &[
     ("every_byte_is_shown_to_two_virtual_cpus_at_once", two_cpus),
     ("guest_survives_a_kill_of_the_pager_that_serves_it", survives_a_kill),
     ("guest_survives_a_kill_of_the_pager_that_did_not_see_it", survives_a_lost_message),
+    ("vm_that_is_saved_over_the_file_that_it_is_served_from_gets_an_error", saved_over_its_file),
     ("memory_in_the_balloon_reads_zero_and_all_other_stays", |pages| balloon_in_a_loop(pages, 3)),
 ];
 
@@ -117,6 +118,19 @@ fn restore_on_demand_shows_every_byte(pages: Pages) {
     check_bytes(&mut clone);
     drop(clone);
     pager.await_line("ended");
+}
+
+/// Firecracker cuts the file to nothing before it reads its memory, which comes from there.
+fn saved_over_its_file(pages: Pages) {
+    let folder = TempDir::new().unwrap();
+    let snapshot = saved(folder.path(), pages);
+    let options = Options { prefetch: false, ..Options::new(&snapshot.memory) };
+    let pager = PagerProcess::start(folder.path(), &options);
+    let mut clone = restored(folder.path(), "clone", &snapshot, &pager);
+    clone.serial.ask(Request::Reply).unwrap();
+    let refused = clone.save(&snapshot).expect_err("bytes were saved that are in no file");
+    assert!(refused.to_string().contains("memory"), "{refused}");
+    pager.await_line("was written to while the pager had it open");
 }
 
 fn restore_read_ahead(pages: Pages) {
