@@ -6,6 +6,7 @@ mod boot;
 mod doctor;
 mod guest;
 mod kernels;
+mod nested;
 mod qemu;
 mod record;
 mod report;
@@ -128,7 +129,9 @@ impl Fleet {
     /// their own instructions while they boot, and other CPUs that QEMU emulates in parallel may execute one that is half
     /// patched.
     fn report(&self, guest: &Guest, files: &Files) -> Result<Report> {
-        if let Some(accelerator) = self.accel {
+        // Of this machine's CPU nobody knows whether its guests can have guests.
+        let accelerator = self.accel.or(guest.nested.then_some(Accelerator::Tcg));
+        if let Some(accelerator) = accelerator {
             return qemu::run(guest, accelerator, files);
         }
         let same = guest.kernel.arm == cfg!(target_arch = "aarch64");

@@ -81,6 +81,27 @@ impl Serial {
         }
     }
 
+    /// Waits for a line that begins with these words, and returns it. What was read before is left out.
+    pub fn line_within(&mut self, words: &str, wait: Duration) -> io::Result<String> {
+        let until = Instant::now() + wait;
+        loop {
+            while let Some(end) = self.read.iter().position(|&byte| byte == b'\n') {
+                let line: Vec<u8> = self.read.drain(..=end).collect();
+                let line = String::from_utf8_lossy(&line).trim().to_owned();
+                if line.starts_with(words) {
+                    return Ok(line);
+                }
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let read = String::from_utf8_lossy(&self.read);
+                let message = format!("no {words:?} within {wait:?}; read so far: {read:?}");
+                return Err(io::Error::new(io::ErrorKind::TimedOut, message));
+            }
+            self.read_more(left)?;
+        }
+    }
+
     fn read_more(&mut self, wait: Duration) -> io::Result<()> {
         let time = Timespec::try_from(wait).map_err(io::Error::other)?;
         let from = self.from.as_fd();

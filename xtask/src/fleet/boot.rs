@@ -10,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::guest::{Guest, Kernel, Run};
+use super::nested;
 use crate::fetch::Package;
 use crate::run::{self, fresh, target_dir};
 
@@ -59,6 +60,9 @@ impl Programs {
         write(&stage, "/bin/busybox", &fs::read(busyboxes[0].path("bin/busybox"))?)?;
         if guest.runs.iter().any(|run| run.becomes(guest).is_some()) {
             add_program(&stage, "/xtask", &std::env::current_exe()?)?;
+        }
+        if guest.nested {
+            nested::add(&stage, &package.path(""), &kernel, &busyboxes[1].path("bin/busybox"))?;
         }
         let built = self.built(guest)?;
         let files: BTreeMap<_, _> = guest.runs.iter().map(|run| (run.file(), run)).collect();
@@ -122,14 +126,17 @@ impl Built {
             "doctor" => package == "hugekit-cli" && target == "hugekit" && !is_test,
             "lab" => target == "hugekit-lab" && !is_test,
             "soak" => target == "hugekit-soak" && !is_test,
-            test => target == units.as_deref().unwrap_or(test) && *is_test,
+            test => {
+                let (of, test) = test.split_once('/').unwrap_or((package, test));
+                package == of && target == units.as_deref().unwrap_or(test) && *is_test
+            }
         };
         let found = self.0.keys().find(is).map(|key| &self.0[key]);
         found.with_context(|| format!("cargo has built no {name}"))
     }
 }
 
-fn write(stage: &Path, at: &str, bytes: &[u8]) -> Result<()> {
+pub(super) fn write(stage: &Path, at: &str, bytes: &[u8]) -> Result<()> {
     let file = stage.join(at.trim_start_matches('/'));
     fs::create_dir_all(file.parent().context("a file is in a folder")?)?;
     fs::write(&file, bytes).with_context(|| format!("cannot write {}", file.display()))?;
@@ -156,7 +163,7 @@ fn libraries(printed: &str) -> BTreeSet<&str> {
 }
 
 /// Packs a folder as the kernel unpacks it into memory at boot.
-fn archive(busybox: &Path, stage: &Path, to: &Path) -> Result<()> {
+pub(super) fn archive(busybox: &Path, stage: &Path, to: &Path) -> Result<()> {
     let script = r#""$0" find . | "$0" cpio -o -H newc -R 0:0"#;
     let mut pack = Command::new("sh");
     pack.args(["-c", script]).arg(busybox).current_dir(stage).stdout(File::create(to)?);

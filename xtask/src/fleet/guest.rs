@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
+use super::nested;
 use crate::fetch::Package;
 
 /// The table of guests, `fleet.toml`.
@@ -77,6 +78,7 @@ pub(super) struct Guest {
     pub(super) rights: Rights,
     pub(super) settings: Vec<[String; 2]>,
     pub(super) beside: Vec<Beside>,
+    pub(super) nested: bool,
     pub(super) counters: Vec<String>,
     #[serde(rename = "runs")]
     pub(super) runs_name: String,
@@ -215,6 +217,9 @@ impl Guest {
             self.thp, self.shmem_thp
         ));
         lines.extend(self.settings.iter().map(|[file, value]| format!("set_to {file} {value}")));
+        if self.nested {
+            lines.push(nested::script());
+        }
         if self.swap_mib > 0 {
             lines.push(format!("swap {}", self.swap_mib));
         }

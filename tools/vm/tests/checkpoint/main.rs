@@ -9,6 +9,7 @@ mod forks;
 mod hostile;
 mod kills;
 mod large;
+mod linux;
 mod other_kills;
 mod other_user;
 mod pager_child;
@@ -46,6 +47,7 @@ fn main() {
         other_user::trials(),
         vsock::trials(),
         releases::trials(),
+        linux::trials(),
     ];
     let trials: Vec<Trial> = trials.into_iter().flatten().collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
