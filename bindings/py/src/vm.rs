@@ -14,14 +14,14 @@ use crate::tend::as_python;
 /// is copied while it runs. The VM must have been restored by ``hugekit pager``, which has left it.
 ///
 /// Args:
-///     pid: the process of Firecracker.
-///     api: the path of its API's socket.
+///     api: the path of the socket of Firecracker's API.
 ///     output: the folder to make, with the files ``vmstate`` and ``memory``. It is complete or
 ///         absent. Ctrl-C has an effect when it is complete.
 ///     previous: folders of earlier checkpoints of the VM, a full one first and then each delta
 ///         since. ``output`` then has the file ``memory.delta`` instead of ``memory``.
 ///     collapse: put memory on huge pages before the pause, which is longer on base pages.
-///     proxy: the API's socket belongs to another process than ``pid``.
+///     pid: the process of Firecracker. By default the process that listens at the socket; any other
+///         is refused, unless the socket belongs to a ``proxy``.
 ///
 /// Returns:
 ///     The output of ``hugekit checkpoint --json -``, such as ``paused_ms``, ``complete_ms`` and
@@ -33,20 +33,20 @@ use crate::tend::as_python;
 ///         the output cannot be written. The VM runs on.
 ///
 /// >>> try:
-/// ...     report = hugekit.checkpoint_vm(1, "no.sock", "saved")
+/// ...     report = hugekit.checkpoint_vm("no.sock", "saved")
 /// ... except OSError as error:
 /// ...     print(error.strerror)
 /// the VMM did not answer to "connect to no.sock": No such file or directory (os error 2)
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
-#[pyo3(signature = (pid, api, output, *, previous=Vec::new(), collapse=true, proxy=false))]
+#[pyo3(signature = (api, output, *, previous=Vec::new(), collapse=true, pid=None, proxy=false))]
 pub(crate) fn checkpoint_vm(
     py: Python<'_>,
-    pid: i32,
     api: PathBuf,
     output: PathBuf,
     previous: Vec<PathBuf>,
     collapse: bool,
+    pid: Option<i32>,
     proxy: bool,
 ) -> PyResult<Bound<'_, PyAny>> {
     let vm = RunningVm { pid, api, collapse, proxy };
@@ -84,14 +84,13 @@ impl Child<'_> {
 /// and forked.
 ///
 /// Args:
-///     pid: the process of Firecracker.
-///     api: the path of its API's socket.
+///     api: the path of the socket of Firecracker's API.
 ///     children: from 1 to 64 dicts with the ``command`` that starts Firecracker, as a list, and
 ///         the path of the child's ``api``, which the command must name, too. The dict ``load`` adds
 ///         fields to the request that restores the child, such as ``network_overrides``. Standard
 ///         streams of the command are ``/dev/null``.
 ///     resume: let the children run.
-///     collapse, proxy: as for :func:`checkpoint_vm`.
+///     collapse, pid, proxy: as for :func:`checkpoint_vm`.
 ///
 /// Returns:
 ///     The output of ``hugekit fork --json -``, and for each of ``children`` the process of its
@@ -104,20 +103,20 @@ impl Child<'_> {
 ///         have ended then, and the VM runs on.
 ///
 /// >>> try:
-/// ...     hugekit.fork_vm(1, "no.sock", [])
+/// ...     hugekit.fork_vm("no.sock", [])
 /// ... except ValueError as error:
 /// ...     print(error)
 /// 0 children: from 1 to 64 can be forked at once
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
-#[pyo3(signature = (pid, api, children, *, resume=true, collapse=true, proxy=false))]
+#[pyo3(signature = (api, children, *, resume=true, collapse=true, pid=None, proxy=false))]
 pub(crate) fn fork_vm<'py>(
     py: Python<'py>,
-    pid: i32,
     api: PathBuf,
     children: Vec<Child<'py>>,
     resume: bool,
     collapse: bool,
+    pid: Option<i32>,
     proxy: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let children = children.into_iter().map(|child| child.options(py));

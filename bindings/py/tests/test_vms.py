@@ -33,14 +33,14 @@ folder = pathlib.Path(folder)
 
 def test_vm_is_saved_and_then_its_changes():
     with_guest(
-        "full = hugekit.checkpoint_vm(pid, api, folder / 'full')",
+        "full = hugekit.checkpoint_vm(api, folder / 'full')",
         "assert full['way'] == 'write-protected' and 0 < full['paused_ms'] < full['complete_ms'], full",
         "assert (folder / 'full/memory').stat().st_size == full['memory_bytes'] > full['copied_bytes'] > 0",
-        "delta = hugekit.checkpoint_vm(pid, api, folder / 'delta', previous=[folder / 'full'], collapse=False)",
+        "delta = hugekit.checkpoint_vm(api, folder / 'delta', previous=[folder / 'full'], collapse=False)",
         "assert (folder / 'delta/memory.delta').stat().st_size == delta['delta_bytes'] > 0, delta",
         "assert delta['delta_bytes'] < delta['memory_bytes'] / 4 and (folder / 'delta/vmstate').exists()",
         "try:",
-        "    hugekit.checkpoint_vm(pid, api, folder / 'full')",
+        "    hugekit.checkpoint_vm(api, folder / 'full')",
         "except ValueError as refused:",
         "    assert 'exists' in str(refused) and 'remedy' in refused.__notes__[0]",
         "else:",
@@ -52,11 +52,10 @@ def test_vm_has_children_which_have_children():
     with_guest(
         "def child(name):",
         "    return {'command': [firecracker, '--api-sock', str(folder / name)], 'api': folder / name}",
-        "report = hugekit.fork_vm(pid, api, [child('a'), child('b')])",
+        "report = hugekit.fork_vm(api, [child('a'), child('b')])",
         "assert len({child['pid'] for child in report['children']} | {pid}) == 3, report",
         "assert all(child['pid'] == child['program'] for child in report['children'])",
-        "second = report['children'][1]['pid']",
-        "deeper = hugekit.fork_vm(second, folder / 'b', [child('c')], resume=False)",
+        "deeper = hugekit.fork_vm(folder / 'b', [child('c')], resume=False)",
         "for child in report['children'] + deeper['children']:",
         "    assert os.waitpid(child['program'], os.WNOHANG) == (0, 0)",
         "    os.kill(child['pid'], signal.SIGKILL)",
@@ -67,11 +66,11 @@ def test_vm_has_children_which_have_children():
 def test_wrong_arguments_are_refused(tmp_path):
     child = {"command": ["x"], "api": tmp_path / "x", "load": [1]}
     with pytest.raises(ValueError, match="load is not an object"):
-        hugekit.fork_vm(os.getpid(), tmp_path / "none", [child])
+        hugekit.fork_vm(tmp_path / "none", [child])
     with pytest.raises(TypeError):
-        hugekit.checkpoint_vm(os.getpid(), tmp_path / "none", tmp_path / "saved", previous="full")
+        hugekit.checkpoint_vm(tmp_path / "none", tmp_path / "saved", previous="full")
     with pytest.raises((ValueError, TypeError, KeyError)):
-        hugekit.fork_vm(os.getpid(), tmp_path / "none", [{"api": "x"}])
+        hugekit.fork_vm(tmp_path / "none", [{"api": "x"}])
     with pytest.raises(FileNotFoundError, match="connect to "):
-        hugekit.checkpoint_vm(os.getpid(), tmp_path / "none", tmp_path / "saved")
+        hugekit.checkpoint_vm(tmp_path / "none", tmp_path / "saved")
     assert not list(tmp_path.iterdir())

@@ -41,7 +41,7 @@ fn options_are_the_same_by_default_in_rust_in_arguments_and_in_json() {
     check(&hugekit_tend::TendOptions::default(), "", "{}");
     check(&hugekit_broker::BrokerOptions::default(), "", "{}");
     check(&PagerOptions::default(), "", "{}");
-    let vm = || RunningVm::new(7, "a".into());
+    let vm = || RunningVm::new("a".into());
     let (arguments, fields) = ("--pid 7 --api a", r#"{"pid": 7, "api": "a"}"#);
     check(&vm(), arguments, fields);
     let checkpoint = CheckpointOptions::new(vm(), "b".into());

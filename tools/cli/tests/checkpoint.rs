@@ -138,10 +138,10 @@ impl Drop for ForkedGuest {
 }
 
 /// Forks a VM whose API is at `vm` in the folder.
-fn fork(folder: &Path, pid: i32, vm: &str, count: usize) -> Vec<ForkedGuest> {
+fn fork(folder: &Path, vm: &str, count: usize) -> Vec<ForkedGuest> {
     let names = (1..=count).map(|number| format!("{vm}.{number}"));
     let serials: Vec<Serial> = names.map(|name| ForkedGuest::pipes(folder, &name)).collect();
-    let mut command = hugekit(&["fork", "--json", "-", "--pid", &pid.to_string(), "--api"]);
+    let mut command = hugekit(&["fork", "--json", "-", "--api"]);
     command.arg(folder.join(vm)).args(["--children", &count.to_string(), "--"]);
     let script =
         "exec \"$0\" --api-sock \"$1\" --id child --level Off < \"$1.in\" > \"$1.out\" 2>&1";
@@ -160,13 +160,13 @@ fn forked() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     let mut vmm = guest(folder);
-    let mut children = fork(folder, vmm.pid(), "vm.api", 2);
+    let mut children = fork(folder, "vm.api", 2);
     assert_eq!(vmm.serial.ask(VERIFY).unwrap(), 0);
     for child in &mut children {
         assert_eq!(child.serial.ask(VERIFY).unwrap(), 0);
     }
     await_end_of_output(children[1].pid).unwrap();
-    let mut grandchildren = fork(folder, children[1].pid, "vm.api.2", 1);
+    let mut grandchildren = fork(folder, "vm.api.2", 1);
     assert_eq!(grandchildren[0].serial.ask(VERIFY).unwrap(), 0);
     check_status(&vmm, &children, &grandchildren[0]);
     let parent = vmm.pid();

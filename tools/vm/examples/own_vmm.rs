@@ -91,10 +91,9 @@ mod family {
         write_state(&twin.registers()?, 0, &state)?;
         File::create(&memory)?.set_len(BYTES as u64)?;
         let parent = restored(folder.path(), "parent", &state, &memory)?;
-        let pid = parent.process.id() as i32;
 
         let saved = folder.path().join("saved");
-        let vm = RunningVm::new(pid, parent.api.clone());
+        let vm = RunningVm::new(parent.api.clone());
         let report = checkpoint(&CheckpointOptions::new(vm.clone(), saved.clone()))?;
         println!("saved: {report}");
         let children = ["one", "other"].map(|name| child(folder.path(), name));

@@ -1116,26 +1116,26 @@ def fork(array: npt.NDArray[_D]) -> npt.NDArray[_D]:
     (0.0, 1.0)
     """
 def checkpoint_vm(
-    pid: int,
     api: _Path,
     output: _Path,
     *,
     previous: Sequence[_Path] = [],
     collapse: bool = True,
+    pid: int | None = None,
     proxy: bool = False,
 ) -> dict[str, Any]:
     """Save a running VM of stock Firecracker. The VM is paused for some milliseconds, and its memory
     is copied while it runs. The VM must have been restored by ``hugekit pager``, which has left it.
 
     Args:
-        pid: the process of Firecracker.
-        api: the path of its API's socket.
+        api: the path of the socket of Firecracker's API.
         output: the folder to make, with the files ``vmstate`` and ``memory``. It is complete or
             absent. Ctrl-C has an effect when it is complete.
         previous: folders of earlier checkpoints of the VM, a full one first and then each delta
             since. ``output`` then has the file ``memory.delta`` instead of ``memory``.
         collapse: put memory on huge pages before the pause, which is longer on base pages.
-        proxy: the API's socket belongs to another process than ``pid``.
+        pid: the process of Firecracker. By default the process that listens at the socket; any other
+            is refused, unless the socket belongs to a ``proxy``.
 
     Returns:
         The output of ``hugekit checkpoint --json -``, such as ``paused_ms``, ``complete_ms`` and
@@ -1147,18 +1147,18 @@ def checkpoint_vm(
             the output cannot be written. The VM runs on.
 
     >>> try:
-    ...     report = hugekit.checkpoint_vm(1, "no.sock", "saved")
+    ...     report = hugekit.checkpoint_vm("no.sock", "saved")
     ... except OSError as error:
     ...     print(error.strerror)
     the VMM did not answer to "connect to no.sock": No such file or directory (os error 2)
     """
 def fork_vm(
-    pid: int,
     api: _Path,
     children: Sequence[Mapping[str, Any]],
     *,
     resume: bool = True,
     collapse: bool = True,
+    pid: int | None = None,
     proxy: bool = False,
 ) -> dict[str, Any]:
     """Start children from a running VM of stock Firecracker, without a file. The VM is paused for some
@@ -1167,14 +1167,13 @@ def fork_vm(
     and forked.
 
     Args:
-        pid: the process of Firecracker.
-        api: the path of its API's socket.
+        api: the path of the socket of Firecracker's API.
         children: from 1 to 64 dicts with the ``command`` that starts Firecracker, as a list, and
             the path of the child's ``api``, which the command must name, too. The dict ``load`` adds
             fields to the request that restores the child, such as ``network_overrides``. Standard
             streams of the command are ``/dev/null``.
         resume: let the children run.
-        collapse, proxy: as for :func:`checkpoint_vm`.
+        collapse, pid, proxy: as for :func:`checkpoint_vm`.
 
     Returns:
         The output of ``hugekit fork --json -``, and for each of ``children`` the process of its
@@ -1187,7 +1186,7 @@ def fork_vm(
             have ended then, and the VM runs on.
 
     >>> try:
-    ...     hugekit.fork_vm(1, "no.sock", [])
+    ...     hugekit.fork_vm("no.sock", [])
     ... except ValueError as error:
     ...     print(error)
     0 children: from 1 to 64 can be forked at once

@@ -144,7 +144,7 @@ fn by_fork(vm: &MicroVm<'_>, folder: &Path, count: usize) -> Result<Born, LabErr
         let await_answer = |serial| scope.spawn(move || answered(serial, since, has_failed));
         let answers: Vec<_> = serials.into_iter().map(await_answer).collect();
         let forked = vm.watched(|vmm| {
-            let vm = RunningVm::new(vmm.pid(), vmm.api().to_owned());
+            let vm = RunningVm::new(vmm.api().to_owned());
             Ok(Family(fork(&ForkOptions::new(vm, children))?))
         });
         let forked = forked.inspect_err(|_| has_failed.store(true, Ordering::Relaxed))?;

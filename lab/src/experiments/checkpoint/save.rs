@@ -120,7 +120,7 @@ fn ours(guest: &Guest<'_>, output: PathBuf, previous: Vec<PathBuf>) -> Result<Sa
     let collapse = guest.kind != GuestPages::Base;
     guest.vm.watched(|vmm| {
         let to = output.clone();
-        let vm = RunningVm { collapse, ..RunningVm::new(vmm.pid(), vmm.api().to_owned()) };
+        let vm = RunningVm { collapse, ..RunningVm::new(vmm.api().to_owned()) };
         let report = checkpoint(&CheckpointOptions { vm, output, previous })?;
         Ok(of_report(&report, bytes_in(&to)?))
     })

@@ -28,7 +28,7 @@ pub(super) fn save(
     share: Share,
     guest: &mut Guest<'_>,
 ) -> Result<(SaveCost, GuestWrites), LabError> {
-    let vm = guest.vm.watched(|vmm| Ok(RunningVm::new(vmm.pid(), vmm.api().to_owned())))?;
+    let vm = guest.vm.watched(|vmm| Ok(RunningVm::new(vmm.api().to_owned())))?;
     let options = CheckpointOptions::new(vm, files.path().join("series"));
     let series = SeriesOptions { save_at_end: true, ..SeriesOptions::new(NEVER) };
     let (tell, told) = channel();

@@ -25,7 +25,7 @@ use hugekit_terminal::text::write_out;
 /// With --every, the command saves the VM again and again until a signal ends it: into DIR/000001,
 /// DIR/000002 and so on. It notes what the VM writes, so each delta reads only that.
 #[derive(Debug, Args)]
-#[command(after_help = "Example: hugekit checkpoint --pid 4711 --api /tmp/vm1.sock --output saved")]
+#[command(after_help = "Example: hugekit checkpoint --api /tmp/vm1.sock --output saved")]
 pub(crate) struct CheckpointCommand {
     #[command(flatten)]
     options: CheckpointOptions,

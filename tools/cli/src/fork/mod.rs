@@ -22,7 +22,7 @@ use hugekit_terminal::text::write_out;
 /// all children end, and the VM runs on. The VM must have been restored by `hugekit pager`, which
 /// has left it ("left to the kernel"), or be a child of a fork.
 #[derive(Debug, Args)]
-#[command(after_help = "Example: hugekit fork --pid 4711 --api /tmp/vm1.sock --children 4 -- \
+#[command(after_help = "Example: hugekit fork --api /tmp/vm1.sock --children 4 -- \
                         firecracker --api-sock {api}")]
 pub(crate) struct ForkCommand {
     #[command(flatten)]

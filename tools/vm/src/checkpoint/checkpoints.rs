@@ -48,11 +48,9 @@ impl Checkpoints {
         options: &CheckpointOptions,
         afterwards: Afterwards,
     ) -> Result<Self, CheckpointError> {
-        let RunningVm { pid, collapse, proxy, .. } = options.vm;
+        let RunningVm { collapse, .. } = options.vm;
         let control = options.vm.control();
-        if !proxy {
-            control.check_is_of(pid)?;
-        }
+        let pid = options.vm.pid(&*control)?;
         let vm = Vm::find(pid, &*control)?;
         let chain = previous::chain(&options.previous, vm.bytes())?;
         let tracked = TrackedVm::new(vm, afterwards);

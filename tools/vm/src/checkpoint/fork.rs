@@ -44,11 +44,9 @@ pub fn fork(options: &ForkOptions) -> Result<Forked, ForkError> {
     if !(1..=MOST_STARTED).contains(&count) {
         return Err(ForkError::Count(count));
     }
-    let RunningVm { pid, collapse: should_collapse, proxy, .. } = options.vm;
+    let RunningVm { collapse: should_collapse, .. } = options.vm;
     let control = &*options.vm.control();
-    if !proxy {
-        control.check_is_of(pid)?;
-    }
+    let pid = options.vm.pid(control)?;
     let is_running = control.is_running()?;
     let vm = Vm::find(pid, control)?;
     shortage::check(&vm, count)?;

@@ -10,16 +10,18 @@ use serde_json::{Map, Value};
 #[cfg(feature = "clap")]
 use crate::arguments::seconds;
 use crate::firecracker::Firecracker;
-use crate::vmm::Control;
+use crate::vmm::{Control, ControlError};
 
 /// A running Firecracker, and how it is paused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "clap", derive(clap::Args))]
 #[serde(deny_unknown_fields)]
 pub struct RunningVm {
-    /// The process of Firecracker.
+    /// The process of Firecracker. By default the process that listens at the socket; any other is
+    /// refused, unless the socket belongs to a proxy.
     #[cfg_attr(feature = "clap", arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..)))]
-    pub pid: i32,
+    #[serde(default)]
+    pub pid: Option<i32>,
     /// The socket of Firecracker's API.
     #[cfg_attr(feature = "clap", arg(long, value_name = "SOCKET"))]
     pub api: PathBuf,
@@ -33,7 +35,7 @@ pub struct RunningVm {
     #[serde(default = "yes")]
     pub collapse: bool,
     /// The API's socket belongs to another process than PID, such as a proxy.
-    #[cfg_attr(feature = "clap", arg(long))]
+    #[cfg_attr(feature = "clap", arg(long, requires = "pid"))]
     #[serde(default)]
     pub proxy: bool,
 }
@@ -46,8 +48,26 @@ impl RunningVm {
 
     /// With the defaults of the command.
     #[must_use]
-    pub fn new(pid: i32, api: PathBuf) -> Self {
-        Self { pid, api, collapse: yes(), proxy: false }
+    pub fn new(api: PathBuf) -> Self {
+        Self { pid: None, api, collapse: yes(), proxy: false }
+    }
+
+    /// With the same defaults, and the API of a proxy.
+    #[must_use]
+    pub fn behind_proxy(pid: i32, api: PathBuf) -> Self {
+        Self { pid: Some(pid), proxy: true, ..Self::new(api) }
+    }
+
+    /// The process of its VMM.
+    pub(crate) fn pid(&self, control: &dyn Control) -> Result<i32, ControlError> {
+        match (self.pid, self.proxy) {
+            (Some(pid), true) => Ok(pid),
+            (given, _) => {
+                let found = control.listener()?;
+                let pid = given.unwrap_or(found);
+                if pid == found { Ok(pid) } else { Err(ControlError::OtherVmm { pid, found }) }
+            }
+        }
     }
 }
 

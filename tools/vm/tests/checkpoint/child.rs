@@ -125,7 +125,7 @@ pub(crate) fn start_stopping_series(options: &CheckpointOptions) -> Child {
 
 /// Starts a fork, whose temporary files are in the VM's folder. The API may be that of a proxy.
 pub(crate) fn start_fork(pid: i32, api: &Path) -> Child {
-    let vm = RunningVm { proxy: true, ..RunningVm::new(pid, api.to_owned()) };
+    let vm = RunningVm::behind_proxy(pid, api.to_owned());
     let mut command = again(FORK, &vm);
     command.env("TMPDIR", api.parent().unwrap()).stdout(Stdio::piped()).spawn().unwrap()
 }

@@ -105,7 +105,7 @@ fn mapped() {
 fn saved() {
     let (folder, snapshot) = origin(Pages::Base);
     let clones = clones(folder.path(), &snapshot, &NAMES[..1], source(&snapshot)).unwrap();
-    let vm = RunningVm::new(clones[0].pid, clones[0].api.clone());
+    let vm = RunningVm::new(clones[0].api.clone());
     let output = folder.path().join("saved");
     checkpoint(&CheckpointOptions::new(vm, output.clone())).unwrap();
     check_file(&output.join("memory"), SEED);
@@ -150,7 +150,7 @@ fn other_pages(pages: &str) {
     let smaps = fs::read_to_string(format!("/proc/{}/smaps", clone.pid)).unwrap();
     assert_eq!(smaps.contains("KernelPageSize:     2048 kB"), pages == "2M", "{smaps}");
     let output = folder.path().join("saved");
-    let vm = RunningVm::new(clone.pid, clone.api.clone());
+    let vm = RunningVm::new(clone.api.clone());
     checkpoint(&CheckpointOptions::new(vm, output.clone())).unwrap();
     check_file(&output.join("memory"), 7);
 }

@@ -42,11 +42,10 @@ pub(crate) fn child_of(folder: &Path, name: &str) -> (ChildOptions, Serial) {
 
 /// Forks a VM with an API of its own.
 pub(crate) fn fork_vm(
-    pid: i32,
     api: &Path,
     names: &[&str],
 ) -> Result<(Vec<ForkedGuest>, ForkReport), ForkError> {
-    let options = ForkOptions::new(RunningVm::new(pid, api.to_owned()), Vec::new());
+    let options = ForkOptions::new(RunningVm::new(api.to_owned()), Vec::new());
     fork_with(options, api.parent().unwrap(), names)
 }
 

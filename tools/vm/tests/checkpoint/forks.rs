@@ -100,7 +100,7 @@ fn through(scene: &Scene, proxy: &Proxy) -> ForkOptions {
 }
 
 fn fork_scene(scene: &Scene, names: &[&str]) -> Result<Vec<ForkedGuest>, ForkError> {
-    fork_vm(scene.vmm.pid(), &scene.api(), names).map(|(children, _)| children)
+    fork_vm(&scene.api(), names).map(|(children, _)| children)
 }
 
 fn again(_: Pages) {
@@ -109,12 +109,12 @@ fn again(_: Pages) {
     child.check(SEED);
     child.serial.ask(Request::Write { start: START, len: LEN, seed: 3 }).unwrap();
     await_end_of_output(child.pid).unwrap();
-    let (mut grandchildren, _) = fork_vm(child.pid, &child.api, &["a-a", "a-b"]).unwrap();
+    let (mut grandchildren, _) = fork_vm(&child.api, &["a-a", "a-b"]).unwrap();
     child.serial.ask(Request::Write { start: START, len: LEN, seed: 4 }).unwrap();
     for grandchild in &mut grandchildren {
         grandchild.check(3);
     }
-    let vm = RunningVm::new(child.pid, child.api.clone());
+    let vm = RunningVm::new(child.api.clone());
     checkpoint(&CheckpointOptions::new(vm, scene.output())).unwrap();
     check_file(&scene.saved().memory, 4);
     child.check(4);
@@ -135,7 +135,7 @@ fn twin(_: Pages) {
     twin.serial.send(write).unwrap();
     vmm.serial.send(write).unwrap();
     let api = folder.join("clone.api");
-    let (mut children, _) = fork_vm(vmm.pid(), &api, &["a", "b"]).unwrap();
+    let (mut children, _) = fork_vm(&api, &["a", "b"]).unwrap();
     let serials = children.iter_mut().map(|child| &mut child.serial);
     for serial in serials.chain([&mut twin.serial, &mut vmm.serial]) {
         go_on(serial);
@@ -180,7 +180,7 @@ fn go_on(serial: &mut Serial) {
 fn paused_before(_: Pages) {
     let mut scene = Scene::start(Pages::Base);
     scene.vmm.pause().unwrap();
-    let (mut children, report) = fork_vm(scene.vmm.pid(), &scene.api(), &["a"]).unwrap();
+    let (mut children, report) = fork_vm(&scene.api(), &["a"]).unwrap();
     assert!(report.paused_ms == 0.0);
     children[0].check(SEED);
     scene.vmm.serial.send(Request::Reply).unwrap();

@@ -111,7 +111,7 @@ fn booted() {
     vmm.boot(64, Pages::Base).unwrap();
     vmm.serial.ask(Request::Reply).unwrap();
     let (api, output) = (folder.path().join("booted.api"), folder.path().join("saved"));
-    let vm = RunningVm::new(vmm.pid(), api);
+    let vm = RunningVm::new(api);
     let refused = checkpoint(&CheckpointOptions::new(vm, output.clone())).unwrap_err();
     assert!(matches!(refused, CheckpointError::NoUserfaultfd { .. }), "{refused}");
     let found = VmProspects::of(vmm.pid()).unwrap().expect("it has a VM");
@@ -131,7 +131,7 @@ fn served() {
     vmm.load_by_handler(&snapshot, &socket, true).unwrap();
     vmm.serial.ask(Request::Reply).unwrap();
     let (api, output) = (folder.path().join("clone.api"), folder.path().join("saved"));
-    let options = CheckpointOptions::new(RunningVm::new(vmm.pid(), api), output);
+    let options = CheckpointOptions::new(RunningVm::new(api), output);
     let refused = checkpoint(&options).unwrap_err();
     assert!(matches!(refused, CheckpointError::InUse { .. }), "{refused}");
     let is_in_use = |found: &VmProspects| matches!(found.save, Err(CheckpointError::InUse { .. }));
@@ -147,7 +147,7 @@ fn other_api() {
     let scene = Scene::start(Pages::Base);
     let other = Firecracker::start(scene.folder.path(), "other").unwrap();
     let mut options = scene.options();
-    options.vm.pid = other.pid();
+    options.vm.pid = Some(other.pid());
     let refused = checkpoint(&options).unwrap_err();
     assert!(
         matches!(refused, CheckpointError::Control(ControlError::OtherVmm { .. })),

@@ -58,10 +58,10 @@ fn saved() {
 
 fn forked() {
     let scene = restored();
-    let (mut children, _) = fork_vm(scene.vmm.pid(), &scene.api(), &["a"]).unwrap();
+    let (mut children, _) = fork_vm(&scene.api(), &["a"]).unwrap();
     check_guest(&mut children[0]);
     await_end_of_output(children[0].pid).unwrap();
-    let (mut grandchildren, _) = fork_vm(children[0].pid, &children[0].api, &["a-a"]).unwrap();
+    let (mut grandchildren, _) = fork_vm(&children[0].api, &["a-a"]).unwrap();
     check_guest(&mut grandchildren[0]);
 }
 

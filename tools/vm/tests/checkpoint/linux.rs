@@ -104,7 +104,7 @@ fn restored_saved_and_forked(files: &Path) {
     tick(&mut restored.serial);
     drop(restored);
 
-    let (mut children, _) = fork_vm(scene.vmm.pid(), &scene.api(), &["a", "b"]).unwrap();
+    let (mut children, _) = fork_vm(&scene.api(), &["a", "b"]).unwrap();
     for child in &mut children {
         check_goes_on(&mut child.serial, &last);
     }

@@ -56,7 +56,7 @@ fn saved_by_root() {
     pager.await_complete();
     let found = VmProspects::of(vmm.pid()).unwrap().expect("it has a VM");
     assert!(found.save.is_ok() && found.keeps_layout, "{found:?}");
-    let vm = RunningVm::new(vmm.pid(), vmm.api().to_owned());
+    let vm = RunningVm::new(vmm.api().to_owned());
     let output = place.join("saved");
     checkpoint(&CheckpointOptions::new(vm, output.clone())).unwrap();
     check_file(&output.join("memory"), SEED);

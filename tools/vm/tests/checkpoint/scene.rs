@@ -135,12 +135,12 @@ impl Scene {
 
     /// With the API of a proxy.
     pub(crate) fn options_through(&self, api: &Path) -> CheckpointOptions {
-        let vm = RunningVm { api: api.to_owned(), proxy: true, ..self.vm() };
+        let vm = RunningVm::behind_proxy(self.vmm.pid(), api.to_owned());
         CheckpointOptions { vm, ..self.options() }
     }
 
     pub(crate) fn vm(&self) -> RunningVm {
-        RunningVm::new(self.vmm.pid(), self.api())
+        RunningVm::new(self.api())
     }
 
     pub(crate) fn saved(&self) -> Snapshot {

@@ -106,8 +106,8 @@ impl Small {
     }
 
     fn options(&self) -> CheckpointOptions {
-        let vm = RunningVm::new(self.vmm.pid(), self.api.socket.clone());
-        CheckpointOptions::new(RunningVm { proxy: true, ..vm }, self.output())
+        let vm = RunningVm::behind_proxy(self.vmm.pid(), self.api.socket.clone());
+        CheckpointOptions::new(vm, self.output())
     }
 
     /// Saves it while `act` is done at each of the requests.
