@@ -612,7 +612,7 @@ fn results_come_first_and_tables_fit_80_columns() {
     let (summary, tables) = text.split_once("\n\n").unwrap();
     assert!(summary.starts_with("Summary"), "{summary}");
     assert!(has_clear(summary), "{summary}");
-    assert!(tables.contains("\nmedian, GiB/s\n"), "{tables}");
+    assert!(tables.contains("\nMedians, GiB/s\n"), "{tables}");
 }
 
 fn experiments_that_are_not_named_have_results_and_warnings_alone() {
