@@ -12,6 +12,7 @@
 mod array;
 mod buffer;
 mod checkpoint;
+mod destination;
 mod errors;
 mod image;
 mod numbers;

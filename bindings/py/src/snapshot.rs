@@ -3,11 +3,8 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::fs::File;
-use std::io::{self, Write};
-use std::mem::ManuallyDrop;
+use std::io::Write;
 use std::ops::Range;
-use std::os::fd::{FromRawFd, RawFd};
 use std::path::PathBuf;
 use std::ptr::slice_from_raw_parts;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,11 +15,12 @@ use hugekit::snapshot::{Builder, Granule, SnapshotStats};
 use hugekit_sys::new_file::NewFile;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList, PyString, PyTuple};
+use pyo3::types::{IntoPyDict, PyDict, PyList, PyString, PyTuple};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
 use crate::buffer::Buffer;
+use crate::destination::Destination;
 use crate::errors::{Raised, at_path, with_fault_signals};
 use crate::numbers::Number;
 use crate::progress::Teller;
@@ -536,14 +534,19 @@ impl Snapshot {
     /// the snapshot.
     ///
     /// Args:
-    ///     file: an object with a ``write`` that accepts bytes. A file of the operating system is
-    ///         written without the GIL.
+    ///     file: an object with a ``write`` that accepts bytes. If ``write`` returns a number, the
+    ///         rest is written by further calls. A plain file, such as ``open(path, "wb")`` returns,
+    ///         is written without the GIL.
     ///     progress: see :func:`clear`.
     ///
     /// Raises:
     ///     SnapshotLost: writers changed more than may be held, or the memory was unmapped or
     ///         replaced. The bytes that were written are a prefix of the snapshot.
-    ///     ValueError: it has ended.
+    ///     BlockingIOError: the file does not block, and accepts no more bytes for now. Its
+    ///         ``characters_written`` counts the bytes of the snapshot that were written.
+    ///     OSError: the file's ``write`` accepted no byte.
+    ///     ValueError: it has ended, or ``write`` returned more bytes than it was given.
+    ///     TypeError: ``write`` returned no number.
     ///     Exceptions of the file's ``write``.
     #[pyo3(signature = (file, *, progress=None))]
     fn write_to(
@@ -553,14 +556,14 @@ impl Snapshot {
         progress: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let reader = Reader::new(progress, self.nbytes)?;
-        let descriptor = descriptor_of(file)?;
+        let mut destination = Destination::of(file)?;
         let mut done = 0;
         for part in self.take_parts()? {
             let len = part.len;
-            match descriptor {
-                Some(descriptor) => reader.write(py, part, &*borrowed(descriptor), done)?,
-                None => reader.write_to_object(py, part, file, done)?,
-            }
+            let written = reader.write(py, part, &mut destination, done);
+            let finished = destination.finish(py);
+            destination.result(written)?;
+            finished?;
             done += len;
         }
         Ok(())
@@ -874,24 +877,6 @@ impl Reader {
         self.teller.result(written.map_err(Raised::from))
     }
 
-    /// Writes a part to whatever has a `write`.
-    fn write_to_object(
-        &self,
-        py: Python<'_>,
-        part: SnapshotArray,
-        object: &Bound<'_, PyAny>,
-        before: usize,
-    ) -> PyResult<()> {
-        let raised = Mutex::new(None);
-        let writer = Writer { object: object.clone().unbind(), raised: &raised };
-        let SnapshotArray { memory, len, .. } = part;
-        let written = py.detach(|| self.stream(memory, len, writer, before));
-        match lock(&raised).take() {
-            Some(error) => Err(error),
-            None => self.teller.result(written.map_err(Raised::from)),
-        }
-    }
-
     fn stream(
         &self,
         memory: SnapshotBytes,
@@ -940,60 +925,6 @@ impl Reader {
             false => Ok(()),
         }
     }
-}
-
-/// A Python object with a `write`; what that raises is kept for the caller.
-struct Writer<'a> {
-    object: Py<PyAny>,
-    raised: &'a Mutex<Option<PyErr>>,
-}
-
-impl Write for Writer<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        Python::attach(|py| {
-            let written = written(self.object.bind(py), bytes).and_then(|written| {
-                py.check_signals()?;
-                Ok(written)
-            });
-            written.map_err(|error| {
-                *lock(self.raised) = Some(error);
-                io::Error::other("the file's write raised an exception")
-            })
-        })
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// The object has bytes of its own, which it may keep.
-fn written(object: &Bound<'_, PyAny>, bytes: &[u8]) -> PyResult<usize> {
-    let copy = PyBytes::new_with(object.py(), bytes.len(), |copy| {
-        copy.copy_from_slice(bytes);
-        Ok(())
-    })?;
-    let answer = object.call_method1("write", (copy,))?;
-    let taken = if answer.is_none() { bytes.len() } else { answer.extract()? };
-    Ok(taken.min(bytes.len()))
-}
-
-/// The descriptor of a file that has no bytes of its own on the way: what it buffers is flushed. Others, such as a
-/// compressing one, have a descriptor too, but it is not theirs alone to write to.
-fn descriptor_of(file: &Bound<'_, PyAny>) -> PyResult<Option<RawFd>> {
-    let io = file.py().import("io")?;
-    for plain in ["FileIO", "BufferedWriter", "BufferedRandom"] {
-        if file.get_type().is(&io.getattr(plain)?) {
-            file.call_method0("flush")?;
-            return Ok(Some(file.call_method0("fileno")?.extract()?));
-        }
-    }
-    Ok(None)
-}
-
-fn borrowed(descriptor: RawFd) -> ManuallyDrop<File> {
-    // SAFETY: open, because its file object was just asked for it and is borrowed; never closed from here.
-    ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) })
 }
 
 fn with_suffix(path: PathBuf, suffix: &str) -> PathBuf {
