@@ -46,14 +46,6 @@ impl Destination {
         self.raised.take().map_or(outcome, Err)
     }
 
-    /// Tells the object that its descriptor has moved: a buffered file remembers the position that it had.
-    pub(crate) fn finish(&self, py: Python<'_>) -> PyResult<()> {
-        if self.descriptor.is_some() && is_true(self.object.bind(py), "seekable")? {
-            self.object.bind(py).call_method0("tell")?;
-        }
-        Ok(())
-    }
-
     fn write_to_object(&mut self, py: Python<'_>, bytes: &[u8]) -> PyResult<usize> {
         let bytes = &bytes[..bytes.len().min(self.most)];
         let object = self.object.bind(py);

@@ -144,6 +144,10 @@ pub(crate) fn at_path(error: io::Error, path: &Path) -> PyErr {
         None if error.kind() == io::ErrorKind::OutOfMemory => {
             PyMemoryError::new_err(format!("{}: {error}", path.display()))
         }
+        // Python makes a PermissionError of it.
+        None if error.kind() == io::ErrorKind::PermissionDenied => {
+            PyOSError::new_err((libc::EACCES, error.to_string(), path.as_os_str().to_owned()))
+        }
         None => PyOSError::new_err(format!("{}: {error}", path.display())),
     }
 }

@@ -561,9 +561,7 @@ impl Snapshot {
         for part in self.take_parts()? {
             let len = part.len;
             let written = reader.write(py, part, &mut destination, done);
-            let finished = destination.finish(py);
             destination.result(written)?;
-            finished?;
             done += len;
         }
         Ok(())
@@ -599,7 +597,7 @@ impl Snapshot {
         let reader = Reader::new(progress, self.nbytes)?;
         let path = with_suffix(path, ".npy");
         let refused = |error| at_path(error, &path);
-        let new = py.detach(|| NewFile::beside(path.clone())).map_err(refused)?;
+        let new = py.detach(|| NewFile::beside(&path)).map_err(refused)?;
         for part in self.take_parts()? {
             let (mut file, header) = (new.file(), part.header(py)?);
             py.detach(|| file.write_all(&header)).map_err(refused)?;
@@ -631,7 +629,7 @@ impl Snapshot {
         let reader = Reader::new(progress, self.nbytes)?;
         let path = with_suffix(path, ".npz");
         let refused = |error| at_path(error, &path);
-        let new = py.detach(|| NewFile::beside(path.clone())).map_err(refused)?;
+        let new = py.detach(|| NewFile::beside(&path)).map_err(refused)?;
         let mut archive = ZipWriter::new(new.file());
         // As numpy has it: not compressed, and ready for whatever length.
         let stored = SimpleFileOptions::default()
