@@ -8,7 +8,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
-use crate::tensor;
+use crate::kinds::Decided;
 
 /// The contiguous memory of an object, which keeps it alive and in its place until dropped.
 pub(crate) struct Buffer {
@@ -23,13 +23,11 @@ unsafe impl Sync for Buffer {}
 impl Buffer {
     /// The memory of an array or of another object with a buffer, in C or Fortran order, or of a tensor on the CPU.
     pub(crate) fn of(object: &Bound<'_, PyAny>, writable: bool) -> PyResult<Self> {
-        match tensor::as_array(object)? {
-            Some(array) => Self::of_array(&array, writable),
-            None => Self::of_array(object, writable),
-        }
+        Self::of_memory(&Decided::of(object)?.memory, writable)
     }
 
-    fn of_array(object: &Bound<'_, PyAny>, writable: bool) -> PyResult<Self> {
+    /// As [`of`](Self::of), of an object about which the decision was made.
+    pub(crate) fn of_memory(object: &Bound<'_, PyAny>, writable: bool) -> PyResult<Self> {
         let access = if writable { ffi::PyBUF_WRITABLE } else { 0 };
         let flags = ffi::PyBUF_ANY_CONTIGUOUS | ffi::PyBUF_FORMAT | access;
         match Self::get(object, flags) {

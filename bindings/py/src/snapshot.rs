@@ -22,10 +22,10 @@ use zip::{CompressionMethod, ZipWriter};
 use crate::buffer::Buffer;
 use crate::destination::Destination;
 use crate::errors::{Raised, at_path, with_fault_signals};
+use crate::kinds::Decided;
 use crate::numbers::Number;
 use crate::progress::Teller;
 use crate::region::{Region, fault_mode, word};
-use crate::tensor::or_array;
 use crate::view::{Shown, View};
 
 /// Bytes that are read together where the library does not stream by itself.
@@ -110,6 +110,8 @@ pub(crate) struct Kind {
     pub(crate) dtype: Py<PyAny>,
     pub(crate) shape: Py<PyAny>,
     fortran: bool,
+    /// The name of the elements, if the dtype is that of integers in their place.
+    elements: Option<String>,
 }
 
 impl Kind {
@@ -119,7 +121,7 @@ impl Kind {
 
     fn clone_ref(&self, py: Python<'_>) -> Self {
         let (dtype, shape) = (self.dtype.clone_ref(py), self.shape.clone_ref(py));
-        Self { dtype, shape, fortran: self.fortran }
+        Self { dtype, shape, fortran: self.fortran, elements: self.elements.clone() }
     }
 }
 
@@ -280,8 +282,8 @@ pub(crate) fn snapshot(
     let buffers = named
         .iter()
         .map(|(name, array)| {
-            let read = Buffer::of(array, false).and_then(|buffer| Ok((buffer, kind_of(array)?)));
-            read.map_err(|error| if form == Form::One { error } else { naming(py, name, error) })
+            memory_of(array)
+                .map_err(|error| if form == Form::One { error } else { naming(py, name, error) })
         })
         .collect::<PyResult<Vec<_>>>()?;
     // From here on nothing of Python's runs, so that no Python code writes in between.
@@ -325,15 +327,15 @@ type Named<'py> = Vec<(String, Bound<'py, PyAny>)>;
 /// The arrays and their names, which for a list are numpy's.
 fn named<'py>(arrays: &Bound<'py, PyAny>) -> PyResult<(Form, Named<'py>)> {
     if let Ok(dict) = arrays.cast::<PyDict>() {
-        let items = dict.iter().map(|(name, array)| Ok((array_name(&name)?, or_array(array)?)));
+        let items = dict.iter().map(|(name, array)| Ok((array_name(&name)?, array)));
         return Ok((Form::Named, items.collect::<PyResult<_>>()?));
     }
     if arrays.is_instance_of::<PyList>() || arrays.is_instance_of::<PyTuple>() {
         let arrays = arrays.try_iter()?.enumerate();
-        let items = arrays.map(|(index, array)| Ok((format!("arr_{index}"), or_array(array?)?)));
+        let items = arrays.map(|(index, array)| Ok((format!("arr_{index}"), array?)));
         return Ok((Form::Several, items.collect::<PyResult<_>>()?));
     }
-    Ok((Form::One, vec![("arr_0".to_owned(), or_array(arrays.clone())?)]))
+    Ok((Form::One, vec![("arr_0".to_owned(), arrays.clone())]))
 }
 
 fn array_name(name: &Bound<'_, PyAny>) -> PyResult<String> {
@@ -361,15 +363,18 @@ fn naming(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
     error
 }
 
-fn kind_of(array: &Bound<'_, PyAny>) -> PyResult<Option<Kind>> {
-    if !array.hasattr("dtype")? || !array.hasattr("shape")? {
-        return Ok(None);
+/// The memory of an array, its elements and their order.
+fn memory_of(array: &Bound<'_, PyAny>) -> PyResult<(Buffer, Option<Kind>)> {
+    let Decided { memory: array, elements } = Decided::of(array)?;
+    let buffer = Buffer::of_memory(&array, false)?;
+    if !array.hasattr("dtype")? {
+        return Ok((buffer, None));
     }
     let flags = array.getattr("flags")?;
     let fortran = flags.getattr("f_contiguous")?.is_truthy()?
         && !flags.getattr("c_contiguous")?.is_truthy()?;
     let (dtype, shape) = (array.getattr("dtype")?.unbind(), array.getattr("shape")?.unbind());
-    Ok(Some(Kind { dtype, shape, fortran }))
+    Ok((buffer, Some(Kind { dtype, shape, fortran, elements })))
 }
 
 /// The content of each buffer now. Those on one region are parts of one snapshot; others are taken together, so that those
@@ -597,9 +602,10 @@ impl Snapshot {
         let reader = Reader::new(progress, self.nbytes)?;
         let path = with_suffix(path, ".npy");
         let refused = |error| at_path(error, &path);
+        let mut headers = self.headers(py)?.into_iter();
         let new = py.detach(|| NewFile::beside(&path)).map_err(refused)?;
         for part in self.take_parts()? {
-            let (mut file, header) = (new.file(), part.header(py)?);
+            let (mut file, header) = (new.file(), headers.next().unwrap_or_default());
             py.detach(|| file.write_all(&header)).map_err(refused)?;
             reader.write(py, part, file, 0)?;
         }
@@ -629,6 +635,7 @@ impl Snapshot {
         let reader = Reader::new(progress, self.nbytes)?;
         let path = with_suffix(path, ".npz");
         let refused = |error| at_path(error, &path);
+        let mut headers = self.headers(py)?.into_iter();
         let new = py.detach(|| NewFile::beside(&path)).map_err(refused)?;
         let mut archive = ZipWriter::new(new.file());
         // As numpy has it: not compressed, and ready for whatever length.
@@ -638,7 +645,7 @@ impl Snapshot {
         let mut done = 0;
         for part in self.take_parts()? {
             let (len, name) = (part.len, format!("{}.npy", part.name));
-            let header = part.header(py)?;
+            let header = headers.next().unwrap_or_default();
             py.detach(|| {
                 archive.start_file(name, stored)?;
                 archive.write_all(&header)
@@ -738,7 +745,9 @@ impl Snapshot {
             )));
         }
         for (part, array) in parts.iter().zip(&taken) {
-            let bytes = Buffer::of(array, true)?.len();
+            let given = Decided::of(array)?;
+            let bytes = Buffer::of_memory(&given.memory, true)?.len();
+            part.check_elements(&given)?;
             if bytes != part.len {
                 let (name, len) = (&part.name, part.len);
                 return Err(PyValueError::new_err(format!(
@@ -747,6 +756,18 @@ impl Snapshot {
             }
         }
         Ok(taken)
+    }
+
+    /// The beginnings of a .npy file of each array: one that such a file cannot have is refused before the snapshot ends.
+    fn headers(&self, py: Python<'_>) -> PyResult<Vec<Vec<u8>>> {
+        let kinds: Vec<_> = {
+            let parts = lock(&self.parts);
+            let of = |part: &SnapshotArray| {
+                (part.name.clone(), part.kind.as_ref().map(|kind| kind.clone_ref(py)))
+            };
+            parts.as_ref().ok_or_else(ended)?.iter().map(of).collect()
+        };
+        kinds.iter().map(|(name, kind)| header(py, name, kind.as_ref())).collect()
     }
 
     /// All parts, for a reader of all of it.
@@ -781,6 +802,29 @@ fn stats_of(parts: &[SnapshotArray]) -> Vec<SnapshotStats> {
 }
 
 impl SnapshotArray {
+    /// Checks that bytes of it mean the same in an array that they are read into.
+    fn check_elements(&self, out: &Decided<'_>) -> PyResult<()> {
+        let py = out.memory.py();
+        let Some(kind) = &self.kind else { return Ok(()) };
+        let Some(dtype) = out.memory.getattr_opt("dtype")? else { return Ok(()) };
+        let are_bytes = dtype.eq(py.import("numpy")?.getattr("uint8")?)? && out.elements.is_none();
+        let are_others = match (&kind.elements, &out.elements) {
+            (Some(own), Some(other)) => own != other,
+            (None, Some(_)) => true,
+            _ => !dtype.eq(&kind.dtype)?,
+        };
+        if are_bytes || !are_others {
+            return Ok(());
+        }
+        let own = kind.elements.clone().unwrap_or_else(|| kind.dtype.bind(py).to_string());
+        let other = out.elements.clone().unwrap_or_else(|| dtype.to_string());
+        Err(PyValueError::new_err(format!(
+            "{} of out has the dtype {other}, the snapshot has {own}: give one of {own}, or its bytes, by \
+             array.view(numpy.uint8)",
+            self.name
+        )))
+    }
+
     /// The source of a view of it.
     fn shown(&self, py: Python<'_>) -> Shown {
         let (snapshot, owner) = (self.memory.0.clone(), Arc::clone(&self.buffer));
@@ -800,31 +844,32 @@ impl SnapshotArray {
         let order = [("order", kind.order())].into_py_dict(py)?;
         numpy.call_method("empty", (&kind.shape, &kind.dtype), Some(&order))
     }
+}
 
-    /// The beginning of a .npy file, by numpy itself.
-    fn header(&self, py: Python<'_>) -> PyResult<Vec<u8>> {
-        let Some(Kind { dtype, shape, fortran }) = &self.kind else {
-            return Err(PyTypeError::new_err(
-                "bytes have no dtype and no shape to save: write write_to(file), or take the snapshot of \
+/// The beginning of a .npy file, by numpy itself.
+fn header(py: Python<'_>, name: &str, kind: Option<&Kind>) -> PyResult<Vec<u8>> {
+    let Some(Kind { dtype, shape, fortran, .. }) = kind else {
+        return Err(PyTypeError::new_err(
+            "bytes have no dtype and no shape to save: write write_to(file), or take the snapshot of \
                  numpy.frombuffer(data)",
-            ));
-        };
-        let format = py.import("numpy")?.getattr("lib")?.getattr("format")?;
-        let said = PyDict::new(py);
-        said.set_item("descr", format.call_method1("dtype_to_descr", (dtype,))?)?;
-        said.set_item("fortran_order", fortran)?;
-        said.set_item("shape", shape)?;
-        let written = |writer: &str| {
-            let bytes = py.import("io")?.call_method0("BytesIO")?;
-            format.call_method1(writer, (&bytes, &said))?;
-            bytes.call_method0("getvalue")?.extract::<Vec<u8>>()
-        };
-        // The older form is numpy's own choice wherever it suffices, and a ValueError where not.
-        written("write_array_header_1_0").or_else(|error| match error {
-            error if error.is_instance_of::<PyValueError>(py) => written("write_array_header_2_0"),
-            error => Err(error),
-        })
-    }
+        ));
+    };
+    let format = py.import("numpy")?.getattr("lib")?.getattr("format")?;
+    let said = PyDict::new(py);
+    let kinds = py.import("hugekit._kinds")?;
+    said.set_item("descr", kinds.call_method1("described", (dtype, name))?)?;
+    said.set_item("fortran_order", fortran)?;
+    said.set_item("shape", shape)?;
+    let written = |writer: &str| {
+        let bytes = py.import("io")?.call_method0("BytesIO")?;
+        format.call_method1(writer, (&bytes, &said))?;
+        bytes.call_method0("getvalue")?.extract::<Vec<u8>>()
+    };
+    // The older form is numpy's own choice wherever it suffices, and a ValueError where not.
+    written("write_array_header_1_0").or_else(|error| match error {
+        error if error.is_instance_of::<PyValueError>(py) => written("write_array_header_2_0"),
+        error => Err(error),
+    })
 }
 
 /// Reads parts, telling how far all of them are.

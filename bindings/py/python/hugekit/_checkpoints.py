@@ -12,13 +12,13 @@ from typing import Any
 
 from ._hugekit import ArrayChain, Moment, Reserve, StoredState
 from ._tensors import Leaf, new_array, new_tensor
-from ._trees import Path, name_of, paths_of, put_together, take_apart
+from ._trees import Path, name_of, paths_of, put_together, take_apart, with_gradients
 
 # The first bytes of a state: this, how long the header is, how long its JSON is, and the JSON.
 _MAGIC = b"HKARRAYS"
 _OPENING = len(_MAGIC) + 8 + 8
 _PAGE = 4096
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,7 +390,9 @@ def restore(
     _, leaves = take_apart(arrays)
     stored.refuse_others(leaves)
     ordered = [leaves[path] for path in stored.paths]
-    return stored.fill([leaf.thing for leaf in ordered], [leaf.flat for leaf in ordered])
+    tree = stored.tree([leaf.thing for leaf in ordered], arrays)
+    stored.fill([leaf.flat for leaf in ordered])
+    return tree
 
 
 def load_checkpoint(
@@ -416,7 +418,9 @@ def load_checkpoint(
     """
     stored = _Stored(paths)
     things = [stored.new(entry, as_numpy) for entry in stored.entries]
-    return stored.fill(things, [Leaf(thing, entry["name"]).flat for thing, entry in zip(things, stored.entries)])
+    tree = stored.tree(things)
+    stored.fill([Leaf(thing, entry["name"]).flat for thing, entry in zip(things, stored.entries)])
+    return tree
 
 
 class _Stored:
@@ -473,13 +477,25 @@ class _Stored:
             return make(*(entry[key] for key in ("name", "dtype", "shape", "axes", "bytes")))
         except ValueError as error:
             raise ValueError(f"{self._last}: {error}") from None
+        except ImportError as error:
+            raise ImportError(f"{self._last}: {error}") from None
         except MemoryError as error:
             # numpy's own class is made of a shape and a dtype.
             raise MemoryError(f"{self._last}: {entry['name']}: {error}") from None
 
-    def fill(self, things: list[Any], flat: list[Any]) -> Any:
+    def tree(self, things: list[Any], like: Any = None) -> Any:
+        """The tree with these arrays, made before they are filled: whatever is wrong with it changes none of them."""
+        try:
+            return put_together(self._tree, things if like is not None else with_gradients(self._tree, things), like)
+        except MemoryError:
+            raise
+        except ImportError as error:
+            raise ImportError(f"{self._last}: {error}") from None
+        except Exception as error:
+            raise ValueError(f"{self._last}: the description of its arrays cannot be read: {error}") from None
+
+    def fill(self, flat: list[Any]) -> None:
         self._state.apply([(entry["offset"], array) for entry, array in zip(self.entries, flat)])
-        return put_together(self._tree, things)
 
 
 def _checked(entry: Any, length: int) -> Mapping[str, Any]:

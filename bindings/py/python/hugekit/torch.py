@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Literal
 
@@ -34,7 +33,9 @@ import numpy
 
 import hugekit
 
+from ._kinds import bytes_at
 from ._pinned import pinned
+from ._trees import alike, children_of
 
 __all__ = ["SnapshotStager", "pinned"]
 
@@ -96,7 +97,8 @@ class SnapshotStager(AsyncStager):
         """Return a future of the state dict as it is now, in separate memory.
 
         Args:
-            state_dict: dicts, lists and tuples of tensors; other objects in it are copied by ``copy.deepcopy``.
+            state_dict: dicts, lists and tuples of tensors, which keep their class; other objects in it are copied by
+                ``copy.deepcopy``.
         """
         self._look_at_process()
         staged = _Staged()
@@ -149,11 +151,22 @@ class _Staged:
     def tree(self, tree: Any) -> Any:
         if isinstance(tree, torch.Tensor):
             return self._tensor(tree)
-        if isinstance(tree, Mapping):
-            return {key: self.tree(value) for key, value in tree.items()}
-        if type(tree) in (list, tuple):
-            return type(tree)(self.tree(value) for value in tree)
+        children = children_of(tree)
+        if children is not None:
+            return alike(tree, [self.tree(child) for _, child in children])
+        if isinstance(tree, dict):
+            return self._dict(tree)
         return copy.deepcopy(tree, self._memo)
+
+    def _dict(self, tree: Any) -> Any:
+        """A dict of a class of the program's, with its attributes, and staged tensors in it."""
+        made = copy.copy(tree)
+        if made is tree or vars(tree) is tree:
+            return copy.deepcopy(tree, self._memo)
+        vars(made).update(copy.deepcopy(vars(tree), self._memo))
+        for key, value in tree.items():
+            made[key] = self.tree(value)
+        return made
 
     def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
@@ -161,10 +174,12 @@ class _Staged:
         tensor = tensor.detach()
         if tensor.device.type != "cpu":
             return tensor.to("cpu", copy=True)
-        if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
+        special = tensor.is_nested or tensor.layout != torch.strided or tensor.is_quantized
+        if special or tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor():
             return tensor.clone()
         storage = self._storage(tensor.untyped_storage())
-        staged = torch.empty(0, dtype=tensor.dtype)
+        # The program may have set another device.
+        staged = torch.empty(0, dtype=tensor.dtype, device="cpu")
         return staged.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
 
     def _storage(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
@@ -172,14 +187,13 @@ class _Staged:
         known = self._storages.get(storage._cdata)
         if known is not None:
             return known
-        source = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+        source = bytes_at(storage, storage.data_ptr(), storage.nbytes())
         if len(source) < _COPIED:
             # While the GIL is held.
-            made = torch.frombuffer(bytearray(source), dtype=torch.uint8) if len(source) else torch.empty(0, dtype=torch.uint8)
+            target = source.copy()
         else:
             target = numpy.empty(len(source), "u1")
             self.sources.append(source)
             self.copies.append(target)
-            made = torch.from_numpy(target)
-        self._storages[storage._cdata] = made.untyped_storage()
+        self._storages[storage._cdata] = torch.from_numpy(target).untyped_storage()
         return self._storages[storage._cdata]
