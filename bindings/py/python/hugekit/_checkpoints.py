@@ -386,8 +386,8 @@ def restore(
     >>> hugekit.restore(saved.path, {"weights": other, "step": 0})["step"], int(other[5])
     (3, 7)
     """
-    stored = _Stored(paths)
     _, leaves = take_apart(arrays)
+    stored = _Stored(paths)
     stored.refuse_others(leaves)
     ordered = [leaves[path] for path in stored.paths]
     tree = stored.tree([leaf.thing for leaf in ordered], arrays)

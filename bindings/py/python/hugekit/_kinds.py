@@ -110,11 +110,16 @@ def _of_tensor(tensor: Any, name: str) -> tuple[Any, str | None]:
         if size not in (1, 2, 4, 8):
             raise TypeError(f"{name} has the dtype {tensor.dtype}, whose elements have {size} bytes: numpy has no integers for them")
         lacking, elements = str(tensor.dtype).removeprefix("torch."), f"|u{size}" if size == 1 else f"{_ORDER}u{size}"
-    shape = tuple(tensor.shape)
+    shape, strides, size = tuple(tensor.shape), tensor.stride(), tensor.element_size()
     if 0 in shape:
         return numpy.empty(shape, elements), lacking
-    size = tensor.element_size()
-    strides = tuple(stride * size for stride in tensor.stride())
+    end = size * (1 + tensor.storage_offset() + sum((extent - 1) * stride for extent, stride in zip(shape, strides)))
+    if end > tensor.untyped_storage().nbytes():
+        raise ValueError(
+            f"{name} needs {end} bytes, and its storage has {tensor.untyped_storage().nbytes()}, as if it was freed: give the "
+            "storage its bytes back, by tensor.untyped_storage().resize_(nbytes)"
+        )
+    strides = tuple(stride * size for stride in strides)
     return numpy.asarray(_Memory(tensor, address, shape, strides, elements)), lacking
 
 

@@ -48,6 +48,8 @@ def alike(tree: Any, children: list[Any]) -> Any:
     kind = type(tree)
     if kind is list:
         return children
+    if _is_size(tree):
+        return kind(children)
     if issubclass(kind, tuple):
         return tuple.__new__(kind, children)
     if kind is collections.defaultdict:
@@ -201,7 +203,7 @@ _VALUES: dict[type, Callable[[Any], dict[str, Any]]] = {
     complex: lambda number: {"complex": [repr(number.real), repr(number.imag)]},
     bytes: _described_bytes,
     pathlib.PosixPath: lambda path: {"path": str(path)},
-    numpy.str_: lambda text: {"numpy.str_": str(text)},
+    numpy.str_: lambda text: {"numpy.str_": text[:]},
     numpy.bytes_: lambda data: {"numpy.bytes_": base64.b64encode(data).decode()},
 }
 

@@ -170,7 +170,7 @@ class _Staged:
 
     def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-            return copy.deepcopy(tensor, self._memo)
+            return self._subclass(tensor)
         tensor = tensor.detach()
         if tensor.device.type != "cpu":
             return tensor.to("cpu", copy=True)
@@ -181,6 +181,17 @@ class _Staged:
         # The program may have set another device.
         staged = torch.empty(0, dtype=tensor.dtype, device="cpu")
         return staged.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
+
+    def _subclass(self, tensor: torch.Tensor) -> torch.Tensor:
+        try:
+            return copy.deepcopy(tensor, self._memo)
+        except RuntimeError as error:
+            made = tensor.detach().clone()
+            if type(made) is not type(tensor):
+                kind = type(tensor).__name__
+                raise TypeError(f"a {kind} cannot be copied: {error}; write tensor.as_subclass(torch.Tensor)") from None
+            vars(made).update(copy.deepcopy(vars(tensor), self._memo))
+            return made
 
     def _storage(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
         """The storage in which the staged tensors lie."""
