@@ -145,11 +145,18 @@ fn no_memory(object: &Bound<'_, PyAny>, kind: &str) -> String {
     )
 }
 
-fn has_references(dtype: &str) -> PyErr {
+pub(crate) fn has_references(dtype: &str) -> PyErr {
     PyTypeError::new_err(format!(
         "the array's dtype {dtype} holds references to Python objects, and hugekit works on bytes: write \
          array.astype(dtype) with a dtype of numbers or of text, which is a copy"
     ))
+}
+
+pub(crate) fn not_contiguous() -> PyErr {
+    PyValueError::new_err(
+        "the array is not contiguous, neither in C nor in Fortran order: write numpy.ascontiguousarray(array), which is \
+         a copy, or give the array that this is a view of",
+    )
 }
 
 /// Returns whether a format of the struct module holds an object; names stand between colons.
@@ -165,10 +172,7 @@ fn as_bytes<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny
         return Err(has_references(&dtype.to_string()));
     }
     if !object.getattr("flags")?.getattr("forc")?.is_truthy()? {
-        return Err(PyValueError::new_err(
-            "the array is not contiguous, neither in C nor in Fortran order: write \
-             numpy.ascontiguousarray(array), which is a copy, or give the array that this is a view of",
-        ));
+        return Err(not_contiguous());
     }
     let order = [("order", "K")];
     let flat = object.call_method(

@@ -204,12 +204,20 @@ pub(crate) fn with_fault_signals<T, E: TakenSignal + Into<Raised>>(
     py: Python<'_>,
     attempt: impl Fn() -> Result<T, E>,
 ) -> PyResult<T> {
+    attempted(py, attempt)?.map_err(|error| error.into().into())
+}
+
+/// As [`with_fault_signals`], with the error of the attempt as it is.
+pub(crate) fn attempted<T, E: TakenSignal>(
+    py: Python<'_>,
+    attempt: impl Fn() -> Result<T, E>,
+) -> PyResult<Result<T, E>> {
     match attempt() {
         Err(error) if error.is_taken() && faulthandler_is_enabled(py)? => {
             hugekit::fault::take_back_signals()?;
-            attempt().map_err(|error| error.into().into())
+            Ok(attempt())
         }
-        other => other.map_err(|error| error.into().into()),
+        other => Ok(other),
     }
 }
 

@@ -12,6 +12,7 @@
 mod array;
 mod buffer;
 mod checkpoint;
+mod copied;
 mod destination;
 mod errors;
 mod image;
@@ -23,6 +24,7 @@ mod region;
 mod restoring;
 mod shared;
 mod snapshot;
+mod strided;
 mod tend;
 mod view;
 mod vm;

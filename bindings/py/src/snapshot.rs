@@ -19,14 +19,16 @@ use pyo3::types::{IntoPyDict, PyDict, PyList, PyString, PyTuple};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, not_contiguous};
+use crate::copied;
 use crate::destination::Destination;
-use crate::errors::{Raised, at_path, with_fault_signals};
+use crate::errors::{Raised, at_path, attempted, with_fault_signals};
 use crate::kinds::Decided;
 use crate::numbers::Number;
 use crate::progress::Teller;
 use crate::region::{Region, fault_mode, word};
-use crate::view::{Shown, View};
+use crate::strided::{ArrayMemory, GAPS};
+use crate::view::{Shown, ShownBytes, View};
 
 /// Bytes that are read together where the library does not stream by itself.
 const BATCH: usize = 2 << 20;
@@ -43,6 +45,8 @@ pub(crate) struct Snapshot {
     parts: Mutex<Option<Vec<SnapshotArray>>>,
     nbytes: usize,
     serving: Option<&'static str>,
+    /// The arrays that were copied at once: their bytes and the reasons.
+    copied: Vec<(String, (usize, String))>,
     stats: Mutex<Vec<SnapshotStats>>,
 }
 
@@ -88,15 +92,17 @@ struct SnapshotArray {
     len: usize,
     /// Its elements and their order; none for what is no array.
     kind: Option<Kind>,
-    /// Keeps the memory where it is.
-    buffer: Arc<Buffer>,
+    /// Keeps the memory where it is; none if it was copied because it has gaps.
+    buffer: Option<Arc<Buffer>>,
+    /// Why it was copied at once; none if it was not.
+    copied: Option<String>,
 }
 
 impl SnapshotArray {
     /// The bytes of its snapshot that a buffer has too, or all of its own.
     fn overlap(&self, buffer: Option<&Buffer>) -> Option<(Arc<hugekit::Snapshot>, Range<usize>)> {
-        let (snapshot, offset) = self.memory.0.as_ref()?;
-        let start = self.buffer.start().addr();
+        let SnapshotBytes::Protected(snapshot, offset) = &self.memory else { return None };
+        let start = self.buffer.as_ref()?.start().addr();
         let bytes = buffer.map_or(start..start + self.len, |buffer| {
             let other = buffer.start().addr();
             start.max(other)..(start + self.len).min(other + buffer.len())
@@ -125,26 +131,48 @@ impl Kind {
     }
 }
 
-/// The part that begins at this offset of a snapshot, of which other arrays and views may have parts too; none
-/// for no bytes.
-struct SnapshotBytes(Option<(Arc<hugekit::Snapshot>, usize)>);
+/// The bytes of an array.
+enum SnapshotBytes {
+    Nothing,
+    /// The part that begins at this offset, of a snapshot of which other arrays and views may have parts too.
+    Protected(Arc<hugekit::Snapshot>, usize),
+    /// A copy that was made at once.
+    Copied(Arc<Vec<u8>>),
+}
 
 impl SnapshotBytes {
     fn snapshot(&self) -> Option<&hugekit::Snapshot> {
-        self.0.as_ref().map(|(snapshot, _)| &**snapshot)
+        match self {
+            Self::Protected(snapshot, _) => Some(snapshot),
+            _ => None,
+        }
     }
 
     /// The snapshot, if these `len` bytes are all of it and no other object has a part: it can be let go while it is read.
     /// Else what there is.
-    fn alone(
-        self,
-        len: usize,
-    ) -> Result<hugekit::Snapshot, Option<(Arc<hugekit::Snapshot>, usize)>> {
-        match self.0 {
-            Some((snapshot, 0)) if len == snapshot.len() => {
-                Arc::try_unwrap(snapshot).map_err(|shared| Some((shared, 0)))
+    fn alone(self, len: usize) -> Result<hugekit::Snapshot, Self> {
+        match self {
+            Self::Protected(snapshot, 0) if len == snapshot.len() => {
+                Arc::try_unwrap(snapshot).map_err(|shared| Self::Protected(shared, 0))
             }
             other => Err(other),
+        }
+    }
+
+    fn read_at(&self, offset: usize, to: &mut [u8]) -> Result<(), SnapshotError> {
+        match self {
+            Self::Nothing => {}
+            Self::Protected(snapshot, start) => snapshot.read_at(start + offset, to)?,
+            Self::Copied(bytes) => to.copy_from_slice(&bytes[offset..offset + to.len()]),
+        }
+        Ok(())
+    }
+
+    fn clone_ref(&self) -> Self {
+        match self {
+            Self::Nothing => Self::Nothing,
+            Self::Protected(snapshot, offset) => Self::Protected(Arc::clone(snapshot), *offset),
+            Self::Copied(bytes) => Self::Copied(Arc::clone(bytes)),
         }
     }
 }
@@ -260,7 +288,7 @@ impl SnapshotOptions<'_> {
 /// >>> float(saved.max()), float(weights.max())
 /// (1.0, 2.0)
 #[pyfunction]
-#[pyo3(signature = (arrays, *, fault_mode=None, granule=None, max_cow_bytes=None, populate_copies=None, reserve=None))]
+#[pyo3(signature = (arrays, *, fault_mode=None, granule=None, max_cow_bytes=None, populate_copies=None, reserve=None, strict=false))]
 #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
 pub(crate) fn snapshot(
     py: Python<'_>,
@@ -270,6 +298,7 @@ pub(crate) fn snapshot(
     max_cow_bytes: Option<Number>,
     populate_copies: Option<Number>,
     reserve: Option<&Reserve>,
+    strict: bool,
 ) -> PyResult<Snapshot> {
     let options = SnapshotOptions {
         reserve,
@@ -283,23 +312,36 @@ pub(crate) fn snapshot(
         .iter()
         .map(|(name, array)| {
             memory_of(array)
+                .and_then(|memory| match memory.0 {
+                    ArrayMemory::Strided(_) if strict => Err(not_contiguous()),
+                    _ => Ok(memory),
+                })
                 .map_err(|error| if form == Form::One { error } else { naming(py, name, error) })
         })
         .collect::<PyResult<Vec<_>>>()?;
     // From here on nothing of Python's runs, so that no Python code writes in between.
-    let memories = taken(py, &buffers, options)?;
+    let memories = taken(py, &buffers, options, strict)?;
     let parts: Vec<SnapshotArray> = named
         .into_iter()
         .zip(buffers)
         .zip(memories)
-        .map(|(((name, _), (buffer, kind)), memory)| SnapshotArray {
+        .map(|(((name, _), (buffer, kind)), (memory, copied))| SnapshotArray {
             name,
             memory,
             len: buffer.len(),
             kind,
-            buffer: Arc::new(buffer),
+            buffer: match buffer {
+                ArrayMemory::Whole(buffer) => Some(Arc::new(buffer)),
+                ArrayMemory::Strided(_) => None,
+            },
+            copied,
         })
         .collect();
+    let copied = parts.iter().filter_map(|part| {
+        let reason = part.copied.clone()?;
+        Some((part.name.clone(), (part.len, reason)))
+    });
+    let copied = copied.collect();
     let serving = |part: &SnapshotArray| {
         part.memory.snapshot()?.serving().map(|serving| word(serving.fault_mode))
     };
@@ -307,6 +349,7 @@ pub(crate) fn snapshot(
         form,
         nbytes: parts.iter().map(|part| part.len).sum(),
         serving: parts.iter().find_map(serving),
+        copied,
         parts: Mutex::new(Some(parts)),
         stats: Mutex::default(),
     })
@@ -364,52 +407,93 @@ fn naming(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
 }
 
 /// The memory of an array, its elements and their order.
-fn memory_of(array: &Bound<'_, PyAny>) -> PyResult<(Buffer, Option<Kind>)> {
+fn memory_of(array: &Bound<'_, PyAny>) -> PyResult<(ArrayMemory, Option<Kind>)> {
     let Decided { memory: array, elements } = Decided::of(array)?;
-    let buffer = Buffer::of_memory(&array, false)?;
+    let memory = ArrayMemory::of(&array)?;
     if !array.hasattr("dtype")? {
-        return Ok((buffer, None));
+        return Ok((memory, None));
     }
     let flags = array.getattr("flags")?;
     let fortran = flags.getattr("f_contiguous")?.is_truthy()?
         && !flags.getattr("c_contiguous")?.is_truthy()?;
     let (dtype, shape) = (array.getattr("dtype")?.unbind(), array.getattr("shape")?.unbind());
-    Ok((buffer, Some(Kind { dtype, shape, fortran, elements })))
+    Ok((memory, Some(Kind { dtype, shape, fortran, elements })))
 }
 
-/// The content of each buffer now. Those on one region are parts of one snapshot; others are taken together, so that those
-/// which lie side by side can be.
+/// The content of each buffer now, and why it was copied, if it was. Buffers on one region are parts of one snapshot; others
+/// are taken together, so that those which lie side by side can be.
 fn taken(
     py: Python<'_>,
-    buffers: &[(Buffer, Option<Kind>)],
+    arrays: &[(ArrayMemory, Option<Kind>)],
     options: SnapshotOptions<'_>,
-) -> PyResult<Vec<SnapshotBytes>> {
-    let mut memories: Vec<SnapshotBytes> = buffers.iter().map(|_| SnapshotBytes(None)).collect();
+    strict: bool,
+) -> PyResult<Vec<(SnapshotBytes, Option<String>)>> {
+    let mut memories: Vec<_> = arrays.iter().map(|_| (SnapshotBytes::Nothing, None)).collect();
     let (mut of_regions, mut elsewhere) = (HashMap::new(), Vec::new());
-    for (index, (buffer, _)) in
-        buffers.iter().enumerate().filter(|(_, (buffer, _))| buffer.len() > 0)
+    for (index, (memory, _)) in
+        arrays.iter().enumerate().filter(|(_, (memory, _))| memory.len() > 0)
     {
+        let Some(buffer) = memory.whole() else {
+            memories[index].1 = Some(GAPS.to_owned());
+            continue;
+        };
         match Region::around(buffer.start().addr(), buffer.len()) {
             Some(region) => {
                 let start = buffer.start().addr();
-                let fault_mode = options.fault_mode;
-                memories[index] =
-                    SnapshotBytes(Some(within(py, &region, start, fault_mode, &mut of_regions)?));
+                let (snapshot, offset) =
+                    within(py, &region, start, options.fault_mode, &mut of_regions)?;
+                memories[index].0 = SnapshotBytes::Protected(snapshot, offset);
             }
-            None => elsewhere
-                .push((index, slice_from_raw_parts(buffer.start().cast_const(), buffer.len()))),
+            None => elsewhere.push(index),
         }
     }
-    let ranges: Vec<_> = elsewhere.iter().map(|&(_, range)| range).collect();
+    let buffers: Vec<_> = arrays.iter().map(|(memory, _)| memory.whole()).collect();
+    let bytes_of = |index: &usize| {
+        let bytes =
+            |buffer: &Buffer| slice_from_raw_parts(buffer.start().cast_const(), buffer.len());
+        buffers[*index].map_or(slice_from_raw_parts(std::ptr::null(), 0), bytes)
+    };
     let builder = options.builder().populate_copies(options.populate_copies);
-    // SAFETY: the buffers keep the memory where it is, and Python's threads have their stacks elsewhere; they do not
-    // block SIGBUS, which is checked for all threads there are. That no code takes SIGBUS from us is checked now, and
-    // documented for later; EFAULT is an OSError.
-    let snapshots = with_fault_signals(py, || unsafe { builder.clone().take_many(&ranges) })?;
-    for ((index, _), snapshot) in elsewhere.into_iter().zip(snapshots) {
-        memories[index] = SnapshotBytes(Some((Arc::new(snapshot), 0)));
+    let snapshots = loop {
+        let ranges: Vec<_> = elsewhere.iter().map(bytes_of).collect();
+        // SAFETY: the buffers keep the memory where it is, and Python's threads have their stacks elsewhere; they do not
+        // block SIGBUS, which is checked for all threads there are. That no code takes SIGBUS from us is checked now, and
+        // documented for later; EFAULT is an OSError. A program that frees the memory of a tensor meanwhile, by resizing
+        // it, unmaps it or gives it to others, which the contract permits.
+        match attempted(py, || unsafe { builder.clone().take_many(&ranges) })? {
+            Ok(snapshots) => break snapshots,
+            Err(error) if strict => return Err(Raised::from(error).into()),
+            Err(error) => {
+                let addresses: Vec<_> = ranges.iter().map(|range| addresses_of(*range)).collect();
+                let mut reasons = copied::reasons(&addresses, error)?.into_iter();
+                elsewhere.retain(|&index| {
+                    let reason = reasons.next().flatten();
+                    memories[index].1.clone_from(&reason);
+                    reason.is_none()
+                });
+            }
+        }
+    };
+    for (index, snapshot) in elsewhere.into_iter().zip(snapshots) {
+        memories[index].0 = SnapshotBytes::Protected(Arc::new(snapshot), 0);
+    }
+    // At the same moment, because the GIL is still held.
+    for (index, (memory, reason)) in memories.iter_mut().enumerate() {
+        if reason.is_some() {
+            let bytes = match &arrays[index].0 {
+                ArrayMemory::Strided(strided) => strided.copy()?,
+                // SAFETY: the buffer keeps the memory where it is.
+                ArrayMemory::Whole(_) => unsafe { copied::copy(bytes_of(&index)) }?,
+            };
+            *memory = SnapshotBytes::Copied(Arc::new(bytes));
+        }
     }
     Ok(memories)
+}
+
+fn addresses_of(memory: *const [u8]) -> Range<usize> {
+    let start = memory.cast::<u8>().addr();
+    start..start + memory.len()
 }
 
 /// A snapshot of a region, and where in it an address is.
@@ -695,6 +779,19 @@ impl Snapshot {
         self.serving
     }
 
+    /// Bytes that were copied at once, because they cannot be protected.
+    #[getter]
+    fn copied_bytes(&self) -> usize {
+        self.copied.iter().map(|(_, (bytes, _))| bytes).sum()
+    }
+
+    /// The names of the arrays that were copied at once, with the reasons. Arrays without a name
+    /// are ``arr_0``, ``arr_1`` and so on.
+    #[getter]
+    fn copied<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.copied.iter().map(|(name, (_, reason))| (name, reason)).into_py_dict(py)
+    }
+
     /// True if the snapshot has ended.
     #[getter]
     fn closed(&self) -> bool {
@@ -827,9 +924,15 @@ impl SnapshotArray {
 
     /// The source of a view of it.
     fn shown(&self, py: Python<'_>) -> Shown {
-        let (snapshot, owner) = (self.memory.0.clone(), Arc::clone(&self.buffer));
+        let content = match self.memory.clone_ref() {
+            SnapshotBytes::Nothing => None,
+            SnapshotBytes::Protected(snapshot, offset) => {
+                Some(ShownBytes::Protected(snapshot, offset))
+            }
+            SnapshotBytes::Copied(bytes) => Some(ShownBytes::Copied(bytes)),
+        };
         let kind = self.kind.as_ref().map(|kind| kind.clone_ref(py));
-        Shown { snapshot, owner, kind }
+        Shown { content, owner: self.buffer.clone(), kind, len: self.len }
     }
 
     /// A new array for it.
@@ -893,16 +996,13 @@ impl Reader {
                 .cancel(self.teller.cancel())
                 .copy_to(to)
                 .map(|_| ()),
-            Err(None) => Ok(()),
-            Err(Some((snapshot, offset))) => {
-                to.chunks_mut(BATCH).enumerate().try_for_each(|(index, chunk)| {
-                    let (at, len) = (index * BATCH, chunk.len());
-                    self.go_on(at, len)?;
-                    snapshot.read_at(offset + at, chunk)?;
-                    tell(at + len, 0);
-                    Ok(())
-                })
-            }
+            Err(memory) => to.chunks_mut(BATCH).enumerate().try_for_each(|(index, chunk)| {
+                let (at, len) = (index * BATCH, chunk.len());
+                self.go_on(at, len)?;
+                memory.read_at(at, chunk)?;
+                tell(at + len, 0);
+                Ok(())
+            }),
         };
         copied.map_err(|error: SnapshotError| Raised::from(error).into())
     }
@@ -935,17 +1035,13 @@ impl Reader {
                 .cancel(self.teller.cancel())
                 .write_to(writer)
                 .map(|_| ()),
-            Err(None) => Ok(()),
-            Err(Some((snapshot, offset))) => {
-                self.stream_range(&snapshot, offset, len, &mut writer, &tell)
-            }
+            Err(memory) => self.stream_range(&memory, len, &mut writer, &tell),
         }
     }
 
     fn stream_range(
         &self,
-        snapshot: &hugekit::Snapshot,
-        offset: usize,
+        memory: &SnapshotBytes,
         len: usize,
         writer: &mut dyn Write,
         tell: &dyn Fn(usize, usize),
@@ -954,7 +1050,7 @@ impl Reader {
         for at in (0..len).step_by(BATCH) {
             let bytes = &mut buffer[..BATCH.min(len - at)];
             self.go_on(at, len)?;
-            snapshot.read_at(offset + at, bytes)?;
+            memory.read_at(at, bytes)?;
             let failed = |source| SnapshotError::Write { written: at, source };
             writer.write_all(bytes).map_err(failed)?;
             tell(at + bytes.len(), len);
