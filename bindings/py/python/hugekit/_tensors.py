@@ -14,10 +14,10 @@ class Leaf:
     """One array or tensor: what it is, and its bytes.
 
     ``axes`` are its axes from the slowest to the fastest one in memory: (0, 1) in C order, (1, 0) in Fortran order, and
-    (0, 2, 3, 1) where torch says channels_last.
+    (0, 2, 3, 1) where torch says channels_last. Elements with gaps between them are stored in C order.
     """
 
-    __slots__ = ("thing", "name", "of", "dtype", "shape", "axes", "flat")
+    __slots__ = ("thing", "name", "of", "dtype", "shape", "axes", "flat", "has_gaps")
 
     def __init__(self, thing: Any, name: str):
         self.thing = thing
@@ -30,11 +30,15 @@ class Leaf:
             self.of = "numpy"
             self.dtype = dtype_name(array.dtype, name)
         self.shape = tuple(array.shape)
-        self.axes = memory_order(array)
-        if self.axes is None:
-            instead = "tensor.contiguous()" if self.of == "torch" else "numpy.ascontiguousarray(array)"
-            raise ValueError(f"{name} has gaps between its elements, or repeats some: write {instead}, which is a copy")
+        axes = memory_order(array)
+        self.has_gaps = axes is None
+        self.axes = tuple(range(array.ndim)) if axes is None else axes
         self.flat = array.transpose(self.axes)
+
+    def refuse_gaps(self) -> None:
+        if self.has_gaps:
+            instead = "tensor.contiguous()" if self.of == "torch" else "numpy.ascontiguousarray(array)"
+            raise ValueError(f"{self.name} has gaps between its elements, or repeats some: write {instead}, which is a copy")
 
     @property
     def nbytes(self) -> int:
@@ -47,7 +51,8 @@ class Leaf:
 
     def kind(self) -> str:
         order = "" if self.axes == tuple(range(len(self.shape))) else f", in memory by the axes {self.axes}"
-        return f"{self.dtype} of the shape {self.shape}{order}"
+        gaps = f", with the strides {self.flat.strides}" if self.has_gaps else ""
+        return f"{self.dtype} of the shape {self.shape}{order}{gaps}"
 
 
 def memory_order(array: Any) -> tuple[int, ...] | None:
