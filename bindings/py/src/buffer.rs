@@ -8,7 +8,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
-use crate::tensor;
+use crate::kinds::Decided;
 
 /// The contiguous memory of an object, which keeps it alive and in its place until dropped.
 pub(crate) struct Buffer {
@@ -23,13 +23,11 @@ unsafe impl Sync for Buffer {}
 impl Buffer {
     /// The memory of an array or of another object with a buffer, in C or Fortran order, or of a tensor on the CPU.
     pub(crate) fn of(object: &Bound<'_, PyAny>, writable: bool) -> PyResult<Self> {
-        match tensor::as_array(object)? {
-            Some(array) => Self::of_array(&array, writable),
-            None => Self::of_array(object, writable),
-        }
+        Self::of_memory(&Decided::of(object)?.memory, writable)
     }
 
-    fn of_array(object: &Bound<'_, PyAny>, writable: bool) -> PyResult<Self> {
+    /// As [`of`](Self::of), of an object about which the decision was made.
+    pub(crate) fn of_memory(object: &Bound<'_, PyAny>, writable: bool) -> PyResult<Self> {
         let access = if writable { ffi::PyBUF_WRITABLE } else { 0 };
         let flags = ffi::PyBUF_ANY_CONTIGUOUS | ffi::PyBUF_FORMAT | access;
         match Self::get(object, flags) {
@@ -147,11 +145,18 @@ fn no_memory(object: &Bound<'_, PyAny>, kind: &str) -> String {
     )
 }
 
-fn has_references(dtype: &str) -> PyErr {
+pub(crate) fn has_references(dtype: &str) -> PyErr {
     PyTypeError::new_err(format!(
         "the array's dtype {dtype} holds references to Python objects, and hugekit works on bytes: write \
          array.astype(dtype) with a dtype of numbers or of text, which is a copy"
     ))
+}
+
+pub(crate) fn not_contiguous() -> PyErr {
+    PyValueError::new_err(
+        "the array is not contiguous, neither in C nor in Fortran order: write numpy.ascontiguousarray(array), which is \
+         a copy, or give the array that this is a view of",
+    )
 }
 
 /// Returns whether a format of the struct module holds an object; names stand between colons.
@@ -167,10 +172,7 @@ fn as_bytes<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny
         return Err(has_references(&dtype.to_string()));
     }
     if !object.getattr("flags")?.getattr("forc")?.is_truthy()? {
-        return Err(PyValueError::new_err(
-            "the array is not contiguous, neither in C nor in Fortran order: write \
-             numpy.ascontiguousarray(array), which is a copy, or give the array that this is a view of",
-        ));
+        return Err(not_contiguous());
     }
     let order = [("order", "K")];
     let flat = object.call_method(

@@ -25,10 +25,12 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::buffer::Buffer;
-use crate::errors::{Raised, at_path, of_delta, with_fault_signals};
+use crate::copied;
+use crate::errors::{Raised, at_path, attempted, of_delta, with_fault_signals};
 use crate::numbers::Number;
 use crate::region::{Region, fault_mode, word};
 use crate::snapshot::{Reserve, SnapshotOptions, granule, within};
+use crate::strided::{ArrayMemory, Strided};
 
 /// Neighbours with less than that are copied at once: to protect as much takes as long, and edges longer.
 const COPIED: usize = 1 << 20;
@@ -47,6 +49,10 @@ pub(crate) struct ArrayChain {
     limits: Limits,
     fault_mode: Option<FaultMode>,
     spans: Vec<Span>,
+    /// Arrays with gaps between their elements, and their offsets behind the header. They are copied for each state.
+    strided: Vec<(usize, Strided)>,
+    /// Memory that cannot be protected is refused, not copied.
+    strict: bool,
     /// The offset of each array behind the header.
     places: Vec<usize>,
     /// Bytes behind the header.
@@ -57,6 +63,8 @@ pub(crate) struct ArrayChain {
 struct States {
     chain: Chain,
     watched: Watched,
+    /// Spans that cannot be protected and are copied for each state, with the reasons.
+    unprotected: Vec<(Span, String)>,
 }
 
 /// The knowledge of changes since the last state.
@@ -197,6 +205,7 @@ impl ArrayChain {
         fault_mode: Option<&str>,
         granule: Option<&str>,
         max_cow_bytes: Option<Number>,
+        strict: bool,
     ) -> PyResult<Self> {
         let options = SnapshotOptions {
             reserve,
@@ -205,13 +214,27 @@ impl ArrayChain {
             max_cow_bytes: max_cow_bytes.map(|Number(bytes)| bytes),
             populate_copies: 0,
         };
-        let buffers: Vec<_> =
-            arrays.iter().map(|array| Buffer::of(array, false)).collect::<PyResult<_>>()?;
+        let memories: Vec<_> = arrays.iter().map(ArrayMemory::of).collect::<PyResult<_>>()?;
         let builder = options.builder();
-        let (spans, length) = spans_of(&builder, &buffers);
-        let places = buffers.iter().map(|buffer| place_of(&spans, buffer)).collect();
+        let (spans, mut length) =
+            spans_of(&builder, memories.iter().filter_map(ArrayMemory::whole));
+        let (mut places, mut strided, mut buffers) = (Vec::new(), Vec::new(), Vec::new());
+        for memory in memories {
+            match memory {
+                ArrayMemory::Whole(buffer) => {
+                    places.push(place_of(&spans, &buffer));
+                    buffers.push(buffer);
+                }
+                ArrayMemory::Strided(array) => {
+                    places.push(length);
+                    let end = length + array.len();
+                    strided.push((length, array));
+                    length = end.next_multiple_of(BLOCK);
+                }
+            }
+        }
         Ok(Self {
-            states: Mutex::new(States { chain: Chain::new(0), watched: Watched::New }),
+            states: Mutex::new(States::new(0)),
             builder: builder.together(length),
             limits: Limits {
                 max_cow_bytes: options.max_cow_bytes,
@@ -219,6 +242,8 @@ impl ArrayChain {
             },
             fault_mode: options.fault_mode,
             spans,
+            strided,
+            strict,
             places,
             length,
             _buffers: buffers,
@@ -231,7 +256,8 @@ impl ArrayChain {
         self.places.clone()
     }
 
-    /// The arrays as they are now, for :meth:`write`, and why all of them will be written, if that was not asked for.
+    /// The arrays as they are now, for :meth:`write`; why all of them will be written, if that was not asked for; and
+    /// which were copied because they cannot be protected: first and last offset behind the header, and the reason.
     ///
     /// The GIL is held from the first array to the last one.
     #[pyo3(signature = (header, full))]
@@ -240,11 +266,11 @@ impl ArrayChain {
         py: Python<'_>,
         header: Vec<u8>,
         full: bool,
-    ) -> PyResult<(Moment, Option<String>)> {
+    ) -> PyResult<(Moment, Option<String>, Vec<(usize, usize, String)>)> {
         let mut states = self.states()?;
         let length = (header.len() + self.length) as u64;
         if full || states.chain.length() != length {
-            *states = States { chain: Chain::new(length), watched: Watched::New };
+            *states = States::new(length);
         }
         let (lost, changed) = match std::mem::replace(&mut states.watched, Watched::New) {
             Watched::New => (None, None),
@@ -258,15 +284,26 @@ impl ArrayChain {
             Some(changed) => changed,
             None => {
                 states.chain.begin_anew();
-                self.first(py)?
+                states.unprotected.clear();
+                self.first(py, &mut states.unprotected)?
             }
         };
         states.watched = Watched::Lost("the save before was not finished".to_owned());
         let mut parts: Vec<_> = changed.into_iter().map(CheckpointPart::of).collect();
-        parts.extend(self.copies());
+        for span in self.copied().chain(states.unprotected.iter().map(|(span, _)| span)) {
+            parts.push(CheckpointPart::copied(span)?);
+        }
+        for (at, array) in &self.strided {
+            let (at, len, content) = (*at, array.len(), Content::Copied(array.copy()?));
+            parts.push(CheckpointPart { at, len, content });
+        }
         parts.extend(self.of_regions(py)?);
         parts.sort_by_key(|part| part.at);
-        Ok((Moment(Mutex::new(Some(Taken { header, parts }))), lost))
+        let unprotected = |(span, reason): &(Span, String)| {
+            (span.at, span.at + span.memory.len(), reason.clone())
+        };
+        let unprotected = states.unprotected.iter().map(unprotected).collect();
+        Ok((Moment(Mutex::new(Some(Taken { header, parts }))), lost, unprotected))
     }
 
     /// Write a moment to a file, which takes its name when it is complete: whether it is full, bytes that have changed,
@@ -345,12 +382,18 @@ impl ArrayChain {
         epochs.into_iter().map(since).collect()
     }
 
-    /// All of the arrays that have epochs, which are new.
-    fn first(&self, py: Python<'_>) -> PyResult<Vec<(Unit, Changes)>> {
+    /// All of the arrays that have epochs, which are new. Those that cannot be protected are added to `unprotected`.
+    fn first(
+        &self,
+        py: Python<'_>,
+        unprotected: &mut Vec<(Span, String)>,
+    ) -> PyResult<Vec<(Unit, Changes)>> {
         let mut taken = Vec::new();
         for neighbours in self.spans.chunk_by(|one, other| one.kind == other.kind) {
             match neighbours[0].kind {
-                SpanKind::Watched(_) => taken.extend(self.first_of_neighbours(py, neighbours)?),
+                SpanKind::Watched(_) => {
+                    taken.extend(self.first_of_neighbours(py, neighbours, unprotected)?);
+                }
                 SpanKind::Region => {
                     for span in neighbours {
                         taken.push(self.first_of_region(py, span)?);
@@ -380,6 +423,7 @@ impl ArrayChain {
         &self,
         py: Python<'_>,
         spans: &[Span],
+        unprotected: &mut Vec<(Span, String)>,
     ) -> PyResult<Vec<(Unit, Changes)>> {
         if let Some(taken) = self.at_once(py, spans) {
             return Ok(vec![taken]);
@@ -391,7 +435,10 @@ impl ArrayChain {
                 None => {
                     for span in touching {
                         let unit = Unit::of(std::slice::from_ref(span));
-                        taken.push(self.first_of(py, unit, &self.builder)?);
+                        match self.first_of(py, unit, &self.builder)? {
+                            Ok(one) => taken.push(one),
+                            Err(error) => unprotected.push((span.clone(), self.reason(error)?)),
+                        }
                     }
                 }
             }
@@ -414,33 +461,37 @@ impl ArrayChain {
                 self.first_of(py, unit, &self.builder.clone().fault_mode(threaded))
             }
         }
+        .ok()?
         .ok()
     }
 
-    fn first_of(&self, py: Python<'_>, unit: Unit, builder: &Builder) -> PyResult<(Unit, Changes)> {
+    /// Returns why memory is copied; the error if it is not to be.
+    fn reason(&self, error: SnapshotError) -> PyResult<String> {
+        match copied::refused(&error) {
+            Some((_, reason)) if !self.strict => Ok(reason),
+            _ => Err(Raised::from(error).into()),
+        }
+    }
+
+    fn first_of(
+        &self,
+        py: Python<'_>,
+        unit: Unit,
+        builder: &Builder,
+    ) -> PyResult<Result<(Unit, Changes), SnapshotError>> {
         // SAFETY: the buffers keep the memory where it is, and Python's threads have their stacks elsewhere; they do not
         // block SIGBUS, which is checked for all threads there are. That no code takes SIGBUS from us is checked now,
         // and documented for later; EFAULT is an OSError.
         let first = || unsafe { unit.builder(builder).first_epoch(unit.bytes()) };
-        let changes = with_fault_signals(py, first)?;
-        let serving = changes.serving().map(|serving| word(serving.fault_mode));
-        Ok((Unit { serving, ..unit }, changes))
+        Ok(attempted(py, first)?.map(|changes| {
+            let serving = changes.serving().map(|serving| word(serving.fault_mode));
+            (Unit { serving, ..unit }, changes)
+        }))
     }
 
-    fn copies(&self) -> impl Iterator<Item = CheckpointPart> {
-        let small = self.spans.iter().filter(|span| span.kind == SpanKind::Copied);
-        small.map(|span| {
-            let start: *const u8 = with_exposed_provenance(span.memory.start);
-            let len = span.memory.len();
-            let mut bytes = Vec::with_capacity(len);
-            // SAFETY: the buffers keep the memory there, and as much was just allocated; a writer that races with the copy
-            // does not hold the GIL, and its bytes mean nothing to us.
-            unsafe {
-                start.copy_to_nonoverlapping(bytes.as_mut_ptr(), len);
-                bytes.set_len(len);
-            }
-            CheckpointPart { at: span.at, len, content: Content::Copied(bytes) }
-        })
+    /// Spans that are copied because that takes less time than to protect them.
+    fn copied(&self) -> impl Iterator<Item = &Span> {
+        self.spans.iter().filter(|span| span.kind == SpanKind::Copied)
     }
 
     fn of_regions(&self, py: Python<'_>) -> PyResult<Vec<CheckpointPart>> {
@@ -466,7 +517,10 @@ fn region_of(span: &Span) -> PyResult<Region> {
 }
 
 /// The memory of some arrays, and how long it is in a state. Neighbours keep their distance.
-fn spans_of(builder: &Builder, buffers: &[Buffer]) -> (Vec<Span>, usize) {
+fn spans_of<'a>(
+    builder: &Builder,
+    buffers: impl Iterator<Item = &'a Buffer>,
+) -> (Vec<Span>, usize) {
     let (of_regions, elsewhere): (Vec<_>, Vec<_>) = united(buffers)
         .into_iter()
         .partition(|memory| Region::around(memory.start, memory.len()).is_some());
@@ -502,13 +556,12 @@ fn start_of_region(memory: &Range<usize>) -> Option<usize> {
 }
 
 /// Addresses that arrays have, ascending; those of several that overlap are one range.
-fn united(buffers: &[Buffer]) -> Vec<Range<usize>> {
+fn united<'a>(buffers: impl Iterator<Item = &'a Buffer>) -> Vec<Range<usize>> {
     let addresses = |buffer: &Buffer| {
         let start = buffer.start().expose_provenance();
         start..start + buffer.len()
     };
-    let mut ranges: Vec<_> =
-        buffers.iter().map(addresses).filter(|range| !range.is_empty()).collect();
+    let mut ranges: Vec<_> = buffers.map(addresses).filter(|range| !range.is_empty()).collect();
     ranges.sort_by_key(|range| range.start);
     let mut united: Vec<Range<usize>> = Vec::new();
     for range in ranges {
@@ -528,6 +581,15 @@ fn place_of(spans: &[Span], buffer: &Buffer) -> usize {
 }
 
 impl CheckpointPart {
+    fn copied(span: &Span) -> PyResult<Self> {
+        let start: *const u8 = with_exposed_provenance(span.memory.start);
+        let len = span.memory.len();
+        // SAFETY: the buffers keep the memory there; that of a tensor which was resized has another address, so that it has
+        // other spans.
+        let bytes = unsafe { copied::copy(slice_from_raw_parts(start, len)) }?;
+        Ok(Self { at: span.at, len, content: Content::Copied(bytes) })
+    }
+
     fn of(changed: (Unit, Changes)) -> Self {
         let Unit { at, memory, .. } = &changed.0;
         Self { at: *at, len: memory.len(), content: Content::Changes(Box::new(changed)) }
@@ -559,6 +621,10 @@ impl Failed {
 }
 
 impl States {
+    fn new(length: u64) -> Self {
+        Self { chain: Chain::new(length), watched: Watched::New, unprotected: Vec::new() }
+    }
+
     fn write(&mut self, taken: Taken, path: &Path, fsync: bool) -> Result<Saved, Failed> {
         let new = NewFile::beside(path)?;
         let (saved, epochs) = taken.write(&mut self.chain, new.file())?;

@@ -144,6 +144,10 @@ pub(crate) fn at_path(error: io::Error, path: &Path) -> PyErr {
         None if error.kind() == io::ErrorKind::OutOfMemory => {
             PyMemoryError::new_err(format!("{}: {error}", path.display()))
         }
+        // Python makes a PermissionError of it.
+        None if error.kind() == io::ErrorKind::PermissionDenied => {
+            PyOSError::new_err((libc::EACCES, error.to_string(), path.as_os_str().to_owned()))
+        }
         None => PyOSError::new_err(format!("{}: {error}", path.display())),
     }
 }
@@ -200,12 +204,20 @@ pub(crate) fn with_fault_signals<T, E: TakenSignal + Into<Raised>>(
     py: Python<'_>,
     attempt: impl Fn() -> Result<T, E>,
 ) -> PyResult<T> {
+    attempted(py, attempt)?.map_err(|error| error.into().into())
+}
+
+/// As [`with_fault_signals`], with the error of the attempt as it is.
+pub(crate) fn attempted<T, E: TakenSignal>(
+    py: Python<'_>,
+    attempt: impl Fn() -> Result<T, E>,
+) -> PyResult<Result<T, E>> {
     match attempt() {
         Err(error) if error.is_taken() && faulthandler_is_enabled(py)? => {
             hugekit::fault::take_back_signals()?;
-            attempt().map_err(|error| error.into().into())
+            Ok(attempt())
         }
-        other => other.map_err(|error| error.into().into()),
+        other => Ok(other),
     }
 }
 

@@ -100,7 +100,7 @@ impl Region {
     /// Take a snapshot of the whole region, while writers continue; see :func:`hugekit.snapshot`.
     #[pyo3(signature = (*, fault_mode=None))]
     fn snapshot(slf: &Bound<'_, Self>, fault_mode: Option<&str>) -> PyResult<Snapshot> {
-        crate::snapshot::snapshot(slf.py(), slf.as_any(), fault_mode, None, None, None, None)
+        crate::snapshot::snapshot(slf.py(), slf.as_any(), fault_mode, None, None, None, None, false)
     }
 
     /// Discard the bytes of a range: it reads as zeroes afterwards. The range must consist of whole

@@ -3,11 +3,8 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::fs::File;
-use std::io::{self, Write};
-use std::mem::ManuallyDrop;
+use std::io::Write;
 use std::ops::Range;
-use std::os::fd::{FromRawFd, RawFd};
 use std::path::PathBuf;
 use std::ptr::slice_from_raw_parts;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,17 +15,20 @@ use hugekit::snapshot::{Builder, Granule, SnapshotStats};
 use hugekit_sys::new_file::NewFile;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList, PyString, PyTuple};
+use pyo3::types::{IntoPyDict, PyDict, PyList, PyString, PyTuple};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
-use crate::buffer::Buffer;
-use crate::errors::{Raised, at_path, with_fault_signals};
+use crate::buffer::{Buffer, not_contiguous};
+use crate::copied;
+use crate::destination::Destination;
+use crate::errors::{Raised, at_path, attempted, with_fault_signals};
+use crate::kinds::Decided;
 use crate::numbers::Number;
 use crate::progress::Teller;
 use crate::region::{Region, fault_mode, word};
-use crate::tensor::or_array;
-use crate::view::{Shown, View};
+use crate::strided::{ArrayMemory, GAPS};
+use crate::view::{Shown, ShownBytes, View};
 
 /// Bytes that are read together where the library does not stream by itself.
 const BATCH: usize = 2 << 20;
@@ -45,6 +45,8 @@ pub(crate) struct Snapshot {
     parts: Mutex<Option<Vec<SnapshotArray>>>,
     nbytes: usize,
     serving: Option<&'static str>,
+    /// The arrays that were copied at once: their bytes and the reasons.
+    copied: Vec<(String, (usize, String))>,
     stats: Mutex<Vec<SnapshotStats>>,
 }
 
@@ -90,15 +92,17 @@ struct SnapshotArray {
     len: usize,
     /// Its elements and their order; none for what is no array.
     kind: Option<Kind>,
-    /// Keeps the memory where it is.
-    buffer: Arc<Buffer>,
+    /// Keeps the memory where it is; none if it was copied because it has gaps.
+    buffer: Option<Arc<Buffer>>,
+    /// Why it was copied at once; none if it was not.
+    copied: Option<String>,
 }
 
 impl SnapshotArray {
     /// The bytes of its snapshot that a buffer has too, or all of its own.
     fn overlap(&self, buffer: Option<&Buffer>) -> Option<(Arc<hugekit::Snapshot>, Range<usize>)> {
-        let (snapshot, offset) = self.memory.0.as_ref()?;
-        let start = self.buffer.start().addr();
+        let SnapshotBytes::Protected(snapshot, offset) = &self.memory else { return None };
+        let start = self.buffer.as_ref()?.start().addr();
         let bytes = buffer.map_or(start..start + self.len, |buffer| {
             let other = buffer.start().addr();
             start.max(other)..(start + self.len).min(other + buffer.len())
@@ -112,6 +116,8 @@ pub(crate) struct Kind {
     pub(crate) dtype: Py<PyAny>,
     pub(crate) shape: Py<PyAny>,
     fortran: bool,
+    /// The name of the elements, if the dtype is that of integers in their place.
+    elements: Option<String>,
 }
 
 impl Kind {
@@ -121,30 +127,52 @@ impl Kind {
 
     fn clone_ref(&self, py: Python<'_>) -> Self {
         let (dtype, shape) = (self.dtype.clone_ref(py), self.shape.clone_ref(py));
-        Self { dtype, shape, fortran: self.fortran }
+        Self { dtype, shape, fortran: self.fortran, elements: self.elements.clone() }
     }
 }
 
-/// The part that begins at this offset of a snapshot, of which other arrays and views may have parts too; none
-/// for no bytes.
-struct SnapshotBytes(Option<(Arc<hugekit::Snapshot>, usize)>);
+/// The bytes of an array.
+enum SnapshotBytes {
+    Nothing,
+    /// The part that begins at this offset, of a snapshot of which other arrays and views may have parts too.
+    Protected(Arc<hugekit::Snapshot>, usize),
+    /// A copy that was made at once.
+    Copied(Arc<Vec<u8>>),
+}
 
 impl SnapshotBytes {
     fn snapshot(&self) -> Option<&hugekit::Snapshot> {
-        self.0.as_ref().map(|(snapshot, _)| &**snapshot)
+        match self {
+            Self::Protected(snapshot, _) => Some(snapshot),
+            _ => None,
+        }
     }
 
     /// The snapshot, if these `len` bytes are all of it and no other object has a part: it can be let go while it is read.
     /// Else what there is.
-    fn alone(
-        self,
-        len: usize,
-    ) -> Result<hugekit::Snapshot, Option<(Arc<hugekit::Snapshot>, usize)>> {
-        match self.0 {
-            Some((snapshot, 0)) if len == snapshot.len() => {
-                Arc::try_unwrap(snapshot).map_err(|shared| Some((shared, 0)))
+    fn alone(self, len: usize) -> Result<hugekit::Snapshot, Self> {
+        match self {
+            Self::Protected(snapshot, 0) if len == snapshot.len() => {
+                Arc::try_unwrap(snapshot).map_err(|shared| Self::Protected(shared, 0))
             }
             other => Err(other),
+        }
+    }
+
+    fn read_at(&self, offset: usize, to: &mut [u8]) -> Result<(), SnapshotError> {
+        match self {
+            Self::Nothing => {}
+            Self::Protected(snapshot, start) => snapshot.read_at(start + offset, to)?,
+            Self::Copied(bytes) => to.copy_from_slice(&bytes[offset..offset + to.len()]),
+        }
+        Ok(())
+    }
+
+    fn clone_ref(&self) -> Self {
+        match self {
+            Self::Nothing => Self::Nothing,
+            Self::Protected(snapshot, offset) => Self::Protected(Arc::clone(snapshot), *offset),
+            Self::Copied(bytes) => Self::Copied(Arc::clone(bytes)),
         }
     }
 }
@@ -260,7 +288,7 @@ impl SnapshotOptions<'_> {
 /// >>> float(saved.max()), float(weights.max())
 /// (1.0, 2.0)
 #[pyfunction]
-#[pyo3(signature = (arrays, *, fault_mode=None, granule=None, max_cow_bytes=None, populate_copies=None, reserve=None))]
+#[pyo3(signature = (arrays, *, fault_mode=None, granule=None, max_cow_bytes=None, populate_copies=None, reserve=None, strict=false))]
 #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
 pub(crate) fn snapshot(
     py: Python<'_>,
@@ -270,6 +298,7 @@ pub(crate) fn snapshot(
     max_cow_bytes: Option<Number>,
     populate_copies: Option<Number>,
     reserve: Option<&Reserve>,
+    strict: bool,
 ) -> PyResult<Snapshot> {
     let options = SnapshotOptions {
         reserve,
@@ -282,24 +311,37 @@ pub(crate) fn snapshot(
     let buffers = named
         .iter()
         .map(|(name, array)| {
-            let read = Buffer::of(array, false).and_then(|buffer| Ok((buffer, kind_of(array)?)));
-            read.map_err(|error| if form == Form::One { error } else { naming(py, name, error) })
+            memory_of(array)
+                .and_then(|memory| match memory.0 {
+                    ArrayMemory::Strided(_) if strict => Err(not_contiguous()),
+                    _ => Ok(memory),
+                })
+                .map_err(|error| if form == Form::One { error } else { naming(py, name, error) })
         })
         .collect::<PyResult<Vec<_>>>()?;
     // From here on nothing of Python's runs, so that no Python code writes in between.
-    let memories = taken(py, &buffers, options)?;
+    let memories = taken(py, &buffers, options, strict)?;
     let parts: Vec<SnapshotArray> = named
         .into_iter()
         .zip(buffers)
         .zip(memories)
-        .map(|(((name, _), (buffer, kind)), memory)| SnapshotArray {
+        .map(|(((name, _), (buffer, kind)), (memory, copied))| SnapshotArray {
             name,
             memory,
             len: buffer.len(),
             kind,
-            buffer: Arc::new(buffer),
+            buffer: match buffer {
+                ArrayMemory::Whole(buffer) => Some(Arc::new(buffer)),
+                ArrayMemory::Strided(_) => None,
+            },
+            copied,
         })
         .collect();
+    let copied = parts.iter().filter_map(|part| {
+        let reason = part.copied.clone()?;
+        Some((part.name.clone(), (part.len, reason)))
+    });
+    let copied = copied.collect();
     let serving = |part: &SnapshotArray| {
         part.memory.snapshot()?.serving().map(|serving| word(serving.fault_mode))
     };
@@ -307,6 +349,7 @@ pub(crate) fn snapshot(
         form,
         nbytes: parts.iter().map(|part| part.len).sum(),
         serving: parts.iter().find_map(serving),
+        copied,
         parts: Mutex::new(Some(parts)),
         stats: Mutex::default(),
     })
@@ -327,15 +370,15 @@ type Named<'py> = Vec<(String, Bound<'py, PyAny>)>;
 /// The arrays and their names, which for a list are numpy's.
 fn named<'py>(arrays: &Bound<'py, PyAny>) -> PyResult<(Form, Named<'py>)> {
     if let Ok(dict) = arrays.cast::<PyDict>() {
-        let items = dict.iter().map(|(name, array)| Ok((array_name(&name)?, or_array(array)?)));
+        let items = dict.iter().map(|(name, array)| Ok((array_name(&name)?, array)));
         return Ok((Form::Named, items.collect::<PyResult<_>>()?));
     }
     if arrays.is_instance_of::<PyList>() || arrays.is_instance_of::<PyTuple>() {
         let arrays = arrays.try_iter()?.enumerate();
-        let items = arrays.map(|(index, array)| Ok((format!("arr_{index}"), or_array(array?)?)));
+        let items = arrays.map(|(index, array)| Ok((format!("arr_{index}"), array?)));
         return Ok((Form::Several, items.collect::<PyResult<_>>()?));
     }
-    Ok((Form::One, vec![("arr_0".to_owned(), or_array(arrays.clone())?)]))
+    Ok((Form::One, vec![("arr_0".to_owned(), arrays.clone())]))
 }
 
 fn array_name(name: &Bound<'_, PyAny>) -> PyResult<String> {
@@ -363,50 +406,94 @@ fn naming(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
     error
 }
 
-fn kind_of(array: &Bound<'_, PyAny>) -> PyResult<Option<Kind>> {
-    if !array.hasattr("dtype")? || !array.hasattr("shape")? {
-        return Ok(None);
+/// The memory of an array, its elements and their order.
+fn memory_of(array: &Bound<'_, PyAny>) -> PyResult<(ArrayMemory, Option<Kind>)> {
+    let Decided { memory: array, elements } = Decided::of(array)?;
+    let memory = ArrayMemory::of(&array)?;
+    if !array.hasattr("dtype")? {
+        return Ok((memory, None));
     }
     let flags = array.getattr("flags")?;
     let fortran = flags.getattr("f_contiguous")?.is_truthy()?
         && !flags.getattr("c_contiguous")?.is_truthy()?;
     let (dtype, shape) = (array.getattr("dtype")?.unbind(), array.getattr("shape")?.unbind());
-    Ok(Some(Kind { dtype, shape, fortran }))
+    Ok((memory, Some(Kind { dtype, shape, fortran, elements })))
 }
 
-/// The content of each buffer now. Those on one region are parts of one snapshot; others are taken together, so that those
-/// which lie side by side can be.
+/// The content of each buffer now, and why it was copied, if it was. Buffers on one region are parts of one snapshot; others
+/// are taken together, so that those which lie side by side can be.
 fn taken(
     py: Python<'_>,
-    buffers: &[(Buffer, Option<Kind>)],
+    arrays: &[(ArrayMemory, Option<Kind>)],
     options: SnapshotOptions<'_>,
-) -> PyResult<Vec<SnapshotBytes>> {
-    let mut memories: Vec<SnapshotBytes> = buffers.iter().map(|_| SnapshotBytes(None)).collect();
+    strict: bool,
+) -> PyResult<Vec<(SnapshotBytes, Option<String>)>> {
+    let mut memories: Vec<_> = arrays.iter().map(|_| (SnapshotBytes::Nothing, None)).collect();
     let (mut of_regions, mut elsewhere) = (HashMap::new(), Vec::new());
-    for (index, (buffer, _)) in
-        buffers.iter().enumerate().filter(|(_, (buffer, _))| buffer.len() > 0)
+    for (index, (memory, _)) in
+        arrays.iter().enumerate().filter(|(_, (memory, _))| memory.len() > 0)
     {
+        let Some(buffer) = memory.whole() else {
+            memories[index].1 = Some(GAPS.to_owned());
+            continue;
+        };
         match Region::around(buffer.start().addr(), buffer.len()) {
             Some(region) => {
                 let start = buffer.start().addr();
-                let fault_mode = options.fault_mode;
-                memories[index] =
-                    SnapshotBytes(Some(within(py, &region, start, fault_mode, &mut of_regions)?));
+                let (snapshot, offset) =
+                    within(py, &region, start, options.fault_mode, &mut of_regions)?;
+                memories[index].0 = SnapshotBytes::Protected(snapshot, offset);
             }
-            None => elsewhere
-                .push((index, slice_from_raw_parts(buffer.start().cast_const(), buffer.len()))),
+            None => elsewhere.push(index),
         }
     }
-    let ranges: Vec<_> = elsewhere.iter().map(|&(_, range)| range).collect();
+    let buffers: Vec<_> = arrays.iter().map(|(memory, _)| memory.whole()).collect();
+    let bytes_of = |index: &usize| {
+        let bytes =
+            |buffer: &Buffer| slice_from_raw_parts(buffer.start().cast_const(), buffer.len());
+        buffers[*index].map_or(slice_from_raw_parts(std::ptr::null(), 0), bytes)
+    };
     let builder = options.builder().populate_copies(options.populate_copies);
-    // SAFETY: the buffers keep the memory where it is, and Python's threads have their stacks elsewhere; they do not
-    // block SIGBUS, which is checked for all threads there are. That no code takes SIGBUS from us is checked now, and
-    // documented for later; EFAULT is an OSError.
-    let snapshots = with_fault_signals(py, || unsafe { builder.clone().take_many(&ranges) })?;
-    for ((index, _), snapshot) in elsewhere.into_iter().zip(snapshots) {
-        memories[index] = SnapshotBytes(Some((Arc::new(snapshot), 0)));
+    let snapshots = loop {
+        let ranges: Vec<_> = elsewhere.iter().map(bytes_of).collect();
+        // SAFETY: the buffers keep the memory where it is, and Python's threads have their stacks elsewhere; they do not
+        // block SIGBUS, which is checked for all threads there are. That no code takes SIGBUS from us is checked now, and
+        // documented for later; EFAULT is an OSError. A program that frees the memory of a tensor meanwhile, by resizing
+        // it, unmaps it or gives it to others, which the contract permits.
+        match attempted(py, || unsafe { builder.clone().take_many(&ranges) })? {
+            Ok(snapshots) => break snapshots,
+            Err(error) if strict => return Err(Raised::from(error).into()),
+            Err(error) => {
+                let addresses: Vec<_> = ranges.iter().map(|range| addresses_of(*range)).collect();
+                let mut reasons = copied::reasons(&addresses, error)?.into_iter();
+                elsewhere.retain(|&index| {
+                    let reason = reasons.next().flatten();
+                    memories[index].1.clone_from(&reason);
+                    reason.is_none()
+                });
+            }
+        }
+    };
+    for (index, snapshot) in elsewhere.into_iter().zip(snapshots) {
+        memories[index].0 = SnapshotBytes::Protected(Arc::new(snapshot), 0);
+    }
+    // At the same moment, because the GIL is still held.
+    for (index, (memory, reason)) in memories.iter_mut().enumerate() {
+        if reason.is_some() {
+            let bytes = match &arrays[index].0 {
+                ArrayMemory::Strided(strided) => strided.copy()?,
+                // SAFETY: the buffer keeps the memory where it is.
+                ArrayMemory::Whole(_) => unsafe { copied::copy(bytes_of(&index)) }?,
+            };
+            *memory = SnapshotBytes::Copied(Arc::new(bytes));
+        }
     }
     Ok(memories)
+}
+
+fn addresses_of(memory: *const [u8]) -> Range<usize> {
+    let start = memory.cast::<u8>().addr();
+    start..start + memory.len()
 }
 
 /// A snapshot of a region, and where in it an address is.
@@ -536,14 +623,19 @@ impl Snapshot {
     /// the snapshot.
     ///
     /// Args:
-    ///     file: an object with a ``write`` that accepts bytes. A file of the operating system is
-    ///         written without the GIL.
+    ///     file: an object with a ``write`` that accepts bytes. If ``write`` returns a number, the
+    ///         rest is written by further calls. A plain file, such as ``open(path, "wb")`` returns,
+    ///         is written without the GIL.
     ///     progress: see :func:`clear`.
     ///
     /// Raises:
     ///     SnapshotLost: writers changed more than may be held, or the memory was unmapped or
     ///         replaced. The bytes that were written are a prefix of the snapshot.
-    ///     ValueError: it has ended.
+    ///     BlockingIOError: the file does not block, and accepts no more bytes for now. Its
+    ///         ``characters_written`` counts the bytes of the snapshot that were written.
+    ///     OSError: the file's ``write`` accepted no byte.
+    ///     ValueError: it has ended, or ``write`` returned more bytes than it was given.
+    ///     TypeError: ``write`` returned no number.
     ///     Exceptions of the file's ``write``.
     #[pyo3(signature = (file, *, progress=None))]
     fn write_to(
@@ -553,14 +645,12 @@ impl Snapshot {
         progress: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let reader = Reader::new(progress, self.nbytes)?;
-        let descriptor = descriptor_of(file)?;
+        let mut destination = Destination::of(file)?;
         let mut done = 0;
         for part in self.take_parts()? {
             let len = part.len;
-            match descriptor {
-                Some(descriptor) => reader.write(py, part, &*borrowed(descriptor), done)?,
-                None => reader.write_to_object(py, part, file, done)?,
-            }
+            let written = reader.write(py, part, &mut destination, done);
+            destination.result(written)?;
             done += len;
         }
         Ok(())
@@ -596,9 +686,10 @@ impl Snapshot {
         let reader = Reader::new(progress, self.nbytes)?;
         let path = with_suffix(path, ".npy");
         let refused = |error| at_path(error, &path);
-        let new = py.detach(|| NewFile::beside(path.clone())).map_err(refused)?;
+        let mut headers = self.headers(py)?.into_iter();
+        let new = py.detach(|| NewFile::beside(&path)).map_err(refused)?;
         for part in self.take_parts()? {
-            let (mut file, header) = (new.file(), part.header(py)?);
+            let (mut file, header) = (new.file(), headers.next().unwrap_or_default());
             py.detach(|| file.write_all(&header)).map_err(refused)?;
             reader.write(py, part, file, 0)?;
         }
@@ -628,7 +719,8 @@ impl Snapshot {
         let reader = Reader::new(progress, self.nbytes)?;
         let path = with_suffix(path, ".npz");
         let refused = |error| at_path(error, &path);
-        let new = py.detach(|| NewFile::beside(path.clone())).map_err(refused)?;
+        let mut headers = self.headers(py)?.into_iter();
+        let new = py.detach(|| NewFile::beside(&path)).map_err(refused)?;
         let mut archive = ZipWriter::new(new.file());
         // As numpy has it: not compressed, and ready for whatever length.
         let stored = SimpleFileOptions::default()
@@ -637,7 +729,7 @@ impl Snapshot {
         let mut done = 0;
         for part in self.take_parts()? {
             let (len, name) = (part.len, format!("{}.npy", part.name));
-            let header = part.header(py)?;
+            let header = headers.next().unwrap_or_default();
             py.detach(|| {
                 archive.start_file(name, stored)?;
                 archive.write_all(&header)
@@ -685,6 +777,19 @@ impl Snapshot {
     #[getter]
     fn serving(&self) -> Option<&'static str> {
         self.serving
+    }
+
+    /// Bytes that were copied at once, because they cannot be protected.
+    #[getter]
+    fn copied_bytes(&self) -> usize {
+        self.copied.iter().map(|(_, (bytes, _))| bytes).sum()
+    }
+
+    /// The names of the arrays that were copied at once, with the reasons. Arrays without a name
+    /// are ``arr_0``, ``arr_1`` and so on.
+    #[getter]
+    fn copied<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.copied.iter().map(|(name, (_, reason))| (name, reason)).into_py_dict(py)
     }
 
     /// True if the snapshot has ended.
@@ -737,7 +842,9 @@ impl Snapshot {
             )));
         }
         for (part, array) in parts.iter().zip(&taken) {
-            let bytes = Buffer::of(array, true)?.len();
+            let given = Decided::of(array)?;
+            let bytes = Buffer::of_memory(&given.memory, true)?.len();
+            part.check_elements(&given)?;
             if bytes != part.len {
                 let (name, len) = (&part.name, part.len);
                 return Err(PyValueError::new_err(format!(
@@ -746,6 +853,18 @@ impl Snapshot {
             }
         }
         Ok(taken)
+    }
+
+    /// The beginnings of a .npy file of each array: one that such a file cannot have is refused before the snapshot ends.
+    fn headers(&self, py: Python<'_>) -> PyResult<Vec<Vec<u8>>> {
+        let kinds: Vec<_> = {
+            let parts = lock(&self.parts);
+            let of = |part: &SnapshotArray| {
+                (part.name.clone(), part.kind.as_ref().map(|kind| kind.clone_ref(py)))
+            };
+            parts.as_ref().ok_or_else(ended)?.iter().map(of).collect()
+        };
+        kinds.iter().map(|(name, kind)| header(py, name, kind.as_ref())).collect()
     }
 
     /// All parts, for a reader of all of it.
@@ -780,11 +899,40 @@ fn stats_of(parts: &[SnapshotArray]) -> Vec<SnapshotStats> {
 }
 
 impl SnapshotArray {
+    /// Checks that bytes of it mean the same in an array that they are read into.
+    fn check_elements(&self, out: &Decided<'_>) -> PyResult<()> {
+        let py = out.memory.py();
+        let Some(kind) = &self.kind else { return Ok(()) };
+        let Some(dtype) = out.memory.getattr_opt("dtype")? else { return Ok(()) };
+        let are_bytes = dtype.eq(py.import("numpy")?.getattr("uint8")?)? && out.elements.is_none();
+        let are_others = match (&kind.elements, &out.elements) {
+            (Some(own), Some(other)) => own != other,
+            (None, Some(_)) => true,
+            _ => !dtype.eq(&kind.dtype)?,
+        };
+        if are_bytes || !are_others {
+            return Ok(());
+        }
+        let own = kind.elements.clone().unwrap_or_else(|| kind.dtype.bind(py).to_string());
+        let other = out.elements.clone().unwrap_or_else(|| dtype.to_string());
+        Err(PyValueError::new_err(format!(
+            "{} of out has the dtype {other}, the snapshot has {own}: give one of {own}, or its bytes, by \
+             array.view(numpy.uint8)",
+            self.name
+        )))
+    }
+
     /// The source of a view of it.
     fn shown(&self, py: Python<'_>) -> Shown {
-        let (snapshot, owner) = (self.memory.0.clone(), Arc::clone(&self.buffer));
+        let content = match self.memory.clone_ref() {
+            SnapshotBytes::Nothing => None,
+            SnapshotBytes::Protected(snapshot, offset) => {
+                Some(ShownBytes::Protected(snapshot, offset))
+            }
+            SnapshotBytes::Copied(bytes) => Some(ShownBytes::Copied(bytes)),
+        };
         let kind = self.kind.as_ref().map(|kind| kind.clone_ref(py));
-        Shown { snapshot, owner, kind }
+        Shown { content, owner: self.buffer.clone(), kind, len: self.len }
     }
 
     /// A new array for it.
@@ -799,31 +947,32 @@ impl SnapshotArray {
         let order = [("order", kind.order())].into_py_dict(py)?;
         numpy.call_method("empty", (&kind.shape, &kind.dtype), Some(&order))
     }
+}
 
-    /// The beginning of a .npy file, by numpy itself.
-    fn header(&self, py: Python<'_>) -> PyResult<Vec<u8>> {
-        let Some(Kind { dtype, shape, fortran }) = &self.kind else {
-            return Err(PyTypeError::new_err(
-                "bytes have no dtype and no shape to save: write write_to(file), or take the snapshot of \
+/// The beginning of a .npy file, by numpy itself.
+fn header(py: Python<'_>, name: &str, kind: Option<&Kind>) -> PyResult<Vec<u8>> {
+    let Some(Kind { dtype, shape, fortran, .. }) = kind else {
+        return Err(PyTypeError::new_err(
+            "bytes have no dtype and no shape to save: write write_to(file), or take the snapshot of \
                  numpy.frombuffer(data)",
-            ));
-        };
-        let format = py.import("numpy")?.getattr("lib")?.getattr("format")?;
-        let said = PyDict::new(py);
-        said.set_item("descr", format.call_method1("dtype_to_descr", (dtype,))?)?;
-        said.set_item("fortran_order", fortran)?;
-        said.set_item("shape", shape)?;
-        let written = |writer: &str| {
-            let bytes = py.import("io")?.call_method0("BytesIO")?;
-            format.call_method1(writer, (&bytes, &said))?;
-            bytes.call_method0("getvalue")?.extract::<Vec<u8>>()
-        };
-        // The older form is numpy's own choice wherever it suffices, and a ValueError where not.
-        written("write_array_header_1_0").or_else(|error| match error {
-            error if error.is_instance_of::<PyValueError>(py) => written("write_array_header_2_0"),
-            error => Err(error),
-        })
-    }
+        ));
+    };
+    let format = py.import("numpy")?.getattr("lib")?.getattr("format")?;
+    let said = PyDict::new(py);
+    let kinds = py.import("hugekit._kinds")?;
+    said.set_item("descr", kinds.call_method1("described", (dtype, name))?)?;
+    said.set_item("fortran_order", fortran)?;
+    said.set_item("shape", shape)?;
+    let written = |writer: &str| {
+        let bytes = py.import("io")?.call_method0("BytesIO")?;
+        format.call_method1(writer, (&bytes, &said))?;
+        bytes.call_method0("getvalue")?.extract::<Vec<u8>>()
+    };
+    // The older form is numpy's own choice wherever it suffices, and a ValueError where not.
+    written("write_array_header_1_0").or_else(|error| match error {
+        error if error.is_instance_of::<PyValueError>(py) => written("write_array_header_2_0"),
+        error => Err(error),
+    })
 }
 
 /// Reads parts, telling how far all of them are.
@@ -847,16 +996,13 @@ impl Reader {
                 .cancel(self.teller.cancel())
                 .copy_to(to)
                 .map(|_| ()),
-            Err(None) => Ok(()),
-            Err(Some((snapshot, offset))) => {
-                to.chunks_mut(BATCH).enumerate().try_for_each(|(index, chunk)| {
-                    let (at, len) = (index * BATCH, chunk.len());
-                    self.go_on(at, len)?;
-                    snapshot.read_at(offset + at, chunk)?;
-                    tell(at + len, 0);
-                    Ok(())
-                })
-            }
+            Err(memory) => to.chunks_mut(BATCH).enumerate().try_for_each(|(index, chunk)| {
+                let (at, len) = (index * BATCH, chunk.len());
+                self.go_on(at, len)?;
+                memory.read_at(at, chunk)?;
+                tell(at + len, 0);
+                Ok(())
+            }),
         };
         copied.map_err(|error: SnapshotError| Raised::from(error).into())
     }
@@ -874,24 +1020,6 @@ impl Reader {
         self.teller.result(written.map_err(Raised::from))
     }
 
-    /// Writes a part to whatever has a `write`.
-    fn write_to_object(
-        &self,
-        py: Python<'_>,
-        part: SnapshotArray,
-        object: &Bound<'_, PyAny>,
-        before: usize,
-    ) -> PyResult<()> {
-        let raised = Mutex::new(None);
-        let writer = Writer { object: object.clone().unbind(), raised: &raised };
-        let SnapshotArray { memory, len, .. } = part;
-        let written = py.detach(|| self.stream(memory, len, writer, before));
-        match lock(&raised).take() {
-            Some(error) => Err(error),
-            None => self.teller.result(written.map_err(Raised::from)),
-        }
-    }
-
     fn stream(
         &self,
         memory: SnapshotBytes,
@@ -907,17 +1035,13 @@ impl Reader {
                 .cancel(self.teller.cancel())
                 .write_to(writer)
                 .map(|_| ()),
-            Err(None) => Ok(()),
-            Err(Some((snapshot, offset))) => {
-                self.stream_range(&snapshot, offset, len, &mut writer, &tell)
-            }
+            Err(memory) => self.stream_range(&memory, len, &mut writer, &tell),
         }
     }
 
     fn stream_range(
         &self,
-        snapshot: &hugekit::Snapshot,
-        offset: usize,
+        memory: &SnapshotBytes,
         len: usize,
         writer: &mut dyn Write,
         tell: &dyn Fn(usize, usize),
@@ -926,7 +1050,7 @@ impl Reader {
         for at in (0..len).step_by(BATCH) {
             let bytes = &mut buffer[..BATCH.min(len - at)];
             self.go_on(at, len)?;
-            snapshot.read_at(offset + at, bytes)?;
+            memory.read_at(at, bytes)?;
             let failed = |source| SnapshotError::Write { written: at, source };
             writer.write_all(bytes).map_err(failed)?;
             tell(at + bytes.len(), len);
@@ -940,60 +1064,6 @@ impl Reader {
             false => Ok(()),
         }
     }
-}
-
-/// A Python object with a `write`; what that raises is kept for the caller.
-struct Writer<'a> {
-    object: Py<PyAny>,
-    raised: &'a Mutex<Option<PyErr>>,
-}
-
-impl Write for Writer<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        Python::attach(|py| {
-            let written = written(self.object.bind(py), bytes).and_then(|written| {
-                py.check_signals()?;
-                Ok(written)
-            });
-            written.map_err(|error| {
-                *lock(self.raised) = Some(error);
-                io::Error::other("the file's write raised an exception")
-            })
-        })
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// The object has bytes of its own, which it may keep.
-fn written(object: &Bound<'_, PyAny>, bytes: &[u8]) -> PyResult<usize> {
-    let copy = PyBytes::new_with(object.py(), bytes.len(), |copy| {
-        copy.copy_from_slice(bytes);
-        Ok(())
-    })?;
-    let answer = object.call_method1("write", (copy,))?;
-    let taken = if answer.is_none() { bytes.len() } else { answer.extract()? };
-    Ok(taken.min(bytes.len()))
-}
-
-/// The descriptor of a file that has no bytes of its own on the way: what it buffers is flushed. Others, such as a
-/// compressing one, have a descriptor too, but it is not theirs alone to write to.
-fn descriptor_of(file: &Bound<'_, PyAny>) -> PyResult<Option<RawFd>> {
-    let io = file.py().import("io")?;
-    for plain in ["FileIO", "BufferedWriter", "BufferedRandom"] {
-        if file.get_type().is(&io.getattr(plain)?) {
-            file.call_method0("flush")?;
-            return Ok(Some(file.call_method0("fileno")?.extract()?));
-        }
-    }
-    Ok(None)
-}
-
-fn borrowed(descriptor: RawFd) -> ManuallyDrop<File> {
-    // SAFETY: open, because its file object was just asked for it and is borrowed; never closed from here.
-    ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) })
 }
 
 fn with_suffix(path: PathBuf, suffix: &str) -> PathBuf {

@@ -39,31 +39,51 @@ pub(crate) struct View {
 /// The bytes of one array.
 #[pyclass(frozen)]
 struct Pages {
-    view: hugekit::snapshot::View<Arc<Snapshot>>,
-    /// The bytes of the view within the array.
-    range: Range<usize>,
+    content: PagesContent,
     /// Keeps in its place what is not read yet.
-    _owner: Arc<Buffer>,
+    _owner: Option<Arc<Buffer>>,
+}
+
+enum PagesContent {
+    /// And the bytes of the view within the array.
+    Protected(hugekit::snapshot::View<Arc<Snapshot>>, Range<usize>),
+    /// All of them are there.
+    Copied(Arc<Vec<u8>>),
+}
+
+/// The bytes that a view shows.
+pub(crate) enum ShownBytes {
+    /// And where in it the array begins.
+    Protected(Arc<Snapshot>, usize),
+    /// A copy that was made at once.
+    Copied(Arc<Vec<u8>>),
 }
 
 /// The source of a view.
 pub(crate) struct Shown {
-    /// And where in it the array begins.
-    pub(crate) snapshot: Option<(Arc<Snapshot>, usize)>,
-    pub(crate) owner: Arc<Buffer>,
+    /// None for no bytes.
+    pub(crate) content: Option<ShownBytes>,
+    /// None if nothing of the array's own memory is shown.
+    pub(crate) owner: Option<Arc<Buffer>>,
+    pub(crate) len: usize,
     /// None for what is no array, which has bytes.
     pub(crate) kind: Option<Kind>,
 }
 
 impl View {
     pub(crate) fn of(py: Python<'_>, shown: Shown) -> PyResult<Self> {
-        let Shown { snapshot, owner, kind } = shown;
-        let (origin, len) = (owner.start().addr(), owner.len());
-        let pages = snapshot
-            .map(|(snapshot, offset)| {
-                let range = offset..offset + len;
-                let view = hugekit::snapshot::View::of(snapshot).map_err(Raised::from)?;
-                Py::new(py, Pages { view, range, _owner: owner })
+        let Shown { content, owner, len, kind } = shown;
+        let origin = owner.as_ref().map_or(0, |owner| owner.start().addr());
+        let pages = content
+            .map(|content| {
+                let content = match content {
+                    ShownBytes::Copied(bytes) => PagesContent::Copied(bytes),
+                    ShownBytes::Protected(snapshot, offset) => {
+                        let view = hugekit::snapshot::View::of(snapshot).map_err(Raised::from)?;
+                        PagesContent::Protected(view, offset..offset + len)
+                    }
+                };
+                Py::new(py, Pages { content, _owner: owner })
             })
             .transpose()?;
         let keywords = [("buffer", &pages)].into_py_dict(py)?;
@@ -124,7 +144,7 @@ impl View {
         };
         let pages = self.pages.as_ref().ok_or_else(elsewhere)?;
         let end = start.checked_add(nbytes).ok_or_else(elsewhere)?;
-        if end > pages.get().range.len() {
+        if end > pages.get().len() {
             return Err(elsewhere());
         }
         pages.get().read(py, start..end)?;
@@ -198,8 +218,16 @@ impl View {
 impl Pages {
     /// Has bytes of the array there, by their offsets in it.
     fn read(&self, py: Python<'_>, bytes: Range<usize>) -> PyResult<()> {
-        let bytes = self.range.start + bytes.start..self.range.start + bytes.end;
-        py.detach(|| self.view.bytes(bytes).map(|_| ())).map_err(|error| Raised::from(error).into())
+        let PagesContent::Protected(view, range) = &self.content else { return Ok(()) };
+        let bytes = range.start + bytes.start..range.start + bytes.end;
+        py.detach(|| view.bytes(bytes).map(|_| ())).map_err(|error| Raised::from(error).into())
+    }
+
+    fn len(&self) -> usize {
+        match &self.content {
+            PagesContent::Protected(_, range) => range.len(),
+            PagesContent::Copied(bytes) => bytes.len(),
+        }
     }
 }
 
@@ -212,9 +240,13 @@ impl Pages {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        let Self { view: bytes, range, .. } = slf.get();
-        let nothing = bytes.bytes(range.start..range.start).map_err(Raised::from)?;
-        let (start, len) = (nothing.as_ptr().cast_mut(), range.len().cast_signed());
+        let start = match &slf.get().content {
+            PagesContent::Protected(view, range) => {
+                view.bytes(range.start..range.start).map_err(Raised::from)?.as_ptr()
+            }
+            PagesContent::Copied(bytes) => bytes.as_ptr(),
+        };
+        let (start, len) = (start.cast_mut(), slf.get().len().cast_signed());
         // SAFETY: the memory is mapped and readable for as long as the object lives, to which the view refers; nothing
         // is read of it before it is filled, and no thread writes it, because it is given out to be read only.
         let refused =

@@ -8,9 +8,9 @@ use pyo3::prelude::*;
 
 use crate::buffer::Buffer;
 use crate::errors::Raised;
+use crate::kinds::Decided;
 use crate::numbers::Number;
 use crate::progress::{Teller, threads};
-use crate::tensor::or_array;
 
 /// Below this many bytes the GIL is kept: releasing and acquiring it takes longer.
 const LONG: usize = 256 << 10;
@@ -99,8 +99,9 @@ pub(crate) fn copy(
     threads: Option<Number>,
     progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<()> {
-    let (dst, src) = (or_array(dst.clone())?, or_array(src.clone())?);
-    let (to, from) = (Buffer::of(&dst, true)?, Buffer::of(&src, false)?);
+    let (dst, src) = (Decided::of(dst)?, Decided::of(src)?);
+    let (to, from) =
+        (Buffer::of_memory(&dst.memory, true)?, Buffer::of_memory(&src.memory, false)?);
     check_alike(&dst, &src)?;
     if to.len() != from.len() {
         let error = CopyError::LengthsDiffer { dst: to.len(), src: from.len() };
@@ -140,7 +141,22 @@ pub(crate) fn set_learning(enabled: bool) {
 }
 
 /// Two arrays whose bytes mean the same; whatever else has a buffer is bytes.
-fn check_alike(dst: &Bound<'_, PyAny>, src: &Bound<'_, PyAny>) -> PyResult<()> {
+fn check_alike(dst: &Decided<'_>, src: &Decided<'_>) -> PyResult<()> {
+    if dst.elements != src.elements {
+        let said = |of: &Decided<'_>| match &of.elements {
+            Some(elements) => Ok(elements.clone()),
+            None => Ok::<_, PyErr>(
+                of.memory.getattr_opt("dtype")?.map_or("bytes".into(), |dtype| dtype.to_string()),
+            ),
+        };
+        return Err(PyValueError::new_err(format!(
+            "cannot copy elements of {} to elements of {}: write dst.copy_(src), which converts them, or give \
+             src.view(dtype)",
+            said(src)?,
+            said(dst)?
+        )));
+    }
+    let (dst, src) = (&dst.memory, &src.memory);
     if !dst.hasattr("dtype")? || !src.hasattr("dtype")? {
         return Ok(());
     }

@@ -351,9 +351,7 @@ def test_shared_memory_is_refused_and_named(tmp_path):
         ({"a": np.broadcast_to(np.ones(3), (2, 3))}, ValueError, "a has gaps"),
         ({"a": np.ones(5)[::-1]}, ValueError, "a has gaps"),
         ({"a": {"b": np.array([None])}}, TypeError, "a.b has the dtype object"),
-        ({"a": np.float32(1)}, TypeError, "a is a number of numpy's.*item"),
-        ({"a": [1, {2}]}, TypeError, "a.1 is a set"),
-        ({"a": b"bytes"}, TypeError, "a is a bytes"),
+        ({"a": [1, {2}]}, TypeError, "a.1 is a set.*sorted"),
         ({"a": {True: 1}}, TypeError, "a has the key True"),
         ({(1, 2): 1}, TypeError, "the dict has the key"),
         (object(), TypeError, "it is a object"),
@@ -552,7 +550,7 @@ def test_a_description_in_order_is_read_and_other_memory_is_refused(tmp_path):
         (state_with(text, room=1 << 62), "not of arrays"),
         (state_with(text, room=15), "not of arrays"),
         (state_with(b"{"), "cannot be read"),
-        (state_with(json.dumps({"version": 2}).encode()), "update it"),
+        (state_with(json.dumps({"version": 3}).encode()), "update it"),
         (state_with(b"[" * 4000), "cannot be read"),
     ]:
         write_delta(tmp_path / "file", state)

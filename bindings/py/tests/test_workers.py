@@ -192,9 +192,11 @@ class Samples(torch.utils.data.Dataset):
     def __len__(self):
         return len(self.samples)
     def __getitem__(self, index):
+        # Read first: a worker's own pool may get the addresses of one that it has not inherited.
+        sample = self.samples[index].clone()
         # All that a worker may do for itself.
-        room = torch.from_numpy(hugekit.zeros(self.samples[index].shape, "f4"))
-        room.copy_(self.samples[index])
+        room = torch.from_numpy(hugekit.zeros(sample.shape, "f4"))
+        room.copy_(sample)
         with hugekit.snapshot(room) as moment:
             room += 1
             was = moment.to_numpy()

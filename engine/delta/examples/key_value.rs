@@ -229,7 +229,9 @@ fn write(
     changes: Changes,
 ) -> Result<(Chain, Epoch, Saved)> {
     let partial = folder.join("partial");
-    let file = File::create(&partial).with_context(|| partial.display().to_string())?;
+    // That of a save that was killed; the lock is held, so no save writes to it.
+    let _ = fs::remove_file(&partial);
+    let file = File::create_new(&partial).with_context(|| partial.display().to_string())?;
     let mut saving = chain.save_changes(&file)?;
     let epoch = changes.deliver(|offset, bytes| saving.put(offset as u64, bytes))?;
     let saved = saving.finish()?;

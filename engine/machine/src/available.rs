@@ -20,15 +20,24 @@ impl Available {
     /// Reads how much the machine has, and how much the control groups of these processes leave. A group whose limits
     /// this process cannot read counts as none.
     pub fn read(root: &Root, pids: &[i32]) -> Self {
+        Self::in_groups(root, pids.iter().filter_map(|&pid| Cgroups::of(root, pid).ok()))
+    }
+
+    /// Reads how much the machine has, and how much the control groups of this process leave.
+    pub fn of_this_process(root: &Root) -> Self {
+        Self::in_groups(root, Cgroups::read(root).into_iter())
+    }
+
+    fn in_groups(root: &Root, groups: impl Iterator<Item = Cgroups>) -> Self {
         let bytes = Memory::read(root).map_or(u64::MAX, |memory| memory.available);
         let of_machine = Self { bytes, limit: None };
-        let of_group = |&pid: &i32| match Cgroups::of(root, pid).ok()?.memory_left() {
+        let of_group = |groups: Cgroups| match groups.memory_left() {
             MemoryLeft::Limited(limit) => {
                 Some(Self { bytes: limit.left(), limit: Some(limit.file) })
             }
             _ => None,
         };
-        let least = pids.iter().filter_map(of_group).min_by_key(|group| group.bytes);
+        let least = groups.filter_map(of_group).min_by_key(|group| group.bytes);
         least.filter(|group| group.bytes < bytes).unwrap_or(of_machine)
     }
 }
@@ -122,6 +131,17 @@ mod tests {
         let short = budget.take(2 * MIB).unwrap_err();
         assert_eq!(short.bytes, 33 * MIB);
         assert!(budget.take(MIB).is_ok());
+    }
+
+    #[test]
+    fn group_that_slows_its_processes_down_counts_as_one_that_refuses() {
+        let machine = machine("max\n");
+        machine.file("/proc/self/cgroup", "0::/vm\n");
+        assert_eq!(Available::of_this_process(&machine.root()).bytes, 2 << 20);
+        machine.file("/sys/fs/cgroup/vm/memory.high", "1572864\n");
+        let available = Available::of_this_process(&machine.root());
+        assert_eq!(available.bytes, 512 << 10);
+        assert!(available.to_string().ends_with("memory.high"), "{available}");
     }
 
     #[test]

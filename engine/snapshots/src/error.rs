@@ -4,6 +4,7 @@ use std::io;
 use std::ops::Range;
 
 use crate::making::limit;
+use hugekit_machine::Root;
 use hugekit_machine::mappings::MappedRange;
 use hugekit_regions::pool::{FaultError, PoolError};
 use hugekit_regions::region::ForkError;
@@ -194,7 +195,7 @@ pub enum Unsuitable {
     #[error("it cannot be read")]
     Unreadable,
     /// The kernel may merge its pages (`MADV_MERGEABLE` or `PR_SET_MEMORY_MERGE`).
-    #[error("the kernel may merge its pages with equal ones (KSM): advise MADV_UNMERGEABLE first")]
+    #[error("the kernel may merge its pages with equal ones (KSM)")]
     Mergeable,
     /// It contains a stack or thread-local variables, which a thread writes while it handles its
     /// own fault.
@@ -217,17 +218,22 @@ pub enum Unsuitable {
 const UNBLOCK: &str = "unblock SIGBUS in that thread, or permit faults to be served by a thread";
 
 fn hold_less(bytes: usize) -> String {
-    format!(
-        "set max_cow_bytes to less than {bytes}, or raise the limit of this process: RLIMIT_AS (ulimit -v), \
-         vm.max_map_count, or vm.overcommit_ratio where vm.overcommit_memory is 2"
-    )
+    let limit = limit::of_addresses(&Root::default());
+    format!("set max_cow_bytes to less than {bytes}, or raise the limit: {limit}")
 }
 
 impl Unsuitable {
     fn remedy(self) -> Option<&'static str> {
-        (self == Self::Shared).then_some(
-            "copy it at once, or keep the data to snapshot in memory that only this process uses",
-        )
+        Some(match self {
+            Self::Shared => {
+                "copy it at once, or keep the data to snapshot in memory that only this process uses"
+            }
+            Self::File => "copy it at once, or read the file into memory instead of mapping it",
+            Self::Mergeable => {
+                "advise MADV_UNMERGEABLE, or set prctl(PR_SET_MEMORY_MERGE, 0), or copy it at once"
+            }
+            _ => return None,
+        })
     }
 }
 

@@ -40,6 +40,7 @@ import sys as _sys
 
 import numpy as _numpy
 
+from . import _kinds
 from ._checkpoints import Checkpointer, Saved, Saving, load_checkpoint, restore
 from ._hugekit import (
     Image,
@@ -112,6 +113,8 @@ def zeros_like(array, dtype=None, *, pool=None, threads=None, shared=False):
     >>> hugekit.zeros_like(numpy.ones((2, 3), "f4")).shape
     (2, 3)
     """
+    if _kinds.is_array(array):
+        array, _ = _kinds.decided(array)
     array = _numpy.asanyarray(array)
     order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
     dtype = array.dtype if dtype is None else dtype

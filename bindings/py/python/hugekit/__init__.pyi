@@ -771,14 +771,19 @@ class Snapshot(Generic[_Arrays, _Views]):
         the snapshot.
 
         Args:
-            file: an object with a ``write`` that accepts bytes. A file of the operating system is
-                written without the GIL.
+            file: an object with a ``write`` that accepts bytes. If ``write`` returns a number, the
+                rest is written by further calls. A plain file, such as ``open(path, "wb")`` returns,
+                is written without the GIL.
             progress: see :func:`clear`.
 
         Raises:
             SnapshotLost: writers changed more than may be held, or the memory was unmapped or
                 replaced. The bytes that were written are a prefix of the snapshot.
-            ValueError: it has ended.
+            BlockingIOError: the file does not block, and accepts no more bytes for now. Its
+                ``characters_written`` counts the bytes of the snapshot that were written.
+            OSError: the file's ``write`` accepted no byte.
+            ValueError: it has ended, or ``write`` returned more bytes than it was given.
+            TypeError: ``write`` returned no number.
             Exceptions of the file's ``write``.
         """
     def save_npy(

@@ -10,15 +10,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy
+
 from ._hugekit import ArrayChain, Moment, Reserve, StoredState
 from ._tensors import Leaf, new_array, new_tensor
-from ._trees import Path, name_of, paths_of, put_together, take_apart
+from ._trees import Path, name_of, paths_of, put_together, take_apart, with_gradients
 
 # The first bytes of a state: this, how long the header is, how long its JSON is, and the JSON.
 _MAGIC = b"HKARRAYS"
 _OPENING = len(_MAGIC) + 8 + 8
 _PAGE = 4096
-_VERSION = 1
+_VERSION = 2
+_GAPS = "its elements do not lie side by side"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,10 @@ class Saved:
     """Bytes of the file."""
     state: str
     """The state after this file, as ``hugekit delta info`` prints it."""
+    copied_bytes: int
+    """Bytes of the arrays that were copied at once, because they cannot be protected."""
+    copied: dict[str, str]
+    """The names of these arrays, with the reasons."""
     paused: float
     """Seconds for which all Python code was stopped, so that the arrays are of one moment."""
     seconds: float
@@ -127,13 +134,13 @@ class Checkpointer:
         arrays: a dict, list or tuple of numpy arrays and CPU tensors of torch, nested to any depth, such as
             ``{"model": model.state_dict(), "optimizer": optimizer.state_dict()}``; or a function that returns one.
             Each save reads it again; numbers, strings and None are saved as they are then. If the program replaces
-            tensors instead of writing to them, give a function. The axes of an array may have any order, but it must
-            be contiguous. Arrays that share memory are stored once.
+            tensors instead of writing to them, give a function. Arrays that share memory are stored once.
         reserve: memory for the copies that writers make while a file is written; see :class:`Reserve`.
         fault_mode: see :func:`snapshot`; it also applies between saves. In place, a system call that writes to an array
             fails with EFAULT unless these bytes were written since the last save, or :meth:`prepare_write` came first.
         granule: see :func:`snapshot`.
         max_cow_bytes: see :func:`snapshot`.
+        strict: see :func:`snapshot`. Each save copies the arrays that cannot be protected.
 
     Written blocks are compared with the files of the chain, of which at most 64 stay open for reading. If files are
     removed or written to, the next file is larger. Arrays of less than 1 MiB are copied at each save. In a forked child
@@ -160,9 +167,10 @@ class Checkpointer:
         fault_mode: str | None = None,
         granule: str | None = None,
         max_cow_bytes: int | None = None,
+        strict: bool = False,
     ):
         self._arrays = arrays
-        self._wishes = (reserve, fault_mode, granule, max_cow_bytes)
+        self._wishes = (reserve, fault_mode, granule, max_cow_bytes, strict)
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._saving: Saving | None = None
@@ -172,7 +180,7 @@ class Checkpointer:
         self._files: list[str] = []
         self._closed = False
         # Bad input is an error now, not at the first save.
-        take_apart(self._tree())
+        self._described()
 
     def save(
         self, path: str | os.PathLike[str], *, full: bool = False, wait: bool = True, fsync: bool = True
@@ -193,7 +201,7 @@ class Checkpointer:
         Raises:
             SnapshotLost: writers changed more than ``max_cow_bytes`` before the file was complete, or the memory was
                 unmapped or replaced. There is no file; the next save is full.
-            OSError: the file cannot be written, or the memory cannot be protected. The next save is full.
+            OSError: the file cannot be written, or with ``strict`` the memory cannot be protected. The next save is full.
             TypeError, ValueError: an object among the arrays cannot be saved; the message has its name.
         """
         self._look_at_process()
@@ -205,7 +213,7 @@ class Checkpointer:
             if self._anew is None and file in self._files and os.path.exists(file):
                 self._anew = "it replaces a file that the changes would need"
             start = time.perf_counter()
-            moment, reason, paused = self._take(full)
+            moment, reason, paused, copied = self._take(full)
             layout = self._layout
             assert layout is not None
 
@@ -213,7 +221,9 @@ class Checkpointer:
                 is_full, changed, written, state = layout.chain.write(moment, path, fsync)
                 self._files = [file] if is_full else [*self._files, file]
                 seconds = time.perf_counter() - start
-                return Saved(os.fspath(path), is_full, reason, changed, written, state, paused, seconds)
+                reasons = {name: reason for name, (_, reason) in copied.items()}
+                bytes_copied = sum(nbytes for nbytes, _ in copied.values())
+                return Saved(os.fspath(path), is_full, reason, changed, written, state, bytes_copied, reasons, paused, seconds)
 
             return write() if wait else self._in_thread(write)
 
@@ -276,9 +286,16 @@ class Checkpointer:
         is_function = callable(self._arrays) and not hasattr(self._arrays, "state_dict")
         return self._arrays() if is_function else self._arrays
 
-    def _take(self, full: bool) -> tuple[Moment, str | None, float]:
-        """The arrays now, why the file will be full, and for how long Python code stood still."""
+    def _described(self) -> tuple[dict[str, Any], dict[Path, Leaf]]:
         tree, leaves = take_apart(self._tree())
+        if self._wishes[-1]:
+            for leaf in leaves.values():
+                leaf.refuse_gaps()
+        return tree, leaves
+
+    def _take(self, full: bool) -> tuple[Moment, str | None, float, dict[str, tuple[int, str]]]:
+        """The arrays now, why the file will be full, for how long Python code stood still, and what was copied at once."""
+        tree, leaves = self._described()
         layout = self._layout
         if layout is not None and (change := layout.differs(leaves)) is not None:
             self._anew = change
@@ -294,10 +311,10 @@ class Checkpointer:
             self._anew = "full=True"
         self._layout = layout
         start = time.perf_counter()
-        moment, lost = layout.chain.take(layout.header(tree), self._anew is not None)
+        moment, lost, unprotected = layout.chain.take(layout.header(tree), self._anew is not None)
         paused = time.perf_counter() - start
         reason, self._anew = self._anew or lost, None
-        return moment, reason, paused
+        return moment, reason, paused, layout.copied(unprotected)
 
 
 class _Layout:
@@ -306,6 +323,7 @@ class _Layout:
     def __init__(self, leaves: dict[Path, Leaf], tree: dict[str, Any], options: tuple[Any, ...]):
         self.chain = ArrayChain([leaf.flat for leaf in leaves.values()], *options)
         self._identity = _identity(leaves)
+        self._gaps = {leaf.name: (leaf.nbytes, _GAPS) for leaf in leaves.values() if leaf.has_gaps}
         self._entries = [
             {
                 "name": leaf.name,
@@ -336,6 +354,15 @@ class _Layout:
             if path not in now:
                 return f"{name_of(path)} is gone"
         return "the arrays have another order"
+
+    def copied(self, unprotected: Sequence[tuple[int, int, str]]) -> dict[str, tuple[int, str]]:
+        """The arrays that were copied at once: their bytes and the reasons."""
+        found = dict(self._gaps)
+        for start, end, reason in unprotected:
+            for entry in self._entries:
+                if start <= entry["offset"] < end and entry["bytes"]:
+                    found[entry["name"]] = entry["bytes"], reason
+        return found
 
     def has_room(self, tree: dict[str, Any]) -> bool:
         return _OPENING + len(self._json(tree)) <= self._room
@@ -386,11 +413,18 @@ def restore(
     >>> hugekit.restore(saved.path, {"weights": other, "step": 0})["step"], int(other[5])
     (3, 7)
     """
-    stored = _Stored(paths)
     _, leaves = take_apart(arrays)
+    stored = _Stored(paths)
     stored.refuse_others(leaves)
     ordered = [leaves[path] for path in stored.paths]
-    return stored.fill([leaf.thing for leaf in ordered], [leaf.flat for leaf in ordered])
+    tree = stored.tree([leaf.thing for leaf in ordered], arrays)
+    # What has gaps is read elsewhere first.
+    places = [numpy.empty(leaf.shape, leaf.flat.dtype) if leaf.has_gaps else leaf.flat for leaf in ordered]
+    stored.fill(places)
+    for leaf, place in zip(ordered, places):
+        if leaf.has_gaps:
+            numpy.copyto(leaf.flat, place)
+    return tree
 
 
 def load_checkpoint(
@@ -416,7 +450,9 @@ def load_checkpoint(
     """
     stored = _Stored(paths)
     things = [stored.new(entry, as_numpy) for entry in stored.entries]
-    return stored.fill(things, [Leaf(thing, entry["name"]).flat for thing, entry in zip(things, stored.entries)])
+    tree = stored.tree(things)
+    stored.fill([Leaf(thing, entry["name"]).flat for thing, entry in zip(things, stored.entries)])
+    return tree
 
 
 class _Stored:
@@ -473,13 +509,25 @@ class _Stored:
             return make(*(entry[key] for key in ("name", "dtype", "shape", "axes", "bytes")))
         except ValueError as error:
             raise ValueError(f"{self._last}: {error}") from None
+        except ImportError as error:
+            raise ImportError(f"{self._last}: {error}") from None
         except MemoryError as error:
             # numpy's own class is made of a shape and a dtype.
             raise MemoryError(f"{self._last}: {entry['name']}: {error}") from None
 
-    def fill(self, things: list[Any], flat: list[Any]) -> Any:
+    def tree(self, things: list[Any], like: Any = None) -> Any:
+        """The tree with these arrays, made before they are filled: whatever is wrong with it changes none of them."""
+        try:
+            return put_together(self._tree, things if like is not None else with_gradients(self._tree, things), like)
+        except MemoryError:
+            raise
+        except ImportError as error:
+            raise ImportError(f"{self._last}: {error}") from None
+        except Exception as error:
+            raise ValueError(f"{self._last}: the description of its arrays cannot be read: {error}") from None
+
+    def fill(self, flat: list[Any]) -> None:
         self._state.apply([(entry["offset"], array) for entry, array in zip(self.entries, flat)])
-        return put_together(self._tree, things)
 
 
 def _checked(entry: Any, length: int) -> Mapping[str, Any]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Literal
 
@@ -34,7 +33,9 @@ import numpy
 
 import hugekit
 
+from ._kinds import bytes_at
 from ._pinned import pinned
+from ._trees import alike, children_of, name_of
 
 __all__ = ["SnapshotStager", "pinned"]
 
@@ -63,10 +64,12 @@ class SnapshotStager(AsyncStager):
         granule: see :func:`hugekit.snapshot`.
         max_cow_bytes: see :func:`hugekit.snapshot`, for each storage. If steps need more, the staging and the save fail
             with :class:`hugekit.SnapshotLost`.
+        strict: refuse storages that cannot be protected, because they are shared or a file's, instead of copying them
+            at once.
 
     Raises:
         PermissionError: this process may handle no page faults. Raised by :meth:`stage`.
-        OSError: the memory cannot be protected, because it is shared or a file's. Raised by :meth:`stage`.
+        OSError: with ``strict``, the memory cannot be protected. Raised by :meth:`stage`.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class SnapshotStager(AsyncStager):
         fault_mode: Literal["threaded", "in place"] | None = None,
         granule: Literal["huge", "small"] | None = None,
         max_cow_bytes: int | None = None,
+        strict: bool = False,
     ) -> None:
         if reserve is not None and not isinstance(reserve, hugekit.Reserve):
             raise TypeError(f"reserve is of type {type(reserve).__name__}, and must be a hugekit.Reserve: write hugekit.Reserve(nbytes)")
@@ -83,6 +87,9 @@ class SnapshotStager(AsyncStager):
         self._fault_mode: Literal["threaded", "in place"] | None = fault_mode
         self._granule: Literal["huge", "small"] | None = granule
         self._max_cow_bytes = max_cow_bytes
+        self._strict = strict
+        self._copied: dict[str, str] = {}
+        self._copied_bytes = 0
         self._process = os.getpid()
         self._executor: ThreadPoolExecutor | None = None
         self._staging: Future[Any] | None = None
@@ -96,11 +103,13 @@ class SnapshotStager(AsyncStager):
         """Return a future of the state dict as it is now, in separate memory.
 
         Args:
-            state_dict: dicts, lists and tuples of tensors; other objects in it are copied by ``copy.deepcopy``.
+            state_dict: dicts, lists and tuples of tensors, which keep their class; other objects in it are copied by
+                ``copy.deepcopy``.
         """
         self._look_at_process()
         staged = _Staged()
-        tree = staged.tree(state_dict)
+        tree = staged.tree(state_dict, ())
+        self._copied, self._copied_bytes = {}, 0
         if not staged.sources:
             future: Future[Any] = Future()
             future.set_result(tree)
@@ -111,7 +120,9 @@ class SnapshotStager(AsyncStager):
             fault_mode=self._fault_mode,
             granule=self._granule,
             max_cow_bytes=self._max_cow_bytes,
+            strict=self._strict,
         )
+        self._copied, self._copied_bytes = moment.copied, moment.copied_bytes
 
         def fill() -> Any:
             with moment:
@@ -122,6 +133,17 @@ class SnapshotStager(AsyncStager):
             self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hugekit.SnapshotStager")
         self._staging = self._executor.submit(fill)
         return self._staging
+
+    @property
+    def copied(self) -> dict[str, str]:
+        """The names of the tensors whose storages the last :meth:`stage` copied at once, because they cannot be protected,
+        with the reasons."""
+        return dict(self._copied)
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of these storages."""
+        return self._copied_bytes
 
     def synchronize_staging(self) -> None:
         """Wait until the last staged state dict is copied. Training need not wait."""
@@ -141,45 +163,71 @@ class _Staged:
     """A tree whose tensors lie in other storages, and what these are to be filled from."""
 
     def __init__(self) -> None:
-        self.sources: list[Any] = []
-        self.copies: list[Any] = []
+        self.sources: dict[str, Any] = {}
+        self.copies: dict[str, Any] = {}
         self._storages: dict[int, torch.UntypedStorage] = {}
         self._memo: dict[int, Any] = {}
 
-    def tree(self, tree: Any) -> Any:
+    def tree(self, tree: Any, path: tuple[Any, ...]) -> Any:
         if isinstance(tree, torch.Tensor):
-            return self._tensor(tree)
-        if isinstance(tree, Mapping):
-            return {key: self.tree(value) for key, value in tree.items()}
-        if type(tree) in (list, tuple):
-            return type(tree)(self.tree(value) for value in tree)
+            return self._tensor(tree, path)
+        children = children_of(tree)
+        if children is not None:
+            return alike(tree, [self.tree(child, (*path, step)) for step, child in children])
+        if isinstance(tree, dict):
+            return self._dict(tree, path)
         return copy.deepcopy(tree, self._memo)
 
-    def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _dict(self, tree: Any, path: tuple[Any, ...]) -> Any:
+        """A dict of a class of the program's, with its attributes, and staged tensors in it."""
+        made = copy.copy(tree)
+        if made is tree or vars(tree) is tree:
+            return copy.deepcopy(tree, self._memo)
+        vars(made).update(copy.deepcopy(vars(tree), self._memo))
+        for key, value in tree.items():
+            made[key] = self.tree(value, (*path, key))
+        return made
+
+    def _tensor(self, tensor: torch.Tensor, path: tuple[Any, ...]) -> torch.Tensor:
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-            return copy.deepcopy(tensor, self._memo)
+            return self._subclass(tensor)
         tensor = tensor.detach()
         if tensor.device.type != "cpu":
             return tensor.to("cpu", copy=True)
-        if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
+        special = tensor.is_nested or tensor.layout != torch.strided or tensor.is_quantized
+        if special or tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor():
             return tensor.clone()
-        storage = self._storage(tensor.untyped_storage())
-        staged = torch.empty(0, dtype=tensor.dtype)
+        storage = self._storage(tensor.untyped_storage(), path)
+        # The program may have set another device.
+        staged = torch.empty(0, dtype=tensor.dtype, device="cpu")
         return staged.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
 
-    def _storage(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
+    def _subclass(self, tensor: torch.Tensor) -> torch.Tensor:
+        try:
+            return copy.deepcopy(tensor, self._memo)
+        except RuntimeError as error:
+            made = tensor.detach().clone()
+            if type(made) is not type(tensor):
+                kind = type(tensor).__name__
+                raise TypeError(f"a {kind} cannot be copied: {error}; write tensor.as_subclass(torch.Tensor)") from None
+            vars(made).update(copy.deepcopy(vars(tensor), self._memo))
+            return made
+
+    def _storage(self, storage: torch.UntypedStorage, path: tuple[Any, ...]) -> torch.UntypedStorage:
         """The storage in which the staged tensors lie."""
         known = self._storages.get(storage._cdata)
         if known is not None:
             return known
-        source = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+        source = bytes_at(storage, storage.data_ptr(), storage.nbytes())
         if len(source) < _COPIED:
             # While the GIL is held.
-            made = torch.frombuffer(bytearray(source), dtype=torch.uint8) if len(source) else torch.empty(0, dtype=torch.uint8)
+            target = source.copy()
         else:
             target = numpy.empty(len(source), "u1")
-            self.sources.append(source)
-            self.copies.append(target)
-            made = torch.from_numpy(target)
-        self._storages[storage._cdata] = made.untyped_storage()
+            name = (name_of(path) or "the tensor").encode(errors="backslashreplace").decode()
+            if name in self.sources:
+                # Keys such as "a.b" and "a" with "b" in it.
+                name = f"{name} ({len(self.sources)})"
+            self.sources[name], self.copies[name] = source, target
+        self._storages[storage._cdata] = torch.from_numpy(target).untyped_storage()
         return self._storages[storage._cdata]

@@ -27,13 +27,6 @@ pub fn check_use(root: &Root, backing: Backing, bytes: usize) -> Result<(), Pool
     check_group(root, Cgroups::memory, bytes)
 }
 
-/// Bytes that this process may still take, of the machine and of its control group; `None` if neither is known.
-pub fn available(root: &Root) -> Option<u64> {
-    let machine = Memory::read(root).ok().map(|memory| memory.available);
-    let group = Cgroups::read(root).and_then(|groups| groups.memory()).ok().flatten();
-    machine.into_iter().chain(group.map(|limit| limit.left())).min()
-}
-
 /// Returns whether holes can be left to faults, because nothing can refuse the memory then: the kernel has set
 /// the pages apart, and no control group counts them when they are touched.
 pub(super) fn holes_may_wait(root: &Root, backing: Backing) -> bool {

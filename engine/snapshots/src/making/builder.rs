@@ -13,7 +13,7 @@ use crate::reading::source::SnapshotSource;
 use crate::serving::background::Background;
 use crate::serving::interval::inner_of;
 use crate::serving::reserve::Reserve;
-use crate::{Changes, Epoch, Snapshot, SnapshotError};
+use crate::{Changes, Epoch, Snapshot, SnapshotError, Unsuitable};
 use hugekit_machine::{Root, mappings};
 use hugekit_regions::fault::{FaultMode, Serving};
 #[cfg(doc)]
@@ -76,7 +76,8 @@ impl Builder {
     ///
     /// By default all of the memory, so writers never need more. If less is available when the
     /// snapshot is taken, on the machine or in the control group, the limit is the available
-    /// memory, but at least 64 MiB. The limit is never lower than the bytes of a
+    /// memory, but at least 64 MiB. If the process may map less (`ulimit -v`, `ulimit -d`), the
+    /// limit is half of the bytes that it may map. The limit is never lower than the bytes of a
     /// [`reserve`](Self::reserve).
     ///
     /// Copies use memory only when they are made. A copy that was read is freed, and its memory is
@@ -241,7 +242,7 @@ impl Builder {
         let by_default = || limit::by_default(&Root::default(), len, self.together.max(len));
         let cap = self.cap.unwrap_or_else(by_default).max(self.reserved());
         let (populated, reserve) = (self.populated, self.reserve.as_ref());
-        let plan = SnapshotPlan {
+        let plan = |cap| SnapshotPlan {
             range: &range,
             mappings: &mappings,
             granule,
@@ -250,7 +251,27 @@ impl Builder {
             populated,
             reserve,
         };
-        plan.protect(self.fault_mode, excluded)
+        let made = plan(cap).protect(self.fault_mode, excluded);
+        // Nobody asked for as many.
+        let fewer = match made {
+            Err(SnapshotError::NoRoom { .. }) if self.cap.is_none() => {
+                limit::within_addresses(&Root::default(), cap)
+            }
+            _ => None,
+        };
+        let Some(fewer) = fewer else { return made };
+        let excluded = ExcludedRange::new(range.clone()).map_err(SnapshotError::kernel("mmap"))?;
+        plan(fewer).protect(self.fault_mode, excluded)
+    }
+
+    /// Returns which of several ranges cannot be snapshotted, and the reason, as far as hugekit can see. They are to be
+    /// copied.
+    ///
+    /// # Errors
+    /// `/proc/self` cannot be read.
+    #[doc(hidden)]
+    pub fn unsuitable(ranges: &[Range<usize>]) -> Result<Vec<Option<Unsuitable>>, SnapshotError> {
+        survey::unsuitable(ranges)
     }
 
     /// Returns the bytes of the reserve.

@@ -1,7 +1,8 @@
 //! The most bytes of copies of a snapshot by default, and the remedy if they are not enough.
 
 use hugekit_machine::Root;
-use hugekit_regions::pool::limits;
+use hugekit_machine::available::Available;
+use hugekit_machine::limits::AddressLimit;
 
 /// Copies may always have this many bytes, or all of the memory, without a look at the available memory.
 const LEAST_HELD: usize = 64 << 20;
@@ -12,19 +13,33 @@ pub(super) fn by_default(root: &Root, len: usize, together: usize) -> usize {
     if together <= LEAST_HELD {
         return len;
     }
-    match limits::available(root) {
-        Some(available) if available < together as u64 => {
-            let share = u128::from(available) * len as u128 / together as u128;
-            usize::try_from(share).unwrap_or(len).max(LEAST_HELD.min(len))
-        }
-        _ => len,
+    let available = Available::of_this_process(root).bytes;
+    if available >= together as u64 {
+        return len;
+    }
+    let share = u128::from(available) * len as u128 / together as u128;
+    usize::try_from(share).unwrap_or(len).max(LEAST_HELD.min(len))
+}
+
+/// Returns a limit for copies for which the process has addresses, after it had none for `cap` bytes: half of those that
+/// its limits leave, because the program needs some, too. `None` if no limit is known that leaves less than `cap`.
+pub(super) fn within_addresses(root: &Root, cap: usize) -> Option<usize> {
+    let left = usize::try_from(AddressLimit::read(root)?.left).ok()?;
+    (left / 2 > 0 && left / 2 < cap).then_some(left / 2)
+}
+
+/// Returns words for the limit that leaves the process the fewest addresses.
+pub(crate) fn of_addresses(root: &Root) -> String {
+    match AddressLimit::read(root) {
+        Some(limit) => format!("{}, which leaves {} bytes", limit.name, limit.left),
+        None => "vm.max_map_count".to_owned(),
     }
 }
 
 /// Returns the bytes that copies could have, including the `held` bytes of a lost snapshot. `usize::MAX` if the
 /// available memory is unknown.
 pub(crate) fn attainable(root: &Root, held: usize) -> usize {
-    let available = limits::available(root).and_then(|bytes| usize::try_from(bytes).ok());
+    let available = usize::try_from(Available::of_this_process(root).bytes);
     available.map_or(usize::MAX, |bytes| bytes.saturating_add(held))
 }
 
@@ -84,6 +99,20 @@ mod tests {
         let machine = machine(MIB);
         assert_eq!(by_default(&Root::at(machine.path()), 4000 * MIB, 4000 * MIB), 64 * MIB);
         assert_eq!(by_default(&Root::at(machine.path()), 5 * MIB, 4000 * MIB), 5 * MIB);
+    }
+
+    #[test]
+    fn limit_of_addresses_leaves_the_program_half_of_them() {
+        let machine = machine(MIB);
+        let root = Root::at(machine.path());
+        assert_eq!(within_addresses(&root, MIB), None);
+        assert!(of_addresses(&root).contains("max_map_count"));
+        machine.file("/proc/self/status", "VmSize:\t 1024 kB\nVmData:\t 512 kB\n");
+        machine.file("/proc/self/limits", "Max data size  2621440  unlimited  bytes\n");
+        assert_eq!(within_addresses(&root, 3 * MIB), Some(MIB));
+        assert_eq!(within_addresses(&root, MIB), None);
+        let said = of_addresses(&root);
+        assert!(said.starts_with("RLIMIT_DATA (ulimit -d), which leaves 2097152"), "{said}");
     }
 
     #[test]

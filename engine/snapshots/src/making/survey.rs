@@ -41,6 +41,24 @@ pub(super) fn mappings_of(range: &Range<usize>) -> Result<Vec<MappedRange>, Snap
     Ok(touched)
 }
 
+/// Returns for each range why it cannot be snapshotted; `None` if it can, as far as the kernel lists it.
+pub(super) fn unsuitable(
+    ranges: &[Range<usize>],
+) -> Result<Vec<Option<Unsuitable>>, SnapshotError> {
+    let root = Root::default();
+    let start = ranges.iter().map(|range| range.start).min().unwrap_or(0);
+    let end = ranges.iter().map(|range| range.end).max().unwrap_or(0);
+    let mergeable = mappings::mergeable(&root, &(start..end))?;
+    let mapped = mappings::read_some(&root, |addresses| {
+        ranges.iter().any(|range| overlap(addresses, range))
+    })?;
+    let reason = |range| {
+        let mut touched = mapped.iter().filter(|mapping| overlap(&mapping.addresses, range));
+        touched.find_map(|mapping| defect(mapping, &mergeable))
+    };
+    Ok(ranges.iter().map(reason).collect())
+}
+
 /// Checks that no thread blocks SIGBUS for longer than a moment. The C library blocks all signals while a thread
 /// starts or ends, and then writes only to its own memory.
 pub(super) fn no_thread_blocks_sigbus() -> Result<(), SnapshotError> {

@@ -140,7 +140,7 @@ fn epochs_of_memory_that_is_all_rewritten_are_saved(fault_mode: FaultMode) {
     changes.deliver(sevens).unwrap();
 }
 
-/// A limit beyond what the process may map is an error that says so.
+/// A limit beyond what the process may map is an error that says so, and the one by default is as much as it may map.
 fn copies_without_addresses_are_an_error_with_a_remedy(fault_mode: FaultMode) {
     let memory = Memory::filled(256 * MIB, true, 7);
     let code = crate::child::in_a_child(|| {
@@ -152,9 +152,16 @@ fn copies_without_addresses_are_an_error_with_a_remedy(fault_mode: FaultMode) {
         let builder = Snapshot::builder().fault_mode(fault_mode);
         let range = slice_from_raw_parts(memory.start().cast_const(), memory.len());
         // SAFETY: no system call writes there.
-        let refused = unsafe { builder.clone().of_anonymous(range) }.unwrap_err();
+        let refused = unsafe { builder.clone().max_cow_bytes(256 * MIB).of_anonymous(range) };
+        let refused = refused.unwrap_err();
         assert_eq!(refused.kind(), hugekit::ErrorKind::NoMemory);
-        assert!(refused.remedy().unwrap().contains("max_cow_bytes to less than 268435456"));
+        let remedy = refused.remedy().unwrap();
+        assert!(remedy.contains("max_cow_bytes to less than 268435456"), "{remedy}");
+        assert!(remedy.contains("RLIMIT_AS (ulimit -v), which leaves 13"), "{remedy}");
+        let smaller = take(builder.clone(), &memory);
+        let cap = smaller.stats().cap;
+        assert!((32 * MIB..=64 * MIB).contains(&cap), "{cap}");
+        drop(smaller);
         take(builder.max_cow_bytes(8 * HUGE), &memory).read_at(0, &mut [0; 8]).unwrap();
         0
     });
