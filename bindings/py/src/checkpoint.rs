@@ -16,7 +16,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hugekit::error_chain;
 use hugekit::fault::FaultMode;
-use hugekit::region::ForkBuilder;
 use hugekit::snapshot::{Builder, Changes, Epoch, Granule};
 use hugekit::{SharedRegion, SnapshotError};
 use hugekit_delta::{BLOCK, Chain, DeltaError, Saved, SavingChanges};
@@ -25,11 +24,11 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::buffer::Buffer;
-use crate::copied;
-use crate::errors::{Raised, at_path, attempted, of_delta, with_fault_signals};
+use crate::copied::{self, Refused};
+use crate::errors::{Raised, at_path, attempted, of_delta};
 use crate::numbers::Number;
 use crate::region::{Region, fault_mode, word};
-use crate::snapshot::{Reserve, SnapshotOptions, granule, within};
+use crate::snapshot::{BY_COPIES, Reserve, SnapshotOptions, granule, within};
 use crate::strided::{ArrayMemory, Strided};
 
 /// Neighbours with less than that are copied at once: to protect as much takes as long, and edges longer.
@@ -351,7 +350,8 @@ impl ArrayChain {
     fn serving(&self) -> PyResult<Option<&'static str>> {
         let states = self.states()?;
         let Watched::Known(epochs) = &states.watched else { return Ok(None) };
-        Ok(epochs.iter().find_map(|(unit, _)| unit.serving))
+        let protected = epochs.iter().find_map(|(unit, _)| unit.serving);
+        Ok(protected.or_else(|| (!states.unprotected.is_empty()).then_some(BY_COPIES)))
     }
 }
 
@@ -396,7 +396,12 @@ impl ArrayChain {
                 }
                 SpanKind::Region => {
                     for span in neighbours {
-                        taken.push(self.first_of_region(py, span)?);
+                        match self.first_of_region(py, span)? {
+                            Ok(one) => taken.push(one),
+                            Err(error) => {
+                                unprotected.push((span.clone(), self.reason(py, error)?));
+                            }
+                        }
                     }
                 }
                 SpanKind::InRegion | SpanKind::Copied => {}
@@ -405,17 +410,24 @@ impl ArrayChain {
         Ok(taken)
     }
 
-    fn first_of_region(&self, py: Python<'_>, span: &Span) -> PyResult<(Unit, Changes)> {
+    fn first_of_region(
+        &self,
+        py: Python<'_>,
+        span: &Span,
+    ) -> PyResult<Result<(Unit, Changes), SnapshotError>> {
         let region = region_of(span)?.handle();
         let first = || {
-            let builder = region.fork_builder();
-            Changes::first(self.fault_mode.into_iter().fold(builder, ForkBuilder::fault_mode))
+            let fault_mode = self.fault_mode.unwrap_or(copied::BY_DEFAULT);
+            Changes::first(region.fork_builder().fault_mode(fault_mode))
         };
-        let changes = with_fault_signals(py, first)?;
+        let changes = match attempted(py, first)? {
+            Ok(changes) => changes,
+            Err(error) => return Ok(Err(error)),
+        };
         let serving = changes.serving().map(|serving| word(serving.fault_mode));
         let offset = span.memory.start - region.as_ptr().addr();
         let unit = Unit::of(std::slice::from_ref(span));
-        Ok((Unit { serving, region: Some(InRegion { region, offset }), ..unit }, changes))
+        Ok(Ok((Unit { serving, region: Some(InRegion { region, offset }), ..unit }, changes)))
     }
 
     /// At once, if that is possible; else those that touch, and then one by one.
@@ -437,7 +449,7 @@ impl ArrayChain {
                         let unit = Unit::of(std::slice::from_ref(span));
                         match self.first_of(py, unit, &self.builder)? {
                             Ok(one) => taken.push(one),
-                            Err(error) => unprotected.push((span.clone(), self.reason(error)?)),
+                            Err(error) => unprotected.push((span.clone(), self.reason(py, error)?)),
                         }
                     }
                 }
@@ -466,10 +478,13 @@ impl ArrayChain {
     }
 
     /// Returns why memory is copied; the error if it is not to be.
-    fn reason(&self, error: SnapshotError) -> PyResult<String> {
-        match copied::refused(&error) {
-            Some((_, reason)) if !self.strict => Ok(reason),
-            _ => Err(Raised::from(error).into()),
+    fn reason(&self, py: Python<'_>, error: SnapshotError) -> PyResult<String> {
+        if self.strict {
+            return Err(Raised::from(error).into());
+        }
+        match copied::refused(py, &error, self.fault_mode)? {
+            Some(Refused::Range(_, reason) | Refused::All(reason)) => Ok(reason),
+            None => Err(Raised::from(error).into()),
         }
     }
 
@@ -500,11 +515,16 @@ impl ArrayChain {
         for span in self.spans.iter().filter(|span| span.kind == SpanKind::InRegion) {
             let (start, len) = (span.memory.start, span.memory.len());
             let region = region_of(span)?;
-            let (snapshot, offset) = within(py, &region, start, self.fault_mode, &mut snapshots)?;
-            parts.push(CheckpointPart {
-                at: span.at,
-                len,
-                content: Content::OfRegion(snapshot, offset),
+            parts.push(match within(py, &region, start, self.fault_mode, &mut snapshots)? {
+                Ok((snapshot, offset)) => {
+                    let content = Content::OfRegion(snapshot, offset);
+                    CheckpointPart { at: span.at, len, content }
+                }
+                // Where it is refused, no other part is from an earlier moment: the GIL is held.
+                Err(error) => {
+                    self.reason(py, error)?;
+                    CheckpointPart::copied(span)?
+                }
             });
         }
         Ok(parts)

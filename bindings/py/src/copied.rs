@@ -1,31 +1,77 @@
-//! Memory that cannot be protected, and is copied at once: others could write to it, or the kernel merges or maps it.
+//! Memory that cannot be protected, and is copied at once: others could write to it, the kernel merges or maps it, or
+//! this process may not serve the faults of system calls.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use hugekit::fault::FaultMode;
+use hugekit::region::ForkError;
 use hugekit::snapshot::Builder;
-use hugekit::{CopyOptions, SnapshotError};
+use hugekit::{CopyOptions, SnapshotError, error_chain};
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 
 use crate::errors::Raised;
 
-/// Returns the memory that an error is about and its reason, if a copy would do instead of a snapshot.
-pub(crate) fn refused(error: &SnapshotError) -> Option<(Range<usize>, String)> {
-    match error {
+/// The way in which writes are served if the program names none: by a thread, which serves system calls, too. Served in
+/// place, they would fail in code that knows nothing of snapshots.
+pub(crate) const BY_DEFAULT: FaultMode = FaultMode::Threaded { threads: 1 };
+
+/// Memory that cannot be protected, and the reason.
+pub(crate) enum Refused {
+    Range(Range<usize>, String),
+    /// No memory of this process can.
+    All(String),
+}
+
+/// Returns what an error refuses, if a copy would do instead of a snapshot. `asked` is the mode that the program named.
+pub(crate) fn refused(
+    py: Python<'_>,
+    error: &SnapshotError,
+    asked: Option<FaultMode>,
+) -> PyResult<Option<Refused>> {
+    Ok(match error {
         SnapshotError::Unsuitable { mapping, reason } if mapping.is_readable => {
-            Some((mapping.addresses.clone(), reason.to_string()))
+            Some(Refused::Range(mapping.addresses.clone(), reason.to_string()))
+        }
+        SnapshotError::Fault(fault) | SnapshotError::Fork(ForkError::Fault(fault))
+            if asked.is_none() =>
+        {
+            let reason = error_chain(fault).to_string();
+            tell_once(py, &reason)?;
+            Some(Refused::All(reason))
+        }
+        SnapshotError::Fork(differs @ ForkError::FaultModeDiffers { .. }) if asked.is_none() => {
+            Some(Refused::All(error_chain(differs).to_string()))
         }
         _ => None,
+    })
+}
+
+/// Logs why memory is copied, as a warning of `hugekit`, once in a process.
+fn tell_once(py: Python<'_>, reason: &str) -> PyResult<()> {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if TOLD.swap(true, Relaxed) {
+        return Ok(());
     }
+    let logger = py.import("logging")?.call_method1("getLogger", ("hugekit",))?;
+    let line = format!("memory is copied at once, and not when it is written: {reason}");
+    logger.call_method1("warning", ("%s", line)).map(drop)
 }
 
 /// Returns the reasons why some of these ranges are to be copied, after one of them was refused.
 pub(crate) fn reasons(
+    py: Python<'_>,
     ranges: &[Range<usize>],
     error: SnapshotError,
+    asked: Option<FaultMode>,
 ) -> PyResult<Vec<Option<String>>> {
-    let Some((addresses, reason)) = refused(&error) else { return Err(Raised::from(error).into()) };
+    let (addresses, reason) = match refused(py, &error, asked)? {
+        Some(Refused::Range(addresses, reason)) => (addresses, reason),
+        Some(Refused::All(reason)) => return Ok(vec![Some(reason); ranges.len()]),
+        None => return Err(Raised::from(error).into()),
+    };
     let found = Builder::unsuitable(ranges).map_err(Raised::from)?;
     let mut reasons: Vec<_> =
         found.into_iter().map(|reason| reason.map(|reason| reason.to_string())).collect();

@@ -20,9 +20,9 @@ use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
 use crate::buffer::{Buffer, not_contiguous};
-use crate::copied;
+use crate::copied::{self, Refused};
 use crate::destination::Destination;
-use crate::errors::{Raised, at_path, attempted, with_fault_signals};
+use crate::errors::{Raised, at_path, attempted};
 use crate::kinds::Decided;
 use crate::numbers::Number;
 use crate::progress::Teller;
@@ -237,7 +237,7 @@ impl SnapshotOptions<'_> {
     /// All but what is populated.
     pub(crate) fn builder(&self) -> Builder {
         let builder = hugekit::Snapshot::builder().granule(self.granule);
-        let builder = self.fault_mode.into_iter().fold(builder, Builder::fault_mode);
+        let builder = builder.fault_mode(self.fault_mode.unwrap_or(copied::BY_DEFAULT));
         let builder = self.max_cow_bytes.into_iter().fold(builder, Builder::max_cow_bytes);
         self.reserve.iter().fold(builder, |builder, reserve| builder.reserve(&reserve.0))
     }
@@ -260,8 +260,9 @@ impl SnapshotOptions<'_> {
 ///     fault_mode: "threaded" or "in place": who copies before a write. In place, the writing
 ///         thread copies, in a handler of SIGBUS. A system call that writes to an array, such as
 ///         ``file.readinto(array)``, then stops early or fails with EFAULT until that part was
-///         read. By default threaded if this process may, otherwise in place; ``Snapshot.serving``
-///         has the result.
+///         read. By default threaded. If this process may not serve the faults of system calls, all
+///         is copied at once, and the logger ``hugekit`` says why; ``Snapshot.serving`` is "copied"
+///         then.
 ///     granule: "huge" (2 MiB) or "small" (64 KiB): the bytes that one write copies. By default
 ///         "huge" if some of the memory is on huge pages.
 ///     max_cow_bytes: the most bytes of copies of each array that may exist at a time. By default
@@ -342,18 +343,27 @@ pub(crate) fn snapshot(
         Some((part.name.clone(), (part.len, reason)))
     });
     let copied = copied.collect();
-    let serving = |part: &SnapshotArray| {
-        part.memory.snapshot()?.serving().map(|serving| word(serving.fault_mode))
+    let serving = |part: &SnapshotArray| match &part.copied {
+        Some(_) => Some(BY_COPIES),
+        None => part.memory.snapshot()?.serving().map(|serving| word(serving.fault_mode)),
     };
+    let is_protected = |part: &&SnapshotArray| part.copied.is_none();
     Ok(Snapshot {
         form,
         nbytes: parts.iter().map(|part| part.len).sum(),
-        serving: parts.iter().find_map(serving),
+        serving: parts
+            .iter()
+            .filter(is_protected)
+            .find_map(serving)
+            .or_else(|| parts.iter().find_map(serving)),
         copied,
         parts: Mutex::new(Some(parts)),
         stats: Mutex::default(),
     })
 }
+
+/// The word for arrays of which no write is served.
+pub(crate) const BY_COPIES: &str = "copied";
 
 pub(crate) fn granule(word: &str) -> PyResult<Granule> {
     match word {
@@ -440,9 +450,18 @@ fn taken(
         match Region::around(buffer.start().addr(), buffer.len()) {
             Some(region) => {
                 let start = buffer.start().addr();
-                let (snapshot, offset) =
-                    within(py, &region, start, options.fault_mode, &mut of_regions)?;
-                memories[index].0 = SnapshotBytes::Protected(snapshot, offset);
+                match within(py, &region, start, options.fault_mode, &mut of_regions)? {
+                    Ok((snapshot, offset)) => {
+                        memories[index].0 = SnapshotBytes::Protected(snapshot, offset);
+                    }
+                    Err(error) if strict => return Err(Raised::from(error).into()),
+                    Err(error) => match copied::refused(py, &error, options.fault_mode)? {
+                        Some(Refused::All(reason) | Refused::Range(_, reason)) => {
+                            memories[index].1 = Some(reason);
+                        }
+                        None => return Err(Raised::from(error).into()),
+                    },
+                }
             }
             None => elsewhere.push(index),
         }
@@ -465,7 +484,8 @@ fn taken(
             Err(error) if strict => return Err(Raised::from(error).into()),
             Err(error) => {
                 let addresses: Vec<_> = ranges.iter().map(|range| addresses_of(*range)).collect();
-                let mut reasons = copied::reasons(&addresses, error)?.into_iter();
+                let reasons = copied::reasons(py, &addresses, error, options.fault_mode)?;
+                let mut reasons = reasons.into_iter();
                 elsewhere.retain(|&index| {
                     let reason = reasons.next().flatten();
                     memories[index].1.clone_from(&reason);
@@ -503,22 +523,23 @@ pub(crate) fn within(
     start: usize,
     fault_mode: Option<FaultMode>,
     of_regions: &mut HashMap<usize, Arc<hugekit::Snapshot>>,
-) -> PyResult<(Arc<hugekit::Snapshot>, usize)> {
+) -> PyResult<Result<(Arc<hugekit::Snapshot>, usize), SnapshotError>> {
     let base = region.shared().as_ptr().addr();
     let snapshot = match of_regions.entry(base) {
         Entry::Occupied(known) => Arc::clone(known.get()),
         Entry::Vacant(place) => {
             let take = || {
                 let builder = region.shared().fork_builder();
-                let fault_mode = fault_mode.into_iter();
-                hugekit::Snapshot::of_region(
-                    fault_mode.fold(builder, hugekit::region::ForkBuilder::fault_mode),
-                )
+                let fault_mode = fault_mode.unwrap_or(copied::BY_DEFAULT);
+                hugekit::Snapshot::of_region(builder.fault_mode(fault_mode))
             };
-            Arc::clone(place.insert(Arc::new(with_fault_signals(py, take)?)))
+            match attempted(py, take)? {
+                Ok(snapshot) => Arc::clone(place.insert(Arc::new(snapshot))),
+                Err(error) => return Ok(Err(error)),
+            }
         }
     };
-    Ok((snapshot, start - base))
+    Ok(Ok((snapshot, start - base)))
 }
 
 #[pymethods]
@@ -772,8 +793,8 @@ impl Snapshot {
         self.nbytes
     }
 
-    /// The handling of writers' faults: "threaded" or "in place". None if all bytes were copied
-    /// at once.
+    /// The handling of writers' faults: "threaded" or "in place"; "copied" if no array could be
+    /// protected. None if no array is that large.
     #[getter]
     fn serving(&self) -> Option<&'static str> {
         self.serving

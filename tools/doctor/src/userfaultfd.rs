@@ -91,7 +91,8 @@ fn uses_line(state: &Userfaultfd, asker: Asker) -> Line {
         Uses::WholeByDevice => return TOPIC.ok("uses", "whole, through /dev/userfaultfd"),
         Uses::UserModeOnly => TOPIC.limited(
             "uses",
-            "user mode only: system calls that write to such memory fail, and KVM cannot use it",
+            "user mode only: system calls that write to such memory fail, and KVM cannot use it; Python \
+             copies memory at once instead",
         ),
         Uses::None => TOPIC.missing("uses", "none: no forks, no snapshots"),
     };

@@ -24,6 +24,9 @@ _Order = Literal["C", "F"]
 Backing = Literal["hugetlb 1G", "hugetlb 2M", "thp", "base"]
 Clearing = Literal["at allocation", "at fault"]
 FaultMode = Literal["threaded", "in place"]
+"""How faults are served: by a thread of hugekit, or by the thread that accesses the memory."""
+Serving = Literal["threaded", "in place", "copied"]
+"""As `FaultMode`, or nothing is protected because all bytes were copied at once."""
 
 _One = SupportsIndex | slice | EllipsisType | None
 _Index = _One | str | tuple[_One, ...]
@@ -221,8 +224,8 @@ class Checkpointer:
             RuntimeError: a save is not complete yet.
         """
     @property
-    def serving(self) -> FaultMode | None:
-        """How faults of writers are handled since the last save: "threaded" or "in place". None if no array is protected."""
+    def serving(self) -> Serving | None:
+        """How faults of writers are handled since the last save: "threaded" or "in place"; "copied" if arrays are copied at each save. None if no array is that large."""
     def close(self) -> None:
         """Lift the protection of the arrays, after waiting for a save that is not complete. A second call does nothing."""
     def __enter__(self) -> Checkpointer: ...
@@ -830,9 +833,9 @@ class Snapshot(Generic[_Arrays, _Views]):
     def nbytes(self) -> int:
         """Bytes of all arrays."""
     @property
-    def serving(self) -> FaultMode | None:
-        """The handling of writers' faults: "threaded" or "in place". None if all bytes were copied
-        at once.
+    def serving(self) -> Serving | None:
+        """The handling of writers' faults: "threaded" or "in place"; "copied" if no array could be
+        protected. None if no array is that large.
         """
     @property
     def closed(self) -> bool:
@@ -1233,8 +1236,9 @@ def snapshot(
         fault_mode: "threaded" or "in place": who copies before a write. In place, the writing
             thread copies, in a handler of SIGBUS. A system call that writes to an array, such as
             ``file.readinto(array)``, then stops early or fails with EFAULT until that part was
-            read. By default threaded if this process may, otherwise in place; ``Snapshot.serving``
-            has the result.
+            read. By default threaded. If this process may not serve the faults of system calls, all
+            is copied at once, and the logger ``hugekit`` says why; ``Snapshot.serving`` is "copied"
+            then.
         granule: "huge" (2 MiB) or "small" (64 KiB): the bytes that one write copies. By default
             "huge" if some of the memory is on huge pages.
         max_cow_bytes: the most bytes of copies of each array that may exist at a time. By default

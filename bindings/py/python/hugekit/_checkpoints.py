@@ -245,7 +245,7 @@ class Checkpointer:
 
     @property
     def serving(self) -> str | None:
-        """How faults of writers are handled since the last save: "threaded" or "in place". None if no array is protected."""
+        """How faults of writers are handled since the last save: "threaded" or "in place"; "copied" if arrays are copied at each save. None if no array is that large."""
         self._look_at_process()
         return None if self._layout is None else self._layout.chain.serving
 
