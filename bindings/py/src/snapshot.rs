@@ -94,7 +94,7 @@ struct SnapshotArray {
     kind: Option<Kind>,
     /// Keeps the memory where it is; none if it was copied because it has gaps.
     buffer: Option<Arc<Buffer>>,
-    /// Why it was copied at once; none if it was not.
+    /// The reason why it was copied at once; none if it was not.
     copied: Option<String>,
 }
 
