@@ -26,7 +26,7 @@ impl Buffer {
         Self::of_memory(&Decided::of(object)?.memory, writable)
     }
 
-    /// As [`of`](Self::of), of an object about which the decision was made.
+    /// The memory of an object about which the decision was made.
     pub(crate) fn of_memory(object: &Bound<'_, PyAny>, writable: bool) -> PyResult<Self> {
         let access = if writable { ffi::PyBUF_WRITABLE } else { 0 };
         let flags = ffi::PyBUF_ANY_CONTIGUOUS | ffi::PyBUF_FORMAT | access;

@@ -137,7 +137,7 @@ fn counted(answer: &Bound<'_, PyAny>, len: usize) -> PyResult<usize> {
     }
 }
 
-/// Whether None as the answer of `write` means that nothing was taken. It does for streams of the io module, and for
+/// Returns whether None as the answer of `write` means that nothing was taken. It does for streams of the io module, and for
 /// whatever passes on the answers of one: that has a descriptor that does not block. Other objects return None because
 /// they have nothing to say.
 fn may_block(object: &Bound<'_, PyAny>) -> PyResult<bool> {
@@ -183,7 +183,7 @@ fn descriptor_of(file: &Bound<'_, PyAny>) -> PyResult<Option<RawFd>> {
     Ok((is_in_step && !does_not_block(descriptor)).then_some(descriptor))
 }
 
-/// Whether a program has put something in the place of a method of this very object.
+/// Returns whether a program has put something in the place of a method of this very object.
 fn has_own_methods(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     let own = object.getattr("__dict__")?.cast_into::<PyDict>()?;
     ["write", "flush", "fileno", "tell", "seekable", "writable"]

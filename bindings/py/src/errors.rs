@@ -207,7 +207,7 @@ pub(crate) fn with_fault_signals<T, E: TakenSignal + Into<Raised>>(
     attempted(py, attempt)?.map_err(|error| error.into().into())
 }
 
-/// As [`with_fault_signals`], with the error of the attempt as it is.
+/// Does what [`with_fault_signals`] does, and returns the error of the attempt as it is.
 pub(crate) fn attempted<T, E: TakenSignal>(
     py: Python<'_>,
     attempt: impl Fn() -> Result<T, E>,

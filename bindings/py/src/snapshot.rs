@@ -94,7 +94,7 @@ struct SnapshotArray {
     kind: Option<Kind>,
     /// Keeps the memory where it is; none if it was copied because it has gaps.
     buffer: Option<Arc<Buffer>>,
-    /// Why it was copied at once; none if it was not.
+    /// The reason why it was copied at once; none if it was not.
     copied: Option<String>,
 }
 
@@ -253,10 +253,11 @@ impl SnapshotOptions<'_> {
 /// during the call are in the snapshot or not.
 ///
 /// Args:
-///     arrays: an array, or a list, tuple or dict of arrays. They must be contiguous, in C or
-///         Fortran order, and hold no Python objects. Instead of an array, any object with a
-///         buffer, or a torch tensor on the CPU, such as those of ``model.state_dict()``. A tensor
-///         is returned as an array; dtypes that numpy lacks become unsigned integers.
+///     arrays: an array, or a list, tuple or dict of arrays, which hold no Python objects. Instead of
+///         an array, any object with a buffer, or a torch tensor on the CPU, such as those of
+///         ``model.state_dict()``. A tensor is returned as an array; dtypes that numpy lacks become
+///         unsigned integers. Arrays that are neither in C nor in Fortran order are copied at once
+///         and returned in C order.
 ///     fault_mode: "threaded" or "in place": who copies before a write. In place, the writing
 ///         thread copies, in a handler of SIGBUS. A system call that writes to an array, such as
 ///         ``file.readinto(array)``, then stops early or fails with EFAULT until that part was
@@ -267,20 +268,25 @@ impl SnapshotOptions<'_> {
 ///         "huge" if some of the memory is on huge pages.
 ///     max_cow_bytes: the most bytes of copies of each array that may exist at a time. By default
 ///         all of the array, so writers never need more. If less is available, on the machine or in
-///         the control group, all arrays share the available memory. If writers need more, they
-///         continue, and the snapshot is lost. The limit is never lower than the bytes of a
-///         reserve. Arrays on a pool always have all of their bytes, reserved in the pool.
+///         the control group, all arrays share the available memory. If the process may map less
+///         (``ulimit -v``), the limit is half of that. If writers need more, they continue, and the
+///         snapshot is lost. The limit is never lower than the bytes of a reserve. Arrays on a pool
+///         always have all of their bytes, reserved in the pool.
 ///     populate_copies: bytes of copies whose memory is populated now, so that no write waits for
 ///         it. It takes 0.1 to 0.2 s per GiB. By default 0.
 ///     reserve: a :class:`Reserve`, whose memory copies use first.
+///     strict: refuse arrays that cannot be protected, instead of copying them at once: arrays that
+///         are shared, map a file, or may be merged by the kernel (KSM), and arrays that are
+///         neither in C nor in Fortran order. ``Snapshot.copied`` has their names. By default
+///         False.
 ///
 /// Raises:
 ///     PermissionError: this process may handle no page faults.
-///     OSError: the memory cannot be protected (it is shared, or a file's), or Linux is older than
-///         5.14.
-///     MemoryError: the pool of an array has fewer bytes free than the array's region has.
-///     ValueError: an array is not contiguous.
-///     TypeError: an array holds Python objects.
+///     OSError: with ``strict``, the memory cannot be protected; or Linux is older than 5.14.
+///     MemoryError: the pool of an array has fewer bytes free than the array's region has, or
+///         memory is short for the bytes that are copied at once.
+///     ValueError: with ``strict``, an array is not contiguous.
+///     TypeError: an array holds Python objects, or is more than its bytes, such as a masked array.
 ///
 /// >>> weights = numpy.ones((512, 1024))
 /// >>> with hugekit.snapshot(weights) as moment:

@@ -139,7 +139,7 @@ impl Strided {
 
 struct Runs {
     outer: Vec<(usize, isize)>,
-    /// How many pieces, their distance, and the bytes of one.
+    /// The number of pieces, their distance, and the bytes of one.
     inner: (usize, isize, usize),
 }
 

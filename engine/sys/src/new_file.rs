@@ -29,7 +29,7 @@ const MODE: Mode = Mode::from_raw_mode(0o666);
 /// For this user alone, until the file has the rights of the one that it replaces.
 const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
 
-/// As many links as the kernel follows.
+/// The number of links that the kernel follows.
 const LINKS: usize = 40;
 
 /// The attribute that has the access control list of a file.

@@ -80,6 +80,8 @@ class Saved:
         changed: int,
         written: int,
         state: str,
+        copied_bytes: int,
+        copied: dict[str, str],
         paused: float,
         seconds: float,
     ) -> None: ...
@@ -101,6 +103,12 @@ class Saved:
     @property
     def state(self) -> str:
         """The state after this file, as ``hugekit delta info`` prints it."""
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of the arrays that were copied at once, because they cannot be protected."""
+    @property
+    def copied(self) -> dict[str, str]:
+        """The names of these arrays, with the reasons."""
     @property
     def paused(self) -> float:
         """Seconds for which all Python code was stopped, so that the arrays are of one moment."""
@@ -149,13 +157,13 @@ class Checkpointer:
         arrays: a dict, list or tuple of numpy arrays and CPU tensors of torch, nested to any depth, such as
             ``{"model": model.state_dict(), "optimizer": optimizer.state_dict()}``; or a function that returns one.
             Each save reads it again; numbers, strings and None are saved as they are then. If the program replaces
-            tensors instead of writing to them, give a function. The axes of an array may have any order, but it must
-            be contiguous. Arrays that share memory are stored once.
+            tensors instead of writing to them, give a function. Arrays that share memory are stored once.
         reserve: memory for the copies that writers make while a file is written; see :class:`Reserve`.
         fault_mode: see :func:`snapshot`; it also applies between saves. In place, a system call that writes to an array
             fails with EFAULT unless these bytes were written since the last save, or :meth:`prepare_write` came first.
         granule: see :func:`snapshot`.
         max_cow_bytes: see :func:`snapshot`.
+        strict: see :func:`snapshot`. Each save copies the arrays that cannot be protected.
 
     Written blocks are compared with the files of the chain, of which at most 64 stay open for reading. If files are
     removed or written to, the next file is larger. Arrays of less than 1 MiB are copied at each save. In a forked child
@@ -181,6 +189,7 @@ class Checkpointer:
         fault_mode: FaultMode | None = None,
         granule: Literal["huge", "small"] | None = None,
         max_cow_bytes: int | None = None,
+        strict: bool = False,
     ) -> None: ...
     @overload
     def save(
@@ -202,7 +211,7 @@ class Checkpointer:
         Raises:
             SnapshotLost: writers changed more than ``max_cow_bytes`` before the file was complete, or the memory was
                 unmapped or replaced. There is no file; the next save is full.
-            OSError: the file cannot be written, or the memory cannot be protected. The next save is full.
+            OSError: the file cannot be written, or with ``strict`` the memory cannot be protected. The next save is full.
             TypeError, ValueError: an object among the arrays cannot be saved; the message has its name.
         """
     @overload
@@ -838,6 +847,14 @@ class Snapshot(Generic[_Arrays, _Views]):
         protected. None if no array is that large.
         """
     @property
+    def copied_bytes(self) -> int:
+        """Bytes that were copied at once, because they cannot be protected."""
+    @property
+    def copied(self) -> dict[str, str]:
+        """The names of the arrays that were copied at once, with the reasons. Arrays without a name
+        are ``arr_0``, ``arr_1`` and so on.
+        """
+    @property
     def closed(self) -> bool:
         """True if the snapshot has ended."""
 
@@ -1218,6 +1235,7 @@ def snapshot(
     max_cow_bytes: int | None = None,
     populate_copies: int | None = None,
     reserve: Reserve | None = None,
+    strict: bool = False,
 ) -> Snapshot[npt.NDArray[_D], View[_D]]:
     """Take a snapshot of arrays: their content now, whatever is written to them afterwards.
 
@@ -1229,10 +1247,11 @@ def snapshot(
     during the call are in the snapshot or not.
 
     Args:
-        arrays: an array, or a list, tuple or dict of arrays. They must be contiguous, in C or
-            Fortran order, and hold no Python objects. Instead of an array, any object with a
-            buffer, or a torch tensor on the CPU, such as those of ``model.state_dict()``. A tensor
-            is returned as an array; dtypes that numpy lacks become unsigned integers.
+        arrays: an array, or a list, tuple or dict of arrays, which hold no Python objects. Instead of
+            an array, any object with a buffer, or a torch tensor on the CPU, such as those of
+            ``model.state_dict()``. A tensor is returned as an array; dtypes that numpy lacks become
+            unsigned integers. Arrays that are neither in C nor in Fortran order are copied at once
+            and returned in C order.
         fault_mode: "threaded" or "in place": who copies before a write. In place, the writing
             thread copies, in a handler of SIGBUS. A system call that writes to an array, such as
             ``file.readinto(array)``, then stops early or fails with EFAULT until that part was
@@ -1243,20 +1262,25 @@ def snapshot(
             "huge" if some of the memory is on huge pages.
         max_cow_bytes: the most bytes of copies of each array that may exist at a time. By default
             all of the array, so writers never need more. If less is available, on the machine or in
-            the control group, all arrays share the available memory. If writers need more, they
-            continue, and the snapshot is lost. The limit is never lower than the bytes of a
-            reserve. Arrays on a pool always have all of their bytes, reserved in the pool.
+            the control group, all arrays share the available memory. If the process may map less
+            (``ulimit -v``), the limit is half of that. If writers need more, they continue, and the
+            snapshot is lost. The limit is never lower than the bytes of a reserve. Arrays on a pool
+            always have all of their bytes, reserved in the pool.
         populate_copies: bytes of copies whose memory is populated now, so that no write waits for
             it. It takes 0.1 to 0.2 s per GiB. By default 0.
         reserve: a :class:`Reserve`, whose memory copies use first.
+        strict: refuse arrays that cannot be protected, instead of copying them at once: arrays that
+            are shared, map a file, or may be merged by the kernel (KSM), and arrays that are
+            neither in C nor in Fortran order. ``Snapshot.copied`` has their names. By default
+            False.
 
     Raises:
         PermissionError: this process may handle no page faults.
-        OSError: the memory cannot be protected (it is shared, or a file's), or Linux is older than
-            5.14.
-        MemoryError: the pool of an array has fewer bytes free than the array's region has.
-        ValueError: an array is not contiguous.
-        TypeError: an array holds Python objects.
+        OSError: with ``strict``, the memory cannot be protected; or Linux is older than 5.14.
+        MemoryError: the pool of an array has fewer bytes free than the array's region has, or
+            memory is short for the bytes that are copied at once.
+        ValueError: with ``strict``, an array is not contiguous.
+        TypeError: an array holds Python objects, or is more than its bytes, such as a masked array.
 
     >>> weights = numpy.ones((512, 1024))
     >>> with hugekit.snapshot(weights) as moment:
@@ -1274,6 +1298,7 @@ def snapshot(
     max_cow_bytes: int | None = None,
     populate_copies: int | None = None,
     reserve: Reserve | None = None,
+    strict: bool = False,
 ) -> Snapshot[Array, View[Any]]: ...
 @overload
 def snapshot(
@@ -1284,6 +1309,7 @@ def snapshot(
     max_cow_bytes: int | None = None,
     populate_copies: int | None = None,
     reserve: Reserve | None = None,
+    strict: bool = False,
 ) -> Snapshot[npt.NDArray[np.uint8], View[np.uint8]]: ...
 @overload
 def snapshot(
@@ -1294,6 +1320,7 @@ def snapshot(
     max_cow_bytes: int | None = None,
     populate_copies: int | None = None,
     reserve: Reserve | None = None,
+    strict: bool = False,
 ) -> Snapshot[dict[str, npt.NDArray[_D]], dict[str, View[_D]]]: ...
 @overload
 def snapshot(
@@ -1304,6 +1331,7 @@ def snapshot(
     max_cow_bytes: int | None = None,
     populate_copies: int | None = None,
     reserve: Reserve | None = None,
+    strict: bool = False,
 ) -> Snapshot[dict[str, Array], dict[str, View[Any]]]: ...
 @overload
 def snapshot(
@@ -1314,6 +1342,7 @@ def snapshot(
     max_cow_bytes: int | None = None,
     populate_copies: int | None = None,
     reserve: Reserve | None = None,
+    strict: bool = False,
 ) -> Snapshot[list[npt.NDArray[_D]], list[View[_D]]]: ...
 @overload
 def snapshot(
@@ -1324,6 +1353,7 @@ def snapshot(
     max_cow_bytes: int | None = None,
     populate_copies: int | None = None,
     reserve: Reserve | None = None,
+    strict: bool = False,
 ) -> Snapshot[list[Array], list[View[Any]]]: ...
 def default_pools() -> list[Pool]:
     """Return the process-wide pools, which arrays use that name no pool. They are made when they are
