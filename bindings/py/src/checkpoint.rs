@@ -482,7 +482,7 @@ impl ArrayChain {
         if self.strict {
             return Err(Raised::from(error).into());
         }
-        match copied::refused(py, &error, self.fault_mode)? {
+        match copied::refused(py, &error, self.fault_mode) {
             Some(Refused::Range(_, reason) | Refused::All(reason)) => Ok(reason),
             None => Err(Raised::from(error).into()),
         }

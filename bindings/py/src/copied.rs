@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use hugekit::fault::FaultMode;
 use hugekit::region::ForkError;
 use hugekit::snapshot::Builder;
-use hugekit::{CopyOptions, SnapshotError, error_chain};
+use hugekit::{CopyOptions, ErrorKind, SnapshotError, error_chain};
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 
@@ -30,8 +30,8 @@ pub(crate) fn refused(
     py: Python<'_>,
     error: &SnapshotError,
     asked: Option<FaultMode>,
-) -> PyResult<Option<Refused>> {
-    Ok(match error {
+) -> Option<Refused> {
+    match error {
         SnapshotError::Unsuitable { mapping, reason } if mapping.is_readable => {
             Some(Refused::Range(mapping.addresses.clone(), reason.to_string()))
         }
@@ -39,25 +39,36 @@ pub(crate) fn refused(
             if asked.is_none() =>
         {
             let reason = error_chain(fault).to_string();
-            tell_once(py, &reason)?;
+            tell_once(py, &reason, error);
+            Some(Refused::All(reason))
+        }
+        // A process that was another user's may not read what the kernel says of it.
+        _ if asked.is_none() && error.kind() == ErrorKind::NotPermitted => {
+            let reason = error_chain(error).to_string();
+            tell_once(py, &reason, error);
             Some(Refused::All(reason))
         }
         SnapshotError::Fork(differs @ ForkError::FaultModeDiffers { .. }) if asked.is_none() => {
             Some(Refused::All(error_chain(differs).to_string()))
         }
         _ => None,
-    })
+    }
 }
 
 /// Logs why memory is copied, as a warning of `hugekit`, once in a process.
-fn tell_once(py: Python<'_>, reason: &str) -> PyResult<()> {
+fn tell_once(py: Python<'_>, reason: &str, error: &SnapshotError) {
     static TOLD: AtomicBool = AtomicBool::new(false);
     if TOLD.swap(true, Relaxed) {
-        return Ok(());
+        return;
     }
-    let logger = py.import("logging")?.call_method1("getLogger", ("hugekit",))?;
-    let line = format!("memory is copied at once, and not when it is written: {reason}");
-    logger.call_method1("warning", ("%s", line)).map(drop)
+    let remedy = error.remedy().map_or_else(String::new, |remedy| format!("; remedy: {remedy}"));
+    let line = format!("memory is copied at once, and not when it is written: {reason}{remedy}");
+    let log = || {
+        let logger = py.import("logging")?.call_method1("getLogger", ("hugekit",))?;
+        logger.call_method1("warning", ("%s", line))
+    };
+    // A log that fails is no reason for a save to fail.
+    let _: PyResult<_> = log();
 }
 
 /// Returns the reasons why some of these ranges are to be copied, after one of them was refused.
@@ -67,7 +78,7 @@ pub(crate) fn reasons(
     error: SnapshotError,
     asked: Option<FaultMode>,
 ) -> PyResult<Vec<Option<String>>> {
-    let (addresses, reason) = match refused(py, &error, asked)? {
+    let (addresses, reason) = match refused(py, &error, asked) {
         Some(Refused::Range(addresses, reason)) => (addresses, reason),
         Some(Refused::All(reason)) => return Ok(vec![Some(reason); ranges.len()]),
         None => return Err(Raised::from(error).into()),

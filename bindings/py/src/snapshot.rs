@@ -461,7 +461,7 @@ fn taken(
                         memories[index].0 = SnapshotBytes::Protected(snapshot, offset);
                     }
                     Err(error) if strict => return Err(Raised::from(error).into()),
-                    Err(error) => match copied::refused(py, &error, options.fault_mode)? {
+                    Err(error) => match copied::refused(py, &error, options.fault_mode) {
                         Some(Refused::All(reason) | Refused::Range(_, reason)) => {
                             memories[index].1 = Some(reason);
                         }

@@ -19,9 +19,9 @@ Processes
 
 Signals
     If this process may handle page faults of system calls (root, or ``sysctl vm.unprivileged_userfaultfd=1``), a thread
-    of hugekit does, and the program notices nothing. Otherwise faults of snapshots, forks and memory that is cleared at
-    its first touch are handled *in place*: in a handler of SIGBUS, or of SIGSEGV for forks on transparent huge pages.
-    ``serving`` has the result. Enable Python's faulthandler before these are made, before or after the import of
+    of hugekit does, and the program notices nothing. Otherwise snapshots copy memory at once. Faults of forks, of memory
+    that is cleared at its first touch, and of snapshots for which that mode is named are handled *in place*: in a
+    handler of SIGBUS, or of SIGSEGV for forks on transparent huge pages. ``serving`` has the result. Enable Python's faulthandler before these are made, before or after the import of
     hugekit. If it is enabled later, hugekit installs its handlers again at the next snapshot, fork or region, but
     cannot handle faults of existing ones until then.
 
@@ -36,6 +36,7 @@ from __future__ import annotations
 
 from . import _interpreter as _interpreter  # isort: split
 
+import logging as _logging  # A process that gives up rights may not find it later.
 import sys as _sys
 
 import numpy as _numpy
