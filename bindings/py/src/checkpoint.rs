@@ -24,7 +24,7 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::buffer::Buffer;
-use crate::copied::{self, Refused};
+use crate::copied::{self, CopiedBytes, Refused};
 use crate::errors::{Raised, at_path, attempted, of_delta};
 use crate::numbers::Number;
 use crate::region::{Region, fault_mode, word};
@@ -189,7 +189,7 @@ struct CheckpointPart {
 }
 
 enum Content {
-    Copied(Vec<u8>),
+    Copied(CopiedBytes),
     Changes(Box<(Unit, Changes)>),
     /// And where in the snapshot it begins.
     OfRegion(Arc<hugekit::Snapshot>, usize),
@@ -606,7 +606,7 @@ impl CheckpointPart {
         let len = span.memory.len();
         // SAFETY: the buffers keep the memory there; that of a tensor which was resized has another address, so that it has
         // other spans.
-        let bytes = unsafe { copied::copy(slice_from_raw_parts(start, len)) }?;
+        let bytes = unsafe { CopiedBytes::of(slice_from_raw_parts(start, len)) }?;
         Ok(Self { at: span.at, len, content: Content::Copied(bytes) })
     }
 

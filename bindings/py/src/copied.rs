@@ -2,13 +2,16 @@
 //! this process may not serve the faults of system calls.
 #![allow(unsafe_code)]
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use hugekit::fault::FaultMode;
 use hugekit::region::ForkError;
 use hugekit::snapshot::Builder;
-use hugekit::{CopyOptions, ErrorKind, SnapshotError, error_chain};
+use hugekit::{CopyOptions, ErrorKind, HUGE_PAGE_BYTES, SnapshotError, error_chain};
+use hugekit_machine::Root;
+use hugekit_machine::available::Available;
+use hugekit_sys::private_pages::PrivateBytes;
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 
@@ -17,6 +20,9 @@ use crate::errors::Raised;
 /// The way in which writes are served if the program names none: by a thread, which serves system calls, too. Served in
 /// place, they would fail in code that knows nothing of snapshots.
 pub(crate) const BY_DEFAULT: FaultMode = FaultMode::Threaded { threads: 1 };
+
+/// From so many bytes on, the available memory is looked at before a copy.
+const LOOK: usize = 64 << 20;
 
 /// Memory that cannot be protected, and the reason.
 pub(crate) enum Refused {
@@ -99,24 +105,69 @@ pub(crate) fn reasons(
     }
 }
 
-/// Copies memory of this process. The caller holds the GIL, so that no Python code writes meanwhile.
-///
-/// # Safety
-/// The memory can be read during the call. A thread that writes to it meanwhile does not hold the GIL, and its bytes mean
-/// nothing to us.
-pub(crate) unsafe fn copy(memory: *const [u8]) -> PyResult<Vec<u8>> {
-    let len = memory.len();
-    let mut bytes = Vec::new();
-    bytes.try_reserve_exact(len).map_err(|_| {
-        PyMemoryError::new_err(format!(
-            "not enough memory: {len} bytes cannot be protected and are copied at once"
-        ))
-    })?;
-    // SAFETY: as many bytes were just allocated, which nobody else knows; the caller vouches for the memory.
-    let copied =
-        unsafe { CopyOptions::new().run_raw(bytes.as_mut_ptr(), memory.cast::<u8>(), len) };
-    copied.map_err(Raised::from)?;
-    // SAFETY: all of them are written.
-    unsafe { bytes.set_len(len) };
-    Ok(bytes)
+/// A copy of memory, on huge pages if it is large.
+#[derive(Debug)]
+pub(crate) struct CopiedBytes {
+    memory: PrivateBytes,
+    /// Bytes that are written.
+    len: usize,
+}
+
+impl CopiedBytes {
+    /// Room for so many bytes, of which `write` writes all. Python cannot run meanwhile, so it is to be quick.
+    ///
+    /// # Safety
+    /// `write` writes as many bytes to its pointer.
+    pub(crate) unsafe fn filled(
+        len: usize,
+        write: impl FnOnce(*mut u8) -> PyResult<()>,
+    ) -> PyResult<Self> {
+        let short = |available: Option<u64>| {
+            let available =
+                available.map_or_else(String::new, |bytes| format!(", and {bytes} are available"));
+            PyMemoryError::new_err(format!(
+                "not enough memory: {len} bytes cannot be protected and are copied at once{available}"
+            ))
+        };
+        // The kernel would end a process.
+        if len >= LOOK {
+            let available = Available::of_this_process(&Root::default()).bytes;
+            if len as u64 > available {
+                return Err(short(Some(available)));
+            }
+        }
+        let align = if len < HUGE_PAGE_BYTES { 1 } else { HUGE_PAGE_BYTES };
+        let memory = PrivateBytes::new(len, align).map_err(|_| short(None))?;
+        if len >= HUGE_PAGE_BYTES {
+            // Without them it is slower.
+            let _ = memory.want_huge_pages();
+        }
+        write(memory.start())?;
+        Ok(Self { memory, len })
+    }
+
+    /// Copies memory of this process. The caller holds the GIL, so that no Python code writes meanwhile.
+    ///
+    /// # Safety
+    /// The memory can be read during the call. A thread that writes to it meanwhile does not hold the GIL, and its bytes
+    /// mean nothing to us.
+    pub(crate) unsafe fn of(memory: *const [u8]) -> PyResult<Self> {
+        let write = |to: *mut u8| {
+            // SAFETY: as many bytes were just mapped, which nobody else knows; the caller vouches for the memory.
+            let copied =
+                unsafe { CopyOptions::new().run_raw(to, memory.cast::<u8>(), memory.len()) };
+            copied.map(drop).map_err(|error| Raised::from(error).into())
+        };
+        // SAFETY: all of the bytes are copied.
+        unsafe { Self::filled(memory.len(), write) }
+    }
+}
+
+impl Deref for CopiedBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: so many bytes were written when this was made, and nobody writes to them later.
+        unsafe { std::slice::from_raw_parts(self.memory.start(), self.len) }
+    }
 }

@@ -20,7 +20,7 @@ use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
 use crate::buffer::{Buffer, not_contiguous};
-use crate::copied::{self, Refused};
+use crate::copied::{self, CopiedBytes, Refused};
 use crate::destination::Destination;
 use crate::errors::{Raised, at_path, attempted};
 use crate::kinds::Decided;
@@ -137,7 +137,7 @@ enum SnapshotBytes {
     /// The part that begins at this offset, of a snapshot of which other arrays and views may have parts too.
     Protected(Arc<hugekit::Snapshot>, usize),
     /// A copy that was made at once.
-    Copied(Arc<Vec<u8>>),
+    Copied(Arc<CopiedBytes>),
 }
 
 impl SnapshotBytes {
@@ -509,7 +509,7 @@ fn taken(
             let bytes = match &arrays[index].0 {
                 ArrayMemory::Strided(strided) => strided.copy()?,
                 // SAFETY: the buffer keeps the memory where it is.
-                ArrayMemory::Whole(_) => unsafe { copied::copy(bytes_of(&index)) }?,
+                ArrayMemory::Whole(_) => unsafe { CopiedBytes::of(bytes_of(&index)) }?,
             };
             *memory = SnapshotBytes::Copied(Arc::new(bytes));
         }

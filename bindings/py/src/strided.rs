@@ -1,10 +1,10 @@
 //! Arrays whose elements do not lie side by side: they are copied at once, in C order.
 #![allow(unsafe_code)]
 
-use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 
 use crate::buffer::Buffer;
+use crate::copied::CopiedBytes;
 
 /// The memory of an array.
 pub(crate) enum ArrayMemory {
@@ -88,34 +88,29 @@ impl Strided {
     }
 
     /// Copies the elements. The caller holds the GIL, so that no Python code writes meanwhile.
-    pub(crate) fn copy(&self) -> PyResult<Vec<u8>> {
+    pub(crate) fn copy(&self) -> PyResult<CopiedBytes> {
         let len = self.len();
-        let mut bytes = Vec::new();
-        bytes.try_reserve_exact(len).map_err(|_| {
-            PyMemoryError::new_err(format!(
-                "not enough memory: {len} bytes are copied at once, because {GAPS}"
-            ))
-        })?;
-        let runs = self.runs();
-        let (outer, (count, step, size)) = (&runs.outer, runs.inner);
-        let mut index = vec![0; outer.len()];
-        let mut to: *mut u8 = bytes.as_mut_ptr();
-        while bytes.capacity() > 0 && len > 0 {
-            let offset: isize =
-                index.iter().zip(outer).map(|(&at, &(_, stride))| at as isize * stride).sum();
-            // SAFETY: numpy's extents and strides stay within the array's memory, which is alive; the elements of all runs
-            // together have `len` bytes, for which there is room.
-            unsafe {
-                copy_run(self.start.offset(offset), step, to, count, size);
-                to = to.add(count * size);
+        let write = |mut to: *mut u8| {
+            let runs = self.runs();
+            let (outer, (count, step, size)) = (&runs.outer, runs.inner);
+            let mut index = vec![0; outer.len()];
+            while len > 0 {
+                let offset: isize =
+                    index.iter().zip(outer).map(|(&at, &(_, stride))| at as isize * stride).sum();
+                // SAFETY: numpy's extents and strides stay within the array's memory, which is alive; the elements of
+                // all runs together have `len` bytes, for which there is room.
+                unsafe {
+                    copy_run(self.start.offset(offset), step, to, count, size);
+                    to = to.add(count * size);
+                }
+                if !advance(&mut index, outer) {
+                    break;
+                }
             }
-            if !advance(&mut index, outer) {
-                break;
-            }
-        }
-        // SAFETY: each element was copied once, in order.
-        unsafe { bytes.set_len(len) };
-        Ok(bytes)
+            Ok(())
+        };
+        // SAFETY: each element is copied once, in order.
+        unsafe { CopiedBytes::filled(len, write) }
     }
 
     /// Its axes, of which those are one that lie behind each other.

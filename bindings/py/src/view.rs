@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyBool, PyDict, PyEllipsis, PySlice, PyString, PyTuple};
 
 use crate::buffer::Buffer;
+use crate::copied::CopiedBytes;
 use crate::errors::Raised;
 use crate::numbers::Number;
 use crate::snapshot::Kind;
@@ -48,7 +49,7 @@ enum PagesContent {
     /// And the bytes of the view within the array.
     Protected(hugekit::snapshot::View<Arc<Snapshot>>, Range<usize>),
     /// All of them are there.
-    Copied(Arc<Vec<u8>>),
+    Copied(Arc<CopiedBytes>),
 }
 
 /// The bytes that a view shows.
@@ -56,7 +57,7 @@ pub(crate) enum ShownBytes {
     /// And where in it the array begins.
     Protected(Arc<Snapshot>, usize),
     /// A copy that was made at once.
-    Copied(Arc<Vec<u8>>),
+    Copied(Arc<CopiedBytes>),
 }
 
 /// The source of a view.
