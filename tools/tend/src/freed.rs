@@ -21,7 +21,7 @@ const SWAP_BACKED: u64 = 1 << 14;
 const FLAGS: usize = size_of::<u64>();
 
 /// Takes 2 MiB in which pages are lazily freed, or may be, out of the looks. `partly` are the ranges of mappings with such
-/// pages. Returns the bytes that are there in what was taken out.
+/// pages. Returns the bytes of their pages in memory.
 pub(crate) fn without_freed(
     pages: BorrowedFd<'_>,
     partly: &[Range<u64>],

@@ -7,8 +7,8 @@
 //! pages that parent and child write to while the child lives; so a [`Tender`] collapses again when the child has
 //! ended.
 //!
-//! What it costs: the copy, writers of those 2 MiB that wait meanwhile, and memory where a range had holes (bounded by
-//! [`TendOptions::growth`]). What it never does: change a byte, collapse while a forked child shares the memory, press
+//! The costs are the copy, writers of those 2 MiB that wait meanwhile, and memory where a range had holes (bounded by
+//! [`TendOptions::growth`]). It never does this: change a byte, collapse while a forked child shares the memory, press
 //! on when the machine is short of memory, or leave anything to be put back.
 //!
 //! ```no_run

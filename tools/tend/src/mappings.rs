@@ -40,7 +40,7 @@ pub enum Excluded {
     SharedOrMerged,
     /// Freed lazily by its owner (`MADV_FREE`). A collapse would make it memory again that nobody needs.
     LazilyFreed,
-    /// Much longer than what is there of it, as reservations are: a dense range in it is unlikely.
+    /// Much longer than its pages in memory, as reservations are: a dense range in it is unlikely.
     TooSparse,
     /// Shorter than a huge page, or without 2 MiB that are aligned.
     TooShort,

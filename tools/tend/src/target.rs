@@ -90,7 +90,7 @@ impl Target {
         self.pid
     }
 
-    /// Its first thread's name. What is not UTF-8 is replaced.
+    /// Its first thread's name. Other bytes than UTF-8 are replaced.
     #[must_use]
     pub fn name(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.name)

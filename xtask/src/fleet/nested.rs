@@ -50,7 +50,7 @@ fn vmlinux(image: &[u8]) -> Result<Vec<u8>> {
     const SECTOR: usize = 512;
     /// The frame of LZ4's first releases, which the kernel's build uses.
     const LZ4: [u8; 4] = [0x02, 0x21, 0x4c, 0x18];
-    /// Each block of it has so many bytes, the last one fewer.
+    /// Bytes of each block; the last one may have fewer.
     const BLOCK: usize = 8 << 20;
     ensure!(image.get(0x202..0x206) == Some(b"HdrS"), "the kernel is no bzImage");
     let sectors = usize::from(image[0x1f1]);

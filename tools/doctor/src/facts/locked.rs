@@ -7,7 +7,7 @@ use super::field;
 /// A resource limit; `None` is no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ResourceLimit {
-    /// In force.
+    /// Active.
     pub(crate) soft: Option<u64>,
     /// The limit up to which the process may raise the soft one.
     pub(crate) hard: Option<u64>,

@@ -78,7 +78,7 @@ impl Admitted {
     }
 }
 
-/// The VMM, and what it has sent.
+/// The VMM and its message.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     process: Result<Process, io::Error>,

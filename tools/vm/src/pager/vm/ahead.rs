@@ -1,4 +1,4 @@
-//! What is read ahead, supplied while no thread waits; and the end of serving.
+//! Memory that is read ahead and supplied while no thread waits; and the end of serving.
 //!
 //! Nothing is read ahead while the VMM restores the VM. After that, the working set that an earlier
 //! restore has recorded comes first, and then all other data. If no set was recorded, the VM's
@@ -255,7 +255,7 @@ impl<'a> Server<'a> {
         Ok(())
     }
 
-    /// Leaves the memory to the kernel: what is not there is zero.
+    /// Leaves the memory to the kernel: missing pages are zero.
     fn leave(&mut self) -> Result<(), Stop> {
         self.vm.state.set_leaving();
         self.vm.leave()?;

@@ -102,7 +102,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Reads what is no hole.
+    /// Reads the data between holes.
     fn read_data(&self, offsets: Range<u64>) -> Result<(), ReaderEnd> {
         let longest = longest(self.vm);
         let mut next = offsets.start;
