@@ -66,6 +66,9 @@ struct States {
     unprotected: Vec<(Span, String)>,
 }
 
+/// First and last offsets of memory that was copied because it cannot be protected, and the reasons.
+type Unprotected = Vec<(usize, usize, String)>;
+
 /// The knowledge of changes since the last state.
 enum Watched {
     /// There is no state yet.
@@ -265,7 +268,7 @@ impl ArrayChain {
         py: Python<'_>,
         header: Vec<u8>,
         full: bool,
-    ) -> PyResult<(Moment, Option<String>, Vec<(usize, usize, String)>)> {
+    ) -> PyResult<(Moment, Option<String>, Unprotected)> {
         let mut states = self.states()?;
         let length = (header.len() + self.length) as u64;
         if full || states.chain.length() != length {

@@ -394,6 +394,8 @@ def test_objects_with_a_buffer_are_bytes(serves):
             assert hugekit.snapshot(thing).to_numpy().tobytes() == bytes(thing)
         hugekit.clear(thing)
         assert not any(bytes(thing))
+    with pytest.raises(TypeError, match=r"one number of numpy's \(float64\).*numpy.array\(number\)"):
+        hugekit.clear(numpy.float64(3))
     for nothing in (None, 3, "text", [1], object(), numpy.float64(3)):
         with pytest.raises(TypeError):
             hugekit.clear(nothing)

@@ -101,33 +101,34 @@ def _of_library(thing: Any) -> str | None:
 
 def _of_tensor(tensor: Any, name: str) -> tuple[Any, str | None]:
     torch = sys.modules["torch"]
-    refuse_tensor(tensor, name)
-    address = _address(tensor, name)
-    lacking = None
-    elements = _elements(torch).get(tensor.dtype)
+    refuse_tensor(tensor, name, torch)
+    lacking, size = None, tensor.element_size()
+    elements = (_TYPES or _elements(torch)).get(tensor.dtype)
     if elements is None:
-        size = tensor.element_size()
         if size not in (1, 2, 4, 8):
             raise TypeError(f"{name} has the dtype {tensor.dtype}, whose elements have {size} bytes: numpy has no integers for them")
-        lacking, elements = str(tensor.dtype).removeprefix("torch."), f"|u{size}" if size == 1 else f"{_ORDER}u{size}"
-    shape, strides, size = tuple(tensor.shape), tensor.stride(), tensor.element_size()
+        lacking, elements = str(tensor.dtype).removeprefix("torch."), numpy.dtype(f"u{size}").str
+    shape = tuple(tensor.shape)
     if 0 in shape:
         return numpy.empty(shape, elements), lacking
-    end = size * (1 + tensor.storage_offset() + sum((extent - 1) * stride for extent, stride in zip(shape, strides)))
-    if end > tensor.untyped_storage().nbytes():
-        raise ValueError(
-            f"{name} needs {end} bytes, and its storage has {tensor.untyped_storage().nbytes()}, as if it was freed: give the "
-            "storage its bytes back, by tensor.untyped_storage().resize_(nbytes)"
-        )
-    strides = tuple(stride * size for stride in strides)
-    return numpy.asarray(_Memory(tensor, address, shape, strides, elements)), lacking
-
-
-def _address(tensor: Any, name: str) -> int:
     try:
-        return int(tensor.data_ptr())
+        address = tensor.data_ptr()
+        has = tensor.untyped_storage().nbytes()
     except RuntimeError as error:
         raise TypeError(f"{name} has no memory ({error}): write tensor.clone() outside of the function transform") from None
+    if tensor.is_contiguous():
+        strides, last = None, tensor.numel() - 1
+    else:
+        strides = tensor.stride()
+        last = sum((extent - 1) * stride for extent, stride in zip(shape, strides))
+        strides = tuple(stride * size for stride in strides)
+    needs = size * (tensor.storage_offset() + last + 1)
+    if needs > has:
+        raise ValueError(
+            f"{name} needs {needs} bytes, and its storage has {has}, as if it was freed: give the storage its bytes back, by "
+            "tensor.untyped_storage().resize_(nbytes)"
+        )
+    return numpy.asarray(_Memory(tensor, address, shape, strides, elements)), lacking
 
 
 class _Memory:
@@ -139,7 +140,7 @@ class _Memory:
 
     __slots__ = ("__array_interface__", "owner")
 
-    def __init__(self, owner: Any, address: int, shape: tuple[int, ...], strides: tuple[int, ...], elements: str):
+    def __init__(self, owner: Any, address: int, shape: tuple[int, ...], strides: tuple[int, ...] | None, elements: str):
         self.owner = owner
         self.__array_interface__ = {"version": 3, "data": (address, False), "shape": shape, "strides": strides, "typestr": elements}
 
@@ -148,10 +149,9 @@ def bytes_at(owner: Any, address: int, nbytes: int) -> Any:
     """The bytes of an object that has them at an address, as an array that keeps the object."""
     if not nbytes:
         return numpy.empty(0, "u1")
-    return numpy.asarray(_Memory(owner, address, (nbytes,), (1,), "|u1"))
+    return numpy.asarray(_Memory(owner, address, (nbytes,), None, "|u1"))
 
 
-_ORDER = "<" if sys.byteorder == "little" else ">"
 _TYPES: dict[Any, str] = {}
 
 
@@ -165,21 +165,20 @@ def _elements(torch: Any) -> dict[Any, str]:
     return _TYPES
 
 
-def refuse_tensor(tensor: Any, name: str) -> None:
+def refuse_tensor(tensor: Any, name: str, torch: Any) -> None:
     """Raises for what is more than strided bytes on the CPU, with what to write instead."""
-    torch = sys.modules["torch"]
     if type(tensor) is not torch.Tensor and type(tensor) is not torch.nn.Parameter:
         raise TypeError(_of_tensor_subclass(tensor, name))
     if tensor.is_nested:
         raise TypeError(f"{name} is a nested tensor: write tensor.unbind(), which is a tuple of tensors")
-    if tensor.layout != torch.strided:
+    if tensor.layout is not torch.strided:
         raise TypeError(f"{name} is sparse ({tensor.layout}): write tensor.to_dense()")
+    if not tensor.is_cpu:
+        if tensor.is_meta:
+            raise TypeError(f"{name} is on the device meta and has no bytes: write torch.empty_like(tensor, device='cpu')")
+        raise TypeError(f"{name} is on {tensor.device}, and hugekit reads memory of the CPU: write tensor.cpu()")
     if tensor.is_quantized:
         raise TypeError(f"{name} is quantized: write tensor.int_repr(), and keep its scale beside it")
-    if tensor.device.type == "meta":
-        raise TypeError(f"{name} is on the device meta and has no bytes: write torch.empty_like(tensor, device='cpu')")
-    if tensor.device.type != "cpu":
-        raise TypeError(f"{name} is on {tensor.device}, and hugekit reads memory of the CPU: write tensor.cpu()")
     if tensor.is_conj():
         raise TypeError(f"{name} is a conjugate that is not computed yet: write tensor.resolve_conj()")
     if tensor.is_neg():

@@ -197,17 +197,6 @@ mod tests {
     }
 
     #[test]
-    fn available_is_the_less_of_machine_and_group() {
-        let left = |limit| {
-            let used = ("memory.current", "1048576");
-            available(&Root::at(grouped(&[("memory.max", limit), used]).path()))
-        };
-        assert_eq!(left("4194304"), Some(3 << 20));
-        assert_eq!((left("max"), left("99999999")), (Some(8 << 20), Some(8 << 20)));
-        assert_eq!(available(&Root::at(Files::new().unwrap().path())), None);
-    }
-
-    #[test]
     fn build_with_limits_unread_is_not_refused() {
         assert_eq!(says(&Files::new().unwrap(), Backing::Base, 8 * MIB), None);
     }
