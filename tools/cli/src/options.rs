@@ -7,6 +7,7 @@ use hugekit::pool::Backing;
 use hugekit_broker::Quota;
 use hugekit_vm::checkpoint::{CheckpointOptions, ForkOptions, RunningVm, SeriesOptions};
 use hugekit_vm::pager::PagerOptions;
+use hugekit_warm::{WarmMode, WarmOptions};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{from_str, from_value, json, to_value};
@@ -41,6 +42,9 @@ fn options_are_the_same_by_default_in_rust_in_arguments_and_in_json() {
     check(&hugekit_tend::TendOptions::default(), "", "{}");
     check(&hugekit_broker::BrokerOptions::default(), "", "{}");
     check(&PagerOptions::default(), "", "{}");
+    check(&WarmOptions::default(), "", "{}");
+    let keep = WarmOptions { mode: WarmMode::Keep, fill_holes: true, ..WarmOptions::default() };
+    check(&keep, "--keep --fill-holes", r#"{"mode": "keep", "fill_holes": true}"#);
     let vm = || RunningVm::new(7, "a".into());
     let (arguments, fields) = ("--pid 7 --api a", r#"{"pid": 7, "api": "a"}"#);
     check(&vm(), arguments, fields);
