@@ -41,9 +41,7 @@ impl Window {
 
     /// Finds the states. Only units whose first and last page are in the cache are touched, in their first page.
     pub(crate) fn look(&self, work: &Work<'_>, states: &mut [UnitState]) -> Result<(), WarmError> {
-        let mapping = self.map(work)?;
-        // A page that is dropped at this moment is read, and no page beside it.
-        mapping.read_nothing_ahead(0..self.len()).map_err(WarmError::of("madvise(MADV_RANDOM)"))?;
+        let mapping = self.map_to_look(work)?;
         for (index, state) in states.iter_mut().enumerate() {
             *state = self.look_at(work, &mapping, index)?;
         }
@@ -146,8 +144,7 @@ impl Window {
         }
         if self.hole_behind {
             // The kernel would read the next 2 MiB, too: zeroes that take memory.
-            let all = 0..self.len();
-            mapping.read_nothing_ahead(all).map_err(WarmError::of("madvise(MADV_RANDOM)"))?;
+            self.read_nothing_ahead(&mapping)?;
         }
         for run in runs(left) {
             let populated = mapping.populate(unit(run.start).start..unit(run.end - 1).end);
@@ -188,7 +185,7 @@ impl Window {
         states: &mut [UnitState],
         left: &[usize],
     ) -> Result<(), WarmError> {
-        let mapping = self.map(work)?;
+        let mapping = self.map_to_look(work)?;
         for &index in left {
             let is_huge = mapping.touch_is_huge(&work.map, unit(index).start);
             let is_huge =
@@ -220,6 +217,17 @@ impl Window {
 
     fn map(&self, work: &Work<'_>) -> Result<CacheMapping, WarmError> {
         work.map_bytes(self.units.start * UNIT, self.len())
+    }
+
+    /// A touch reads a page that was dropped at this moment, and nothing else: no hole, and no unit on small pages.
+    fn map_to_look(&self, work: &Work<'_>) -> Result<CacheMapping, WarmError> {
+        let mapping = self.map(work)?;
+        self.read_nothing_ahead(&mapping)?;
+        Ok(mapping)
+    }
+
+    fn read_nothing_ahead(&self, mapping: &CacheMapping) -> Result<(), WarmError> {
+        mapping.read_nothing_ahead(0..self.len()).map_err(WarmError::of("madvise(MADV_RANDOM)"))
     }
 
     fn len(&self) -> usize {
