@@ -111,7 +111,7 @@ impl<'a> Warmer<'a> {
         };
         work.check_is_whole()?;
         check_has_name(&file, path)?;
-        let mut report = work.report(&states)?;
+        let mut report = work.report(&states);
         report.time = since.elapsed();
         Ok(Warmed { report, lock })
     }
@@ -132,6 +132,8 @@ pub(crate) struct Work<'a> {
     pub(crate) file: &'a File,
     pub(crate) root: Root,
     pub(crate) map: PageMap,
+    /// True of a tmpfs, whose pages are nowhere else.
+    is_memory: bool,
     bytes: u64,
     units: Units,
     /// False if the kernel says of all pages that they are in the cache.
@@ -155,7 +157,9 @@ impl<'a> Work<'a> {
     fn new(warmer: &'a Warmer<'a>, file: &'a File) -> Result<Self, WarmError> {
         let root = Root::default();
         check_machine(&root)?;
-        if matches!(memfd::huge_page(file).map_err(WarmError::of("fstatfs"))?, Some(Some(_))) {
+        // A file system that does not answer is none of memory.
+        let memory = memfd::huge_page(file).unwrap_or(None);
+        if matches!(memory, Some(Some(_))) {
             return Err(WarmError::Hugetlbfs);
         }
         let bytes = length(file)?;
@@ -179,6 +183,7 @@ impl<'a> Work<'a> {
             file,
             root,
             map,
+            is_memory: memory.is_some(),
             bytes,
             units,
             tells_cached,
@@ -375,34 +380,32 @@ impl<'a> Work<'a> {
         }
     }
 
-    fn report(&self, states: &[UnitState]) -> Result<WarmReport, WarmError> {
+    fn report(&self, states: &[UnitState]) -> WarmReport {
         let made_huge = huge(states) - self.already_huge;
         let left = self.units.count - huge(states);
-        let left = match NonZeroU64::new(left) {
-            None => None,
-            Some(units) => Some(LeftSmall { units, why: self.why(states)? }),
-        };
+        let left = NonZeroU64::new(left).map(|units| LeftSmall { units, why: self.why(states) });
         let (bytes, already_huge, holes) = (self.bytes, self.already_huge, self.units.holes);
         let time = std::time::Duration::ZERO;
-        Ok(WarmReport { bytes, already_huge, made_huge, holes, left, time })
+        WarmReport { bytes, already_huge, made_huge, holes, left, time }
     }
 
-    fn why(&self, states: &[UnitState]) -> Result<WhySmall, WarmError> {
+    fn why(&self, states: &[UnitState]) -> WhySmall {
         let count = |wanted| states.iter().filter(|&&state| state == wanted).count() as u64;
         let (on_small_pages, not_in_memory) = (count(UnitState::Small), count(UnitState::Absent));
-        let is_memory = memfd::huge_page(self.file).map_err(WarmError::of("fstatfs"))?.is_some();
         let users = self.users.clone().unwrap_or_default();
-        Ok(match self.options().mode {
+        match self.options().mode {
             WarmMode::Check => WhySmall::NotMade { on_small_pages, not_in_memory },
             _ if self.given_up == Some(GivenUp::FileSystem)
-                || (is_memory && !self.can_collapse) =>
+                || (self.is_memory && !self.can_collapse) =>
             {
                 WhySmall::FileSystem { name: file_system::name_of(&self.root, self.file) }
             }
-            _ if self.is_stuck && !is_memory && !users.pids.is_empty() => WhySmall::Mapped(users),
-            _ if self.is_stuck && !is_memory => WhySmall::Busy,
+            _ if self.is_stuck && !self.is_memory && !users.pids.is_empty() => {
+                WhySmall::Mapped(users)
+            }
+            _ if self.is_stuck && !self.is_memory => WhySmall::Busy,
             _ => WhySmall::Fragmented { free: self.free_blocks() },
-        })
+        }
     }
 
     /// Bytes that are free in blocks of 2 MiB and more.
