@@ -135,7 +135,6 @@ calls! {
         Sigaction: [INVAL]
         Socket: [MFILE NFILE NOMEM PERM]
         Stat: [ACCESS]
-        SyncFileRange: [IO NOSPC INTR]
         Userfaultfd: [MFILE NFILE NOMEM PERM NOSYS]
         Waitpid: [INTR CHILD]
     }

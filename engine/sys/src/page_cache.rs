@@ -7,7 +7,7 @@
 
 use std::num::NonZeroU64;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::ptr::NonNull;
 
 use rustix::io::{self, Errno};
@@ -151,21 +151,6 @@ pub fn tells_cached_pages(file: impl AsFd, len: u64) -> io::Result<bool> {
     Ok(behind.cached_pages(0..page)? == 0)
 }
 
-/// Writes dirty pages of the range to their disk, and waits for them. The length and the times of the file may be written
-/// later.
-pub fn write_back(file: impl AsFd, range: &Range<u64>) -> io::Result<()> {
-    let how = libc::SYNC_FILE_RANGE_WAIT_BEFORE
-        | libc::SYNC_FILE_RANGE_WRITE
-        | libc::SYNC_FILE_RANGE_WAIT_AFTER;
-    let (start, len) = (range.start as i64, (range.end - range.start) as i64);
-    io::retry_on_intr(|| {
-        pass(Call::SyncFileRange)?;
-        let number = file.as_fd().as_raw_fd();
-        // SAFETY: a number of a descriptor that is open, and numbers.
-        last_error(unsafe { libc::sync_file_range(number, start, len, how) } != 0)
-    })
-}
-
 /// Drops the pages of the range from the cache, except those that are dirty, mapped, locked or in use.
 pub fn drop_clean(file: impl AsFd, range: &Range<u64>) -> io::Result<()> {
     // No length means up to the end of the file.
@@ -214,7 +199,7 @@ mod tests {
         let page = page_size();
         let file = file(64 * page);
         let all = 0..64 * page as u64;
-        write_back(&file, &all).unwrap();
+        file.sync_all().unwrap();
         let mapping = CacheMapping::new(&file, 0, 64 * page).unwrap();
         mapping.read_nothing_ahead(0..64 * page).unwrap();
         mapping.populate(0..64 * page).unwrap();

@@ -13,7 +13,7 @@ use hugekit_machine::process::Process;
 use hugekit_machine::{Memory, Root, hugepages};
 use hugekit_sys::page_cache::{self, CacheMapping};
 use hugekit_sys::pagemap::PageMap;
-use hugekit_sys::{HeapShortage, headroom, input, memfd};
+use hugekit_sys::{HeapShortage, data_runs, headroom, input, memfd};
 use rustix::param::page_size;
 use rustix::process::{Resource, getrlimit};
 
@@ -295,11 +295,16 @@ impl<'a> Work<'a> {
         self.read_rest()
     }
 
-    /// Reads the bytes behind the last unit.
+    /// Reads the bytes behind the last unit, unless they are a hole.
     fn read_rest(&self) -> Result<(), WarmError> {
         let start = self.bytes / UNIT * UNIT;
         let len = (self.bytes - start) as usize;
         if len == 0 || self.given_up.is_some() {
+            return Ok(());
+        }
+        let data = data_runs::next(self.file, &(start..self.bytes));
+        let data = data.map_err(|source| WarmError::Read { at: start, source })?;
+        if data.is_none() && !self.options().fill_holes {
             return Ok(());
         }
         let len = len.next_multiple_of(page_size());

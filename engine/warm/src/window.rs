@@ -132,7 +132,7 @@ impl Window {
         }
         let mut stuck = self.stuck(work, &mapping, &small)?;
         if !stuck.is_empty() && !work.is_synced {
-            // Some file systems write the pages of a range as those of another file: overlayfs.
+            // Dirty pages stay until they are on the disk. If they cannot be written, they stay, and none is lost.
             let _ = work.file.sync_data();
             work.is_synced = true;
             self.drop_units(work, &stuck)?;
@@ -155,10 +155,8 @@ impl Window {
 
     fn drop_units(&self, work: &Work<'_>, units: &[usize]) -> Result<(), WarmError> {
         for run in runs(units) {
-            let bytes = self.bytes_of(&run);
-            let written = page_cache::write_back(work.file, &bytes);
-            written.map_err(WarmError::of("sync_file_range"))?;
-            page_cache::drop_clean(work.file, &bytes).map_err(WarmError::of("posix_fadvise"))?;
+            let dropped = page_cache::drop_clean(work.file, &self.bytes_of(&run));
+            dropped.map_err(WarmError::of("posix_fadvise"))?;
         }
         Ok(())
     }

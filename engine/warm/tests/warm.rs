@@ -182,6 +182,25 @@ fn holes_stay_holes_unless_they_are_to_be_filled() {
 }
 
 #[test]
+fn bytes_behind_the_last_unit_are_read_unless_they_are_a_hole() {
+    for has_data in [true, false] {
+        let folder = folder();
+        let path = folder.path().join("rest");
+        let file = write_small(&path, UNIT);
+        // A hole before them, so that no read of the first unit comes to them.
+        file.set_len(40 * UNIT as u64 + 5000).unwrap();
+        if has_data {
+            file.write_all_at(&[1; 5000], 40 * UNIT as u64).unwrap();
+        }
+        drop_cache(&file);
+        let report = warm(&path).unwrap();
+        assert_eq!((report.units(), report.holes), (1, 39));
+        let rest = CacheMapping::new(&file, 40 * UNIT as u64, 8192).unwrap();
+        assert_eq!(rest.cached_pages(0..8192), Ok(if has_data { 2 } else { 0 }));
+    }
+}
+
+#[test]
 fn file_that_is_not_written_back_yet_loses_no_byte() {
     let folder = folder();
     let path = folder.path().join("dirty");
