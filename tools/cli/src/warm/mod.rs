@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::progress;
 use stop::Stop;
 
-/// Put the page cache of files on huge pages, which every process that maps them shares.
+/// Put the page cache of files on huge pages, for every process.
 ///
 /// A file that is in the page cache in pieces of 2 MiB costs a process that maps it one page fault for each 2 MiB. The
 /// process needs no change: a VM that is restored from a memory file, numpy.memmap, or a loader of model weights. The
