@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use hugekit_machine::size::Size;
 use hugekit_sys::Remedy;
+use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 
 use crate::users::FileUsers;
 
 /// The page cache of a file after a warm-up. A unit is an aligned 2 MiB of the file. The bytes behind the last whole
 /// unit are no unit: they are read, and stay on smaller pages.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WarmReport {
     /// Length of the file in bytes.
@@ -26,7 +27,6 @@ pub struct WarmReport {
     /// Units that are not huge, and the reason; `None` if all are.
     pub left: Option<LeftSmall>,
     /// The time that the call took.
-    #[serde(rename = "seconds", serialize_with = "seconds")]
     pub time: Duration,
 }
 
@@ -153,8 +153,20 @@ impl fmt::Display for WhySmall {
     }
 }
 
-fn seconds<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_f64(time.as_secs_f64())
+/// With the sums, which programs in other languages read.
+impl Serialize for WarmReport {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut fields = to.serialize_struct("WarmReport", 8)?;
+        fields.serialize_field("bytes", &self.bytes)?;
+        fields.serialize_field("units", &self.units())?;
+        fields.serialize_field("huge", &self.huge())?;
+        fields.serialize_field("already_huge", &self.already_huge)?;
+        fields.serialize_field("made_huge", &self.made_huge)?;
+        fields.serialize_field("holes", &self.holes)?;
+        fields.serialize_field("left", &self.left)?;
+        fields.serialize_field("seconds", &self.time.as_secs_f64())?;
+        fields.end()
+    }
 }
 
 #[cfg(test)]
@@ -186,6 +198,7 @@ mod tests {
         let why = WhySmall::Fragmented { free: 5 };
         let json = serde_json::to_value(report(Some(why))).unwrap();
         assert_eq!(json["seconds"], 1.5);
+        assert_eq!((&json["units"], &json["huge"]), (&4.into(), &3.into()));
         assert_eq!(json["left"]["why"]["reason"], "fragmented");
         let users = FileUsers { pids: vec![7], hidden: 0 };
         let json = serde_json::to_value(WhySmall::Mapped(users)).unwrap();

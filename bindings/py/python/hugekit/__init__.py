@@ -64,6 +64,7 @@ from ._hugekit import (
     set_learning,
     snapshot,
     trim,
+    warm,
     zeros,
 )
 
@@ -101,6 +102,7 @@ __all__ = [
     "set_learning",
     "snapshot",
     "trim",
+    "warm",
     "zeros",
     "zeros_like",
 ]

@@ -102,8 +102,6 @@ impl WarmCommand {
         if self.json {
             let mut row = serde_json::to_value(report)?;
             row["file"] = json!(file.display().to_string());
-            row["units"] = json!(report.units());
-            row["huge"] = json!(report.huge());
             results.rows.push(row);
             return Ok(());
         }
