@@ -97,6 +97,34 @@ impl CacheMapping {
         }
     }
 
+    /// Has the CPU read a byte of each page. The disk has written the pages, and a hypervisor may only now find memory
+    /// for them: for each 4 KiB, which the first program that reads the file would wait for. Returns `FAULT` where a load
+    /// would end in SIGBUS.
+    pub fn read_each_page(&self, bytes: Range<usize>) -> io::Result<()> {
+        const TOGETHER: usize = 512;
+        self.check(&bytes);
+        let mut read = [0_u8; TOGETHER];
+        let all: Vec<usize> = bytes.step_by(page_size()).collect();
+        for pages in all.chunks(TOGETHER) {
+            let byte_of =
+                |&offset: &usize| libc::iovec { iov_base: self.at(offset).cast(), iov_len: 1 };
+            let from: Vec<_> = pages.iter().map(byte_of).collect();
+            let to = libc::iovec { iov_base: read.as_mut_ptr().cast(), iov_len: from.len() };
+            let (own, count) =
+                (rustix::process::getpid().as_raw_pid(), from.len() as libc::c_ulong);
+            pass(Call::ProcessVmReadv)?;
+            // SAFETY: the kernel writes at most one byte for each of `from` to `read`, which has room for all. It reads
+            // this value's mapping as it reads memory of another process: a page that is not there ends the call.
+            let done =
+                unsafe { libc::process_vm_readv(own, &raw const to, 1, from.as_ptr(), count, 0) };
+            last_error(done < 0)?;
+            if done as usize != from.len() {
+                return Err(Errno::FAULT);
+            }
+        }
+        Ok(())
+    }
+
     /// Makes one huge page of the cache of these 2 MiB, where it lies (Linux 7.2 for files that are not in memory only).
     pub fn collapse(&self, offset: usize) -> io::Result<()> {
         self.check(&(offset..offset + HUGE_PAGE_BYTES));
@@ -191,6 +219,10 @@ mod tests {
         assert_eq!(mapping.address() % HUGE_PAGE_BYTES, 0);
         assert_eq!(mapping.cached_pages(0..16 * page), Ok(8));
         assert_eq!(mapping.populate(8 * page..9 * page), Err(Errno::FAULT));
+        // An emulator of system calls may not know the call.
+        let read = mapping.read_each_page(0..8 * page);
+        assert!(matches!(read, Ok(()) | Err(Errno::NOSYS)), "{read:?}");
+        assert!(mapping.read_each_page(0..16 * page).is_err());
         assert_eq!(tells_cached_pages(&file, 8 * page as u64), Ok(true));
     }
 

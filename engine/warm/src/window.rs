@@ -176,7 +176,7 @@ impl Window {
         Ok(stuck)
     }
 
-    /// Looks at units that were just read, by a mapping that has touched none of them.
+    /// Looks at units that were just read, by a mapping that has touched none of them, and has the CPU read them.
     fn look_again(
         &self,
         work: &Work<'_>,
@@ -189,6 +189,8 @@ impl Window {
             let is_huge =
                 is_huge.map_err(|errno| work.unread(errno, self.bytes_of(&(index..index + 1))))?;
             states[index] = if is_huge { UnitState::Huge } else { UnitState::Small };
+            // Refused, programs wait for it as they do without this call.
+            let _ = mapping.read_each_page(unit(index));
         }
         Ok(())
     }
