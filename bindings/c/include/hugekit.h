@@ -738,7 +738,7 @@ typedef struct hugekit_warm_report {
     uint64_t units;
     // Units that are huge.
     uint64_t huge;
-    // Those of them that were huge before.
+    // Units that were huge before.
     uint64_t already_huge;
     // Units without data, which were skipped.
     uint64_t holes;

@@ -78,7 +78,7 @@ pub struct hugekit_warm_report {
     pub units: u64,
     /// Units that are huge.
     pub huge: u64,
-    /// Those of them that were huge before.
+    /// Units that were huge before.
     pub already_huge: u64,
     /// Units without data, which were skipped.
     pub holes: u64,

@@ -99,7 +99,10 @@ fn trials(places: &'static Places) -> Vec<Trial> {
             }),
         });
     }
-    trials.extend(["README.md", "docs/c.md", "docs/restore.md"].map(|page| of_page(places, page)));
+    trials.extend(
+        ["README.md", "docs/c.md", "docs/restore.md", "docs/warm.md"]
+            .map(|page| of_page(places, page)),
+    );
     trials.extend([128, 1024, 4096].map(|mib| readme_at(places, mib)));
     let rewritten =
         Trial::ignorable_test("snapshot.c::256_and_1024_mib_are_rewritten", move || {

@@ -161,7 +161,7 @@ impl<W: Write> Writer<W> {
 mod tests {
     use super::*;
 
-    /// The lengths of what it is given.
+    /// The lengths of the writes.
     #[derive(Default)]
     struct Lengths(Vec<usize>);
 

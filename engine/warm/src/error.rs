@@ -28,7 +28,7 @@ pub enum WarmError {
     },
     /// The kernel does not tell this user which pages of the file are in memory.
     #[error(
-        "the kernel tells only the owner of the file, and who may write to it, what is in memory{}",
+        "the kernel tells only the owner of the file, and who may write to it, which pages are in memory{}",
         Remedy(self.remedy())
     )]
     NotTold,

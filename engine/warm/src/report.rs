@@ -33,7 +33,7 @@ pub struct WarmReport {
 /// Units that are not huge.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LeftSmall {
-    /// How many.
+    /// The number of units.
     pub units: NonZeroU64,
     /// The reason, of most of them if there are several.
     pub why: WhySmall,

@@ -27,7 +27,7 @@ use crate::window::{UnitState, Window};
 
 const CAP_IPC_LOCK: u32 = 14;
 
-/// Warms files: options, and who is told.
+/// Warms files: options and callbacks.
 #[derive(Clone, Copy, Default)]
 #[must_use = "a warmer does nothing until `run`"]
 pub struct Warmer<'a> {
@@ -46,7 +46,7 @@ impl std::fmt::Debug for Warmer<'_> {
 /// A file that was warmed.
 #[derive(Debug)]
 pub struct Warmed {
-    /// What was found and made.
+    /// Counts of units, and the reason for those that are not huge.
     pub report: WarmReport,
     /// Keeps the units in memory while it exists: of [`WarmMode::Keep`], else `None`.
     pub lock: Option<CacheLock>,
@@ -126,7 +126,7 @@ pub(crate) enum GivenUp {
     Fragmented,
 }
 
-/// One call.
+/// The state of a call.
 pub(crate) struct Work<'a> {
     warmer: &'a Warmer<'a>,
     pub(crate) file: &'a File,
@@ -142,7 +142,7 @@ pub(crate) struct Work<'a> {
     pub(crate) budget: MemoryBudget,
     /// False when the kernel has said that it cannot collapse pages of this file.
     pub(crate) can_collapse: bool,
-    /// Why no further unit is tried: none of a whole window could be made huge.
+    /// The reason why no further unit is tried: none of a whole window could be made huge.
     pub(crate) given_up: Option<GivenUp>,
     /// True if pages were still cached after they were dropped.
     pub(crate) is_stuck: bool,

@@ -10,10 +10,10 @@ use crate::error::WarmError;
 use crate::units::UNIT;
 use crate::warmer::{GivenUp, Work};
 
-/// How the page cache holds a unit.
+/// The pages that the cache has of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UnitState {
-    /// One huge page.
+    /// A single huge page.
     Huge,
     /// Smaller pages, of all of it or of a part.
     Small,

@@ -1,4 +1,4 @@
-//! Which file systems can be warmed, and what a user is told of the others: each is made in a file and mounted, as root.
+//! File systems that can be warmed, and the message for the others: each is made in a file and mounted, as root.
 //!
 //! `cargo xtask fetch file-systems` unpacks the programs that make them.
 

@@ -57,7 +57,7 @@ impl Mounted {
         Self::opened_with(DIRECT, path, bytes, answer)
     }
 
-    /// Like [`at`](Self::at), and the page cache keeps what is read.
+    /// Like [`at`](Self::at), and the page cache keeps the bytes.
     pub fn cached_at(
         path: &Path,
         bytes: u64,

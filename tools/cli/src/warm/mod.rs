@@ -132,7 +132,7 @@ impl WarmCommand {
     }
 }
 
-/// Stays until a signal comes. The service manager is told that the files are warmed.
+/// Stays until a signal comes. The service manager gets a notice that the files are warmed.
 fn keep(stop: &Stop) -> anyhow::Result<()> {
     let mut notices = Notices::new();
     notices.send("READY=1");
