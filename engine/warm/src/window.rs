@@ -203,13 +203,10 @@ impl Window {
         }
         let mapping = self.map(work)?;
         for &index in &left {
-            match mapping.collapse(unit(index).start) {
-                // This kernel, or this file system, cannot.
-                Err(Errno::INVAL) => {
-                    work.can_collapse = false;
-                    break;
-                }
-                _ => {}
+            // This kernel, or this file system, cannot.
+            if mapping.collapse(unit(index).start) == Err(Errno::INVAL) {
+                work.can_collapse = false;
+                break;
             }
         }
         self.look_again(work, states, &left)

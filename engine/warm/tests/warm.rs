@@ -163,7 +163,7 @@ fn holes_stay_holes_unless_they_are_to_be_filled() {
     file.set_len(12 * UNIT as u64).unwrap();
     // Each hole is behind data and before it, so that a read that goes on would fill it.
     for unit in [1, 2, 7, 8, 11] {
-        file.write_all_at(&[unit; 4096], unit as u64 * UNIT as u64 + 4096).unwrap();
+        file.write_all_at(&[unit; 4096], u64::from(unit) * UNIT as u64 + 4096).unwrap();
     }
     file.sync_all().unwrap();
     let data = 5;

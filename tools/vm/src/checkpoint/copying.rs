@@ -254,7 +254,8 @@ impl Saving<'_> {
         let ends = data.iter().map(|piece| piece.start).chain([len]);
         let starts = [0].into_iter().chain(data.iter().map(|piece| piece.end));
         starts.zip(ends).for_each(|(start, end)| self.buffer[start..end].fill(0));
-        *data = vec![0..len];
+        data.clear();
+        data.push(0..len);
     }
 
     fn put(&self, offset: u64, pieces: &[Range<usize>]) -> Result<(), CheckpointError> {
