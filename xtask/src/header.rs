@@ -7,8 +7,8 @@ use anyhow::{Context, Result, ensure};
 
 use crate::run::root;
 
-const SOURCES: [&str; 9] =
-    ["status", "work", "machine", "pool", "region", "snapshot", "epoch", "delta", "image"];
+const SOURCES: [&str; 10] =
+    ["status", "work", "machine", "pool", "region", "snapshot", "epoch", "delta", "image", "warm"];
 const HEADER: &str = "include/hugekit.h";
 
 /// Writes the header.

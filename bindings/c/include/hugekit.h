@@ -86,6 +86,12 @@
 // these copies may not be needed.
 #define HUGEKIT_SNAPSHOT_IN_BACKGROUND 1
 
+// Only count huge units: read nothing of the file, and change nothing.
+#define HUGEKIT_WARM_CHECK 1
+
+// Fill holes of the file with memory, too. By default 2 MiB without data are skipped.
+#define HUGEKIT_WARM_FILL_HOLES 2
+
 // The result of a call. Everything except `HUGEKIT_STATUS_OK` is an error: no handle was made,
 // nothing was changed unless the function says otherwise, and `hugekit_last_error` has the reason.
 enum hugekit_status
@@ -286,6 +292,34 @@ enum hugekit_granule
 typedef enum hugekit_granule hugekit_granule;
 #else
 typedef uint32_t hugekit_granule;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// The reason why units of a file are not huge.
+enum hugekit_warm_reason
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    // All are.
+    HUGEKIT_WARM_REASON_NONE = 0,
+    // The call was only to check.
+    HUGEKIT_WARM_REASON_NOT_MADE = 1,
+    // The file system makes no huge pages of its cache.
+    HUGEKIT_WARM_REASON_FILE_SYSTEM = 2,
+    // Other processes have mapped the file on smaller pages.
+    HUGEKIT_WARM_REASON_MAPPED = 3,
+    // The pages are being read or written, or a process has mapped them that this user may not
+    // look at.
+    HUGEKIT_WARM_REASON_BUSY = 4,
+    // The kernel found no blocks of 2 MiB in memory.
+    HUGEKIT_WARM_REASON_FRAGMENTED = 5,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum hugekit_warm_reason hugekit_warm_reason;
+#else
+typedef uint32_t hugekit_warm_reason;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
@@ -678,6 +712,39 @@ typedef struct hugekit_image_facts {
     // Bytes that were on huge pages when the image was loaded.
     uint64_t huge;
 } hugekit_image_facts;
+
+// Options of `hugekit_warm`. Zero means the default everywhere: set `size` and the fields that you
+// need.
+typedef struct hugekit_warm_options {
+    // `sizeof(hugekit_warm_options)`.
+    size_t size;
+    // `HUGEKIT_WARM_` flags.
+    uint32_t flags;
+    // Zero. Anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
+    uint32_t reserved;
+    // Called after each 64 MiB with the bytes that were read again and all bytes, or NULL.
+    hugekit_progress progress;
+    // Passed to `progress` unchanged.
+    void *context;
+    // The flag that stops the call early, or NULL.
+    const struct hugekit_cancel *cancel;
+} hugekit_warm_options;
+
+// The page cache of a file. A unit is an aligned 2 MiB of the file.
+typedef struct hugekit_warm_report {
+    // `sizeof(hugekit_warm_report)`, set by the caller.
+    size_t size;
+    // Units of the file that are not holes.
+    uint64_t units;
+    // Units that are huge.
+    uint64_t huge;
+    // Units that were huge before.
+    uint64_t already_huge;
+    // Units without data, which were skipped.
+    uint64_t holes;
+    // A `hugekit_warm_reason`: why `huge` is less than `units`.
+    uint32_t reason;
+} hugekit_warm_report;
 
 #ifdef __cplusplus
 extern "C" {
@@ -1545,6 +1612,28 @@ size_t hugekit_mapping_len(const struct hugekit_mapping *mapping);
 // Requires:
 // NULL, or a mapping that no thread uses any more, neither by its handle nor by addresses in it.
 void hugekit_mapping_free(struct hugekit_mapping *mapping);
+
+// Puts the page cache of a file on huge pages: every process that maps the file from then on gets
+// one page fault for each 2 MiB. `path` is a regular file of at least 2 MiB, which this user may
+// read. `options` may be NULL. Fills `report`, which may be NULL. That not all units are huge is
+// no failure: see `reason`.
+//
+// Units that are huge already are left alone. The others are dropped from the cache and read
+// again. The file needs as much memory as it has data. Dirty pages are written before, and no
+// byte changes.
+//
+// Fails with `HUGEKIT_STATUS_INVALID` for a file that is not regular, shorter than 2 MiB or one
+// hole; with `HUGEKIT_STATUS_NO_MEMORY`, before anything is dropped, if the machine or a control
+// group has less memory than the file; with `HUGEKIT_STATUS_NOT_PERMITTED` for a check of another
+// user's file; with `HUGEKIT_STATUS_CONFLICT` for a file that was truncated or replaced
+// meanwhile; with `HUGEKIT_STATUS_SYSTEM` if the file cannot be read.
+//
+// Requires:
+// `path` is NULL or ends with a zero byte. `options` is NULL or such a structure. `report` is NULL
+// or can be written, and its size is set.
+hugekit_status hugekit_warm(const char *path,
+                            const struct hugekit_warm_options *options,
+                            struct hugekit_warm_report *report);
 
 #ifdef __cplusplus
 }  // extern "C"

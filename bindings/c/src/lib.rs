@@ -17,4 +17,5 @@ mod region;
 mod snapshot;
 mod status;
 mod versioned;
+mod warm;
 mod work;

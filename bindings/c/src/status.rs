@@ -16,6 +16,7 @@ use engine::{
 };
 use hugekit_bulk::parallel::{Done, JobError};
 use hugekit_delta::DeltaError;
+use hugekit_warm::WarmError;
 
 /// The result of a call. Everything except `HUGEKIT_STATUS_OK` is an error: no handle was made,
 /// nothing was changed unless the function says otherwise, and `hugekit_last_error` has the reason.
@@ -187,6 +188,12 @@ impl From<DeltaError> for Refusal {
             DeltaError::Io(error) => error.into(),
             other => Self::invalid(other),
         }
+    }
+}
+
+impl From<WarmError> for Refusal {
+    fn from(error: WarmError) -> Self {
+        Self::of(error.kind(), &error, WarmError::remedy, None)
     }
 }
 

@@ -19,7 +19,7 @@ use self::programs::{Linked, Places, Program, said};
 /// The exit status of a test program that cannot run here.
 const SKIPPED: i32 = 77;
 
-const PROGRAMS: [Program; 13] = [
+const PROGRAMS: [Program; 14] = [
     Program::c("work.c", true),
     Program::c("machine.c", true),
     Program::c("pool.c", true),
@@ -27,6 +27,7 @@ const PROGRAMS: [Program; 13] = [
     Program::c("snapshot.c", false),
     Program::c("epoch.c", false),
     Program::c("image.c", false),
+    Program::c("warm.c", false),
     Program::c("nothing_left.c", false),
     Program::c("misuse.c", false),
     Program { arguments: &["16", "2"], ..Program::c("../examples/prealloc.c", false) },
@@ -98,7 +99,10 @@ fn trials(places: &'static Places) -> Vec<Trial> {
             }),
         });
     }
-    trials.extend(["README.md", "docs/c.md", "docs/restore.md"].map(|page| of_page(places, page)));
+    trials.extend(
+        ["README.md", "docs/c.md", "docs/restore.md", "docs/warm.md"]
+            .map(|page| of_page(places, page)),
+    );
     trials.extend([128, 1024, 4096].map(|mib| readme_at(places, mib)));
     let rewritten =
         Trial::ignorable_test("snapshot.c::256_and_1024_mib_are_rewritten", move || {

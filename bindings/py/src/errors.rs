@@ -14,6 +14,7 @@ use hugekit::{
 use hugekit_delta::DeltaError;
 use hugekit_tend::TendError;
 use hugekit_vm::checkpoint::{CheckpointError, ForkError as VmForkError};
+use hugekit_warm::WarmError;
 use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -128,6 +129,18 @@ pub(crate) fn of_image(error: ImageError, paths: &[PathBuf]) -> PyErr {
             raised_with(error.kind(), text, &error, error.remedy()).into()
         }
         (error, None) => raised(error.kind(), &error, error.remedy()).into(),
+    }
+}
+
+/// The error of a file that is warmed, with its path.
+pub(crate) fn of_warm(error: WarmError, path: &Path) -> PyErr {
+    match error {
+        WarmError::Read { source, .. } => at_path(source, path),
+        WarmError::Open(source) if source.raw_os_error().is_some() => at_path(source, path),
+        error => {
+            let text = format!("{}: {}", path.display(), error_chain(&error));
+            raised_with(error.kind(), text, &error, error.remedy()).into()
+        }
     }
 }
 

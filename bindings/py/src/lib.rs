@@ -28,6 +28,7 @@ mod strided;
 mod tend;
 mod view;
 mod vm;
+mod warm;
 mod work;
 
 use pyo3::prelude::*;
@@ -63,6 +64,8 @@ mod _hugekit {
     use crate::view::View;
     #[pymodule_export]
     use crate::vm::{checkpoint_vm, fork_vm};
+    #[pymodule_export]
+    use crate::warm::warm;
     #[pymodule_export]
     use crate::work::{clear, copy, set_learning};
 

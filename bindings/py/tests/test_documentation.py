@@ -40,7 +40,7 @@ def nightly_of(mib):
     return pytest.param(mib, marks=conftest.nightly(f"it saves {mib} MiB"))
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/python.md", "docs/restore.md", "bindings/py/README.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md", "docs/restore.md", "docs/warm.md", "bindings/py/README.md"])
 def test_programs_of_a_page(page, serves, tmp_path, monkeypatch):
     programs = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
     assert programs

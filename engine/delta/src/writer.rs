@@ -1,17 +1,54 @@
 //! A delta as it is written.
 
-use std::io::{BufWriter, Write};
+use std::io::{self, Write};
 
 use crate::error::DeltaError;
 use crate::format::{LONGEST, Namer, Opening, PieceHeader, PieceKind, StateId, Sums};
 
-/// Bytes that are written together: a delta may have thousands of small changes.
-const TOGETHER: usize = 256 << 10;
+/// Bytes that are written together: a delta may have thousands of small changes, and the page cache holds 2 MiB that are
+/// written at once to a multiple of 2 MiB on one huge page.
+const TOGETHER: usize = 2 << 20;
+
+/// Bytes that are written by whole pieces: all but the last one begin and end at a multiple of [`TOGETHER`] from the
+/// first byte on.
+struct WholePieces<W: Write> {
+    to: W,
+    bytes: Vec<u8>,
+}
+
+impl<W: Write> WholePieces<W> {
+    fn new(to: W) -> Self {
+        Self { to, bytes: Vec::new() }
+    }
+
+    fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let (now, later) = bytes.split_at(bytes.len().min(TOGETHER - self.bytes.len()));
+            self.bytes.extend_from_slice(now);
+            bytes = later;
+            if self.bytes.len() == TOGETHER {
+                self.write_out()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_out(&mut self) -> io::Result<()> {
+        self.to.write_all(&self.bytes)?;
+        self.bytes.clear();
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.write_out()?;
+        self.to.flush()
+    }
+}
 
 /// Writes a delta: changes in the order of their offsets, and [`finish`](Self::finish). One that is not finished is
 /// truncated, and refused.
 pub struct Writer<W: Write> {
-    to: BufWriter<W>,
+    to: WholePieces<W>,
     length: u64,
     sums: Sums,
     namer: Namer,
@@ -39,7 +76,7 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// The file has refused, or the kernel gives no random bytes.
     pub fn new(to: W, length: u64, base: Option<StateId>) -> Result<Self, DeltaError> {
-        let mut to = BufWriter::with_capacity(TOGETHER, to);
+        let mut to = WholePieces::new(to);
         let opening = Opening { length, base: base.unwrap_or(StateId::NONE) }.encode();
         to.write_all(&opening)?;
         let (sums, namer) = (Sums::new(&opening), Namer::new(&opening)?);
@@ -117,5 +154,38 @@ impl<W: Write> Writer<W> {
         self.pieces += 1;
         self.written += (head.len() + size_of_val(&sum) + payload.len()) as u64;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The lengths of the writes.
+    #[derive(Default)]
+    struct Lengths(Vec<usize>);
+
+    impl Write for &mut Lengths {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.push(bytes.len());
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn delta_is_written_by_aligned_pieces_of_2_mib() {
+        let mut lengths = Lengths::default();
+        let mut writer = Writer::new(&mut lengths, 16 << 20, None).unwrap();
+        writer.bytes(5, &vec![7; 5 << 20]).unwrap();
+        (0..100).for_each(|index| writer.bytes((6 << 20) + index * 5000, &[1; 4096]).unwrap());
+        writer.zeroes(7 << 20, 1 << 20).unwrap();
+        writer.finish().unwrap();
+        let (last, whole) = lengths.0.split_last().unwrap();
+        assert_eq!(whole, [TOGETHER; 2]);
+        assert!((1 << 20..TOGETHER).contains(last), "{last}");
     }
 }

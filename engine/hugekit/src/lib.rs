@@ -23,6 +23,7 @@
 //! | let a system call write to forked or snapshotted memory | `prepare_write` of the [region](Region::prepare_write) or the [snapshot](Snapshot::prepare_write) |
 //! | share memory that is loaded once among processes, each writing its own | [`image::Image`] |
 //! | use memory that another process populated | [`PoolBuilder::broker`](pool::PoolBuilder::broker) |
+//! | map a file by huge pages, without a copy | `warm()` of the crate `hugekit-warm` |
 //! | run your own work on each node's bytes | `parallel::Job` of the crate `hugekit-bulk` |
 //! | know what an error means for the program | [`ErrorKind`] |
 //!

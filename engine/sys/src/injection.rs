@@ -89,6 +89,7 @@ calls! {
         // Not AGAIN: that a queue is full for ever is found out within a minute.
         Connect: [INTR ACCESS CONNREFUSED NOENT]
         Dup3: [BUSY INTR]
+        Fadvise: [INVAL]
         Fallocate: [INTR NOSPC NOMEM]
         Fchmod: [PERM IO]
         Fork: [AGAIN NOMEM]
@@ -108,6 +109,7 @@ calls! {
         Mbind: [INVAL NOMEM PERM NOSYS]
         MemfdCreate: [MFILE NFILE NOMEM INVAL NODEV PERM NOSYS]
         Mincore: [AGAIN NOMEM]
+        Mlock: [NOMEM AGAIN PERM]
         Mmap: [NOMEM AGAIN]
         MovePages: [NOMEM PERM NOSYS]
         Mprotect: [NOMEM]

@@ -33,6 +33,7 @@ pub mod memory;
 pub mod mempolicy;
 pub mod new_file;
 pub mod other_process;
+pub mod page_cache;
 pub mod pagemap;
 pub mod peek;
 pub mod poll;

@@ -54,6 +54,24 @@ impl Mounted {
         bytes: u64,
         answer: impl FnMut(Call) -> Reply + Send + 'static,
     ) -> Option<Self> {
+        Self::opened_with(DIRECT, path, bytes, answer)
+    }
+
+    /// Like [`at`](Self::at), and the page cache keeps the bytes.
+    pub fn cached_at(
+        path: &Path,
+        bytes: u64,
+        answer: impl FnMut(Call) -> Reply + Send + 'static,
+    ) -> Option<Self> {
+        Self::opened_with(0, path, bytes, answer)
+    }
+
+    fn opened_with(
+        open: u32,
+        path: &Path,
+        bytes: u64,
+        answer: impl FnMut(Call) -> Reply + Send + 'static,
+    ) -> Option<Self> {
         File::create(path).unwrap();
         let path = CString::new(path.as_os_str().as_bytes()).unwrap();
         let device = File::options().read(true).write(true).open("/dev/fuse").ok()?;
@@ -69,7 +87,7 @@ impl Mounted {
         if mounted != 0 {
             return None;
         }
-        thread::spawn(move || serve(device, bytes, answer));
+        thread::spawn(move || serve(device, open, bytes, answer));
         Some(Self { path })
     }
 
@@ -89,7 +107,7 @@ impl Drop for Mounted {
 }
 
 /// Until the file is unmounted.
-fn serve(mut device: File, bytes: u64, mut answer: impl FnMut(Call) -> Reply) {
+fn serve(mut device: File, open: u32, bytes: u64, mut answer: impl FnMut(Call) -> Reply) {
     let mut request = vec![0; 1 << 16];
     while let Ok(count) = device.read(&mut request) {
         let reply = match number(&request, 4) {
@@ -97,7 +115,7 @@ fn serve(mut device: File, bytes: u64, mut answer: impl FnMut(Call) -> Reply) {
             FORGET | INTERRUPT => Reply::Never,
             INIT => Reply::Bytes(words(&[7, 31, 0, 0, 0, 4096, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])),
             GETATTR => Reply::Bytes(attributes(bytes)),
-            OPEN => Reply::Bytes(words(&[1, 0, DIRECT, 0])),
+            OPEN => Reply::Bytes(words(&[1, 0, open, 0])),
             READ => answer(read(&request)),
             FLUSH => answer(Call::Flush),
             _ => Reply::Error(libc::ENOSYS),

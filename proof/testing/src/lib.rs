@@ -15,6 +15,7 @@ pub mod control_group;
 pub mod example;
 pub mod fuse;
 pub mod hostile;
+pub mod huge_cache;
 pub mod memory;
 pub mod pages;
 pub mod permitted;

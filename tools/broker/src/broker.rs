@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use hugekit::pool::Backing;
-use hugekit_daemon::{EndingSignals, Listener, raise_descriptor_limit};
+use hugekit_daemon::{EndingSignals, Listener, Notices, raise_descriptor_limit};
 use hugekit_image::{FileIdentity, Image};
 use hugekit_lease::protocol::{
     Answer, ImageFacts, ImageName, Load, MOST_IMAGES, MOST_ROWS, Malformed, Refusal, Request,
@@ -37,7 +37,6 @@ use crate::listen::listen_at;
 use crate::load::LoadOrder;
 use crate::loading::{Loaded, Loading};
 use crate::memory_state::{self, MemoryState};
-use crate::notices::Notices;
 use crate::options::{BrokerOptions, Charge, Limits};
 use crate::priority;
 use crate::seats::{Seat, displaced};

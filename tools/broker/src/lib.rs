@@ -32,7 +32,6 @@ mod listen;
 mod load;
 mod loading;
 mod memory_state;
-mod notices;
 mod options;
 mod priority;
 mod returns;

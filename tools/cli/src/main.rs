@@ -24,6 +24,7 @@ mod shell;
 mod socket;
 mod status;
 mod tend;
+mod warm;
 
 use std::process::ExitCode;
 
@@ -62,9 +63,11 @@ enum Command {
     Status(status::StatusCommand),
     Image(image::ImageCommand),
     Restore(restore::RestoreCommand),
+    Warm(warm::WarmCommand),
     Completions(shell::Completions),
+    // The list of commands fits a terminal without these two; `docs/` names them where they are of use.
+    #[command(hide = true)]
     Man(shell::Man),
-    // The list of commands fits a terminal without it; `docs/` names it where it is of use.
     #[command(hide = true)]
     Systemd(shell::Systemd),
 }
@@ -145,6 +148,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Status(status) => status.run().map(|()| ExitCode::SUCCESS),
         Command::Image(image) => image.run().map(|()| ExitCode::SUCCESS),
         Command::Restore(restore) => restore.run().map(|()| ExitCode::SUCCESS),
+        Command::Warm(warm) => warm.run(),
         Command::Completions(completions) => {
             completions.run(Cli::command()).map(|()| ExitCode::SUCCESS)
         }

@@ -64,6 +64,8 @@ enum Service {
     /// For the file hugekit-pager@.service
     Pager,
     Tend,
+    /// For the file hugekit-warm@.service
+    Warm,
 }
 
 impl Systemd {
@@ -73,6 +75,7 @@ impl Systemd {
             Service::Broker => include_str!("../systemd/hugekit-broker.service"),
             Service::Pager => include_str!("../systemd/hugekit-pager@.service"),
             Service::Tend => include_str!("../systemd/hugekit-tend.service"),
+            Service::Warm => include_str!("../systemd/hugekit-warm@.service"),
         };
         let program = std::env::current_exe().context("cannot find this program")?;
         Ok(write_out(&unit.replace("/usr/local/bin/hugekit", &program.display().to_string()))?)

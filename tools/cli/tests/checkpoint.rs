@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use hugekit_guests::{
     Firecracker, Pages, Request, Serial, SmallVmm, Snapshot, await_end_of_output, lacking, program,
 };
+use hugekit_testing::huge_cache::check_is_huge;
 use hugekit_testing::processes::Killed;
 use hugekit_testing::trials::{Checks, trials};
 use libtest_mimic::Arguments;
@@ -213,6 +214,12 @@ fn saved_and_restored() {
     assert_eq!(vmm.serial.ask(VERIFY).unwrap(), 0);
     let place = |name: &str, file: &str| folder.join(name).join(file);
     let memory = place("full", "memory");
+    // The kernel of the guest has a part of more units, and its own words are in 16.
+    check_is_huge(folder, 16, |number| {
+        let name = format!("huge-{number}");
+        saved(&save(folder, vmm.pid(), "vm.api", &name, &[]));
+        place(&name, "memory")
+    });
     let mut child = restore(folder, "child", &place("full", "vmstate"), &[memory]);
     assert_eq!(child.serial.ask(VERIFY).unwrap(), 0);
     let again = save(folder, vmm.pid(), "vm.api", "full", &[]);

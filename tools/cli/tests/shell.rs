@@ -14,7 +14,7 @@ fn hugekit() -> Command {
 #[test]
 fn units_of_services_start_this_program() {
     let program = assert_cmd::cargo::cargo_bin!("hugekit").display().to_string();
-    for service in ["broker", "pager", "tend"] {
+    for service in ["broker", "pager", "tend", "warm"] {
         let unit = hugekit().args(["systemd", service]).assert().success();
         unit.stdout(contains(format!("ExecStart={program} {service} ")));
     }

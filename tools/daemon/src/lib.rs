@@ -4,7 +4,9 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod listener;
+mod notices;
 mod signals;
 
 pub use listener::{ListenError, Listener, SocketLock, raise_descriptor_limit};
+pub use notices::Notices;
 pub use signals::{EndingSignals, survive_file_size_limit};

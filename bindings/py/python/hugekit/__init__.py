@@ -66,6 +66,7 @@ from ._hugekit import (
     set_learning,
     snapshot,
     trim,
+    warm,
     zeros,
 )
 
@@ -103,6 +104,7 @@ __all__ = [
     "set_learning",
     "snapshot",
     "trim",
+    "warm",
     "zeros",
     "zeros_like",
 ]

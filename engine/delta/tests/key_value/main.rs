@@ -185,10 +185,15 @@ fn store_killed_before_any_call_that_changes_a_file_has_the_last_whole_state() {
     let (mut states, mut commands) = (vec![model.clone()], String::new());
     for round in FULL_EVERY..FULL_EVERY + 2 {
         let mut state = states.last().unwrap().clone();
+        // More bytes than a delta writes together, so that the program is killed between two writes of one file.
+        let large = char::from(b'a' + (round % 26) as u8).to_string().repeat(5 << 19);
+        commands += &format!("set large {large}\n");
+        state.insert("large".into(), large);
         commands += &(changed(round, &mut state) + "save\nset key0 of-no-save\nwait\n");
         states.push(state);
     }
-    let keys: Vec<String> = (0..20).map(|key| format!("key{key}")).collect();
+    let keys = (0..20).map(|key| format!("key{key}")).chain(["large".into()]);
+    let keys: Vec<String> = keys.collect();
     let mut events = Vec::new();
     loop {
         let folder = tempfile::tempdir().unwrap();

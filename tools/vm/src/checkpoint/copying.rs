@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use hugekit_sys::HUGE_PAGE_BYTES;
 use hugekit_sys::poll::readable;
 
 use crate::api::Answer;
@@ -204,27 +205,65 @@ impl Saving<'_> {
         let Granule { addresses, offset } = self.tracked.granules[index].clone();
         let runs = self.vm().pages.populated(&addresses);
         let unreadable = |source| CheckpointError::Memory { address: addresses.start, source };
+        let is_whole = self.sink.wants_whole_granules();
+        let mut data = Vec::new();
         for run in runs.map_err(unreadable)? {
             for start in (run.start..run.end).step_by(PIECE) {
                 let piece = start..(start + PIECE as u64).min(run.end);
-                self.copy_piece(&piece, offset + (start - addresses.start))?;
+                data.extend(self.read_piece(addresses.start, &piece)?);
+                if !is_whole {
+                    self.put(offset, &data)?;
+                    data.clear();
+                }
             }
+        }
+        if is_whole {
+            self.fill_gaps(&mut data, (addresses.end - addresses.start) as usize);
+            self.put(offset, &data)?;
         }
         self.sink.end(index);
         Ok(())
     }
 
-    fn copy_piece(&mut self, piece: &Range<u64>, offset: u64) -> Result<(), CheckpointError> {
-        let bytes = &mut self.buffer[..(piece.end - piece.start) as usize];
+    /// Reads bytes of a granule to their place in the buffer. Returns the place, unless all are zero, as the sink is
+    /// already.
+    fn read_piece(
+        &mut self,
+        granule: u64,
+        piece: &Range<u64>,
+    ) -> Result<Option<Range<usize>>, CheckpointError> {
+        let place = (piece.start - granule) as usize..(piece.end - granule) as usize;
+        let bytes = &mut self.buffer[place.clone()];
         let read = self.tracked.vm.pages.read(piece.start, bytes);
         read.map_err(|source| CheckpointError::Memory { address: piece.start, source })?;
         self.progress.read += bytes.len() as u64;
-        // The sink is zero already.
         if is_zero(bytes) {
-            return Ok(());
+            return Ok(None);
         }
         self.progress.copied += bytes.len() as u64;
-        self.sink.put(offset, bytes).map_err(|source| self.sink.refused(source))
+        Ok(Some(place))
+    }
+
+    /// Makes one piece of a whole granule's pieces, if they are at least half of it: zeroes are written, too, so that the
+    /// cache has one huge page.
+    fn fill_gaps(&mut self, data: &mut Vec<Range<usize>>, len: usize) {
+        let bytes: usize = data.iter().map(ExactSizeIterator::len).sum();
+        if len < HUGE_PAGE_BYTES || bytes < len / 2 {
+            return;
+        }
+        let ends = data.iter().map(|piece| piece.start).chain([len]);
+        let starts = [0].into_iter().chain(data.iter().map(|piece| piece.end));
+        starts.zip(ends).for_each(|(start, end)| self.buffer[start..end].fill(0));
+        data.clear();
+        data.push(0..len);
+    }
+
+    fn put(&self, offset: u64, pieces: &[Range<usize>]) -> Result<(), CheckpointError> {
+        for piece in pieces {
+            let put = self.sink.put(offset + piece.start as u64, &self.buffer[piece.clone()]);
+            put.map_err(|source| self.sink.refused(source))?;
+        }
+        Ok(())
     }
 }
 

@@ -137,6 +137,11 @@ impl Sink for Output {
         self.memory.set_len(length)
     }
 
+    /// A VMM that maps the file gets it by huge page tables, from a cache that was written so.
+    fn wants_whole_granules(&self) -> bool {
+        true
+    }
+
     fn put(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.memory.write_all_at(bytes, offset)
     }

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use hugekit_sys::data_runs;
+use hugekit_sys::{HUGE_PAGE_BYTES, data_runs};
 
 use crate::checkpoint::copying::{PIECE, Progress, TIME_TO_WRITE};
 use crate::checkpoint::error::CheckpointError;
@@ -61,7 +61,7 @@ impl<'a> Saving<'a> {
         handover: &'a Handover,
         is_running: bool,
     ) -> Self {
-        let (buffer, progress) = (vec![0; PIECE], Progress::default());
+        let (buffer, progress) = (vec![0; HUGE_PAGE_BYTES], Progress::default());
         let (is_opened, is_unsure, time_to_write) = (false, false, TIME_TO_WRITE);
         Self {
             tracked,
@@ -210,15 +210,20 @@ impl<'a> Saving<'a> {
 
 /// Copies a file without its holes. Returns the bytes.
 fn copy_data(from: &File, sink: &dyn Sink) -> io::Result<u64> {
-    let (mut left, mut copied, mut buffer) = (0..from.metadata()?.len(), 0, vec![0; PIECE]);
+    let piece = if sink.wants_whole_granules() { HUGE_PAGE_BYTES } else { PIECE };
+    let (mut left, mut copied, mut buffer) = (0..from.metadata()?.len(), 0, vec![0; piece]);
     while let Some(run) = data_runs::next(from, &left)? {
         left.start = run.end;
-        for start in run.clone().step_by(PIECE) {
-            let bytes = &mut buffer[..PIECE.min((run.end - start) as usize)];
+        let mut start = run.start;
+        while start < run.end {
+            // Later pieces begin where granules do.
+            let len = (piece - start as usize % piece).min((run.end - start) as usize);
+            let bytes = &mut buffer[..len];
             from.read_exact_at(bytes, start)?;
             sink.put(start, bytes)?;
-            copied += bytes.len() as u64;
+            start += len as u64;
         }
+        copied += run.end - run.start;
     }
     Ok(copied)
 }

@@ -28,6 +28,12 @@ pub(crate) trait Sink: Debug {
         Ok(())
     }
 
+    /// Returns true if a granule with other bytes than zeroes should be put in one piece: a file system makes one huge
+    /// page of its cache of that.
+    fn wants_whole_granules(&self) -> bool {
+        false
+    }
+
     /// Puts bytes at an offset of the VM's memory. Bytes of later turns may come early.
     fn put(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 

@@ -1,4 +1,4 @@
-//! Notices to the service manager that has started the broker: `sd_notify(3)`.
+//! Notices to the service manager that has started this process: `sd_notify(3)`.
 //!
 //! Of our own, because the library `sd-notify` waits for room in the manager's queue as long as the manager is frozen.
 
@@ -10,25 +10,32 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 /// The notices that the service manager has not received yet.
 #[derive(Debug)]
-pub(crate) struct Notices {
+pub struct Notices {
     manager: Option<(UnixDatagram, SocketAddr)>,
     pending: Option<&'static str>,
 }
 
+impl Default for Notices {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Notices {
     /// Connects to the socket in `NOTIFY_SOCKET`. Without one, notices are dropped.
-    pub(crate) fn new() -> Self {
+    #[must_use]
+    pub fn new() -> Self {
         Self { manager: manager().ok().flatten(), pending: None }
     }
 
     /// Sends a notice, now or at a later [`retry`](Self::retry).
-    pub(crate) fn send(&mut self, notice: &'static str) {
+    pub fn send(&mut self, notice: &'static str) {
         self.pending = Some(notice);
         self.retry();
     }
 
     /// Sends what could not be sent before, if there is room for it now.
-    pub(crate) fn retry(&mut self) {
+    pub fn retry(&mut self) {
         let (Some(notice), Some((socket, address))) = (self.pending, &self.manager) else { return };
         match socket.send_to_addr(notice.as_bytes(), address) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -37,7 +44,8 @@ impl Notices {
     }
 
     /// Returns whether a notice waits for room.
-    pub(crate) fn is_waiting(&self) -> bool {
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
         self.manager.is_some() && self.pending.is_some()
     }
 }
