@@ -94,7 +94,8 @@ impl Strided {
             let runs = self.runs();
             let (outer, (count, step, size)) = (&runs.outer, runs.inner);
             let mut index = vec![0; outer.len()];
-            while len > 0 {
+            let mut is_left = len > 0;
+            while is_left {
                 let offset: isize =
                     index.iter().zip(outer).map(|(&at, &(_, stride))| at as isize * stride).sum();
                 // SAFETY: numpy's extents and strides stay within the array's memory, which is alive; the elements of
@@ -103,9 +104,7 @@ impl Strided {
                     copy_run(self.start.offset(offset), step, to, count, size);
                     to = to.add(count * size);
                 }
-                if !advance(&mut index, outer) {
-                    break;
-                }
+                is_left = advance(&mut index, outer);
             }
             Ok(())
         };

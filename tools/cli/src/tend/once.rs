@@ -126,7 +126,7 @@ mod tests {
             said.starts_with("the pass over 7 ended early: 10MiB of 64MiB are on huge pages"),
             "{said}"
         );
-        assert!(error.downcast_ref::<Remedied>().unwrap().remedy.contains("save has ended"));
+        assert!(error.downcast_ref::<Remedied>().unwrap().remedy.contains("children have ended"));
         let error = early(&report, Hindrance::Pressure { percent: 9.0 });
         assert_eq!(error.downcast_ref::<Remedied>().unwrap().remedy, "run it again later");
         assert!(early(&report, Hindrance::Gone).downcast_ref::<Remedied>().is_none());
