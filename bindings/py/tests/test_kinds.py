@@ -522,10 +522,22 @@ def test_state_dicts_keep_their_versions_and_parameters(tmp_path, serves):
     class Own(dict):
         pass
 
+    class Slotted(dict):
+        __slots__ = ()
+
+    class Itself(dict):
+        def __init__(self, **items):
+            super().__init__(**items)
+            self.__dict__ = self
+
     own = Own(w=torch.ones(1 << 19), n=Moments(torch.ones(1 << 19), 2))
     own.attribute = [1]
     stager = SnapshotStager()
     staged = stager.stage({"model": tree["model"], "own": own}).result()
+    for kind in (Slotted, Itself):
+        thing = kind(w=torch.ones(1 << 19))
+        found = stager.stage({"x": thing}).result()["x"]
+        assert type(found) is kind and found["w"] is not thing["w"] and torch.equal(found["w"], thing["w"])
     stager.close()
     assert staged["model"]._metadata == tree["model"]._metadata and type(staged["model"]) is collections.OrderedDict
     assert type(staged["own"]) is Own and staged["own"].attribute == [1] and staged["own"].attribute is not own.attribute
