@@ -139,6 +139,12 @@ def test_a_checkpointer_copies_at_each_save(tmp_path, serves):
             for name, array in before.items():
                 assert loaded[name].dtype == array.dtype and loaded[name].tobytes() == array.tobytes(), (step, name)
         assert saved.written < 1 * MIB
+        # After one that failed, each is copied once.
+        with pytest.raises(FileNotFoundError):
+            saver.save(tmp_path / "absent" / "x")
+        again = saver.save(tmp_path / "again")
+        assert again.is_full and again.copied == reasons
+        assert hugekit.load_checkpoint(again.path)["memmap r+"].tobytes() == state["memmap r+"].tobytes()
     writable = {name: array for name, array in state.items() if array.flags.writeable}
     hugekit.Checkpointer(writable).save(tmp_path / "all")
     before = {name: array.copy() for name, array in writable.items()}

@@ -6,7 +6,6 @@ modules that the program has imported are found again by name, and no code of th
 
 from __future__ import annotations
 
-import base64
 import collections
 import copy
 import dataclasses
@@ -186,7 +185,7 @@ def _described_float(number: float) -> dict[str, Any]:
 
 
 def _described_bytes(data: bytes) -> dict[str, Any]:
-    return {"bytes": base64.b64encode(data).decode()}
+    return {"bytes": data.hex()}
 
 
 def _plain(value: Any) -> dict[str, Any]:
@@ -204,7 +203,7 @@ _VALUES: dict[type, Callable[[Any], dict[str, Any]]] = {
     bytes: _described_bytes,
     pathlib.PosixPath: lambda path: {"path": str(path)},
     numpy.str_: lambda text: {"numpy.str_": text[:]},
-    numpy.bytes_: lambda data: {"numpy.bytes_": base64.b64encode(data).decode()},
+    numpy.bytes_: lambda data: {"numpy.bytes_": bytes(data).hex()},
 }
 
 
@@ -330,11 +329,11 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "value": lambda value: value,
     "float": float,
     "complex": lambda parts: complex(float(parts[0]), float(parts[1])),
-    "bytes": base64.b64decode,
+    "bytes": bytes.fromhex,
     "path": pathlib.PosixPath,
     "number": lambda parts: _number(*parts),
     "numpy.str_": numpy.str_,
-    "numpy.bytes_": lambda text: numpy.bytes_(base64.b64decode(text)),
+    "numpy.bytes_": lambda text: numpy.bytes_(bytes.fromhex(text)),
 }
 
 

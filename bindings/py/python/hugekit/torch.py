@@ -180,10 +180,11 @@ class _Staged:
 
     def _dict(self, tree: Any, path: tuple[Any, ...]) -> Any:
         """A dict of a class of the program's, with its attributes, and staged tensors in it."""
-        made = copy.copy(tree)
-        if made is tree or vars(tree) is tree:
+        made, attributes = copy.copy(tree), getattr(tree, "__dict__", {})
+        if made is tree or attributes is tree:
             return copy.deepcopy(tree, self._memo)
-        vars(made).update(copy.deepcopy(vars(tree), self._memo))
+        for name, value in copy.deepcopy(attributes, self._memo).items():
+            setattr(made, name, value)
         for key, value in tree.items():
             made[key] = self.tree(value, (*path, key))
         return made
