@@ -6,11 +6,17 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
 
 use crate::measure::LabError;
 use hugekit_sys::page_cache::drop_clean;
 use hugekit_warm::{WarmMode, WarmOptions, WarmReport, Warmer, WhySmall};
 use rustix::fs::{Advice, fadvise};
+
+/// The most times that a file is dropped: the kernel may use pages of a VMM for a moment that has just ended.
+const TRIES: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// A state of a file's page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,9 +39,16 @@ impl CacheState {
             }
             Self::Small if self.is_state_of(&run(path, WarmMode::Check)?) => Ok(()),
             Self::Small | Self::Cold => {
-                self.read(path).map_err(LabError::Saved)?;
-                let report = run(path, WarmMode::Check)?;
-                check(path, self.is_state_of(&report), &report)
+                let mut tries = TRIES;
+                loop {
+                    self.read(path).map_err(LabError::Saved)?;
+                    let report = run(path, WarmMode::Check)?;
+                    if tries == 0 || self.is_state_of(&report) {
+                        return check(path, self.is_state_of(&report), &report);
+                    }
+                    tries -= 1;
+                    sleep(PAUSE);
+                }
             }
         }
     }
