@@ -424,7 +424,8 @@ fn huge(states: &[UnitState]) -> u64 {
 }
 
 fn check_machine(root: &Root) -> Result<(), WarmError> {
-    if hugepages::transparent_size(root).ok().flatten() != Some(UNIT) {
+    // A size that cannot be read says nothing about the kernel.
+    if hugepages::transparent_size(root).is_ok_and(|size| size != Some(UNIT)) {
         return Err(WarmError::NoHugePages);
     }
     match Process::read(root) {

@@ -249,6 +249,18 @@ impl Firecracker {
         self.load(from, &json!({"backend_type": "File", "backend_path": file}), resume)
     }
 
+    /// Restores by a file, for whose mapping Firecracker advises huge pages (1.17), and resumes.
+    pub fn load_by_advised_file(&self, from: &Snapshot, file: &Path) -> io::Result<()> {
+        let memory = json!({"backend_type": "File", "backend_path": file});
+        let request = json!({
+            "snapshot_path": from.state,
+            "mem_backend": memory,
+            "resume_vm": true,
+            "huge_pages": "Transparent",
+        });
+        self.put("/snapshot/load", &request)
+    }
+
     fn load(&self, from: &Snapshot, memory: &Value, resume: bool) -> io::Result<()> {
         let request =
             json!({"snapshot_path": from.state, "mem_backend": memory, "resume_vm": resume});

@@ -7,6 +7,7 @@ mod leases;
 mod machine;
 mod pools;
 mod regions;
+mod warm;
 mod work;
 
 use std::sync::LazyLock;
@@ -59,6 +60,7 @@ pub(crate) fn all(thorough: bool) -> Vec<(String, TriedOperation)> {
         }
     }
     add(String::new(), images::EACH, base, auto);
+    add(String::new(), warm::EACH, base, auto);
     // In the long form only: these take five minutes.
     for (name, fault_mode) in FAULT_MODES.into_iter().filter(|_| thorough) {
         add(format!("anonymous::{name}::"), anonymous::EACH, base, fault_mode);

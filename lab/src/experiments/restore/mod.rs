@@ -4,6 +4,7 @@
 //! Every way restores the same guest, which has written half of its memory. The guest then reads
 //! one word of each page that it had written, twice, and in the end all of their bytes are checked.
 
+mod cached;
 mod clones;
 pub(super) mod files;
 mod one;
@@ -43,9 +44,9 @@ const QUICK: usize = 128 * MIB;
 /// Smaller guests have too few huge pages to say anything.
 pub(super) const LEAST: usize = 64 * MIB;
 
-/// The available memory must have room for this many guests: two memory files, a copy of one, the
+/// The available memory must have room for this many guests: two memory files, three copies of one, the
 /// image, and a guest.
-const GUESTS: usize = 6;
+const GUESTS: usize = 8;
 
 /// Huge pages besides those of the guest's memory.
 const MORE_PAGES: usize = 2;

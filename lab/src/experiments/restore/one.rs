@@ -18,6 +18,9 @@ use crate::Observer;
 pub(super) const LOADED_EARLIER: &str = "the image was loaded and put on huge pages before, once for all restores; a notice has \
      the time";
 
+const WARMED_EARLIER: &str =
+    "the file was put on huge pages of the page cache before, once for all restores";
+
 const COPIED_EARLIER: &str =
     "the pager had copied all memory before the guest was resumed; load-and-touch counts that";
 
@@ -138,7 +141,9 @@ fn compare(saved: &SavedGuest, part: &mut Part) {
     let of = |what: &str| workload(what, saved.len());
     let (touch, both, cpu) = (of("touch"), of("load-and-touch"), of("cpu"));
     let disk = saved.folders.disk_name();
-    let compared: [(&str, &str, &str, Moved); 15] = [
+    let [warmed, cold, advised] =
+        ["warmed", "cold", "cold-transparent"].map(|state| format!("{disk}-{state}"));
+    let compared: [(&str, &str, &str, Moved); 18] = [
         ("on-demand-4k", "pager", &touch, None),
         ("on-demand-4k", "pager", &both, None),
         ("on-demand-4k", "pager-working-set", &touch, None),
@@ -150,6 +155,9 @@ fn compare(saved: &SavedGuest, part: &mut Part) {
         ("on-demand-4k", "hugetlb-ahead", &touch, Some(COPIED_EARLIER)),
         (disk, "image", &touch, Some(LOADED_EARLIER)),
         ("tmpfs", "image", &touch, Some(LOADED_EARLIER)),
+        (disk, &warmed, &touch, Some(WARMED_EARLIER)),
+        (&warmed, "image", &touch, None),
+        (&cold, &advised, &both, None),
         ("pager", "pager-working-set", &touch, None),
         ("pager", "pager-working-set", &cpu, None),
         ("image", "control-image", &touch, None),

@@ -19,6 +19,7 @@ use hugekit_sys::userfaultfd;
 use hugekit_vm::pager::{Event, PagerOptions};
 use tempfile::TempDir;
 
+use super::cached::CacheState;
 use super::files::Folders;
 
 const SEED: u64 = 0x5eed_0000_1234_5678;
@@ -41,6 +42,10 @@ pub(super) struct SavedGuest {
     /// The memory file, on a tmpfs. It has no name, so that a lab that is killed leaves no memory
     /// behind.
     tmpfs: Option<File>,
+    /// A copy of the memory file that is warmed, if that can be done here, or the reason.
+    warmed: Result<PathBuf, String>,
+    /// A copy of the memory file that is dropped from the page cache before each restore.
+    cold: Option<PathBuf>,
     pub(super) image: Image,
     /// The time of loading the image.
     loading: Duration,
@@ -59,11 +64,28 @@ impl SavedGuest {
         let (snapshot, huge) = save_guests(&folders, bytes, has_pages, observer)?;
         let copy = |folder: &TempDir| copy_into(folder.path(), &snapshot.memory, observer);
         let tmpfs = folders.tmpfs.as_ref().map(copy).transpose()?;
+        let warmed = copied_on_disk(&folders, &snapshot.memory, "warmed.bin")?;
+        let cold = copied_on_disk(&folders, &snapshot.memory, "cold.bin")?;
+        let warmed = warmed.ok_or("no folder on a disk".to_owned()).and_then(|path| {
+            let prepared = CacheState::Warmed.prepare(&path);
+            prepared.map(|()| path).map_err(|error| hugekit::error_chain(&error).to_string())
+        });
         let start = Instant::now();
         let image = load_image(&snapshot.memory, observer)?;
         let loading = start.elapsed();
         let working_set = why_no_handler().map_or(Ok(0), Err);
-        let mut saved = Self { folders, bytes, snapshot, huge, tmpfs, image, loading, working_set };
+        let mut saved = Self {
+            folders,
+            bytes,
+            snapshot,
+            huge,
+            tmpfs,
+            warmed,
+            cold,
+            image,
+            loading,
+            working_set,
+        };
         if saved.working_set.is_ok() {
             saved.working_set = Ok(saved.record(observer)?);
         }
@@ -96,6 +118,14 @@ impl SavedGuest {
 
     pub(super) fn tmpfs_path(&self) -> Option<PathBuf> {
         self.tmpfs.as_ref().map(path_of)
+    }
+
+    pub(super) fn warmed_path(&self) -> Option<&Path> {
+        self.warmed.as_deref().ok()
+    }
+
+    pub(super) fn cold_path(&self) -> Option<&Path> {
+        self.cold.as_deref()
     }
 
     pub(super) fn socket(&self) -> PathBuf {
@@ -141,7 +171,10 @@ impl SavedGuest {
     /// Facts that a reader must know.
     pub(super) fn notices(&self) -> Vec<String> {
         let disk = match &self.folders.disk {
-            Some((_, system)) => format!("memory files are on {system}, read from the page cache"),
+            Some((_, system)) => format!(
+                "memory files are on {system}: of {system}, all is in the page cache on base pages, of \
+                 {system}-warmed on huge pages, of {system}-cold nothing; checked before each restore"
+            ),
             None => "no folder on a disk was found: memory files are on a tmpfs".to_owned(),
         };
         let tmpfs = self.tmpfs.is_none().then(|| "tmpfs left out: no folder on one".to_owned());
@@ -155,7 +188,9 @@ impl SavedGuest {
             Ok(bytes) => format!("the recorded working set has {}", Size(*bytes as usize)),
             Err(reason) => format!("handlers of page faults left out: {reason}"),
         };
-        let ours = [disk, image, handlers].into_iter().chain(tmpfs);
+        let warmed = self.warmed.as_ref().err();
+        let warmed = warmed.map(|reason| format!("the warmed file is left out: {reason}"));
+        let ours = [disk, image, handlers].into_iter().chain(tmpfs).chain(warmed);
         version().into_iter().chain(ours).collect()
     }
 }
@@ -178,6 +213,15 @@ fn copy_into(folder: &Path, from: &Path, observer: &dyn Observer) -> Result<File
             return Ok(copy);
         }
     }
+}
+
+/// A copy on the disk, which can be dropped from the page cache.
+fn copied_on_disk(folders: &Folders, from: &Path, name: &str) -> Result<Option<PathBuf>, LabError> {
+    let Some((folder, _)) = &folders.disk else { return Ok(None) };
+    let path = folder.path().join(name);
+    let copied = fs::copy(from, &path).and_then(|_| File::open(&path)?.sync_all());
+    copied.map_err(LabError::Saved)?;
+    Ok(Some(path))
 }
 
 /// If the observer wants to stop, the thread that loads ends with the process.

@@ -1,6 +1,6 @@
 //! The ways to restore.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::measure::LabError;
@@ -12,6 +12,7 @@ use hugekit_guests::Snapshot;
 use hugekit_machine::size::Size;
 use hugekit_vm::pager::PagerOptions;
 
+use super::cached::CacheState;
 use super::saved_guest::SavedGuest;
 
 /// The source of a guest's memory.
@@ -43,6 +44,10 @@ pub(super) struct RestoreWay {
     pub(super) backend: Backend,
     pub(super) snapshot: Snapshot,
     pub(super) is_hugetlb: bool,
+    /// The state of the file's page cache before each restore, if it is a file on the disk.
+    cache: Option<CacheState>,
+    /// The VMM advises huge pages for the mapping of the file.
+    is_advised: bool,
 }
 
 /// The server of a guest's page faults.
@@ -65,7 +70,8 @@ impl FaultServer {
 impl RestoreWay {
     fn new(method: &str, backend: Backend, snapshot: &Snapshot) -> Self {
         let (method, snapshot) = (method.to_owned(), snapshot.clone());
-        Self { method, backend, snapshot, is_hugetlb: false }
+        let (is_hugetlb, cache, is_advised) = (false, None, false);
+        Self { method, backend, snapshot, is_hugetlb, cache, is_advised }
     }
 
     /// All that can be used here.
@@ -81,19 +87,39 @@ impl RestoreWay {
     /// The ways between which users of many clones choose: a file on the disk, an image, and the pager
     /// as it is by default.
     pub(super) fn of_clones(saved: &SavedGuest) -> Vec<Self> {
-        let is_other = |way: &Self| way.method.starts_with("control-") || way.method == "tmpfs";
+        let is_other = |way: &Self| {
+            let is_cold = way.cache == Some(CacheState::Cold);
+            way.method.starts_with("control-") || way.method == "tmpfs" || is_cold
+        };
         let files = Self::by_file(saved).into_iter().filter(|way| !is_other(way));
         let pager = Self::new("pager", Backend::Pager(Use::WorkingSet), &saved.snapshot);
         files.chain(saved.has_handlers().then_some(pager)).collect()
     }
 
     fn by_file(saved: &SavedGuest) -> Vec<Self> {
-        let disk = saved.folders.disk.as_ref();
-        let disk = disk.map(|(_, system)| (system.as_str(), saved.snapshot.memory.clone()));
+        let disk = Self::by_file_on_disk(saved);
         let tmpfs = saved.tmpfs_path().map(|path| ("tmpfs", path));
         let images = ["image", "control-image"].map(|method| (method, saved.image_path()));
         let way = |(method, path)| Self::new(method, Backend::File(path), &saved.snapshot);
-        disk.into_iter().chain(tmpfs).chain(images).map(way).collect()
+        disk.into_iter().chain(tmpfs.into_iter().chain(images).map(way)).collect()
+    }
+
+    /// The same file in each state of its page cache.
+    fn by_file_on_disk(saved: &SavedGuest) -> Vec<Self> {
+        let Some((_, system)) = &saved.folders.disk else { return Vec::new() };
+        let small = Some(saved.snapshot.memory.as_path());
+        let files = [
+            ("", small, CacheState::Small, false),
+            ("-warmed", saved.warmed_path(), CacheState::Warmed, false),
+            ("-cold", saved.cold_path(), CacheState::Cold, false),
+            ("-cold-transparent", saved.cold_path(), CacheState::Cold, true),
+        ];
+        let way = |(suffix, path, cache, is_advised): (_, Option<&Path>, _, _)| {
+            let file = Backend::File(path?.to_owned());
+            let way = Self::new(&format!("{system}{suffix}"), file, &saved.snapshot);
+            Some(Self { cache: Some(cache), is_advised, ..way })
+        };
+        files.into_iter().filter_map(way).collect()
     }
 
     fn by_handler(saved: &SavedGuest) -> Vec<Self> {
@@ -136,6 +162,9 @@ impl RestoreWay {
     /// Starts the server of one guest, or of several if it is a pager.
     pub(super) fn serve(&self, saved: &SavedGuest) -> Result<FaultServer, LabError> {
         let memory = &self.snapshot.memory;
+        if let (Backend::File(path), Some(cache)) = (&self.backend, self.cache) {
+            cache.prepare(path)?;
+        }
         Ok(match self.backend {
             Backend::File(_) => FaultServer::None,
             Backend::Handler(strategy) => {
@@ -156,6 +185,9 @@ impl RestoreWay {
     ) -> Result<(), LabError> {
         let is_ahead = matches!(self.backend, Backend::Pager(Use::Ahead));
         match (&self.backend, server) {
+            (Backend::File(path), _) if self.is_advised => {
+                vm.load_by_advised_file(&self.snapshot, path)
+            }
             (Backend::File(path), _) => vm.load_by_file(&self.snapshot, path),
             (_, FaultServer::Handler(handler)) => {
                 vm.load_by_handler(&self.snapshot, handler.socket(), true)

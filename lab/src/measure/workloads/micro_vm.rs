@@ -82,6 +82,11 @@ impl<'a> MicroVm<'a> {
         self.watched(|vmm| vmm.load_by_file(from, file, true).map_err(failed))
     }
 
+    /// The VMM advises huge pages for its mapping of the file.
+    pub fn load_by_advised_file(&self, from: &Snapshot, file: &Path) -> Result<(), LabError> {
+        self.watched(|vmm| vmm.load_by_advised_file(from, file).map_err(failed))
+    }
+
     /// The guest goes on at once if it is to `resume`.
     pub fn load_by_handler(
         &self,
