@@ -369,6 +369,33 @@ def test_bytes_of_one_dtype_are_not_another(tmp_path, serves):
     assert hugekit.snapshot(four).to_numpy(out=others[3]).tobytes() == four.tobytes()
 
 
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        numpy.dtype([("a", "u2"), ("b", "u4")], align=True),
+        numpy.dtype([("a", "u2"), ("b", "u4")]),
+        numpy.dtype({"names": ["a", "b"], "formats": ["f4", "f4"], "offsets": [0, 8], "itemsize": 16}),
+        numpy.dtype([("a", "u1"), ("v", "f8", (3, 2))], align=True),
+        numpy.dtype([("when", "M8[3h]"), ("big", ">f8")]),
+    ],
+)
+def test_structures_keep_their_layout(tmp_path, serves, dtype):
+    array = numpy.frombuffer(numpy.random.default_rng(1).bytes(dtype.itemsize << 17), dtype).copy()
+    hugekit.Checkpointer({"a": array}).save(tmp_path / "0")
+    loaded = hugekit.load_checkpoint([tmp_path / "0"])["a"]
+    assert loaded.dtype == dtype and loaded.dtype.isalignedstruct == dtype.isalignedstruct
+    assert loaded.dtype.fields == dtype.fields and loaded.tobytes() == array.tobytes()
+    restored = numpy.zeros_like(array)
+    hugekit.restore([tmp_path / "0"], {"a": restored})
+    assert restored.tobytes() == array.tobytes()
+
+
+def test_a_name_of_a_dtype_that_is_none_is_refused():
+    for name in ("aligned ", "aligned '<f4'", "aligned float64", "aligned aligned [('a', '<f4')]x"):
+        with pytest.raises(ValueError, match="is not a dtype"):
+            hugekit._kinds.dtype_of(name)
+
+
 @needs_ml_dtypes
 def test_a_npy_file_has_no_dtype_that_it_cannot_name(tmp_path, serves):
     for dtype in (ml_dtypes.bfloat16, ml_dtypes.int4, ml_dtypes.float8_e5m2, [("a", ml_dtypes.bfloat16)]):

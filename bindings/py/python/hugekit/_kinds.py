@@ -20,6 +20,9 @@ _NUMBERS = "biufc"
 # The library whose element types files name. No other is imported because a file names it.
 _LIBRARY = "ml_dtypes"
 
+# Before the description of a structure that is laid out as a C compiler does: the description does not say so.
+_ALIGNED = "aligned "
+
 _OF_RECORDS = "array.view(array.dtype.fields or array.dtype, numpy.ndarray)"
 
 
@@ -219,7 +222,8 @@ def dtype_name(dtype: Any, name: str = "the array") -> str:
         return dtype.name
     if dtype.type.__module__ == _LIBRARY and dtype.isnative:
         return f"{_LIBRARY}.{dtype.name}"
-    return repr(described(dtype, name))
+    aligned = _ALIGNED if dtype.isalignedstruct else ""
+    return aligned + repr(described(dtype, name))
 
 
 def described(dtype: Any, name: str = "the array") -> Any:
@@ -250,6 +254,15 @@ def _refused_dtype(dtype: Any, name: str, found: Any) -> str:
 
 def dtype_of(dtype: str) -> Any:
     """The numpy dtype of a name; None if numpy has none."""
+    if dtype.startswith(_ALIGNED):
+        found = dtype_of(dtype.removeprefix(_ALIGNED))
+        try:
+            fields = [found.fields[name] for name in found.names]
+            formats, offsets = [field[0] for field in fields], [field[1] for field in fields]
+            described = {"names": found.names, "formats": formats, "offsets": offsets, "itemsize": found.itemsize}
+            return numpy.dtype({**described, "aligned": True})
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{dtype} is not a dtype: {error}") from None
     if dtype[:1] in ("'", "["):
         try:
             found = numpy.lib.format.descr_to_dtype(ast.literal_eval(dtype))
