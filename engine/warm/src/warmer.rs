@@ -4,6 +4,7 @@ use std::fs::File;
 use std::num::NonZeroU64;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::mpsc::{SendError, SyncSender, sync_channel};
 use std::time::Instant;
 
 use hugekit_bulk::Cancel;
@@ -13,6 +14,7 @@ use hugekit_machine::process::Process;
 use hugekit_machine::{Memory, Root, hugepages};
 use hugekit_sys::page_cache::{self, CacheMapping};
 use hugekit_sys::pagemap::PageMap;
+use hugekit_sys::thread::spawn_scoped;
 use hugekit_sys::{HeapShortage, data_runs, headroom, input, memfd};
 use rustix::param::page_size;
 use rustix::process::{Resource, getrlimit};
@@ -23,7 +25,7 @@ use crate::options::{WarmMode, WarmOptions};
 use crate::report::{LeftSmall, WarmReport, WhySmall};
 use crate::units::{UNIT, Units};
 use crate::users::FileUsers;
-use crate::window::{UnitState, Window};
+use crate::window::{Touch, UnitState, Window};
 
 const CAP_IPC_LOCK: u32 = 14;
 
@@ -277,14 +279,33 @@ impl<'a> Work<'a> {
         }
     }
 
+    /// A thread touches a window while the next one is read from the disk.
     fn make_all(&mut self, states: &mut [UnitState]) -> Result<(), WarmError> {
-        let windows = self.windows();
+        std::thread::scope(|scope| {
+            let (touches, to_touch) = sync_channel::<Touch>(1);
+            let touch_all = move || to_touch.into_iter().for_each(Touch::run);
+            // If no thread can be started, nobody receives, and this one touches them.
+            let _ = spawn_scoped(scope, "hugekit-warm", touch_all);
+            self.make_each(states, &touches)
+        })?;
+        self.read_rest()
+    }
+
+    fn make_each(
+        &mut self,
+        states: &mut [UnitState],
+        touches: &SyncSender<Touch>,
+    ) -> Result<(), WarmError> {
         let (mut done, all) = (0, self.units.bytes() as usize);
-        for window in windows {
+        for window in self.windows() {
             self.check_cancel(states)?;
             let own = window.states();
             done += own.len() * UNIT as usize;
+            let before = states[own.clone()].to_vec();
             window.make(self, states, own)?;
+            if let Err(SendError(touch)) = touches.send(window.to_touch(self, &before)?) {
+                touch.run();
+            }
             if let Some(progress) = self.warmer.progress {
                 progress(done, all);
             }
@@ -292,7 +313,7 @@ impl<'a> Work<'a> {
                 break;
             }
         }
-        self.read_rest()
+        Ok(())
     }
 
     /// Reads the bytes behind the last unit, unless they are a hole.

@@ -176,7 +176,7 @@ impl Window {
         Ok(stuck)
     }
 
-    /// Looks at units that were just read, by a mapping that has touched none of them, and has the CPU read them.
+    /// Looks at units that were just read, by a mapping that has touched none of them.
     fn look_again(
         &self,
         work: &Work<'_>,
@@ -189,10 +189,17 @@ impl Window {
             let is_huge =
                 is_huge.map_err(|errno| work.unread(errno, self.bytes_of(&(index..index + 1))))?;
             states[index] = if is_huge { UnitState::Huge } else { UnitState::Small };
-            // Refused, programs wait for it as they do without this call.
-            let _ = mapping.read_each_page(unit(index));
         }
         Ok(())
+    }
+
+    /// The units that were not huge before, to be touched.
+    pub(crate) fn to_touch(
+        &self,
+        work: &Work<'_>,
+        before: &[UnitState],
+    ) -> Result<Touch, WarmError> {
+        Ok(Touch { mapping: self.map_to_look(work)?, units: left(before) })
     }
 
     /// Makes huge pages where the small ones lie, of a kernel that can.
@@ -235,6 +242,24 @@ impl Window {
     fn bytes_of(&self, units: &Range<usize>) -> Range<u64> {
         let first = self.units.start;
         (first + units.start as u64) * UNIT..(first + units.end as u64) * UNIT
+    }
+}
+
+/// Units that were read again, and that no CPU has read yet. Their mapping is the window's, which is done: pages that it
+/// holds would stay when they are dropped.
+#[derive(Debug)]
+pub(crate) struct Touch {
+    mapping: CacheMapping,
+    units: Vec<usize>,
+}
+
+impl Touch {
+    /// Has the CPU read each page.
+    pub(crate) fn run(self) {
+        for &index in &self.units {
+            // Refused, programs wait for it as they do without this call.
+            let _ = self.mapping.read_each_page(unit(index));
+        }
     }
 }
 
