@@ -24,7 +24,7 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::buffer::Buffer;
-use crate::copied::{self, CopiedBytes, Refused};
+use crate::copied::{self, CopiedBytes};
 use crate::errors::{Raised, at_path, attempted, of_delta};
 use crate::numbers::Number;
 use crate::region::{Region, fault_mode, word};
@@ -300,6 +300,7 @@ impl ArrayChain {
             parts.push(CheckpointPart { at, len, content });
         }
         parts.extend(self.of_regions(py)?);
+        copied::tell_noted(py);
         parts.sort_by_key(|part| part.at);
         let unprotected = |(span, reason): &(Span, String)| {
             (span.at, span.at + span.memory.len(), reason.clone())
@@ -402,7 +403,7 @@ impl ArrayChain {
                         match self.first_of_region(py, span)? {
                             Ok(one) => taken.push(one),
                             Err(error) => {
-                                unprotected.push((span.clone(), self.reason(py, error)?));
+                                unprotected.push((span.clone(), self.reason(error)?));
                             }
                         }
                     }
@@ -452,7 +453,7 @@ impl ArrayChain {
                         let unit = Unit::of(std::slice::from_ref(span));
                         match self.first_of(py, unit, &self.builder)? {
                             Ok(one) => taken.push(one),
-                            Err(error) => unprotected.push((span.clone(), self.reason(py, error)?)),
+                            Err(error) => unprotected.push((span.clone(), self.reason(error)?)),
                         }
                     }
                 }
@@ -481,14 +482,8 @@ impl ArrayChain {
     }
 
     /// Returns why memory is copied; the error if it is not to be.
-    fn reason(&self, py: Python<'_>, error: SnapshotError) -> PyResult<String> {
-        if self.strict {
-            return Err(Raised::from(error).into());
-        }
-        match copied::refused(py, &error, self.fault_mode) {
-            Some(Refused::Range(_, reason) | Refused::All(reason)) => Ok(reason),
-            None => Err(Raised::from(error).into()),
-        }
+    fn reason(&self, error: SnapshotError) -> PyResult<String> {
+        copied::reason(error, self.fault_mode, self.strict)
     }
 
     fn first_of(
@@ -525,7 +520,7 @@ impl ArrayChain {
                 }
                 // Where it is refused, no other part is from an earlier moment: the GIL is held.
                 Err(error) => {
-                    self.reason(py, error)?;
+                    self.reason(error)?;
                     CheckpointPart::copied(span)?
                 }
             });

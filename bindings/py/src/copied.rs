@@ -4,6 +4,7 @@
 
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 
 use hugekit::fault::FaultMode;
 use hugekit::region::ForkError;
@@ -25,66 +26,79 @@ pub(crate) const BY_DEFAULT: FaultMode = FaultMode::Threaded { threads: 1 };
 const LOOK: usize = 64 << 20;
 
 /// Memory that cannot be protected, and the reason.
-pub(crate) enum Refused {
+enum Refused {
     Range(Range<usize>, String),
     /// No memory of this process can.
     All(String),
 }
 
 /// Returns what an error refuses, if a copy would do instead of a snapshot. `asked` is the mode that the program named.
-pub(crate) fn refused(
-    py: Python<'_>,
-    error: &SnapshotError,
-    asked: Option<FaultMode>,
-) -> Option<Refused> {
+/// [`tell_noted`] logs it.
+fn refused(error: &SnapshotError, asked: Option<FaultMode>) -> Option<Refused> {
     match error {
         SnapshotError::Unsuitable { mapping, reason } if mapping.is_readable => {
             Some(Refused::Range(mapping.addresses.clone(), reason.to_string()))
         }
-        SnapshotError::Fault(fault) | SnapshotError::Fork(ForkError::Fault(fault))
-            if asked.is_none() =>
-        {
-            let reason = error_chain(fault).to_string();
-            tell_once(py, &reason, error);
-            Some(Refused::All(reason))
-        }
-        // A process that was another user's may not read what the kernel says of it.
-        _ if asked.is_none() && error.kind() == ErrorKind::NotPermitted => {
-            let reason = error_chain(error).to_string();
-            tell_once(py, &reason, error);
-            Some(Refused::All(reason))
-        }
-        SnapshotError::Fork(differs @ ForkError::FaultModeDiffers { .. }) if asked.is_none() => {
+        _ if asked.is_some() => None,
+        SnapshotError::Fork(differs @ ForkError::FaultModeDiffers { .. }) => {
             Some(Refused::All(error_chain(differs).to_string()))
         }
+        // A process that was another user's may not read what the kernel says of it.
+        SnapshotError::Fault(_) | SnapshotError::Fork(ForkError::Fault(_)) => {
+            Some(Refused::All(note_once(error)))
+        }
+        _ if error.kind() == ErrorKind::NotPermitted => Some(Refused::All(note_once(error))),
         _ => None,
     }
 }
 
-/// Logs why memory is copied, as a warning of `hugekit`, once in a process.
-fn tell_once(py: Python<'_>, reason: &str, error: &SnapshotError) {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    if TOLD.swap(true, Relaxed) {
-        return;
+/// Returns why memory is copied; the error if it is not to be.
+pub(crate) fn reason(
+    error: SnapshotError,
+    asked: Option<FaultMode>,
+    strict: bool,
+) -> PyResult<String> {
+    let refused = if strict { None } else { refused(&error, asked) };
+    match refused {
+        Some(Refused::Range(_, reason) | Refused::All(reason)) => Ok(reason),
+        None => Err(Raised::from(error).into()),
     }
-    let remedy = error.remedy().map_or_else(String::new, |remedy| format!("; remedy: {remedy}"));
-    let line = format!("memory is copied at once, and not when it is written: {reason}{remedy}");
+}
+
+/// A line for the log: what is logged runs Python, and so it waits until all arrays of a moment are taken.
+static NOTED: Mutex<Option<String>> = Mutex::new(None);
+
+/// Notes why no memory of this process can be protected, once in a process. Returns the reason.
+fn note_once(error: &SnapshotError) -> String {
+    static IS_NOTED: AtomicBool = AtomicBool::new(false);
+    let reason = error_chain(error).to_string();
+    if !IS_NOTED.swap(true, Relaxed) {
+        let remedy =
+            error.remedy().map_or_else(String::new, |remedy| format!("; remedy: {remedy}"));
+        let line =
+            format!("memory is copied at once, and not when it is written: {reason}{remedy}");
+        *NOTED.lock().unwrap_or_else(PoisonError::into_inner) = Some(line);
+    }
+    reason
+}
+
+/// Logs what was noted, as a warning of `hugekit`. A log that fails is no reason for a save to fail.
+pub(crate) fn tell_noted(py: Python<'_>) {
+    let Some(line) = NOTED.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
     let log = || {
         let logger = py.import("logging")?.call_method1("getLogger", ("hugekit",))?;
         logger.call_method1("warning", ("%s", line))
     };
-    // A log that fails is no reason for a save to fail.
     let _: PyResult<_> = log();
 }
 
 /// Returns the reasons why some of these ranges are to be copied, after one of them was refused.
 pub(crate) fn reasons(
-    py: Python<'_>,
     ranges: &[Range<usize>],
     error: SnapshotError,
     asked: Option<FaultMode>,
 ) -> PyResult<Vec<Option<String>>> {
-    let (addresses, reason) = match refused(py, &error, asked) {
+    let (addresses, reason) = match refused(&error, asked) {
         Some(Refused::Range(addresses, reason)) => (addresses, reason),
         Some(Refused::All(reason)) => return Ok(vec![Some(reason); ranges.len()]),
         None => return Err(Raised::from(error).into()),

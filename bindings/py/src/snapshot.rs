@@ -20,7 +20,7 @@ use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
 use crate::buffer::{Buffer, not_contiguous};
-use crate::copied::{self, CopiedBytes, Refused};
+use crate::copied::{self, CopiedBytes};
 use crate::destination::Destination;
 use crate::errors::{Raised, at_path, attempted};
 use crate::kinds::Decided;
@@ -328,6 +328,7 @@ pub(crate) fn snapshot(
         .collect::<PyResult<Vec<_>>>()?;
     // From here on nothing of Python's runs, so that no Python code writes in between.
     let memories = taken(py, &buffers, options, strict)?;
+    copied::tell_noted(py);
     let parts: Vec<SnapshotArray> = named
         .into_iter()
         .zip(buffers)
@@ -348,20 +349,15 @@ pub(crate) fn snapshot(
         let reason = part.copied.clone()?;
         Some((part.name.clone(), (part.len, reason)))
     });
-    let copied = copied.collect();
-    let serving = |part: &SnapshotArray| match &part.copied {
-        Some(_) => Some(BY_COPIES),
-        None => part.memory.snapshot()?.serving().map(|serving| word(serving.fault_mode)),
+    let copied: Vec<_> = copied.collect();
+    let serving = |part: &SnapshotArray| {
+        part.memory.snapshot()?.serving().map(|serving| word(serving.fault_mode))
     };
-    let is_protected = |part: &&SnapshotArray| part.copied.is_none();
+    let protected = parts.iter().find_map(serving);
     Ok(Snapshot {
         form,
         nbytes: parts.iter().map(|part| part.len).sum(),
-        serving: parts
-            .iter()
-            .filter(is_protected)
-            .find_map(serving)
-            .or_else(|| parts.iter().find_map(serving)),
+        serving: protected.or_else(|| (!copied.is_empty()).then_some(BY_COPIES)),
         copied,
         parts: Mutex::new(Some(parts)),
         stats: Mutex::default(),
@@ -460,13 +456,10 @@ fn taken(
                     Ok((snapshot, offset)) => {
                         memories[index].0 = SnapshotBytes::Protected(snapshot, offset);
                     }
-                    Err(error) if strict => return Err(Raised::from(error).into()),
-                    Err(error) => match copied::refused(py, &error, options.fault_mode) {
-                        Some(Refused::All(reason) | Refused::Range(_, reason)) => {
-                            memories[index].1 = Some(reason);
-                        }
-                        None => return Err(Raised::from(error).into()),
-                    },
+                    Err(error) => {
+                        let reason = copied::reason(error, options.fault_mode, strict)?;
+                        memories[index].1 = Some(reason);
+                    }
                 }
             }
             None => elsewhere.push(index),
@@ -490,7 +483,7 @@ fn taken(
             Err(error) if strict => return Err(Raised::from(error).into()),
             Err(error) => {
                 let addresses: Vec<_> = ranges.iter().map(|range| addresses_of(*range)).collect();
-                let reasons = copied::reasons(py, &addresses, error, options.fault_mode)?;
+                let reasons = copied::reasons(&addresses, error, options.fault_mode)?;
                 let mut reasons = reasons.into_iter();
                 elsewhere.retain(|&index| {
                     let reason = reasons.next().flatten();

@@ -246,25 +246,18 @@ impl Firecracker {
 
     /// Restores a snapshot whose memory is mapped from this file.
     pub fn load_by_file(&self, from: &Snapshot, file: &Path, resume: bool) -> io::Result<()> {
-        self.load(from, &json!({"backend_type": "File", "backend_path": file}), resume)
+        self.load(from, &in_file(file), resume)
     }
 
     /// Restores by a file, for whose mapping Firecracker advises huge pages (1.17), and resumes.
     pub fn load_by_advised_file(&self, from: &Snapshot, file: &Path) -> io::Result<()> {
-        let memory = json!({"backend_type": "File", "backend_path": file});
-        let request = json!({
-            "snapshot_path": from.state,
-            "mem_backend": memory,
-            "resume_vm": true,
-            "huge_pages": "Transparent",
-        });
+        let mut request = load_request(from, &in_file(file), true);
+        request["huge_pages"] = json!("Transparent");
         self.put("/snapshot/load", &request)
     }
 
     fn load(&self, from: &Snapshot, memory: &Value, resume: bool) -> io::Result<()> {
-        let request =
-            json!({"snapshot_path": from.state, "mem_backend": memory, "resume_vm": resume});
-        self.put("/snapshot/load", &request)
+        self.put("/snapshot/load", &load_request(from, memory, resume))
     }
 
     pub fn put(&self, path: &str, body: &Value) -> io::Result<()> {
@@ -289,6 +282,14 @@ impl Firecracker {
         }
         Err(io::ErrorKind::TimedOut.into())
     }
+}
+
+fn load_request(from: &Snapshot, memory: &Value, resume: bool) -> Value {
+    json!({"snapshot_path": from.state, "mem_backend": memory, "resume_vm": resume})
+}
+
+fn in_file(file: &Path) -> Value {
+    json!({"backend_type": "File", "backend_path": file})
 }
 
 /// Gives the blocks of a file back that have nothing but zeroes.

@@ -66,36 +66,39 @@ impl Serial {
 
     /// Waits for the answer to a request that was sent.
     pub fn answer_within(&mut self, wait: Duration) -> io::Result<u64> {
-        let until = Instant::now() + wait;
-        loop {
-            if let Some(answer) = self.answer() {
-                return Ok(answer);
-            }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                let read = String::from_utf8_lossy(&self.read);
-                let message = format!("no answer within {wait:?}; read so far: {read:?}");
-                return Err(io::Error::new(io::ErrorKind::TimedOut, message));
-            }
-            self.read_more(left)?;
-        }
+        self.await_within(wait, "answer", Self::answer)
     }
 
     /// Waits for a line that begins with these words, and returns it. What was read before is left out.
     pub fn line_within(&mut self, words: &str, wait: Duration) -> io::Result<String> {
-        let until = Instant::now() + wait;
-        loop {
-            while let Some(end) = self.read.iter().position(|&byte| byte == b'\n') {
-                let line: Vec<u8> = self.read.drain(..=end).collect();
+        self.await_within(wait, words, |serial| {
+            while let Some(end) = serial.read.iter().position(|&byte| byte == b'\n') {
+                let line: Vec<u8> = serial.read.drain(..=end).collect();
                 let line = String::from_utf8_lossy(&line).trim().to_owned();
                 if line.starts_with(words) {
-                    return Ok(line);
+                    return Some(line);
                 }
+            }
+            None
+        })
+    }
+
+    /// Reads until something is found in all that was read.
+    fn await_within<T>(
+        &mut self,
+        wait: Duration,
+        name: &str,
+        mut found: impl FnMut(&mut Self) -> Option<T>,
+    ) -> io::Result<T> {
+        let until = Instant::now() + wait;
+        loop {
+            if let Some(found) = found(self) {
+                return Ok(found);
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 let read = String::from_utf8_lossy(&self.read);
-                let message = format!("no {words:?} within {wait:?}; read so far: {read:?}");
+                let message = format!("no {name} within {wait:?}; read so far: {read:?}");
                 return Err(io::Error::new(io::ErrorKind::TimedOut, message));
             }
             self.read_more(left)?;

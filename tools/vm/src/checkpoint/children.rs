@@ -132,18 +132,14 @@ impl Child<'_> {
     pub(crate) fn restore(&self, state: &Path, memory: LoadMemory<'_>, resume: bool) -> ChildNews {
         let load = Load { state, memory, resume, others: &self.options.load };
         match self.control.load(&load) {
-            Ok(()) => {
-                let restored = ChildNews::Restored(self.number, Instant::now());
-                self.note_saved_vsock();
-                restored
-            }
+            Ok(()) => ChildNews::Restored(self.number, Instant::now()),
             Err(source) => ChildNews::Failed(ForkError::Restore { number: self.number, source }),
         }
     }
 
     /// Notes the socket that a failure is to remove, if it is not one of the options. A relative path begins in the
     /// folder of this process, in which the program was started.
-    fn note_saved_vsock(&self) {
+    pub(crate) fn note_saved_vsock(&self) {
         if self.options.vsock().is_none()
             && let Ok(Some(path)) = self.control.vsock()
             && let Ok(path) = std::path::absolute(path)

@@ -135,7 +135,11 @@ struct Saved<'a> {
 
 impl Parent for Saved<'_> {
     fn restore(&self, child: &Child<'_>, memory: LoadMemory<'_>) -> Option<ChildNews> {
-        Some(child.restore(self.state, memory, self.resume))
+        let news = child.restore(self.state, memory, self.resume);
+        if matches!(news, ChildNews::Restored(..)) {
+            child.note_saved_vsock();
+        }
+        Some(news)
     }
 
     /// The VMMs are ended, and so their answers.

@@ -60,12 +60,7 @@ fn clones(
     let children = names.iter().map(|name| child_of(folder, name));
     let (children, serials): (Vec<_>, Vec<_>) = children.unzip();
     let cloned = start_clones(&CloneOptions::new(snapshot.state.clone(), children), memory)?;
-    let programs = cloned.programs.into_iter().zip(serials);
-    let report = &cloned.report.clones;
-    Ok(programs
-        .zip(report)
-        .map(|((program, serial), it)| ForkedGuest::new(program, serial, it))
-        .collect())
+    Ok(ForkedGuest::all(cloned.programs, serials, &cloned.report.clones))
 }
 
 fn check_apart(clones: &mut [ForkedGuest]) {

@@ -59,13 +59,21 @@ pub(crate) fn fork_with(
     let (children, serials): (Vec<_>, Vec<_>) = children.unzip();
     options.children = children;
     let forked = fork(&options)?;
-    let programs = forked.programs.into_iter().zip(serials).zip(&forked.report.children);
-    let guests =
-        programs.map(|((program, serial), child)| ForkedGuest::new(program, serial, child));
-    Ok((guests.collect(), forked.report))
+    let guests = ForkedGuest::all(forked.programs, serials, &forked.report.children);
+    Ok((guests, forked.report))
 }
 
 impl ForkedGuest {
+    /// In the order of the reports.
+    pub(crate) fn all(
+        programs: Vec<Child>,
+        serials: Vec<Serial>,
+        reports: &[ChildReport],
+    ) -> Vec<Self> {
+        let all = programs.into_iter().zip(serials).zip(reports);
+        all.map(|((program, serial), report)| Self::new(program, serial, report)).collect()
+    }
+
     pub(crate) fn new(program: Child, serial: Serial, report: &ChildReport) -> Self {
         Self { program, pid: report.pid, api: report.api.clone(), serial }
     }

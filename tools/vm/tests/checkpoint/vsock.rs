@@ -128,9 +128,7 @@ fn forked() {
     let (children, serials): (Vec<_>, Vec<_>) =
         NAMES.map(|name| child_with_vsock(&folder, name)).into_iter().unzip();
     let forked = fork(&ForkOptions::new(scene.vm(), children)).unwrap();
-    let programs = forked.programs.into_iter().zip(serials).zip(&forked.report.children);
-    let mut children: Vec<_> =
-        programs.map(|((program, serial), it)| ForkedGuest::new(program, serial, it)).collect();
+    let mut children = ForkedGuest::all(forked.programs, serials, &forked.report.children);
     check_children(&folder, &mut children);
     scene.check_runs_free();
 }
@@ -157,9 +155,7 @@ fn cloned() {
     let memory = CloneMemory::Copied(Box::new(Source::open(&snapshot.memory).unwrap()));
     let options = CloneOptions::new(snapshot.state.clone(), children);
     let cloned = start_clones(&options, memory).unwrap();
-    let programs = cloned.programs.into_iter().zip(serials).zip(&cloned.report.clones);
-    let mut clones: Vec<_> =
-        programs.map(|((program, serial), it)| ForkedGuest::new(program, serial, it)).collect();
+    let mut clones = ForkedGuest::all(cloned.programs, serials, &cloned.report.clones);
     check_children(folder, &mut clones);
     assert!(!socket(folder).exists());
 }

@@ -108,13 +108,19 @@ fn check_bytes(clone: &mut Firecracker) {
     assert_eq!(clone.serial.ask(behind).unwrap(), 0, "words behind are not zero");
 }
 
+/// A clone that has answered, and gets its memory when it asks for it.
+fn on_demand(folder: &Path, pages: Pages) -> (Snapshot, PagerProcess, Firecracker) {
+    let snapshot = saved(folder, pages);
+    let options = Options { prefetch: false, ..Options::new(&snapshot.memory) };
+    let pager = PagerProcess::start(folder, &options);
+    let mut clone = restored(folder, "clone", &snapshot, &pager);
+    clone.serial.ask(Request::Reply).unwrap();
+    (snapshot, pager, clone)
+}
+
 fn restore_on_demand_shows_every_byte(pages: Pages) {
     let folder = TempDir::new().unwrap();
-    let snapshot = saved(folder.path(), pages);
-    let options = Options { prefetch: false, ..Options::new(&snapshot.memory) };
-    let pager = PagerProcess::start(folder.path(), &options);
-    let mut clone = restored(folder.path(), "clone", &snapshot, &pager);
-    clone.serial.ask(Request::Reply).unwrap();
+    let (_, pager, mut clone) = on_demand(folder.path(), pages);
     check_bytes(&mut clone);
     drop(clone);
     pager.await_line("ended");
@@ -123,11 +129,7 @@ fn restore_on_demand_shows_every_byte(pages: Pages) {
 /// Firecracker cuts the file to nothing before it reads its memory, which comes from there.
 fn saved_over_its_file(pages: Pages) {
     let folder = TempDir::new().unwrap();
-    let snapshot = saved(folder.path(), pages);
-    let options = Options { prefetch: false, ..Options::new(&snapshot.memory) };
-    let pager = PagerProcess::start(folder.path(), &options);
-    let mut clone = restored(folder.path(), "clone", &snapshot, &pager);
-    clone.serial.ask(Request::Reply).unwrap();
+    let (snapshot, pager, clone) = on_demand(folder.path(), pages);
     let refused = clone.save(&snapshot).expect_err("bytes were saved that are in no file");
     assert!(refused.to_string().contains("memory"), "{refused}");
     pager.await_line("was written to while the pager had it open");
