@@ -159,6 +159,23 @@ def test_process_that_was_roots_copies():
     )
 
 
+def test_log_runs_no_python_between_arrays_of_a_moment():
+    as_nobody(
+        """
+        import logging
+        class Writes(logging.Handler):
+            def emit(self, record):
+                array[:] = 7
+        logging.getLogger("hugekit").addHandler(Writes())
+        first = hugekit.Pool(128 << 20, backing="base").zeros(4 << 20)
+        with hugekit.snapshot([first, array]) as moment:
+            copied = moment.serving == "copied"
+            assert (moment.to_numpy()[1] == 1).all()
+        assert (array == (7 if copied else 1)).all()
+        """
+    )
+
+
 def test_modes_that_are_named_are_what_is_done():
     as_nobody(
         """
