@@ -22,7 +22,7 @@ use crate::errors::Raised;
 /// place, they would fail in code that knows nothing of snapshots.
 pub(crate) const BY_DEFAULT: FaultMode = FaultMode::Threaded { threads: 1 };
 
-/// From so many bytes on, the available memory is looked at before a copy.
+/// Copies of at least this many bytes look at the available memory first.
 const LOOK: usize = 64 << 20;
 
 /// Memory that cannot be protected, and the reason.
@@ -65,7 +65,7 @@ pub(crate) fn reason(
     }
 }
 
-/// A line for the log: what is logged runs Python, and so it waits until all arrays of a moment are taken.
+/// A line for the log. A log runs Python code, and so the line waits until all arrays of a moment are taken.
 static NOTED: Mutex<Option<String>> = Mutex::new(None);
 
 /// Notes why no memory of this process can be protected, once in a process. Returns the reason.
@@ -82,7 +82,7 @@ fn note_once(error: &SnapshotError) -> String {
     reason
 }
 
-/// Logs what was noted, as a warning of `hugekit`. A log that fails is no reason for a save to fail.
+/// Logs the noted line, as a warning of `hugekit`. A log that fails is no reason for a save to fail.
 pub(crate) fn tell_noted(py: Python<'_>) {
     let Some(line) = NOTED.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
     let log = || {
