@@ -5,6 +5,7 @@ use std::num::NonZeroU64;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::mpsc::{SendError, SyncSender, sync_channel};
+use std::thread::ScopedJoinHandle;
 use std::time::Instant;
 
 use hugekit_bulk::Cancel;
@@ -285,8 +286,14 @@ impl<'a> Work<'a> {
             let (touches, to_touch) = sync_channel::<Touch>(1);
             let touch_all = move || to_touch.into_iter().for_each(Touch::run);
             // If no thread can be started, nobody receives, and this one touches them.
-            let _ = spawn_scoped(scope, "hugekit-warm", touch_all);
-            self.make_each(states, &touches)
+            let toucher = spawn_scoped(scope, "hugekit-warm", touch_all);
+            let made = self.make_each(states, &touches);
+            drop(touches);
+            // The scope would wait for its work, and not until the thread has gone.
+            if let Ok(Err(panic)) = toucher.map(ScopedJoinHandle::join) {
+                std::panic::resume_unwind(panic);
+            }
+            made
         })?;
         self.read_rest()
     }

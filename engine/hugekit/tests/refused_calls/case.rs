@@ -200,16 +200,28 @@ impl Point {
         }
     }
 
-    /// Some rounds, between which nothing may grow: what there is afterwards.
-    fn leaks_nothing(&self, operation: TriedOperation, plan: Option<Plan>) -> String {
+    /// Some rounds, between which nothing may grow: what there is afterwards, and `expected` unless that is empty.
+    fn leaks_nothing(
+        &self,
+        operation: TriedOperation,
+        plan: Option<Plan>,
+        expected: &str,
+    ) -> String {
         let before = Census::take();
         (0..ROUNDS).for_each(|_| self.round(operation, plan));
         self.round(operation, None);
-        let after = Census::settled(&before);
+        let is_as_expected = |kinds: &str| expected.is_empty() || kinds == expected;
+        let after = Census::settled(|now| {
+            now.growth_since(&before).is_none() && is_as_expected(&now.kinds())
+        });
         if let Some(difference) = after.growth_since(&before) {
             self.problem(format!("leaks: {difference}"));
         }
-        after.kinds()
+        let kinds = after.kinds();
+        if !is_as_expected(&kinds) {
+            self.problem(format!("has {kinds} at the end, not {expected}"));
+        }
+        kinds
     }
 }
 
@@ -335,10 +347,8 @@ fn verdict(operation: TriedOperation, plan: Option<Plan>, expected: &str) -> Str
     point.round(operation, None);
     // What is refused for good may have been what gives back.
     let may_leak = plan.is_some_and(|plan| plan.lasting != Lasting::Once);
-    let kinds = if may_leak { String::new() } else { point.leaks_nothing(operation, plan) };
-    if !expected.is_empty() && kinds != expected && !may_leak {
-        point.problem(format!("has {kinds} at the end, not {expected}"));
-    }
+    let kinds =
+        if may_leak { String::new() } else { point.leaks_nothing(operation, plan, expected) };
     if PANICKED.load(Ordering::SeqCst) {
         point.problem("a thread panicked".to_owned());
     }
@@ -413,11 +423,11 @@ impl Census {
         }
     }
 
-    /// After what ends by itself has ended.
-    fn settled(before: &Self) -> Self {
+    /// After what ends by itself has ended: once `is_settled`, or after a second.
+    fn settled(is_settled: impl Fn(&Self) -> bool) -> Self {
         for _ in 0..200 {
             let now = Self::take();
-            if now.growth_since(before).is_none() {
+            if is_settled(&now) {
                 return now;
             }
             thread::sleep(Duration::from_millis(5));
@@ -425,7 +435,8 @@ impl Census {
         Self::take()
     }
 
-    /// What grew by one or more a round. Stacks and the allocator's own come and go.
+    /// What grew: of mappings, by one or more a round, because stacks and the allocator's own come and go. What became
+    /// less was about to end before.
     fn growth_since(&self, before: &Self) -> Option<String> {
         let named = [
             (&before.descriptors, &self.descriptors),
@@ -433,7 +444,10 @@ impl Census {
             (&before.threads, &self.threads),
         ];
         let page = rustix::param::page_size();
-        if named.iter().any(|(before, now)| before != now) {
+        let has_grown = |before: &BTreeMap<String, usize>, now: &BTreeMap<String, usize>| {
+            now.iter().any(|(name, count)| *count > before.get(name).copied().unwrap_or(0))
+        };
+        if named.iter().any(|(before, now)| has_grown(before, now)) {
             return Some(format!("{before:?}\n -> {self:?}"));
         }
         let (mappings, bytes) = (

@@ -74,8 +74,10 @@ impl<'a> ReadAhead<'a> {
             let Ok(reader) = spawn_scoped(scope, "hugekit-read", read) else {
                 return self.pass_in_turn(take);
             };
-            self.pass_filled(to_take, emptied, take)?;
-            reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            let passed = self.pass_filled(to_take, emptied, take);
+            // The scope would wait for its work, and not until the thread has gone.
+            let read = reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            passed.and(read)
         })
     }
 
