@@ -63,6 +63,12 @@ pub(crate) struct Fleet {
 /// KVM has not booted a guest, so it boots none.
 static KVM_FAILS: AtomicBool = AtomicBool::new(false);
 
+/// The names of all guests.
+#[cfg(test)]
+pub(crate) fn guests() -> Result<Vec<String>> {
+    Ok(FleetTable::read()?.guest.into_iter().map(|guest| guest.name).collect())
+}
+
 impl Fleet {
     pub(crate) fn run(&self) -> Result<bool> {
         let mut table = FleetTable::read()?;

@@ -365,6 +365,20 @@ mod tests {
     }
 
     #[test]
+    fn nightly_boots_each_guest_once() {
+        let parts = parts().unwrap();
+        let commands =
+            parts.iter().filter(|part| part.when == When::Nightly).flat_map(|part| &part.run);
+        let booted =
+            commands.filter_map(|command| command.strip_prefix("cargo xtask fleet --only "));
+        let mut booted: Vec<_> = booted.flat_map(str::split_whitespace).collect();
+        booted.sort_unstable();
+        let mut guests = crate::fleet::guests().unwrap();
+        guests.sort_unstable();
+        assert_eq!(booted, guests);
+    }
+
+    #[test]
     fn command_counts_its_tests_or_as_one() {
         assert_eq!(
             count_of(1, "echo 'test result: ok. 2 passed; 0 failed; 1 ignored'").to_string(),
