@@ -27,7 +27,7 @@ use hugekit_bulk::parallel::{
 };
 use hugekit_bulk::profile::{AlreadyInstalled, Band, Bands, CacheState, Choice};
 use hugekit_bulk::sweep::{Order, Reach, Sweep, SweepExtent};
-use hugekit_lease::protocol::{Answer, Malformed, Payer, Refusal, Request, Row, Status};
+use hugekit_lease::protocol::{Answer, LeaseRow, Malformed, Payer, Refusal, Request, Status};
 use hugekit_lease::{Lease, LeaseError, MemoryFile, Peer, Unfit};
 use hugekit_machine::cgroup::{Cgroups, Cpuset, GroupLimit, Layout, MemoryLeft, Quota};
 use hugekit_machine::cpu::{CpuModel, Vendor};
@@ -56,7 +56,7 @@ any_thread!(ForkBuilder<'static>);
 any_thread!(Snapshot, Builder, Changes, Epoch, Reserve, SnapshotStats, Collapsed);
 any_thread!(View<&'static Snapshot>, View<Arc<Snapshot>>, SnapshotReader<'static>);
 any_thread!(Image, ImageBuilder<'static>, PrivateMapping, ImageRange);
-any_thread!(Lease, MemoryFile, Peer, Answer, Payer, Request, Row, Status);
+any_thread!(Lease, MemoryFile, Peer, Answer, Payer, Request, LeaseRow, Status);
 
 // Work.
 any_thread!(Operation<'static, ClearFn>, Operation<'static, CopyFn>, PopulateOptions<'static>);

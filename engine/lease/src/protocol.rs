@@ -338,12 +338,12 @@ pub struct Status {
     /// Bytes of ready units that were on huge pages when they were populated.
     pub huge: u64,
     /// The leases, the newest last; of more than [`MOST_ROWS`], the oldest.
-    pub rows: Vec<Row>,
+    pub rows: Vec<LeaseRow>,
 }
 
 /// A lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct LeaseRow {
     /// The user that has it.
     pub uid: u32,
     /// The process that asked, which may have passed it on.
@@ -740,7 +740,7 @@ impl Status {
             }
         };
         let node = node.checked_sub(1).map(u32::try_from).transpose();
-        let rows = (0..count).map(|_| Row::of(&mut rest)).collect::<Result<_, _>>()?;
+        let rows = (0..count).map(|_| LeaseRow::of(&mut rest)).collect::<Result<_, _>>()?;
         Ok(Self {
             backing: backing_of(backing).ok_or(Malformed::Meaning)?,
             node: node.map_err(|_| Malformed::Meaning)?,
@@ -763,7 +763,7 @@ impl Status {
     }
 }
 
-impl Row {
+impl LeaseRow {
     fn put(&self, message: &mut Vec<u8>) {
         put(message, u64::from(self.uid) | u64::from(self.pid) << 32);
         put(message, self.bytes);
@@ -965,7 +965,7 @@ mod tests {
     }
 
     fn answers() -> Vec<Answer> {
-        let row = Row {
+        let row = LeaseRow {
             uid: u32::MAX,
             pid: 7,
             bytes: 1 << 30,
@@ -979,7 +979,7 @@ mod tests {
             failures: 1,
             last_failure: Some(Refusal::NotPopulated { errno: 12, signal: 0 }),
             huge: 5,
-            rows: vec![row, Row { payer: Payer::Group, is_unreturned: false, ..row }],
+            rows: vec![row, LeaseRow { payer: Payer::Group, is_unreturned: false, ..row }],
             ..Status::new(Backing::Hugetlb2M, 4 << 30, 4)
         };
         let mut answers = vec![
@@ -1043,8 +1043,14 @@ mod tests {
 
     #[test]
     fn status_of_many_leases_is_cut_to_what_a_message_may_hold() {
-        let row =
-            Row { uid: 1, pid: 1, bytes: 1, age_ms: 1, payer: Payer::Broker, is_unreturned: false };
+        let row = LeaseRow {
+            uid: 1,
+            pid: 1,
+            bytes: 1,
+            age_ms: 1,
+            payer: Payer::Broker,
+            is_unreturned: false,
+        };
         let mut status = Status::new(Backing::Base, 1, 0);
         status.rows = vec![row; MOST_ROWS + 1];
         let message = Answer::Status(Box::new(status)).to_message();

@@ -24,7 +24,7 @@ use hugekit_lab::record::archive::Archive;
 use hugekit_lab::{Definition, EXPERIMENTS, LabError, Options, Outcome, report};
 use hugekit_machine::size::Size;
 
-use hugekit_terminal::file::{OpenSink, Sink};
+use hugekit_terminal::file::{FileSink, OpenSink};
 use hugekit_terminal::outcome::{INTERRUPTED, UsageError};
 use hugekit_terminal::text::{say, write_out};
 
@@ -69,10 +69,10 @@ pub(crate) struct Lab {
     setup: bool,
     /// Write the record with all raw samples; `-` prints it instead of the tables
     #[arg(long, value_name = "FILE|-")]
-    json: Option<Sink>,
+    json: Option<FileSink>,
     /// Write a page with charts for a browser; `-` prints it instead of the tables
     #[arg(long, value_name = "FILE|-")]
-    html: Option<Sink>,
+    html: Option<FileSink>,
     /// Do not keep a record of this run
     #[arg(long)]
     no_record: bool,
@@ -212,14 +212,14 @@ impl Lab {
     }
 
     fn open_sinks(&self) -> anyhow::Result<Sinks<'_>> {
-        let is_stdout = |sink: &Option<Sink>| sink.as_ref().is_some_and(Sink::is_stdout);
+        let is_stdout = |sink: &Option<FileSink>| sink.as_ref().is_some_and(FileSink::is_stdout);
         if is_stdout(&self.json) && is_stdout(&self.html) {
             let message = "--json and --html cannot both print to standard output";
             return Err(UsageError(message.to_owned()).into());
         }
         let print = !is_stdout(&self.json) && !is_stdout(&self.html);
-        let json = self.json.as_ref().map(Sink::open).transpose()?;
-        let html = self.html.as_ref().map(Sink::open).transpose()?;
+        let json = self.json.as_ref().map(FileSink::open).transpose()?;
+        let html = self.html.as_ref().map(FileSink::open).transpose()?;
         Ok(Sinks { print, json, html })
     }
 

@@ -40,7 +40,7 @@ use crate::memory_state::{self, MemoryState};
 use crate::options::{BrokerOptions, Charge, Limits};
 use crate::priority;
 use crate::seats::{Seat, displaced};
-use crate::unit::{ClientId, EndingProcesses, Filling, Outcome, Ready, not_populated, refused};
+use crate::unit::{ClientId, EndingProcesses, FillingUnit, Outcome, Ready, not_populated, refused};
 use crate::watch::{self, Watched, Watches};
 
 /// Clients that are accepted in one turn: others are answered in between.
@@ -103,7 +103,7 @@ pub struct Broker {
     /// When each account was given something last, in turns: of those who wait, the longest ago is next.
     served: BTreeMap<u32, u64>,
     ready: VecDeque<Ready>,
-    filling: Vec<Filling>,
+    filling: Vec<FillingUnit>,
     ending: Vec<EndingProcesses>,
     images: Images,
     loading: Vec<Loading>,
@@ -397,7 +397,7 @@ impl Broker {
 
     /// Returns the populated bytes of the units that are not ready.
     fn present(&self) -> u64 {
-        let present = |filling: &Filling| filling.memory.present().unwrap_or(0);
+        let present = |filling: &FillingUnit| filling.memory.present().unwrap_or(0);
         self.filling.iter().map(present).max().unwrap_or(0)
     }
 
@@ -478,7 +478,14 @@ impl Broker {
                 let hurried = hurried.then(Instant::now);
                 let fillers = vec![filler];
                 let all_joined = true;
-                self.filling.push(Filling { memory, fillers, client, payer, all_joined, hurried });
+                self.filling.push(FillingUnit {
+                    memory,
+                    fillers,
+                    client,
+                    payer,
+                    all_joined,
+                    hurried,
+                });
                 self.memory = self.memory.next(&self.root, self.backing(), self.options.payer());
             }
             // Taken by others meanwhile: as if it had been seen.
@@ -840,8 +847,8 @@ impl Broker {
 
     /// Ends what was begun for a client alone.
     fn abandon(&mut self, id: ClientId) {
-        let is_its = |filling: &mut Filling| filling.client.is_some_and(|(of, _)| of == id);
-        self.ending.extend(self.filling.extract_if(.., is_its).map(Filling::abandon));
+        let is_its = |filling: &mut FillingUnit| filling.client.is_some_and(|(of, _)| of == id);
+        self.ending.extend(self.filling.extract_if(.., is_its).map(FillingUnit::abandon));
     }
 
     fn request_lease(&mut self, id: ClientId, asked: u64, wait: Duration) {

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use hugekit_lease::protocol::{Payer, Row};
+use hugekit_lease::protocol::{LeaseRow, Payer};
 
 /// A lease, as long as it counts.
 #[derive(Clone, Copy, Debug)]
@@ -17,8 +17,8 @@ pub(crate) struct CountedLease {
 }
 
 impl CountedLease {
-    pub(crate) fn row(&self, is_unreturned: bool) -> Row {
-        Row {
+    pub(crate) fn row(&self, is_unreturned: bool) -> LeaseRow {
+        LeaseRow {
             uid: self.uid,
             pid: self.pid,
             bytes: self.bytes,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use hugekit_lease::protocol::{Payer, Refusal, Row};
+use hugekit_lease::protocol::{LeaseRow, Payer, Refusal};
 
 use crate::leased::CountedLease;
 use crate::options::Quotas;
@@ -128,7 +128,7 @@ impl Ledger {
     }
 
     /// The leases of some accounts, the oldest first.
-    pub(crate) fn rows(&self, is_of: impl Fn(u32) -> bool) -> Vec<Row> {
+    pub(crate) fn rows(&self, is_of: impl Fn(u32) -> bool) -> Vec<LeaseRow> {
         let live = self.live.values().map(|(lease, _)| (lease, false));
         let all = live.chain(self.returns.counted().map(|lease| (lease, true)));
         let mut leases: Vec<_> = all.filter(|(lease, _)| is_of(lease.account)).collect();

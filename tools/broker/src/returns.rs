@@ -124,7 +124,7 @@ mod tests {
     }
 
     /// A machine and one user who leases, holds pages, makes holes and ends leases.
-    struct Machine {
+    struct ModelMachine {
         ledger: Ledger,
         files: BTreeMap<i32, File>,
         next: i32,
@@ -148,7 +148,7 @@ mod tests {
         Look,
     }
 
-    impl Machine {
+    impl ModelMachine {
         fn new() -> Self {
             let mut machine = Self {
                 ledger: Ledger::new(Quotas::default()),
@@ -254,7 +254,7 @@ mod tests {
         fn pages_that_are_held_count_and_those_that_are_back_do_not(
             acts in prop::collection::vec(act(), 0..40)
         ) {
-            let mut machine = Machine::new();
+            let mut machine = ModelMachine::new();
             for act in acts {
                 machine.act(act);
                 if machine.untold.is_empty() {
@@ -275,7 +275,7 @@ mod tests {
     /// The attack: the pages of an ended lease are held, and holes in another one make as many free.
     #[test]
     fn holes_are_no_credit_for_pages_that_are_held() {
-        let mut machine = Machine::new();
+        let mut machine = ModelMachine::new();
         let (held, hollow) = (machine.lease(), machine.lease());
         (0..UNIT).for_each(|_| machine.hold(held));
         machine.look();
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn hole_that_is_made_after_the_end_is_no_credit_even_if_its_notice_comes_late() {
-        let mut machine = Machine::new();
+        let mut machine = ModelMachine::new();
         let (held, hollow) = (machine.lease(), machine.lease());
         machine.hold(held);
         machine.look();
@@ -316,7 +316,7 @@ mod tests {
     /// A program that makes holes, as a pool does, gets its quota back.
     #[test]
     fn lease_with_holes_that_is_back_counts_no_more() {
-        let mut machine = Machine::new();
+        let mut machine = ModelMachine::new();
         let (hollow, other) = (machine.lease(), machine.lease());
         machine.punch(hollow);
         machine.tell();

@@ -24,7 +24,7 @@ pub(crate) struct Ready {
 
 /// A unit that processes are populating.
 #[derive(Debug)]
-pub(crate) struct Filling {
+pub(crate) struct FillingUnit {
     pub(crate) memory: MemoryFile,
     pub(crate) fillers: Vec<Filler>,
     /// Whose it will be, and that one's account; `None` for the stock.
@@ -36,7 +36,7 @@ pub(crate) struct Filling {
     pub(crate) hurried: Option<Instant>,
 }
 
-impl Filling {
+impl FillingUnit {
     /// Returns the outcome, if there is one: the unit, or why it cannot be populated; and the processes that are
     /// superfluous then. As long as one of several processes works, there is none.
     pub(crate) fn step(mut self) -> Result<(Outcome, EndingProcesses), Self> {

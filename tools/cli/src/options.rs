@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{from_str, from_value, json, to_value};
 
 #[derive(Debug, Parser)]
-struct Command<T: clap::Args> {
+struct CommandLine<T: clap::Args> {
     #[command(flatten)]
     options: T,
 }
@@ -21,7 +21,7 @@ struct Command<T: clap::Args> {
 /// Parses arguments.
 fn of<T: clap::Args>(arguments: &str) -> T {
     let arguments = arguments.split(' ').filter(|argument| !argument.is_empty());
-    Command::try_parse_from(["hugekit"].into_iter().chain(arguments)).unwrap().options
+    CommandLine::try_parse_from(["hugekit"].into_iter().chain(arguments)).unwrap().options
 }
 
 /// Checks options with these required arguments, which are these fields.

@@ -52,7 +52,7 @@ pub use mappings::{Excluded, Extent};
 pub use options::TendOptions;
 pub use outlook::Outlook;
 pub use relatives::{forked_from, named};
-pub use status::{Hindrance, PassReport, Refusal, Status};
+pub use status::{Hindrance, PassReport, Status, TendRefusal};
 pub use target::Target;
 pub use tender::{Builder, Tender, Tending};
 

@@ -4,7 +4,7 @@ use crate::error::TendError;
 use crate::headroom::{hindrance, may_grow};
 use crate::mappings::{Excluded, Extent, Survey};
 use crate::options::TendOptions;
-use crate::plan::{Filling, History, plan};
+use crate::plan::{History, HoleFilling, plan};
 use crate::relatives::{Relatives, forked_from};
 use crate::status::Hindrance;
 use crate::target::Target;
@@ -51,8 +51,8 @@ impl Outlook {
         let looks = target.look(&mut survey)?;
         let now = survey.extent();
         let filling = match is_limit_unknown {
-            true => Filling::NOTHING,
-            false => Filling::of(&options, now.all, 0),
+            true => HoleFilling::NOTHING,
+            false => HoleFilling::of(&options, now.all, 0),
         };
         let plan = plan(looks, filling, &History::default());
         let collapsed = plan.ranges.len() as u64 * hugekit::HUGE_PAGE_BYTES as u64;

@@ -40,14 +40,14 @@ pub(crate) struct Plan {
 
 /// Which holes may be filled.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Filling {
+pub(crate) struct HoleFilling {
     /// The share of a range that must be populated.
     density: f64,
     /// All holes together, in bytes.
     budget: u64,
 }
 
-impl Filling {
+impl HoleFilling {
     /// `all` is the process's memory, `filled` those bytes of it with which holes were filled earlier.
     pub(crate) fn of(options: &TendOptions, all: u64, filled: u64) -> Self {
         let own = all.saturating_sub(filled) as f64;
@@ -61,7 +61,7 @@ impl Filling {
 
 /// Plans a pass. The ranges with the fewest holes are taken until the budget is used. Of these, ranges that are split most
 /// often come first, because parent and child write there, and then those with the fewest holes.
-pub(crate) fn plan(mut looks: Vec<Look>, filling: Filling, history: &History) -> Plan {
+pub(crate) fn plan(mut looks: Vec<Look>, filling: HoleFilling, history: &History) -> Plan {
     let least = (filling.density * HUGE_PAGE_BYTES as f64) as u64;
     let mut plan = Plan::default();
     looks.retain(|look| look.is_huge != Some(true));
@@ -105,7 +105,7 @@ mod tests {
             look(4, HUGE / 2 - 4096, Some(false)),
             look(5, HUGE * 95 / 100, None),
         ];
-        let filling = Filling { density: 0.5, budget: HUGE };
+        let filling = HoleFilling { density: 0.5, budget: HUGE };
         let plan = plan(looks, filling, &history);
         assert_eq!(starts(&plan), [3, 2, 5]);
         assert_eq!(plan.sparse, HUGE / 2 - 4096);
@@ -117,18 +117,18 @@ mod tests {
         let presents = [HUGE - 8192, HUGE - 16384, HUGE, HUGE - 4096];
         let looks = |()| (0..4).map(|n| look(n, presents[n as usize], Some(false))).collect();
         let of = |budget| {
-            let filling = Filling { density: 0.5, budget };
+            let filling = HoleFilling { density: 0.5, budget };
             starts(&plan(looks(()), filling, &History::default()))
         };
         assert_eq!(of(12288), [2, 3, 0]);
         assert_eq!(of(12287), [2, 3]);
-        assert_eq!(starts(&plan(looks(()), Filling::NOTHING, &History::default())), [2]);
+        assert_eq!(starts(&plan(looks(()), HoleFilling::NOTHING, &History::default())), [2]);
     }
 
     #[test]
     fn holes_that_were_filled_earlier_count() {
         let options = TendOptions { growth: 0.2, ..TendOptions::default() };
-        let of = |all, filled| Filling::of(&options, all, filled).budget;
+        let of = |all, filled| HoleFilling::of(&options, all, filled).budget;
         assert_eq!([of(1000, 0), of(1100, 100), of(1200, 200), of(100, 200)], [200, 100, 0, 0]);
     }
 

@@ -76,7 +76,7 @@ impl fmt::Display for Hindrance {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum TendRefusal {
     /// No huge page is free (`ENOMEM`).
     NoHugePage,
     /// The process's control group has no room for one (`EBUSY`).
@@ -93,7 +93,7 @@ pub enum Refusal {
     },
 }
 
-impl From<Errno> for Refusal {
+impl From<Errno> for TendRefusal {
     fn from(errno: Errno) -> Self {
         match errno {
             Errno::NOMEM => Self::NoHugePage,
@@ -105,7 +105,7 @@ impl From<Errno> for Refusal {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for TendRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoHugePage => f.write_str("no huge page is free"),
@@ -131,7 +131,7 @@ pub struct PassReport {
     /// Bytes of holes that were filled with zeroes: what the process grew by.
     pub filled: u64,
     /// Ranges that the kernel refused to collapse, by reason.
-    pub refused: Vec<(Refusal, u64)>,
+    pub refused: Vec<(TendRefusal, u64)>,
     /// Bytes in ranges with too many holes.
     pub sparse: u64,
     /// True if the memory limit of its control group cannot be read. Then no hole is filled, and `sparse` has all

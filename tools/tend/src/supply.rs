@@ -14,9 +14,9 @@ use hugekit::HUGE_PAGE_BYTES;
 use crate::own_memory::OwnMemory;
 
 #[derive(Debug)]
-pub(crate) struct Supply(Option<OwnMemory>);
+pub(crate) struct BlockSupply(Option<OwnMemory>);
 
-impl Supply {
+impl BlockSupply {
     /// Without addresses for it, collapses wait for the host.
     pub(crate) fn new() -> Self {
         Self(OwnMemory::reserve(HUGE_PAGE_BYTES).ok())
@@ -39,7 +39,7 @@ mod tests {
 
     #[test]
     fn refresh_keeps_no_memory() {
-        let supply = Supply::new();
+        let supply = BlockSupply::new();
         if !supply.refresh() {
             skipped("no huge page is available");
             return;

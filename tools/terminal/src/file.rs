@@ -14,14 +14,14 @@ use crate::text::write_out;
 
 /// The value of `--json` and `--html`.
 #[derive(Clone, Debug)]
-pub enum Sink {
+pub enum FileSink {
     /// Standard output: `-`.
     Stdout,
     /// A file of this name.
     File(PathBuf),
 }
 
-impl FromStr for Sink {
+impl FromStr for FileSink {
     type Err = Infallible;
 
     fn from_str(text: &str) -> Result<Self, Infallible> {
@@ -29,7 +29,7 @@ impl FromStr for Sink {
     }
 }
 
-impl Sink {
+impl FileSink {
     /// Returns true for standard output.
     #[must_use]
     pub fn is_stdout(&self) -> bool {
@@ -42,18 +42,20 @@ impl Sink {
     /// The file cannot be made.
     pub fn open(&self) -> anyhow::Result<OpenSink<'_>> {
         match self {
-            Self::Stdout => Ok(OpenSink(Place::Stdout)),
-            Self::File(path) => Place::file(path).map(OpenSink).with_context(|| cannot_write(path)),
+            Self::Stdout => Ok(OpenSink(FilePlace::Stdout)),
+            Self::File(path) => {
+                FilePlace::file(path).map(OpenSink).with_context(|| cannot_write(path))
+            }
         }
     }
 }
 
 /// A place that accepts a result.
 #[derive(Debug)]
-pub struct OpenSink<'a>(Place<'a>);
+pub struct OpenSink<'a>(FilePlace<'a>);
 
 #[derive(Debug)]
-enum Place<'a> {
+enum FilePlace<'a> {
     Stdout,
     /// A device, a pipe or a socket: something that a renamed file must not take the place of.
     Special {
@@ -67,7 +69,7 @@ enum Place<'a> {
     },
 }
 
-impl<'a> Place<'a> {
+impl<'a> FilePlace<'a> {
     fn file(path: &'a Path) -> io::Result<Self> {
         if is_special(path) {
             return Ok(Self::Special { file: File::options().write(true).open(path)?, path });
@@ -83,11 +85,11 @@ impl OpenSink<'_> {
     /// Standard output or the file cannot be written.
     pub fn write(self, text: &str) -> anyhow::Result<()> {
         match self.0 {
-            Place::Stdout => write_out(text).context("cannot print"),
-            Place::Special { mut file, path } => {
+            FilePlace::Stdout => write_out(text).context("cannot print"),
+            FilePlace::Special { mut file, path } => {
                 file.write_all(text.as_bytes()).with_context(|| cannot_write(path))
             }
-            Place::Regular { file, path } => replace(file, path, text),
+            FilePlace::Regular { file, path } => replace(file, path, text),
         }
     }
 

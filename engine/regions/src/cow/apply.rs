@@ -17,7 +17,7 @@ use super::guard::SlotGuard;
 use super::in_kernel::InKernel;
 use super::mapping::{BLOCK, CowMapping};
 use super::slot::{Action, Event, Fill, Lack, Slot};
-use super::slot_table::Entry;
+use super::slot_table::SlotEntry;
 use crate::pool::Content;
 use hugekit_sys::mapping::replace;
 use hugekit_sys::memory;
@@ -32,7 +32,7 @@ pub(super) struct MappingSlot<'a> {
 }
 
 impl<'a> MappingSlot<'a> {
-    pub(super) fn entry(&self) -> Entry {
+    pub(super) fn entry(&self) -> SlotEntry {
         self.guard.entry(self.mapping)
     }
 
@@ -103,7 +103,8 @@ impl<'a> MappingSlot<'a> {
     /// Clears or populates an unready frame. The bytes near the offset `near` come last.
     pub(super) fn supply(&self, near: Option<usize>) -> Result<(), Refused> {
         self.check_sound()?;
-        let (Entry { frame, slot }, len) = (self.entry(), self.frames.len_of(self.guard.slot()));
+        let (SlotEntry { frame, slot }, len) =
+            (self.entry(), self.frames.len_of(self.guard.slot()));
         if slot == Slot::Unready(Lack::Page) {
             self.frames.populate(frame).map_err(Refused::Unpopulated)?;
             self.group.pool.count_populated_at_fault(len);
@@ -190,7 +191,7 @@ impl<'a> MappingSlot<'a> {
         heir.mapping.counts().received.fetch_add(1, Ordering::Relaxed);
         for (number, other) in self.sharers().enumerate() {
             let slot = other.entry().slot.after(Action::ShowCopy { owner: number == 0 });
-            other.show(Entry { frame: copy, slot }, copied);
+            other.show(SlotEntry { frame: copy, slot }, copied);
         }
         self.guard.leave_ring(self.mapping);
         Ok(())
@@ -211,12 +212,12 @@ impl<'a> MappingSlot<'a> {
         };
         self.guard.leave_ring(self.mapping);
         let slot = self.entry().slot.after(Action::TakeReserved(fill));
-        self.show(Entry { frame: own, slot }, filled);
+        self.show(SlotEntry { frame: own, slot }, filled);
         filled.map_err(|Broken| Refused::Broken)
     }
 
     /// Records that the mapping shows another frame. If that frame could not be copied, the slot is lost.
-    fn show(&self, entry: Entry, copied: Result<(), Broken>) {
+    fn show(&self, entry: SlotEntry, copied: Result<(), Broken>) {
         match copied {
             Ok(()) => self.guard.set(self.mapping, entry),
             Err(Broken) => self.lose(entry),
@@ -224,8 +225,8 @@ impl<'a> MappingSlot<'a> {
     }
 
     /// Marks the slot as lost, because it could not be copied. Accesses end in SIGBUS, as for failed memory.
-    pub(super) fn lose(&self, entry: Entry) {
-        self.guard.set(self.mapping, Entry { slot: entry.slot.lost(), ..entry });
+    pub(super) fn lose(&self, entry: SlotEntry) {
+        self.guard.set(self.mapping, SlotEntry { slot: entry.slot.lost(), ..entry });
         let addresses = self.addresses();
         if !self.group.fork_support().is_some_and(|support| support.map_empty_file(&addresses)) {
             // The process has no mapping left. Accesses are then faults, which hugekit refuses.

@@ -2,7 +2,7 @@
 
 use super::ForkError;
 use super::error::{Failed, Refused};
-use super::frames::{Broken, GivenUp, Holding, Near, Reservation, ReservedFrames};
+use super::frames::{Broken, GivenUpFolios, Holding, Near, Reservation, ReservedFrames};
 use super::handle::CowHandle;
 use super::mapping::CowMapping;
 use super::slot::{Event, Presence, Slot};
@@ -47,7 +47,7 @@ impl Compaction<'_> {
         };
         let mut reservation = group.reservation_of(pieces, private);
         let mut unused = Vec::with_capacity(reservation.len());
-        let mut given_up = GivenUp::new();
+        let mut given_up = GivenUpFolios::new();
         let moved = group.alone_with_room(reservation.len(), |tables| {
             let moved = self.migrate(tables, &mut reservation, &mut unused);
             tables.frames.take_given_up(&mut given_up);

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use super::ForkError;
-use super::frames::{GivenUp, Holding, Run};
+use super::frames::{GivenUpFolios, Holding, Run};
 use crate::pool::{Extent, InUse, Pool, Reserved};
 
 /// The folios that a group must return to the pool.
@@ -78,7 +78,7 @@ impl GroupFolios {
     }
 
     /// Returns given-up folios to the pool or to the kernel. Not in the gate.
-    pub(super) fn return_given_up(&self, given_up: &GivenUp) -> Result<(), ForkError> {
+    pub(super) fn return_given_up(&self, given_up: &GivenUpFolios) -> Result<(), ForkError> {
         self.wait_for_readers();
         given_up.runs.iter().try_for_each(|run| self.return_run(run))
     }

@@ -17,7 +17,7 @@ use super::handle::CowHandle;
 use super::mapping::{CowMapping, MappingWords};
 use super::protect_region::between;
 use super::slot::{Presence, Slot};
-use super::slot_table::{Entry, MappingId};
+use super::slot_table::{MappingId, SlotEntry};
 use super::tables::Tables;
 use super::unshared::UnsharedSlots;
 use super::whole_region::WholeRegion;
@@ -246,7 +246,7 @@ impl ForkMaker<'_> {
                 show_fresh(guard, child, frames);
                 continue;
             };
-            let entry = Entry { slot: shown, ..entry };
+            let entry = SlotEntry { slot: shown, ..entry };
             guard.join(child, parent);
             guard.set(child, entry);
             if entry.slot.is_lost() {
@@ -261,7 +261,7 @@ impl ForkMaker<'_> {
                 continue;
             }
             guard.stand_alone(child);
-            guard.set(child, Entry { frame, slot: Slot::Exclusive(Presence::Absent) });
+            guard.set(child, SlotEntry { frame, slot: Slot::Exclusive(Presence::Absent) });
             child.counts().copied_at_once.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -292,7 +292,7 @@ impl ForkMaker<'_> {
 fn show_fresh(guard: &SlotGuard<'_>, child: &CowMapping, frames: &Frames) {
     let frame = child.reserved_frame(guard.slot());
     guard.stand_alone(child);
-    guard.set(child, Entry { frame, slot: frames.fresh(frame) });
+    guard.set(child, SlotEntry { frame, slot: frames.fresh(frame) });
 }
 
 /// Adds the offset and the length of each run of frames that a child shows to `runs`, as far as there is room.

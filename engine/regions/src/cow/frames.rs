@@ -75,7 +75,7 @@ pub(super) struct Run {
 
 /// Folios that no region needs any more. The vectors are allocated before the gate is taken.
 #[derive(Debug)]
-pub(super) struct GivenUp {
+pub(super) struct GivenUpFolios {
     pub(super) runs: Vec<Run>,
     /// Extents of which no folio is left. They are dropped outside of the gate.
     empty: Vec<Holding>,
@@ -83,7 +83,7 @@ pub(super) struct GivenUp {
     pub(super) is_full: bool,
 }
 
-impl GivenUp {
+impl GivenUpFolios {
     const RUNS: usize = 256;
     const EMPTY: usize = 16;
 
@@ -239,7 +239,7 @@ impl Frames {
     }
 
     /// Moves given-up folios to `into`, as far as there is room. Does not allocate.
-    pub(super) fn take_given_up(&mut self, into: &mut GivenUp) {
+    pub(super) fn take_given_up(&mut self, into: &mut GivenUpFolios) {
         let mut index = 0;
         into.is_full = false;
         while index < self.holdings.len() && !into.is_full {
@@ -247,7 +247,7 @@ impl Frames {
             into.is_full = !holding.take_given_up(into);
             if holding.left > 0 {
                 index += 1;
-            } else if into.empty.len() < GivenUp::EMPTY {
+            } else if into.empty.len() < GivenUpFolios::EMPTY {
                 into.empty.push(self.holdings.remove(index));
             } else {
                 into.is_full = true;
@@ -441,7 +441,7 @@ impl Holding {
     }
 
     /// Moves given-up folios to `into`. Returns whether there was room for all.
-    fn take_given_up(&mut self, into: &mut GivenUp) -> bool {
+    fn take_given_up(&mut self, into: &mut GivenUpFolios) -> bool {
         // Extents of different regions have different tokens, so their folios are in different runs.
         let first = into.runs.len();
         for (folio, content) in self.contents.iter().enumerate() {

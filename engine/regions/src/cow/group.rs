@@ -13,7 +13,7 @@ use super::descriptor::{Descriptor, SharedReads};
 use super::error::kernel;
 use super::folios::GroupFolios;
 use super::fork_support::{ForkSupport, GroupFacts, Protection};
-use super::frames::{Frames, GivenUp, Reservation};
+use super::frames::{Frames, GivenUpFolios, Reservation};
 use super::mapping::{CowMapping, MappingWords};
 use super::mappings::Mappings;
 use super::retries::Retries;
@@ -353,13 +353,13 @@ impl ForkGroup {
     }
 
     /// Returns given-up folios to the pool or to the kernel. Not in the gate.
-    pub(super) fn return_given_up(&self, mut given_up: GivenUp) -> Result<(), ForkError> {
+    pub(super) fn return_given_up(&self, mut given_up: GivenUpFolios) -> Result<(), ForkError> {
         loop {
             self.folios.return_given_up(&given_up)?;
             if !given_up.is_full {
                 return Ok(());
             }
-            given_up = GivenUp::new();
+            given_up = GivenUpFolios::new();
             without_signals(|blocked| self.gate.alone(blocked).frames.take_given_up(&mut given_up));
         }
     }

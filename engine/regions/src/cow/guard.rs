@@ -9,7 +9,7 @@ use std::ops::Range;
 use super::mapping::CowMapping;
 use super::mappings::Mappings;
 use super::slot::{Action, Event};
-use super::slot_table::{Entry, MappingId, Neighbours};
+use super::slot_table::{MappingId, Neighbours, SlotEntry};
 use hugekit_sys::sync::{Claim, Claims};
 use hugekit_sys::thread::SignalsBlocked;
 
@@ -93,11 +93,11 @@ impl<'a> SlotGuard<'a> {
         self.mappings.get(id)
     }
 
-    pub(super) fn entry(&self, mapping: &CowMapping) -> Entry {
+    pub(super) fn entry(&self, mapping: &CowMapping) -> SlotEntry {
         mapping.entry(self.slot)
     }
 
-    pub(super) fn set(&self, mapping: &CowMapping, entry: Entry) {
+    pub(super) fn set(&self, mapping: &CowMapping, entry: SlotEntry) {
         if entry.slot.may_be_written() {
             self.mark_written(mapping);
         }
@@ -111,8 +111,8 @@ impl<'a> SlotGuard<'a> {
 
     /// Records that `action` was carried out: the slot becomes `slot.after(action)`.
     pub(super) fn record_done(&self, mapping: &CowMapping, action: Action) {
-        let Entry { frame, slot } = self.entry(mapping);
-        self.set(mapping, Entry { frame, slot: slot.after(action) });
+        let SlotEntry { frame, slot } = self.entry(mapping);
+        self.set(mapping, SlotEntry { frame, slot: slot.after(action) });
     }
 
     /// Returns the plan for an event.

@@ -9,7 +9,7 @@ use super::ForkError;
 use super::bulk::Bulk;
 use super::error::kernel;
 use super::fork_support::ForkSupport;
-use super::frames::GivenUp;
+use super::frames::GivenUpFolios;
 use super::group::ForkGroup;
 use super::mapping::CowMapping;
 use super::tables::Tables;
@@ -128,7 +128,7 @@ impl CowHandle {
         // After this, no thread serves a fault of the region. Handlers may wait for the gate, so this comes before
         // it.
         drop(self.registration.take());
-        let mut given_up = GivenUp::new();
+        let mut given_up = GivenUpFolios::new();
         let (_mapping, is_last) = without_signals(|blocked| {
             let mut tables = self.group.gate.alone(blocked);
             let id = tables.mappings.of_region(self.start).id();
@@ -172,7 +172,7 @@ impl CowHandle {
         if let Some(registration) = &self.registration {
             registration.serve_only(kept);
         }
-        let mut given_up = GivenUp::new();
+        let mut given_up = GivenUpFolios::new();
         without_signals(|blocked| {
             let mut tables = group.gate.alone(blocked);
             let mapping = tables.mappings.of_region(self.start);

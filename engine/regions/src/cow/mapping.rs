@@ -7,7 +7,7 @@ use rustix::io;
 
 use super::frames::ReservedFrames;
 use super::slot::{Presence, Slot};
-use super::slot_table::{Bitmap, Entry, Links, MappingId, SlotTable};
+use super::slot_table::{Bitmap, Links, MappingId, SlotEntry, SlotTable};
 use hugekit_sys::mapping::SharedMapping;
 use hugekit_sys::private_pages::{PrivatePiece, PrivateSlice};
 
@@ -133,7 +133,7 @@ impl CowMapping {
         self.id
     }
 
-    pub(super) fn entry(&self, slot: usize) -> Entry {
+    pub(super) fn entry(&self, slot: usize) -> SlotEntry {
         self.table.get(slot)
     }
 

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::batch::SlotBatch;
 use super::guard::{BATCH_SLOTS, SlotGuards};
 use super::handle::CowHandle;
-use super::slot_table::Entry;
+use super::slot_table::SlotEntry;
 use crate::fault::no_fault;
 use hugekit_bulk::{CopyOptions, Reuse};
 use hugekit_sys::peek;
@@ -122,7 +122,7 @@ impl PointInTime {
         let _reading = self.0.group.folios.read();
         let look = || {
             self.0.look(|tables, mapping| {
-                let Entry { frame, slot } = mapping.entry(slot);
+                let SlotEntry { frame, slot } = mapping.entry(slot);
                 if slot.is_lost() {
                     return Err(Lost);
                 }

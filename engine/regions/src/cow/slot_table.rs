@@ -13,12 +13,12 @@ const FRAME: u32 = 4;
 
 /// The frame that a region shows at a slot, and the state of the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct SlotEntry {
     pub(super) frame: u64,
     pub(super) slot: Slot,
 }
 
-impl Entry {
+impl SlotEntry {
     pub(super) fn from_bits(bits: u64) -> Self {
         let code = bits & ((1 << FRAME) - 1);
         Self { frame: bits >> FRAME, slot: Slot::ALL[code as usize] }
@@ -46,11 +46,11 @@ impl SlotTable {
 
     /// The load acquires: a thread that reads a frame after it sees the bytes that were copied there before the entry was
     /// set.
-    pub(super) fn get(&self, slot: usize) -> Entry {
-        Entry::from_bits(self.0[slot].load(Ordering::Acquire))
+    pub(super) fn get(&self, slot: usize) -> SlotEntry {
+        SlotEntry::from_bits(self.0[slot].load(Ordering::Acquire))
     }
 
-    pub(super) fn set(&self, slot: usize, entry: Entry) {
+    pub(super) fn set(&self, slot: usize, entry: SlotEntry) {
         self.0[slot].store(entry.bits(), Ordering::Release);
     }
 
@@ -63,7 +63,11 @@ impl SlotTable {
 
     /// Returns the length of the run at the start of `slots`: their frames follow each other, and `is_alike` is true of
     /// each.
-    pub(super) fn run_of(&self, slots: Range<usize>, is_alike: impl Fn(Entry) -> bool) -> usize {
+    pub(super) fn run_of(
+        &self,
+        slots: Range<usize>,
+        is_alike: impl Fn(SlotEntry) -> bool,
+    ) -> usize {
         let frames = self.get(slots.start).frame..;
         let entries = slots.map(|slot| self.get(slot)).zip(frames);
         entries.take_while(|&(entry, frame)| entry.frame == frame && is_alike(entry)).count()
@@ -164,7 +168,7 @@ mod tests {
         let mut piece = PrivatePiece::new(PrivatePiece::bytes_of::<AtomicU64>(slots)).unwrap();
         let table = SlotTable::unfilled(&mut piece, slots);
         for (at, &(frame, slot)) in entries.iter().enumerate() {
-            table.set(at, Entry { frame, slot });
+            table.set(at, SlotEntry { frame, slot });
         }
         table
     }
@@ -173,8 +177,8 @@ mod tests {
     fn entry_of_every_slot_and_frame_fits_a_word() {
         for slot in Slot::ALL {
             for frame in [0, 1, 0x12345, u64::MAX >> FRAME] {
-                let entry = Entry { frame, slot };
-                assert_eq!(Entry::from_bits(entry.bits()), entry);
+                let entry = SlotEntry { frame, slot };
+                assert_eq!(SlotEntry::from_bits(entry.bits()), entry);
             }
         }
     }

@@ -6,7 +6,7 @@ use super::frames::{Frames, Holding};
 use super::mapping::CowMapping;
 use super::mappings::{self, LongerMappings, Mappings};
 use super::slot::{Event, Slot};
-use super::slot_table::{Entry, MappingId};
+use super::slot_table::{MappingId, SlotEntry};
 
 /// The tables that faults read and forks change. Only a thread that has the guard of a slot changes the slot.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl Tables {
         let mapping = alone.mappings().get(id);
         for slot in 0..mapping.slots() {
             let (guard, frame) = (alone.slot(slot), mapping.reserved_frame(slot));
-            guard.set(mapping, Entry { frame, slot: slot_of(frames, frame) });
+            guard.set(mapping, SlotEntry { frame, slot: slot_of(frames, frame) });
             guard.stand_alone(mapping);
         }
     }

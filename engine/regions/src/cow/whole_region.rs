@@ -14,7 +14,7 @@ use super::guard::{Alone, SlotGuard};
 use super::in_kernel::InKernel;
 use super::mapping::CowMapping;
 use super::slot::{Action, Event, Lack, Presence, Slot};
-use super::slot_table::{Entry, MappingId};
+use super::slot_table::{MappingId, SlotEntry};
 use super::tables::Tables;
 use crate::pool::Content;
 use hugekit_sys::mapping::{forbid, replace_all};
@@ -130,7 +130,7 @@ impl<'a> WholeRegion<'a> {
         for slot in slots.filter(|_| is_own) {
             let guard = self.alone.slot(slot);
             let slot = Slot::Exclusive(Presence::InPlace);
-            guard.set(mapping, Entry { slot, ..guard.entry(mapping) });
+            guard.set(mapping, SlotEntry { slot, ..guard.entry(mapping) });
         }
         is_own
     }
@@ -141,7 +141,7 @@ impl<'a> WholeRegion<'a> {
         for slot in 0..self.mapping.slots() {
             let guard = self.alone.slot(slot);
             let entry = guard.entry(self.mapping);
-            guard.set(self.mapping, Entry { slot: entry.slot.lost(), ..entry });
+            guard.set(self.mapping, SlotEntry { slot: entry.slot.lost(), ..entry });
         }
         let addresses = self.mapping.addresses();
         let is_mapped =

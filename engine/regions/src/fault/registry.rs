@@ -125,9 +125,9 @@ mod tests {
     }
 
     /// Says when it is gone, and is never read afterwards.
-    struct Canary(Arc<AtomicBool>);
+    struct GoneFlag(Arc<AtomicBool>);
 
-    impl Drop for Canary {
+    impl Drop for GoneFlag {
         fn drop(&mut self) {
             self.0.store(true, Ordering::SeqCst);
         }
@@ -141,7 +141,7 @@ mod tests {
             for _ in 0..3 {
                 scope.spawn(|| {
                     while !stop.load(Ordering::Relaxed) {
-                        registry.with_shielded(50, |canary: &Canary| {
+                        registry.with_shielded(50, |canary: &GoneFlag| {
                             assert!(!canary.0.load(Ordering::SeqCst));
                             thread::yield_now();
                             assert!(!canary.0.load(Ordering::SeqCst));
@@ -151,7 +151,7 @@ mod tests {
             }
             for _ in 0..2000 {
                 let gone = Arc::new(AtomicBool::new(false));
-                registry.add(0..100, Arc::new(Canary(Arc::clone(&gone))));
+                registry.add(0..100, Arc::new(GoneFlag(Arc::clone(&gone))));
                 assert!(!gone.load(Ordering::SeqCst));
                 registry.resize(0, 0);
                 assert!(gone.load(Ordering::SeqCst));

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[derive(Clone, Debug)]
-    enum Step {
+    enum FolioStep {
         Take(usize),
         TakeDirty(usize),
         TakeInPieces(usize, usize),
@@ -220,15 +220,15 @@ mod tests {
         Put(usize, FolioState),
     }
 
-    fn steps() -> impl Strategy<Value = Step> {
+    fn steps() -> impl Strategy<Value = FolioStep> {
         let state =
             prop_oneof![Just(FolioState::Hole), Just(FolioState::Clean), Just(FolioState::Dirty)];
         prop_oneof![
-            4 => (1..FOLIOS).prop_map(Step::Take),
-            1 => (0..FOLIOS).prop_map(Step::TakeDirty),
-            2 => (1..FOLIOS, 1_usize..4).prop_map(|(count, unit)| Step::TakeInPieces(count, unit)),
-            1 => Just(Step::TakeHoles),
-            5 => (0..FOLIOS, state).prop_map(|(at, state)| Step::Put(at, state)),
+            4 => (1..FOLIOS).prop_map(FolioStep::Take),
+            1 => (0..FOLIOS).prop_map(FolioStep::TakeDirty),
+            2 => (1..FOLIOS, 1_usize..4).prop_map(|(count, unit)| FolioStep::TakeInPieces(count, unit)),
+            1 => Just(FolioStep::TakeHoles),
+            5 => (0..FOLIOS, state).prop_map(|(at, state)| FolioStep::Put(at, state)),
         ]
     }
 
@@ -282,15 +282,15 @@ mod tests {
             let mut out: Vec<Idle> = Vec::new();
             for step in steps {
                 let taken = match step {
-                    Step::Take(count) => take(&mut folios, &mut model, count),
-                    Step::TakeDirty(most) => {
+                    FolioStep::Take(count) => take(&mut folios, &mut model, count),
+                    FolioStep::TakeDirty(most) => {
                         let taken = folios.take_dirty(most);
                         let dirty = longest(&model, &[FolioState::Dirty]);
                         let len = taken.as_ref().map_or(0, |extent| extent.folios().len());
                         prop_assert_eq!(len, dirty.min(most.max(1)));
                         taken.into_iter().map(Idle::from).collect()
                     }
-                    Step::TakeInPieces(count, unit) => {
+                    FolioStep::TakeInPieces(count, unit) => {
                         let runs = model.split(|&state| state == FolioState::Out);
                         let units: usize = runs.map(|run| run.len() / unit * unit).sum();
                         let free = [FolioState::Hole, FolioState::Clean, FolioState::Dirty];
@@ -301,8 +301,8 @@ mod tests {
                         prop_assert!(len == count || in_one < count && units < count);
                         taken
                     }
-                    Step::TakeHoles => folios.take_holes().into_iter().map(Idle::from).collect(),
-                    Step::Put(at, state) => {
+                    FolioStep::TakeHoles => folios.take_holes().into_iter().map(Idle::from).collect(),
+                    FolioStep::Put(at, state) => {
                         if let Some(at) = at.checked_rem(out.len()) {
                             let token = out.swap_remove(at);
                             model[named(&token).0].fill(state);

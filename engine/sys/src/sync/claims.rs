@@ -255,9 +255,9 @@ mod models {
 
     /// 0: not done; 1: done; 2: taken away again.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    struct Step(u32);
+    struct WordStep(u32);
 
-    impl ClaimState for Step {
+    impl ClaimState for WordStep {
         fn bits(self) -> u32 {
             self.0
         }
@@ -269,17 +269,17 @@ mod models {
 
     /// A table of one word, and memory that only its owner may touch: loom reports every access that is not
     /// ordered.
-    struct Shared {
-        claims: Claims<Step>,
+    struct ClaimedWord {
+        claims: Claims<WordStep>,
         memory: UnsafeCell<u32>,
     }
 
     // SAFETY: loom reports every access that is not ordered.
-    unsafe impl Sync for Shared {}
+    unsafe impl Sync for ClaimedWord {}
     // SAFETY: loom reports every access that is not ordered.
-    unsafe impl Send for Shared {}
+    unsafe impl Send for ClaimedWord {}
 
-    impl Shared {
+    impl ClaimedWord {
         fn new() -> Arc<Self> {
             Arc::new(Self { claims: Claims::new(1).unwrap(), memory: UnsafeCell::new(0) })
         }
@@ -287,9 +287,9 @@ mod models {
         /// Does the work, if no other thread has done it.
         fn serve(&self) {
             let claim = self.claims.claim(0, &BLOCKED);
-            if claim.state() == Step(0) {
+            if claim.state() == WordStep(0) {
                 self.add();
-                claim.finish(Step(1));
+                claim.finish(WordStep(1));
             } else {
                 assert_eq!(self.read(), 1);
             }
@@ -315,7 +315,7 @@ mod models {
     #[test]
     fn claim_by_several_is_done_once_and_seen_later() {
         check(3, || {
-            let shared = Shared::new();
+            let shared = ClaimedWord::new();
             let other = Arc::clone(&shared);
             let other = thread::spawn(move || other.serve());
             shared.serve();
@@ -327,7 +327,7 @@ mod models {
     #[test]
     fn claim_by_three_is_had_by_each() {
         check(2, || {
-            let shared = Shared::new();
+            let shared = ClaimedWord::new();
             let start = |_| {
                 let shared = Arc::clone(&shared);
                 thread::spawn(move || shared.serve())
@@ -341,12 +341,12 @@ mod models {
     #[test]
     fn claim_that_fails_is_left_to_the_next() {
         check(3, || {
-            let shared = Shared::new();
+            let shared = ClaimedWord::new();
             let other = Arc::clone(&shared);
             let other = thread::spawn(move || drop(other.claims.claim(0, &BLOCKED)));
             shared.serve();
             other.join().unwrap();
-            assert_eq!(shared.claims.look(0).state, Step(1));
+            assert_eq!(shared.claims.look(0).state, WordStep(1));
         });
     }
 
@@ -354,10 +354,10 @@ mod models {
     #[test]
     fn look_after_a_claim_sees_what_was_done() {
         check(3, || {
-            let shared = Shared::new();
+            let shared = ClaimedWord::new();
             let looks = Arc::clone(&shared);
             let looks = thread::spawn(move || {
-                if looks.claims.look(0).state == Step(1) {
+                if looks.claims.look(0).state == WordStep(1) {
                     assert_eq!(looks.read(), 1);
                 }
             });
@@ -370,13 +370,13 @@ mod models {
     #[test]
     fn wait_for_a_claim_sees_what_was_done() {
         check(3, || {
-            let shared = Shared::new();
+            let shared = ClaimedWord::new();
             let waits = Arc::clone(&shared);
             let waits = thread::spawn(move || {
-                if waits.claims.settled(0).state == Step(1) {
+                if waits.claims.settled(0).state == WordStep(1) {
                     assert_eq!(waits.read(), 1);
                 }
-                if waits.claims.claim_if(0, |step| step == Step(0), &BLOCKED).is_none() {
+                if waits.claims.claim_if(0, |step| step == WordStep(0), &BLOCKED).is_none() {
                     assert_eq!(waits.read(), 1);
                 }
             });
@@ -389,15 +389,16 @@ mod models {
     #[test]
     fn release_beside_a_fault_does_not_mix() {
         check(3, || {
-            let shared = Shared::new();
+            let shared = ClaimedWord::new();
             let other = Arc::clone(&shared);
             let other = thread::spawn(move || {
-                if let Some(claim) = other.claims.claim_if(0, |step| step == Step(1), &BLOCKED) {
+                if let Some(claim) = other.claims.claim_if(0, |step| step == WordStep(1), &BLOCKED)
+                {
                     other.memory.with_mut(|memory| {
                         // SAFETY: the owner of the claim has it alone; loom checks just that.
                         unsafe { *memory = 0 }
                     });
-                    claim.finish(Step(0));
+                    claim.finish(WordStep(0));
                 }
             });
             shared.serve();
@@ -410,13 +411,13 @@ mod models {
     #[test]
     fn break_of_a_claimed_word_stays() {
         check(3, || {
-            let shared = Shared::new();
+            let shared = ClaimedWord::new();
             let other = Arc::clone(&shared);
             let other = thread::spawn(move || other.claims.break_(0));
             shared.serve();
             other.join().unwrap();
             let seen = shared.claims.look(0);
-            assert!(seen.is_broken && !seen.is_busy && seen.state == Step(1));
+            assert!(seen.is_broken && !seen.is_busy && seen.state == WordStep(1));
         });
     }
 }

@@ -38,12 +38,12 @@ mod models {
     use super::*;
 
     /// Each thread writes its cell before it arrives; loom reports a read that is not ordered behind it.
-    struct Shared(Latch, [UnsafeCell<u32>; 2]);
+    struct LatchedCells(Latch, [UnsafeCell<u32>; 2]);
 
     // SAFETY: loom reports every access that is not ordered.
-    unsafe impl Sync for Shared {}
+    unsafe impl Sync for LatchedCells {}
     // SAFETY: loom reports every access that is not ordered.
-    unsafe impl Send for Shared {}
+    unsafe impl Send for LatchedCells {}
 
     #[test]
     fn latch_after_arrival_shows_what_was_done_before() {
@@ -51,7 +51,7 @@ mod models {
         builder.preemption_bound = Some(3);
         builder.check(|| {
             let cells = [UnsafeCell::new(0), UnsafeCell::new(0)];
-            let shared = Arc::new(Shared(Latch::new(), cells));
+            let shared = Arc::new(LatchedCells(Latch::new(), cells));
             let threads = [0, 1].map(|index| {
                 let shared = Arc::clone(&shared);
                 thread::spawn(move || {

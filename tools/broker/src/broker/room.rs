@@ -7,7 +7,7 @@ use hugekit_lease::protocol::Answer;
 
 use super::{Broker, ClientId};
 use crate::options::Charge;
-use crate::unit::Filling;
+use crate::unit::FillingUnit;
 
 /// The most and the least time that a program may need for its memory.
 const LONGEST: Duration = Duration::from_secs(60);
@@ -45,7 +45,7 @@ impl Broker {
         let is_ahead = left > 0 && self.waiting().is_empty();
         let begun = if is_ahead { std::mem::take(&mut self.filling) } else { Vec::new() };
         let units = ready + begun.len();
-        self.ending.extend(begun.into_iter().map(Filling::abandon));
+        self.ending.extend(begun.into_iter().map(FillingUnit::abandon));
         self.look();
         if self.memory.free < asked.saturating_add(unit) {
             self.settled_from = self.settled_from.max(Instant::now() + time_for(asked));

@@ -9,7 +9,7 @@ use anyhow::Context;
 use clap::Args;
 use comfy_table::Table;
 use hugekit_lease::LeaseError;
-use hugekit_lease::protocol::{self, Payer, Refusal, Row};
+use hugekit_lease::protocol::{self, LeaseRow, Payer, Refusal};
 use hugekit_machine::Root;
 use hugekit_machine::size::Size;
 use serde_json::json;
@@ -186,7 +186,7 @@ fn shortage(status: &protocol::Status) -> Option<Refusal> {
     is_short.then_some(Refusal::NoPages { unit, page_size, free, keep_free })
 }
 
-fn table(rows: &[Row]) -> Table {
+fn table(rows: &[LeaseRow]) -> Table {
     let mut table = Table::new();
     table.load_preset(comfy_table::presets::NOTHING);
     table.set_header(["user", "process", "size", "since", "charged to", ""]);

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::explained;
 use hugekit_daemon::EndingSignals;
-use hugekit_terminal::file::{Sink, cannot_write};
+use hugekit_terminal::file::{FileSink, cannot_write};
 use hugekit_terminal::text::write_out;
 
 /// The longest wait at the end for a reader of the lines.
@@ -25,12 +25,12 @@ const LONGEST_FLUSH: Duration = Duration::from_secs(2);
 pub(super) fn run(
     options: &CheckpointOptions,
     series: &SeriesOptions,
-    json: Option<&Sink>,
+    json: Option<&FileSink>,
 ) -> anyhow::Result<()> {
     let came = EndingSignals::new()?;
     let (lines, told) = channel::<String>();
     let mut lines_file = match json {
-        Some(Sink::File(path)) => Some(File::create(path).with_context(|| cannot_write(path))?),
+        Some(FileSink::File(path)) => Some(File::create(path).with_context(|| cannot_write(path))?),
         _ => None,
     };
     // Neither the VM nor the end of this command waits for a reader.

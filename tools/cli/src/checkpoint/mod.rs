@@ -5,7 +5,7 @@ mod every;
 use clap::Args;
 use hugekit_vm::checkpoint::{CheckpointError, CheckpointOptions, SeriesOptions, checkpoint};
 
-use hugekit_terminal::file::Sink;
+use hugekit_terminal::file::FileSink;
 use hugekit_terminal::outcome::Remedied;
 use hugekit_terminal::text::write_out;
 
@@ -33,7 +33,7 @@ pub(crate) struct CheckpointCommand {
     series: Option<SeriesOptions>,
     /// Write times and bytes as JSON; `-` prints them
     #[arg(long, value_name = "FILE|-")]
-    json: Option<Sink>,
+    json: Option<FileSink>,
 }
 
 impl CheckpointCommand {
@@ -41,7 +41,7 @@ impl CheckpointCommand {
         if let Some(series) = &self.series {
             return every::run(&self.options, series, self.json.as_ref());
         }
-        let json = self.json.as_ref().map(Sink::open).transpose()?;
+        let json = self.json.as_ref().map(FileSink::open).transpose()?;
         let report = checkpoint(&self.options).map_err(explained)?;
         match json {
             Some(sink) => sink.write_json(&report),

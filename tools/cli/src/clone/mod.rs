@@ -11,7 +11,7 @@ use hugekit_vm::pager::{PagerError, Source};
 
 use crate::children::{ChildApis, ChildPattern};
 use crate::{fork, image, pager, socket};
-use hugekit_terminal::file::Sink;
+use hugekit_terminal::file::FileSink;
 use hugekit_terminal::outcome::UsageError;
 use hugekit_terminal::text::write_out;
 
@@ -62,7 +62,7 @@ pub(crate) struct CloneCommand {
     load: Option<String>,
     /// Write times, bytes and clones as JSON; `-` prints them
     #[arg(long, value_name = "FILE|-")]
-    json: Option<Sink>,
+    json: Option<FileSink>,
     /// The program that starts the Firecracker of a clone [default: firecracker --api-sock {api}]
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -71,7 +71,7 @@ pub(crate) struct CloneCommand {
 impl CloneCommand {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
         let options = self.options()?;
-        let json = self.json.as_ref().map(Sink::open).transpose()?;
+        let json = self.json.as_ref().map(FileSink::open).transpose()?;
         let cloned = start_clones(&options, self.memory()?).map_err(fork::explained)?;
         match json {
             Some(sink) => sink.write_json(&cloned.report),

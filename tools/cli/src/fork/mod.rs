@@ -6,7 +6,7 @@ use clap::Args;
 use hugekit_vm::checkpoint::{ForkError, ForkOptions, MOST_CHILDREN, fork};
 
 use crate::children::{ChildApis, ChildPattern};
-use hugekit_terminal::file::Sink;
+use hugekit_terminal::file::FileSink;
 use hugekit_terminal::outcome::{Remedied, UsageError};
 use hugekit_terminal::text::write_out;
 
@@ -44,7 +44,7 @@ pub(crate) struct ForkCommand {
     load: Option<String>,
     /// Write times, bytes and children as JSON; `-` prints them
     #[arg(long, value_name = "FILE|-")]
-    json: Option<Sink>,
+    json: Option<FileSink>,
     /// The program that starts the Firecracker of a child
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -52,7 +52,7 @@ pub(crate) struct ForkCommand {
 
 impl ForkCommand {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
-        let json = self.json.as_ref().map(Sink::open).transpose()?;
+        let json = self.json.as_ref().map(FileSink::open).transpose()?;
         let forked = fork(&self.options()?).map_err(explained)?;
         match json {
             Some(sink) => sink.write_json(&forked.report),
@@ -84,14 +84,14 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Parser)]
-    struct Command {
+    struct ForkLine {
         #[command(flatten)]
         fork: ForkCommand,
     }
 
     fn options(arguments: &[&str]) -> Result<ForkOptions, UsageError> {
         let given = ["fork", "--pid", "7", "--api", "/a{}/vm.sock"];
-        Command::try_parse_from(given.iter().chain(arguments)).unwrap().fork.options()
+        ForkLine::try_parse_from(given.iter().chain(arguments)).unwrap().fork.options()
     }
 
     #[test]

@@ -143,7 +143,7 @@ pub(super) fn left_out(pass: &PassReport) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use hugekit_tend::{Excluded, Extent, Refusal};
+    use hugekit_tend::{Excluded, Extent, TendRefusal};
 
     use super::*;
     use hugekit_terminal::text::COLUMNS;
@@ -194,7 +194,7 @@ mod tests {
     fn memory_that_is_left_out_has_its_reason_and_the_largest_comes_first() {
         let mut report = PassReport::default();
         assert!(left_out(&report).is_empty());
-        report.refused = vec![(Refusal::NoHugePage, 7)];
+        report.refused = vec![(TendRefusal::NoHugePage, 7)];
         report.excluded = vec![(Excluded::Locked, 3 * MIB)];
         (report.sparse, report.edges, report.swapped) = (2 * MIB, 4096, 8192);
         report.hindrance = Some(Hindrance::Stuck);
@@ -240,7 +240,7 @@ mod tests {
         let told = left_out(&last);
         let later = |last: &PassReport| joined(&of_later_pass(&status, last, None, &told));
         assert!(!later(&last).contains("(MADV_NOHUGEPAGE)"));
-        last.refused = vec![(Refusal::NoHugePage, 1)];
+        last.refused = vec![(TendRefusal::NoHugePage, 1)];
         assert!(later(&last).contains("1 range: no huge page is free"));
     }
 }

@@ -16,7 +16,7 @@ use hugekit_warm::{CacheLock, FileUsers, WarmError, WarmMode, WarmOptions, WarmR
 use serde_json::{Value, json};
 
 use crate::progress;
-use stop::Stop;
+use stop::StopSignals;
 
 /// Put the page cache of files on huge pages, for every process.
 ///
@@ -49,7 +49,7 @@ struct Results {
 
 impl WarmCommand {
     pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
-        let stop = Stop::new().context("cannot catch signals")?;
+        let stop = StopSignals::new().context("cannot catch signals")?;
         let mut results = Results::default();
         for file in &self.files {
             match self.warm(file, stop.cancel()) {
@@ -133,7 +133,7 @@ impl WarmCommand {
 }
 
 /// Stays until a signal comes. The service manager gets a notice that the files are warmed.
-fn keep(stop: &Stop) -> anyhow::Result<()> {
+fn keep(stop: &StopSignals) -> anyhow::Result<()> {
     let mut notices = Notices::new();
     notices.send("READY=1");
     stop.wait(&mut notices).context("cannot wait for a signal")

@@ -18,14 +18,14 @@ use hugekit_terminal::outcome::INTERRUPTED;
 const RETRY: Duration = Duration::from_millis(100);
 
 /// The first signal stops the call after the window that is being read; a second one ends the command at once.
-pub(super) struct Stop(Arc<Inner>);
+pub(super) struct StopSignals(Arc<Inner>);
 
 struct Inner {
     came: EndingSignals,
     cancel: Cancel,
 }
 
-impl Stop {
+impl StopSignals {
     pub(super) fn new() -> io::Result<Self> {
         let is_second = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {

@@ -149,7 +149,7 @@ fn everything(backing: Backing) {
         let ask = || Lease::ask(&daemon.socket(), SMALL, PATIENCE).unwrap();
         (0..LEASES).map(|_| as_user(HONEST, ask)).collect::<Vec<_>>()
     });
-    let own = |uid| move |row: &hugekit_lease::protocol::Row| row.uid == uid;
+    let own = |uid| move |row: &hugekit_lease::protocol::LeaseRow| row.uid == uid;
     let status = daemon.until(|status| status.ready == 4 && status.leases == LEASES as u64);
     assert!(status.rows.iter().all(own(HONEST)));
     drop(leases);

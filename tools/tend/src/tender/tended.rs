@@ -18,10 +18,10 @@ use crate::mappings::Survey;
 use crate::options::TendOptions;
 use crate::pace::{Pace, Turn, Worked};
 use crate::pages::Look;
-use crate::plan::{Filling, History, Plan, plan};
+use crate::plan::{History, HoleFilling, Plan, plan};
 use crate::relatives::Relatives;
-use crate::status::{Hindrance, PassReport, Refusal, Status};
-use crate::supply::Supply;
+use crate::status::{Hindrance, PassReport, Status, TendRefusal};
+use crate::supply::BlockSupply;
 use crate::target::Target;
 use crate::waits::Waits;
 use hugekit_sys::other_process::{UnreadableByte, collapse};
@@ -144,8 +144,8 @@ impl Tended {
         self.history.keep(&looks);
         let is_limit_unknown = !may_grow(&self.target);
         let filling = match is_limit_unknown {
-            true => Filling::NOTHING,
-            false => Filling::of(&shared.options, survey.extent().all, self.filled),
+            true => HoleFilling::NOTHING,
+            false => HoleFilling::of(&shared.options, survey.extent().all, self.filled),
         };
         let Plan { ranges, sparse, .. } = plan(looks, filling, &self.history);
         let work = self.work(ranges, shared, stop);
@@ -182,7 +182,7 @@ impl Tended {
         let switched_off = self.target.has_switched_off().then_some(Hindrance::SwitchedOff);
         let hindrance = switched_off.or_else(|| self.hindrance(options, stop, true));
         let mut work = Work { hindrance, ..Work::default() };
-        let (supply, mut waits) = (Supply::new(), Waits::new(options, self.target.folder()));
+        let (supply, mut waits) = (BlockSupply::new(), Waits::new(options, self.target.folder()));
         for (index, range) in ranges.into_iter().enumerate() {
             if work.hindrance.is_some() {
                 break;
@@ -261,7 +261,7 @@ impl Tended {
             Err(Errno::INVAL) if self.target.has_switched_off() => {
                 work.hindrance = Some(Hindrance::SwitchedOff);
             }
-            Err(errno) => *work.refused.entry(Refusal::from(errno)).or_insert(0) += 1,
+            Err(errno) => *work.refused.entry(TendRefusal::from(errno)).or_insert(0) += 1,
         }
         took
     }
@@ -322,7 +322,7 @@ fn interval_after(last: Duration, report: &PassReport) -> Duration {
 struct Work {
     collapsed: u64,
     filled: u64,
-    refused: BTreeMap<Refusal, u64>,
+    refused: BTreeMap<TendRefusal, u64>,
     longest: Duration,
     hindrance: Option<Hindrance>,
     /// The kernel collapses nothing of which no page can be written: a page is made writable first.

@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use hugekit::HUGE_PAGE_BYTES;
 use hugekit_tend::{
-    Builder, Excluded, ForkCost, Hindrance, Outlook, PassReport, Refusal, Target, TendError,
-    TendOptions, Tender, forked_from,
+    Builder, Excluded, ForkCost, Hindrance, Outlook, PassReport, Target, TendError, TendOptions,
+    TendRefusal, Tender, forked_from,
 };
 use hugekit_testing::processes::happens;
 use hugekit_testing::racing::Stops;
@@ -280,7 +280,7 @@ fn memory_that_was_not_written_since_a_fork_is_collapsed_too() {
     let memory = Small::new(8, pages());
     drop(Forked::new());
     let report = pass(&mut tender);
-    if !report.refused.iter().any(|(why, _)| *why != Refusal::Unsuitable) {
+    if !report.refused.iter().any(|(why, _)| *why != TendRefusal::Unsuitable) {
         assert_eq!(memory.huge(), memory.len as u64, "{report:?}");
     }
     for at in (0..memory.len).step_by(page_size()) {

@@ -58,7 +58,7 @@ fn guard_pages_stay_and_are_the_reason() {
     for at in (0..memory.len).step_by(page_size()).filter(|&at| at != 7 * page_size()) {
         assert_eq!(memory.at(at).load(Ordering::Relaxed), (at as u64) ^ 0x5a5a);
     }
-    let unsuitable = report.refused.iter().find(|(reason, _)| *reason == Refusal::Unsuitable);
+    let unsuitable = report.refused.iter().find(|(reason, _)| *reason == TendRefusal::Unsuitable);
     assert!(unsuitable.is_some_and(|&(_, count)| count >= 1), "{report:?}");
 }
 

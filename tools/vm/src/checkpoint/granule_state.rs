@@ -162,7 +162,7 @@ mod tests {
 
     /// A granule, and the truth about its bytes.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-    struct Granule {
+    struct ModelGranule {
         state: GranuleState,
         /// Its bytes may differ from those that were saved last.
         differs: bool,
@@ -175,7 +175,7 @@ mod tests {
         is_chosen: bool,
     }
 
-    impl Granule {
+    impl ModelGranule {
         fn changed(self) -> Self {
             Self { differs: true, differs_from_copy: true, ..self }
         }
@@ -218,7 +218,7 @@ mod tests {
     /// In whatever order things happen, memory that differs from the saved bytes is protected only if it is copied next.
     #[test]
     fn no_change_is_skipped_whatever_happens() {
-        let new = Granule {
+        let new = ModelGranule {
             state: GranuleState::NEW,
             differs: true,
             differs_from_copy: true,

@@ -16,7 +16,7 @@ use crate::api::Answer;
 use crate::cloud_hypervisor::error::{RestoreError, UnfitMemory};
 use crate::cloud_hypervisor::memory::ReadyMemory;
 use crate::cloud_hypervisor::place::{Link, Place, connectable, has_empty_memory, own_path};
-use crate::cloud_hypervisor::protocol::{Command, Failure, Receiver};
+use crate::cloud_hypervisor::protocol::{Failure, MigrationCommand, Receiver};
 use crate::cloud_hypervisor::snapshot::Snapshot;
 use crate::cloud_hypervisor::start::await_listener;
 use crate::vmm::hidden::unguessable;
@@ -48,7 +48,7 @@ pub struct Restored {
 /// The step that did not succeed.
 #[derive(Debug)]
 enum MigrationEnd {
-    Step(Command, Failure),
+    Step(MigrationCommand, Failure),
     Link(io::Error),
     Memory(UnfitMemory),
 }
@@ -157,25 +157,31 @@ impl<'a> Restore<'a> {
     ) -> Result<(), MigrationEnd> {
         let of = |command| move |failure: Failure| MigrationEnd::Step(command, failure);
         let receiver = Receiver::new(stream).map_err(Failure::from);
-        let mut to = receiver.map_err(of(Command::Start))?;
-        to.send(Command::Start, &[]).map_err(of(Command::Start))?;
+        let mut to = receiver.map_err(of(MigrationCommand::Start))?;
+        to.send(MigrationCommand::Start, &[]).map_err(of(MigrationCommand::Start))?;
         for (slot, file) in memory.slots() {
-            to.send_memory(slot, file).map_err(of(Command::MemoryFd))?;
+            to.send_memory(slot, file).map_err(of(MigrationCommand::MemoryFd))?;
         }
         if let (Some(image), Some(link)) = (memory.image(), link) {
-            let path = self.hand_over(&mut to, image, vmm).map_err(of(Command::MemoryFd))?;
+            let path =
+                self.hand_over(&mut to, image, vmm).map_err(of(MigrationCommand::MemoryFd))?;
             link.lead_to(&path, vmm).map_err(MigrationEnd::Link)?;
         }
         let machine = memory.machine(self.snapshot, link.map(Link::path).as_deref());
         let machine =
             serde_json::to_vec(&machine.map_err(MigrationEnd::Memory)?).expect("it is JSON");
-        to.send(Command::Config, &machine).map_err(of(Command::Config))?;
+        to.send(MigrationCommand::Config, &machine).map_err(of(MigrationCommand::Config))?;
         // All memory is mapped now.
         if let Some(link) = link {
             link.lead_to(Path::new(Link::EMPTY), vmm).map_err(MigrationEnd::Link)?;
         }
-        to.send(Command::State, &self.snapshot.state).map_err(of(Command::State))?;
-        let end = if self.is_resumed { Command::Complete } else { Command::CompletePaused };
+        to.send(MigrationCommand::State, &self.snapshot.state)
+            .map_err(of(MigrationCommand::State))?;
+        let end = if self.is_resumed {
+            MigrationCommand::Complete
+        } else {
+            MigrationCommand::CompletePaused
+        };
         to.send(end, &[]).map_err(of(end))
     }
 
@@ -237,14 +243,14 @@ fn refused(answer: Answer, place: &Place) -> RestoreError {
 
 /// Returns the error, in the words of the VMM's API if it has any.
 fn explained(
-    command: Command,
+    command: MigrationCommand,
     failure: Failure,
     answer: io::Result<Answer>,
     place: &Place,
 ) -> RestoreError {
     let what = command.subject();
     match (failure, answer) {
-        (_, Ok(answer)) if command == Command::Start => refused(answer, place),
+        (_, Ok(answer)) if command == MigrationCommand::Start => refused(answer, place),
         (_, Ok(answer)) => RestoreError::Rejected { what, answer: answer.body },
         (Failure::Broken(source), Err(_)) => RestoreError::Broken { what, source },
         (Failure::Rejected, Err(source)) => RestoreError::Broken { what, source },

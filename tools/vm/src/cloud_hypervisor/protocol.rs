@@ -22,7 +22,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
-pub(crate) enum Command {
+pub(crate) enum MigrationCommand {
     Start = 1,
     Config = 2,
     State = 3,
@@ -34,7 +34,7 @@ pub(crate) enum Command {
     CompletePaused = 8,
 }
 
-impl Command {
+impl MigrationCommand {
     /// In the words of an error.
     pub(crate) fn subject(self) -> &'static str {
         match self {
@@ -85,7 +85,11 @@ impl Receiver {
     }
 
     /// Sends a request, and waits until the VMM has carried it out.
-    pub(crate) fn send(&mut self, command: Command, payload: &[u8]) -> Result<(), Failure> {
+    pub(crate) fn send(
+        &mut self,
+        command: MigrationCommand,
+        payload: &[u8],
+    ) -> Result<(), Failure> {
         self.stream.write_all(&command.head(payload.len()))?;
         self.stream.write_all(payload)?;
         self.await_answer()
@@ -94,7 +98,7 @@ impl Receiver {
     /// Sends the file that is the memory of a slot.
     pub(crate) fn send_memory(&mut self, slot: u32, file: BorrowedFd<'_>) -> Result<(), Failure> {
         let payload = slot.to_le_bytes();
-        self.stream.write_all(&Command::MemoryFd.head(payload.len()))?;
+        self.stream.write_all(&MigrationCommand::MemoryFd.head(payload.len()))?;
         let files = [file];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut carried = SendAncillaryBuffer::new(&mut space);
@@ -136,7 +140,7 @@ mod tests {
             other.write_all(&head).unwrap();
             came
         });
-        let sent = Receiver::new(one).unwrap().send(Command::Config, b"{}");
+        let sent = Receiver::new(one).unwrap().send(MigrationCommand::Config, b"{}");
         (sent, vmm.join().unwrap())
     }
 
@@ -165,7 +169,7 @@ mod tests {
     fn vmm_that_hangs_up_is_an_error() {
         let (one, other) = UnixStream::pair().unwrap();
         drop(other);
-        let sent = Receiver::new(one).unwrap().send(Command::Start, &[]);
+        let sent = Receiver::new(one).unwrap().send(MigrationCommand::Start, &[]);
         assert!(matches!(sent, Err(Failure::Broken(_))));
     }
 }

@@ -107,7 +107,7 @@ fn guess_is_a_read_only_where_nothing_can_be_in_the_page_tables() {
 
 /// A step of a thread in one region of a group that has one slot.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum SlotStep {
     Read(usize),
     Write(usize, u8),
     Release(usize),
@@ -324,26 +324,26 @@ impl Model {
         }
     }
 
-    fn step(&mut self, step: Step) {
+    fn step(&mut self, step: SlotStep) {
         let ids: Vec<usize> = self.regions.keys().copied().collect();
         let of = |number: usize| ids[number % ids.len()];
         match step {
-            Step::Read(at) => self.access(of(at), None),
-            Step::Write(at, value) => self.access(of(at), Some(value)),
-            Step::Release(at) => self.release(of(at), Event::Release),
-            Step::TakeBack(at) => self.release(of(at), Event::TakeBack),
-            Step::Settle(at) => {
+            SlotStep::Read(at) => self.access(of(at), None),
+            SlotStep::Write(at, value) => self.access(of(at), Some(value)),
+            SlotStep::Release(at) => self.release(of(at), Event::Release),
+            SlotStep::TakeBack(at) => self.release(of(at), Event::TakeBack),
+            SlotStep::Settle(at) => {
                 self.serve(of(at), Event::Settle);
             }
-            Step::Forget(at) => {
+            SlotStep::Forget(at) => {
                 let region = self.at(of(at));
                 // What holds writes back stays in the page tables of shared memory.
                 region.entered = region.entered.filter(|&(_, writable)| !writable);
             }
-            Step::Separate(at) => {
+            SlotStep::Separate(at) => {
                 self.serve(of(at), Event::Separate);
             }
-            Step::Detach(at, copied) => {
+            SlotStep::Detach(at, copied) => {
                 let id = of(at);
                 let had = self.regions[&id].slot.borrows();
                 self.serve(id, Event::Detach { copied });
@@ -351,11 +351,11 @@ impl Model {
                     self.at(id).value = None;
                 }
             }
-            Step::Fork(at) if ids.len() < 6 => self.fork(of(at), false),
-            Step::ForkByRemoval(at) if ids.len() < 6 => self.fork(of(at), true),
-            Step::Leave(at) if ids.len() > 1 => self.leave(of(at)),
-            Step::Fail => self.fails = true,
-            Step::Fork(_) | Step::ForkByRemoval(_) | Step::Leave(_) => {}
+            SlotStep::Fork(at) if ids.len() < 6 => self.fork(of(at), false),
+            SlotStep::ForkByRemoval(at) if ids.len() < 6 => self.fork(of(at), true),
+            SlotStep::Leave(at) if ids.len() > 1 => self.leave(of(at)),
+            SlotStep::Fail => self.fails = true,
+            SlotStep::Fork(_) | SlotStep::ForkByRemoval(_) | SlotStep::Leave(_) => {}
         }
         self.check();
     }
@@ -374,21 +374,21 @@ impl Model {
     }
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<SlotStep>> {
     let id = || 0..6_usize;
     let step = prop_oneof![
-        4 => id().prop_map(Step::Read),
-        4 => (id(), any::<u8>()).prop_map(|(id, value)| Step::Write(id, value)),
-        1 => id().prop_map(Step::Release),
-        2 => id().prop_map(Step::TakeBack),
-        1 => id().prop_map(Step::Settle),
-        1 => id().prop_map(Step::Forget),
-        1 => id().prop_map(Step::Separate),
-        1 => (id(), any::<bool>()).prop_map(|(id, copied)| Step::Detach(id, copied)),
-        3 => id().prop_map(Step::Fork),
-        2 => id().prop_map(Step::ForkByRemoval),
-        1 => id().prop_map(Step::Leave),
-        1 => Just(Step::Fail),
+        4 => id().prop_map(SlotStep::Read),
+        4 => (id(), any::<u8>()).prop_map(|(id, value)| SlotStep::Write(id, value)),
+        1 => id().prop_map(SlotStep::Release),
+        2 => id().prop_map(SlotStep::TakeBack),
+        1 => id().prop_map(SlotStep::Settle),
+        1 => id().prop_map(SlotStep::Forget),
+        1 => id().prop_map(SlotStep::Separate),
+        1 => (id(), any::<bool>()).prop_map(|(id, copied)| SlotStep::Detach(id, copied)),
+        3 => id().prop_map(SlotStep::Fork),
+        2 => id().prop_map(SlotStep::ForkByRemoval),
+        1 => id().prop_map(SlotStep::Leave),
+        1 => Just(SlotStep::Fail),
     ];
     prop::collection::vec(step, 0..60)
 }
