@@ -1,4 +1,4 @@
-//! Writes `docs/benchmarks.md`, the pictures in `docs/pictures` and the table of results of `README.md` from
+//! Writes `docs/benchmarks.md`, the pictures in `docs/pictures` and the link to the first one in `README.md` from
 //! `docs/records`: records of the lab, and `benchmarks.toml`, which has the page's text and rows.
 //!
 //! ```sh
@@ -20,7 +20,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use page::Page;
 
-/// The README's first picture and table of results are between these lines.
+/// The link to the README's picture is between these lines.
 const MARKS: [&str; 2] = ["<!-- Written by the example `benchmarks`. -->\n", "<!-- End. -->\n"];
 
 fn main() -> Result<()> {
@@ -46,8 +46,8 @@ fn root() -> PathBuf {
 fn outputs(page: &Page) -> Result<Vec<(PathBuf, String)>> {
     let (docs, readme) = (root().join("docs"), root().join("README.md"));
     let pictures = page.pictures()?;
-    let results = format!("\n{}\n{}\n", pictures[0].link("docs/"), page.results()?);
-    let text = between_marks(&fs::read_to_string(&readme)?, &results)?;
+    let link = format!("\n{}\n", pictures[0].link("docs/"));
+    let text = between_marks(&fs::read_to_string(&readme)?, &link)?;
     let files = pictures.iter().map(|picture| {
         (docs.join("pictures").join(format!("{}.svg", picture.name)), picture.svg.clone())
     });
@@ -55,10 +55,10 @@ fn outputs(page: &Page) -> Result<Vec<(PathBuf, String)>> {
     Ok(files.chain(pages).collect())
 }
 
-fn between_marks(text: &str, table: &str) -> Result<String> {
+fn between_marks(text: &str, link: &str) -> Result<String> {
     let (before, rest) = text.split_once(MARKS[0]).context("the README has no first mark")?;
     let (_, after) = rest.split_once(MARKS[1]).context("the README has no last mark")?;
-    Ok([before, MARKS[0], table, MARKS[1], after].concat())
+    Ok([before, MARKS[0], link, MARKS[1], after].concat())
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use hugekit_lab::record::archive::Archive;
 use hugekit_lab::record::{Record, parts};
 use hugekit_lab::table::{Cell, Column, Row, Table, markdown};
@@ -32,7 +32,6 @@ pub(crate) struct Page {
     picture: Vec<Times>,
     set: Vec<Set>,
     section: Vec<Section>,
-    readme: Vec<Chosen>,
 }
 
 /// Kept records of one machine, kernel and commit.
@@ -61,10 +60,6 @@ struct Section {
 /// Name, ID in the records or nothing, and earlier figures.
 #[derive(Clone, Debug, Deserialize)]
 struct FigureRow(String, String, String);
-
-/// A row of the README: its name there, and the ID or the name of the row that has its figures.
-#[derive(Debug, Deserialize)]
-struct Chosen(String, String);
 
 impl Page {
     /// Reads the page and all records that it names, in this folder.
@@ -118,17 +113,6 @@ impl Page {
         }
         let losses = self.table(&self.other_losses())?;
         Ok(format!("{text}\n## Other losses\n\n{}\n{losses}", self.losses))
-    }
-
-    /// The README's table.
-    pub(crate) fn results(&self) -> Result<String> {
-        let find = |Chosen(name, key): &Chosen| {
-            let rows: Vec<&FigureRow> =
-                self.rows().filter(|row| [&row.0, &row.1].contains(&key)).collect();
-            let [row] = rows[..] else { bail!("README: {} rows are `{key}`, not one", rows.len()) };
-            Ok(FigureRow(name.clone(), row.1.clone(), row.2.clone()))
-        };
-        self.table(&self.readme.iter().map(find).collect::<Result<Vec<_>>>()?)
     }
 
     fn machines(&self) -> Result<Table> {
@@ -231,7 +215,7 @@ mod tests {
 
     fn page(rows: &str) -> Page {
         let text = format!(
-            "head = 'Head.'\nlosses = 'Losses.'\nours = ['auto']\nratios = [['clear', ['stores']]]\nreadme = [['short', 'long']]\n\
+            "head = 'Head.'\nlosses = 'Losses.'\nours = ['auto']\nratios = [['clear', ['stores']]]\n\
              set = [{{ name = 'A', folder = '', commit = 'c', cpu = 'x' }}]\n\
              [[section]]\ntitle = 'Title'\nrows = [{rows}]"
         );
@@ -281,13 +265,6 @@ mod tests {
             let error = printed(&page(row)).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
         }
-    }
-
-    #[test]
-    fn the_readme_has_the_figures_of_its_rows() {
-        assert!(page(KEPT).results().unwrap().contains("| short | 1.52 ["));
-        let error = page("['other', '', 'B 3.0']").results().unwrap_err().to_string();
-        assert!(error.contains("0 rows are `long`, not one"), "{error}");
     }
 
     #[test]
