@@ -326,9 +326,9 @@ typedef uint32_t hugekit_warm_reason;
 // A flag that asks work to stop. Made by `hugekit_cancel_new`.
 typedef struct hugekit_cancel hugekit_cancel;
 
-// States of some memory, saved one after the other as changes. To find the changes, it compares
-// with the files that earlier states were saved to. It keeps at most 64 of them open for reading.
-// It uses 16 bytes of memory per block of 4 KiB. Made by `hugekit_chain_new`.
+// States of some memory, saved one after the other as changes. To find the changes, it keeps a tag
+// of each block of 4 KiB, in 24 bytes of memory. It keeps at most 64 of the files open that earlier
+// states were saved to. Made by `hugekit_chain_new`.
 typedef struct hugekit_chain hugekit_chain;
 
 // The bytes of a state of memory that changed since the state before; for the first state, all
@@ -1492,8 +1492,8 @@ void hugekit_chain_free(struct hugekit_chain *chain);
 // still be freed.
 //
 // The call neither closes nor synchronises the descriptor: the state is saved only after the
-// caller has synchronised it. If an earlier file was removed, written to or cannot be read back,
-// its blocks are not compared: all bytes that were written in memory are in the next delta then.
+// caller has synchronised it. If an earlier file was removed or written to, its blocks are written
+// again: all bytes of them that were written in memory are in the next delta then.
 //
 // The first state is saved in full, so it needs changes of all bytes: from
 // `hugekit_changes_first`, or from `hugekit_region_changes` without an epoch. The state after a

@@ -54,9 +54,9 @@ unsafe impl Versioned for hugekit_saved {
     const FIRST: usize = offset_of!(Self, reserved) + size_of::<u32>();
 }
 
-/// States of some memory, saved one after the other as changes. To find the changes, it compares
-/// with the files that earlier states were saved to. It keeps at most 64 of them open for reading.
-/// It uses 16 bytes of memory per block of 4 KiB. Made by `hugekit_chain_new`.
+/// States of some memory, saved one after the other as changes. To find the changes, it keeps a tag
+/// of each block of 4 KiB, in 24 bytes of memory. It keeps at most 64 of the files open that earlier
+/// states were saved to. Made by `hugekit_chain_new`.
 pub struct hugekit_chain(Mutex<Chain>);
 
 /// Makes a chain of states of `length` bytes and stores its handle in `*chain`. Its first state is
@@ -89,8 +89,8 @@ pub unsafe extern "C" fn hugekit_chain_free(chain: *mut hugekit_chain) {
 /// still be freed.
 ///
 /// The call neither closes nor synchronises the descriptor: the state is saved only after the
-/// caller has synchronised it. If an earlier file was removed, written to or cannot be read back,
-/// its blocks are not compared: all bytes that were written in memory are in the next delta then.
+/// caller has synchronised it. If an earlier file was removed or written to, its blocks are written
+/// again: all bytes of them that were written in memory are in the next delta then.
 ///
 /// The first state is saved in full, so it needs changes of all bytes: from
 /// `hugekit_changes_first`, or from `hugekit_region_changes` without an epoch. The state after a

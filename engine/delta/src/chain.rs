@@ -6,9 +6,7 @@ use std::io::{self, BufReader, Read, Seek, Write};
 use crate::blocks::{BLOCK, Blocks, is_zero};
 use crate::error::DeltaError;
 use crate::format::{LONGEST, StateId};
-use crate::hashes::Hashes;
-use crate::known::Known;
-use crate::places::Places;
+use crate::last_state::{LastState, Output};
 use crate::reader::Reader;
 use crate::writer::Writer;
 
@@ -20,16 +18,15 @@ static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
 /// The states of some memory, saved one after the other.
 ///
-/// Changes are found by comparing with the saved bytes. The files stay open for reading, 64 at most, and the chain
-/// knows the place of each block of 4 KiB, in 16 bytes. Blocks of a file that was removed, cut off or written to after
-/// its state was saved, or that cannot be read, are written again when they are given.
-///
-/// A chain [for streams](Chain::for_streams), which cannot be read back, knows a hash of each block instead.
+/// Changes are found by a tag of each block of 4 KiB: 128 bits of a message authentication code (AEGIS-256X2) under a
+/// random key that the chain never shows, so that a client who chooses bytes cannot hide a change. The chain uses 24 bytes
+/// of memory for each block. Its files stay open, 64 at most. Blocks of a file that was removed, cut off or written to
+/// after its state was saved are written again when they are given.
 #[derive(Debug)]
-pub struct Chain<K = Places> {
+pub struct Chain {
     length: u64,
     state: Option<StateId>,
-    known: K,
+    last: LastState,
 }
 
 /// A saved state.
@@ -46,10 +43,10 @@ pub struct Saved {
 }
 
 impl Chain {
-    /// A chain of states of `length` bytes, saved to files. The first one is saved in full.
+    /// A chain of states of `length` bytes. The first one is saved in full.
     #[must_use]
     pub fn new(length: u64) -> Self {
-        Self { length, state: None, known: Places::new(length) }
+        Self { length, state: None, last: LastState::new(length) }
     }
 
     /// Goes on where a chain has ended, in another process perhaps. `deltas` are its files from a full one on, each open
@@ -57,7 +54,7 @@ impl Chain {
     ///
     /// # Errors
     /// A delta is damaged, or does not begin with the state that the one before it leads to; there are no deltas; or
-    /// the memory for 16 bytes a block is missing.
+    /// the memory for 24 bytes a block is missing.
     pub fn resume(deltas: impl IntoIterator<Item = File>) -> Result<Self, DeltaError> {
         let mut chain = None;
         for delta in deltas {
@@ -77,7 +74,7 @@ impl Chain {
         deltas: impl IntoIterator<Item = File>,
     ) -> Result<Self, DeltaError> {
         let mut chain = Self::new(raw.metadata()?.len());
-        chain.known.follow_raw(raw)?;
+        chain.last.follow_raw(raw)?;
         chain.state = Some(state);
         for delta in deltas {
             chain = Self::followed_by(Some(chain), &delta)?;
@@ -94,65 +91,26 @@ impl Chain {
         if header.base.is_none() {
             chain.begin_anew();
         }
-        chain.state = Some(chain.known.follow(reader, delta, start)?);
+        chain.state = Some(chain.last.follow(reader, delta, start)?);
         Ok(chain)
     }
 
-    /// Begins to save a state to a file, from its position on: what it returns takes all of its bytes in order, and is to
-    /// be [finished](Saving::finish). Otherwise it was not saved, and the next delta begins where this one would have.
+    /// Goes on where a chain has ended that was saved to a stream. `bytes` are those of `state`, from the first to the last.
     ///
     /// # Errors
-    /// The file has refused, or the memory for 16 bytes a block is missing.
-    pub fn save<'a>(&'a mut self, to: &'a File) -> Result<Saving<'a, &'a File>, DeltaError> {
-        let output = self.known.start_state(to)?;
-        self.saving(to, output)
-    }
-
-    /// Like [`save`](Self::save), of a state of which it is known what may have changed: what it returns takes those
-    /// bytes, with their offsets, ascending. All others are as they were in the last state; of the first one, all bytes
-    /// are to be given.
-    ///
-    /// # Errors
-    /// The errors of [`save`](Self::save).
-    pub fn save_changes<'a>(
-        &'a mut self,
-        to: &'a File,
-    ) -> Result<SavingChanges<'a, &'a File>, DeltaError> {
-        let output = self.known.start_state(to)?;
-        self.saving_changes(to, output)
-    }
-}
-
-impl Chain<Hashes> {
-    /// Begins a chain of states of `length` bytes that are saved to outputs which cannot be read back: pipes, sockets,
-    /// memory. The first state is saved in full.
-    ///
-    /// The chain keeps 17 bytes for each block of 4 KiB, a hash: BLAKE3 with a random key that the chain never shows. Hashing takes
-    /// several times as long as comparing with files.
-    ///
-    /// # Errors
-    /// The kernel gives no random bytes.
-    pub fn for_streams(length: u64) -> Result<Self, DeltaError> {
-        Ok(Self { length, state: None, known: Hashes::new(length)? })
-    }
-
-    /// Goes on where a chain has ended, in another process perhaps: `bytes` are those of `state`, from the first to the
-    /// last.
-    ///
-    /// # Errors
-    /// They cannot be read, or there are fewer or more; or as of [`for_streams`](Self::for_streams).
-    pub fn resume_for_streams(
+    /// They cannot be read, or there are fewer or more; or the kernel gives no random bytes.
+    pub fn resume_stream(
         length: u64,
         state: StateId,
         mut bytes: impl Read,
     ) -> Result<Self, DeltaError> {
-        let mut chain = Self::for_streams(length)?;
-        chain.known.start_state()?;
+        let mut chain = Self::new(length);
+        chain.last.start_state()?;
         let mut blocks = Blocks::default();
         let mut part = vec![0; TOGETHER];
         let mut learn = |offset: u64, bytes: &[u8]| {
             if offset + bytes.len() as u64 <= length {
-                chain.known.learn(offset, bytes);
+                chain.last.learn(offset, bytes);
             }
             Ok(())
         };
@@ -175,14 +133,14 @@ impl Chain<Hashes> {
         Ok(chain)
     }
 
-    /// Begins to save a state: what it returns takes all of its bytes in order, and is to be [finished](Saving::finish).
-    /// Otherwise it was not saved, and the next delta begins where this one would have.
+    /// Begins to save a state to a file, from its position on: what it returns takes all of its bytes in order, and is to
+    /// be [finished](Saving::finish). Otherwise it was not saved, and the next delta begins where this one would have.
     ///
     /// # Errors
-    /// The stream has refused, or the memory for 17 bytes a block is missing.
-    pub fn save<W: Write>(&mut self, to: W) -> Result<Saving<'_, W, Hashes>, DeltaError> {
-        self.known.start_state()?;
-        self.saving(to, None)
+    /// The file has refused, the memory for 24 bytes a block is missing, or the kernel gives no random bytes.
+    pub fn save<'a>(&'a mut self, to: &'a File) -> Result<Saving<'a, &'a File>, DeltaError> {
+        let changes = self.start_file(to)?;
+        Ok(Saving { chain: self, blocks: Blocks::default(), changes, has_failed: false })
     }
 
     /// Like [`save`](Self::save), of a state of which it is known what may have changed: what it returns takes those
@@ -191,16 +149,46 @@ impl Chain<Hashes> {
     ///
     /// # Errors
     /// The errors of [`save`](Self::save).
-    pub fn save_changes<W: Write>(
+    pub fn save_changes<'a>(
+        &'a mut self,
+        to: &'a File,
+    ) -> Result<SavingChanges<'a, &'a File>, DeltaError> {
+        let changes = self.start_file(to)?;
+        Ok(SavingChanges::new(self, changes))
+    }
+
+    /// Like [`save`](Self::save), to a socket or memory. The chain takes for granted that the receiver keeps all deltas.
+    ///
+    /// # Errors
+    /// The errors of [`save`](Self::save).
+    pub fn save_stream<W: Write>(&mut self, to: W) -> Result<Saving<'_, W>, DeltaError> {
+        let changes = self.start_stream(to)?;
+        Ok(Saving { chain: self, blocks: Blocks::default(), changes, has_failed: false })
+    }
+
+    /// Like [`save_changes`](Self::save_changes), to a stream as in [`save_stream`](Self::save_stream).
+    ///
+    /// # Errors
+    /// The errors of [`save`](Self::save).
+    pub fn save_changes_stream<W: Write>(
         &mut self,
         to: W,
-    ) -> Result<SavingChanges<'_, W, Hashes>, DeltaError> {
-        self.known.start_state()?;
-        self.saving_changes(to, None)
+    ) -> Result<SavingChanges<'_, W>, DeltaError> {
+        let changes = self.start_stream(to)?;
+        Ok(SavingChanges::new(self, changes))
     }
-}
 
-impl<K: Known> Chain<K> {
+    fn start_file<'a>(&mut self, to: &'a File) -> Result<ChangeWriter<&'a File>, DeltaError> {
+        self.last.start_state()?;
+        let output = self.last.start_file(to);
+        ChangeWriter::new(self, to, output)
+    }
+
+    fn start_stream<W: Write>(&mut self, to: W) -> Result<ChangeWriter<W>, DeltaError> {
+        self.last.start_state()?;
+        ChangeWriter::new(self, to, Output::Stream)
+    }
+
     /// Bytes of each state.
     #[must_use]
     pub fn length(&self) -> u64 {
@@ -216,41 +204,22 @@ impl<K: Known> Chain<K> {
     /// The next state is saved in full.
     pub fn begin_anew(&mut self) {
         self.state = None;
-        self.known.begin_anew();
-    }
-
-    fn saving<W: Write>(
-        &mut self,
-        to: W,
-        output: Option<File>,
-    ) -> Result<Saving<'_, W, K>, DeltaError> {
-        let changes = ChangeWriter::new(self, to, output)?;
-        Ok(Saving { chain: self, blocks: Blocks::default(), changes, has_failed: false })
-    }
-
-    fn saving_changes<W: Write>(
-        &mut self,
-        to: W,
-        output: Option<File>,
-    ) -> Result<SavingChanges<'_, W, K>, DeltaError> {
-        let changes = ChangeWriter::new(self, to, output)?;
-        let blocks = Blocks::default();
-        Ok(SavingChanges { chain: self, blocks, changes, given: 0, has_failed: false })
+        self.last.begin_anew();
     }
 }
 
 /// Takes the bytes of a state, in order. What it has found changed is written at once.
 #[derive(Debug)]
 #[must_use = "a state that is not finished was not saved"]
-pub struct Saving<'a, W: Write, K: Known = Places> {
-    chain: &'a mut Chain<K>,
+pub struct Saving<'a, W: Write> {
+    chain: &'a mut Chain,
     blocks: Blocks,
     changes: ChangeWriter<W>,
     /// The written bytes cannot be continued.
     has_failed: bool,
 }
 
-impl<W: Write, K: Known> Saving<'_, W, K> {
+impl<W: Write> Saving<'_, W> {
     /// All bytes were given: the state is saved, once what it was written to is on its disk.
     ///
     /// # Errors
@@ -261,12 +230,12 @@ impl<W: Write, K: Known> Saving<'_, W, K> {
         if given != length || has_failed {
             return Err(DeltaError::NotWhole { given, length });
         }
-        blocks.finish(&mut |offset, bytes| changes.add_blocks(&mut chain.known, offset, bytes))?;
+        blocks.finish(&mut |offset, bytes| changes.add_blocks(&mut chain.last, offset, bytes))?;
         changes.finish(chain)
     }
 }
 
-impl<W: Write, K: Known> Write for Saving<'_, W, K> {
+impl<W: Write> Write for Saving<'_, W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let Self { chain, blocks, changes, has_failed } = self;
         if *has_failed || blocks.given() + bytes.len() as u64 > chain.length {
@@ -275,7 +244,7 @@ impl<W: Write, K: Known> Write for Saving<'_, W, K> {
             return Err(io::Error::other(DeltaError::NotWhole { given, length: chain.length }));
         }
         let fed = blocks
-            .feed(bytes, &mut |offset, bytes| changes.add_blocks(&mut chain.known, offset, bytes));
+            .feed(bytes, &mut |offset, bytes| changes.add_blocks(&mut chain.last, offset, bytes));
         *has_failed = fed.is_err();
         fed.map(|()| bytes.len()).map_err(|error| match error {
             DeltaError::Io(error) => error,
@@ -291,8 +260,8 @@ impl<W: Write, K: Known> Write for Saving<'_, W, K> {
 /// Takes bytes that may have changed, with their offsets. Of them, those blocks are written that have changed.
 #[derive(Debug)]
 #[must_use = "a state that is not finished was not saved"]
-pub struct SavingChanges<'a, W: Write, K: Known = Places> {
-    chain: &'a mut Chain<K>,
+pub struct SavingChanges<'a, W: Write> {
+    chain: &'a mut Chain,
     blocks: Blocks,
     changes: ChangeWriter<W>,
     given: u64,
@@ -300,7 +269,11 @@ pub struct SavingChanges<'a, W: Write, K: Known = Places> {
     has_failed: bool,
 }
 
-impl<W: Write, K: Known> SavingChanges<'_, W, K> {
+impl<'a, W: Write> SavingChanges<'a, W> {
+    fn new(chain: &'a mut Chain, changes: ChangeWriter<W>) -> Self {
+        Self { chain, blocks: Blocks::default(), changes, given: 0, has_failed: false }
+    }
+
     /// These bytes are at `offset` in the state.
     ///
     /// # Errors
@@ -323,7 +296,7 @@ impl<W: Write, K: Known> SavingChanges<'_, W, K> {
             return Err(DeltaError::OutOfOrder { offset, len, next, length });
         }
         let mut each =
-            |offset: u64, bytes: &[u8]| changes.add_blocks(&mut chain.known, offset, bytes);
+            |offset: u64, bytes: &[u8]| changes.add_blocks(&mut chain.last, offset, bytes);
         if offset > next {
             std::mem::replace(blocks, Blocks::from(offset)).finish(&mut each)?;
         }
@@ -340,7 +313,7 @@ impl<W: Write, K: Known> SavingChanges<'_, W, K> {
         if has_failed || chain.state.is_none() && given != chain.length {
             return Err(DeltaError::NotWhole { given, length: chain.length });
         }
-        blocks.finish(&mut |offset, bytes| changes.add_blocks(&mut chain.known, offset, bytes))?;
+        blocks.finish(&mut |offset, bytes| changes.add_blocks(&mut chain.last, offset, bytes))?;
         changes.finish(chain)
     }
 }
@@ -357,7 +330,7 @@ impl<W: Write> SavingChanges<'_, W> {
             let part = at..end.min((at / ZEROES.len() as u64 + 1) * ZEROES.len() as u64);
             let len = part.end - part.start;
             at = part.end;
-            if self.chain.known.is_zero(&part) {
+            if self.chain.last.is_zero(&part) {
                 self.given += len;
             } else {
                 self.put(part.start, &ZEROES[..len as usize])?;
@@ -371,8 +344,7 @@ impl<W: Write> SavingChanges<'_, W> {
 #[derive(Debug)]
 struct ChangeWriter<W: Write> {
     writer: Writer<W>,
-    /// The file that it writes to, of a chain that compares with files.
-    output: Option<File>,
+    output: Output,
     /// Blocks that have changed and are not written yet, and where they begin.
     run: Vec<u8>,
     begins: u64,
@@ -383,17 +355,17 @@ struct ChangeWriter<W: Write> {
 
 impl<W: Write> ChangeWriter<W> {
     /// Begins the next state of a chain.
-    fn new<K>(chain: &Chain<K>, to: W, output: Option<File>) -> Result<Self, DeltaError> {
+    fn new(chain: &Chain, to: W, output: Output) -> Result<Self, DeltaError> {
         let writer = Writer::new(to, chain.length, chain.state)?;
         let (run, have_changed) = (Vec::new(), Vec::new());
         Ok(Self { writer, output, run, begins: 0, changed: 0, have_changed })
     }
 
-    fn finish<K: Known>(mut self, chain: &mut Chain<K>) -> Result<Saved, DeltaError> {
-        self.flush(&mut chain.known)?;
+    fn finish(mut self, chain: &mut Chain) -> Result<Saved, DeltaError> {
+        self.flush(&mut chain.last)?;
         let written = self.writer.written() + Writer::<W>::END;
         let (state, is_full) = (self.writer.finish()?, chain.state.is_none());
-        chain.known.commit(self.output, written);
+        chain.last.commit(self.output, written);
         chain.state = Some(state);
         Ok(Saved { state, is_full, changed: self.changed, written })
     }
@@ -401,17 +373,17 @@ impl<W: Write> ChangeWriter<W> {
     /// Takes blocks that lie side by side, or a part of one.
     fn add_blocks(
         &mut self,
-        known: &mut impl Known,
+        last: &mut LastState,
         mut offset: u64,
         bytes: &[u8],
     ) -> Result<(), DeltaError> {
         for part in bytes.chunks(TOGETHER) {
             let mut have_changed = std::mem::take(&mut self.have_changed);
             have_changed.clear();
-            known.compare(offset, part, &mut have_changed);
+            last.compare(offset, part, &mut have_changed);
             for (block, &has_changed) in part.chunks(BLOCK).zip(&have_changed) {
                 if has_changed {
-                    self.block(known, offset, block)?;
+                    self.block(last, offset, block)?;
                 }
                 offset += block.len() as u64;
             }
@@ -421,22 +393,17 @@ impl<W: Write> ChangeWriter<W> {
     }
 
     /// Takes a block that has changed, or a part of it.
-    fn block(
-        &mut self,
-        known: &mut impl Known,
-        offset: u64,
-        block: &[u8],
-    ) -> Result<(), DeltaError> {
+    fn block(&mut self, last: &mut LastState, offset: u64, block: &[u8]) -> Result<(), DeltaError> {
         let len = block.len() as u64;
         self.changed += len;
         if is_zero(block) {
-            self.flush(known)?;
-            known.cleared(offset, len);
+            self.flush(last)?;
+            last.cleared(offset, len);
             return self.writer.zeroes(offset, len);
         }
         let end = self.begins + self.run.len() as u64;
         if end != offset || self.run.len() + block.len() > LONGEST {
-            self.flush(known)?;
+            self.flush(last)?;
         }
         if self.run.is_empty() {
             self.begins = offset;
@@ -445,12 +412,12 @@ impl<W: Write> ChangeWriter<W> {
         Ok(())
     }
 
-    fn flush(&mut self, known: &mut impl Known) -> Result<(), DeltaError> {
+    fn flush(&mut self, last: &mut LastState) -> Result<(), DeltaError> {
         if !self.run.is_empty() {
             self.writer.bytes(self.begins, &self.run)?;
             let len = self.run.len() as u64;
             // As one piece, whose bytes come last.
-            known.wrote(self.begins, len, self.writer.written() - len);
+            last.wrote(self.begins, len, self.writer.written() - len);
             self.run.clear();
         }
         Ok(())

@@ -11,14 +11,19 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 use rustix::fs::{OFlags, fcntl_getfl};
 
+use crate::last_state::Holder;
+
 /// Files that a chain keeps open at most: those that hold most blocks of its last state.
 pub(crate) const MOST_FILES: usize = 64;
 
-/// Files by numbers, which are never given twice.
+/// The number of a file of a chain, which no other file of it ever has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct FileNumber(u32);
+
 #[derive(Debug, Default)]
 pub(crate) struct Files {
-    kept: BTreeMap<u32, Kept>,
-    next: u32,
+    kept: BTreeMap<FileNumber, Kept>,
+    next: FileNumber,
 }
 
 #[derive(Debug)]
@@ -68,22 +73,22 @@ impl Files {
     }
 
     /// A file with bytes of the last state, up to `end`: its number, or `None` if it cannot be compared with.
-    pub(crate) fn keep(&mut self, file: &File, end: u64) -> Option<u32> {
+    pub(crate) fn keep(&mut self, file: &File, end: u64) -> Option<FileNumber> {
         let found = file.metadata().ok().filter(Metadata::is_file)?;
         let stamp = Stamp::of(&found);
-        let same = |(_, kept): &(&u32, &mut Kept)| kept.stamp.identity == stamp.identity;
+        let same = |(_, kept): &(&FileNumber, &mut Kept)| kept.stamp.identity == stamp.identity;
         if let Some((&number, kept)) = self.kept.iter_mut().find(same) {
             (kept.stamp, kept.end) = (stamp, end);
             return Some(number);
         }
         let number = self.next;
-        self.next = number.checked_add(1)?;
+        self.next = FileNumber(number.0.checked_add(1)?);
         self.kept.insert(number, Kept { file: readable(file)?, stamp, end, blocks: 0 });
         Some(number)
     }
 
     /// Counts that a file has one block of the last state more or less.
-    pub(crate) fn count(&mut self, number: u32, change: isize) {
+    pub(crate) fn count(&mut self, number: FileNumber, change: isize) {
         if let Some(kept) = self.kept.get_mut(&number) {
             kept.blocks = kept.blocks.saturating_add_signed(change);
         }
@@ -99,8 +104,16 @@ impl Files {
         }
     }
 
+    /// Returns whether the holder of blocks can be relied on.
+    pub(crate) fn has(&self, holder: Holder) -> bool {
+        match holder {
+            Holder::Stream => true,
+            Holder::File(number) => self.kept.contains_key(&number),
+        }
+    }
+
     /// Returns whether all of these bytes could be read.
-    pub(crate) fn read(&self, number: u32, at: u64, to: &mut [u8]) -> bool {
+    pub(crate) fn read(&self, number: FileNumber, at: u64, to: &mut [u8]) -> bool {
         self.kept.get(&number).is_some_and(|kept| kept.file.read_exact_at(to, at).is_ok())
     }
 }

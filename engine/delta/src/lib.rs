@@ -5,8 +5,8 @@
 //! their order are a *chain*.
 //!
 //! - [`Chain`] makes them: it takes all bytes of each state in order, such as hugekit's `Snapshot::write_to` gives them,
-//!   or those that may have changed, such as its `Changes::deliver` does, compares them with its own files, and writes
-//!   those blocks of 4 KiB that have changed.
+//!   or those that may have changed, such as its `Changes::deliver` does, compares them with the last state by tags, and
+//!   writes those blocks of 4 KiB that have changed.
 //! - [`apply()`] brings a state forward; [`merge()`] makes one delta of several; [`inspect`] says what is in one.
 //! - [`Writer`] and [`Reader`] are the stream itself, for a program that knows better what has changed.
 //!
@@ -48,11 +48,10 @@ mod chain;
 mod error;
 mod files;
 mod format;
-mod hashes;
-mod known;
+mod last_state;
 mod merge;
-mod places;
 mod reader;
+mod tag;
 mod target;
 mod writer;
 
@@ -61,10 +60,7 @@ pub use blocks::BLOCK;
 pub use chain::{Chain, Saved, Saving, SavingChanges};
 pub use error::DeltaError;
 pub use format::{LONGEST, NoStateId, StateId};
-pub use hashes::Hashes;
-pub use known::Known;
 pub use merge::merge;
-pub use places::Places;
 pub use reader::{Change, Header, Reader};
 pub use target::Target;
 pub use writer::Writer;

@@ -142,7 +142,7 @@ class Checkpointer:
         max_cow_bytes: see :func:`snapshot`.
         strict: see :func:`snapshot`. Each save copies the arrays that cannot be protected.
 
-    Written blocks are compared with the files of the chain, of which at most 64 stay open for reading. If files are
+    A tag of each block of 4 KiB tells whether it has changed. At most 64 files of the chain stay open. If files are
     removed or written to, the next file is larger. Arrays of less than 1 MiB are copied at each save. In a forked child
     the first save is full.
 

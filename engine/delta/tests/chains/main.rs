@@ -5,8 +5,8 @@ use std::io::{Cursor, Write};
 use std::path::PathBuf;
 
 use hugekit_delta::{
-    BLOCK, Chain, DeltaError, Hashes, Known, Reader, Saved, Saving, SavingChanges, StateId, Writer,
-    apply, inspect, merge,
+    BLOCK, Chain, DeltaError, Reader, Saved, Saving, SavingChanges, StateId, Writer, apply,
+    inspect, merge,
 };
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -16,7 +16,7 @@ mod colliding;
 /// A chain that is saved to files in a folder, or to memory.
 enum Saver {
     Files(Folder),
-    Stream(Chain<Hashes>),
+    Stream(Chain),
 }
 
 struct Folder {
@@ -44,42 +44,39 @@ impl Folder {
 
 impl Saver {
     fn each(length: usize) -> [Self; 2] {
-        let stream = Chain::for_streams(length as u64).unwrap();
+        let stream = Chain::new(length as u64);
         [Self::Files(Folder::new(length)), Self::Stream(stream)]
     }
 
     /// A delta of this state.
     fn saved(&mut self, state: &[u8]) -> (Vec<u8>, StateId) {
         // In pieces that are no multiples of blocks.
-        fn write<W: Write, K: Known>(mut saving: Saving<'_, W, K>, state: &[u8]) -> Saved {
+        fn write<W: Write>(mut saving: Saving<'_, W>, state: &[u8]) -> Saved {
             state.chunks(7001).for_each(|part| saving.write_all(part).unwrap());
             saving.finish().unwrap()
         }
         self.save(
             |chain, file| write(chain.save(file).unwrap(), state),
-            |chain, out| write(chain.save(out).unwrap(), state),
+            |chain, out| write(chain.save_stream(out).unwrap(), state),
         )
     }
 
     /// A delta of these parts of the next state.
     fn saved_changes(&mut self, parts: &[(usize, &[u8])]) -> (Vec<u8>, StateId) {
-        fn put<W: Write, K: Known>(
-            mut saving: SavingChanges<'_, W, K>,
-            parts: &[(usize, &[u8])],
-        ) -> Saved {
+        fn put<W: Write>(mut saving: SavingChanges<'_, W>, parts: &[(usize, &[u8])]) -> Saved {
             parts.iter().for_each(|&(offset, part)| saving.put(offset as u64, part).unwrap());
             saving.finish().unwrap()
         }
         self.save(
             |chain, file| put(chain.save_changes(file).unwrap(), parts),
-            |chain, out| put(chain.save_changes(out).unwrap(), parts),
+            |chain, out| put(chain.save_changes_stream(out).unwrap(), parts),
         )
     }
 
     fn save(
         &mut self,
         to_file: impl FnOnce(&mut Chain, &File) -> Saved,
-        to_memory: impl FnOnce(&mut Chain<Hashes>, &mut Vec<u8>) -> Saved,
+        to_memory: impl FnOnce(&mut Chain, &mut Vec<u8>) -> Saved,
     ) -> (Vec<u8>, StateId) {
         let (delta, saved) = match self {
             Self::Files(files) => {
@@ -279,11 +276,11 @@ fn writer_refuses_changes_out_of_order_and_beyond() {
 
 #[test]
 fn state_of_another_length_is_not_saved_and_the_chain_stays() {
-    let mut chain = Chain::for_streams(10).unwrap();
-    let mut saving = chain.save(Vec::new()).unwrap();
+    let mut chain = Chain::new(10);
+    let mut saving = chain.save_stream(Vec::new()).unwrap();
     saving.write_all(&[1; 9]).unwrap();
     assert!(matches!(saving.finish(), Err(DeltaError::NotWhole { given: 9, length: 10 })));
-    let mut saving = chain.save(Vec::new()).unwrap();
+    let mut saving = chain.save_stream(Vec::new()).unwrap();
     assert!(saving.write_all(&[1; 11]).is_err());
     assert!(saving.finish().is_err());
     assert_eq!(chain.state(), None);
@@ -291,17 +288,17 @@ fn state_of_another_length_is_not_saved_and_the_chain_stays() {
 
 #[test]
 fn changes_out_of_order_or_not_all_of_a_first_state_are_refused() {
-    let mut chain = Chain::for_streams(100).unwrap();
-    let mut saving = chain.save_changes(Vec::new()).unwrap();
+    let mut chain = Chain::new(100);
+    let mut saving = chain.save_changes_stream(Vec::new()).unwrap();
     saving.put(10, &[1; 10]).unwrap();
     for (offset, len) in [(19, 1), (99, 2), (u64::MAX, 1)] {
         assert!(saving.put(offset, &vec![1; len]).is_err(), "{offset}");
     }
     assert!(matches!(saving.finish(), Err(DeltaError::NotWhole { given: 10, length: 100 })));
-    let mut saving = chain.save(Vec::new()).unwrap();
+    let mut saving = chain.save_stream(Vec::new()).unwrap();
     saving.write_all(&[1; 100]).unwrap();
     let first = saving.finish().unwrap().state;
-    let mut saving = chain.save_changes(Vec::new()).unwrap();
+    let mut saving = chain.save_changes_stream(Vec::new()).unwrap();
     saving.put(10, &[2; 10]).unwrap();
     assert!(saving.put(0, &[3; 10]).is_err());
     assert!(saving.finish().is_err(), "not without what was refused");
@@ -325,11 +322,11 @@ fn chain_goes_on_in_another_process() {
             }
             Saver::Stream(_) => {
                 let length = state.len() as u64;
-                let short = Chain::resume_for_streams(length + 1, id, &state[..]);
+                let short = Chain::resume_stream(length + 1, id, &state[..]);
                 assert!(matches!(short, Err(DeltaError::NotWhole { .. })));
-                let long = Chain::resume_for_streams(length - 1, id, &state[..]);
+                let long = Chain::resume_stream(length - 1, id, &state[..]);
                 assert!(matches!(long, Err(DeltaError::NotWhole { .. })));
-                Saver::Stream(Chain::resume_for_streams(length, id, &state[..]).unwrap())
+                Saver::Stream(Chain::resume_stream(length, id, &state[..]).unwrap())
             }
         };
         state[5] = 99;
