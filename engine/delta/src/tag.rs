@@ -15,17 +15,19 @@ use crate::format::random;
 pub(crate) type Tag = [u8; 16];
 
 /// Makes tags by one key.
-#[derive(Clone)]
-pub(crate) struct Tagger(Aegis256X2Mac<{ size_of::<Tag>() }>);
+///
+/// In a box, because its alignment would be that of a [`Chain`](crate::Chain): an object of Python (pyo3 0.30) has at most
+/// 16 bytes.
+pub(crate) struct Tagger(Box<Aegis256X2Mac<{ size_of::<Tag>() }>>);
 
 impl Tagger {
     /// With a key of its own.
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self(Aegis256X2Mac::new(&random()?)))
+        Ok(Self(Box::new(Aegis256X2Mac::new(&random()?))))
     }
 
     pub(crate) fn tag(&self, block: &[u8]) -> Tag {
-        let mut mac = self.0.clone();
+        let mut mac = Aegis256X2Mac::clone(&self.0);
         mac.update(block);
         mac.finalize()
     }
@@ -41,6 +43,11 @@ impl fmt::Debug for Tagger {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn chain_is_aligned_as_other_values_are() {
+        assert!(align_of::<crate::Chain>() <= 16);
+    }
 
     #[test]
     fn tags_differ_by_a_bit_a_length_and_a_key() {
