@@ -93,7 +93,9 @@ impl Toolchain {
         let mut flags = "-Dwarnings\x1f-Ctarget-feature=+crt-static".to_owned();
         let root = self.packages[1].path("");
         if self.linker.starts_with(&root) {
-            flags += &format!("\x1f-Clink-arg=--sysroot={}", root.display());
+            let sysroot = format!("--sysroot={}", root.display());
+            flags += &format!("\x1f-Clink-arg={sysroot}");
+            command.env("CFLAGS_aarch64_unknown_linux_gnu", sysroot);
         }
         let libraries = self.packages.iter().flat_map(Package::libraries);
         command
@@ -105,6 +107,9 @@ impl Toolchain {
             .env("CARGO_ENCODED_RUSTFLAGS", flags)
             .env("RUSTC", &self.rustc)
             .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", &self.linker)
+            // Some libraries contain C.
+            .env("CC_aarch64_unknown_linux_gnu", &self.linker)
+            .env("AR_aarch64_unknown_linux_gnu", self.linker.with_file_name("aarch64-linux-gnu-ar"))
             .arg("--config")
             .arg(format!("target.{TARGET}.runner=[{:?}]", self.emulator));
         command

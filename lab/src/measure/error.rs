@@ -29,6 +29,9 @@ pub enum LabError {
     /// The kernel refused to copy this process.
     #[error("cannot fork a process that has {len} of memory to share")]
     Fork { len: Size, source: io::Error },
+    /// The kernel gave too few folios of a size, after it had given them before.
+    #[error("the kernel gives too few folios of {0} any more")]
+    Folios(Size),
     /// A setting of the machine could not be read, changed or put back.
     #[error("cannot {verb} {path}")]
     Setting { verb: &'static str, path: String, source: io::Error },

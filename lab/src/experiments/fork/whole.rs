@@ -300,19 +300,22 @@ fn by_folio(bench: &mut Bench<'_>, experiment: &mut Experiment) -> Result<(), La
 
 /// `None` where the kernel gives no such folios.
 fn of_folio(bench: &mut Bench<'_>, folio: usize) -> Result<Option<Part>, LabError> {
-    let shared = bench.with_settings_for_a_while(|settings| {
-        let root = Root::default();
-        if settings.only_folios_of(&root, folio)? { on_folios(&root, folio) } else { Ok(None) }
-    })?;
-    let Some(mut shared) = shared else { return Ok(None) };
-    let names = [format!("fork2/{}", Size(folio))];
     let rounds = bench.long_rounds(0.03, 20);
-    let mut part = rounds.measure("fork", Unit::Microseconds, &names, |_| {
-        shared.write();
-        shared.fork().map(|elapsed| elapsed.as_secs_f64() * 1e6)
-    })?;
-    put_beside(&mut part, &format!("fork/{}", names[0]), folio);
-    Ok(Some(part))
+    bench.with_settings_for_a_while(|settings| {
+        let root = Root::default();
+        if !settings.only_folios_of(&root, folio)? || on_folios(&root, folio)?.is_none() {
+            return Ok(None);
+        }
+        let names = [format!("fork2/{}", Size(folio))];
+        let mut part = rounds.measure("fork", Unit::Microseconds, &names, |_| {
+            // New memory for each fork: a write after a fork may copy base page by base page (Linux 6.12), and the next
+            // fork would be one of base pages.
+            let mut shared = on_folios(&root, folio)?.ok_or(LabError::Folios(Size(folio)))?;
+            shared.fork().map(|elapsed| elapsed.as_secs_f64() * 1e6)
+        })?;
+        put_beside(&mut part, &format!("fork/{}", names[0]), folio);
+        Ok(Some(part))
+    })
 }
 
 /// Published times of `fork(2)` beside a case of ours, where the kernel is the same.
@@ -344,5 +347,5 @@ fn on_folios(root: &Root, folio: usize) -> Result<Option<Shared>, LabError> {
     if shared.is_huge() {
         shared.map_by_base_pages()?;
     }
-    Ok(Some(shared))
+    Ok(shared.is_on_folios(folio).then_some(shared))
 }

@@ -22,6 +22,7 @@ use rustix::thread::disable_transparent_huge_pages;
 use crate::measure::LabError;
 use crate::measure::workloads::anonymous::{Anonymous, Pages};
 use crate::measure::workloads::arena::huge_bytes_of;
+use crate::measure::workloads::folios::large_folios;
 
 /// Private anonymous memory of one kind of pages, which only the children made here get: not those that
 /// are made with other memory.
@@ -52,6 +53,12 @@ impl Shared {
     pub fn is_huge(&self) -> bool {
         let addresses = self.0.addresses();
         huge_bytes_of(&addresses).is_some_and(|huge| huge >= addresses.len() / 20 * 19)
+    }
+
+    /// True if at least 95 % of the memory is on folios of this size. Taken for true if the kernel does not tell.
+    pub fn is_on_folios(&self, folio: usize) -> bool {
+        let addresses = self.0.addresses();
+        large_folios(&addresses).is_none_or(|folios| folios >= addresses.len() / folio / 20 * 19)
     }
 
     /// Has huge pages be mapped by entries of base pages, and stay huge.

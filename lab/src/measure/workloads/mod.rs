@@ -6,6 +6,7 @@ pub mod broker_process;
 pub mod busy;
 pub mod clients;
 pub mod dirty_pages;
+pub mod folios;
 pub mod forked_vm;
 pub mod forking;
 pub mod forking_program;
