@@ -3,6 +3,7 @@
 
 mod become_command;
 mod boot;
+mod counted;
 mod doctor;
 mod guest;
 mod kernels;
@@ -12,8 +13,9 @@ mod record;
 mod report;
 
 use std::fs::File;
-use std::sync::atomic::AtomicBool;
+use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::thread;
 use std::time::Instant;
 
@@ -52,7 +54,7 @@ pub(crate) struct Fleet {
     /// Write docs/fleet.md's table from the last run of each guest; boot none
     #[arg(long)]
     record: bool,
-    /// Compare kernels by `hugekit lab`, in guests on KVM
+    /// Compare kernels by `hugekit lab`, in guests whose instructions are counted, or with `--accel kvm` by time
     #[arg(long)]
     compare_kernels: bool,
     /// Run this instead of what the table says, such as `doctor` or `"fork one_moment"`; may be repeated
@@ -69,6 +71,24 @@ pub(crate) fn guests() -> Result<Vec<String>> {
     Ok(FleetTable::read()?.guest.into_iter().map(|guest| guest.name).collect())
 }
 
+/// Does the work for each of these, two at a time: one guest leaves a third of two CPUs idle.
+fn at_once<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> Result<R> + Sync) -> Result<Vec<R>> {
+    let next = AtomicUsize::new(0);
+    let done: Vec<Mutex<Option<Result<R>>>> = items.iter().map(|_| Mutex::default()).collect();
+    thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                while let Some(index) =
+                    Some(next.fetch_add(1, Relaxed)).filter(|&at| at < items.len())
+                {
+                    *done[index].lock().unwrap() = Some(work(&items[index]));
+                }
+            });
+        }
+    });
+    done.into_iter().map(|one| one.into_inner().unwrap().expect("all were done")).collect()
+}
+
 impl Fleet {
     pub(crate) fn run(&self) -> Result<bool> {
         let mut table = FleetTable::read()?;
@@ -77,7 +97,7 @@ impl Fleet {
             return Ok(true);
         }
         if self.compare_kernels {
-            return kernels::compare(&table);
+            return kernels::compare(&table, self.accel.unwrap_or(Accelerator::Counted));
         }
         if self.record {
             return record::write(&table).map(|()| true);
@@ -103,17 +123,9 @@ impl Fleet {
         Ok(count.failed == 0)
     }
 
-    /// Two at a time: one leaves a third of two CPUs idle.
     fn boot_all(&self, guests: &[(Guest, Files)], count: &mut Count) -> Result<()> {
-        let boot = |(guest, files): &(Guest, Files)| self.boot_one(guest, files);
-        let boot_from = |first| guests.iter().skip(first).step_by(AT_ONCE).map(boot).collect();
-        let counts: Vec<Result<Vec<Count>>> = thread::scope(|scope| {
-            let threads: Vec<_> = (0..AT_ONCE).map(|n| scope.spawn(move || boot_from(n))).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-        });
-        for some in counts {
-            some?.iter().for_each(|one| count.add(one));
-        }
+        let counts = at_once(guests, |(guest, files)| self.boot_one(guest, files))?;
+        counts.iter().for_each(|one| count.add(one));
         Ok(())
     }
 

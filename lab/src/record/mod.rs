@@ -231,6 +231,9 @@ pub enum Unit {
     /// A share in percent; more is better.
     #[serde(rename = "%")]
     Percent,
+    /// Executed instructions, of an emulator that counts them; fewer are better.
+    #[serde(rename = "instructions")]
+    Instructions,
 }
 
 impl Unit {
@@ -245,6 +248,7 @@ impl Unit {
             Self::Mebibytes => "MiB",
             Self::Faults => "faults",
             Self::Percent => "%",
+            Self::Instructions => "instructions",
         }
     }
 
@@ -255,7 +259,9 @@ impl Unit {
             Self::GibPerSecond | Self::FaultsPerSecond | Self::StoresPerSecond | Self::Percent => {
                 subject / baseline
             }
-            Self::Microseconds | Self::Mebibytes | Self::Faults => baseline / subject,
+            Self::Microseconds | Self::Mebibytes | Self::Faults | Self::Instructions => {
+                baseline / subject
+            }
         }
     }
 }

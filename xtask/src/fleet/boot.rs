@@ -86,9 +86,7 @@ impl Programs {
             crate::aarch64::build_tests(&["hugekit", "hugekit-cli", "hugekit-lab", "hugekit-soak"])?
         } else {
             let mut cargo = run::cargo(match guest.runs.iter().all(Run::is_command) {
-                true => {
-                    &["build", "--release", "--package", "hugekit-cli", "--package", "hugekit-lab"]
-                }
+                true => &["build", "--release", "--bin", "hugekit", "--bin", "hugekit-lab"],
                 // The packages of `cargo test`, so that these are the files that it has made.
                 false => &["test", "--no-run"],
             });

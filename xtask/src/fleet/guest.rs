@@ -12,9 +12,9 @@ use crate::fetch::Package;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FleetTable {
-    /// Guests that differ in their kernels only, the oldest first.
+    /// Kernels, the oldest first.
     pub(super) compared: Vec<String>,
-    kernels: BTreeMap<String, Kernel>,
+    pub(super) kernels: BTreeMap<String, Kernel>,
     runs: BTreeMap<String, Vec<Run>>,
     pub(super) guest: Vec<Guest>,
 }
@@ -72,6 +72,7 @@ pub(super) struct Guest {
     pub(super) nodes: usize,
     pub(super) reserved_2m: usize,
     pub(super) reserved_1g: usize,
+    pub(super) boot_options: String,
     pub(super) thp: String,
     pub(super) shmem_thp: String,
     pub(super) swap_mib: usize,

@@ -1,27 +1,94 @@
-//! `cargo xtask fleet --compare-kernels`: the published form, a workload on a kernel before and after a change. Only
-//! by KVM: the speed of an emulator says nothing of a kernel.
+//! `cargo xtask fleet --compare-kernels`: the published form, a workload on kernels before and after a change.
+//!
+//! By default the emulator counts instructions. They are the same on each machine, and in each run. With `--accel kvm` the
+//! lab measures times on this machine's CPU.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
-use super::boot::Programs;
+use super::at_once;
+use super::boot::{Files, Programs};
+use super::counted::{self, CountedCase};
 use super::guest::{FleetTable, Guest, Run};
 use super::qemu::{self, Accelerator};
 use super::report::Report;
-use crate::run::succeed;
+use crate::run::{succeed, target_dir};
 
 /// The experiments whose cases depend on the kernel, in as many rounds as a comparison needs.
-const RUN: &str = "lab demand fork --setup --rounds 10 --no-record --json -";
+const RUN: &str = "lab demand fork --setup --rounds 6 --memory 2GiB --no-record --json -";
 
 /// Enough for the cases of 1 GiB.
 const MIB: usize = 6144;
 
-/// Compares each kernel of the table's list with the next one. It succeeds, too, if KVM boots none of them.
-pub(super) fn compare(table: &FleetTable) -> Result<bool> {
-    let (guests, mut programs, mut records) = (guests(table)?, Programs::default(), Vec::new());
+/// A CPU that TCG has, without the instruction that clears a page byte by byte in the eyes of the emulator.
+const CPU: &str = "EPYC-Milan,-erms";
+
+/// For the command line of all compared kernels: memory lies at the same addresses in each boot.
+const FIXED: &str = "nokaslr norandmaps";
+
+/// What kernels are compared with, and for their command line.
+const BOOTS: [(&str, &str); 3] = [
+    ("plain", "mitigations=off init_on_alloc=0"),
+    ("mitigations", "init_on_alloc=0"),
+    ("init_on_alloc", "mitigations=off init_on_alloc=1"),
+];
+
+/// Compares the kernels of the table's list.
+pub(super) fn compare(table: &FleetTable, accelerator: Accelerator) -> Result<bool> {
+    match accelerator {
+        Accelerator::Kvm => compare_times(table),
+        Accelerator::Counted => count_all(table),
+        Accelerator::Tcg => anyhow::bail!(
+            "the speed of an emulator says nothing of a kernel: --accel counted or kvm"
+        ),
+    }
+}
+
+/// Counts the instructions of each kernel, booted in each way, and writes one table for each way.
+fn count_all(table: &FleetTable) -> Result<bool> {
+    let mut programs = Programs::default();
+    let mut tables = String::new();
+    for (way, options) in BOOTS {
+        let guests = guests(table, way, options)?;
+        let files =
+            guests.iter().map(|guest| programs.prepare(guest)).collect::<Result<Vec<_>>>()?;
+        let ready: Vec<_> = guests.iter().zip(&files).collect();
+        let counted: Vec<_> = at_once(&ready, |(guest, files)| count(guest, files))?;
+        tables += &format!("## {options}\n\n{}\n", counted::table(&counted));
+    }
+    println!(
+        "Instructions; demand: of one page that is touched, fork: of one fork of 1 GiB.\n\n{tables}"
+    );
+    fs::write(target_dir("fleet").join("counted.md"), tables)?;
+    Ok(true)
+}
+
+/// Boots a guest and returns its release, and the instructions of each case.
+fn count(guest: &Guest, files: &Files) -> Result<(String, Vec<CountedCase>)> {
+    let report = qemu::run(guest, Accelerator::Counted, files)?;
+    let release = report.release.as_ref();
+    let release =
+        release.with_context(|| format!("the kernel of {} has not come up", guest.name))?;
+    ensure!(
+        release.starts_with(&guest.kernel.release),
+        "{} runs Linux {release}, not {}",
+        guest.name,
+        guest.kernel.release
+    );
+    println!("{}: Linux {release}: {RUN}", guest.name);
+    let (record, cases) = counted::in_instructions(&printed_record(&files.folder, &report)?)?;
+    keep(&files.folder, &record)?;
+    Ok((release.clone(), cases))
+}
+
+/// Measures times on KVM, and compares each kernel with the next one. It succeeds, too, if KVM boots none of them.
+fn compare_times(table: &FleetTable) -> Result<bool> {
+    let (way, options) = BOOTS[0];
+    let (guests, mut programs, mut records) =
+        (guests(table, way, options)?, Programs::default(), Vec::new());
     for guest in &guests {
         let files = programs.prepare(guest)?;
         let report = qemu::run(guest, Accelerator::Kvm, &files)?;
@@ -34,7 +101,7 @@ pub(super) fn compare(table: &FleetTable) -> Result<bool> {
             return Ok(true);
         };
         println!("{}: Linux {release}: {RUN}", guest.name);
-        records.push(keep(&files.folder, &report)?);
+        records.push(keep(&files.folder, &printed_record(&files.folder, &report)?)?);
     }
     let lab = programs.built(&guests[0])?.path(&guests[0].runs[0])?;
     for pair in records.windows(2) {
@@ -43,21 +110,35 @@ pub(super) fn compare(table: &FleetTable) -> Result<bool> {
     Ok(true)
 }
 
-/// Returns the guests of the list, in its order, each with the same memory.
-fn guests(table: &FleetTable) -> Result<Vec<Guest>> {
+/// Returns the guests of the list, in its order, booted in one way, and otherwise alike.
+fn guests(table: &FleetTable, way: &str, options: &str) -> Result<Vec<Guest>> {
+    let default = table.guest.first().context("the table has a guest")?;
     let guest = |name: &String| {
-        let guest = table.guest.iter().find(|guest| guest.name == *name);
-        let guest = guest.with_context(|| format!("no guest {name}"))?.clone();
-        let (name, runs) = (format!("compared-{name}"), vec![Run::from(RUN.to_owned())]);
-        Ok(Guest { name, mib: MIB, runs, ..guest })
+        let kernel = table.kernels.get(name).with_context(|| format!("no kernel {name}"))?.clone();
+        Ok(Guest {
+            name: format!("compared-{way}-{name}"),
+            kernel_name: name.clone(),
+            kernel,
+            cpu: CPU.to_owned(),
+            cpus: 1,
+            mib: MIB,
+            reserved_1g: 1,
+            boot_options: format!("{FIXED} {options}"),
+            runs: vec![Run::from(RUN.to_owned())],
+            ..default.clone()
+        })
     };
     table.compared.iter().map(guest).collect()
 }
 
-/// Writes the record that the guest has printed into a file of its folder.
-fn keep(folder: &Path, report: &Report) -> Result<PathBuf> {
+/// The record that the guest has printed.
+fn printed_record(folder: &Path, report: &Report) -> Result<String> {
     let printed = report.ran.first().map_or(&[][..], |ran| &ran.output);
-    let record = record(printed).with_context(|| format!("no record in {}", folder.display()))?;
+    record(printed).with_context(|| format!("no record in {}", folder.display()))
+}
+
+/// Writes a record into a file of the guest's folder.
+fn keep(folder: &Path, record: &str) -> Result<PathBuf> {
     let path = folder.join("record.json");
     fs::write(&path, record).with_context(|| format!("cannot write {}", path.display()))?;
     Ok(path)
@@ -86,8 +167,10 @@ mod tests {
 
     #[test]
     fn compared_guests_differ_in_their_kernels_only() {
-        let guests = guests(&FleetTable::read().unwrap()).unwrap();
-        let machine = |guest: &Guest| (qemu::arguments(guest, Accelerator::Kvm), guest.script());
+        let (way, options) = BOOTS[0];
+        let guests = guests(&FleetTable::read().unwrap(), way, options).unwrap();
+        let machine =
+            |guest: &Guest| (qemu::arguments(guest, Accelerator::Counted), guest.script());
         for pair in guests.windows(2) {
             assert_eq!(machine(&pair[0]), machine(&pair[1]));
             assert_ne!(pair[0].kernel_name, pair[1].kernel_name);

@@ -20,6 +20,8 @@ pub(super) enum Accelerator {
     Kvm,
     /// The emulator, on any machine
     Tcg,
+    /// The emulator with a clock that counts the guest's instructions, one for each nanosecond, on any machine
+    Counted,
 }
 
 /// The longest time until a kernel runs the first process: emulated beside other work, a few dozen seconds.
@@ -75,6 +77,11 @@ pub(super) fn arguments(guest: &Guest, accelerator: Accelerator) -> String {
     let (accel, cpu) = match accelerator {
         Accelerator::Kvm => ("kvm", cpu.clone()),
         Accelerator::Tcg if is_arm => ("tcg,thread=multi", cpu.clone()),
+        // All that could differ between two boots is fixed.
+        Accelerator::Counted => (
+            "tcg,thread=single -icount shift=0,sleep=off,align=off -seed 1 -rtc base=2026-01-01,clock=vm",
+            format!("{cpu},-cx16"),
+        ),
         // Without `cmpxchg16b`: under QEMU 7.2, Linux 6.12 died twice right behind one in its allocator, with flags that no
         // instruction sets, and has not without.
         Accelerator::Tcg => ("tcg,thread=multi", format!("{cpu},-cx16")),
@@ -121,7 +128,8 @@ pub(super) fn distance(from: usize, to: usize) -> usize {
 fn command_line(guest: &Guest) -> String {
     let console = if guest.kernel.arm { "ttyAMA0" } else { "ttyS0" };
     let mut line = format!(
-        "console={console} rdinit=/init panic=-1 loglevel=5 nowatchdog mitigations=off sysrq_always_enabled"
+        "console={console} rdinit=/init panic=-1 loglevel=5 nowatchdog {} sysrq_always_enabled",
+        guest.boot_options
     );
     for (size, pages) in [("1G", guest.reserved_1g), ("2M", guest.reserved_2m)] {
         if pages > 0 {
