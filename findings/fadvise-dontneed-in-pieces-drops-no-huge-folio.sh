@@ -1,10 +1,12 @@
 #!/bin/sh
-# Linux, page cache of ext4 (from 6.16 on): posix_fadvise(POSIX_FADV_DONTNEED) drops a folio only if one call covers all of
-# it. A file that is cached in folios of 2 MiB and dropped in pieces of 1 MiB stays in memory, and each call returns 0.
-# Cached in pages of 4 KiB, the same calls drop all of it. posix_fadvise(2) of man-pages 6.9.1 warns of requests that cover
-# part of a page, and names the page size. So `dd iflag=nocache bs=1M` leaves such a file in memory.
+# Linux, page cache of ext4 (from 6.16 on): posix_fadvise(POSIX_FADV_DONTNEED) drops a folio only if one call covers all
+# of it. A file that is cached in folios of 2 MiB and dropped in pieces of 1 MiB stays in memory, and each call returns
+# 0. Cached in pages of 4 KiB, the same calls drop all of it. posix_fadvise(2) of man-pages 6.03 asks for offsets and
+# lengths that are aligned to pages, and all of these are. So `dd iflag=nocache bs=1M` of coreutils 9.1 leaves such a
+# file in memory.
 #
-# Seen with Python 3.11.7 and Linux 6.18.44, ext4, 32 MiB; MiB that are cached after all of the file was dropped in pieces:
+# Seen with Python 3.11.7 and Linux 6.18.44, ext4, 32 MiB; MiB that are cached after all of the file was dropped in
+# pieces:
 #   folios of 2 MiB: by 4 MiB 0, by 2 MiB 0, by 1 MiB 32, by 4 KiB 32; pages of 4 KiB: 0 0 0 0
 #
 # Needs python3, and ext4 below /var/tmp of Linux 6.16. Exits with 1 if the behaviour differs.
@@ -42,7 +44,7 @@ def cached(file):
 
 
 def left(write, piece):
-    """What is cached of a file that was written in pieces of `write` bytes and dropped in pieces of `piece`, in MiB."""
+    """MiB that are cached of a file that was written and dropped in pieces of these sizes."""
     file = os.open("data", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     for _ in range(0, LEN, write):
         assert os.write(file, bytes(write)) == write

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Linux, io_uring: a fixed buffer (IORING_REGISTER_BUFFERS) counts for RLIMIT_MEMLOCK with the whole huge page in which it lies,
-# not with its bytes. Four buffers of 4 KiB on four transparent huge pages need 8 MiB, the usual limit, and are refused with
-# ENOMEM. A program whose heap becomes huge, by another allocator or another policy, can no longer register the buffers that
-# it could before. io_uring_register(2) says that the buffers are charged against the limit.
+# Linux, io_uring: a fixed buffer (IORING_REGISTER_BUFFERS) counts for RLIMIT_MEMLOCK with the whole huge page in which
+# it lies, not with its bytes. Four buffers of 4 KiB on four transparent huge pages need 8 MiB, the usual limit, and are
+# refused with ENOMEM. A program whose heap becomes huge, by another allocator or another policy, can no longer register
+# the buffers that it could before. io_uring_register(2) says that the buffers are charged against the limit.
 #
 # Seen with Python 3.11.7 and Linux 6.18.44, limit of 8 MiB, user 65534, buffers of 4 KiB that are 2 MiB apart; VmPin:
 #   base pages: 3 buffers 12 kB, 4 buffers 16 kB; huge pages: 3 buffers 6144 kB, 4 buffers ENOMEM

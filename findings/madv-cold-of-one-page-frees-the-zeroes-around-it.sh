@@ -1,18 +1,19 @@
 #!/bin/sh
-# Linux from 6.12 on: MADV_COLD, MADV_FREE or MADV_PAGEOUT of one page of a transparent huge page splits the huge page at
-# once, and the split frees each page of it that has only zeroes: they become the zero page. So advice for 4 KiB takes 2 MiB
-# from a process that has populated its memory before it needs it (MADV_POPULATE_WRITE, prealloc of QEMU, a cleared
-# heap), and each later write is a page fault of 4 KiB again. It happens without pressure and without swap. MADV_DONTNEED of
-# one page frees this page only, and on base pages advice frees nothing else either. madvise(2) of man-pages 6.9.1 speaks of
-# the pages in the range.
+# Linux 6.18: MADV_COLD, MADV_FREE or MADV_PAGEOUT of one page of a transparent huge page splits the huge page at once,
+# and the split (from 6.12 on) replaces each of its pages that has only zeroes by the zero page. So advice for 4 KiB takes
+# 2 MiB from a process that populates its memory before it needs it (MADV_POPULATE_WRITE, prealloc of QEMU, a cleared
+# heap), and each later write is a page fault of 4 KiB again. This happens without pressure and without swap.
+# MADV_DONTNEED of one page frees this page only. On base pages no advice frees pages beside its range. madvise(2) of
+# man-pages 6.03 calls MADV_COLD nondestructive, and speaks of the pages in the range.
 #
-# Seen with Python 3.11.7 and Linux 6.18.44, without swap, 64 MiB that were populated and not written; KiB that leave Rss when
-# one page of each 2 MiB gets the advice:
+# Seen with Python 3.11.7 and Linux 6.18.44, without swap, 64 MiB that were populated and not written; KiB that leave
+# Rss when one page of each 2 MiB gets the advice:
 #   huge pages: cold 65536, free 65536, pageout 65536, dontneed 128; base pages: cold 0, free 0, pageout 0, dontneed 128
 #
 # Needs python3, Linux 6.12 and transparent huge pages. Exits with 1 if the behaviour differs.
 set -eu
-if [ ! -e /sys/kernel/mm/transparent_hugepage/shrink_underused ] || grep -q '\[never\]' /sys/kernel/mm/transparent_hugepage/enabled; then
+settings=/sys/kernel/mm/transparent_hugepage
+if [ ! -e $settings/shrink_underused ] || grep -q '\[never\]' $settings/enabled; then
     echo "Linux $(uname -r) is older than 6.12, or makes no transparent huge pages: not tried"
     exit 0
 fi
@@ -47,7 +48,8 @@ def freed(advice, size):
     return before - kib("Rss")
 
 
-huge, base = ({name: freed(advice, size) for name, advice in ADVICE.items()} for size in (mmap.MADV_HUGEPAGE, mmap.MADV_NOHUGEPAGE))
+sizes = (mmap.MADV_HUGEPAGE, mmap.MADV_NOHUGEPAGE)
+huge, base = ({name: freed(advice, size) for name, advice in ADVICE.items()} for size in sizes)
 print(f"Linux {platform.release()}: huge pages: {huge}; base pages: {base}")
 asked = LEN // HUGE * PAGE >> 10
 for name in ("cold", "free", "pageout"):

@@ -1,9 +1,10 @@
 #!/bin/sh
-# Linux, mremap(2) with MREMAP_MAYMOVE: memory on transparent huge pages that grows and has to move keeps its huge page tables
-# only if its new length is a multiple of 2 MiB. With any other length it moves to an address that is shifted against the huge
-# pages, and every one of them is mapped by 4 KiB from then on, also those whose bytes are still one huge page. The old length
-# and address do not matter. realloc(3) of glibc always asks for an odd length, because a header of 16 bytes is before the
-# block, so each growth of a large Vec of Rust or of a buffer of C that moves loses all huge mappings that it had.
+# Linux, mremap(2) with MREMAP_MAYMOVE: memory on transparent huge pages that grows and has to move keeps its huge page
+# tables only if its new length is a multiple of 2 MiB. With any other length it moves to an address that is shifted
+# against the huge pages, and every one of them is mapped by 4 KiB from then on, also those whose bytes are still one
+# huge page. The old length and address do not matter. realloc(3) of glibc always asks for an odd length, because a
+# header of 16 bytes is before the block, so each growth of a large Vec of Rust or of a buffer of C that moves loses all
+# huge mappings that it had.
 #
 # Seen with Python 3.11.7 and Linux 6.18.44; MiB on huge page tables of 64 before the move, and after it:
 #   to 128 MiB: 64, 64; to 128 MiB and 4 KiB: 64, 0

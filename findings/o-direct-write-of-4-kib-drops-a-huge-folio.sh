@@ -1,8 +1,8 @@
 #!/bin/sh
-# Linux, page cache of ext4 (from 6.16 on): a write of 4 KiB with O_DIRECT drops the whole folio from the cache in which these
-# bytes lie. If a file is cached in folios of 2 MiB, one such write takes 2 MiB from the cache and the huge page table entry
-# from each process that maps the file; the next touch reads from the disk. A read with O_DIRECT drops nothing, nor does
-# punching a hole of 4 KiB: there the rest of the folio stays.
+# Linux, page cache of ext4 (from 6.16 on): a write of 4 KiB with O_DIRECT drops the whole folio from the cache in which
+# these bytes lie. If a file is cached in folios of 2 MiB, one such write takes 2 MiB from the cache and the huge page
+# table entry from each process that maps the file; the next touch reads from the disk. A read with O_DIRECT drops
+# nothing, nor does punching a hole of 4 KiB: there the rest of the folio stays.
 #
 # Seen with Python 3.11.7 and Linux 6.18.44, ext4, 32 MiB; KiB that are no longer cached after one call of 4 KiB:
 #   folios of 2 MiB: write 2048, read 0, punch 4; pages of 4 KiB: write 4, read 0, punch 4

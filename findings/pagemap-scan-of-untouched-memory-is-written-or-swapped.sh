@@ -1,15 +1,15 @@
 #!/bin/sh
-# Linux 6.7 to 7.2, PAGEMAP_SCAN of /proc/PID/pagemap: memory that no userfaultfd has protected is PAGE_IS_WRITTEN, also if it
-# was only read, and if it was never touched but shares its page table with a page that was. Protected by a userfaultfd
-# (WP_ASYNC and WP_UNPOPULATED), untouched pages become PAGE_IS_SWAPPED on a machine without swap, and so do pages of
-# MADV_GUARD_INSTALL; bit 62 of the page map, "swapped", says the same. PAGEMAP_SCAN(2const) of man-pages 6.9.1 defines
+# Linux from 6.7 on, PAGEMAP_SCAN of /proc/PID/pagemap: memory that no userfaultfd has protected is PAGE_IS_WRITTEN, also
+# if it was only read, and if it was never touched but shares its page table with a page that was. Protected with WP_ASYNC
+# and WP_UNPOPULATED, untouched pages become PAGE_IS_SWAPPED on a machine without swap, and so do pages of
+# MADV_GUARD_INSTALL. Bit 62 of the page map, "swapped", is set for both. PAGEMAP_SCAN(2const) of man-pages 6.9.1 defines
 # PAGE_IS_WRITTEN as written since it was protected, and PAGE_IS_SWAPPED as swapped. A program that copies what is written
-# or swapped copies all. (A patch of July 2026 gives PAGE_IS_WRITTEN only to memory that a userfaultfd may protect.)
+# or swapped copies all. (A patch of July 2026 gives PAGE_IS_WRITTEN only to memory that is registered.)
 #
 # Seen with Python 3.11.7 and Linux 6.18.44; one page written, one read, one untouched:
 #   free: WRITTEN PRESENT, WRITTEN PRESENT PFNZERO, WRITTEN; protected: PRESENT, PRESENT PFNZERO, SWAPPED; bit 62: 0 0 1
 #
-# Needs python3, Linux 6.7 to 7.2, and userfaultfd for faults of user code. Exits with 1 if the behaviour differs.
+# Needs python3, Linux from 6.7 to 7.2, and userfaultfd for faults of user code. Exits with 1 if the behaviour differs.
 set -eu
 if [ "$(printf '%s\n6.7\n' "$(uname -r)" | sort -V | head -n 1)" != 6.7 ] ||
     [ "$(printf '%s\n7.3\n' "$(uname -r)" | sort -V | head -n 1)" = 7.3 ]; then

@@ -1,13 +1,15 @@
 #!/bin/sh
-# Linux, page cache of ext4 (from 6.16 on): whoever stores one byte through a shared mapping makes all blocks of the folio
-# dirty in which it lies, and a folio may have 2 MiB. So one byte writes 2 MiB to the disk, and in a sparse file it
-# allocates 2 MiB. One byte by pwrite(2) into the same folio writes one block, because write(2) knows its length. Memory
-# mapped databases, numpy.memmap(mode="r+") and guests on a mapped file are such writers. MADV_HUGEPAGE, or whoever wrote
-# the file in large pieces, decides how large the folios are, and thereby what a store costs.
+# Linux, page cache of ext4 (from 6.16 on): one byte that a program stores through a shared mapping makes all blocks of
+# its folio dirty, and a folio may have 2 MiB. So the byte writes 2 MiB to the disk, and in a sparse file it allocates 2
+# MiB. One byte by pwrite(2) into the same folio writes one block. Databases on a mapped file, numpy.memmap(mode="r+")
+# and guests on a mapped file are such writers. The size of the folios, and thereby the cost of a store, depends on the
+# program that wrote the file (in large or small pieces), or on MADV_HUGEPAGE of the mapping.
 #
-# Seen with Python 3.11.7 and Linux 6.18.44, ext4, sparse file of 32 MiB, one byte in each 2 MiB; KiB that are allocated:
+# Seen with Python 3.11.7 and Linux 6.18.44, ext4, sparse file of 32 MiB, one byte in each 2 MiB; KiB that are
+# allocated:
 #   huge folios, stored: 32768; huge folios, pwrite: 68
-# (A file with data on a loop device, 64 MiB, 32 bytes: 65536 KiB were written for stores, 128 KiB for pwrite. XFS: 61440, 128.)
+# (A file with data on a loop device, 64 MiB, 32 bytes: 65536 KiB were written for stores, 128 KiB for pwrite. XFS:
+# 61440, 128.)
 #
 # Needs python3, and ext4 below /var/tmp of Linux 6.16. Exits with 1 if the behaviour differs.
 set -eu
