@@ -84,6 +84,35 @@ if torch is not None:
     class Tagged(torch.Tensor):
         pass
 
+    class Scaled(torch.Tensor):
+        """Consists of other tensors, as those of torchao do, of which some cannot be cloned."""
+
+        __torch_function__ = torch._C._disabled_torch_function_impl
+
+        @staticmethod
+        def __new__(cls, codes, scale):
+            return torch.Tensor._make_wrapper_subclass(cls, codes.shape, dtype=scale.dtype)
+
+        def __init__(self, codes, scale):
+            self.codes, self.scale = codes, scale
+
+        def __tensor_flatten__(self):
+            return ["codes", "scale"], None
+
+        @classmethod
+        def __tensor_unflatten__(cls, parts, context, size, stride):
+            return cls(**parts)
+
+        @classmethod
+        def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+            if function is torch.ops.aten.detach.default:
+                return cls(args[0].codes, args[0].scale)
+            raise NotImplementedError(str(function))
+
+    class Unique(torch.Tensor):
+        def __deepcopy__(self, memo):
+            raise ValueError("there is one only")
+
 
 def tables():
     """The first column's expressions of each table of the section, with the words of the other columns."""
@@ -118,6 +147,8 @@ def raw(thing):
     if torch is not None and isinstance(thing, torch.Tensor):
         if thing.is_nested:
             return [raw(part) for part in thing.unbind()]
+        if hasattr(thing, "__tensor_flatten__"):
+            return thing.requires_grad, [raw(getattr(thing, name)) for name in thing.__tensor_flatten__()[0]]
         if thing.layout != torch.strided:
             return str(thing.layout), raw(thing.to_dense())
         if thing.is_quantized:
@@ -569,6 +600,63 @@ def test_state_dicts_keep_their_versions_and_parameters(tmp_path, serves):
     assert staged["model"]._metadata == tree["model"]._metadata and type(staged["model"]) is collections.OrderedDict
     assert type(staged["own"]) is Own and staged["own"].attribute == [1] and staged["own"].attribute is not own.attribute
     assert type(staged["own"]["n"]) is Moments and staged["own"]["w"] is not own["w"] and torch.equal(staged["own"]["w"], own["w"])
+
+
+@needs_torch
+def test_a_tensor_that_consists_of_others_is_staged_as_they_are(serves):
+    from hugekit.torch import SnapshotStager
+
+    count = 1 << 20
+    codes, shared = torch.ones(count, dtype=torch.int8), torch.ones(count, dtype=torch.int8).share_memory_()
+    scaled = Scaled(codes, torch.ones(count))
+    scaled.requires_grad_()
+    scaled.note = {"steps": [1], "sum": torch.ones(count)}
+    tree = {"a": scaled, "again": [scaled], "codes": codes, "deep": Scaled(scaled, torch.ones(1)), "shared": Scaled(shared, torch.ones(1))}
+    stager = SnapshotStager()
+    staging = stager.stage(tree)
+    for tensor in (codes, scaled.scale, scaled.note["sum"], shared):
+        tensor.zero_()
+    scaled.note["steps"].append(2)
+    found = staging.result()
+    assert type(found["a"]) is Scaled and found["a"] is found["again"][0] and found["a"] is found["deep"].codes
+    assert found["a"].requires_grad and found["a"].note["steps"] == [1] and scaled.requires_grad
+    for tensor in (found["a"].codes, found["a"].scale, found["a"].note["sum"], found["codes"], found["shared"].codes):
+        assert (tensor == 1).all()
+    assert found["codes"].untyped_storage().data_ptr() == found["a"].codes.untyped_storage().data_ptr() != codes.data_ptr()
+    assert stager.copied.keys() == {"shared.codes"} and stager.copied_bytes == count
+    for thing, kind in ((torch.ones(3).as_subclass(Unique), "Unique"), (Scaled(torch.ones(3).as_subclass(Unique), torch.ones(1)), "Scaled")):
+        with pytest.raises(TypeError, match=f"w.0 is a {kind}, and cannot be copied: .*there is one only.*write "):
+            stager.stage({"w": [thing]})
+    stager.close()
+
+
+@needs_torch
+@pytest.mark.parametrize("optimizer", ["AdamW8bit", "AdamW4bit", "AdamWFp8"])
+def test_the_state_of_an_optimizer_of_torchao_is_staged(optimizer, serves):
+    optim = pytest.importorskip("torchao.optim", reason="torchao is not installed: pip install torchao")
+    from hugekit.torch import SnapshotStager
+
+    model = torch.nn.Linear(1024, 1024)
+    optimizer = getattr(optim, optimizer)(model.parameters())
+
+    def step():
+        optimizer.zero_grad()
+        model(torch.ones(2, 1024)).sum().backward()
+        optimizer.step()
+
+    def moments(state):
+        return [moment.dequantize() for name, moment in state["state"][0].items() if name != "step"]
+
+    step()
+    before, stager = moments(optimizer.state_dict()), SnapshotStager()
+    staging = stager.stage(optimizer.state_dict())
+    step()
+    found = staging.result()
+    stager.close()
+    assert len(before) == 2 and all(map(torch.equal, moments(found), before))
+    assert not any(map(torch.equal, moments(optimizer.state_dict()), before))
+    optimizer.load_state_dict(found)
+    assert all(map(torch.equal, moments(optimizer.state_dict()), before))
 
 
 LOOKS = {
