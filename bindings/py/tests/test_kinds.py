@@ -60,6 +60,10 @@ class Quantity(numpy.ndarray):
         self.unit = getattr(of, "unit", None)
 
 
+class Config(dict):
+    pass
+
+
 class Color(enum.IntEnum):
     RED = 1
 
@@ -628,6 +632,38 @@ def test_a_tensor_that_consists_of_others_is_staged_as_they_are(serves):
         with pytest.raises(TypeError, match=f"w.0 is a {kind}, and cannot be copied: .*there is one only.*write "):
             stager.stage({"w": [thing]})
     stager.close()
+
+
+def test_a_counter_comes_back_with_its_counts_and_attributes(tmp_path):
+    counter = collections.Counter({"z": 2, "a": -1, 5: 0, "x": numpy.ones(3)})
+    counter.note = "of a program"
+    hugekit.Checkpointer({"c": counter}).save(tmp_path / "0")
+    for found in (hugekit.load_checkpoint(tmp_path / "0")["c"], hugekit.restore(tmp_path / "0", {"c": counter})["c"]):
+        assert type(found) is collections.Counter and found.note == "of a program" and list(found) == ["z", "a", 5, "x"]
+        assert (found["z"], found["a"], found[5], found["absent"]) == (2, -1, 0, 0) and found["x"].sum() == 3
+
+
+@needs_torch
+def test_each_scheduler_of_torch_goes_on_from_a_checkpoint(tmp_path):
+    """MultiStepLR's state has a Counter, and SequentialLR's the states of others."""
+    kinds = torch.optim.lr_scheduler
+
+    def made():
+        optimizer = torch.optim.SGD(torch.nn.Linear(2, 2).parameters(), lr=0.1, momentum=0.9)
+        several = [kinds.MultiStepLR(optimizer, [2, 4, 4]), kinds.CyclicLR(optimizer, 0.1, 0.2), kinds.LambdaLR(optimizer, lambda step: 0.9**step)]
+        several += [kinds.ReduceLROnPlateau(optimizer), kinds.CosineAnnealingWarmRestarts(optimizer, 3), kinds.PolynomialLR(optimizer)]
+        several += [kinds.SequentialLR(optimizer, [kinds.ConstantLR(optimizer), kinds.MultiStepLR(optimizer, [1])], [2])]
+        return [*several, kinds.OneCycleLR(optimizer, 1.0, 100), kinds.ChainedScheduler([kinds.ExponentialLR(optimizer, 0.9)])]
+
+    for scheduler, other in zip(made(), made()):
+        for each in range(3):
+            scheduler.optimizer.step()
+            scheduler.step(*[1.0] * isinstance(scheduler, kinds.ReduceLROnPlateau))
+        hugekit.Checkpointer({"s": scheduler.state_dict()}).save(tmp_path / "0")
+        other.load_state_dict(hugekit.load_checkpoint(tmp_path / "0")["s"])
+        assert repr(other.state_dict()) == repr(scheduler.state_dict()), type(scheduler)
+        if isinstance(scheduler, kinds.MultiStepLR):
+            assert list(other.milestones.elements()) == [2, 4, 4]
 
 
 @needs_torch
