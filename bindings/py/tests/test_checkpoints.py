@@ -670,6 +670,102 @@ hugekit.load_checkpoint([{str(tmp_path)!r} + "/1"] if saved.is_full else [{str(t
     assert done.returncode == 0, done.stderr
 
 
+IN_A_HANDLER = """
+import signal, sys, hugekit, numpy as np
+folder, way = sys.argv[1:]
+array, emergencies = np.zeros(16 << 20, "u1"), []
+
+def save_at_once(*_signal):
+    path = f"{folder}/emergency{len(emergencies)}"
+    try:
+        saver.save(path, full=True, fsync=False)
+        emergencies.append(path)
+    except ValueError as refused:
+        assert way == "close" and "was closed" in str(refused), refused
+
+signal.signal(signal.SIGALRM, save_at_once)
+for number in range(12):
+    array[:] = number
+    saver = hugekit.Checkpointer([array])
+    signal.setitimer(signal.ITIMER_REAL, 0.001 * (1 + number))
+    saving = saver.save(f"{folder}/{number}", full=True, wait=way == "wait", fsync=False)
+    if way == "later":
+        saving.wait()
+    if way == "close":
+        saver.close()
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    assert (hugekit.load_checkpoint(f"{folder}/{number}")[0] == number).all(), number
+    saver.close()
+assert emergencies
+for path in emergencies:
+    found = hugekit.load_checkpoint(path)[0]
+    assert (found == found[0]).all(), path
+"""
+
+
+@pytest.mark.parametrize("way", ["wait", "later", "close"])
+def test_a_handler_of_a_signal_saves_whatever_it_interrupts(way, tmp_path):
+    """A job that is told to end saves at once, also while it saves: Python's handlers run in the middle of that."""
+    done = subprocess.run([sys.executable, "-c", IN_A_HANDLER, tmp_path, way], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+WITHIN_ITSELF = """
+import sys, hugekit, numpy as np
+first, second = sys.argv[1] + "/0", sys.argv[1] + "/1"
+
+class Owner(bytearray):
+    def __del__(self):
+        for use in uses:
+            try:
+                use()
+                refusals.append("accepted")
+            except RuntimeError as refused:
+                refusals.append(str(refused))
+
+uses, refusals = [], []
+saver = hugekit.Checkpointer(lambda: [np.frombuffer(Owner(1 << 20), "u1")])
+saver.save(first)
+uses += [lambda: saver.save(second), lambda: saver.save(second, wait=False), saver.close]
+saver.save(first)
+uses.clear()
+assert len(refusals) >= 3 and all(refusal.endswith("save after it") for refusal in refusals), refusals
+assert hugekit.load_checkpoint(first)[0].size == 1 << 20
+"""
+
+
+def test_a_save_that_is_part_of_another_is_refused(tmp_path):
+    done = subprocess.run([sys.executable, "-c", WITHIN_ITSELF, tmp_path], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_saves_need_no_thread_and_what_makes_the_state_runs_in_the_thread_that_saves(tmp_path, monkeypatch):
+    """At the end of the interpreter no thread can be started."""
+    threads, array = [], np.ones(1 << 20)
+
+    def state():
+        threads.append(threading.get_ident())
+        return [array]
+
+    def refuse(_thread):
+        raise RuntimeError("can't start new thread")
+
+    saver = hugekit.Checkpointer(state)
+    saver.save(tmp_path / "0")
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    array[:] = 2
+    saving = saver.save(tmp_path / "1", wait=False)
+    array[:] = 3
+    assert saving.done() and not saving.wait().is_full
+    saver.save(tmp_path / "2")
+    saver.close()
+    with pytest.raises(ValueError, match="was closed"):
+        saver.save(tmp_path / "3")
+    paths = [tmp_path / str(number) for number in range(3)]
+    assert [hugekit.load_checkpoint(paths[: count + 1])[0][7] for count in range(3)] == [1, 2, 3]
+    assert set(threads) == {threading.get_ident()}
+
+
 def test_a_program_that_ends_during_a_save_completes_it(tmp_path):
     code = f"""
 import hugekit, numpy as np

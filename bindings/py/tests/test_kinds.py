@@ -60,6 +60,10 @@ class Quantity(numpy.ndarray):
         self.unit = getattr(of, "unit", None)
 
 
+class Config(dict):
+    pass
+
+
 class Color(enum.IntEnum):
     RED = 1
 
@@ -83,6 +87,35 @@ if torch is not None:
 
     class Tagged(torch.Tensor):
         pass
+
+    class Scaled(torch.Tensor):
+        """Consists of other tensors, as those of torchao do, of which some cannot be cloned."""
+
+        __torch_function__ = torch._C._disabled_torch_function_impl
+
+        @staticmethod
+        def __new__(cls, codes, scale):
+            return torch.Tensor._make_wrapper_subclass(cls, codes.shape, dtype=scale.dtype)
+
+        def __init__(self, codes, scale):
+            self.codes, self.scale = codes, scale
+
+        def __tensor_flatten__(self):
+            return ["codes", "scale"], None
+
+        @classmethod
+        def __tensor_unflatten__(cls, parts, context, size, stride):
+            return cls(**parts)
+
+        @classmethod
+        def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+            if function is torch.ops.aten.detach.default:
+                return cls(args[0].codes, args[0].scale)
+            raise NotImplementedError(str(function))
+
+    class Unique(torch.Tensor):
+        def __deepcopy__(self, memo):
+            raise ValueError("there is one only")
 
 
 def tables():
@@ -118,6 +151,8 @@ def raw(thing):
     if torch is not None and isinstance(thing, torch.Tensor):
         if thing.is_nested:
             return [raw(part) for part in thing.unbind()]
+        if hasattr(thing, "__tensor_flatten__"):
+            return thing.requires_grad, [raw(getattr(thing, name)) for name in thing.__tensor_flatten__()[0]]
         if thing.layout != torch.strided:
             return str(thing.layout), raw(thing.to_dense())
         if thing.is_quantized:
@@ -569,6 +604,95 @@ def test_state_dicts_keep_their_versions_and_parameters(tmp_path, serves):
     assert staged["model"]._metadata == tree["model"]._metadata and type(staged["model"]) is collections.OrderedDict
     assert type(staged["own"]) is Own and staged["own"].attribute == [1] and staged["own"].attribute is not own.attribute
     assert type(staged["own"]["n"]) is Moments and staged["own"]["w"] is not own["w"] and torch.equal(staged["own"]["w"], own["w"])
+
+
+@needs_torch
+def test_a_tensor_that_consists_of_others_is_staged_as_they_are(serves):
+    from hugekit.torch import SnapshotStager
+
+    count = 1 << 20
+    codes, shared = torch.ones(count, dtype=torch.int8), torch.ones(count, dtype=torch.int8).share_memory_()
+    scaled = Scaled(codes, torch.ones(count))
+    scaled.requires_grad_()
+    scaled.note = {"steps": [1], "sum": torch.ones(count)}
+    tree = {"a": scaled, "again": [scaled], "codes": codes, "deep": Scaled(scaled, torch.ones(1)), "shared": Scaled(shared, torch.ones(1))}
+    stager = SnapshotStager()
+    staging = stager.stage(tree)
+    for tensor in (codes, scaled.scale, scaled.note["sum"], shared):
+        tensor.zero_()
+    scaled.note["steps"].append(2)
+    found = staging.result()
+    assert type(found["a"]) is Scaled and found["a"] is found["again"][0] and found["a"] is found["deep"].codes
+    assert found["a"].requires_grad and found["a"].note["steps"] == [1] and scaled.requires_grad
+    for tensor in (found["a"].codes, found["a"].scale, found["a"].note["sum"], found["codes"], found["shared"].codes):
+        assert (tensor == 1).all()
+    assert found["codes"].untyped_storage().data_ptr() == found["a"].codes.untyped_storage().data_ptr() != codes.data_ptr()
+    assert stager.copied.keys() == {"shared.codes"} and stager.copied_bytes == count
+    for thing, kind in ((torch.ones(3).as_subclass(Unique), "Unique"), (Scaled(torch.ones(3).as_subclass(Unique), torch.ones(1)), "Scaled")):
+        with pytest.raises(TypeError, match=f"w.0 is a {kind}, and cannot be copied: .*there is one only.*write "):
+            stager.stage({"w": [thing]})
+    stager.close()
+
+
+def test_a_counter_comes_back_with_its_counts_and_attributes(tmp_path):
+    counter = collections.Counter({"z": 2, "a": -1, 5: 0, "x": numpy.ones(3)})
+    counter.note = "of a program"
+    hugekit.Checkpointer({"c": counter}).save(tmp_path / "0")
+    for found in (hugekit.load_checkpoint(tmp_path / "0")["c"], hugekit.restore(tmp_path / "0", {"c": counter})["c"]):
+        assert type(found) is collections.Counter and found.note == "of a program" and list(found) == ["z", "a", 5, "x"]
+        assert (found["z"], found["a"], found[5], found["absent"]) == (2, -1, 0, 0) and found["x"].sum() == 3
+
+
+@needs_torch
+def test_each_scheduler_of_torch_goes_on_from_a_checkpoint(tmp_path):
+    """MultiStepLR's state has a Counter, and SequentialLR's the states of others."""
+    kinds = torch.optim.lr_scheduler
+
+    def made():
+        optimizer = torch.optim.SGD(torch.nn.Linear(2, 2).parameters(), lr=0.1, momentum=0.9)
+        several = [kinds.MultiStepLR(optimizer, [2, 4, 4]), kinds.CyclicLR(optimizer, 0.1, 0.2), kinds.LambdaLR(optimizer, lambda step: 0.9**step)]
+        several += [kinds.ReduceLROnPlateau(optimizer), kinds.CosineAnnealingWarmRestarts(optimizer, 3), kinds.PolynomialLR(optimizer)]
+        several += [kinds.SequentialLR(optimizer, [kinds.ConstantLR(optimizer), kinds.MultiStepLR(optimizer, [1])], [2])]
+        return [*several, kinds.OneCycleLR(optimizer, 1.0, 100), kinds.ChainedScheduler([kinds.ExponentialLR(optimizer, 0.9)])]
+
+    for scheduler, other in zip(made(), made()):
+        for each in range(3):
+            scheduler.optimizer.step()
+            scheduler.step(*[1.0] * isinstance(scheduler, kinds.ReduceLROnPlateau))
+        hugekit.Checkpointer({"s": scheduler.state_dict()}).save(tmp_path / "0")
+        other.load_state_dict(hugekit.load_checkpoint(tmp_path / "0")["s"])
+        assert repr(other.state_dict()) == repr(scheduler.state_dict()), type(scheduler)
+        if isinstance(scheduler, kinds.MultiStepLR):
+            assert list(other.milestones.elements()) == [2, 4, 4]
+
+
+@needs_torch
+@pytest.mark.parametrize("optimizer", ["AdamW8bit", "AdamW4bit", "AdamWFp8"])
+def test_the_state_of_an_optimizer_of_torchao_is_staged(optimizer, serves):
+    optim = pytest.importorskip("torchao.optim", reason="torchao is not installed: pip install torchao")
+    from hugekit.torch import SnapshotStager
+
+    model = torch.nn.Linear(1024, 1024)
+    optimizer = getattr(optim, optimizer)(model.parameters())
+
+    def step():
+        optimizer.zero_grad()
+        model(torch.ones(2, 1024)).sum().backward()
+        optimizer.step()
+
+    def moments(state):
+        return [moment.dequantize() for name, moment in state["state"][0].items() if name != "step"]
+
+    step()
+    before, stager = moments(optimizer.state_dict()), SnapshotStager()
+    staging = stager.stage(optimizer.state_dict())
+    step()
+    found = staging.result()
+    stager.close()
+    assert len(before) == 2 and all(map(torch.equal, moments(found), before))
+    assert not any(map(torch.equal, moments(optimizer.state_dict()), before))
+    optimizer.load_state_dict(found)
+    assert all(map(torch.equal, moments(optimizer.state_dict()), before))
 
 
 LOOKS = {

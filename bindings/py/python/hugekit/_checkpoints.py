@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,16 +72,36 @@ class Saving:
     1.0
     """
 
-    def __init__(self, write: Callable[[], Saved]):
+    def __init__(self, save: Callable[[threading.Event], Saved]):
         self._outcome: Saved | BaseException | None = None
-        self._thread = threading.Thread(target=self._run, args=(write,), name="hugekit.Checkpointer")
-        self._thread.start()
-
-    def _run(self, write: Callable[[], Saved]) -> None:
+        self._is_refused = False
+        # When the arrays are taken, or never will be.
+        self._taken = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(save,), name="hugekit.Checkpointer")
         try:
-            self._outcome = write()
+            self._thread.start()
+        except RuntimeError:
+            # The interpreter ends, or this user may have no more threads.
+            self._run(save)
+
+    def _run(self, save: Callable[[threading.Event], Saved]) -> None:
+        try:
+            self._outcome = save(self._taken)
         except BaseException as error:
+            self._is_refused = not self._taken.is_set()
             self._outcome = error
+        self._taken.set()
+        # The frame is one of the exception's, which would keep the arrays alive in a cycle.
+        del self
+
+    def _wait_until_taken(self) -> None:
+        self._taken.wait()
+        if self._is_refused and isinstance(self._outcome, BaseException):
+            raise self._outcome
+
+    def _wait_until_over(self, timeout: float | None = None) -> None:
+        if self._outcome is None:
+            self._thread.join(timeout)
 
     def wait(self, timeout: float | None = None) -> Saved:
         """Wait until the file is complete, and return the result.
@@ -93,7 +114,7 @@ class Saving:
             RuntimeError: this process is a forked child; its parent makes the save.
             Exceptions of :meth:`Checkpointer.save`.
         """
-        self._thread.join(timeout)
+        self._wait_until_over(timeout)
         outcome = self._known()
         if outcome is None:
             raise TimeoutError(f"the save was not complete after {timeout} seconds")
@@ -174,6 +195,7 @@ class Checkpointer:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._saving: Saving | None = None
+        self._at_work: threading.Thread | None = None
         self._layout: _Layout | None = None
         self._anew: str | None = "it is the first one"
         # The last full one and those behind it, all of which a further one needs.
@@ -205,27 +227,40 @@ class Checkpointer:
             TypeError, ValueError: an object among the arrays cannot be saved; the message has its name.
         """
         self._look_at_process()
-        with self._lock:
-            if self._closed:
-                raise ValueError("the checkpointer was closed: make a new one; its first save is full")
-            self._join()
-            file = os.path.realpath(path)
-            if self._anew is None and file in self._files and os.path.exists(file):
-                self._anew = "it replaces a file that the changes would need"
-            start = time.perf_counter()
-            moment, reason, paused, copied = self._take(full)
-            layout = self._layout
-            assert layout is not None
+        self._wait_for_earlier()
+        start = time.perf_counter()
+        # The program's code runs in the thread that it knows: torch has a default device for each.
+        tree, leaves = self._described()
+        place = os.fspath(path)
 
-            def write() -> Saved:
-                is_full, changed, written, state = layout.chain.write(moment, path, fsync)
+        def take_and_write(taken: threading.Event) -> Saved:
+            with self._turn():
+                if self._closed:
+                    raise ValueError("the checkpointer was closed: make a new one; its first save is full")
+                file = os.path.realpath(place)
+                if self._anew is None and file in self._files and os.path.exists(file):
+                    self._anew = "it replaces a file that the changes would need"
+                layout, moment, reason, paused, copied = self._take(tree, leaves, full)
+                taken.set()
+                is_full, changed, written, state = layout.chain.write(moment, place, fsync)
                 self._files = [file] if is_full else [*self._files, file]
-                seconds = time.perf_counter() - start
-                reasons = {name: reason for name, (_, reason) in copied.items()}
-                bytes_copied = sum(nbytes for nbytes, _ in copied.values())
-                return Saved(os.fspath(path), is_full, reason, changed, written, state, bytes_copied, reasons, paused, seconds)
+            reasons = {name: reason for name, (_, reason) in copied.items()}
+            bytes_copied = sum(nbytes for nbytes, _ in copied.values())
+            seconds = time.perf_counter() - start
+            return Saved(place, is_full, reason, changed, written, state, bytes_copied, reasons, paused, seconds)
 
-            return write() if wait else self._in_thread(write)
+        saving = self._saving = Saving(take_and_write)
+        try:
+            if wait:
+                return saving.wait()
+            saving._wait_until_taken()
+            return saving
+        except BaseException:
+            # Ctrl-C comes when the program can change nothing of the file any more: before, its handler could.
+            saving._taken.wait()
+            if wait:
+                saving._wait_until_over()
+            raise
 
     def restore(self, paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Any:
         """Read a checkpoint into the arrays of this object; see :func:`restore`."""
@@ -252,10 +287,19 @@ class Checkpointer:
     def close(self) -> None:
         """Lift the protection of the arrays, after waiting for a save that is not complete. A second call does nothing."""
         self._look_at_process()
-        with self._lock:
-            self._closed = True
-            self._join()
-            self._layout = None
+        self._wait_for_earlier()
+
+        def end() -> None:
+            with self._turn():
+                self._closed, self._layout = True, None
+
+        ending = threading.Thread(target=end, name="hugekit.Checkpointer")
+        try:
+            ending.start()
+        except RuntimeError:
+            end()
+        else:
+            ending.join()
 
     def __enter__(self) -> Checkpointer:
         return self
@@ -266,17 +310,28 @@ class Checkpointer:
     def _look_at_process(self) -> None:
         if self._process != os.getpid():
             # The lock may be held by a thread that this process has not.
-            self._process, self._lock, self._saving = os.getpid(), threading.Lock(), None
+            self._process, self._lock, self._saving, self._at_work = os.getpid(), threading.Lock(), None, None
             self._layout, self._anew = None, "the process was forked, and has no epochs"
 
-    def _join(self) -> None:
-        if self._saving is not None:
-            self._saving._thread.join()
-            self._saving = None
+    def _wait_for_earlier(self) -> None:
+        if self._at_work is threading.current_thread():
+            raise RuntimeError(
+                "this call is a part of a save of the same checkpointer, as in a handler of logging or a finalizer: save after it"
+            )
+        saving = self._saving
+        if saving is not None:
+            saving._wait_until_over()
 
-    def _in_thread(self, write: Callable[[], Saved]) -> Saving:
-        self._saving = Saving(write)
-        return self._saving
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Only threads of this class wait for a turn. Python runs handlers of signals in the main thread, between any two of
+        its steps: a handler that saves would wait for ever if the main thread itself had the turn."""
+        with self._lock:
+            self._at_work = threading.current_thread()
+            try:
+                yield
+            finally:
+                self._at_work = None
 
     def __reduce__(self) -> Any:
         raise TypeError("a hugekit.Checkpointer stays in its process: make another one there")
@@ -293,9 +348,10 @@ class Checkpointer:
                 leaf.refuse_gaps()
         return tree, leaves
 
-    def _take(self, full: bool) -> tuple[Moment, str | None, float, dict[str, tuple[int, str]]]:
+    def _take(
+        self, tree: dict[str, Any], leaves: dict[Path, Leaf], full: bool
+    ) -> tuple[_Layout, Moment, str | None, float, dict[str, tuple[int, str]]]:
         """The arrays now, why the file will be full, for how long Python code stood still, and what was copied at once."""
-        tree, leaves = self._described()
         layout = self._layout
         if layout is not None and (change := layout.differs(leaves)) is not None:
             self._anew = change
@@ -314,7 +370,7 @@ class Checkpointer:
         moment, lost, unprotected = layout.chain.take(layout.header(tree), self._anew is not None)
         paused = time.perf_counter() - start
         reason, self._anew = self._anew or lost, None
-        return moment, reason, paused, layout.copied(unprotected)
+        return layout, moment, reason, paused, layout.copied(unprotected)
 
 
 class _Layout:

@@ -27,6 +27,10 @@ Path = tuple[str | int, ...]
 _FACTORIES: dict[str, Any] = {kind.__name__: kind for kind in (bool, dict, float, int, list, set, str, tuple)}
 
 
+# Dicts to which a program may give attributes, by the names that files have.
+_WITH_ATTRIBUTES: dict[Any, str] = {collections.OrderedDict: "ordered", collections.Counter: "counter"}
+
+
 def name_of(path: Path) -> str:
     """How messages name it."""
     return ".".join(str(step) for step in path)
@@ -35,7 +39,7 @@ def name_of(path: Path) -> str:
 def children_of(tree: Any) -> list[tuple[Any, Any]] | None:
     """The children of a container with their keys or positions; None for a container of an unknown class, or none."""
     kind = type(tree)
-    if kind in (dict, collections.OrderedDict, collections.defaultdict):
+    if kind in (dict, collections.defaultdict) or kind in _WITH_ATTRIBUTES:
         return list(tree.items())
     if kind in (list, tuple) or _is_size(tree) or _is_namedtuple(tree):
         return list(enumerate(tree))
@@ -53,8 +57,8 @@ def alike(tree: Any, children: list[Any]) -> Any:
         return tuple.__new__(kind, children)
     if kind is collections.defaultdict:
         return collections.defaultdict(tree.default_factory, zip(tree, children))
-    made = kind(zip(tree, children))
-    if kind is collections.OrderedDict:
+    made = kind(dict(zip(tree, children)))
+    if kind in _WITH_ATTRIBUTES:
         # ``_metadata`` of a state_dict has the versions of its modules.
         vars(made).update(copy.deepcopy(vars(tree)))
     return made
@@ -106,8 +110,8 @@ def _described_array(tree: Any, number: int) -> dict[str, Any]:
 
 def _described_container(tree: Any, children: list[Any], path: Path) -> dict[str, Any]:
     kind = type(tree)
-    if kind is collections.OrderedDict:
-        return {"ordered": [_attributes(tree, path), children]}
+    if kind in _WITH_ATTRIBUTES:
+        return {_WITH_ATTRIBUTES[kind]: [_attributes(tree, path), children]}
     if kind is collections.defaultdict:
         return {"default": [_factory(tree, path), children]}
     if kind in (dict, list, tuple):
@@ -275,7 +279,7 @@ def _steps(kind: str, value: Any) -> Iterable[tuple[Any, Any]]:
     """The children of a description, with their keys or positions."""
     if kind == "dict":
         return [(key, child) for key, child in value]
-    if kind in ("ordered", "default"):
+    if kind in ("ordered", "counter", "default"):
         return [(key, child) for key, child in value[1]]
     if kind in ("list", "tuple", "size"):
         return list(enumerate(value))
@@ -300,8 +304,9 @@ def put_together(node: Any, arrays: list[Any], like: Any = None) -> Any:
         return values
     if kind == "tuple":
         return tuple(values)
-    if kind == "ordered":
-        made = collections.OrderedDict(children)
+    if kind in ("ordered", "counter"):
+        # torch's MultiStepLR has its milestones in a Counter.
+        made: Any = collections.OrderedDict(children) if kind == "ordered" else collections.Counter(dict(children))
         if value[0] is not None:
             vars(made).update(put_together(value[0], []))
         return made

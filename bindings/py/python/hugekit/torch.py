@@ -55,8 +55,9 @@ class SnapshotStager(AsyncStager):
     should wait for the previous one.
 
     Only CPU tensors are staged by a snapshot. Each storage is staged as a whole and once, also if several tensors share
-    it. Storages of less than 1 MiB are copied at once. Tensors of other devices are copied to the CPU at once, and
-    tensors of other classes, such as DTensor, by ``copy.deepcopy``, as by PyTorch's stager.
+    it. Storages of less than 1 MiB are copied at once. A tensor that consists of other tensors, such as a DTensor or one
+    of torchao, is made anew of these, staged. Tensors of other devices are copied to the CPU at once, and tensors of other
+    classes by ``copy.deepcopy``.
 
     Args:
         reserve: memory for the copies that steps make; see :class:`hugekit.Reserve`. Steps wait less with one.
@@ -191,7 +192,7 @@ class _Staged:
 
     def _tensor(self, tensor: torch.Tensor, path: tuple[Any, ...]) -> torch.Tensor:
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-            return self._subclass(tensor)
+            return self._subclass(tensor, path)
         tensor = tensor.detach()
         if tensor.device.type != "cpu":
             return tensor.to("cpu", copy=True)
@@ -203,14 +204,49 @@ class _Staged:
         staged = torch.empty(0, dtype=tensor.dtype, device="cpu")
         return staged.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
 
-    def _subclass(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _subclass(self, tensor: torch.Tensor, path: tuple[Any, ...]) -> torch.Tensor:
+        if hasattr(type(tensor), "trigger_wait"):
+            # The result of a collective operation that may be under way.
+            return self._tensor(tensor.trigger_wait(), path)
+        if id(tensor) in self._memo:
+            return self._memo[id(tensor)]
+        try:
+            made = self._of_parts(tensor, path)
+            made = self._copied(tensor) if made is None else made
+        except Exception as error:
+            kind = type(tensor).__name__
+            raise TypeError(
+                f"{_named(path)} is a {kind}, and cannot be copied: {error}; write tensor.dequantize() or "
+                "tensor.as_subclass(torch.Tensor), whichever it has"
+            ) from error
+        self._memo[id(tensor)] = made
+        return made
+
+    def _of_parts(self, tensor: Any, path: tuple[Any, ...]) -> Any:
+        """A tensor that consists of others, such as those of torchao and DTensor, made of staged ones. None if it does not."""
+        kind: Any = type(tensor)
+        if not hasattr(kind, "__tensor_flatten__") or tensor.device.type != "cpu" or tensor.is_nested:
+            return None
+        names, context = tensor.__tensor_flatten__()
+        parts = {name: getattr(tensor, name) for name in names}
+        for name, part in parts.items():
+            if isinstance(part, torch.Tensor):
+                parts[name] = self._tensor(part, (*path, name))
+        with torch.no_grad():
+            made = kind.__tensor_unflatten__(parts, context, tensor.size(), tensor.stride())
+            made.requires_grad_(tensor.requires_grad)
+        for name, value in vars(tensor).items():
+            if name not in vars(made):
+                setattr(made, name, self.tree(value, (*path, name)))
+        return made
+
+    def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
         try:
             return copy.deepcopy(tensor, self._memo)
-        except RuntimeError as error:
+        except RuntimeError:
             made = tensor.detach().clone()
             if type(made) is not type(tensor):
-                kind = type(tensor).__name__
-                raise TypeError(f"a {kind} cannot be copied: {error}; write tensor.as_subclass(torch.Tensor)") from None
+                raise
             vars(made).update(copy.deepcopy(vars(tensor), self._memo))
             return made
 
@@ -225,10 +261,14 @@ class _Staged:
             target = source.copy()
         else:
             target = numpy.empty(len(source), "u1")
-            name = (name_of(path) or "the tensor").encode(errors="backslashreplace").decode()
+            name = _named(path)
             if name in self.sources:
                 # Keys such as "a.b" and "a" with "b" in it.
                 name = f"{name} ({len(self.sources)})"
             self.sources[name], self.copies[name] = source, target
         self._storages[storage._cdata] = torch.from_numpy(target).untyped_storage()
         return self._storages[storage._cdata]
+
+
+def _named(path: tuple[Any, ...]) -> str:
+    return (name_of(path) or "the tensor").encode(errors="backslashreplace").decode()
