@@ -9,7 +9,7 @@ use hugekit_image::Image;
 use hugekit_vm::checkpoint::{CloneMemory, CloneOptions, MOST_CHILDREN, start_clones};
 use hugekit_vm::pager::{PagerError, Source};
 
-use crate::children::{ChildApis, ChildPattern};
+use crate::children::{ChildApis, ChildDevices, ChildPattern};
 use crate::{fork, image, pager, socket};
 use hugekit_terminal::file::Sink;
 use hugekit_terminal::outcome::UsageError;
@@ -56,10 +56,8 @@ pub(crate) struct CloneCommand {
     /// The sockets of the clones' APIs, with `{}` for the number
     #[arg(long, value_name = "SOCKET", default_value = "clone-{}.sock")]
     api: OsString,
-    /// Fields to add to the request that restores a clone, with `{}` for the number, such as
-    /// `{"network_overrides": [{"iface_id": "eth0", "host_dev_name": "tap{}"}]}`
-    #[arg(long, value_name = "JSON")]
-    load: Option<String>,
+    #[command(flatten)]
+    devices: ChildDevices,
     /// Write times, bytes and clones as JSON; `-` prints them
     #[arg(long, value_name = "FILE|-")]
     json: Option<Sink>,
@@ -95,7 +93,7 @@ impl CloneCommand {
         let usual = FIRECRACKER.map(OsString::from);
         let command = if self.command.is_empty() { &usual[..] } else { &self.command };
         let api = ChildApis::named("--api", &self.api, self.clones)?;
-        let pattern = ChildPattern { api, load: self.load.as_deref(), command };
+        let pattern = ChildPattern { api, devices: &self.devices, command };
         Ok(CloneOptions { children: pattern.children(self.clones)?, ..self.options.clone() })
     }
 }

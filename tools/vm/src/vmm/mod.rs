@@ -7,6 +7,7 @@ pub(crate) mod hidden;
 pub(crate) mod kept_layout;
 pub(crate) mod layout;
 pub(crate) mod mappings;
+mod owner;
 pub(crate) mod process;
 pub(crate) mod userfaultfd;
 
@@ -15,5 +16,6 @@ pub use control::{ConfiguredMemory, ControlError};
 pub(crate) use control::{Control, Load, LoadMemory, Request};
 pub use layout::UnfitLayout;
 pub(crate) use layout::{Layout, Piece, Region, base_page};
+pub(crate) use owner::Owner;
 pub(crate) use process::Process;
 pub(crate) use userfaultfd::{MESSAGE_WORDS, Message, Userfaultfd};

@@ -174,7 +174,8 @@ fn too_short() {
 fn killed() {
     let (folder, snapshot) = origin(Pages::Base);
     let folder = folder.path();
-    let mut children = NAMES.map(|name| child_of(folder, name).0).to_vec();
+    let children = NAMES.map(|name| child_of(folder, name));
+    let (mut children, _serials): (Vec<_>, Vec<_>) = children.into_iter().unzip();
     children[1].command = child::answering(&children[1].api);
     let options = CloneOptions::new(snapshot.state.clone(), children.clone());
     let mut cloning = child::start_clones(&options, &snapshot.memory, folder);
