@@ -5,6 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use hugekit_guests::taps::{self, ip};
 use hugekit_guests::{Firecracker, Pages, Request, Serial, Snapshot};
 use hugekit_testing::processes::happens;
 use hugekit_vm::checkpoint::{
@@ -13,7 +14,6 @@ use hugekit_vm::checkpoint::{
 };
 use hugekit_vm::pager::Source;
 use libtest_mimic::{Completion, Trial};
-use rustix::thread::{UnshareFlags, unshare_unsafe};
 use tempfile::TempDir;
 
 use crate::child;
@@ -47,7 +47,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         base("failed_clones_leave_no_disks", failed),
         base("command_that_is_killed_leaves_no_disks", killed),
         base("field_that_follows_from_other_options_is_refused", fields),
-        with_taps("clones_have_taps_of_their_own", taps),
+        with_taps("clones_have_taps_of_their_own", own_taps),
         with_taps("clones_without_taps_of_their_own_are_refused", same_taps),
         with_taps("tap_that_is_missing_is_refused_and_not_made", missing_tap),
         with_taps("clones_in_networks_of_their_own_have_taps_of_one_name", networks),
@@ -56,35 +56,13 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// A trial in a network of its own, with the taps `tap0` to `tap2`.
 fn with_taps(name: &str, check: fn()) -> Trial {
-    let name = format!("devices::{name}");
-    Trial::ignorable_test(name, move || {
-        if let Some(reason) = hugekit_guests::lacking().or_else(lacking_taps) {
+    Trial::ignorable_test(format!("devices::{name}"), move || {
+        if let Some(reason) = hugekit_guests::lacking().or_else(taps::lacking) {
             return Ok(Completion::ignored_with(reason));
         }
-        let in_network = move || {
-            // SAFETY: the network of a thread is no memory, and no other thread of this process uses this one.
-            #[expect(unsafe_code, reason = "the flags could unshare the descriptors")]
-            unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.unwrap();
-            (0..3)
-                .for_each(|number| ip(&["tuntap", "add", &format!("tap{number}"), "mode", "tap"]));
-            check();
-        };
-        std::thread::spawn(in_network).join().map_err(|_| "see above")?;
+        taps::with_taps(3, check);
         Ok(Completion::Completed)
     })
-}
-
-fn lacking_taps() -> Option<String> {
-    let lacks = |file: &str| File::options().read(true).write(true).open(file).is_err();
-    if !rustix::process::geteuid().is_root() || lacks("/dev/net/tun") {
-        return Some("only root, with /dev/net/tun, can make taps".to_owned());
-    }
-    let has_ip = Command::new("ip").arg("-V").output().is_ok_and(|output| output.status.success());
-    (!has_ip).then(|| "there is no program ip".to_owned())
-}
-
-fn ip(arguments: &[&str]) {
-    assert!(Command::new("ip").args(arguments).status().unwrap().success(), "{arguments:?}");
 }
 
 fn disk(folder: &Path, name: &str) -> PathBuf {
@@ -383,8 +361,8 @@ fn fields() {
     assert!(!disk(folder.path(), "a").exists());
 }
 
-/// A guest with a network device, and with devices that use no part of the host: its vCPUs' entropy comes from the kernel,
-/// and the state has no contents of MMDS.
+/// A guest with a network device, and with devices that use no part of the host: entropy, which the kernel of the host
+/// gives, and MMDS, whose contents no state has.
 fn origin_with_tap() -> (TempDir, Snapshot) {
     let add = |origin: &Firecracker, _: &Path| {
         origin.add_net("eth0", "tap0").unwrap();
@@ -407,7 +385,7 @@ fn check_tap(clone: &ForkedGuest, tap: &str) {
     assert!(config.contains(&format!(r#""host_dev_name":"{tap}""#)), "{config}");
 }
 
-fn taps() {
+fn own_taps() {
     let (folder, snapshot) = origin_with_tap();
     let folder = folder.path();
     let children = NAMES.into_iter().zip(["tap1", "tap2"]);
