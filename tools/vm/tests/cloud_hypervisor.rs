@@ -475,7 +475,8 @@ fn vm_has_a_tap_of_its_own_or_is_refused() {
             ..OwnDevices::default()
         };
         let missing = refused(folder.path(), "a", own("tap9"));
-        let names = matches!(&missing, DeviceError::NoTap { device, .. } if device.contains("tap9"));
+        let names =
+            matches!(&missing, DeviceError::NoTap { device, .. } if device.contains("tap9"));
         assert!(names, "{missing:?}");
         let (_vmm, mut serial) = restored_with(folder.path(), "b", own("tap1")).unwrap();
         check_bytes(&mut serial);

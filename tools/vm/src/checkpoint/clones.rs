@@ -37,9 +37,20 @@ use crate::vmm::{Control, LoadMemory};
 pub enum CloneMemory {
     /// It is copied into each clone, on huge pages.
     Copied(Box<Source>),
-    /// Each clone maps it privately: it copies the pages that it writes. A memory file whose bytes nobody can change,
-    /// such as an image.
+    /// Each clone maps it privately: it copies the pages that it writes. The bytes must stay as they are while clones
+    /// run: those of an image do.
     Mapped(File),
+}
+
+/// The way in which clones have their memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum CloneWay {
+    /// Each has a copy.
+    Copied,
+    /// All map one file.
+    Mapped,
 }
 
 /// Clones that need no other process.
@@ -56,6 +67,8 @@ pub struct Cloned {
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct CloneReport {
+    /// The way in which they have their memory.
+    pub way: CloneWay,
     /// Until all clones are restored.
     pub restored_ms: f64,
     /// Until all clones have all of their memory.
@@ -74,7 +87,11 @@ impl fmt::Display for CloneReport {
             )?;
         }
         let Self { restored_ms, complete_ms, .. } = self;
-        write!(f, "restored after {restored_ms:.0} ms, complete after {complete_ms:.0} ms")
+        write!(f, "restored after {restored_ms:.0} ms, complete after {complete_ms:.0} ms")?;
+        match self.way {
+            CloneWay::Copied => Ok(()),
+            CloneWay::Mapped => f.write_str("; all map one file"),
+        }
     }
 }
 
@@ -105,21 +122,22 @@ pub fn start_clones(options: &CloneOptions, memory: CloneMemory) -> Result<Clone
     let line = StartingLine::new(&hosts, &disks, options.resume);
     let own = options.children.iter().map(|child| &child.own).collect();
     let parent = Saved { state: &state, savepoint, hosts: &hosts, own, line: &line };
-    let grown = match memory {
+    let (way, grown) = match memory {
         CloneMemory::Copied(source) => {
             let room = room.make()?;
             let nursery = Nursery::new(Handler::of_file(*source)?, &room);
-            nursery.raise(&children, &parent, || Ok(()))?.1
+            (CloneWay::Copied, nursery.raise(&children, &parent, || Ok(()))?.1)
         }
         CloneMemory::Mapped(file) => {
             // The VMM opens it by this process, which outlives the request.
             let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
-            restore_all(&children, &parent, LoadMemory::Mapped(path.as_ref()))?
+            let memory = LoadMemory::Mapped(path.as_ref());
+            (CloneWay::Mapped, restore_all(&children, &parent, memory)?)
         }
     };
     let clones = children_of(&children, &grown, started);
     let restored_ms = clones.iter().map(|clone| clone.restored_ms).fold(0.0, f64::max);
-    let report = CloneReport { restored_ms, complete_ms: ms(started.elapsed()), clones };
+    let report = CloneReport { way, restored_ms, complete_ms: ms(started.elapsed()), clones };
     disks.keep();
     Ok(Cloned { programs: children.keep(), report })
 }

@@ -126,6 +126,12 @@ pub enum ForkError {
 }
 
 impl ForkError {
+    /// Returns whether a VMM cannot map the memory of this snapshot from a file, so that clones need copies.
+    #[must_use]
+    pub fn needs_copies(&self) -> bool {
+        matches!(self, Self::Restore { source, .. } if source.needs_copy())
+    }
+
     /// Its meaning for a program.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {

@@ -36,7 +36,7 @@ mod vm;
 
 pub use crate::devices::{DeviceError, OwnDevices};
 pub use crate::vmm::{ConfiguredMemory, ControlError};
-pub use clones::{CloneMemory, CloneReport, Cloned, start_clones};
+pub use clones::{CloneMemory, CloneReport, CloneWay, Cloned, start_clones};
 pub use error::CheckpointError;
 pub use fork::{Forked, fork};
 pub use fork_error::ForkError;

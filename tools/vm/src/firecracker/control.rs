@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::api::send;
 use crate::devices::Device;
 use crate::firecracker::{devices, regions, state_file};
-use crate::vmm::{ConfiguredMemory, Control, ControlError, Load, LoadMemory, Request};
+use crate::vmm::{ConfiguredMemory, Control, ControlError, Load, LoadMemory, NO_MAPPING, Request};
 
 const RESUME: &str = "PATCH /vm HTTP/1.1\r\nHost: localhost\r\n\
     Content-Type: application/json\r\nContent-Length: 20\r\n\r\n{\"state\": \"Resumed\"}";
@@ -150,6 +150,8 @@ fn remedy_of_load(answer: &str) -> Option<&'static str> {
         Some(
             "end the VM that listens there and remove the socket, or name others: --vsock vsock-{}.sock",
         )
+    } else if has(&[NO_MAPPING]) {
+        Some("restore it from its memory file, which is copied for each VM: --memory FILE --copy")
     } else if has(&["userfaultfd"]) {
         Some(
             "give the user of Firecracker read and write access to /dev/userfaultfd, by its group or an ACL",

@@ -110,6 +110,9 @@ impl fmt::Display for ConfiguredMemory {
     }
 }
 
+/// Words of Firecracker for memory that it cannot map from a file.
+pub(crate) const NO_MAPPING: &str = "hugetlbfs backed snapshot by mapping the memory file";
+
 /// The reason why a request to a VMM failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -153,6 +156,11 @@ pub enum ControlError {
 impl ControlError {
     pub(crate) fn refused(request: String, answer: &Answer) -> Self {
         Self::Refused { request, status: answer.status, answer: answer.body.clone(), remedy: None }
+    }
+
+    /// Returns whether the VMM has refused to map the memory of a VM from a file.
+    pub(crate) fn needs_copy(&self) -> bool {
+        matches!(self, Self::Refused { answer, .. } if answer.contains(NO_MAPPING))
     }
 
     /// Returns a step for the user, if there is one.

@@ -13,7 +13,7 @@ pub(crate) mod userfaultfd;
 
 pub(crate) use arriving::Arriving;
 pub use control::{ConfiguredMemory, ControlError};
-pub(crate) use control::{Control, Load, LoadMemory, Request};
+pub(crate) use control::{Control, Load, LoadMemory, NO_MAPPING, Request};
 pub use layout::UnfitLayout;
 pub(crate) use layout::{Layout, Piece, Region, base_page};
 pub(crate) use owner::Owner;
