@@ -1,5 +1,5 @@
 //! Children start together: when all of them are restored, paused, and have devices of their own. So no child has run if
-//! one of them cannot have what it needs.
+//! another one lacks a device.
 
 use std::path::Path;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

@@ -42,7 +42,7 @@ pub enum RestoreError {
     /// The snapshot has memory that cannot be restored in this way.
     #[error(transparent)]
     Memory(#[from] UnfitMemory),
-    /// A device of the VM cannot be had.
+    /// A device of the VM is another VM's, or is missing.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// The memory cannot be made, or the image is not available.
