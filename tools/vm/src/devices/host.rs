@@ -119,20 +119,21 @@ impl Host {
     /// # Errors
     /// The disk's name leads to another file.
     pub(crate) fn file_in_use(&self, disk: &Device) -> Result<File, DeviceError> {
-        let named = self.file_named(disk)?;
-        let is_open = || {
-            let part = Part::of_file(&named.metadata()?);
+        let opened = || {
+            let part = self.part(disk)?;
             let is = |&number: &i32| {
                 let found = std::fs::metadata(self.descriptor(number));
                 found.is_ok_and(|found| Part::of_file(&found) == part)
             };
-            Ok(self.process.numbers("fd")?.iter().any(is))
+            Ok(self.process.numbers("fd")?.iter().any(is).then_some(part))
         };
-        match is_open() {
-            Ok(true) => Ok(named),
-            Ok(false) => Err(DeviceError::Replaced { device: disk.to_string() }),
-            Err(source) => Err(self.not_found(disk, source)),
+        let opened = opened().map_err(|source| self.not_found(disk, source))?;
+        let named = self.file_named(disk)?;
+        let found = named.metadata().map_err(|source| self.not_found(disk, source))?;
+        if opened == Some(Part::of_file(&found)) {
+            return Ok(named);
         }
+        Err(DeviceError::Replaced { device: disk.to_string() })
     }
 
     fn descriptor(&self, number: i32) -> PathBuf {
