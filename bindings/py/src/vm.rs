@@ -1,9 +1,10 @@
 //! Running microVMs: saved, and forked.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use hugekit_vm::checkpoint::{CheckpointOptions, ChildOptions, ForkOptions, RunningVm};
+use hugekit_vm::checkpoint::{CheckpointOptions, ChildOptions, ForkOptions, OwnDevices, RunningVm};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -62,19 +63,25 @@ pub(crate) struct Child<'py> {
     command: Vec<OsString>,
     api: PathBuf,
     #[pyo3(default)]
+    net: BTreeMap<String, String>,
+    #[pyo3(default)]
+    vsock: Option<PathBuf>,
+    #[pyo3(default)]
+    disks: BTreeMap<String, PathBuf>,
+    #[pyo3(default)]
     load: Option<Bound<'py, PyAny>>,
 }
 
 impl Child<'_> {
     fn options(self, py: Python<'_>) -> PyResult<ChildOptions> {
-        let Self { command, api, load } = self;
-        let Some(load) = load else {
-            return Ok(ChildOptions { command, api, load: serde_json::Map::new() });
-        };
+        let Self { command, api, net, vsock, disks, load } = self;
+        let mut options = ChildOptions::new(command, api);
+        options.own = OwnDevices { net, vsock, disks };
+        let Some(load) = load else { return Ok(options) };
         let json: String = py.import("json")?.call_method1("dumps", (load,))?.extract()?;
-        let load = serde_json::from_str(&json)
+        options.load = serde_json::from_str(&json)
             .map_err(|error| PyValueError::new_err(format!("load is not an object: {error}")))?;
-        Ok(ChildOptions { command, api, load })
+        Ok(options)
     }
 }
 
@@ -86,9 +93,11 @@ impl Child<'_> {
 /// Args:
 ///     api: the path of the socket of Firecracker's API.
 ///     children: from 1 to 64 dicts with the ``command`` that starts Firecracker, as a list, and
-///         the path of the child's ``api``, which the command must name, too. The dict ``load`` adds
-///         fields to the request that restores the child, such as ``network_overrides``. Standard
-///         streams of the command are ``/dev/null``.
+///         the path of the child's ``api``, which the command must name, too. ``net`` is a dict with
+///         the tap of each network device, ``vsock`` the path of the child's socket, and ``disks`` a
+///         dict with the file that is made for each disk that the VM writes: a copy, in the pause.
+///         The dict ``load`` adds fields to the request that restores the child, such as
+///         ``huge_pages``. Standard streams of the command are ``/dev/null``.
 ///     resume: let the children run.
 ///     collapse, pid, proxy: as for :func:`checkpoint_vm`.
 ///
@@ -98,7 +107,8 @@ impl Child<'_> {
 ///         :func:`os.waitpid`.
 ///
 /// Raises:
-///     ValueError: the number of children is wrong, or the socket of one exists.
+///     ValueError: the number of children is wrong, the socket of one exists, or two VMs would use
+///         one tap, socket or disk.
 ///     OSError: as for :func:`checkpoint_vm`, or a child cannot be started or restored. All children
 ///         have ended then, and the VM runs on.
 ///

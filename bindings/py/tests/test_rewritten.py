@@ -81,7 +81,7 @@ def test_a_checkpoint_holds_what_was_before_everything_was_rewritten(size, reser
 
 def save_what_is_rewritten(saver, arrays, path):
     """Everything is rewritten before any of it is read, and then again what it was."""
-    moment, *_ = saver._take(False)
+    _, moment, *_ = saver._take(*saver._described(), False)
     rewrite(arrays)
     saver._layout.chain.write(moment, path, False)
     for array in arrays.values():
@@ -183,7 +183,7 @@ moment = hugekit.snapshot(arrays)
 lost(moment.to_numpy)
 del moment
 saver = hugekit.Checkpointer(arrays)
-moment, *_ = saver._take(False)
+_, moment, *_ = saver._take(*saver._described(), False)
 lost(lambda: saver._layout.chain.write(moment, sys.argv[2], False))
 """
 

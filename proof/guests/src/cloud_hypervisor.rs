@@ -107,17 +107,25 @@ impl CloudHypervisor {
 
     /// Boots the guest with memory as the API describes it, such as `{"size": 134217728}`.
     pub fn boot(&mut self, memory: &Value) -> io::Result<Serial> {
+        self.boot_with(memory, &json!({}))
+    }
+
+    /// Does the same as [`boot`](Self::boot), with lists of devices, such as `{"disks": [{"path": "/a"}]}`.
+    pub fn boot_with(&mut self, memory: &Value, devices: &Value) -> io::Result<Serial> {
         let image =
             guest::bzimage().ok_or_else(|| io::Error::other("the tiny guest is for x86-64"))?;
         let kernel = self.api.with_extension("bzimage");
         fs::write(&kernel, image)?;
-        let machine = json!({
+        let mut machine = json!({
             "cpus": {"boot_vcpus": 1, "max_vcpus": 1},
             "memory": memory,
             "payload": {"kernel": kernel},
             "serial": {"mode": "Socket", "socket": self.serial},
             "console": {"mode": "Off"},
         });
+        for (name, list) in devices.as_object().into_iter().flatten() {
+            machine[name] = list.clone();
+        }
         self.put("vm.create", &machine)?;
         self.put("vm.boot", &Value::Null)?;
         self.serial()

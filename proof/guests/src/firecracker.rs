@@ -166,6 +166,20 @@ impl Firecracker {
         self.put("/vsock", &json!({"guest_cid": 3, "uds_path": socket}))
     }
 
+    /// Gives the guest a disk in a file, before it is booted.
+    pub fn add_disk(&self, id: &str, file: &Path, is_read_only: bool) -> io::Result<()> {
+        let disk = json!({
+            "drive_id": id, "path_on_host": file, "is_root_device": false, "is_read_only": is_read_only,
+        });
+        self.put(&format!("/drives/{id}"), &disk)
+    }
+
+    /// Gives the guest a network device at a tap, before it is booted.
+    pub fn add_net(&self, id: &str, tap: &str) -> io::Result<()> {
+        let net = json!({"iface_id": id, "host_dev_name": tap});
+        self.put(&format!("/network-interfaces/{id}"), &net)
+    }
+
     /// Boots the guest with this many MiB, and one virtual CPU.
     pub fn boot(&self, mebibytes: u64, pages: Pages) -> io::Result<()> {
         self.boot_with(mebibytes, pages, 1)

@@ -11,7 +11,8 @@
 //! Firecracker reports pages as used before it gives them back, and sets the interrupt status
 //! behind that, so both are polled. Two descriptors are 512 pages, and so may be a page of 2 MiB.
 //!
-//! Or it drives a virtio vsock at the same address: it only offers buffers for events, and says how many were used.
+//! Or it drives a virtio vsock at the same address: it only offers buffers for events, and says how many were used. Or a
+//! virtio disk there, of which it reads or writes a sector at a time.
 //!
 //! It starts a second virtual CPU when that is first needed, by INIT and SIPI of the local APIC. That
 //! CPU goes from real mode straight to 64-bit mode and to ring 3, and polls a word of memory:
@@ -157,6 +158,8 @@ mod blob {
         "    je 91f",
         "    cmp bl, 'E'",
         "    je 122f",
+        "    cmp bl, 'K'",
+        "    je 140f",
         "    jmp 70f",
         // Touch.
         "20: add rax, [rsi]",
@@ -446,6 +449,61 @@ mod blob {
         "    mov word ptr [rdi + 0x1002], 8",
         "    mov dword ptr [r8 + 0x50], 2",
         "124: movzx eax, word ptr [0x1aa002]",
+        "    jmp 70b",
+        // A sector of the disk: RSI its number, ECX 1 if it is written, R11 its first word. The magic number and the
+        // kind of the device, or -1 is the answer.
+        "140: mov r11, rdi",
+        "    call 132b",
+        "    cmp eax, 0x74726976",
+        "    jne 88b",
+        "    mov eax, [r8 + 0x08]",
+        "    cmp eax, 2",
+        "    jne 88b",
+        "    mov eax, [r8 + 0x70]",
+        "    cmp eax, 15",
+        "    je 141f",
+        "    mov r9d, 4",
+        "    mov r10d, 1",
+        "    call 120b",
+        // The head of the request, its state 256 bytes on, and the sector 512 bytes on.
+        "141: mov edi, 0x1a0000",
+        "    mov r9d, 0x1a8000",
+        "    mov [r9], ecx",
+        "    mov dword ptr [r9 + 4], 0",
+        "    mov [r9 + 8], rsi",
+        "    mov byte ptr [r9 + 0x100], 0xff",
+        "    mov [r9 + 0x200], r11",
+        // Three descriptors: the device reads the head, reads or writes the sector, and writes the state.
+        "    mov [rdi], r9",
+        "    mov dword ptr [rdi + 8], 16",
+        "    mov dword ptr [rdi + 12], 0x10001",
+        "    lea eax, [r9 + 0x200]",
+        "    mov [rdi + 16], rax",
+        "    mov dword ptr [rdi + 24], 512",
+        "    mov eax, 0x20001",
+        "    test ecx, ecx",
+        "    jnz 142f",
+        "    mov eax, 0x20003",
+        "142: mov [rdi + 28], eax",
+        "    lea eax, [r9 + 0x100]",
+        "    mov [rdi + 32], rax",
+        "    mov dword ptr [rdi + 40], 1",
+        "    mov dword ptr [rdi + 44], 2",
+        // The first one is available, and is awaited.
+        "    movzx edx, word ptr [rdi + 0x1002]",
+        "    mov eax, edx",
+        "    and eax, 3",
+        "    mov word ptr [rdi + rax * 2 + 0x1004], 0",
+        "    inc edx",
+        "    mov [rdi + 0x1002], dx",
+        "    mov dword ptr [r8 + 0x50], 0",
+        "143: pause",
+        "    cmp dx, [rdi + 0x2002]",
+        "    jne 143b",
+        "    mov dword ptr [r8 + 0x64], 1",
+        "    cmp byte ptr [r9 + 0x100], 0",
+        "    jne 88b",
+        "    mov rax, [r9 + 0x200]",
         "    jmp 70b",
         // The second CPU, in real mode at 0x1000:0.
         ".code16",

@@ -17,6 +17,7 @@ mod nested_state;
 mod request;
 mod serial;
 pub mod small_vmm;
+pub mod taps;
 
 pub use cloud_hypervisor::CloudHypervisor;
 pub use firecracker::{Firecracker, Pages, Snapshot, lacking, program, version};

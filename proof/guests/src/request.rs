@@ -40,6 +40,11 @@ pub enum Request {
     /// Offers 8 buffers for events to the vsock, once, and answers how many were used; -1 without a vsock. Only the
     /// tiny guest understands this.
     Events,
+    /// Writes a word and zeroes to a sector of the disk, and answers with the word; -1 without a disk, or if the disk
+    /// refuses. Only the tiny guest understands this.
+    WriteSector { sector: u64, word: u64 },
+    /// Answers with the first word of a sector of the disk, as [`WriteSector`](Self::WriteSector).
+    ReadSector { sector: u64 },
 }
 
 /// Bytes that [`Request::Dirty`] writes to in one place.
@@ -83,6 +88,8 @@ impl Request {
             Self::Inflate { start, len } => (b'I', [start, len, 0]),
             Self::Deflate { start, len } => (b'D', [start, len, 0]),
             Self::Events => (b'E', [0, 0, 0]),
+            Self::ReadSector { sector } => (b'K', [sector, 0, 0]),
+            Self::WriteSector { sector, word } => (b'K', [sector, 1, word]),
         };
         let mut bytes = [0; BYTES];
         bytes[0] = letter;
@@ -111,6 +118,8 @@ impl Request {
             b'I' => Self::Inflate { start, len },
             b'D' => Self::Deflate { start, len },
             b'E' => Self::Events,
+            b'K' if len == 0 => Self::ReadSector { sector: start },
+            b'K' => Self::WriteSector { sector: start, word: seed },
             _ => return None,
         })
     }
@@ -137,6 +146,8 @@ mod tests {
             Request::Inflate { start, len },
             Request::Deflate { start, len },
             Request::Events,
+            Request::ReadSector { sector: 7 },
+            Request::WriteSector { sector: 7, word: seed },
         ] {
             assert_eq!(Request::from_bytes(&request.to_bytes()), Some(request));
         }

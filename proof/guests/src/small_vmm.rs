@@ -275,6 +275,8 @@ impl MissingMemory {
             Request::Inflate { .. }
             | Request::Deflate { .. }
             | Request::Events
+            | Request::ReadSector { .. }
+            | Request::WriteSector { .. }
             | Request::WriteUntilAsked { .. } => {
                 return Err(io::Error::other(
                     "the small VMM has neither devices nor writes without an end",

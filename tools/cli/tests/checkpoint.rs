@@ -99,17 +99,32 @@ fn cloned() {
     origin.serial.ask(WRITE).unwrap();
     origin.save(&snapshot).unwrap();
     drop(origin);
-    let serials = ["1", "2"].map(|name| ForkedGuest::pipes(folder.path(), name));
-    let script = "exec \"$0\" --api-sock \"$1\" --level Off < {}.in > {}.out";
-    let mut command = hugekit(&["clone", "-n", "2", "--api", "c{}.sock", "--json", "-", "--state"]);
-    command.arg(&snapshot.state).arg("--memory").arg(&snapshot.memory);
-    command.args(["--", "sh", "-c", script]).arg(program().unwrap()).arg("{api}");
-    let output = command.current_dir(folder.path()).output().unwrap();
+    check_clones(folder.path(), &snapshot, "c", &["--copy"], "copied");
+    let warm = hugekit(&["warm"]).arg(&snapshot.memory).output().unwrap();
+    if !warm.status.success() {
+        eprintln!("clones of a warmed file: {}", String::from_utf8_lossy(&warm.stdout));
+        return;
+    }
+    check_clones(folder.path(), &snapshot, "w", &[], "mapped");
+    check_clones(folder.path(), &snapshot, "d", &["--copy"], "copied");
+}
+
+/// Two clones, by the way that the report names.
+fn check_clones(folder: &Path, snapshot: &Snapshot, name: &str, more: &[&str], way: &str) {
+    let serials = ["1", "2"].map(|number| ForkedGuest::pipes(folder, &format!("{name}{number}")));
+    let script =
+        format!("exec \"$0\" --api-sock \"$1\" --level Off < {name}{{}}.in > {name}{{}}.out");
+    let api = format!("{name}{{}}.sock");
+    let mut command = hugekit(&["clone", "-n", "2", "--api", &api, "--json", "-", "--state"]);
+    command.arg(&snapshot.state).arg("--memory").arg(&snapshot.memory).args(more);
+    command.args(["--", "sh", "-c", &script]).arg(program().unwrap()).arg("{api}");
+    let output = command.current_dir(folder).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["way"], way);
     for (number, serial) in serials.into_iter().enumerate() {
         let clone = &report["clones"][number];
-        assert_eq!(clone["api"], format!("c{}.sock", number + 1));
+        assert_eq!(clone["api"], format!("{name}{}.sock", number + 1));
         let mut guest = ForkedGuest { pid: clone["pid"].as_i64().unwrap() as i32, serial };
         assert_eq!(guest.serial.ask(VERIFY).unwrap(), 0, "words differ");
     }

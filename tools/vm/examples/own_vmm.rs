@@ -60,7 +60,7 @@ mod family {
     };
     use hugekit_vm::pager::{Event, Pager, PagerOptions, Source};
     use kvm_ioctls::Kvm;
-    use serde_json::{Map, Value, json};
+    use serde_json::{Value, json};
 
     use crate::common::anonymous::Anonymous;
     use crate::common::computing::{ENDED, PROGRAM};
@@ -128,7 +128,7 @@ mod family {
     fn child(folder: &Path, name: &str) -> ChildOptions {
         let (api, program) = (folder.join(name), std::env::current_exe().unwrap_or_default());
         let command = vec![program.into(), server::ARGUMENT.into(), api.clone().into()];
-        ChildOptions { command, api, load: Map::new() }
+        ChildOptions::new(command, api)
     }
 
     /// A VM that runs, and whose pager has left it.

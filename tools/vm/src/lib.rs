@@ -8,6 +8,7 @@ pub mod api;
 mod arguments;
 pub mod checkpoint;
 pub mod cloud_hypervisor;
+mod devices;
 mod firecracker;
 pub mod pager;
 mod vmm;

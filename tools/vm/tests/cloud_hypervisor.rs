@@ -5,10 +5,13 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 
 use hugekit_guests::cloud_hypervisor::{lacking, snapshot_for};
+use hugekit_guests::taps;
 use hugekit_guests::{CloudHypervisor, Firecracker, Request, Serial, pattern_at};
 use hugekit_image::Image;
 use hugekit_testing::trials::skipped;
-use hugekit_vm::cloud_hypervisor::{ReadyMemory, Restore, RestoreError, Snapshot, UnfitMemory};
+use hugekit_vm::cloud_hypervisor::{
+    DeviceError, OwnDevices, ReadyMemory, Restore, RestoreError, Snapshot, UnfitMemory,
+};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -31,12 +34,17 @@ fn can_run() -> bool {
 
 /// A snapshot of a guest that has written its pattern, in memory as the API describes it.
 fn saved(folder: &Path, memory: &Value) -> PathBuf {
+    saved_with(folder, memory, &json!({})).0
+}
+
+/// Does the same with devices. The origin is paused still.
+fn saved_with(folder: &Path, memory: &Value, devices: &Value) -> (PathBuf, CloudHypervisor) {
     let snapshot = folder.join("snapshot");
     let mut origin = CloudHypervisor::start(folder, "origin").unwrap();
-    let mut serial = origin.boot(memory).unwrap();
+    let mut serial = origin.boot_with(memory, devices).unwrap();
     serial.ask(Request::Write { start: START, len: LEN, seed: SEED }).unwrap();
     origin.save(&snapshot).unwrap();
-    snapshot
+    (snapshot, origin)
 }
 
 fn check_bytes(serial: &mut Serial) {
@@ -366,4 +374,112 @@ fn zone_of_an_image_is_private_to_each_vm() {
     of_one.ask(Request::Write { start: START, len: LEN, seed: !SEED }).unwrap();
     assert_eq!(differing(&mut of_other, SEED), 0);
     assert_eq!(differing(&mut of_one, !SEED), 0);
+}
+
+/// A VM that runs with devices of its own.
+fn restored_with(
+    folder: &Path,
+    name: &str,
+    own: OwnDevices,
+) -> Result<(CloudHypervisor, Serial), RestoreError> {
+    let path = snapshot_for(folder, name, &folder.join("snapshot")).unwrap();
+    let snapshot = Snapshot::open(path)?;
+    let mut vmm = CloudHypervisor::start(folder, name).unwrap();
+    let memory = ReadyMemory::load(&snapshot)?;
+    Restore::new(&snapshot).own(own).resume(true).send(vmm.api(), &memory)?;
+    let serial = vmm.serial().unwrap();
+    Ok((vmm, serial))
+}
+
+fn refused(folder: &Path, name: &str, own: OwnDevices) -> DeviceError {
+    match restored_with(folder, name, own).map(drop).unwrap_err() {
+        RestoreError::Device(error) => error,
+        error => panic!("{error:?}"),
+    }
+}
+
+/// Files that a process has open.
+fn open_files(pid: i32) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    entries.filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok()).collect()
+}
+
+#[test]
+fn vms_have_disks_and_sockets_of_their_own_or_are_refused() {
+    if !can_run() {
+        return;
+    }
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let path = |name: &str| folder.join(name);
+    for name in ["root", "data"] {
+        std::fs::write(path(name), vec![7; 1 << 20]).unwrap();
+    }
+    let devices = json!({
+        "disks": [{"path": path("root"), "readonly": true}, {"path": path("data")}],
+        "vsock": {"cid": 3, "socket": path("vsock")},
+    });
+    let (_, origin) = saved_with(folder, &json!({"size": MEMORY}), &devices);
+    let own = |name: &str| OwnDevices {
+        vsock: Some(path(&format!("{name}.vsock"))),
+        disks: [("_disk1".to_owned(), path(&format!("{name}.img")))].into(),
+        ..OwnDevices::default()
+    };
+    let running = refused(folder, "a", own("a"));
+    assert!(
+        matches!(running, DeviceError::Written { pid, .. } if pid == origin.pid()),
+        "{running:?}"
+    );
+    assert!(!path("a.img").exists());
+    drop(origin);
+    std::fs::remove_file(path("vsock")).unwrap();
+    let mut vms = ["b", "c"].map(|name| restored_with(folder, name, own(name)).unwrap());
+    for ((vmm, serial), name) in vms.iter_mut().zip(["b", "c"]) {
+        check_bytes(serial);
+        let files = open_files(vmm.pid());
+        assert!(files.contains(&path(&format!("{name}.img"))), "{files:?}");
+        assert!(files.contains(&path("root")) && !files.contains(&path("data")), "{files:?}");
+        assert!(path(&format!("{name}.vsock")).exists() && !path("vsock").exists());
+        assert_eq!(std::fs::read(path(&format!("{name}.img"))).unwrap(), [7; 1 << 20]);
+    }
+    // One VM has the disk itself.
+    let (first, _serial) = restored_with(folder, "d", OwnDevices::default()).unwrap();
+    let second = refused(folder, "e", OwnDevices::default());
+    assert!(matches!(second, DeviceError::Written { pid, .. } if pid == first.pid()), "{second:?}");
+    drop(first);
+    std::fs::remove_file(path("vsock")).unwrap();
+    let mut unknown = own("f");
+    unknown.net.insert("eth0".to_owned(), "tap0".to_owned());
+    assert!(matches!(refused(folder, "f", unknown), DeviceError::Unknown { option: "--net", .. }));
+    std::fs::write(path("data"), vec![8; 1 << 20]).unwrap();
+    let changed = refused(folder, "g", own("g"));
+    assert!(matches!(changed, DeviceError::Changed { .. }), "{changed:?}");
+    assert!(!path("f.img").exists() && !path("g.img").exists());
+}
+
+#[test]
+fn vm_has_a_tap_of_its_own_or_is_refused() {
+    if !can_run() {
+        return;
+    }
+    if let Some(reason) = taps::lacking() {
+        skipped(&reason);
+        return;
+    }
+    taps::with_taps(2, || {
+        let folder = TempDir::new().unwrap();
+        let net = json!({"net": [{"id": "eth0", "tap": "tap0"}]});
+        let (_, origin) = saved_with(folder.path(), &json!({"size": MEMORY}), &net);
+        let own = |tap: &str| OwnDevices {
+            net: [("eth0".to_owned(), tap.to_owned())].into(),
+            ..OwnDevices::default()
+        };
+        let missing = refused(folder.path(), "a", own("tap9"));
+        let names =
+            matches!(&missing, DeviceError::NoTap { device, .. } if device.contains("tap9"));
+        assert!(names, "{missing:?}");
+        let (_vmm, mut serial) = restored_with(folder.path(), "b", own("tap1")).unwrap();
+        check_bytes(&mut serial);
+        drop(origin);
+    });
 }

@@ -18,7 +18,7 @@ use super::report::Report;
 use crate::run::{succeed, target_dir};
 
 /// The experiments whose cases depend on the kernel, in as many rounds as a comparison needs.
-const RUN: &str = "lab demand fork --setup --rounds 6 --memory 2GiB --no-record --json -";
+const RUN: &str = "lab demand fork --setup --rounds 2 --memory 2GiB --no-record --json -";
 
 /// Enough for the cases of 1 GiB.
 const MIB: usize = 6144;
@@ -29,7 +29,7 @@ const CPU: &str = "EPYC-Milan,-erms";
 /// For the command line of all compared kernels: memory lies at the same addresses in each boot.
 const FIXED: &str = "nokaslr norandmaps";
 
-/// What kernels are compared with, and for their command line.
+/// The ways in which each kernel is booted: a name, and options for its command line.
 const BOOTS: [(&str, &str); 3] = [
     ("plain", "mitigations=off init_on_alloc=0"),
     ("mitigations", "init_on_alloc=0"),

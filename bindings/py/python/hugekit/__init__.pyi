@@ -1194,9 +1194,11 @@ def fork_vm(
     Args:
         api: the path of the socket of Firecracker's API.
         children: from 1 to 64 dicts with the ``command`` that starts Firecracker, as a list, and
-            the path of the child's ``api``, which the command must name, too. The dict ``load`` adds
-            fields to the request that restores the child, such as ``network_overrides``. Standard
-            streams of the command are ``/dev/null``.
+            the path of the child's ``api``, which the command must name, too. ``net`` is a dict with
+            the tap of each network device, ``vsock`` the path of the child's socket, and ``disks`` a
+            dict with the file that is made for each disk that the VM writes: a copy, in the pause.
+            The dict ``load`` adds fields to the request that restores the child, such as
+            ``huge_pages``. Standard streams of the command are ``/dev/null``.
         resume: let the children run.
         collapse, pid, proxy: as for :func:`checkpoint_vm`.
 
@@ -1206,7 +1208,8 @@ def fork_vm(
             :func:`os.waitpid`.
 
     Raises:
-        ValueError: the number of children is wrong, or the socket of one exists.
+        ValueError: the number of children is wrong, the socket of one exists, or two VMs would use
+            one tap, socket or disk.
         OSError: as for :func:`checkpoint_vm`, or a child cannot be started or restored. All children
             have ended then, and the VM runs on.
 

@@ -7,7 +7,6 @@ use std::path::Path;
 use hugekit_guests::{Serial, program};
 use hugekit_vm::checkpoint::ChildOptions;
 use rustix::fs::{CWD, Mode, mkfifoat};
-use serde_json::Map;
 
 /// The files of a child are in this folder.
 pub fn child(folder: &Path, name: &str) -> io::Result<(ChildOptions, Serial)> {
@@ -22,5 +21,5 @@ pub fn child(folder: &Path, name: &str) -> io::Result<(ChildOptions, Serial)> {
     let script = "exec \"$0\" --api-sock \"$1\" --id child --level Off < \"$2\" > \"$3\"";
     let mut command = vec!["sh".into(), "-c".into(), script.into(), program.into_os_string()];
     command.extend(["api", "in", "out"].map(|end| path(end).into_os_string()));
-    Ok((ChildOptions { command, api: path("api"), load: Map::new() }, serial))
+    Ok((ChildOptions::new(command, path("api")), serial))
 }

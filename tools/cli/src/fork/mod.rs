@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::Args;
 use hugekit_vm::checkpoint::{ForkError, ForkOptions, MOST_CHILDREN, fork};
 
-use crate::children::{ChildApis, ChildPattern};
+use crate::children::{ChildApis, ChildDevices, ChildPattern};
 use hugekit_terminal::file::FileSink;
 use hugekit_terminal::outcome::{Remedied, UsageError};
 use hugekit_terminal::text::write_out;
@@ -38,10 +38,8 @@ pub(crate) struct ForkCommand {
     /// The sockets of the children's APIs, with `{}` for the number [default: SOCKET.{}]
     #[arg(long, value_name = "SOCKET")]
     child_api: Option<OsString>,
-    /// Fields to add to the request that restores a child, with `{}` for the number, such as
-    /// `{"network_overrides": [{"iface_id": "eth0", "host_dev_name": "tap{}"}]}`
-    #[arg(long, value_name = "JSON")]
-    load: Option<String>,
+    #[command(flatten)]
+    devices: ChildDevices,
     /// Write times, bytes and children as JSON; `-` prints them
     #[arg(long, value_name = "FILE|-")]
     json: Option<FileSink>,
@@ -65,7 +63,7 @@ impl ForkCommand {
             Some(pattern) => ChildApis::named("--child-api", pattern, self.children)?,
             None => ChildApis::Beside(&self.options.vm.api),
         };
-        let pattern = ChildPattern { api, load: self.load.as_deref(), command: &self.command };
+        let pattern = ChildPattern { api, devices: &self.devices, command: &self.command };
         Ok(ForkOptions { children: pattern.children(self.children)?, ..self.options.clone() })
     }
 }
@@ -96,7 +94,7 @@ mod tests {
 
     #[test]
     fn each_child_has_its_number_and_its_socket() {
-        let load = r#"{"network_overrides": [{"host_dev_name": "tap{}"}]}"#;
+        let load = r#"{"other": "of{}"}"#;
         let command = ["--", "vmm", "--api-sock={api}", "log{}{}"];
         let one = options(&command).unwrap();
         assert_eq!(one.children[0].command[1], "--api-sock=/a{}/vm.sock.1");
@@ -106,7 +104,24 @@ mod tests {
         let second = &found.children[1];
         assert_eq!(second.command, ["vmm", "--api-sock=/b/2.sock", "log22"]);
         assert_eq!(second.api, Path::new("/b/2.sock"));
-        assert_eq!(second.load["network_overrides"][0]["host_dev_name"], "tap2");
+        assert_eq!(second.load["other"], "of2");
+    }
+
+    #[test]
+    fn each_child_has_its_devices() {
+        let words = ["--children", "2", "--net", "eth0=tap{}", "--net", "eth1=same"];
+        let more = ["--vsock", "/v{}", "--disk", "data=/d{}=x", "--", "vmm", "{api}"];
+        let all: Vec<&str> = words.into_iter().chain(more).collect();
+        let own = &options(&all).unwrap().children[1].own;
+        assert_eq!((&*own.net["eth0"], &*own.net["eth1"]), ("tap2", "same"));
+        assert_eq!(own.vsock.as_deref(), Some(Path::new("/v2")));
+        assert_eq!(own.disks["data"], Path::new("/d2=x"));
+        for shared in [["--vsock", "/v"], ["--disk", "data=/d"]] {
+            let words = ["--children", "2"].into_iter().chain(shared).chain(["--", "vmm", "{api}"]);
+            assert!(options(&words.collect::<Vec<_>>()).is_err(), "{shared:?}");
+        }
+        let unnamed = ["fork", "--api", "/a", "--net", "tap0", "--", "vmm", "{api}"];
+        assert!(Command::try_parse_from(unnamed).is_err());
     }
 
     #[test]

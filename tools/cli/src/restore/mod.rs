@@ -11,6 +11,7 @@ use hugekit_machine::size::Size;
 use hugekit_vm::cloud_hypervisor::{ReadyMemory, Restore, RestoreError, Restored, Snapshot};
 use serde_json::json;
 
+use crate::children::DeviceOptions;
 use crate::image;
 use crate::socket;
 use hugekit_terminal::outcome::Remedied;
@@ -40,6 +41,8 @@ pub(crate) struct RestoreCommand {
     /// The broker's socket [default: /run/hugekit/broker.sock, or below `XDG_RUNTIME_DIR`]
     #[arg(long, value_name = "PATH", requires = "image")]
     broker: Option<PathBuf>,
+    #[command(flatten)]
+    devices: DeviceOptions,
     /// Let the VM run as soon as it is complete; by default it stays paused
     #[arg(long)]
     resume: bool,
@@ -61,7 +64,7 @@ impl RestoreCommand {
         let since = Instant::now();
         let memory = self.memory(&snapshot)?;
         let prepared = since.elapsed();
-        let restore = Restore::new(&snapshot).resume(self.resume);
+        let restore = Restore::new(&snapshot).own(self.devices.own("1")).resume(self.resume);
         let restored = restore.send(&self.cloud_hypervisor, &memory).map_err(explained)?;
         let times = Times { memory: prepared, vm: restored.took };
         let bytes = snapshot.bytes().map_err(explained)?;

@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use hugekit_delta::{Chain, Saved as SavedDelta};
 use hugekit_sys::poll::readable;
@@ -31,6 +31,8 @@ pub(crate) struct Checkpoints {
     /// The states that a delta is compared with.
     chain: Option<Chain>,
     collapse: bool,
+    /// Devices with files that the VM writes, and that are not saved.
+    unsaved: Vec<String>,
     /// The guard of the last checkpoint: memory may still be protected.
     guard: Option<Guard>,
 }
@@ -52,9 +54,12 @@ impl Checkpoints {
         let control = options.vm.control();
         let pid = options.vm.pid(&*control)?;
         let vm = Vm::find(pid, &*control)?;
+        let devices = control.devices()?;
+        let unsaved = devices.iter().filter(|device| device.has_written_file());
+        let unsaved = unsaved.map(ToString::to_string).collect();
         let chain = previous::chain(&options.previous, vm.bytes())?;
         let tracked = TrackedVm::new(vm, afterwards);
-        Ok(Self { control, tracked, chain, collapse, guard: None })
+        Ok(Self { control, tracked, chain, collapse, unsaved, guard: None })
     }
 
     /// Saves the VM into a folder.
@@ -63,7 +68,7 @@ impl Checkpoints {
         place: &Path,
         started: Instant,
     ) -> Result<CheckpointReport, CheckpointError> {
-        let Self { control, tracked, chain, collapse: should_collapse, guard } = self;
+        let Self { control, tracked, chain, collapse: should_collapse, unsaved, guard } = self;
         let is_running = tracked.note_writes_while(|| Ok(control.is_running()?))?;
         let vm = &tracked.vm;
         let bytes = vm.bytes();
@@ -89,11 +94,11 @@ impl Checkpoints {
         let delta = delta.map_err(|source| output.refused(source))?;
         let sink: &dyn Sink = delta.as_ref().map_or(&output, |delta| delta);
         let saved = Saving::new(tracked, &**control, sink, guard, &handover, is_running).save()?;
-        let state = &saved.state;
+        let moment = (&*saved.state, saved.moment);
         let completed = match tracked.afterwards {
-            Afterwards::Released => complete(&output, delta, state)?,
+            Afterwards::Released => complete(&output, delta, moment)?,
             Afterwards::Protected => tracked.note_writes_while(|| {
-                let completed = complete(&output, delta, state)?;
+                let completed = complete(&output, delta, moment)?;
                 let is_full = completed.delta.is_none();
                 let chain = is_full.then(|| previous::chain(&[place.to_owned()], bytes));
                 Ok(CompletedOutput { chain: chain.transpose()?.flatten(), ..completed })
@@ -115,6 +120,7 @@ impl Checkpoints {
             delta_bytes: completed.delta.map(|delta| delta.written),
             faults: saved.progress.faults,
             longest_fault_ms: ms(saved.progress.longest_fault),
+            unsaved: unsaved.clone(),
         })
     }
 
@@ -156,10 +162,10 @@ impl Drop for Checkpoints {
 fn complete(
     output: &Output,
     delta: Option<Delta<'_>>,
-    state: &[u8],
+    (state, moment): (&[u8], SystemTime),
 ) -> Result<CompletedOutput, CheckpointError> {
     let delta = delta.map(Delta::finish).transpose();
     let delta = delta.map_err(|source| output.refused(source))?;
-    output.finish(state)?;
+    output.finish(state, moment)?;
     Ok(CompletedOutput { delta, chain: None })
 }

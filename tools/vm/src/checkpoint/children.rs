@@ -14,11 +14,11 @@ use hugekit_sys::seqpacket;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::checkpoint::fork_error::ForkError;
-use crate::checkpoint::growing::ChildNews;
 use crate::checkpoint::guard::Guard;
 use crate::checkpoint::lineage::{ORIGIN, Origin};
 use crate::checkpoint::options::ChildOptions;
-use crate::vmm::{Control, Load, LoadMemory};
+use crate::devices::{Device, Host, NewDisks};
+use crate::vmm::{Control, ControlError, Load, LoadMemory, Request};
 
 /// The longest time until the API of a child is there.
 const LONGEST_START: Duration = Duration::from_secs(20);
@@ -53,10 +53,6 @@ impl<'a> Children<'a> {
     ) -> Result<Self, ForkError> {
         let mut children = Self(Vec::new());
         for (options, number) in all.iter().zip(1..) {
-            if let Some(socket) = options.sockets().find(|path| fs::symlink_metadata(path).is_ok())
-            {
-                return Err(ForkError::Exists { number, socket });
-            }
             let origin = parent.map(|parent| Origin::text(parent, number)).transpose()?;
             let program = start(options, origin, guard).map_err(|source| ForkError::Start {
                 number,
@@ -85,15 +81,10 @@ impl<'a> Children<'a> {
         self.0.iter().find(|child| child.vmm == vmm).map(|child| child.number)
     }
 
-    /// Checks that each child of a VM with a vsock has a socket of its own for it: the VM listens at the one of its
-    /// configuration.
-    pub(crate) fn check_vsocks(
-        all: &[ChildOptions],
-        parent: &dyn Control,
-    ) -> Result<(), ForkError> {
-        let Some(socket) = parent.vsock()? else { return Ok(()) };
-        let without = all.iter().position(|child| child.vsock().is_none());
-        without.map_or(Ok(()), |index| Err(ForkError::Vsock { number: index + 1, socket }))
+    /// Their VMMs, before they have VMs.
+    pub(crate) fn hosts(&self) -> Result<Vec<Host>, ForkError> {
+        let host = |child: &Child<'_>| Host::of(format!("child {}", child.number), child.vmm);
+        Ok(self.0.iter().map(host).collect::<io::Result<_>>()?)
     }
 
     /// Ends all children.
@@ -128,23 +119,36 @@ impl Drop for Children<'_> {
 }
 
 impl Child<'_> {
-    /// Has its VMM restore it.
-    pub(crate) fn restore(&self, state: &Path, memory: LoadMemory<'_>, resume: bool) -> ChildNews {
-        let load = Load { state, memory, resume, others: &self.options.load };
-        match self.control.load(&load) {
-            Ok(()) => ChildNews::Restored(self.number, Instant::now()),
-            Err(source) => ChildNews::Failed(ForkError::Restore { number: self.number, source }),
-        }
+    /// Has its VMM restore it. It stays paused.
+    pub(crate) fn load(&self, state: &Path, memory: LoadMemory<'_>) -> Result<(), ForkError> {
+        let (own, others) = (&self.options.own, &self.options.load);
+        self.refuse(self.control.load(&Load { state, memory, own, others }))
+    }
+
+    /// Has it run.
+    pub(crate) fn resume(&self) -> Result<(), ForkError> {
+        self.refuse(self.control.send_resume().and_then(Request::succeed).map(drop))
+    }
+
+    /// Gives it copies of its disks.
+    pub(crate) fn set_disks(&self, host: &Host, disks: &NewDisks) -> Result<(), ForkError> {
+        let own = disks.of(self.number, host)?;
+        own.into_iter().try_for_each(|(id, path)| self.refuse(self.control.set_disk(id, path)))
+    }
+
+    fn refuse(&self, done: Result<(), ControlError>) -> Result<(), ForkError> {
+        done.map_err(|source| ForkError::Restore { number: self.number, source })
     }
 
     /// Notes the socket that a failure is to remove, if it is not one of the options. A relative path begins in the
     /// folder of this process, in which the program was started.
-    pub(crate) fn note_saved_vsock(&self) {
-        if self.options.vsock().is_none()
-            && let Ok(Some(path)) = self.control.vsock()
-            && let Ok(path) = std::path::absolute(path)
-        {
-            let _ = self.saved_vsock.set(path);
+    pub(crate) fn note_saved_vsock(&self, devices: &[Device]) {
+        let socket = devices.iter().find_map(|device| match device {
+            Device::Vsock { socket } => std::path::absolute(socket).ok(),
+            _ => None,
+        });
+        if let Some(socket) = socket.filter(|_| self.options.own.vsock.is_none()) {
+            let _ = self.saved_vsock.set(socket);
         }
     }
 

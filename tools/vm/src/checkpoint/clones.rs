@@ -14,7 +14,7 @@ use hugekit_sys::thread::spawn_scoped;
 use serde::Serialize;
 
 use crate::checkpoint::children::{Child, Children};
-use crate::checkpoint::fork::children_of;
+use crate::checkpoint::fork::{check_all, children_of};
 use crate::checkpoint::fork_error::ForkError;
 use crate::checkpoint::fork_report::ChildReport;
 use crate::checkpoint::growing::{ChildNews, Grown, await_restored};
@@ -25,6 +25,8 @@ use crate::checkpoint::options::{ChildOptions, CloneOptions};
 use crate::checkpoint::report::ms;
 use crate::checkpoint::room::PlannedRoom;
 use crate::checkpoint::shortage;
+use crate::checkpoint::starting_line::StartingLine;
+use crate::devices::{self, Host, NewDisks, OwnDevices, Savepoint};
 use crate::pager::Source;
 use crate::pager::handler::Handler;
 use crate::vmm::{Control, LoadMemory};
@@ -35,9 +37,20 @@ use crate::vmm::{Control, LoadMemory};
 pub enum CloneMemory {
     /// It is copied into each clone, on huge pages.
     Copied(Box<Source>),
-    /// Each clone maps it privately: it copies the pages that it writes. A memory file whose bytes nobody can change,
-    /// such as an image.
+    /// Each clone maps it privately: it copies the pages that it writes. The bytes must stay as they are while clones
+    /// run: those of an image do.
     Mapped(File),
+}
+
+/// The way in which clones have their memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum CloneWay {
+    /// Each has a copy.
+    Copied,
+    /// All map one file.
+    Mapped,
 }
 
 /// Clones that need no other process.
@@ -54,6 +67,8 @@ pub struct Cloned {
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct CloneReport {
+    /// The way in which they have their memory.
+    pub way: CloneWay,
     /// Until all clones are restored.
     pub restored_ms: f64,
     /// Until all clones have all of their memory.
@@ -72,7 +87,11 @@ impl fmt::Display for CloneReport {
             )?;
         }
         let Self { restored_ms, complete_ms, .. } = self;
-        write!(f, "restored after {restored_ms:.0} ms, complete after {complete_ms:.0} ms")
+        write!(f, "restored after {restored_ms:.0} ms, complete after {complete_ms:.0} ms")?;
+        match self.way {
+            CloneWay::Copied => Ok(()),
+            CloneWay::Mapped => f.write_str("; all map one file"),
+        }
     }
 }
 
@@ -90,39 +109,49 @@ pub fn start_clones(options: &CloneOptions, memory: CloneMemory) -> Result<Clone
         shortage::check_copies(count, count as u64 * source.data_bytes())?;
     }
     let state = std::path::absolute(&options.state)?;
-    check_state(&state, &*options.children[0].control())?;
+    let savepoint = check_state(&state, &*options.children[0].control())?;
+    check_all(&options.children)?;
+    let disks = NewDisks::make(options.children.iter().map(|child| &child.own))?;
     let room = PlannedRoom::new()?;
-    let sockets = options.children.iter().flat_map(ChildOptions::sockets);
+    let files = options.children.iter().flat_map(ChildOptions::sockets).chain(disks.paths());
     let left_overs = room.left_over().map(LeftOvers::of_folder);
-    let guard =
-        Guard::start(None, left_overs.and_then(|left_overs| left_overs.and_files(sockets)))?;
+    let guard = Guard::start(None, left_overs.and_then(|left_overs| left_overs.and_files(files)))?;
     let mut children = Children::start(&options.children, None, &guard)?;
     children.await_apis()?;
-    let parent = Saved { state: &state, resume: options.resume };
-    let grown = match memory {
+    let hosts = children.hosts()?;
+    let line = StartingLine::new(&hosts, &disks, options.resume);
+    let own = options.children.iter().map(|child| &child.own).collect();
+    let parent = Saved { state: &state, savepoint, hosts: &hosts, own, line: &line };
+    let (way, grown) = match memory {
         CloneMemory::Copied(source) => {
             let room = room.make()?;
             let nursery = Nursery::new(Handler::of_file(*source)?, &room);
-            nursery.raise(&children, &parent, || Ok(()))?.1
+            (CloneWay::Copied, nursery.raise(&children, &parent, || Ok(()))?.1)
         }
         CloneMemory::Mapped(file) => {
             // The VMM opens it by this process, which outlives the request.
             let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
-            restore_all(&children, &parent, LoadMemory::Mapped(path.as_ref()))?
+            let memory = LoadMemory::Mapped(path.as_ref());
+            (CloneWay::Mapped, restore_all(&children, &parent, memory)?)
         }
     };
     let clones = children_of(&children, &grown, started);
     let restored_ms = clones.iter().map(|clone| clone.restored_ms).fold(0.0, f64::max);
-    let report = CloneReport { restored_ms, complete_ms: ms(started.elapsed()), clones };
+    let report = CloneReport { way, restored_ms, complete_ms: ms(started.elapsed()), clones };
+    disks.keep();
     Ok(Cloned { programs: children.keep(), report })
 }
 
 /// Checks that a file is the state of a VM, before anything is started.
-fn check_state(path: &Path, control: &dyn Control) -> Result<(), ForkError> {
+fn check_state(path: &Path, control: &dyn Control) -> Result<Savepoint, ForkError> {
     let refused = |source| ForkError::State { path: path.to_owned(), source };
-    let state = input::open(path).and_then(|file| input::read(&file, LONGEST_STATE));
-    if control.is_whole_state(&state.map_err(refused)?) {
-        return Ok(());
+    let read = || {
+        let file = input::open(path)?;
+        Ok((input::read(&file, LONGEST_STATE)?, file.metadata()?.modified()?))
+    };
+    let (state, saved) = read().map_err(refused)?;
+    if control.is_whole_state(&state) {
+        return Ok(Savepoint { saved });
     }
     Err(refused(io::Error::new(io::ErrorKind::InvalidData, "its checksum is wrong")))
 }
@@ -130,20 +159,37 @@ fn check_state(path: &Path, control: &dyn Control) -> Result<(), ForkError> {
 /// The state of a saved VM.
 struct Saved<'a> {
     state: &'a Path,
-    resume: bool,
+    savepoint: Savepoint,
+    hosts: &'a [Host],
+    own: Vec<&'a OwnDevices>,
+    line: &'a StartingLine<'a>,
+}
+
+impl Saved<'_> {
+    /// Only a VMM can read the state: the first clone is restored, paused, and names the devices of all.
+    fn check_devices(&self, first: &Child<'_>) -> Result<(), ForkError> {
+        let devices = first.control.devices()?;
+        first.note_saved_vsock(&devices);
+        let own = self.own.iter().copied().zip(self.hosts);
+        devices::check(&devices, None, own)?;
+        let host = &self.hosts[first.number - 1];
+        let written = devices.iter().filter(|device| device.has_written_file());
+        written.into_iter().try_for_each(|device| host.check_saved(device, &self.savepoint))?;
+        let disks = self.line.disks();
+        disks.of_vm(&devices, |disk| host.file_named(disk))?.copy()?;
+        Ok(disks.fill_others()?)
+    }
 }
 
 impl Parent for Saved<'_> {
     fn restore(&self, child: &Child<'_>, memory: LoadMemory<'_>) -> Option<ChildNews> {
-        let news = child.restore(self.state, memory, self.resume);
-        if matches!(news, ChildNews::Restored(..)) {
-            child.note_saved_vsock();
-        }
-        Some(news)
+        self.line.start(child, self.state, memory, |first| self.check_devices(first))
     }
 
     /// The VMMs are ended, and so their answers.
-    fn give_up(&self) {}
+    fn give_up(&self) {
+        self.line.fail();
+    }
 }
 
 /// Restores clones that need no memory from this process.
@@ -165,6 +211,9 @@ fn restore_all(
             drop(sender);
             await_restored(children, &news)
         };
-        start().inspect_err(|_| children.kill())
+        start().inspect_err(|_| {
+            parent.give_up();
+            children.kill();
+        })
     })
 }

@@ -159,7 +159,7 @@ mod tests {
         sink.turn(&turn(32..64)).unwrap();
         let saved = sink.finish().unwrap();
         assert_eq!(saved.changed, (7 * BLOCK) as u64);
-        output.finish(b"state").unwrap();
+        output.finish(b"state", std::time::SystemTime::now()).unwrap();
         let path = place.join("memory.delta");
         assert_eq!(saved.written, fs::metadata(&path).unwrap().len());
         apply(&mut before, Some(first), &mut File::open(path).unwrap()).unwrap();

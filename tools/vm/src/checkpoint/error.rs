@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::devices::DeviceError;
 use crate::pager::UnfitDescriptor;
 use crate::vmm::{ConfiguredMemory, ControlError};
 use hugekit_delta::DeltaError;
@@ -138,6 +139,9 @@ pub enum CheckpointError {
     /// There is no room for the memory of the children.
     #[error("the memory of the VM cannot be kept for its children")]
     Preserve(#[source] io::Error),
+    /// A disk cannot be copied.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// Devices of the paused VM wrote to its memory at each try.
     #[error("devices of the paused VM did not stop to write to its memory{}", Remedy(self.remedy()))]
     Restless,
@@ -161,6 +165,7 @@ impl CheckpointError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Control(error) => error.kind(),
+            Self::Device(_) => ErrorKind::Invalid,
             Self::Exists { .. } | Self::Previous { .. } | Self::NoUserfaultfd { .. } => {
                 ErrorKind::Invalid
             }
@@ -188,6 +193,7 @@ impl CheckpointError {
     #[must_use]
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
+            Self::Device(error) => error.remedy(),
             Self::NoUserfaultfd { .. } => Some(
                 "take a stock snapshot (PUT /snapshot/create), and restore the VM by hugekit pager",
             ),

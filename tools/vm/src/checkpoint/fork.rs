@@ -17,8 +17,10 @@ use crate::checkpoint::report::ms;
 use crate::checkpoint::room::PlannedRoom;
 use crate::checkpoint::saving::{Saved, Saving};
 use crate::checkpoint::shortage;
+use crate::checkpoint::starting_line::StartingLine;
 use crate::checkpoint::tracked_vm::{Afterwards, TrackedVm};
 use crate::checkpoint::vm::Vm;
+use crate::devices::{self, Host, NewDisks};
 use crate::pager::handler::Handler;
 use crate::vmm::{Arriving, LoadMemory};
 
@@ -50,13 +52,17 @@ pub fn fork(options: &ForkOptions) -> Result<Forked, ForkError> {
     let is_running = control.is_running()?;
     let vm = Vm::find(pid, control)?;
     shortage::check(&vm, count)?;
-    Children::check_vsocks(&options.children, control)?;
+    check_all(&options.children)?;
+    let devices = control.devices()?;
+    let owner = Host::of("the VM".to_owned(), pid)?;
+    let disks = NewDisks::make(options.children.iter().map(|child| &child.own))?;
+    let in_pause = disks.of_vm(&devices, |disk| owner.file_in_use(disk))?;
     let room = PlannedRoom::new()?;
     let handover = PlannedHandover::of(&vm.process)?;
-    // Also the sockets that the children make.
-    let sockets = options.children.iter().flat_map(ChildOptions::sockets);
+    // Also the sockets that the children make, and their disks.
+    let files = options.children.iter().flat_map(ChildOptions::sockets).chain(disks.paths());
     let left_overs = LeftOvers::new(&handover, room.left_over());
-    let left_overs = left_overs.and_then(|left_overs| left_overs.and_files(sockets));
+    let left_overs = left_overs.and_then(|left_overs| left_overs.and_files(files));
     let guard = Guard::start(Some((&vm, control)), left_overs)?;
     let handover = handover.make()?;
     let room = room.make()?;
@@ -66,34 +72,44 @@ pub fn fork(options: &ForkOptions) -> Result<Forked, ForkError> {
     preserved.await_children(count);
     let arriving = Arc::clone(&preserved) as Arc<dyn Arriving>;
     let nursery = Nursery::new(Handler::of_arriving(arriving)?, &room);
-    let parent = Moment { preserved: &preserved, resume: options.resume };
     children.await_apis()?;
+    let hosts = children.hosts()?;
+    let own = options.children.iter().map(|child| &child.own);
+    devices::check(&devices, Some(&owner), own.zip(&hosts))?;
+    let line = StartingLine::new(&hosts, &disks, options.resume);
+    if disks.is_empty() {
+        line.prepared();
+    }
+    let parent = Moment { preserved: &preserved, line: &line };
     let bytes = vm.bytes();
     let mut tracked = TrackedVm::new(vm, Afterwards::Released);
     let saving = Saving::new(&mut tracked, control, &*preserved, &guard, &handover, is_running);
+    let saving = saving.with_disks(&in_pause);
     let (saved, grown) = nursery.raise(&children, &parent, || Ok(saving.save()?))?;
     let children_report = children_of(&children, &grown, started);
     let report = report(&saved, bytes, collapsed, children_report, started);
+    disks.keep();
     Ok(Forked { programs: children.keep(), report })
 }
 
 /// The moment of a running VM that is saved in memory.
 struct Moment<'a> {
     preserved: &'a Preserved,
-    /// True if children run as soon as they are restored.
-    resume: bool,
+    line: &'a StartingLine<'a>,
 }
 
 impl Parent for Moment<'_> {
     fn restore(&self, child: &Child<'_>, memory: LoadMemory<'_>) -> Option<ChildNews> {
         let state = self.preserved.await_state()?;
-        let news = child.restore(state, memory, self.resume);
+        let prepare = |_: &Child<'_>| Ok(self.line.disks().fill_others()?);
+        let news = self.line.start(child, state, memory, prepare)?;
         self.preserved.restored();
         Some(news)
     }
 
     fn give_up(&self) {
         self.preserved.fail();
+        self.line.fail();
     }
 }
 
@@ -118,6 +134,11 @@ fn report(
         longest_fault_ms: ms(saved.progress.longest_fault),
         children,
     }
+}
+
+/// Checks options before anything is started.
+pub(crate) fn check_all(children: &[ChildOptions]) -> Result<(), ForkError> {
+    children.iter().zip(1..).try_for_each(|(child, number)| child.check(number))
 }
 
 pub(crate) fn children_of(

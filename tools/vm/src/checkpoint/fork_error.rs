@@ -11,6 +11,7 @@ use hugekit_sys::{ErrorKind, Remedy};
 
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::guard::MOST_STARTED;
+use crate::devices::DeviceError;
 use crate::vmm::ControlError;
 
 /// The reason why there are no children.
@@ -34,16 +35,14 @@ pub enum ForkError {
         /// The socket of its API or of its vsock.
         socket: PathBuf,
     },
-    /// The VM has a vsock, and a child has no socket of its own for it.
-    #[error(
-        "child {number} would listen at {}, where the vsock of the VM listens{}",
-        socket.display(), Remedy(self.remedy())
-    )]
-    Vsock {
-        /// From 1 on.
-        number: usize,
-        /// The VM's socket.
-        socket: PathBuf,
+    /// A device of the VM cannot be one of a child's.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// A field of the request that restores a child was given.
+    #[error("the field {field} of the request follows from other options{}", Remedy(self.remedy()))]
+    Field {
+        /// Its name.
+        field: &'static str,
     },
     /// A child was restored and never asked for its memory.
     #[error("child {number} was restored and did not ask for its memory within {seconds} s")]
@@ -127,15 +126,23 @@ pub enum ForkError {
 }
 
 impl ForkError {
+    /// Returns whether a VMM cannot map the memory of this snapshot from a file, so that clones need copies.
+    #[must_use]
+    pub fn needs_copies(&self) -> bool {
+        matches!(self, Self::Restore { source, .. } if source.needs_copy())
+    }
+
     /// Its meaning for a program.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Vm(error) => error.kind(),
             Self::Control(error) => error.kind(),
-            Self::State { .. } | Self::Count(_) | Self::Exists { .. } | Self::Vsock { .. } => {
-                ErrorKind::Invalid
-            }
+            Self::State { .. }
+            | Self::Count(_)
+            | Self::Exists { .. }
+            | Self::Device(_)
+            | Self::Field { .. } => ErrorKind::Invalid,
             Self::NoMemory { .. } | Self::NoHugePages { .. } => ErrorKind::NoMemory,
             _ => ErrorKind::Kernel,
         }
@@ -147,12 +154,11 @@ impl ForkError {
         let remedy = match self {
             Self::Vm(error) => error.remedy()?,
             Self::NoHugePages { source, .. } => return Some(source.remedy()),
-            Self::Exists { .. } => {
-                "remove the socket, or name others by --child-api and by vsock_override in --load"
-            }
-            Self::Vsock { .. } => {
-                "give each child its own: --load '{\"vsock_override\": {\"uds_path\": \"vsock-{}.sock\"}}'"
-            }
+            Self::Exists { .. } => "remove the socket, or name others",
+            Self::Device(error) => error.remedy()?,
+            Self::Field { field: "network_overrides" } => "name taps by --net DEVICE=tap{}",
+            Self::Field { field: "vsock_override" } => "name sockets by --vsock vsock-{}.sock",
+            Self::Field { .. } => "leave the field out",
             Self::State { .. } => {
                 "name the file that a snapshot or a checkpoint wrote beside the memory"
             }
@@ -161,8 +167,7 @@ impl ForkError {
             }
             Self::Restore { source, .. } if source.remedy().is_some() => source.remedy()?,
             Self::Restore { .. } => {
-                "children use the network devices, sockets and disks of the VM, unless --load \
-                 replaces them"
+                "read the reason in the log of its VMM: let the command write one"
             }
             Self::NoMemory { available: Available { limit: Some(_), .. }, .. } => {
                 "fork fewer children at once, raise the limit, or run the command in another control group"
@@ -189,7 +194,9 @@ mod tests {
         for error in [
             ForkError::Vm(CheckpointError::Restless),
             ForkError::Exists { number: 1, socket: api() },
-            ForkError::Vsock { number: 1, socket: api() },
+            ForkError::Device(DeviceError::Replaced { device: "disk data (/d)".to_owned() }),
+            ForkError::Field { field: "vsock_override" },
+            ForkError::Field { field: "resume_vm" },
             ForkError::Ended { number: 1, status: ExitStatus::from_raw(0) },
             ForkError::Silent { number: 1, api: api(), seconds: 5 },
             ForkError::Restore { number: 1, source },

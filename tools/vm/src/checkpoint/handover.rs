@@ -12,12 +12,12 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use hugekit_machine::processes::ProcessFolder;
-use rustix::fs::{Gid, MemfdFlags, Mode, OFlags, ResolveFlags, Uid, fchown, memfd_create, openat2};
-use rustix::process::{DumpableBehavior, dumpable_behavior, getegid, geteuid};
+use rustix::fs::{MemfdFlags, Mode, OFlags, ResolveFlags, memfd_create, openat2};
+use rustix::process::{DumpableBehavior, dumpable_behavior};
 
 use crate::checkpoint::error::CheckpointError;
-use crate::vmm::Process;
 use crate::vmm::hidden::{Hidden, LeftOver, Planned};
+use crate::vmm::{Owner, Process};
 
 /// Longer states are no VM's.
 pub(crate) const LONGEST_STATE: u64 = 256 << 20;
@@ -33,13 +33,6 @@ const FOLDERS: [&str; 5] = ["/dev/shm", "/run", "/tmp", "/var/tmp", "/"];
 pub(crate) enum PlannedHandover {
     Proc,
     Folders { pid: i32, vmm: Owner, planned: Vec<(&'static str, Planned)> },
-}
-
-/// The user and the group as whom a process opens files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Owner {
-    uid: u32,
-    gid: u32,
 }
 
 /// The way.
@@ -125,29 +118,8 @@ impl PlannedHandover {
 }
 
 fn given_to(owner: Owner, folder: Hidden) -> io::Result<Hidden> {
-    if owner != Owner::of_this_process() {
-        let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
-        fchown(&folder, Some(uid), Some(gid))?;
-    }
+    owner.give(&folder)?;
     Ok(folder)
-}
-
-impl Owner {
-    fn of_this_process() -> Self {
-        Self { uid: geteuid().as_raw(), gid: getegid().as_raw() }
-    }
-
-    fn of(process: &ProcessFolder) -> io::Result<Self> {
-        let status = process.read("status")?;
-        // The fourth number is the one for files.
-        let number = |key: &str| {
-            let text = String::from_utf8_lossy(&status);
-            let line = text.lines().find_map(|line| line.strip_prefix(key).map(str::to_owned))?;
-            line.split_whitespace().nth(3)?.parse().ok()
-        };
-        let owner = number("Uid:").zip(number("Gid:")).map(|(uid, gid)| Self { uid, gid });
-        owner.ok_or_else(|| io::ErrorKind::InvalidData.into())
-    }
 }
 
 /// Returns whether a VMM opens descriptors of this process by `/proc`. Another user may not, and in other namespaces the
@@ -297,9 +269,7 @@ mod tests {
     #[test]
     fn this_process_opens_its_own_proc() {
         let own = ProcessFolder::own().unwrap();
-        let owner = Owner::of(&own).unwrap();
-        assert_eq!(owner, Owner::of_this_process());
-        assert!(opens_our_proc(&own, owner));
-        assert!(!opens_our_proc(&own, Owner { uid: owner.uid + 1, ..owner }));
+        assert!(opens_our_proc(&own, Owner::of(&own).unwrap()));
+        assert!(!opens_our_proc(&own, Owner::of_nobody()));
     }
 }

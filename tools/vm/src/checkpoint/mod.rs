@@ -30,11 +30,13 @@ mod saving;
 mod series;
 mod shortage;
 mod sink;
+mod starting_line;
 mod tracked_vm;
 mod vm;
 
+pub use crate::devices::{DeviceError, OwnDevices};
 pub use crate::vmm::{ConfiguredMemory, ControlError};
-pub use clones::{CloneMemory, CloneReport, Cloned, start_clones};
+pub use clones::{CloneMemory, CloneReport, CloneWay, Cloned, start_clones};
 pub use error::CheckpointError;
 pub use fork::{Forked, fork};
 pub use fork_error::ForkError;

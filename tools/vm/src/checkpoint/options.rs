@@ -1,6 +1,7 @@
 //! Options of checkpoints and forks. With the feature `clap`, they are the arguments of the command.
 
 use std::ffi::OsString;
+use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,8 +10,20 @@ use serde_json::{Map, Value};
 
 #[cfg(feature = "clap")]
 use crate::arguments::seconds;
+use crate::checkpoint::fork_error::ForkError;
+use crate::devices::OwnDevices;
 use crate::firecracker::Firecracker;
 use crate::vmm::{Control, ControlError};
+
+/// Fields of the request that restores a VM, which follow from other options.
+const SET_FIELDS: [&str; 6] = [
+    "snapshot_path",
+    "mem_file_path",
+    "mem_backend",
+    "resume_vm",
+    "network_overrides",
+    "vsock_override",
+];
 
 /// A running Firecracker, and how it is paused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -222,7 +235,10 @@ pub struct ChildOptions {
     pub command: Vec<OsString>,
     /// The socket of the child's API, which must not exist.
     pub api: PathBuf,
-    /// Other fields of the request that restores the child, such as `network_overrides`.
+    /// Parts of the host that it has in the place of those of its VM.
+    #[serde(default)]
+    pub own: OwnDevices,
+    /// Other fields of the request that restores the child, such as `huge_pages`.
     #[serde(default)]
     pub load: Map<String, Value>,
 }
@@ -233,14 +249,24 @@ impl ChildOptions {
         Box::new(Firecracker::at(&self.api))
     }
 
-    /// Returns the socket of the child's own vsock.
-    pub(crate) fn vsock(&self) -> Option<PathBuf> {
-        let path = self.load.get("vsock_override")?.get("uds_path")?.as_str()?;
-        Some(path.into())
+    /// With no devices of its own.
+    #[must_use]
+    pub fn new(command: Vec<OsString>, api: PathBuf) -> Self {
+        Self { command, api, own: OwnDevices::default(), load: Map::new() }
     }
 
     /// Returns the sockets that the child makes.
     pub(crate) fn sockets(&self) -> impl Iterator<Item = PathBuf> {
-        [self.api.clone()].into_iter().chain(self.vsock())
+        [self.api.clone()].into_iter().chain(self.own.vsock.clone())
+    }
+
+    /// Checks before anything is started that its sockets are free, and that no field of its request is one that follows
+    /// from other options.
+    pub(crate) fn check(&self, number: usize) -> Result<(), ForkError> {
+        if let Some(socket) = self.sockets().find(|path| fs::symlink_metadata(path).is_ok()) {
+            return Err(ForkError::Exists { number, socket });
+        }
+        let field = SET_FIELDS.into_iter().find(|&field| self.load.contains_key(field));
+        field.map_or(Ok(()), |field| Err(ForkError::Field { field }))
     }
 }

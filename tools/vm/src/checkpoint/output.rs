@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use hugekit_sys::input;
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, openat};
@@ -112,11 +113,13 @@ impl Output {
         tempfile::tempfile_in(input::path_of(&self.folder))
     }
 
-    /// Writes the state, and moves both files to their place when they are on their disk.
-    pub(crate) fn finish(&self, state: &[u8]) -> Result<(), CheckpointError> {
+    /// Writes the state, and moves both files to their place when they are on their disk. The time of the state is the
+    /// moment of the pause: a disk that is newer was written afterwards.
+    pub(crate) fn finish(&self, state: &[u8], moment: SystemTime) -> Result<(), CheckpointError> {
         let finish = || {
             let mut file = self.folder.create(STATE)?;
             file.write_all(state)?;
+            file.set_modified(moment)?;
             file.sync_all()?;
             self.memory.sync_all()?;
             self.folder.rename(&self.name)
@@ -191,9 +194,11 @@ mod tests {
         assert_eq!(names(), 0);
         let output = create(&place, 8192).unwrap();
         assert!(!place.exists());
-        output.finish(b"state").unwrap();
+        output.finish(b"state", SystemTime::UNIX_EPOCH).unwrap();
         drop(output);
         assert_eq!(fs::read(place.join(STATE)).unwrap(), b"state");
+        let state = fs::metadata(place.join(STATE)).unwrap();
+        assert_eq!(state.modified().unwrap(), SystemTime::UNIX_EPOCH);
         assert_eq!(fs::read(place.join("memory")).unwrap(), [0; 8192]);
         assert_eq!(names(), 1);
     }
@@ -205,7 +210,10 @@ mod tests {
         let output = create(&place, 4096).unwrap();
         fs::create_dir(&place).unwrap();
         fs::write(place.join("other"), "kept").unwrap();
-        assert!(matches!(output.finish(b"state"), Err(CheckpointError::Exists { .. })));
+        assert!(matches!(
+            output.finish(b"state", SystemTime::UNIX_EPOCH),
+            Err(CheckpointError::Exists { .. })
+        ));
         drop(output);
         let again = create(&place, 4096);
         assert!(matches!(again, Err(CheckpointError::Exists { .. })));

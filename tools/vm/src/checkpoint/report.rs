@@ -45,6 +45,8 @@ pub struct CheckpointReport {
     pub faults: u64,
     /// The longest time in which such an access was answered.
     pub longest_fault_ms: f64,
+    /// Disks that the VM writes, and that are not in the output.
+    pub unsaved: Vec<String>,
 }
 
 pub(crate) fn ms(time: Duration) -> f64 {
@@ -64,11 +66,15 @@ impl fmt::Display for CheckpointReport {
             let (collapsed, time) = (self.collapsed_bytes >> 20, self.collapse_ms);
             write!(f, "; {collapsed} MiB put on huge pages before, in {time:.0} ms")?;
         }
-        match self.way {
-            Way::WriteProtected => Ok(()),
-            Way::StockSnapshot => f.write_str(
+        if self.way == Way::StockSnapshot {
+            f.write_str(
                 "; by a stock snapshot, because this Firecracker does not save its state alone",
-            ),
+            )?;
         }
+        if !self.unsaved.is_empty() {
+            let unsaved = self.unsaved.join(", ");
+            write!(f, "; not saved: {unsaved}")?;
+        }
+        Ok(())
     }
 }

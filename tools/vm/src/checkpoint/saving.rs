@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use hugekit_sys::{HUGE_PAGE_BYTES, data_runs};
 
@@ -16,6 +16,7 @@ use crate::checkpoint::report::Way;
 use crate::checkpoint::sink::Sink;
 use crate::checkpoint::tracked_vm::TrackedVm;
 use crate::checkpoint::vm::Vm;
+use crate::devices::DisksInPause;
 use crate::vmm::{Control, Request};
 
 /// The most moments that are chosen. Each one but the last was spoilt by a write of the VM's devices.
@@ -34,6 +35,8 @@ pub(crate) struct Saving<'a> {
     handover: &'a Handover,
     /// True if the VM ran before. Otherwise it stays paused.
     is_running: bool,
+    /// Disks that are copied in the pause.
+    disks: Option<&'a DisksInPause<'a>>,
     pub(crate) buffer: Vec<u8>,
     /// True if memory was released before the moment that is saved: the moment has to be chosen again.
     pub(crate) is_opened: bool,
@@ -47,6 +50,8 @@ pub(crate) struct Saving<'a> {
 pub(crate) struct Saved {
     pub(crate) way: Way,
     pub(crate) state: Vec<u8>,
+    /// The time of the moment: whatever is newer is of another one.
+    pub(crate) moment: SystemTime,
     pub(crate) pause: Duration,
     pub(crate) protect: Duration,
     pub(crate) progress: Progress,
@@ -70,12 +75,18 @@ impl<'a> Saving<'a> {
             guard,
             handover,
             is_running,
+            disks: None,
             buffer,
             is_opened,
             is_unsure,
             time_to_write,
             progress,
         }
+    }
+
+    /// Also copies disks in the pause.
+    pub(crate) fn with_disks(self, disks: &'a DisksInPause<'a>) -> Self {
+        Self { disks: Some(disks), ..self }
     }
 
     pub(crate) fn vm(&self) -> &Vm {
@@ -103,12 +114,13 @@ impl<'a> Saving<'a> {
         let Some((state, protect)) = self.freeze(&state)? else {
             return self.save_by_stock(&state, since);
         };
-        let pause = self.resume(since)?;
+        let moment = SystemTime::now();
+        let pause = self.end_pause(since)?;
         self.sink.begin(&state).map_err(|source| self.sink.refused(source))?;
         self.copy_all()?;
         self.check_held()?;
         let (way, progress) = (Way::WriteProtected, self.progress);
-        Ok(Saved { way, state, pause, protect, progress })
+        Ok(Saved { way, state, moment, pause, protect, progress })
     }
 
     /// Protects the memory at the moment at which the VMM saves the state; `None` if this
@@ -135,8 +147,13 @@ impl<'a> Saving<'a> {
         Err(CheckpointError::Restless)
     }
 
-    /// Has the VM run; how long it was paused.
-    fn resume(&mut self, since: Instant) -> Result<Duration, CheckpointError> {
+    /// Copies disks, and has the VM run; how long it was paused.
+    fn end_pause(&mut self, since: Instant) -> Result<Duration, CheckpointError> {
+        if let Some(disks) = self.disks {
+            disks.copy()?;
+            // The VM may have written to a disk in the middle of its copy.
+            self.check_held()?;
+        }
         if !self.is_running {
             return Ok(Duration::ZERO);
         }
@@ -164,7 +181,8 @@ impl<'a> Saving<'a> {
         if !answer.is_success() {
             return Err(request.refused(&answer).into());
         }
-        let pause = self.resume(since)?;
+        let moment = SystemTime::now();
+        let pause = self.end_pause(since)?;
         let state = self.whole_state(state)?;
         let copy = || {
             self.sink.begin(&state)?;
@@ -175,7 +193,7 @@ impl<'a> Saving<'a> {
         (0..self.tracked.granules.len()).for_each(|granule| self.sink.end(granule));
         let progress = Progress { read: copied, copied, ..Progress::default() };
         let (way, protect) = (Way::StockSnapshot, Duration::ZERO);
-        Ok(Saved { way, state, pause, protect, progress })
+        Ok(Saved { way, state, moment, pause, protect, progress })
     }
 
     /// Checks that no guard has released the memory meanwhile, so that bytes of a later moment were copied.

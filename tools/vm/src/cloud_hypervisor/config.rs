@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::cloud_hypervisor::devices;
 use crate::cloud_hypervisor::layout::UnfitMemory;
+use crate::devices::{Device, OwnDevices};
 
 /// The name of the only zone of memory if a VM's configuration names none.
 pub(crate) const DEFAULT_ZONE: &str = "mem0";
@@ -139,6 +141,18 @@ impl VmConfig {
         let zones = memory.zones.iter_mut().flatten();
         zones.for_each(|zone| zone.map_privately(path, &mut changes));
         Ok((config, changes))
+    }
+
+    /// The devices that use a part of the host.
+    pub(crate) fn devices(&self) -> Vec<Device> {
+        devices::all(&self.rest)
+    }
+
+    /// The configuration with parts of the host in the place of others.
+    pub(crate) fn with(&self, own: &OwnDevices) -> Self {
+        let mut config = self.clone();
+        devices::replace(&mut config.rest, own);
+        config
     }
 
     /// Devices of the VM whose other side must map the guest's memory.

@@ -7,6 +7,7 @@ use hugekit_image::ImageError;
 use hugekit_sys::{ErrorKind, Remedy};
 
 pub use crate::cloud_hypervisor::layout::UnfitMemory;
+use crate::devices::DeviceError;
 
 /// The reason why a VM is not restored. Its VMM has no VM then, and may be asked again.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +42,9 @@ pub enum RestoreError {
     /// The snapshot has memory that cannot be restored in this way.
     #[error(transparent)]
     Memory(#[from] UnfitMemory),
+    /// A device of the VM is another VM's, or is missing.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// The memory cannot be made, or the image is not available.
     #[error("the memory cannot be made ready")]
     Image(#[from] ImageError),
@@ -104,7 +108,7 @@ impl RestoreError {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::TooLong { .. } | Self::Format { .. } => ErrorKind::Invalid,
+            Self::TooLong { .. } | Self::Format { .. } | Self::Device(_) => ErrorKind::Invalid,
             Self::Memory(error) => error.kind(),
             Self::Unseen => ErrorKind::Unsupported,
             Self::Image(error) => error.kind(),
@@ -123,6 +127,7 @@ impl RestoreError {
         Some(match self {
             Self::Memory(error) => return error.remedy().map(str::to_owned),
             Self::Image(error) => return error.remedy(),
+            Self::Device(error) => return error.remedy().map(str::to_owned),
             Self::Api { socket, source } => of_api(socket, source)?,
             Self::Unseen => {
                 "run hugekit restore in the PID namespace of the VMM or in one above it, or without \
@@ -199,6 +204,7 @@ mod tests {
             RestoreError::Memory(UnfitMemory::InFile { zone: "m".to_owned(), file: socket() }),
             RestoreError::Place { folder: socket(), source: io::ErrorKind::NotFound.into() },
             RestoreError::Unreachable { path: socket(), source: io::ErrorKind::NotFound.into() },
+            RestoreError::Device(DeviceError::Replaced { device: "disk _disk0 (/d)".to_owned() }),
             RestoreError::Image(ImageError::Nothing),
             RestoreError::Unseen,
             RestoreError::Api { socket: socket(), source: io::ErrorKind::NotFound.into() },

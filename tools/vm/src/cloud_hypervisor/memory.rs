@@ -11,6 +11,7 @@ use crate::cloud_hypervisor::config::VmConfig;
 use crate::cloud_hypervisor::error::{RestoreError, UnfitMemory};
 use crate::cloud_hypervisor::layout::{MemoryLayout, Placed};
 use crate::cloud_hypervisor::snapshot::Snapshot;
+use crate::devices::OwnDevices;
 
 /// The memory of a VM.
 #[derive(Debug)]
@@ -90,11 +91,13 @@ impl ReadyMemory {
     pub(crate) fn machine<'a>(
         &self,
         snapshot: &'a Snapshot,
+        own: &OwnDevices,
         image: Option<&Path>,
     ) -> Result<ConfigPayload<'a>, UnfitMemory> {
+        let config = snapshot.config.with(own);
         let (vm_config, _) = match image {
-            Some(path) => snapshot.config.mapped_privately(path)?,
-            None => snapshot.config.mapped_shared(),
+            Some(path) => config.mapped_privately(path)?,
+            None => config.mapped_shared(),
         };
         let memory_manager_data = snapshot.layout.placed(&self.placed);
         Ok(ConfigPayload { vm_config, common_cpuid: &snapshot.cpuid, memory_manager_data })

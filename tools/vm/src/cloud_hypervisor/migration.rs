@@ -19,15 +19,17 @@ use crate::cloud_hypervisor::place::{Link, Place, connectable, has_empty_memory,
 use crate::cloud_hypervisor::protocol::{Failure, MigrationCommand, Receiver};
 use crate::cloud_hypervisor::snapshot::Snapshot;
 use crate::cloud_hypervisor::start::await_listener;
+use crate::devices::{self, DeviceError, Host, NewDisks, OwnDevices};
 use crate::vmm::hidden::unguessable;
 
 const RECEIVE: &str = "vm.receive-migration";
 
 /// Restores a VM.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 #[must_use = "nothing is restored until `send`"]
 pub struct Restore<'a> {
     snapshot: &'a Snapshot,
+    own: OwnDevices,
     is_resumed: bool,
 }
 
@@ -56,12 +58,17 @@ enum MigrationEnd {
 impl<'a> Restore<'a> {
     /// Begins to migrate a snapshot. The VM stays paused.
     pub fn new(snapshot: &'a Snapshot) -> Self {
-        Self { snapshot, is_resumed: false }
+        Self { snapshot, own: OwnDevices::default(), is_resumed: false }
     }
 
     /// Sets whether the VM runs as soon as it is complete.
     pub fn resume(self, is_resumed: bool) -> Self {
         Self { is_resumed, ..self }
+    }
+
+    /// Sets devices that the VM has in the place of those of its snapshot.
+    pub fn own(self, own: OwnDevices) -> Self {
+        Self { own, ..self }
     }
 
     /// Sends the VM to the Cloud Hypervisor whose API listens at this socket, or will do so within
@@ -85,9 +92,12 @@ impl<'a> Restore<'a> {
         if memory.image().is_some() && vmm.is_some_and(|vmm| vmm.pid == 0) {
             return Err(RestoreError::Unseen);
         }
+        let disks = NewDisks::make([&self.own].into_iter())?;
+        let own = self.prepare_devices(vmm, &disks)?;
+        let this = Self { own, ..self.clone() };
         let to = Vmm { socket, api: &api };
         let first = match Place::of_api(socket, vmm).map_err(of_api)? {
-            Some(place) => self.send_at(&to, &place, memory),
+            Some(place) => this.send_at(&to, &place, memory),
             None => Err(RestoreError::Place {
                 folder: socket.parent().unwrap_or(Path::new("")).to_owned(),
                 source: io::Error::other("the VMM sees another folder there"),
@@ -98,11 +108,34 @@ impl<'a> Restore<'a> {
                 let place = Place::new(vmm);
                 let folder = "/tmp".into();
                 let place = place.map_err(|source| RestoreError::Place { folder, source })?;
-                self.send_at(&to, &place, memory)?
+                this.send_at(&to, &place, memory)?
             }
             other => other?,
         };
+        disks.keep();
         Ok(Restored { took: since.elapsed(), link, can_reboot })
+    }
+
+    /// Checks that the VM can have its devices, and fills disks of its own. Returns the devices by their names for the
+    /// VMM.
+    fn prepare_devices(
+        &self,
+        vmm: Option<ucred>,
+        disks: &NewDisks,
+    ) -> Result<OwnDevices, RestoreError> {
+        let devices = self.snapshot.config.devices();
+        let Some(vmm) = vmm.filter(|vmm| vmm.pid != 0 && !devices.is_empty()) else {
+            self.own.check_names(&devices)?;
+            return Ok(self.own.clone());
+        };
+        let host = Host::of("the VM".to_owned(), vmm.pid).map_err(DeviceError::Vmm)?;
+        devices::check(&devices, None, [(&self.own, &host)].into_iter())?;
+        let mut written = devices.iter().filter(|device| device.has_written_file());
+        written.try_for_each(|device| host.check_saved(device, &self.snapshot.at))?;
+        disks.of_vm(&devices, |disk| host.file_named(disk))?.copy()?;
+        let own = disks.of(1, &host)?.into_iter();
+        let disks = own.map(|(id, path)| (id.to_owned(), path.to_owned())).collect();
+        Ok(OwnDevices { disks, ..self.own.clone() })
     }
 
     /// Has the VMM listen in a folder, and sends the VM. Returns the path of its link, and whether
@@ -167,7 +200,7 @@ impl<'a> Restore<'a> {
                 self.hand_over(&mut to, image, vmm).map_err(of(MigrationCommand::MemoryFd))?;
             link.lead_to(&path, vmm).map_err(MigrationEnd::Link)?;
         }
-        let machine = memory.machine(self.snapshot, link.map(Link::path).as_deref());
+        let machine = memory.machine(self.snapshot, &self.own, link.map(Link::path).as_deref());
         let machine =
             serde_json::to_vec(&machine.map_err(MigrationEnd::Memory)?).expect("it is JSON");
         to.send(MigrationCommand::Config, &machine).map_err(of(MigrationCommand::Config))?;

@@ -1,6 +1,7 @@
 #![doc = include_str!("README.md")]
 
 mod config;
+mod devices;
 mod error;
 mod layout;
 mod memory;
@@ -10,6 +11,7 @@ mod protocol;
 mod snapshot;
 mod start;
 
+pub use crate::devices::{DeviceError, OwnDevices};
 pub use error::{RestoreError, UnfitMemory};
 pub use memory::ReadyMemory;
 pub use migration::{Restore, Restored};

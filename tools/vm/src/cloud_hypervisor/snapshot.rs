@@ -13,6 +13,7 @@ use serde_json::Value;
 use crate::cloud_hypervisor::config::VmConfig;
 use crate::cloud_hypervisor::error::RestoreError;
 use crate::cloud_hypervisor::layout::{MemoryLayout, UnfitMemory};
+use crate::devices::Savepoint;
 
 /// Longer files of a snapshot are refused. A state has some KiB for each device and CPU.
 const LONGEST: u64 = 64 << 20;
@@ -35,6 +36,8 @@ pub struct Snapshot {
     pub(crate) cpuid: Value,
     pub(crate) layout: MemoryLayout,
     pub(crate) memory: File,
+    /// Its disks are of this moment.
+    pub(crate) at: Savepoint,
 }
 
 /// The state: a tree, whose leaves are JSON in a string.
@@ -68,7 +71,9 @@ impl Snapshot {
         if has < needs {
             return Err(UnfitMemory::Short { has, needs }.into());
         }
-        Ok(Self { config, state, cpuid, layout, memory })
+        let written = open(&path(STATE))?.metadata().and_then(|found| found.modified());
+        let at = Savepoint { saved: written.map_err(unreadable(&path(STATE)))? };
+        Ok(Self { config, state, cpuid, layout, memory, at })
     }
 
     /// Bytes of the guest's memory.

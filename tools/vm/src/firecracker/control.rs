@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::api::send;
-use crate::firecracker::{regions, state_file};
-use crate::vmm::{ConfiguredMemory, Control, ControlError, Load, LoadMemory, Request};
+use crate::devices::Device;
+use crate::firecracker::{devices, regions, state_file};
+use crate::vmm::{ConfiguredMemory, Control, ControlError, Load, LoadMemory, NO_MAPPING, Request};
 
 const RESUME: &str = "PATCH /vm HTTP/1.1\r\nHost: localhost\r\n\
     Content-Type: application/json\r\nContent-Length: 20\r\n\r\n{\"state\": \"Resumed\"}";
@@ -75,13 +76,19 @@ impl Control for Firecracker {
         regions::sizes(bytes)
     }
 
-    fn vsock(&self) -> Result<Option<PathBuf>, ControlError> {
-        match self.get("/vm/config", "vsock") {
-            Ok(vsock) => Ok(vsock.get("uds_path").and_then(Value::as_str).map(PathBuf::from)),
-            // A version that does not say so.
-            Err(ControlError::Refused { .. }) => Ok(None),
-            Err(error) => Err(error),
+    fn devices(&self) -> Result<Vec<Device>, ControlError> {
+        let answer = self.send("GET", "/vm/config", None)?.wait()?;
+        // A VMM that is no Firecracker may have no such request.
+        if !answer.is_success() || answer.body.is_empty() {
+            return Ok(Vec::new());
         }
+        devices::all(&answer.body)
+            .map_err(|_| ControlError::refused("GET /vm/config".to_owned(), &answer))
+    }
+
+    fn set_disk(&self, id: &str, file: &Path) -> Result<(), ControlError> {
+        let body = json!({"drive_id": id, "path_on_host": file});
+        self.send("PATCH", &format!("/drives/{id}"), Some(&body))?.succeed().map(drop)
     }
 
     fn pause(&self) -> Result<(), ControlError> {
@@ -116,7 +123,8 @@ impl Control for Firecracker {
         };
         let memory = json!({"backend_type": kind, "backend_path": path});
         body.insert("mem_backend".to_owned(), memory);
-        body.insert("resume_vm".to_owned(), json!(from.resume));
+        body.insert("resume_vm".to_owned(), json!(false));
+        body.extend(devices::overrides(from.own));
         let loaded = self.send("PUT", "/snapshot/load", Some(&body.into()))?.succeed();
         loaded.map(drop).map_err(|error| match error {
             ControlError::Refused { request, status, answer, .. } => {
@@ -131,7 +139,20 @@ impl Control for Firecracker {
 /// A step for the user, by the words with which Firecracker refuses to load a snapshot.
 fn remedy_of_load(answer: &str) -> Option<&'static str> {
     let has = |words: &[&str]| words.iter().any(|words| answer.contains(words));
-    if has(&["userfaultfd"]) {
+    if has(&["vsock_override", "network_overrides"]) {
+        Some(
+            "use the release of Firecracker that saved it, if it is 1.12 or later for --net and 1.16 or \
+             later for --vsock; an older one restores one clone, once the VM has ended",
+        )
+    } else if has(&["Open tap device failed"]) {
+        Some("end the process that uses the tap, or name others: --net DEVICE=tap{}")
+    } else if has(&["VsockUnixBackend"]) {
+        Some(
+            "end the VM that listens there and remove the socket, or name others: --vsock vsock-{}.sock",
+        )
+    } else if has(&[NO_MAPPING]) {
+        Some("restore it from its memory file, which is copied for each VM: --memory FILE --copy")
+    } else if has(&["userfaultfd"]) {
         Some(
             "give the user of Firecracker read and write access to /dev/userfaultfd, by its group or an ACL",
         )
@@ -161,7 +182,13 @@ mod tests {
             let remedy = remedy_of_load(other_release);
             assert!(remedy.is_some_and(|remedy| remedy.contains("release")), "{other_release}");
         }
-        assert_eq!(remedy_of_load("Open tap device failed"), None);
+        let field = "unknown field `vsock_override`, expected one of `snapshot_path`";
+        assert!(remedy_of_load(field).is_some_and(|remedy| remedy.contains("1.16")));
+        let tap = "Open tap device failed: Resource busy (os error 16)";
+        assert!(remedy_of_load(tap).is_some_and(|remedy| remedy.contains("--net")));
+        let vsock = "VsockUnixBackend: Error binding to the host-side Unix socket: Address in use";
+        assert!(remedy_of_load(vsock).is_some_and(|remedy| remedy.contains("--vsock")));
+        assert_eq!(remedy_of_load("CpuTemplate"), None);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! its regions of guest memory, and its file of a VM's state. Nothing here knows the pager or checkpoints.
 
 mod control;
+mod devices;
 pub(crate) mod handshake;
 pub(crate) mod regions;
 mod state_file;

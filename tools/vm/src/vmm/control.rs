@@ -3,12 +3,13 @@
 use std::fmt::{self, Debug};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use hugekit_sys::{ErrorKind, seqpacket};
 use serde_json::{Map, Value};
 
 use crate::api::{self, Answer, connect};
+use crate::devices::{Device, OwnDevices};
 
 /// A running VM, by the API of its VMM.
 pub(crate) trait Control: Debug + Send + Sync {
@@ -25,8 +26,11 @@ pub(crate) trait Control: Debug + Send + Sync {
     /// of the VMM. They are needed for a VM whose layout nobody has kept.
     fn region_sizes(&self, bytes: u64) -> Vec<Vec<u64>>;
 
-    /// The socket of the VM's vsock, if it has one.
-    fn vsock(&self) -> Result<Option<PathBuf>, ControlError>;
+    /// The devices of the VM that use a part of the host; none of a VMM that does not say so.
+    fn devices(&self) -> Result<Vec<Device>, ControlError>;
+
+    /// Has a disk of a paused VM be in another file, which is as the one before.
+    fn set_disk(&self, id: &str, file: &Path) -> Result<(), ControlError>;
 
     fn pause(&self) -> Result<(), ControlError>;
 
@@ -42,7 +46,7 @@ pub(crate) trait Control: Debug + Send + Sync {
     /// Returns whether these bytes are a state as a whole.
     fn is_whole_state(&self, state: &[u8]) -> bool;
 
-    /// Restores a VM.
+    /// Restores a VM, which stays paused.
     fn load(&self, from: &Load<'_>) -> Result<(), ControlError>;
 
     /// Has the VM run.
@@ -66,8 +70,8 @@ pub(crate) struct Load<'a> {
     /// The file of its devices' state.
     pub(crate) state: &'a Path,
     pub(crate) memory: LoadMemory<'a>,
-    /// True if it runs then.
-    pub(crate) resume: bool,
+    /// Devices in the place of those in the state. Disks come later: [`Control::set_disk`].
+    pub(crate) own: &'a OwnDevices,
     /// Other fields of the request, in the words of the VMM.
     pub(crate) others: &'a Map<String, Value>,
 }
@@ -105,6 +109,9 @@ impl fmt::Display for ConfiguredMemory {
         Ok(())
     }
 }
+
+/// Words of Firecracker for memory that it cannot map from a file.
+pub(crate) const NO_MAPPING: &str = "hugetlbfs backed snapshot by mapping the memory file";
 
 /// The reason why a request to a VMM failed.
 #[derive(Debug, thiserror::Error)]
@@ -149,6 +156,11 @@ pub enum ControlError {
 impl ControlError {
     pub(crate) fn refused(request: String, answer: &Answer) -> Self {
         Self::Refused { request, status: answer.status, answer: answer.body.clone(), remedy: None }
+    }
+
+    /// Returns whether the VMM has refused to map the memory of a VM from a file.
+    pub(crate) fn needs_copy(&self) -> bool {
+        matches!(self, Self::Refused { answer, .. } if answer.contains(NO_MAPPING))
     }
 
     /// Returns a step for the user, if there is one.

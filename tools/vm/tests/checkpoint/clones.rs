@@ -7,7 +7,8 @@ use hugekit_guests::{Firecracker, Pages, Request, Snapshot};
 use hugekit_image::Image;
 use hugekit_testing::processes::happens;
 use hugekit_vm::checkpoint::{
-    CheckpointOptions, CloneMemory, CloneOptions, ForkError, RunningVm, checkpoint, start_clones,
+    CheckpointOptions, CloneMemory, CloneOptions, CloneWay, ForkError, RunningVm, checkpoint,
+    start_clones,
 };
 use hugekit_vm::pager::Source;
 use libtest_mimic::Trial;
@@ -40,6 +41,7 @@ pub(crate) fn trials() -> Vec<Trial> {
                 other_pages("2M");
             },
         ),
+        base("file_that_cannot_be_mapped_is_refused_with_the_reason", not_mapped),
         base("file_that_is_no_state_starts_nothing", no_state),
         base("memory_file_that_is_too_short_leaves_nothing", too_short),
         base("command_that_is_killed_leaves_nothing", killed),
@@ -150,6 +152,26 @@ fn other_pages(pages: &str) {
     check_file(&output.join("memory"), 7);
 }
 
+/// Of no snapshot with reserved pages can a VMM map the file.
+fn not_mapped() {
+    let (folder, snapshot) = origin(Pages::Base);
+    let memory = || CloneMemory::Mapped(File::open(&snapshot.memory).unwrap());
+    let clone = |load: &str| {
+        let (mut child, serial) = child_of(folder.path(), if load == "2M" { "a" } else { "b" });
+        child.load.insert("huge_pages".to_owned(), load.into());
+        let options = CloneOptions::new(snapshot.state.clone(), vec![child]);
+        start_clones(&options, memory()).map(|cloned| (cloned, serial))
+    };
+    let refused = clone("2M").map(drop).unwrap_err();
+    assert!(refused.needs_copies(), "{refused:?}");
+    assert!(refused.remedy().is_some_and(|remedy| remedy.contains("--copy")), "{refused}");
+    check_no_children(folder.path(), &NAMES);
+    let (mut cloned, serial) = clone("None").unwrap();
+    assert_eq!(cloned.report.way, CloneWay::Mapped);
+    let mut clone = ForkedGuest::new(cloned.programs.remove(0), serial, &cloned.report.clones[0]);
+    clone.check(SEED);
+}
+
 fn no_state() {
     let (folder, mut snapshot) = origin(Pages::Base);
     let memory = source(&snapshot);
@@ -174,7 +196,8 @@ fn too_short() {
 fn killed() {
     let (folder, snapshot) = origin(Pages::Base);
     let folder = folder.path();
-    let mut children = NAMES.map(|name| child_of(folder, name).0).to_vec();
+    let children = NAMES.map(|name| child_of(folder, name));
+    let (mut children, _serials): (Vec<_>, Vec<_>) = children.into_iter().unzip();
     children[1].command = child::answering(&children[1].api);
     let options = CloneOptions::new(snapshot.state.clone(), children.clone());
     let mut cloning = child::start_clones(&options, &snapshot.memory, folder);

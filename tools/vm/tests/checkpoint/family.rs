@@ -10,7 +10,7 @@ use hugekit_vm::checkpoint::{
 };
 use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::{Map, json};
+use serde_json::json;
 
 use crate::proxy::{request, send};
 use crate::scene::{LEN, START, registered};
@@ -36,8 +36,7 @@ pub(crate) fn child_of(folder: &Path, name: &str) -> (ChildOptions, Serial) {
     let program = program().unwrap();
     let mut command = vec!["sh".into(), "-c".into(), script.into(), program.into_os_string()];
     command.extend(["api", "in", "out"].map(|end| path(end).into_os_string()));
-    let options = ChildOptions { command, api: path("api"), load: Map::new() };
-    (options, Serial::of_files(to, from))
+    (ChildOptions::new(command, path("api")), Serial::of_files(to, from))
 }
 
 /// Forks a VM with an API of its own.

@@ -3,6 +3,7 @@
 mod child;
 mod clones;
 mod deltas;
+mod devices;
 mod family;
 mod fork_kills;
 mod forks;
@@ -46,6 +47,7 @@ fn main() {
         clones::trials(),
         other_user::trials(),
         vsock::trials(),
+        devices::trials(),
         releases::trials(),
         linux::trials(),
     ];

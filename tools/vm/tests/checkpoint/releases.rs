@@ -19,6 +19,10 @@ const TRIALS: &[&str] = &[
     "forks::base::children_are_saved_and_forked_again",
     "clones::base::each_clone_has_all_memory_for_itself",
     "vsock::events_of_each_save_are_in_the_saved_memory",
+    "devices::each_clone_has_a_copy_of_the_disk",
+    "devices::children_have_the_disk_of_the_pause",
+    "devices::clones_that_would_write_one_disk_are_refused",
+    "devices::clones_have_taps_of_their_own",
 ];
 
 pub(crate) fn trials() -> Vec<Trial> {

@@ -6,12 +6,11 @@ use std::path::{Path, PathBuf};
 
 use hugekit_guests::{Firecracker, Pages, Request, Snapshot};
 use hugekit_vm::checkpoint::{
-    ChildOptions, CloneMemory, CloneOptions, ForkError, ForkOptions, SeriesOptions, checkpoint,
-    fork, start_clones,
+    ChildOptions, CloneMemory, CloneOptions, DeviceError, ForkError, ForkOptions, SeriesOptions,
+    checkpoint, fork, start_clones,
 };
 use hugekit_vm::pager::Source;
 use libtest_mimic::Trial;
-use serde_json::json;
 use tempfile::TempDir;
 
 use crate::family::{ForkedGuest, child_of};
@@ -104,8 +103,7 @@ fn series() {
 /// A child that listens at a socket of its own.
 fn child_with_vsock(folder: &Path, name: &str) -> (ChildOptions, hugekit_guests::Serial) {
     let (mut child, serial) = child_of(folder, name);
-    let own = json!({"uds_path": vsock_of(folder, name)});
-    child.load.insert("vsock_override".to_owned(), own);
+    child.own.vsock = Some(vsock_of(folder, name));
     (child, serial)
 }
 
@@ -139,9 +137,7 @@ fn forked_without() {
     let (first, _serial) = child_with_vsock(&folder, "a");
     let (second, _other) = child_of(&folder, "b");
     let refused = fork(&ForkOptions::new(scene.vm(), vec![first, second])).unwrap_err();
-    let names =
-        matches!(&refused, ForkError::Vsock { number: 2, socket: of } if *of == socket(&folder));
-    assert!(names, "{refused:?}");
+    check_shared(&refused, "the VM", &socket(&folder));
     check_no_children(&folder, &NAMES);
     assert!(!vsock_of(&folder, "a").exists());
     scene.check_runs_free();
@@ -160,6 +156,15 @@ fn cloned() {
     assert!(!socket(folder).exists());
 }
 
+fn check_shared(refused: &ForkError, first: &str, socket: &Path) {
+    let ForkError::Device(DeviceError::Shared { first: by, second, device, option, .. }) = refused
+    else {
+        panic!("{refused:?}");
+    };
+    assert_eq!((&**by, &**second, *option), (first, "child 2", Some("--vsock")));
+    assert!(device.contains(socket.to_str().unwrap()), "{device}");
+}
+
 /// Both would listen where the origin listened.
 fn cloned_without() {
     let (folder, snapshot) = origin();
@@ -169,7 +174,7 @@ fn cloned_without() {
     let memory = CloneMemory::Copied(Box::new(Source::open(&snapshot.memory).unwrap()));
     let options = CloneOptions::new(snapshot.state.clone(), children);
     let refused = start_clones(&options, memory).map(drop).unwrap_err();
-    assert!(matches!(refused, ForkError::Restore { .. }), "{refused:?}");
+    check_shared(&refused, "child 1", &socket(folder));
     check_no_children(folder, &NAMES);
     assert!(!socket(folder).exists(), "the socket of a clone that has ended is left");
 }
