@@ -6,6 +6,7 @@ mod boot;
 mod doctor;
 mod guest;
 mod kernels;
+mod modules;
 mod nested;
 mod qemu;
 mod record;

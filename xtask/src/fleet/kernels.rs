@@ -49,7 +49,7 @@ fn guests(table: &FleetTable) -> Result<Vec<Guest>> {
         let guest = table.guest.iter().find(|guest| guest.name == *name);
         let guest = guest.with_context(|| format!("no guest {name}"))?.clone();
         let (name, runs) = (format!("compared-{name}"), vec![Run::from(RUN.to_owned())]);
-        Ok(Guest { name, mib: MIB, runs, ..guest })
+        Ok(Guest { name, mib: MIB, runs, file_systems: false, ..guest })
     };
     table.compared.iter().map(guest).collect()
 }
