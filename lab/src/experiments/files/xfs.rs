@@ -76,7 +76,7 @@ fn make_file_system(image: &Path) -> Result<(), String> {
     run(unpacked.command(program.as_os_str()).arg("-q").arg(image), "mkfs.xfs").map(drop)
 }
 
-/// What a program prints, or the reason why it has failed.
+/// The output of a program, or the reason why it has failed.
 fn run(command: &mut Command, name: &str) -> Result<String, String> {
     let output = command.stdin(Stdio::null()).env("LC_ALL", "C").output();
     let output = output.map_err(|error| format!("{name}: {error}"))?;

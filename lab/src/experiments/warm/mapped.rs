@@ -71,6 +71,9 @@ pub(super) fn measure(files: &Files, rounds: Rounds<'_>) -> Result<Part, LabErro
         add("touch-cpu", Unit::Microseconds, |seen| micros(seen.cpu));
         add("touch-faults", Unit::Faults, |seen| seen.faults as f64);
         add("loads", Unit::Microseconds, |seen| micros(seen.loads));
+        let share = |seen: &Figures| seen.huge as f64 / files.bytes as f64 * 100.0;
+        let name = format!("{}/huge-{size}", way.method);
+        part.add_case(&name, Unit::Percent, seen.iter().map(share).collect());
     }
     compare(size, &mut part);
     Ok(part)

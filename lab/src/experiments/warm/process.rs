@@ -14,6 +14,7 @@ use crate::measure::LabError;
 use crate::measure::machine::cpus;
 use crate::measure::machine::usage::{Usage, Who};
 use crate::measure::workloads::anonymous::{Anonymous, Pages};
+use crate::measure::workloads::arena::huge_bytes_of;
 use crate::measure::workloads::forking::process;
 use crate::measure::workloads::outside::Outside;
 use hugekit_machine::size::Size;
@@ -44,6 +45,8 @@ pub(super) struct Figures {
     pub(super) faults: u64,
     /// The time of [`LOADS`].
     pub(super) loads: Duration,
+    /// Bytes that are mapped by huge pages after that.
+    pub(super) huge: usize,
     /// The sum of all bytes that were loaded: the same for the same file.
     pub(super) sum: u64,
 }
@@ -54,16 +57,17 @@ impl Access {
         let file = File::open(path).map_err(LabError::Saved)?;
         let told = Outside::new(Pages::Base, rustix::param::page_size())?;
         let tell = |figures: Figures| {
-            let Figures { touch, cpu, faults, loads, sum } = figures;
+            let Figures { touch, cpu, faults, loads, huge, sum } = figures;
             let times = [touch, cpu, loads].map(|time| time.as_nanos() as u64);
-            let values = times.into_iter().chain([faults, sum]);
+            let values = times.into_iter().chain([faults, huge as u64, sum]);
             told.words().iter().zip(values).for_each(|(word, value)| word.store(value, Relaxed));
         };
         process(Size(bytes), || self.run(&file, bytes).map(tell).is_ok())?.wait()?;
         let word = |index: usize| told.words()[index].load(Relaxed);
         let time = |index| Duration::from_nanos(word(index));
         let (touch, cpu, loads) = (time(0), time(1), time(2));
-        Ok(Figures { touch, cpu, loads, faults: word(3), sum: word(4) })
+        let (faults, huge, sum) = (word(3), word(4) as usize, word(5));
+        Ok(Figures { touch, cpu, faults, loads, huge, sum })
     }
 
     /// All that the process does, on the CPU where it starts.
@@ -90,7 +94,9 @@ impl Access {
         let since = Instant::now();
         let loaded = load(bytes);
         let loads = since.elapsed();
-        Figures { touch, cpu, faults, loads, sum: touched.wrapping_add(loaded) }
+        let addresses = bytes.as_ptr_range();
+        let huge = huge_bytes_of(&(addresses.start.addr()..addresses.end.addr())).unwrap_or(0);
+        Figures { touch, cpu, faults, loads, huge, sum: touched.wrapping_add(loaded) }
     }
 }
 
@@ -136,6 +142,7 @@ mod tests {
         // The kernel maps what is around a page, at most 64 KiB of it on usual machines; a copy has each page for itself.
         let pages = (16 * MIB / rustix::param::page_size()) as u64;
         assert!(figures[0].faults > 0 && figures[1].faults >= pages, "{figures:?}");
+        assert!(figures[1].huge == 0 && figures[2].huge <= 16 * MIB, "{figures:?}");
         io::Write::write_all(&mut file, &[0; 4096]).unwrap();
         let other = Access::Map.sample(file.path(), 16 * MIB).unwrap();
         assert_ne!(other.sum, figures[0].sum);
