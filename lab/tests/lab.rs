@@ -467,6 +467,8 @@ fn restore_has_all_comparisons_or_says_what_it_lacks() {
     let expected = [
         ("tmpfs-vs-image/touch-64MiB", "tmpfs left out"),
         ("image-vs-control-image/touch-64MiB", ""),
+        ("xfs-vs-xfs-warmed/touch-64MiB", "xfs left out"),
+        ("xfs-cold-vs-xfs-cold-transparent/load-and-touch-64MiB", "xfs left out"),
         ("on-demand-4k-vs-pager/touch-64MiB", "handlers of page faults left out"),
         ("on-demand-4k-vs-pager/first-reply", "handlers of page faults left out"),
         ("pager-vs-pager-working-set/cpu-64MiB", "handlers of page faults left out"),
@@ -483,6 +485,42 @@ fn restore_has_all_comparisons_or_says_what_it_lacks() {
         let id = format!("restore/image/pss-{state}");
         assert!(cases.contains(&id.as_str()), "{id}: {cases:?}");
     }
+    let left: Vec<_> = temporary.path().read_dir().unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+fn warm_has_all_comparisons_and_the_faults_of_each_page_cache() {
+    let temporary = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let output = quick_guests("warm", &temporary).output().unwrap();
+    let warm = &record(&output)["experiments"][0];
+    skip_if_skipped(warm);
+    // Other programs may take the free blocks of 2 MiB at that moment.
+    if let Some(failure) = warm["failures"].as_array().and_then(|all| all.first()) {
+        let reason = failure["reason"].as_str().unwrap();
+        assert!(reason.contains("memory is fragmented"), "{failure}");
+        skip(reason);
+    }
+    let (ratios, cases) = (strings(&warm["ratios"], "id"), strings(&warm["cases"], "id"));
+    for what in ["touch", "touch-cpu", "touch-faults", "loads"] {
+        for methods in ["small-vs-warmed", "read-vs-warmed", "warmed-vs-control-warmed"] {
+            let id = format!("warm/{methods}/{what}-128MiB");
+            assert!(ratios.contains(&id.as_str()), "{id}: {ratios:?}");
+        }
+    }
+    assert!(ratios.contains(&"warm/cat-vs-warm/cold-128MiB"), "{ratios:?}");
+    let median = |method: &str, what: &str| {
+        let id = format!("warm/{method}/{what}-128MiB");
+        let place = cases.iter().position(|case| *case == id).unwrap();
+        warm["cases"][place]["median"].as_f64().unwrap()
+    };
+    let faults = |method: &str| median(method, "touch-faults");
+    let (units, pages) = (128.0 / 2.0, 128.0 * 256.0);
+    // An address that is no multiple of 2 MiB has small page tables, on a file system that does not choose it.
+    assert!(faults("warmed") >= units && faults("warmed") < faults("small"));
+    assert_eq!((median("small", "huge"), median("read", "huge")), (0.0, 0.0));
+    assert_eq!(median("warmed", "huge") > 0.0, faults("warmed") < 2.0 * units);
+    // Of pages that are in the cache, the kernel maps those around the touched one, too.
+    assert!(faults("small") < pages && faults("read") >= pages);
     let left: Vec<_> = temporary.path().read_dir().unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
 }
@@ -770,6 +808,7 @@ const CHECKS: Checks = hugekit_testing::checks![
     "[nightly: it saves a guest in every way] " checkpoint_has_all_comparisons_or_says_what_it_lacks,
     "[nightly: it compares measured times] " guest_of_a_checkpoint_sees_pauses,
     restore_that_is_ended_leaves_no_vmm,
+    warm_has_all_comparisons_and_the_faults_of_each_page_cache,
     one_routine_stands_beside_memset_and_auto,
     "[nightly: it runs every experiment] " results_come_first_and_tables_fit_80_columns,
     "[nightly: it runs every experiment] " experiments_that_are_not_named_have_results_and_warnings_alone,

@@ -7,6 +7,7 @@ mod counted;
 mod doctor;
 mod guest;
 mod kernels;
+mod modules;
 mod nested;
 mod qemu;
 mod record;

@@ -1,8 +1,8 @@
 //! The page cache of a file: which pages it holds, whether they are huge, and how it gives them up and reads them again.
 //!
 //! A load from a mapped file that another process truncates ends the program by SIGBUS. So no function here loads a byte
-//! by its address. The kernel fills the page tables instead (`MADV_POPULATE_READ`): where a load would end in SIGBUS, it
-//! returns EFAULT.
+//! by its address. The kernel loads it instead, as of another process (`process_vm_readv(2)`): where a load would end in
+//! SIGBUS, it returns EFAULT.
 #![allow(unsafe_code)]
 
 use std::num::NonZeroU64;
@@ -66,8 +66,12 @@ impl CacheMapping {
     /// Puts these bytes into the page tables. Pages that are missing in the cache are read. Returns `FAULT` for bytes
     /// behind the end of the file and for bytes that cannot be read.
     pub fn populate(&self, bytes: Range<usize>) -> io::Result<()> {
-        self.check(&bytes);
-        populate_read(self.at(bytes.start), bytes.len())
+        match self.read_each_page(bytes.clone()) {
+            // Of an emulator of system calls, or a filter. Before Linux 6.9, this call never ends at bytes that cannot be
+            // read.
+            Err(Errno::NOSYS | Errno::PERM) => populate_read(self.at(bytes.start), bytes.len()),
+            other => other,
+        }
     }
 
     /// The number of pages of these bytes that the cache holds.

@@ -16,7 +16,7 @@ pub use error::WarmError;
 pub use options::{WarmMode, WarmOptions};
 pub use report::{LeftSmall, WarmReport, WhySmall};
 pub use users::FileUsers;
-pub use warmer::{CacheLock, Warmed, Warmer};
+pub use warmer::{CacheLock, Warmed, Warmer, can_be_warmed};
 
 use std::path::Path;
 

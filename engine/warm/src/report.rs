@@ -58,7 +58,7 @@ pub enum WhySmall {
     },
     /// Processes have mapped the file on smaller pages, which cannot be dropped meanwhile.
     Mapped(FileUsers),
-    /// The pages stay in the cache, because they are being read or written, or because a process has mapped them that
+    /// The pages can be neither dropped nor collapsed: they are being read or written, or a process has mapped them that
     /// this user may not look at.
     Busy,
     /// The kernel found no blocks of 2 MiB in memory.
@@ -142,7 +142,7 @@ impl fmt::Display for WhySmall {
             }
             Self::Mapped(users) => write!(f, "mapped on smaller pages by {users}"),
             Self::Busy => f.write_str(
-                "its pages cannot be dropped: they are being written, or a process has mapped them \
+                "its pages are in use: they are being read or written, or a process has mapped them \
                  that this user may not look at",
             ),
             Self::Fragmented { free } => {

@@ -1,7 +1,7 @@
 //! The call: checks before anything is dropped, then windows one after the other, then the lock.
 
 use std::fs::File;
-use std::num::NonZeroU64;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::mpsc::{SendError, SyncSender, sync_channel};
@@ -120,6 +120,28 @@ impl<'a> Warmer<'a> {
     }
 }
 
+/// Returns whether the page cache can have a file on huge pages: the file system makes them, and there is memory for all of
+/// the file. This is tried by the first unit that has data, unless it is huge already: those 2 MiB are dropped and read again.
+///
+/// # Errors
+/// [`WarmError`]. A unit that cannot be dropped, or for which the kernel finds no block of 2 MiB, is no error: `false`.
+pub fn can_be_warmed(path: &Path) -> Result<bool, WarmError> {
+    headroom::check()?;
+    let file = input::open(path).map_err(WarmError::Open)?;
+    let warmer = Warmer::new(WarmOptions { window: NonZeroU32::MIN, ..WarmOptions::default() });
+    let mut work = Work::new(&warmer, &file)?;
+    let first = work.windows().swap_remove(0);
+    let mut states = [UnitState::Unknown];
+    if work.tells_cached {
+        first.look(&work, &mut states)?;
+    }
+    work.check_room(&states)?;
+    if states != [UnitState::Huge] {
+        first.make(&mut work, &mut states, 0..1)?;
+    }
+    Ok(states == [UnitState::Huge])
+}
+
 /// The reason why none of a window's units is huge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GivenUp {
@@ -147,6 +169,8 @@ pub(crate) struct Work<'a> {
     pub(crate) can_collapse: bool,
     /// The reason why no further unit is tried: none of a whole window could be made huge.
     pub(crate) given_up: Option<GivenUp>,
+    /// True if the kernel has collapsed some units of the file, and refused others.
+    pub(crate) is_in_use: bool,
     /// True if pages were still cached after they were dropped.
     pub(crate) is_stuck: bool,
     /// True when all dirty pages were written to the disk.
@@ -193,6 +217,7 @@ impl<'a> Work<'a> {
             budget,
             can_collapse: true,
             given_up: None,
+            is_in_use: false,
             is_stuck: false,
             is_synced: false,
             users: None,
@@ -377,7 +402,7 @@ impl<'a> Work<'a> {
                 return WarmError::Read { at, source };
             }
         }
-        WarmError::of("madvise(MADV_POPULATE_READ)")(errno)
+        WarmError::of("process_vm_readv")(errno)
     }
 
     fn check_is_whole(&self) -> Result<(), WarmError> {
@@ -436,7 +461,7 @@ impl<'a> Work<'a> {
             _ if self.is_stuck && !self.is_memory && !users.pids.is_empty() => {
                 WhySmall::Mapped(users)
             }
-            _ if self.is_stuck && !self.is_memory => WhySmall::Busy,
+            _ if self.is_in_use || (self.is_stuck && !self.is_memory) => WhySmall::Busy,
             _ => WhySmall::Fragmented { free: self.free_blocks() },
         }
     }

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use hugekit_sys::page_cache::{self, CacheMapping};
+use hugekit_sys::pagemap::PageMap;
 use rustix::io::Errno;
 use rustix::param::page_size;
 
@@ -90,7 +91,6 @@ impl Window {
             let has_blocks = work.free_blocks() >= needed;
             let states = &mut all[own.clone()];
             let stuck = self.read_again(work, states, &left)?;
-            self.look_again(work, states, &left)?;
             // Others use all that is left.
             if self::left(states).iter().all(|index| stuck.contains(index)) {
                 given_up = None;
@@ -112,7 +112,7 @@ impl Window {
     }
 
     /// Drops units from the cache and reads them again, in huge folios if there are some. Returns the units of which pages
-    /// stayed in the cache.
+    /// stayed in the cache. The states are those after that.
     fn read_again(
         &self,
         work: &mut Work<'_>,
@@ -146,11 +146,27 @@ impl Window {
             // The kernel would read the next 2 MiB, too: zeroes that take memory.
             self.read_nothing_ahead(&mapping)?;
         }
-        for run in runs(left) {
-            let populated = mapping.populate(unit(run.start).start..unit(run.end - 1).end);
-            populated.map_err(|errno| work.unread(errno, self.bytes_of(&run)))?;
+        for &index in left {
+            states[index] = self.read_unit(&mapping, &work.map, index).map_err(|errno| {
+                let unit = index..index + 1;
+                work.unread(errno, self.bytes_of(&unit))
+            })?;
         }
         Ok(stuck)
+    }
+
+    /// The first touch of a huge page maps all of it, and each other page is read for itself.
+    fn read_unit(
+        &self,
+        mapping: &CacheMapping,
+        map: &PageMap,
+        index: usize,
+    ) -> Result<UnitState, Errno> {
+        if mapping.touch_is_huge(map, unit(index).start)? {
+            return Ok(UnitState::Huge);
+        }
+        mapping.populate(unit(index))?;
+        Ok(UnitState::Small)
     }
 
     fn drop_units(&self, work: &Work<'_>, units: &[usize]) -> Result<(), WarmError> {
@@ -176,7 +192,7 @@ impl Window {
         Ok(stuck)
     }
 
-    /// Looks at units that were just read, by a mapping that has touched none of them.
+    /// Looks at units that were just collapsed, by a mapping that has touched none of them.
     fn look_again(
         &self,
         work: &Work<'_>,
@@ -202,21 +218,26 @@ impl Window {
         Ok(Touch { mapping: self.map_to_look(work)?, units: left(before) })
     }
 
-    /// Makes huge pages where the small ones lie, of a kernel that can.
+    /// Makes huge pages where the small ones lie, of a kernel that can. Units are tried again as long as some are made.
     fn collapse(&self, work: &mut Work<'_>, states: &mut [UnitState]) -> Result<(), WarmError> {
-        let left = left(states);
-        if left.is_empty() || !work.can_collapse {
-            return Ok(());
-        }
-        let mapping = self.map(work)?;
-        for &index in &left {
-            // This kernel, or this file system, cannot.
-            if mapping.collapse(unit(index).start) == Err(Errno::INVAL) {
-                work.can_collapse = false;
+        for _ in 0..work.options().rounds.get() {
+            let left = left(states);
+            if left.is_empty() || !work.can_collapse {
+                break;
+            }
+            let mapping = self.map(work)?;
+            let is_refused =
+                |&&index: &&usize| mapping.collapse(unit(index).start) == Err(Errno::INVAL);
+            let refused = left.iter().filter(is_refused).count();
+            self.look_again(work, states, &left)?;
+            // Of a page in use, Linux 6.1 says the same as of a file whose pages it cannot collapse.
+            work.can_collapse = refused < left.len() || states.contains(&UnitState::Huge);
+            work.is_in_use |= refused > 0 && work.can_collapse;
+            if refused == left.len() {
                 break;
             }
         }
-        self.look_again(work, states, &left)
+        Ok(())
     }
 
     fn map(&self, work: &Work<'_>) -> Result<CacheMapping, WarmError> {

@@ -304,6 +304,12 @@ fn short_of_memory(options: &Options, memory: usize, available: usize) -> Option
     })
 }
 
+/// The largest of `most` and its halves that has room, unless that is less than `least`.
+pub(crate) fn halved_to_fit(most: usize, least: usize, room: usize) -> Option<usize> {
+    let halves = std::iter::successors(Some(most), |bytes| Some(bytes / 2));
+    halves.take_while(|&bytes| bytes >= least).find(|&bytes| bytes <= room)
+}
+
 /// The reason why a workload is left out that needs more memory than a run has.
 pub(crate) fn left_out(label: &str, needed: usize, has: usize) -> String {
     format!("{label} left out: it needs {} of memory, this run has {}", Size(needed), Size(has))
@@ -340,6 +346,14 @@ mod tests {
     fn too_little_to_measure_on_is_an_error() {
         let error = to_use(false, Some(4096), 22 * GIB).unwrap_err();
         assert!(error.to_string().contains("at least 16MiB"), "{error}");
+    }
+
+    #[test]
+    fn largest_half_that_has_room_is_chosen() {
+        assert_eq!(halved_to_fit(GIB, 64 * MIB, 2 * GIB), Some(GIB));
+        assert_eq!(halved_to_fit(GIB, 64 * MIB, GIB - 1), Some(GIB / 2));
+        assert_eq!(halved_to_fit(GIB, 64 * MIB, 64 * MIB), Some(64 * MIB));
+        assert_eq!(halved_to_fit(GIB, 64 * MIB, 64 * MIB - 1), None);
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod cow;
 mod demand;
 mod epochs;
 mod fault;
+mod files;
 mod fork;
 mod learn;
 mod lease;
@@ -19,8 +20,9 @@ mod snapshot;
 mod snapshot_call;
 mod stores;
 mod tend;
+mod warm;
 
-pub(crate) use bench::Bench;
+pub(crate) use bench::{Bench, halved_to_fit};
 
 use crate::measure::LabError;
 use crate::record::Experiment;
@@ -59,4 +61,5 @@ pub const EXPERIMENTS: &[Definition] = &[
     tend::DEFINITION,
     restore::DEFINITION,
     checkpoint::DEFINITION,
+    warm::DEFINITION,
 ];

@@ -39,6 +39,15 @@ impl Unpacked {
         self.root.join("usr/bin").join(name)
     }
 
+    /// The program of that name for administrators: the machine's, else the unpacked one. Neither need be on `PATH`.
+    #[must_use]
+    pub fn of_administrator(&self, name: &str) -> Option<PathBuf> {
+        let folders = ["usr/sbin", "sbin", "usr/bin"];
+        let roots = [Path::new("/"), &self.root];
+        let all = roots.iter().flat_map(|root| folders.map(|folder| root.join(folder).join(name)));
+        all.into_iter().find(|path| path.exists())
+    }
+
     /// Returns true if this is one of the unpacked programs.
     #[must_use]
     pub fn has(&self, program: &Path) -> bool {
@@ -119,6 +128,21 @@ mod tests {
         let command = Unpacked::new(&root).find("ls").unwrap();
         assert_eq!(command.get_program(), "ls");
         assert_eq!(command.get_envs().count(), 0);
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn program_for_administrators_is_found_without_a_path() {
+        let root = folder("administrator");
+        let unpacked = Unpacked::new(&root);
+        assert_eq!(unpacked.of_administrator("hugekit-test-mkfs"), None);
+        fs::create_dir_all(root.join("sbin")).unwrap();
+        fs::write(root.join("sbin/hugekit-test-mkfs"), "").unwrap();
+        let found = unpacked.of_administrator("hugekit-test-mkfs");
+        assert_eq!(found, Some(root.join("sbin/hugekit-test-mkfs")));
+        // Each machine has it, there or in `bin`.
+        let own = unpacked.of_administrator("env").unwrap();
+        assert!(!unpacked.has(&own), "{own:?}");
         fs::remove_dir_all(root).unwrap();
     }
 

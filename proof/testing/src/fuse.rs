@@ -9,6 +9,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::thread;
 
+use rustix::process::{Pid, Signal, WaitOptions, set_parent_process_death_signal, waitpid};
+
 /// Requests, by the numbers of `linux/fuse.h`.
 const FORGET: u32 = 2;
 const GETATTR: u32 = 3;
@@ -45,6 +47,8 @@ pub enum Reply {
 /// The file, until this value is dropped. All that waits for it then fails.
 pub struct Mounted {
     path: CString,
+    /// The process that serves it, if it is not this one.
+    server: Option<Pid>,
 }
 
 impl Mounted {
@@ -54,46 +58,47 @@ impl Mounted {
         bytes: u64,
         answer: impl FnMut(Call) -> Reply + Send + 'static,
     ) -> Option<Self> {
-        Self::opened_with(DIRECT, path, bytes, answer)
+        let (path, device) = mount(path)?;
+        thread::spawn(move || serve(device, DIRECT, bytes, answer));
+        Some(Self { path, server: None })
     }
 
-    /// Like [`at`](Self::at), and the page cache keeps the bytes.
-    pub fn cached_at(
-        path: &Path,
-        bytes: u64,
-        answer: impl FnMut(Call) -> Reply + Send + 'static,
-    ) -> Option<Self> {
-        Self::opened_with(0, path, bytes, answer)
-    }
-
-    fn opened_with(
-        open: u32,
-        path: &Path,
-        bytes: u64,
-        answer: impl FnMut(Call) -> Reply + Send + 'static,
-    ) -> Option<Self> {
-        File::create(path).unwrap();
-        let path = CString::new(path.as_os_str().as_bytes()).unwrap();
-        let device = File::options().read(true).write(true).open("/dev/fuse").ok()?;
-        let descriptor = device.as_raw_fd();
-        let options = format!("fd={descriptor},rootmode={REGULAR_FILE:o},user_id=0,group_id=0");
-        let options = CString::new(options).unwrap();
-        let flags = libc::MS_NOSUID | libc::MS_NODEV;
-        // SAFETY: every pointer is to a string that lives until the call returns.
-        let mounted = unsafe {
-            let kind = c"fuse".as_ptr();
-            libc::mount(kind, path.as_ptr(), kind, flags, options.as_ptr().cast())
-        };
-        if mounted != 0 {
-            return None;
+    /// Like [`at`](Self::at), and the page cache keeps the bytes. Another process serves the file, a copy of this one: a page
+    /// fault of the file may wait for the answer while the kernel holds a lock of the memory of the process that has it.
+    pub fn cached_at(path: &Path, bytes: u64, answer: impl FnMut(Call) -> Reply) -> Option<Self> {
+        let (path, device) = mount(path)?;
+        // SAFETY: the child allocates, which glibc's allocator bears after a fork, and takes no other lock of this process. It
+        // never returns from here.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let _ = set_parent_process_death_signal(Some(Signal::KILL));
+            serve(device, 0, bytes, answer);
+            // SAFETY: ends the child, without what this process has registered for its end.
+            unsafe { libc::_exit(0) };
         }
-        thread::spawn(move || serve(device, open, bytes, answer));
-        Some(Self { path })
+        Some(Self { path, server: Some(Pid::from_raw(pid).filter(|_| pid > 0).unwrap()) })
     }
 
     pub fn path(&self) -> &Path {
         Path::new(std::ffi::OsStr::from_bytes(self.path.as_bytes()))
     }
+}
+
+/// Mounts an empty file, which the other end of the device serves.
+fn mount(path: &Path) -> Option<(CString, File)> {
+    File::create(path).unwrap();
+    let path = CString::new(path.as_os_str().as_bytes()).unwrap();
+    let device = File::options().read(true).write(true).open("/dev/fuse").ok()?;
+    let descriptor = device.as_raw_fd();
+    let options = format!("fd={descriptor},rootmode={REGULAR_FILE:o},user_id=0,group_id=0");
+    let options = CString::new(options).unwrap();
+    let flags = libc::MS_NOSUID | libc::MS_NODEV;
+    // SAFETY: every pointer is to a string that lives until the call returns.
+    let mounted = unsafe {
+        let kind = c"fuse".as_ptr();
+        libc::mount(kind, path.as_ptr(), kind, flags, options.as_ptr().cast())
+    };
+    (mounted == 0).then_some((path, device))
 }
 
 impl Drop for Mounted {
@@ -102,6 +107,9 @@ impl Drop for Mounted {
         unsafe {
             libc::umount2(self.path.as_ptr(), libc::MNT_FORCE);
             libc::umount2(self.path.as_ptr(), libc::MNT_DETACH);
+        }
+        if self.server.is_some() {
+            let _ = waitpid(self.server, WaitOptions::empty());
         }
     }
 }

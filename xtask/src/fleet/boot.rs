@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
+use hugekit_programs::Unpacked;
 use serde_json::Value;
 
 use super::guest::{Guest, Kernel, Run};
-use super::nested;
+use super::{modules, nested};
 use crate::fetch::Package;
 use crate::run::{self, fresh, target_dir};
 
@@ -59,17 +60,25 @@ impl Programs {
         write(&stage, "/guest.sh", guest.script().as_bytes())?;
         write(&stage, "/bin/busybox", &fs::read(busyboxes[0].path("bin/busybox"))?)?;
         if guest.runs.iter().any(|run| run.becomes(guest).is_some()) {
-            add_program(&stage, "/xtask", &std::env::current_exe()?)?;
+            add_program(&stage, "/xtask", &std::env::current_exe()?, None)?;
+        }
+        let busybox = busyboxes[1].path("bin/busybox");
+        let modules = guest.modules();
+        if !modules.is_empty() {
+            modules::add(&stage, &package.path(""), &busybox, &modules)?;
         }
         if guest.nested {
-            nested::add(&stage, &package.path(""), &kernel, &busyboxes[1].path("bin/busybox"))?;
+            nested::add(&stage, &kernel, &busybox)?;
+        }
+        if guest.file_systems {
+            add_file_systems(&stage)?;
         }
         let built = self.built(guest)?;
         let files: BTreeMap<_, _> = guest.runs.iter().map(|run| (run.file(), run)).collect();
         for (file, run) in files {
-            add_program(&stage, &file, built.path(run)?)?;
+            add_program(&stage, &file, built.path(run)?, None)?;
         }
-        archive(&busyboxes[1].path("bin/busybox"), &stage, &folder.join("initramfs"))?;
+        archive(&busybox, &stage, &folder.join("initramfs"))?;
         fs::remove_dir_all(stage)?;
         Ok(Files { folder, kernel, qemu })
     }
@@ -141,15 +150,34 @@ pub(super) fn write(stage: &Path, at: &str, bytes: &[u8]) -> Result<()> {
     Ok(fs::set_permissions(&file, Permissions::from_mode(0o755))?)
 }
 
-/// Adds a program and the libraries that it is linked to. Without what only debuggers read, if binutils can leave that out:
-/// the archive is unpacked into half of a guest's memory at most.
-fn add_program(stage: &Path, at: &str, program: &Path) -> Result<()> {
+/// Adds a program and the libraries that it is linked to, as if an unpacked one were installed. Without what only debuggers
+/// read, if binutils can leave that out: the archive is unpacked into half of a guest's memory at most.
+fn add_program(stage: &Path, at: &str, program: &Path, of: Option<&Unpacked>) -> Result<()> {
     write(stage, at, &fs::read(program)?)?;
     let copy = stage.join(at.trim_start_matches('/'));
     let _ = Command::new("strip").arg("--strip-debug").arg(&copy).stderr(Stdio::null()).status();
-    let linked = run::said(Command::new("ldd").arg(program)).unwrap_or_default();
+    let mut ldd = Command::new("ldd");
+    of.iter().for_each(|unpacked| unpacked.lend_libraries(&mut ldd));
+    let linked = run::said(ldd.arg(program)).unwrap_or_default();
     for library in libraries(&linked) {
-        write(stage, library, &fs::read(library)?)?;
+        let below = of.and_then(|unpacked| Path::new(library).strip_prefix(unpacked.root()).ok());
+        let at = below.and_then(Path::to_str).unwrap_or(library);
+        write(stage, at, &fs::read(library)?)?;
+    }
+    Ok(())
+}
+
+/// Adds the programs that make file systems, which packages.toml names, where the tests look for them.
+fn add_file_systems(stage: &Path) -> Result<()> {
+    let package = Package::named("file-systems")?;
+    if !package.is_here() {
+        package.fetch()?;
+    }
+    let unpacked = package.unpacked();
+    for name in ["mkfs.ext4", "mkfs.xfs", "mkfs.erofs", "mkfs.btrfs", "mksquashfs"] {
+        let program = unpacked.of_administrator(name).with_context(|| package.lack())?;
+        let own = unpacked.has(&program).then_some(&unpacked);
+        add_program(stage, &format!("/usr/sbin/{name}"), &program, own)?;
     }
     Ok(())
 }

@@ -80,6 +80,7 @@ pub(super) struct Guest {
     pub(super) settings: Vec<[String; 2]>,
     pub(super) beside: Vec<Beside>,
     pub(super) nested: bool,
+    pub(super) file_systems: bool,
     pub(super) counters: Vec<String>,
     #[serde(rename = "runs")]
     pub(super) runs_name: String,
@@ -116,17 +117,21 @@ impl FleetTable {
                 kernel.with_context(|| format!("no kernel {}", guest.kernel_name))?.clone();
             let runs = table.runs.get(&guest.runs_name);
             guest.runs = runs.with_context(|| format!("no runs {}", guest.runs_name))?.clone();
+            if guest.file_systems {
+                let of_files = table.runs.get("file-systems").context("no runs file-systems")?;
+                guest.runs.extend_from_slice(of_files);
+            }
         }
         Ok(table)
     }
 }
 
 impl Kernel {
-    /// The package that the kernel itself is in: that of its name and version, and from 7 on the binary of it. Modules are
-    /// packaged apart then, and none is needed.
+    /// The packages that the kernel itself is in: that of its name and version. From 7 on, its binary and its modules are
+    /// packaged apart.
     pub(super) fn package(&self) -> Package {
-        let wanted = (0..10)
-            .flat_map(|digit| [format!("linux-image-{digit}"), format!("linux-binary-{digit}")]);
+        let parts = ["image", "binary", "modules"];
+        let wanted = (0..10).flat_map(|digit| parts.map(|part| format!("linux-{part}-{digit}")));
         let (package, suite) = (vec![self.package.clone()], Some(self.suite.clone()));
         let (packages, arm64) =
             if self.arm { (Vec::new(), package) } else { (package, Vec::new()) };
@@ -207,7 +212,17 @@ impl Run {
     }
 }
 
+/// Modules of the file systems that tests make and mount in files.
+const FILE_SYSTEMS: [&str; 8] =
+    ["loop", "ext4", "xfs", "erofs", "btrfs", "squashfs", "overlay", "fuse"];
+
 impl Guest {
+    /// The modules of the kernel that the guest needs.
+    pub(super) fn modules(&self) -> Vec<&'static str> {
+        let nested = self.nested.then_some(nested::MODULE);
+        nested.into_iter().chain(FILE_SYSTEMS.into_iter().filter(|_| self.file_systems)).collect()
+    }
+
     /// The function of the guest's script that sets its kernel and runs everything.
     pub(super) fn script(&self) -> String {
         let mut lines =
@@ -218,8 +233,11 @@ impl Guest {
             self.thp, self.shmem_thp
         ));
         lines.extend(self.settings.iter().map(|[file, value]| format!("set_to {file} {value}")));
+        if !self.modules().is_empty() {
+            lines.push("modules".to_owned());
+        }
         if self.nested {
-            lines.push(nested::script());
+            lines.push(nested::SCRIPT.to_owned());
         }
         if self.swap_mib > 0 {
             lines.push(format!("swap {}", self.swap_mib));

@@ -42,6 +42,13 @@ run() {
 # FILE VALUE: a file that this kernel does not have, or a value that it refuses, is reported.
 set_to() { echo "$2" >"$1" || say "@refused $1 = $2"; }
 
+# The modules of the archive are loaded, each behind those that it needs.
+modules() {
+    while read -r name; do
+        insmod /modules/$name.ko || say "@refused module $name"
+    done </modules/order
+}
+
 # FILE [WORD]: a counter of the kernel's that stands still is reported.
 has_counted() {
     count=$(awk -v word="$2" 'word == "" || $1 == word { print (word == "" ? $1 : $2) + 0; exit }' "$1")

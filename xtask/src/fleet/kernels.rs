@@ -125,6 +125,7 @@ fn guests(table: &FleetTable, way: &str, options: &str) -> Result<Vec<Guest>> {
             reserved_1g: 1,
             boot_options: format!("{FIXED} {options}"),
             runs: vec![Run::from(RUN.to_owned())],
+            file_systems: false,
             ..default.clone()
         })
     };

@@ -3,46 +3,29 @@
 
 use std::env;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 
 use super::boot::{archive, write};
 
-/// Modules of the kernel, in the order in which they are loaded.
-const MODULES: [&str; 3] =
-    ["virt/lib/irqbypass.ko", "arch/x86/kvm/kvm.ko", "arch/x86/kvm/kvm-amd.ko"];
+/// The module of the guest's kernel that makes `/dev/kvm`.
+pub(super) const MODULE: &str = "kvm-amd";
 
-/// The part of the guest's script that makes `/dev/kvm`, and names what the tests look for.
-pub(super) fn script() -> String {
-    let load = MODULES.map(|module| format!("insmod /modules/{module}"));
-    format!("{}\nexport HUGEKIT_FIRECRACKER=/firecracker HUGEKIT_LINUX=/linux", load.join("\n"))
-}
+/// The part of the guest's script that names what the tests look for.
+pub(super) const SCRIPT: &str = "export HUGEKIT_FIRECRACKER=/firecracker HUGEKIT_LINUX=/linux";
 
-/// Adds Firecracker, modules of the guest's kernel, and this kernel with a first process for guests of the guest.
-/// `package` is the unpacked kernel's.
-pub(super) fn add(stage: &Path, package: &Path, kernel: &Path, busybox: &Path) -> Result<()> {
+/// Adds Firecracker, and the guest's kernel with a first process for guests of the guest.
+pub(super) fn add(stage: &Path, kernel: &Path, busybox: &Path) -> Result<()> {
     let firecracker = env::var_os("HUGEKIT_FIRECRACKER").filter(|path| !path.is_empty());
     let firecracker = firecracker.context("HUGEKIT_FIRECRACKER names no Firecracker")?;
     write(stage, "/firecracker", &fs::read(firecracker)?)?;
-    let modules = modules_of(package).context("the kernel's package has no modules")?;
-    for module in MODULES {
-        let file = modules.join("kernel").join(module);
-        let bytes = fs::read(&file).with_context(|| format!("no {}", file.display()))?;
-        write(stage, &format!("/modules/{module}"), &bytes)?;
-    }
     write(stage, "/linux/vmlinux", &vmlinux(&fs::read(kernel)?)?)?;
     let inner = stage.with_extension("inner");
     write(&inner, "/init", include_bytes!("nested_init.sh"))?;
     write(&inner, "/bin/busybox", &fs::read(busybox)?)?;
     archive(busybox, &inner, &stage.join("linux/initrd"))?;
     Ok(fs::remove_dir_all(inner)?)
-}
-
-fn modules_of(package: &Path) -> Option<PathBuf> {
-    ["lib/modules", "usr/lib/modules"].iter().find_map(|folder| {
-        fs::read_dir(package.join(folder)).ok()?.flatten().map(|entry| entry.path()).next()
-    })
 }
 
 /// The kernel as an ELF file, which Firecracker boots, of a bzImage: its boot protocol names the part that is compressed.

@@ -13,7 +13,7 @@ use hugekit_vm::pager::PagerOptions;
 use serde_json::json;
 
 use super::share::Share;
-use crate::experiments::restore::files::Folders;
+use crate::experiments::files::Folders;
 use crate::experiments::restore::saved_guest::save_guests;
 
 /// The number of counts of the guest's TSC, and the time of each.

@@ -20,10 +20,10 @@ use crate::record::Experiment;
 use hugekit_machine::Root;
 use hugekit_machine::size::{GIB, MIB, Size};
 
-use super::restore::files::Folders;
+use super::files::Folders;
 use super::restore::saved_guest::{version, why_no_handler};
-use super::restore::{LEAST, guest_bytes, paging};
-use super::{Bench, Definition};
+use super::restore::{LEAST, paging};
+use super::{Bench, Definition, halved_to_fit};
 use guest::GuestSnapshots;
 
 pub(super) const DEFINITION: Definition = Definition {
@@ -63,7 +63,7 @@ fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
         return Ok(Experiment::skipped("checkpoint", reason, remedy));
     }
     let memory = bench.leave_memory()?.min(bench.available_memory()? / GUESTS);
-    let Some(bytes) = guest_bytes(most(bench), memory) else {
+    let Some(bytes) = halved_to_fit(most(bench), LEAST, memory) else {
         let reason = format!("a guest of {} does not fit", Size(LEAST));
         let remedy = format!("free {} of memory", Size(GUESTS * LEAST));
         return Ok(Experiment::skipped("checkpoint", reason, remedy));

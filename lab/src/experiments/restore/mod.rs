@@ -4,9 +4,7 @@
 //! Every way restores the same guest, which has written half of its memory. The guest then reads
 //! one word of each page that it had written, twice, and in the end all of their bytes are checked.
 
-mod cached;
 mod clones;
-pub(super) mod files;
 mod one;
 pub(super) mod paging;
 mod reply;
@@ -21,8 +19,8 @@ use crate::record::Experiment;
 use hugekit_machine::Root;
 use hugekit_machine::size::{GIB, MIB, Size};
 
-use super::{Bench, Definition};
-use files::Folders;
+use super::files::Folders;
+use super::{Bench, Definition, halved_to_fit};
 use saved_guest::SavedGuest;
 
 pub(super) const DEFINITION: Definition = Definition {
@@ -44,9 +42,9 @@ const QUICK: usize = 128 * MIB;
 /// Smaller guests have too few huge pages to say anything.
 pub(super) const LEAST: usize = 64 * MIB;
 
-/// The available memory must have room for this many guests: two memory files, three copies of one, the
+/// The available memory must have room for this many guests: two memory files, three copies of one and three on XFS, the
 /// image, and a guest.
-const GUESTS: usize = 8;
+const GUESTS: usize = 11;
 
 /// Huge pages besides those of the guest's memory.
 const MORE_PAGES: usize = 2;
@@ -59,7 +57,7 @@ fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     }
     let memory = bench.leave_memory()?.min(bench.available_memory()? / GUESTS);
     let most = if bench.options().quick { QUICK } else { MOST };
-    let Some(bytes) = guest_bytes(most, memory) else {
+    let Some(bytes) = halved_to_fit(most, LEAST, memory) else {
         let reason = format!("a guest of {} does not fit", Size(LEAST));
         let remedy = format!("free {} of memory", Size(GUESTS * LEAST));
         return Ok(Experiment::skipped("restore", reason, remedy));
@@ -95,23 +93,9 @@ fn rounds<'a>(bench: &Bench<'a>) -> crate::measure::part::Rounds<'a> {
     }
 }
 
-/// The largest guest, of the most and its halves, that has room.
-pub(super) fn guest_bytes(most: usize, memory: usize) -> Option<usize> {
-    let halves = std::iter::successors(Some(most), |bytes| Some(bytes / 2));
-    halves.take_while(|&bytes| bytes >= LEAST).find(|&bytes| bytes <= memory)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn guests_fit_into_memory() {
-        assert_eq!(guest_bytes(MOST, 2 * GIB), Some(GIB));
-        assert_eq!(guest_bytes(MOST, GIB - 1), Some(GIB / 2));
-        assert_eq!(guest_bytes(QUICK, LEAST), Some(LEAST));
-        assert_eq!(guest_bytes(QUICK, LEAST - 1), None);
-    }
 
     #[test]
     fn clusters_of_clones_are_those_of_guests() {

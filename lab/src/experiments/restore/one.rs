@@ -140,10 +140,7 @@ type Moved = Option<&'static str>;
 fn compare(saved: &SavedGuest, part: &mut Part) {
     let of = |what: &str| workload(what, saved.len());
     let (touch, both, cpu) = (of("touch"), of("load-and-touch"), of("cpu"));
-    let disk = saved.folders.disk_name();
-    let [warmed, cold, advised] =
-        ["warmed", "cold", "cold-transparent"].map(|state| format!("{disk}-{state}"));
-    let compared: [(&str, &str, &str, Moved); 18] = [
+    let compared: [(&str, &str, &str, Moved); 14] = [
         ("on-demand-4k", "pager", &touch, None),
         ("on-demand-4k", "pager", &both, None),
         ("on-demand-4k", "pager-working-set", &touch, None),
@@ -153,11 +150,7 @@ fn compare(saved: &SavedGuest, part: &mut Part) {
         ("full-copy", "pager-ahead", &both, None),
         ("on-demand-4k", "hugetlb-on-demand", &touch, None),
         ("on-demand-4k", "hugetlb-ahead", &touch, Some(COPIED_EARLIER)),
-        (disk, "image", &touch, Some(LOADED_EARLIER)),
         ("tmpfs", "image", &touch, Some(LOADED_EARLIER)),
-        (disk, &warmed, &touch, Some(WARMED_EARLIER)),
-        (&warmed, "image", &touch, None),
-        (&cold, &advised, &both, None),
         ("pager", "pager-working-set", &touch, None),
         ("pager", "pager-working-set", &cpu, None),
         ("image", "control-image", &touch, None),
@@ -165,5 +158,13 @@ fn compare(saved: &SavedGuest, part: &mut Part) {
     ];
     for (baseline, subject, what, moved) in compared {
         part.compare((baseline, subject), what, moved);
+    }
+    for system in saved.cached.iter().map(|files| files.system.as_str()) {
+        let [warmed, cold, advised] =
+            ["warmed", "cold", "cold-transparent"].map(|state| format!("{system}-{state}"));
+        part.compare((system, "image"), &touch, Some(LOADED_EARLIER));
+        part.compare((system, &warmed), &touch, Some(WARMED_EARLIER));
+        part.compare((&warmed, "image"), &touch, None);
+        part.compare((&cold, &advised), &both, None);
     }
 }

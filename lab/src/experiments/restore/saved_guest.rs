@@ -1,7 +1,7 @@
 //! The guest that all restored guests come from: its snapshots, its memory as files, and an image.
 
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -19,8 +19,9 @@ use hugekit_sys::userfaultfd;
 use hugekit_vm::pager::{Event, PagerOptions};
 use tempfile::TempDir;
 
-use super::cached::CacheState;
-use super::files::Folders;
+use crate::experiments::files::Folders;
+use crate::experiments::files::cached::FileCache;
+use crate::experiments::files::xfs::Xfs;
 
 const SEED: u64 = 0x5eed_0000_1234_5678;
 
@@ -30,6 +31,20 @@ const RECORD_SECONDS: [u64; 4] = [1, 2, 4, 8];
 
 /// The time between two questions to the observer while an image is loaded.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// The memory file in each state of the page cache, on one file system.
+#[derive(Debug)]
+pub(super) struct CachedFiles {
+    /// The name of the file system, as in IDs.
+    pub(super) system: String,
+    pub(super) small: PathBuf,
+    /// A copy that is warmed, if that can be done here, or the reason.
+    pub(super) warmed: Result<PathBuf, String>,
+    /// A copy that is dropped from the page cache before each restore.
+    pub(super) cold: PathBuf,
+    /// The file system, if it was made for these files.
+    _made: Option<Xfs>,
+}
 
 /// Snapshots of a guest that has written half of its memory.
 #[derive(Debug)]
@@ -42,10 +57,10 @@ pub(super) struct SavedGuest {
     /// The memory file, on a tmpfs. It has no name, so that a lab that is killed leaves no memory
     /// behind.
     tmpfs: Option<File>,
-    /// A copy of the memory file that is warmed, if that can be done here, or the reason.
-    warmed: Result<PathBuf, String>,
-    /// A copy of the memory file that is dropped from the page cache before each restore.
-    cold: Option<PathBuf>,
+    /// The memory file on the disk, if there is one, and then on XFS.
+    pub(super) cached: Vec<CachedFiles>,
+    /// The reason why it is not on XFS, if it is not.
+    why_no_xfs: Option<String>,
     pub(super) image: Image,
     /// The time of loading the image.
     loading: Duration,
@@ -62,14 +77,25 @@ impl SavedGuest {
         observer: &dyn Observer,
     ) -> Result<Self, LabError> {
         let (snapshot, huge) = save_guests(&folders, bytes, has_pages, observer)?;
-        let copy = |folder: &TempDir| copy_into(folder.path(), &snapshot.memory, observer);
+        let copy = |folder: &TempDir| {
+            let mut copy = tempfile::tempfile_in(folder.path()).map_err(LabError::Saved)?;
+            copy_by_pages(&snapshot.memory, &mut copy, observer).map(|()| copy)
+        };
         let tmpfs = folders.tmpfs.as_ref().map(copy).transpose()?;
-        let warmed = copied_on_disk(&folders, &snapshot.memory, "warmed.bin")?;
-        let cold = copied_on_disk(&folders, &snapshot.memory, "cold.bin")?;
-        let warmed = warmed.ok_or("no folder on a disk".to_owned()).and_then(|path| {
-            let prepared = CacheState::Warmed.prepare(&path);
-            prepared.map(|()| path).map_err(|error| hugekit::error_chain(&error).to_string())
-        });
+        let mut cached = Vec::new();
+        if let Some((folder, system)) = &folders.disk {
+            let small = snapshot.memory.clone();
+            cached.push(CachedFiles::make(system, folder.path(), small, None, observer)?);
+        }
+        let why_no_xfs = match xfs(&folders, bytes) {
+            Ok(xfs) => {
+                let folder = xfs.folder();
+                let small = copied(&snapshot.memory, &folder, "small.bin", observer)?;
+                cached.push(CachedFiles::make(XFS, &folder, small, Some(xfs), observer)?);
+                None
+            }
+            Err(reason) => Some(reason),
+        };
         let start = Instant::now();
         let image = load_image(&snapshot.memory, observer)?;
         let loading = start.elapsed();
@@ -80,8 +106,8 @@ impl SavedGuest {
             snapshot,
             huge,
             tmpfs,
-            warmed,
-            cold,
+            cached,
+            why_no_xfs,
             image,
             loading,
             working_set,
@@ -118,14 +144,6 @@ impl SavedGuest {
 
     pub(super) fn tmpfs_path(&self) -> Option<PathBuf> {
         self.tmpfs.as_ref().map(path_of)
-    }
-
-    pub(super) fn warmed_path(&self) -> Option<&Path> {
-        self.warmed.as_deref().ok()
-    }
-
-    pub(super) fn cold_path(&self) -> Option<&Path> {
-        self.cold.as_deref()
     }
 
     pub(super) fn socket(&self) -> PathBuf {
@@ -170,13 +188,11 @@ impl SavedGuest {
 
     /// Facts that a reader must know.
     pub(super) fn notices(&self) -> Vec<String> {
-        let disk = match &self.folders.disk {
-            Some((_, system)) => format!(
-                "memory files are on {system}: of {system}, all is in the page cache on base pages, of \
-                 {system}-warmed on huge pages, of {system}-cold nothing; checked before each restore"
-            ),
-            None => "no folder on a disk was found: memory files are on a tmpfs".to_owned(),
-        };
+        let disk = self.cached.iter().map(CachedFiles::notice);
+        let diskless = self.folders.disk.is_none();
+        let diskless =
+            diskless.then(|| "no folder on a disk: memory files are on a tmpfs".to_owned());
+        let xfs = self.why_no_xfs.iter().map(|reason| format!("{XFS} left out: {reason}"));
         let tmpfs = self.tmpfs.is_none().then(|| "tmpfs left out: no folder on one".to_owned());
         let image = format!(
             "the image was loaded once in {:.2} s, with {} of {} on huge pages",
@@ -188,10 +204,8 @@ impl SavedGuest {
             Ok(bytes) => format!("the recorded working set has {}", Size(*bytes as usize)),
             Err(reason) => format!("handlers of page faults left out: {reason}"),
         };
-        let warmed = self.warmed.as_ref().err();
-        let warmed = warmed.map(|reason| format!("the warmed file is left out: {reason}"));
-        let ours = [disk, image, handlers].into_iter().chain(tmpfs).chain(warmed);
-        version().into_iter().chain(ours).collect()
+        let left_out = diskless.into_iter().chain(xfs).chain(tmpfs);
+        version().into_iter().chain(disk).chain([image, handlers]).chain(left_out).collect()
     }
 }
 
@@ -200,28 +214,82 @@ fn path_of(file: &impl AsFd) -> PathBuf {
     format!("/proc/{}/fd/{}", std::process::id(), file.as_fd().as_raw_fd()).into()
 }
 
-/// Bytes that are copied between two looks at the observer.
-const PORTION: u64 = 64 << 20;
+impl CachedFiles {
+    fn make(
+        system: &str,
+        folder: &Path,
+        small: PathBuf,
+        made: Option<Xfs>,
+        observer: &dyn Observer,
+    ) -> Result<Self, LabError> {
+        let warmed = copied(&small, folder, "warmed.bin", observer)?;
+        let cold = copied(&small, folder, "cold.bin", observer)?;
+        let prepared = FileCache::Warmed.prepare(&warmed);
+        let warmed =
+            prepared.map(|()| warmed).map_err(|error| hugekit::error_chain(&error).to_string());
+        Ok(Self { system: system.to_owned(), small, warmed, cold, _made: made })
+    }
 
-fn copy_into(folder: &Path, from: &Path, observer: &dyn Observer) -> Result<File, LabError> {
-    let mut copy = tempfile::tempfile_in(folder).map_err(LabError::Saved)?;
-    let mut from = File::open(from).map_err(LabError::Saved)?;
-    loop {
-        observer.check()?;
-        let copied = io::copy(&mut from.by_ref().take(PORTION), &mut copy);
-        if copied.map_err(LabError::Saved)? == 0 {
-            return Ok(copy);
-        }
+    fn notice(&self) -> String {
+        let system = &self.system;
+        let warmed = match &self.warmed {
+            Ok(_) => format!("of {system}-warmed on huge pages"),
+            Err(reason) => format!("{system}-warmed is left out ({reason})"),
+        };
+        format!(
+            "memory files are on {system}: of {system}, all is in the page cache on base pages, {warmed}, of \
+             {system}-cold nothing; checked before each restore"
+        )
     }
 }
 
-/// A copy on the disk, which can be dropped from the page cache.
-fn copied_on_disk(folders: &Folders, from: &Path, name: &str) -> Result<Option<PathBuf>, LabError> {
-    let Some((folder, _)) = &folders.disk else { return Ok(None) };
-    let path = folder.path().join(name);
-    let copied = fs::copy(from, &path).and_then(|_| File::open(&path)?.sync_all());
-    copied.map_err(LabError::Saved)?;
-    Ok(Some(path))
+const XFS: &str = "xfs";
+
+/// Files of a file system on which the memory file is, too.
+const ON_XFS: u64 = 3;
+
+fn xfs(folders: &Folders, bytes: usize) -> Result<Xfs, String> {
+    match &folders.disk {
+        None => Err("no folder on a disk".to_owned()),
+        Some((_, system)) if system == XFS => Err("the disk is XFS".to_owned()),
+        Some((folder, _)) => Xfs::make(folder.path(), ON_XFS * bytes as u64),
+    }
+}
+
+/// A copy in a folder.
+fn copied(
+    from: &Path,
+    folder: &Path,
+    name: &str,
+    observer: &dyn Observer,
+) -> Result<PathBuf, LabError> {
+    let path = folder.join(name);
+    let mut copy = File::create(&path).map_err(LabError::Saved)?;
+    copy_by_pages(from, &mut copy, observer)?;
+    copy.sync_all().map_err(LabError::Saved)?;
+    Ok(path)
+}
+
+/// Bytes that are copied between two looks at the observer.
+const PORTION: usize = 4 << 20;
+
+const PAGE: usize = 4096;
+
+/// Copies a file in pieces that leave the copy in the page cache on base pages, as Firecracker's snapshots are there.
+fn copy_by_pages(from: &Path, to: &mut File, observer: &dyn Observer) -> Result<(), LabError> {
+    let mut from = File::open(from).map_err(LabError::Saved)?;
+    let mut portion = vec![0; PORTION];
+    loop {
+        observer.check()?;
+        let len = from.read(&mut portion).map_err(LabError::Saved)?;
+        if len == 0 {
+            return Ok(());
+        }
+        portion[..len]
+            .chunks(PAGE)
+            .try_for_each(|page| to.write_all(page))
+            .map_err(LabError::Saved)?;
+    }
 }
 
 /// If the observer wants to stop, the thread that loads ends with the process.

@@ -1,6 +1,6 @@
 //! The ways to restore.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::measure::LabError;
@@ -12,8 +12,8 @@ use hugekit_guests::Snapshot;
 use hugekit_machine::size::Size;
 use hugekit_vm::pager::PagerOptions;
 
-use super::cached::CacheState;
-use super::saved_guest::SavedGuest;
+use super::saved_guest::{CachedFiles, SavedGuest};
+use crate::experiments::files::cached::FileCache;
 
 /// The source of a guest's memory.
 #[derive(Clone, Debug)]
@@ -45,7 +45,7 @@ pub(super) struct RestoreWay {
     pub(super) snapshot: Snapshot,
     pub(super) is_hugetlb: bool,
     /// The state of the file's page cache before each restore, if it is a file on the disk.
-    cache: Option<CacheState>,
+    cache: Option<FileCache>,
     /// The VMM advises huge pages for the mapping of the file.
     is_advised: bool,
 }
@@ -87,39 +87,37 @@ impl RestoreWay {
     /// The ways between which users of many clones choose: a file on the disk, an image, and the pager
     /// as it is by default.
     pub(super) fn of_clones(saved: &SavedGuest) -> Vec<Self> {
-        let is_other = |way: &Self| {
-            let is_cold = way.cache == Some(CacheState::Cold);
-            way.method.starts_with("control-") || way.method == "tmpfs" || is_cold
-        };
-        let files = Self::by_file(saved).into_iter().filter(|way| !is_other(way));
+        let on_disk = saved.cached.first().into_iter();
+        let on_disk = on_disk.flat_map(|files| Self::by_cached_file(files, saved));
+        let in_memory = on_disk.filter(|way| way.cache != Some(FileCache::Cold));
+        let image = Self::new("image", Backend::File(saved.image_path()), &saved.snapshot);
         let pager = Self::new("pager", Backend::Pager(Use::WorkingSet), &saved.snapshot);
-        files.chain(saved.has_handlers().then_some(pager)).collect()
+        in_memory.chain([image]).chain(saved.has_handlers().then_some(pager)).collect()
     }
 
     fn by_file(saved: &SavedGuest) -> Vec<Self> {
-        let disk = Self::by_file_on_disk(saved);
+        let disk = saved.cached.iter().flat_map(|files| Self::by_cached_file(files, saved));
         let tmpfs = saved.tmpfs_path().map(|path| ("tmpfs", path));
         let images = ["image", "control-image"].map(|method| (method, saved.image_path()));
         let way = |(method, path)| Self::new(method, Backend::File(path), &saved.snapshot);
-        disk.into_iter().chain(tmpfs.into_iter().chain(images).map(way)).collect()
+        disk.chain(tmpfs.into_iter().chain(images).map(way)).collect()
     }
 
     /// The same file in each state of its page cache.
-    fn by_file_on_disk(saved: &SavedGuest) -> Vec<Self> {
-        let Some((_, system)) = &saved.folders.disk else { return Vec::new() };
-        let small = Some(saved.snapshot.memory.as_path());
-        let files = [
-            ("", small, CacheState::Small, false),
-            ("-warmed", saved.warmed_path(), CacheState::Warmed, false),
-            ("-cold", saved.cold_path(), CacheState::Cold, false),
-            ("-cold-transparent", saved.cold_path(), CacheState::Cold, true),
+    fn by_cached_file(files: &CachedFiles, saved: &SavedGuest) -> Vec<Self> {
+        let (small, warmed, cold) = (&files.small, files.warmed.as_ref().ok(), &files.cold);
+        let each = [
+            ("", Some(small), FileCache::Small, false),
+            ("-warmed", warmed, FileCache::Warmed, false),
+            ("-cold", Some(cold), FileCache::Cold, false),
+            ("-cold-transparent", Some(cold), FileCache::Cold, true),
         ];
-        let way = |(suffix, path, cache, is_advised): (_, Option<&Path>, _, _)| {
-            let file = Backend::File(path?.to_owned());
-            let way = Self::new(&format!("{system}{suffix}"), file, &saved.snapshot);
+        let way = |(suffix, path, cache, is_advised): (_, Option<&PathBuf>, _, _)| {
+            let file = Backend::File(path?.clone());
+            let way = Self::new(&format!("{}{suffix}", files.system), file, &saved.snapshot);
             Some(Self { cache: Some(cache), is_advised, ..way })
         };
-        files.into_iter().filter_map(way).collect()
+        each.into_iter().filter_map(way).collect()
     }
 
     fn by_handler(saved: &SavedGuest) -> Vec<Self> {

@@ -81,15 +81,19 @@ fn align(len: usize) -> usize {
     if len >= MOST_ALIGN { MOST_ALIGN } else { 2 * MIB }
 }
 
-/// Bytes of these addresses that the kernel says are on huge pages; `None` where it does not say.
+/// Bytes of these addresses that the kernel says are mapped by huge pages, its own or the page cache's; `None` where it does
+/// not say.
 pub fn huge_bytes_of(addresses: &Range<usize>) -> Option<usize> {
     let mappings = Process::myself().and_then(|process| process.smaps()).ok()?;
     let overlaps = |mapping: &&MemoryMap| {
         let (from, to) = mapping.address;
         (from as usize) < addresses.end && (to as usize) > addresses.start
     };
-    let huge = |mapping: &MemoryMap| mapping.extension.map.get("AnonHugePages").copied();
-    let bytes: u64 = mappings.iter().filter(overlaps).filter_map(huge).sum();
+    let huge = |mapping: &MemoryMap| {
+        let field = |name| mapping.extension.map.get(name).copied().unwrap_or(0);
+        field("AnonHugePages") + field("FilePmdMapped")
+    };
+    let bytes: u64 = mappings.iter().filter(overlaps).map(huge).sum();
     Some(bytes as usize)
 }
 

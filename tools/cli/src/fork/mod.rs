@@ -121,7 +121,7 @@ mod tests {
             assert!(options(&words.collect::<Vec<_>>()).is_err(), "{shared:?}");
         }
         let unnamed = ["fork", "--api", "/a", "--net", "tap0", "--", "vmm", "{api}"];
-        assert!(Command::try_parse_from(unnamed).is_err());
+        assert!(ForkLine::try_parse_from(unnamed).is_err());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -74,7 +75,8 @@ impl LoadImage {
         let since = Instant::now();
         let facts = self.load(&files, most).map_err(|error| self.explained(error))?;
         write_out(&self.line(facts, since.elapsed())).context("cannot write to standard output")?;
-        let notes = [self.note_of_state(&files), self.note_of_pages(facts)];
+        let notes =
+            [self.note_of_state(&files), self.note_of_pages(facts), self.note_of_cache(&files)];
         let notes = self.notes_of_writers(&files).chain(notes.into_iter().flatten());
         notes.for_each(|note| say(&format!("note: {note}")));
         Ok(())
@@ -158,6 +160,21 @@ impl LoadImage {
         (base >= HUGE_PAGE_BYTES as u64).then(|| {
             let reason = base_pages::reason(&self.broker.socket());
             format!("the kernel had no huge pages for {size}, which is on base pages; {reason}")
+        })
+    }
+
+    /// An image of one raw file, whole, is what programs could map by the name of the file.
+    fn note_of_cache(&self, files: &[File]) -> Option<String> {
+        let [raw] = files else { return None };
+        let is_named = raw.metadata().is_ok_and(|found| found.nlink() > 0);
+        if !is_named || !self.range.is_empty() || Reader::new(raw).is_ok() {
+            return None;
+        }
+        let path = self.file.display();
+        hugekit_warm::can_be_warmed(&self.file).is_ok_and(|can| can).then(|| {
+            format!(
+                "programs can also share {path} itself, in the page cache on huge pages: hugekit warm {path}"
+            )
         })
     }
 

@@ -1,4 +1,7 @@
-//! Folders for memory files: one on a disk, and one in memory.
+//! Files to measure on: folders for them, on a disk and in memory, and the state of their page cache.
+
+pub(super) mod cached;
+pub(super) mod xfs;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,17 +15,17 @@ const IN_MEMORY: [&str; 2] = ["tmpfs", "ramfs"];
 
 /// Folders of this run.
 #[derive(Debug)]
-pub(in crate::experiments) struct Folders {
+pub(super) struct Folders {
     /// For sockets, whose paths must be short.
-    pub(in crate::experiments) sockets: TempDir,
+    pub(super) sockets: TempDir,
     /// On a disk, with the name of its file system.
-    pub(in crate::experiments) disk: Option<(TempDir, String)>,
-    pub(in crate::experiments) tmpfs: Option<TempDir>,
+    pub(super) disk: Option<(TempDir, String)>,
+    pub(super) tmpfs: Option<TempDir>,
 }
 
 impl Folders {
     /// Makes them where this user may.
-    pub(in crate::experiments) fn find() -> Result<Self, LabError> {
+    pub(super) fn find() -> Result<Self, LabError> {
         let own = [Some(std::env::temp_dir()), std::env::current_dir().ok(), std::env::home_dir()];
         let usual = ["/var/tmp", "/dev/shm"].map(|path| Some(PathBuf::from(path)));
         let candidates: Vec<PathBuf> = own.into_iter().chain(usual).flatten().collect();
@@ -41,12 +44,12 @@ impl Folders {
     }
 
     /// The file system of the disk, as in IDs.
-    pub(in crate::experiments) fn disk_name(&self) -> &str {
+    pub(super) fn disk_name(&self) -> &str {
         self.disk.as_ref().map_or("disk", |(_, system)| system)
     }
 
     /// A folder for the files that every way needs.
-    pub(in crate::experiments) fn any(&self) -> &Path {
+    pub(super) fn any(&self) -> &Path {
         let disk = self.disk.as_ref().map(|(folder, _)| folder);
         disk.or(self.tmpfs.as_ref()).unwrap_or(&self.sockets).path()
     }
@@ -54,6 +57,12 @@ impl Folders {
 
 fn folder(within: &Path) -> io::Result<TempDir> {
     tempfile::Builder::new().prefix("hugekit-lab-").tempdir_in(within)
+}
+
+/// Bytes that this user may still write to the disk of a folder.
+pub(super) fn free_bytes(folder: &Path) -> io::Result<u64> {
+    let found = rustix::fs::statvfs(folder)?;
+    Ok(found.f_bavail.saturating_mul(found.f_frsize))
 }
 
 /// The kind of file system that a path is on, such as `ext4`.

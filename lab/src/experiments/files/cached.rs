@@ -1,4 +1,4 @@
-//! The page cache of a memory file, brought into a state before each restore, and checked.
+//! The page cache of a file, brought into a state before each sample, and checked.
 //!
 //! How a file came into the cache decides how fast it is mapped: by small pages, by huge ones, or from the disk.
 
@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// A state of a file's page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CacheState {
+pub(in crate::experiments) enum FileCache {
     /// All of it on base pages.
     Small,
     /// All of it on huge pages.
@@ -29,12 +29,12 @@ pub(super) enum CacheState {
     Cold,
 }
 
-impl CacheState {
+impl FileCache {
     /// Brings a file into this state.
-    pub(super) fn prepare(self, path: &Path) -> Result<(), LabError> {
+    pub(in crate::experiments) fn prepare(self, path: &Path) -> Result<(), LabError> {
         match self {
             Self::Warmed => {
-                let report = run(path, WarmMode::Make)?;
+                let report = Self::warm(path)?;
                 check(path, report.is_warm(), &report)
             }
             Self::Small if self.is_state_of(&run(path, WarmMode::Check)?) => Ok(()),
@@ -51,6 +51,11 @@ impl CacheState {
                 }
             }
         }
+    }
+
+    /// Warms a file as far as this file system can, and as memory is free in blocks of 2 MiB.
+    pub(in crate::experiments) fn warm(path: &Path) -> Result<WarmReport, LabError> {
+        run(path, WarmMode::Make)
     }
 
     /// Drops a file from the cache, and reads it by base pages if it is to be there.
@@ -99,11 +104,11 @@ mod tests {
         let path = folder.path().join("file");
         std::fs::write(&path, vec![7; 8 << 20]).unwrap();
         File::open(&path).unwrap().sync_all().unwrap();
-        for state in [CacheState::Small, CacheState::Cold, CacheState::Warmed, CacheState::Small] {
+        for state in [FileCache::Small, FileCache::Cold, FileCache::Warmed, FileCache::Small] {
             let prepared = state.prepare(&path);
             let report = run(&path, WarmMode::Check).unwrap();
             match prepared {
-                Ok(()) if state == CacheState::Warmed => assert!(report.is_warm(), "{report}"),
+                Ok(()) if state == FileCache::Warmed => assert!(report.is_warm(), "{report}"),
                 Ok(()) => assert!(state.is_state_of(&report), "{state:?}: {report}"),
                 // This file system cannot, or memory is fragmented.
                 Err(LabError::Saved(error)) => {
