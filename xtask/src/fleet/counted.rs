@@ -61,7 +61,7 @@ pub(super) fn in_instructions(record: &str) -> Result<(String, Vec<CountedCase>)
 
 fn counted(case: &Value) -> Option<(Value, CountedCase)> {
     let (id, unit) = (case["id"].as_str()?, case["unit"].as_str()?);
-    let samples = case["samples"].as_array()?.iter().map(|sample| sample.as_f64());
+    let samples = case["samples"].as_array()?.iter().map(Value::as_f64);
     let samples = samples.map(|sample| count(id, unit, sample?)).collect::<Option<Vec<f64>>>()?;
     let unit = if unit == "faults" { unit } else { "instructions" };
     let counted = CountedCase { id: id.to_owned(), samples };
