@@ -121,7 +121,7 @@ pub fn start_clones(options: &CloneOptions, memory: CloneMemory) -> Result<Clone
     let hosts = children.hosts()?;
     let line = StartingLine::new(&hosts, &disks, options.resume);
     let own = options.children.iter().map(|child| &child.own).collect();
-    let parent = Saved { state: &state, savepoint, hosts: &hosts, own, line: &line };
+    let parent = SavedVm { state: &state, savepoint, hosts: &hosts, own, line: &line };
     let (way, grown) = match memory {
         CloneMemory::Copied(source) => {
             let room = room.make()?;
@@ -157,7 +157,7 @@ fn check_state(path: &Path, control: &dyn Control) -> Result<Savepoint, ForkErro
 }
 
 /// The state of a saved VM.
-struct Saved<'a> {
+struct SavedVm<'a> {
     state: &'a Path,
     savepoint: Savepoint,
     hosts: &'a [Host],
@@ -165,7 +165,7 @@ struct Saved<'a> {
     line: &'a StartingLine<'a>,
 }
 
-impl Saved<'_> {
+impl SavedVm<'_> {
     /// Only a VMM can read the state: the first clone is restored, paused, and names the devices of all.
     fn check_devices(&self, first: &Child<'_>) -> Result<(), ForkError> {
         let devices = first.control.devices()?;
@@ -181,7 +181,7 @@ impl Saved<'_> {
     }
 }
 
-impl Parent for Saved<'_> {
+impl Parent for SavedVm<'_> {
     fn restore(&self, child: &Child<'_>, memory: LoadMemory<'_>) -> Option<ChildNews> {
         self.line.start(child, self.state, memory, |first| self.check_devices(first))
     }
@@ -195,7 +195,7 @@ impl Parent for Saved<'_> {
 /// Restores clones that need no memory from this process.
 fn restore_all(
     children: &Children<'_>,
-    parent: &Saved<'_>,
+    parent: &SavedVm<'_>,
     memory: LoadMemory<'_>,
 ) -> Result<Vec<Grown>, ForkError> {
     let (sender, news) = channel();
