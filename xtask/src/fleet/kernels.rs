@@ -84,9 +84,9 @@ fn count(guest: &Guest, files: &Files) -> Result<(String, Vec<CountedCase>)> {
     );
     println!("{}: Linux {release}", guest.name);
     let mut all = Vec::new();
-    for record in printed_records(&files.folder, &report)? {
-        let (record, cases) = counted::in_instructions(&record)?;
-        keep(&files.folder, all.len(), &record)?;
+    for (index, record) in printed_records(&files.folder, &report)?.iter().enumerate() {
+        let (record, cases) = counted::in_instructions(record)?;
+        keep(&files.folder, index, &record)?;
         all.extend(cases);
     }
     Ok((release.clone(), all))
