@@ -4,6 +4,7 @@
 //! (`entries.rs`). Which of the two is found out where the map is opened.
 
 pub mod entries;
+pub mod frames;
 pub mod scan;
 mod scanned;
 
