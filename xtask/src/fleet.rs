@@ -52,7 +52,7 @@ pub(crate) struct Fleet {
     /// The accelerator that executes the guests' instructions; by default KVM if a guest boots on it
     #[arg(long)]
     accel: Option<Accelerator>,
-    /// Write docs/fleet.md's table from the last run of each guest; boot none
+    /// Write the table of xtask/src/fleet/README.md from the last run of each guest; boot none
     #[arg(long)]
     record: bool,
     /// Compare kernels by `hugekit lab`, in guests whose instructions are counted, or with `--accel kvm` by time

@@ -1,4 +1,4 @@
-//! What a broker and its clients say to each other: `docs/lease-protocol.md`.
+//! What a broker and its clients say to each other: `engine/lease/PROTOCOL.md`.
 //!
 //! One connection of `SOCK_SEQPACKET` carries one request and one answer, each one message. A request and the head of
 //! an answer are [`MESSAGE`] bytes of little-endian numbers; what is not used is zero. The first eight bytes mean the
@@ -1014,7 +1014,7 @@ mod tests {
 
     #[test]
     fn each_backing_is_in_messages_and_in_their_documentation() {
-        let page = include_str!("../../../docs/lease-protocol.md");
+        let page = include_str!("../PROTOCOL.md");
         let mut codes = Vec::new();
         for &backing in Backing::ALL {
             let answer = Answer::Status(Box::new(Status::new(backing, 1, 0)));
@@ -1025,7 +1025,7 @@ mod tests {
         codes.sort_unstable();
         let names: Vec<_> = codes.iter().map(|(code, name)| format!("{code} {name}")).collect();
         let row = format!("0       backing, as --backing names it: {}\n", names.join(", "));
-        assert!(page.contains(&row), "docs/lease-protocol.md lacks: {row}");
+        assert!(page.contains(&row), "PROTOCOL.md lacks: {row}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The rows of the table in docs/fleet.md: each guest's last run writes its own.
+//! The rows of the table in xtask/src/fleet/README.md: each guest's last run writes its own.
 
 use std::fs;
 use std::path::PathBuf;
@@ -19,12 +19,12 @@ pub(super) fn keep(guest: &Guest, release: &str, count: &Count) -> Result<()> {
     Ok(fs::write(path(guest), row(guest, release, count))?)
 }
 
-/// Writes the table of all guests into docs/fleet.md. A guest without a run here keeps its row.
+/// Writes the table of all guests into xtask/src/fleet/README.md. A guest without a run here keeps its row.
 pub(super) fn write(table: &FleetTable) -> Result<()> {
-    let path = root().join("docs/fleet.md");
+    let path = root().join("xtask/src/fleet/README.md");
     let text = fs::read_to_string(&path).with_context(|| format!("no {}", path.display()))?;
-    let (before, rest) = text.split_once(BEGIN).context("docs/fleet.md has no beginning mark")?;
-    let (old, after) = rest.split_once(END).context("docs/fleet.md has no end mark")?;
+    let (before, rest) = text.split_once(BEGIN).context("xtask/src/fleet/README.md has no beginning mark")?;
+    let (old, after) = rest.split_once(END).context("xtask/src/fleet/README.md has no end mark")?;
     let rows = table
         .guest
         .iter()
