@@ -4,8 +4,8 @@ use hugekit_lab::record::stats::median;
 use hugekit_lab::record::{Case, Ratio, Record};
 use hugekit_lab::table::Figure;
 
-/// The ratio or case with this ID: the median of all runs, the range of their medians if there are several, and the
-/// range of single rounds. `None` if no run has it.
+/// The ratio or case with this ID: the median of all runs, with the range of their medians if there are several, else with
+/// the range of the rounds. `None` if no run has it.
 pub(crate) fn find(runs: &[&Record], id: &str) -> Option<Figure> {
     let experiments = || runs.iter().flat_map(|run| &run.experiments);
     let ratios: Vec<&Ratio> =
@@ -19,8 +19,10 @@ pub(crate) fn find(runs: &[&Record], id: &str) -> Option<Figure> {
     let rounds: Vec<f64> =
         rounds.chain(cases.iter().flat_map(|case| case.samples.clone())).collect();
     let figure = cases.first().map_or(Figure::ratio(value), |case| Figure::of(value, case.unit));
-    let figure = figure.within_rounds(ends(&rounds));
-    let figure = if medians.len() > 1 { figure.within_runs(ends(&medians)) } else { figure };
+    let figure = match medians.len() {
+        1 => figure.within_rounds(ends(&rounds)),
+        _ => figure.within_runs(ends(&medians)),
+    };
     let is_unlike = ratios.iter().any(|ratio| !ratio.like_for_like);
     Some(if is_unlike { figure.noted(0) } else { figure })
 }

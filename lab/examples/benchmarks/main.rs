@@ -1,5 +1,5 @@
-//! Writes `docs/benchmarks.md`, the pictures in `docs/pictures` and the link to the first one in `README.md` from
-//! `docs/records`: records of the lab, and `benchmarks.toml`, which has the page's text and rows.
+//! Writes `docs/benchmarks.md`, `docs/records/losses.md`, the pictures in `docs/pictures` and the link to the first one in
+//! `README.md` from `docs/records`: records of the lab, and `benchmarks.toml`, which has the page's text and rows.
 //!
 //! ```sh
 //! cargo run --example benchmarks                  # writes them
@@ -51,7 +51,11 @@ fn outputs(page: &Page) -> Result<Vec<(PathBuf, String)>> {
     let files = pictures.iter().map(|picture| {
         (docs.join("pictures").join(format!("{}.svg", picture.name)), picture.svg.clone())
     });
-    let pages = [(docs.join("benchmarks.md"), page.text(&pictures)?), (readme, text)];
+    let pages = [
+        (docs.join("benchmarks.md"), page.text(&pictures)?),
+        (docs.join("records/losses.md"), page.text_of_losses()?),
+        (readme, text),
+    ];
     Ok(files.chain(pages).collect())
 }
 

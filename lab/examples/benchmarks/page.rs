@@ -14,7 +14,7 @@ use serde::Deserialize;
 use super::figure::find;
 use super::pictures::{self, Picture, RatioRow, Times};
 
-/// Other losses of hugekit are listed if their median is below this.
+/// Losses that have no row are listed if their median is below this.
 const LISTED: f64 = 0.97;
 
 /// `benchmarks.toml`, with the records that it names.
@@ -22,7 +22,7 @@ const LISTED: f64 = 0.97;
 #[serde(deny_unknown_fields)]
 pub(crate) struct Page {
     head: String,
-    /// The text above the list of other losses.
+    /// The text of the page of losses, above its table.
     losses: String,
     /// The first words of the names of hugekit's own methods.
     ours: Vec<String>,
@@ -54,12 +54,20 @@ struct Section {
     text: String,
     /// The name of a picture.
     picture: Option<String>,
+    #[serde(default)]
     rows: Vec<FigureRow>,
+    /// Figures whose records were not kept.
+    #[serde(default)]
+    earlier: Vec<EarlierRow>,
 }
 
-/// Name, ID in the records or nothing, and earlier figures.
+/// Name, and ID in the records.
 #[derive(Clone, Debug, Deserialize)]
-struct FigureRow(String, String, String);
+struct FigureRow(String, String);
+
+/// Name, machine and figure.
+#[derive(Debug, Deserialize)]
+struct EarlierRow(String, String, String);
 
 impl Page {
     /// Reads the page and all records that it names, in this folder.
@@ -104,15 +112,28 @@ impl Page {
         };
         let (machines, ratios) = (markdown::render(&self.machines()?), link("ratios")?);
         let mut text = format!("# Benchmarks\n\n{}\n{machines}\n{ratios}", self.head);
-        for Section { title, text: words, picture, rows } in &self.section {
-            let words = if words.is_empty() { String::new() } else { format!("{words}\n") };
+        for Section { title, text: words, picture, rows, earlier } in &self.section {
             let picture = picture.as_deref().map(link).transpose()?;
-            let picture = picture.map_or(String::new(), |picture| format!("{picture}\n"));
+            let mut parts: Vec<String> = picture.into_iter().collect();
+            if !words.is_empty() {
+                parts.insert(0, words.clone());
+            }
+            if !rows.is_empty() {
+                parts.push(self.table(rows)?);
+            }
+            if !earlier.is_empty() {
+                parts.push(markdown::render(&table_of_earlier(earlier)));
+            }
             // Writing to a String cannot fail.
-            let _ = write!(text, "\n## {title}\n\n{words}{picture}{}", self.table(rows)?);
+            let _ = write!(text, "\n## {title}\n\n{}", parts.join("\n"));
         }
+        Ok(text)
+    }
+
+    /// The page of the losses that the whole page has no row for.
+    pub(crate) fn text_of_losses(&self) -> Result<String> {
         let losses = self.table(&self.other_losses())?;
-        Ok(format!("{text}\n## Other losses\n\n{}\n{losses}", self.losses))
+        Ok(format!("# Other losses\n\n{}\n{losses}", self.losses))
     }
 
     fn machines(&self) -> Result<Table> {
@@ -144,26 +165,23 @@ impl Page {
         machines
     }
 
-    /// Lines with the figures of each machine that has any, and earlier figures.
+    /// Lines with the figures of each machine that has any.
     fn table(&self, lines: &[FigureRow]) -> Result<String> {
-        let is_earlier = lines.iter().any(|line| !line.2.is_empty());
         let has_some = |runs: &[&Record]| lines.iter().any(|line| find(runs, &line.1).is_some());
         let kept: Vec<_> =
             self.by_machine().into_iter().filter(|(_, runs)| has_some(runs)).collect();
         let columns = kept.iter().map(|(name, _)| Column::numbers(format!("{name}, kept")));
         let mut rows = Vec::new();
-        for FigureRow(what, id, earlier) in lines {
+        for FigureRow(what, id) in lines {
             let found: Vec<_> = kept.iter().map(|(_, runs)| find(runs, id)).collect();
             let is_found = found.iter().any(Option::is_some);
-            ensure!(id.is_empty() || is_found, "row `{what}`: no kept record has {id}");
-            ensure!(is_found || !earlier.is_empty(), "row `{what}` has no figure");
-            let earlier = is_earlier.then(|| Cell::Text(earlier.clone()));
-            let cells = found.into_iter().map(Cell::optional).chain(earlier).collect();
+            ensure!(is_found, "row `{what}`: no kept record has {id}");
+            let cells = found.into_iter().map(Cell::optional).collect();
             rows.push(Row { head: what.clone(), cells });
         }
         Ok(markdown::render(&Table {
             head: "before → hugekit".to_owned(),
-            columns: columns.chain(is_earlier.then(|| Column::words("earlier"))).collect(),
+            columns: columns.collect(),
             rows,
             ..Table::default()
         }))
@@ -180,7 +198,7 @@ impl Page {
             find(runs, id).is_some_and(|figure| figure.value() < LISTED)
         };
         let lost = ids.into_iter().filter(|id| machines.iter().any(|(_, runs)| is_loss(runs, id)));
-        lost.map(|id| FigureRow(format!("`{id}`"), id.to_owned(), String::new())).collect()
+        lost.map(|id| FigureRow(format!("`{id}`"), id.to_owned())).collect()
     }
 
     /// True if the subject of a ratio is a method of hugekit.
@@ -202,6 +220,19 @@ impl Page {
     }
 }
 
+fn table_of_earlier(lines: &[EarlierRow]) -> Table {
+    let row = |EarlierRow(what, machine, figure): &EarlierRow| Row {
+        head: what.clone(),
+        cells: [machine, figure].map(|text| Cell::Text(text.clone())).into(),
+    };
+    Table {
+        head: "before → hugekit, record not kept".to_owned(),
+        columns: ["machine", "figure"].map(Column::words).into(),
+        rows: lines.iter().map(row).collect(),
+        ..Table::default()
+    }
+}
+
 /// Baseline and subject of a ratio.
 fn sides(id: &str) -> Option<(&str, &str)> {
     parts(id)?.0.split_once("-vs-")
@@ -217,7 +248,7 @@ mod tests {
         let text = format!(
             "head = 'Head.'\nlosses = 'Losses.'\nours = ['auto']\nratios = [['clear', ['stores']]]\n\
              set = [{{ name = 'A', folder = '', commit = 'c', cpu = 'x' }}]\n\
-             [[section]]\ntitle = 'Title'\nrows = [{rows}]"
+             [[section]]\ntitle = 'Title'\nrows = [{rows}]\nearlier = [['call', 'B', '3.0']]"
         );
         let mut page: Page = toml::from_str(&text).unwrap();
         let record = include_str!("../../tests/data/record.json");
@@ -229,16 +260,16 @@ mod tests {
         page.text(&page.pictures()?)
     }
 
-    const KEPT: &str = "['long', 'stores/memset-vs-auto/4KiB', 'B 3.0']";
+    const KEPT: &str = "['long', 'stores/memset-vs-auto/4KiB']";
 
     #[test]
-    fn a_row_has_kept_and_earlier_figures() {
+    fn a_section_has_kept_and_earlier_figures() {
         let text = printed(&page(KEPT)).unwrap();
-        assert!(text.contains("| before → hugekit | A, kept | earlier |"), "{text}");
+        assert!(text.contains("| before → hugekit | A, kept |\n"), "{text}");
         assert!(text.contains("| long | 1.52 ["), "{text}");
-        assert!(text.contains("] | B 3.0 |"), "{text}");
-        let earlier = printed(&page("['long', '', 'B 3.0']")).unwrap();
-        assert!(earlier.contains("| long | B 3.0 |"), "{earlier}");
+        assert!(text.contains("| call | B | 3.0 |"), "{text}");
+        let earlier = printed(&page("")).unwrap();
+        assert!(!earlier.contains("kept |\n") && earlier.contains("| call |"), "{earlier}");
     }
 
     #[test]
@@ -252,20 +283,15 @@ mod tests {
         page.set.push(set("A", Vec::new()));
         page.set.push(set("B", Vec::new()));
         let table = |page: &Page| page.table(&page.section[0].rows).unwrap();
-        assert!(table(&page).contains("| A, kept | earlier |"));
+        assert!(table(&page).contains("| A, kept |\n"));
         page.set[2].runs = runs;
-        assert!(table(&page).contains("| A, kept | B, kept | earlier |"));
+        assert!(table(&page).contains("| A, kept | B, kept |\n"));
     }
 
     #[test]
     fn a_row_without_a_figure_is_refused() {
-        for (row, says) in [
-            ("['long', 'stores/none/4KiB', 'B 3.0']", "no kept record has stores/none/4KiB"),
-            ("['long', '', '']", "has no figure"),
-        ] {
-            let error = printed(&page(row)).unwrap_err().to_string();
-            assert!(error.contains(says), "{error}");
-        }
+        let error = printed(&page("['long', 'stores/none/4KiB']")).unwrap_err().to_string();
+        assert!(error.contains("no kept record has stores/none/4KiB"), "{error}");
     }
 
     #[test]
@@ -276,9 +302,9 @@ mod tests {
             page.set[0].runs[0].experiments[0].ratios[0].median = 0.5;
             page.other_losses().len()
         };
-        assert_eq!(lost("['long', '', 'B 3.0']", "auto"), 1);
+        assert_eq!(lost("", "auto"), 1);
         assert_eq!(lost(KEPT, "auto"), 0);
-        assert_eq!(lost("['long', '', 'B 3.0']", "memset"), 0);
+        assert_eq!(lost("", "memset"), 0);
     }
 
     #[test]
