@@ -3,7 +3,7 @@
 
 use std::process::{ExitCode, Output};
 
-use hugekit_machines::{Files, MACHINES, Machine};
+use hugekit_invented_machines::{Files, MACHINES, Machine};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use serde_json::Value;
 

@@ -4,7 +4,7 @@
 use anyhow::{Context, Result};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use hugekit_machines::MACHINES;
+use hugekit_invented_machines::MACHINES;
 
 /// Runs a command as on another machine, as far as its processor's name and caches go (needs to mount):
 /// `cargo xtask on amd-milan cargo xtask test`

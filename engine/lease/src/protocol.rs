@@ -9,8 +9,8 @@ mod images;
 use std::time::Duration;
 
 use hugekit_machine::size::{Exact, Size};
+use hugekit_sys::ErrorKind;
 use hugekit_sys::backing::Backing;
-use hugekit_sys::{ErrorKind, HUGE_PAGE_BYTES};
 
 pub use images::{
     ImageFacts, ImageName, ImageRange, ImageRow, Load, MOST_IMAGES, MOST_RANGES, MOST_SOURCES,
@@ -408,7 +408,7 @@ fn clients(number: u64) -> String {
 
 /// Returns how an administrator can provide the memory that units lack.
 fn more_pages(missing: u64, page_size: u64) -> String {
-    if page_size < HUGE_PAGE_BYTES as u64 {
+    if page_size == rustix::param::page_size() as u64 {
         return "end programs that have leases, raise the limit of the broker's control group if it has one, or start the \
              broker with smaller units"
             .to_owned();
@@ -1153,7 +1153,9 @@ mod tests {
         };
         assert!(said(3 << 20, 2 << 20).contains("reserve 3 more pages of 2 MiB, if"));
         assert!(said(1 << 20, 1 << 30).contains("reserve 1 more page of 1 GiB, if"));
-        assert!(!said(1 << 20, 4096).contains("reserve"));
+        let base = rustix::param::page_size() as u64;
+        assert!(!said(1 << 20, base).contains("reserve"));
+        assert!(said(1 << 20, 16 * base).contains("reserve"), "reserved pages may be small");
         let said = |before| Refusal::NoneReady { waited_ms: 0, present: 0, unit: 4096, before };
         assert!(said(1).to_string().ends_with(", and 1 client is served before"));
         assert!(said(2).to_string().ends_with(", and 2 clients are served before"));

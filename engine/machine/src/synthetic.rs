@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 
-use hugekit_machines::Files;
+use hugekit_invented_machines::Files;
 
 use super::Root;
 

@@ -1,8 +1,8 @@
 //! The one point that every system call of this crate passes: a test has the n-th of them refused there.
 //!
 //! A function of `sys/` calls [`pass`] with the call's name right before each system call, and inside the loop
-//! where it tries again. Without the feature `fault-injection`, which no crate asks for, `pass` is an empty
-//! function and no answer is compiled in. `engine/README.md` says how a new system call joins.
+//! where it tries again. Without `--cfg hugekit_faults`, `pass` is an empty function and no answer is
+//! compiled in. `engine/sys/README.md` explains how to add a system call.
 
 #[cfg(hugekit_faults)]
 mod armed;

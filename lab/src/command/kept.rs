@@ -63,7 +63,7 @@ mod tests {
     #[test]
     #[ignore = "nightly: it prints many reports"]
     fn a_record_of_every_machine_is_listed_within_the_columns() {
-        for description in hugekit_machines::MACHINES {
+        for description in hugekit_invented_machines::MACHINES {
             let files = description.files().unwrap();
             let text = include_str!("../../tests/data/record.json");
             let mut record = Record::parse(text).unwrap();

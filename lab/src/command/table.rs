@@ -110,7 +110,7 @@ mod tests {
     #[ignore = "nightly: it prints many reports"]
     fn the_header_of_every_machine_fits_80_columns() {
         let text = include_str!("../../tests/data/record.json");
-        for description in hugekit_machines::MACHINES {
+        for description in hugekit_invented_machines::MACHINES {
             let files = description.files().unwrap();
             let mut record = Record::parse(text).unwrap();
             record.machine = hugekit_lab::measure::machine::describe(&Root::at(files.path()));

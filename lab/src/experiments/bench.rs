@@ -372,7 +372,7 @@ mod tests {
 
     #[test]
     fn transparent_huge_pages_of_another_size_are_none_of_ours() {
-        for machine in hugekit_machines::MACHINES {
+        for machine in hugekit_invented_machines::MACHINES {
             let files = machine.files().unwrap();
             let root = Root::at(files.path());
             let options = Options { setup: true, ..Options::default() };
@@ -407,7 +407,7 @@ mod tests {
 
     #[test]
     fn memory_that_another_lab_has_set_apart_is_available_after_its_turn() {
-        let files = hugekit_machines::MACHINES[0].files().unwrap();
+        let files = hugekit_invented_machines::MACHINES[0].files().unwrap();
         let (root, meminfo_file) = (Root::at(files.path()), files.path().join("proc/meminfo"));
         let held = Settings::in_turn(&root, Duration::ZERO, &crate::Quiet).unwrap();
         std::fs::write(&meminfo_file, meminfo(1)).unwrap();
@@ -421,7 +421,7 @@ mod tests {
     #[test]
     fn no_run_takes_more_memory_than_the_machine_has() {
         for (machine, quick) in
-            hugekit_machines::MACHINES.iter().flat_map(|m| [(m, true), (m, false)])
+            hugekit_invented_machines::MACHINES.iter().flat_map(|m| [(m, true), (m, false)])
         {
             let files = machine.files().unwrap();
             let options = Options { quick, setup: true, ..Options::default() };

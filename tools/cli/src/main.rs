@@ -13,13 +13,13 @@ mod image;
 mod lab;
 mod lease;
 mod log;
-#[cfg(test)]
-mod options;
 mod pager;
 mod pid;
 mod progress;
 mod qemu;
 mod restore;
+#[cfg(test)]
+mod same_options_everywhere;
 mod shell;
 mod socket;
 mod status;

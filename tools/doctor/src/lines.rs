@@ -42,7 +42,7 @@ mod tests {
     /// Rules that every report keeps to, whichever machine it is of.
     #[test]
     fn every_machine_has_a_report_whose_remedies_it_can_bear() {
-        for machine in hugekit_machines::MACHINES {
+        for machine in hugekit_invented_machines::MACHINES {
             let files = machine.files().unwrap();
             let facts = Facts::read(&Root::at(files.path()));
             let lines = all(&facts);

@@ -23,7 +23,8 @@ pub(super) fn keep(guest: &Guest, release: &str, count: &Count) -> Result<()> {
 pub(super) fn write(table: &FleetTable) -> Result<()> {
     let path = root().join("xtask/src/fleet/README.md");
     let text = fs::read_to_string(&path).with_context(|| format!("no {}", path.display()))?;
-    let (before, rest) = text.split_once(BEGIN).context("xtask/src/fleet/README.md has no beginning mark")?;
+    let (before, rest) =
+        text.split_once(BEGIN).context("xtask/src/fleet/README.md has no beginning mark")?;
     let (old, after) = rest.split_once(END).context("xtask/src/fleet/README.md has no end mark")?;
     let rows = table
         .guest

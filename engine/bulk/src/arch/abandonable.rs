@@ -2,13 +2,14 @@
 //! instruction's address that it was this one, and where it ends. It has no frame, keeps nothing anywhere but in
 //! registers that a call may change, and may be left between any two instructions.
 //!
-//! It has a version of each routine of the table that is not libc's own. Each architecture has its instructions.
+//! It has a version of each routine of the table that is not libc's own. Each architecture that has instructions for it, in
+//! `copy_instructions.rs`, includes this file as its module.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::CopyRoutine;
-use super::imp::copy_instructions::{VERSIONS, instruction, set_instruction};
+use super::copy_instructions::{VERSIONS, instruction, set_instruction};
+use crate::arch::CopyRoutine;
 
 /// The version for all other routines.
 pub(super) const PLAIN: usize = 0;

@@ -13,7 +13,8 @@
 //! returns an [`Unfenced`] token. Another thread may see the memory only after
 //! [`Unfenced::publish`].
 //!
-//! No function here makes a system call or allocates.
+//! No function here makes a system call or allocates. A feature that only the kernel knows belongs into
+//! `hugekit_machine::cpu`.
 
 #![allow(unsafe_code)]
 
@@ -30,11 +31,7 @@ use all::portable as imp;
 #[path = "x86_64/mod.rs"]
 mod imp;
 
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-pub mod abandonable;
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-pub use imp::abandonable;
-pub use imp::{is_write, runs_on_valgrind};
+pub use imp::{abandonable, is_write, runs_on_valgrind};
 
 /// The kind of a routine's stores: whether the written bytes stay in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -116,7 +116,7 @@ fn whole_cpus(cpus: f64) -> usize {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use hugekit_machines::Files;
+    use hugekit_invented_machines::Files;
 
     /// A machine whose nodes have these CPUs, all of which are online and allowed by default.
     pub(in super::super) fn machine(nodes: &[(u32, &str)], allowed: &str) -> Files {

@@ -156,7 +156,7 @@ fn builtin_copy(cpu: Microarchitecture, caches: CacheSizes) -> Choice<CopyFn> {
 
 #[cfg(test)]
 mod tests {
-    use hugekit_machines::{Of, Rates, rates};
+    use hugekit_invented_machines::{Of, Rates, rates};
 
     use super::*;
     use crate::arch::{ClearRoutine, Kind, Routine, clear_routine};
@@ -177,7 +177,7 @@ mod tests {
     /// Tries the profile's lengths with every machine's caches, and for every CPU that it distinguishes.
     #[test]
     fn profile_of_every_machine_can_be_used() {
-        for machine in hugekit_machines::MACHINES {
+        for machine in hugekit_invented_machines::MACHINES {
             let files = machine.files().unwrap();
             let caches = cache::read(&Root::at(files.path()));
             assert_eq!(caches.is_ok(), machine.l1d > 0, "{}", machine.name);
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn placement_of_every_machine_has_each_of_its_cpus() {
-        for machine in hugekit_machines::MACHINES {
+        for machine in hugekit_invented_machines::MACHINES {
             let files = machine.files().unwrap();
             let placement = Placement::read(&Root::at(files.path())).unwrap();
             assert_eq!(placement.threads() as u64, machine.cpus, "{}", machine.name);

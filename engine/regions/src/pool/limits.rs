@@ -80,7 +80,7 @@ fn check_group(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hugekit_machines::Files;
+    use hugekit_invented_machines::Files;
     use hugekit_sys::error_chain;
 
     const MIB: usize = 1 << 20;
@@ -154,7 +154,7 @@ mod tests {
     /// The remedy that once asked for all of a machine's memory, as root.
     #[test]
     fn remedy_on_any_machine_reserves_no_more_than_it_can_spare() {
-        for machine in hugekit_machines::MACHINES {
+        for machine in hugekit_invented_machines::MACHINES {
             let files = machine.files().unwrap();
             let root = Root::at(files.path());
             for gib in [1, 4, 20, 200, 100_000] {

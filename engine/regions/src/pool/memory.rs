@@ -209,7 +209,7 @@ impl PoolMemory {
             return Ok(false);
         }
         let size = self.page_size();
-        debug_assert_eq!(size, HUGE_PAGE_BYTES, "MADV_COLLAPSE makes no other transparent pages");
+        debug_assert_eq!(size, HUGE_PAGE_BYTES, "transparent pages of a pool have 2 MiB");
         // SAFETY: accesses to the alias mapping wait for no thread.
         unsafe { collapse(start, size) }
             .map_err(|errno| refused("madvise(MADV_COLLAPSE)", errno))?;

@@ -59,7 +59,7 @@ pub(crate) fn remedy(len: usize, available: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hugekit_machines::Files;
+    use hugekit_invented_machines::Files;
 
     const MIB: usize = 1 << 20;
 

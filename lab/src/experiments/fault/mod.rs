@@ -424,7 +424,7 @@ mod tests {
     /// With a last level of 300 MiB, rows for which nothing was reserved ended the lab.
     #[test]
     fn rows_fit_the_memory_and_what_is_reserved_on_every_machine() {
-        for machine in hugekit_machines::MACHINES {
+        for machine in hugekit_invented_machines::MACHINES {
             for huge in [0, 10, 200, 512, machine.reserved.unwrap_or(0) as usize] {
                 let memory = (machine.available() / 2).min(4 << 30) as usize;
                 let given = Given { memory, thp: machine.thp, huge, gigantic: 0 };

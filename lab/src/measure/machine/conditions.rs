@@ -34,7 +34,7 @@ fn word(root: &Root, path: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use hugekit_machines::Files;
+    use hugekit_invented_machines::Files;
 
     use super::*;
 

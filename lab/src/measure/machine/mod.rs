@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn a_machine_is_described_although_it_does_not_say_everything() {
-        for description in hugekit_machines::MACHINES {
+        for description in hugekit_invented_machines::MACHINES {
             let files = description.files().unwrap();
             let machine = describe(&Root::at(files.path()));
             assert_eq!(machine.memory_bytes, description.memory);

@@ -34,7 +34,7 @@ pub(super) fn remedy(root: &Root, backing: Backing, missing: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use hugekit_machines::Files;
+    use hugekit_invented_machines::Files;
 
     use super::*;
 

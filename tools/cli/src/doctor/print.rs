@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn the_report_of_every_machine_stays_within_the_columns() {
-        for machine in hugekit_machines::MACHINES {
+        for machine in hugekit_invented_machines::MACHINES {
             let files = machine.files().unwrap();
             let report = hugekit_doctor::examine(&Root::at(files.path())).unwrap();
             let plain = anstream::adapter::strip_str(&render(&report.lines)).to_string();

@@ -170,7 +170,7 @@ fn start(program: &OsStr, arguments: &[OsString]) -> anyhow::Error {
 
 #[cfg(test)]
 mod tests {
-    use hugekit_machines::Files;
+    use hugekit_invented_machines::Files;
 
     use super::*;
 

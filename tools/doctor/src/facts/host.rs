@@ -106,7 +106,7 @@ fn container(root: &Root) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use hugekit_machines::Files;
+    use hugekit_invented_machines::Files;
 
     use super::*;
 

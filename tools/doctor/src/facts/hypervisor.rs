@@ -67,7 +67,7 @@ fn from_kernel(root: &Root) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use hugekit_machines::Files;
+    use hugekit_invented_machines::Files;
 
     use super::*;
 

@@ -33,7 +33,7 @@ fn version_of(device: &Path) -> io::Result<i32> {
 
 #[cfg(test)]
 mod tests {
-    use hugekit_machines::Files;
+    use hugekit_invented_machines::Files;
 
     use super::*;
 

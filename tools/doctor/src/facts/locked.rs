@@ -35,7 +35,7 @@ fn limit(word: &str) -> Option<Option<u64>> {
 
 #[cfg(test)]
 mod tests {
-    use hugekit_machines::Files;
+    use hugekit_invented_machines::Files;
 
     use super::*;
 

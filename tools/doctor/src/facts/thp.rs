@@ -225,7 +225,7 @@ fn parse<T: Choice>(text: &str) -> Option<Setting<T>> {
 
 #[cfg(test)]
 mod tests {
-    use hugekit_machines::Files;
+    use hugekit_invented_machines::Files;
 
     use super::*;
 

@@ -241,7 +241,7 @@ fn right_to_trace(root: &Root) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use hugekit_machines::Files;
+    use hugekit_invented_machines::Files;
     use hugekit_testing::remedies::prints_remedy_once;
 
     use super::*;

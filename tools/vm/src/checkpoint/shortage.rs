@@ -46,7 +46,7 @@ fn check_bytes(children: usize, needed: u64, available: Available) -> Result<(),
 
 #[cfg(test)]
 mod tests {
-    use hugekit_machines::Files;
+    use hugekit_invented_machines::Files;
     use hugekit_sys::error_chain;
     use hugekit_testing::remedies::prints_remedy_once;
 

@@ -1,7 +1,7 @@
 //! The instructions of the copy that can be abandoned: by pairs of vectors, with the hint of the table's routines or
 //! without.
 
-use crate::arch::abandonable::{PLAIN, WHERE};
+use super::abandonable::{PLAIN, WHERE};
 
 /// Loads have the hint.
 const ONCE: usize = PLAIN + 1;

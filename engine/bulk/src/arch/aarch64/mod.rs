@@ -1,6 +1,8 @@
 //! aarch64: `dc zva` and non-temporal pairs.
 
-pub(super) mod copy_instructions;
+#[path = "../abandonable.rs"]
+pub mod abandonable;
+mod copy_instructions;
 mod stnp;
 mod syndrome;
 mod valgrind;

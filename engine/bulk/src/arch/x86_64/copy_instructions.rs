@@ -1,6 +1,6 @@
 //! The instructions of the copy that can be abandoned: by string instructions, or as another routine of the table does.
 
-use crate::arch::abandonable::{PLAIN, WHERE};
+use super::abandonable::{PLAIN, WHERE};
 
 /// The versions. Those of [`INTERLEAVED`] advance four pages together.
 const SSE: usize = PLAIN + 1;

@@ -1,7 +1,9 @@
 //! x86-64: string instructions, vector stores, and the instructions that write a whole line.
 
+#[path = "../abandonable.rs"]
+pub mod abandonable;
 mod avx512;
-pub(super) mod copy_instructions;
+mod copy_instructions;
 mod line;
 mod movnti;
 mod string;
@@ -77,7 +79,7 @@ pub(super) const COPY_ONCE: CopyRoutine = CopyRoutine::cached(
 #[inline]
 pub(super) fn ticks() -> u64 {
     // SAFETY: both are part of x86-64, and neither touches memory. A process that `prctl(PR_SET_TSC)` keeps
-    // from the counter does not ask (`sys::thread::may_read_ticks`).
+    // from the counter does not ask (`hugekit_sys::process::may_read_ticks`).
     unsafe {
         core::arch::x86_64::_mm_lfence();
         core::arch::x86_64::_rdtsc()
