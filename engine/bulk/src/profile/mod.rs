@@ -4,9 +4,8 @@
 //! Streaming stores win if the bytes would only pass through the cache. The limit between them
 //! differs from one CPU model to the next (on Skylake-X streaming never wins). A [`Profile`]
 //! contains these limits for one machine. [`Profile::builtin`] derives one from the CPU model and
-//! the cache sizes. Its figures come from `docs/decisions/0002-clear-crossovers.md` and
-//! `0004-copy-crossovers.md`. A program uses the built-in profile until it
-//! [installs](Profile::install) its own.
+//! the cache sizes. Its figures come from `docs/decisions/0002-crossovers.md`. A program uses the
+//! built-in profile until it [installs](Profile::install) its own.
 //!
 //! The rule behind every default is *never slower than libc*: on a CPU without measurements, libc
 //! is used until the bytes exceed the last-level cache.

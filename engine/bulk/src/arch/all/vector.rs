@@ -15,7 +15,7 @@ const PAGE: usize = 4096;
 
 /// The number of pages that an interleaved copy advances together. More hardware prefetchers run ahead, one
 /// for each page. Four is the number of the design's measurement on Granite Rapids; on Milan every
-/// number above one is slower than one (`docs/decisions/0004-copy-crossovers.md`).
+/// number above one is slower than one (`docs/decisions/0002-crossovers.md`).
 const PAGES: usize = 4;
 
 /// A unit of loads and stores.
