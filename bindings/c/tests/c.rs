@@ -100,7 +100,7 @@ fn trials(places: &'static Places) -> Vec<Trial> {
         });
     }
     trials.extend(
-        ["README.md", "docs/c.md", "docs/restore.md", "docs/warm.md"]
+        ["README.md", "docs/c.md", "docs/firecracker.md", "docs/warm.md"]
             .map(|page| of_page(places, page)),
     );
     trials.extend([128, 1024, 4096].map(|mib| readme_at(places, mib)));

@@ -40,12 +40,12 @@ def nightly_of(mib):
     return pytest.param(mib, marks=conftest.nightly(f"it saves {mib} MiB"))
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/python.md", "docs/restore.md", "docs/warm.md", "bindings/py/README.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md", "docs/firecracker.md", "docs/warm.md", "bindings/py/README.md"])
 def test_programs_of_a_page(page, serves, tmp_path, monkeypatch):
     programs = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
     assert programs
     monkeypatch.chdir(tmp_path)
-    # What docs/restore.md loads.
+    # What docs/firecracker.md loads.
     pathlib.Path("memory.bin").write_bytes(bytes(range(256)) * (16 << 10))
     # An array that fills a process-wide pool which is there already leaves no room for its snapshot.
     hugekit.trim()

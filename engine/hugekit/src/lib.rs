@@ -195,13 +195,13 @@
 //!   data.
 //!
 //! [limits.md] lists all limits, [reliability.md] the promises and their tests. Guides:
-//! [snapshots][snapshot.md], [virtual machine monitors][vmm.md], [concepts][concepts.md],
+//! [snapshots][snapshot.md], [Rust][rust.md], [concepts][concepts.md],
 //! [measurements][benchmarks.md].
 //!
 //! [limits.md]: https://github.com/hugekit/hugekit/blob/main/docs/limits.md
 //! [reliability.md]: https://github.com/hugekit/hugekit/blob/main/docs/reliability.md
 //! [snapshot.md]: https://github.com/hugekit/hugekit/blob/main/docs/snapshot.md
-//! [vmm.md]: https://github.com/hugekit/hugekit/blob/main/docs/vmm.md
+//! [rust.md]: https://github.com/hugekit/hugekit/blob/main/docs/rust.md
 //! [concepts.md]: https://github.com/hugekit/hugekit/blob/main/docs/concepts.md
 //! [benchmarks.md]: https://github.com/hugekit/hugekit/blob/main/docs/benchmarks.md
 //! [kernels.md]: https://github.com/hugekit/hugekit/blob/main/docs/kernels.md

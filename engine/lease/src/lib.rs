@@ -2,7 +2,7 @@
 //!
 //! [`Lease::ask`] requests a lease from a broker. `hugekit::pool::PoolBuilder::lease` makes a pool
 //! from it. The broker is `hugekit broker`, or any program that speaks the [`protocol`].
-//! `docs/vmm.md` describes unmodified programs that use leases.
+//! `docs/qemu.md` describes unmodified programs that use leases.
 //!
 //! Leased memory is new memory of the kernel. It is populated, and no other process ever had it, so
 //! all of its bytes are zero. The broker keeps neither a descriptor nor a mapping of it. When this

@@ -237,7 +237,7 @@ pub enum NotLoaded {
 
 /// The remedy for a saved VM of QEMU.
 pub const SAVE_MEMORY: &str = "give QEMU's memory a file with share=on, and save the rest with \
-                               x-ignore-shared: see QEMU in docs/restore.md";
+                               x-ignore-shared: see Clones of a template in docs/qemu.md";
 
 fn system_error(errno: u64) -> String {
     match i32::try_from(errno) {

@@ -131,7 +131,7 @@ fn beginning(size: usize) -> String {
 fn end() -> String {
     let mut text = "\n".to_owned();
     text += &paragraph(
-        "Read on: README.md, docs/redis.md, docs/snapshot.md, docs/vmm.md and docs/restore.md. `hugekit doctor` \
+        "Read on: README.md, docs/redis.md, docs/snapshot.md, docs/qemu.md and docs/firecracker.md. `hugekit doctor` \
          prints what this machine supports, and `hugekit demo --help` other comparisons.",
     );
     if let Ok(program) = std::env::current_exe() {

@@ -65,7 +65,7 @@ pub(super) fn run(tour: &Tour) -> anyhow::Result<PartResult> {
         commands: vec![
             "hugekit broker &".to_owned(),
             "hugekit image load --name vm MEMORY_FILE".to_owned(),
-            "hugekit lease --image vm -- PROGRAM {}   # see docs/restore.md".to_owned(),
+            "hugekit lease --image vm -- PROGRAM {}   # see docs/firecracker.md".to_owned(),
         ],
     })
 }
