@@ -24,7 +24,6 @@ try:
 except ImportError as missing:
     raise SystemExit(f"no PyTorch here ({missing}): pip install hugekit[torch]")
 
-import hugekit
 from hugekit.torch import SnapshotStager
 
 WAYS = ("default", "snapshot")
@@ -40,7 +39,7 @@ class Training:
         self.expected = {name: tensor.clone() for name, tensor in self.tensors.items()}
         self.block = max(1, min(rows, int(options.touched * (1 << 20)) // 4096))
         self.gradient = torch.randn(self.block, 1024)
-        self.stager = SnapshotStager(reserve=hugekit.Reserve(int(options.reserve * (1 << 20))))
+        self.stager = SnapshotStager()
         self.number = 0
         # What both stagers copy to was used before: a host takes its time to give a virtual machine memory.
         del [tensor.clone() for tensor in self.tensors.values()][:]
@@ -94,7 +93,6 @@ def main():
     parser.add_argument("--gigabytes", type=float, default=4, help="of all tensors, in GiB")
     parser.add_argument("--tensors", type=int, default=16)
     parser.add_argument("--touched", type=float, default=4, help="MiB that a step updates")
-    parser.add_argument("--reserve", type=float, default=512, help="MiB that are there for what steps copy aside")
     parser.add_argument("--steps", type=int, default=50, help="before each checkpoint")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", help="where checkpoints are written and removed again")

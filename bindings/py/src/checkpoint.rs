@@ -28,8 +28,9 @@ use crate::copied::{self, CopiedBytes};
 use crate::errors::{Raised, at_path, attempted, of_delta};
 use crate::numbers::Number;
 use crate::region::{Region, fault_mode, word};
-use crate::snapshot::{BY_COPIES, Reserve, SnapshotOptions, granule, within};
+use crate::snapshot::{BY_COPIES, Reserve, SnapshotOptions, granule};
 use crate::strided::{ArrayMemory, Strided};
+use crate::taking::within;
 
 /// Neighbours with less than that are copied at once: to protect as much takes as long, and edges longer.
 const COPIED: usize = 1 << 20;

@@ -119,6 +119,20 @@ pub(crate) fn reasons(
     }
 }
 
+/// Checks that so many bytes are available: the kernel would end a process. `wanted` says what for.
+pub(crate) fn check_available(len: usize, wanted: &str) -> PyResult<()> {
+    if len < LOOK {
+        return Ok(());
+    }
+    let available = Available::of_this_process(&Root::default()).bytes;
+    if len as u64 <= available {
+        return Ok(());
+    }
+    Err(PyMemoryError::new_err(format!(
+        "not enough memory: {wanted}, and {available} are available"
+    )))
+}
+
 /// A copy of memory, on huge pages if it is large.
 #[derive(Debug)]
 pub(crate) struct CopiedBytes {
@@ -136,22 +150,11 @@ impl CopiedBytes {
         len: usize,
         write: impl FnOnce(*mut u8) -> PyResult<()>,
     ) -> PyResult<Self> {
-        let short = |available: Option<u64>| {
-            let available =
-                available.map_or_else(String::new, |bytes| format!(", and {bytes} are available"));
-            PyMemoryError::new_err(format!(
-                "not enough memory: {len} bytes cannot be protected and are copied at once{available}"
-            ))
-        };
-        // The kernel would end a process.
-        if len >= LOOK {
-            let available = Available::of_this_process(&Root::default()).bytes;
-            if len as u64 > available {
-                return Err(short(Some(available)));
-            }
-        }
+        let wanted = format!("{len} bytes cannot be protected and are copied at once");
+        check_available(len, &wanted)?;
+        let short = |_| PyMemoryError::new_err(format!("not enough memory: {wanted}"));
         let align = if len < HUGE_PAGE_BYTES { 1 } else { HUGE_PAGE_BYTES };
-        let memory = PrivateBytes::new(len, align).map_err(|_| short(None))?;
+        let memory = PrivateBytes::new(len, align).map_err(short)?;
         if len >= HUGE_PAGE_BYTES {
             // Without them it is slower.
             let _ = memory.want_huge_pages();

@@ -24,7 +24,9 @@ mod region;
 mod restoring;
 mod shared;
 mod snapshot;
+mod staging;
 mod strided;
+mod taking;
 mod tend;
 mod view;
 mod vm;
@@ -58,6 +60,8 @@ mod _hugekit {
     use crate::shared::SharedMemory;
     #[pymodule_export]
     use crate::snapshot::{Reserve, Snapshot, snapshot};
+    #[pymodule_export]
+    use crate::staging::{Kept, Staging, stage};
     #[pymodule_export]
     use crate::tend::Tender;
     #[pymodule_export]

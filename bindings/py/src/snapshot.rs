@@ -2,11 +2,9 @@
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::io::Write;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::ptr::slice_from_raw_parts;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hugekit::SnapshotError;
@@ -22,12 +20,13 @@ use zip::{CompressionMethod, ZipWriter};
 use crate::buffer::{Buffer, not_contiguous};
 use crate::copied::{self, CopiedBytes};
 use crate::destination::Destination;
-use crate::errors::{Raised, at_path, attempted};
+use crate::errors::{Raised, at_path};
 use crate::kinds::Decided;
 use crate::numbers::Number;
 use crate::progress::Teller;
-use crate::region::{Region, fault_mode, word};
-use crate::strided::{ArrayMemory, GAPS};
+use crate::region::{fault_mode, word};
+use crate::strided::ArrayMemory;
+use crate::taking::{Taken, TakenBytes, taken};
 use crate::view::{Shown, ShownBytes, View};
 
 /// Bytes that are read together where the library does not stream by itself.
@@ -326,23 +325,41 @@ pub(crate) fn snapshot(
                 .map_err(|error| if form == Form::One { error } else { naming(py, name, error) })
         })
         .collect::<PyResult<Vec<_>>>()?;
-    // From here on nothing of Python's runs, so that no Python code writes in between.
-    let memories = taken(py, &buffers, options, strict)?;
-    copied::tell_noted(py);
+    let memories: Vec<_> = buffers.iter().map(|(memory, _)| memory).collect();
+    let builder = options.builder().populate_copies(options.populate_copies);
+    let Taken { arrays, made } = taken(py, &memories, options.fault_mode, strict, |ranges| {
+        // SAFETY: what `Ranges` promises is the contract of this function.
+        unsafe { builder.clone().take_many(ranges) }
+    })?;
+    let mut made = made.into_iter();
     let parts: Vec<SnapshotArray> = named
         .into_iter()
         .zip(buffers)
-        .zip(memories)
-        .map(|(((name, _), (buffer, kind)), (memory, copied))| SnapshotArray {
-            name,
-            memory,
-            len: buffer.len(),
-            kind,
-            buffer: match buffer {
+        .zip(arrays)
+        .map(|(((name, _), (buffer, kind)), taken)| {
+            let (memory, copied) = match taken {
+                TakenBytes::Nothing => (SnapshotBytes::Nothing, None),
+                TakenBytes::Made => {
+                    let snapshot = made.next().map(Arc::new);
+                    (
+                        snapshot
+                            .map_or(SnapshotBytes::Nothing, |one| SnapshotBytes::Protected(one, 0)),
+                        None,
+                    )
+                }
+                TakenBytes::OfRegion(snapshot, offset) => {
+                    (SnapshotBytes::Protected(snapshot, offset), None)
+                }
+                TakenBytes::Copied(bytes, reason) => {
+                    (SnapshotBytes::Copied(Arc::new(bytes)), Some(reason))
+                }
+            };
+            let len = buffer.len();
+            let buffer = match buffer {
                 ArrayMemory::Whole(buffer) => Some(Arc::new(buffer)),
                 ArrayMemory::Strided(_) => None,
-            },
-            copied,
+            };
+            SnapshotArray { name, memory, len, kind, buffer, copied }
         })
         .collect();
     let copied = parts.iter().filter_map(|part| {
@@ -430,115 +447,6 @@ fn memory_of(array: &Bound<'_, PyAny>) -> PyResult<(ArrayMemory, Option<Kind>)> 
         && !flags.getattr("c_contiguous")?.is_truthy()?;
     let (dtype, shape) = (array.getattr("dtype")?.unbind(), array.getattr("shape")?.unbind());
     Ok((memory, Some(Kind { dtype, shape, fortran, elements })))
-}
-
-/// The content of each buffer now, and why it was copied, if it was. Buffers on one region are parts of one snapshot; others
-/// are taken together, so that those which lie side by side can be.
-fn taken(
-    py: Python<'_>,
-    arrays: &[(ArrayMemory, Option<Kind>)],
-    options: SnapshotOptions<'_>,
-    strict: bool,
-) -> PyResult<Vec<(SnapshotBytes, Option<String>)>> {
-    let mut memories: Vec<_> = arrays.iter().map(|_| (SnapshotBytes::Nothing, None)).collect();
-    let (mut of_regions, mut elsewhere) = (HashMap::new(), Vec::new());
-    for (index, (memory, _)) in
-        arrays.iter().enumerate().filter(|(_, (memory, _))| memory.len() > 0)
-    {
-        let Some(buffer) = memory.whole() else {
-            memories[index].1 = Some(GAPS.to_owned());
-            continue;
-        };
-        match Region::around(buffer.start().addr(), buffer.len()) {
-            Some(region) => {
-                let start = buffer.start().addr();
-                match within(py, &region, start, options.fault_mode, &mut of_regions)? {
-                    Ok((snapshot, offset)) => {
-                        memories[index].0 = SnapshotBytes::Protected(snapshot, offset);
-                    }
-                    Err(error) => {
-                        let reason = copied::reason(error, options.fault_mode, strict)?;
-                        memories[index].1 = Some(reason);
-                    }
-                }
-            }
-            None => elsewhere.push(index),
-        }
-    }
-    let buffers: Vec<_> = arrays.iter().map(|(memory, _)| memory.whole()).collect();
-    let bytes_of = |index: &usize| {
-        let bytes =
-            |buffer: &Buffer| slice_from_raw_parts(buffer.start().cast_const(), buffer.len());
-        buffers[*index].map_or(slice_from_raw_parts(std::ptr::null(), 0), bytes)
-    };
-    let builder = options.builder().populate_copies(options.populate_copies);
-    let snapshots = loop {
-        let ranges: Vec<_> = elsewhere.iter().map(bytes_of).collect();
-        // SAFETY: the buffers keep the memory where it is, and Python's threads have their stacks elsewhere; they do not
-        // block SIGBUS, which is checked for all threads there are. That no code takes SIGBUS from us is checked now, and
-        // documented for later; EFAULT is an OSError. A program that frees the memory of a tensor meanwhile, by resizing
-        // it, unmaps it or gives it to others, which the contract permits.
-        match attempted(py, || unsafe { builder.clone().take_many(&ranges) })? {
-            Ok(snapshots) => break snapshots,
-            Err(error) if strict => return Err(Raised::from(error).into()),
-            Err(error) => {
-                let addresses: Vec<_> = ranges.iter().map(|range| addresses_of(*range)).collect();
-                let reasons = copied::reasons(&addresses, error, options.fault_mode)?;
-                let mut reasons = reasons.into_iter();
-                elsewhere.retain(|&index| {
-                    let reason = reasons.next().flatten();
-                    memories[index].1.clone_from(&reason);
-                    reason.is_none()
-                });
-            }
-        }
-    };
-    for (index, snapshot) in elsewhere.into_iter().zip(snapshots) {
-        memories[index].0 = SnapshotBytes::Protected(Arc::new(snapshot), 0);
-    }
-    // At the same moment, because the GIL is still held.
-    for (index, (memory, reason)) in memories.iter_mut().enumerate() {
-        if reason.is_some() {
-            let bytes = match &arrays[index].0 {
-                ArrayMemory::Strided(strided) => strided.copy()?,
-                // SAFETY: the buffer keeps the memory where it is.
-                ArrayMemory::Whole(_) => unsafe { CopiedBytes::of(bytes_of(&index)) }?,
-            };
-            *memory = SnapshotBytes::Copied(Arc::new(bytes));
-        }
-    }
-    Ok(memories)
-}
-
-fn addresses_of(memory: *const [u8]) -> Range<usize> {
-    let start = memory.cast::<u8>().addr();
-    start..start + memory.len()
-}
-
-/// A snapshot of a region, and where in it an address is.
-pub(crate) fn within(
-    py: Python<'_>,
-    region: &Region,
-    start: usize,
-    fault_mode: Option<FaultMode>,
-    of_regions: &mut HashMap<usize, Arc<hugekit::Snapshot>>,
-) -> PyResult<Result<(Arc<hugekit::Snapshot>, usize), SnapshotError>> {
-    let base = region.shared().as_ptr().addr();
-    let snapshot = match of_regions.entry(base) {
-        Entry::Occupied(known) => Arc::clone(known.get()),
-        Entry::Vacant(place) => {
-            let take = || {
-                let builder = region.shared().fork_builder();
-                let fault_mode = fault_mode.unwrap_or(copied::BY_DEFAULT);
-                hugekit::Snapshot::of_region(builder.fault_mode(fault_mode))
-            };
-            match attempted(py, take)? {
-                Ok(snapshot) => Arc::clone(place.insert(Arc::new(snapshot))),
-                Err(error) => return Ok(Err(error)),
-            }
-        }
-    };
-    Ok(Ok((snapshot, start - base)))
 }
 
 #[pymethods]

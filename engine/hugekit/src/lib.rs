@@ -250,6 +250,8 @@ pub mod snapshot {
         Builder, Changes, Collapsed, Epoch, Granule, Holder, Reserve, Snapshot, SnapshotError,
         SnapshotReader, SnapshotStats, Unsuitable, View, collapse,
     };
+    #[doc(hidden)]
+    pub use hugekit_snapshots::{KeptMemory, StagedMemory, Staging};
 }
 
 /// Runs the README's programs as tests.

@@ -50,7 +50,11 @@ pub use self::collapse::{Collapsed, collapse};
 pub use self::error::{SnapshotError, Unsuitable};
 pub use self::making::builder::{Builder, Granule};
 pub use self::reading::reader::SnapshotReader;
+#[doc(hidden)]
+pub use self::reading::staging::{StagedMemory, Staging};
 pub use self::reading::view::{Holder, View};
+#[doc(hidden)]
+pub use self::serving::delivery::KeptMemory;
 pub use self::serving::reserve::Reserve;
 pub use self::snapshot::Snapshot;
 pub use self::stats::SnapshotStats;

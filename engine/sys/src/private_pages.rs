@@ -39,8 +39,8 @@ impl PrivateBytes {
         Self::mapped(len, align, ProtFlags::READ | ProtFlags::WRITE)
     }
 
-    /// Like [`new`](Self::new), and no snapshot can protect them.
-    fn for_handlers(len: usize, align: usize) -> io::Result<Self> {
+    /// Like [`new`](Self::new), and no snapshot can protect them until they are [readable](Self::make_readable).
+    pub fn for_handlers(len: usize, align: usize) -> io::Result<Self> {
         Self::mapped(len, align, ProtFlags::WRITE)
     }
 
@@ -80,6 +80,23 @@ impl PrivateBytes {
     /// Asks for transparent huge pages; `EINVAL` from a kernel without.
     pub fn want_huge_pages(&self) -> io::Result<()> {
         self.advise(Advice::LinuxHugepage)
+    }
+
+    /// Lets snapshots protect bytes that were made [for handlers](Self::for_handlers): no handler writes to them any more.
+    pub fn make_readable(&self) -> io::Result<()> {
+        self.set_access(MprotectFlags::READ | MprotectFlags::WRITE)
+    }
+
+    /// Lets handlers write to the bytes again, as they are after [`for_handlers`](Self::for_handlers).
+    pub fn forbid_reads(&self) -> io::Result<()> {
+        self.set_access(MprotectFlags::WRITE)
+    }
+
+    fn set_access(&self, flags: MprotectFlags) -> io::Result<()> {
+        pass(Call::Mprotect)?;
+        // SAFETY: this value's own mapping, of which no byte changes. It can be written as before, and the CPU reads what
+        // it may write.
+        unsafe { rustix::mm::mprotect(self.mapped.as_ptr().cast(), self.mapped_len, flags) }
     }
 
     /// Gives the memory back to the kernel: what is touched again are zeroes.

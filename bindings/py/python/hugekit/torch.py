@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Literal
+from typing import Any, Iterator, Literal
 
 try:
     import torch
@@ -29,10 +29,7 @@ except ImportError as _missing:
         "pip install hugekit[torch]"
     ) from _missing
 
-import numpy
-
-import hugekit
-
+from ._hugekit import Kept, _stage
 from ._kinds import bytes_at
 from ._pinned import pinned
 from ._trees import alike, children_of, name_of
@@ -46,9 +43,11 @@ _COPIED = 1 << 20
 class SnapshotStager(AsyncStager):
     """Stages a state dict by a snapshot: ``async_save`` returns when the tensors are protected.
 
-    PyTorch's own stager copies all tensors before ``async_save`` returns, and training waits for it. This stager takes
-    a :func:`hugekit.snapshot` of them, and a thread copies them while training continues. A step that writes to bytes
-    that are not copied yet copies them aside first, 2 MiB or 64 KiB at a time.
+    PyTorch's own stager copies all tensors before ``async_save`` returns, and training waits for it. This stager protects
+    them as :func:`hugekit.snapshot` does, and a thread copies them while training continues. A step that writes to bytes
+    that are not copied yet waits until they are: 64 KiB, more if it writes in order, or 2 MiB on huge pages. Each byte is
+    copied once, so the state is in memory twice, as with PyTorch's stager. The memory of the copy stays with the stager
+    until :meth:`close`: the next staging uses it again.
 
     ``async_save`` then returns an ``AsyncSaveResponse`` with two futures. After ``staging_completion``, steps copy
     nothing aside. ``upload_completion`` is the checkpoint. Training need not wait for either. The next ``async_save``
@@ -60,35 +59,25 @@ class SnapshotStager(AsyncStager):
     classes by ``copy.deepcopy``.
 
     Args:
-        reserve: memory for the copies that steps make; see :class:`hugekit.Reserve`. Steps wait less with one.
         fault_mode: see :func:`hugekit.snapshot`.
-        granule: see :func:`hugekit.snapshot`.
-        max_cow_bytes: see :func:`hugekit.snapshot`, for each storage. If steps need more, the staging and the save fail
-            with :class:`hugekit.SnapshotLost`.
         strict: refuse storages that cannot be protected, because they are shared or a file's, instead of copying them
             at once.
 
     Raises:
         PermissionError: this process may handle no page faults. Raised by :meth:`stage`.
         OSError: with ``strict``, the memory cannot be protected. Raised by :meth:`stage`.
+        MemoryError: less memory is available than the state has. Raised by :meth:`stage`.
     """
 
     def __init__(
         self,
         *,
-        reserve: hugekit.Reserve | None = None,
         fault_mode: Literal["threaded", "in place"] | None = None,
-        granule: Literal["huge", "small"] | None = None,
-        max_cow_bytes: int | None = None,
         strict: bool = False,
     ) -> None:
-        if reserve is not None and not isinstance(reserve, hugekit.Reserve):
-            raise TypeError(f"reserve is of type {type(reserve).__name__}, and must be a hugekit.Reserve: write hugekit.Reserve(nbytes)")
-        self._reserve = reserve
         self._fault_mode: Literal["threaded", "in place"] | None = fault_mode
-        self._granule: Literal["huge", "small"] | None = granule
-        self._max_cow_bytes = max_cow_bytes
         self._strict = strict
+        self._kept = Kept()
         self._copied: dict[str, str] = {}
         self._copied_bytes = 0
         self._process = os.getpid()
@@ -108,26 +97,23 @@ class SnapshotStager(AsyncStager):
                 ``copy.deepcopy``.
         """
         self._look_at_process()
-        staged = _Staged()
-        tree = staged.tree(state_dict, ())
-        self._copied, self._copied_bytes = {}, 0
-        if not staged.sources:
-            future: Future[Any] = Future()
-            future.set_result(tree)
-            return future
-        moment = hugekit.snapshot(
-            staged.sources,
-            reserve=self._reserve,
+        # The previous state goes before this one needs memory.
+        self._staging = None
+        sources = _sources(state_dict)
+        # The moment of the checkpoint: until this method returns, no Python code of this thread writes.
+        staging = _stage(
+            {name: memory for name, memory in sources.values()},
+            self._kept,
             fault_mode=self._fault_mode,
-            granule=self._granule,
-            max_cow_bytes=self._max_cow_bytes,
             strict=self._strict,
         )
-        self._copied, self._copied_bytes = moment.copied, moment.copied_bytes
+        self._copied, self._copied_bytes = staging.copied, staging.copied_bytes
+        arrays = staging.arrays()
+        staged = _Staged({key: arrays[name] for key, (name, _) in sources.items()})
+        tree = staged.tree(state_dict, ())
 
         def fill() -> Any:
-            with moment:
-                moment.to_numpy(out=staged.copies)
+            staging.copy()
             return tree
 
         if self._executor is None:
@@ -153,19 +139,65 @@ class SnapshotStager(AsyncStager):
             self._staging.result()
 
     def close(self) -> None:
-        """Wait for the last staging, and end the thread. The next :meth:`stage` starts a new one."""
+        """Wait for the last staging, end the thread, and free the memory. The next :meth:`stage` starts a new one."""
         self._look_at_process()
         if self._executor is not None:
             self._executor.shutdown(wait=True)
             self._executor = None
+        self._kept.clear()
+
+
+def _sources(tree: Any) -> dict[int, tuple[str, Any]]:
+    """The storages of a tree that are to be staged: their names and bytes, by what torch knows them."""
+    sources: dict[int, tuple[str, Any]] = {}
+    names: set[str] = set()
+    for tensor, path in _plain_tensors(tree, ()):
+        storage = tensor.untyped_storage()
+        if storage._cdata in sources or storage.nbytes() < _COPIED:
+            continue
+        name = _named(path)
+        if name in names:
+            # Keys such as "a.b" and "a" with "b" in it.
+            name = f"{name} ({len(sources)})"
+        names.add(name)
+        sources[storage._cdata] = name, bytes_at(storage, storage.data_ptr(), storage.nbytes())
+    return sources
+
+
+def _plain_tensors(tree: Any, path: tuple[Any, ...]) -> Iterator[tuple[torch.Tensor, tuple[Any, ...]]]:
+    """The tensors in a tree whose bytes lie in a storage of the CPU, with those of which others consist."""
+    if isinstance(tree, torch.Tensor):
+        if type(tree) in (torch.Tensor, torch.nn.Parameter):
+            if _is_plain(tree):
+                yield tree, path
+        elif hasattr(type(tree), "trigger_wait"):
+            yield from _plain_tensors(tree.trigger_wait(), path)
+        elif _is_of_parts(tree):
+            for name in tree.__tensor_flatten__()[0]:
+                yield from _plain_tensors(getattr(tree, name), (*path, name))
+        return
+    children = children_of(tree)
+    if children is None and isinstance(tree, dict):
+        children = list(tree.items())
+    for step, child in children or ():
+        yield from _plain_tensors(child, (*path, step))
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    special = tensor.is_nested or tensor.layout != torch.strided or tensor.is_quantized
+    special = special or tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor()
+    return tensor.device.type == "cpu" and not special
+
+
+def _is_of_parts(tensor: torch.Tensor) -> bool:
+    return hasattr(type(tensor), "__tensor_flatten__") and tensor.device.type == "cpu" and not tensor.is_nested
 
 
 class _Staged:
-    """A tree whose tensors lie in other storages, and what these are to be filled from."""
+    """A tree whose tensors lie in other storages. ``arrays`` has the memory of those that are staged."""
 
-    def __init__(self) -> None:
-        self.sources: dict[str, Any] = {}
-        self.copies: dict[str, Any] = {}
+    def __init__(self, arrays: dict[int, Any]) -> None:
+        self._arrays = arrays
         self._storages: dict[int, torch.UntypedStorage] = {}
         self._memo: dict[int, Any] = {}
 
@@ -196,10 +228,9 @@ class _Staged:
         tensor = tensor.detach()
         if tensor.device.type != "cpu":
             return tensor.to("cpu", copy=True)
-        special = tensor.is_nested or tensor.layout != torch.strided or tensor.is_quantized
-        if special or tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor():
+        if not _is_plain(tensor):
             return tensor.clone()
-        storage = self._storage(tensor.untyped_storage(), path)
+        storage = self._storage(tensor.untyped_storage())
         # The program may have set another device.
         staged = torch.empty(0, dtype=tensor.dtype, device="cpu")
         return staged.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
@@ -225,7 +256,7 @@ class _Staged:
     def _of_parts(self, tensor: Any, path: tuple[Any, ...]) -> Any:
         """A tensor that consists of others, such as those of torchao and DTensor, made of staged ones. None if it does not."""
         kind: Any = type(tensor)
-        if not hasattr(kind, "__tensor_flatten__") or tensor.device.type != "cpu" or tensor.is_nested:
+        if not _is_of_parts(tensor):
             return None
         names, context = tensor.__tensor_flatten__()
         parts = {name: getattr(tensor, name) for name in names}
@@ -250,23 +281,15 @@ class _Staged:
             vars(made).update(copy.deepcopy(vars(tensor), self._memo))
             return made
 
-    def _storage(self, storage: torch.UntypedStorage, path: tuple[Any, ...]) -> torch.UntypedStorage:
+    def _storage(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
         """The storage in which the staged tensors lie."""
         known = self._storages.get(storage._cdata)
         if known is not None:
             return known
-        source = bytes_at(storage, storage.data_ptr(), storage.nbytes())
-        if len(source) < _COPIED:
-            # While the GIL is held.
-            target = source.copy()
-        else:
-            target = numpy.empty(len(source), "u1")
-            name = _named(path)
-            if name in self.sources:
-                # Keys such as "a.b" and "a" with "b" in it.
-                name = f"{name} ({len(self.sources)})"
-            self.sources[name], self.copies[name] = source, target
-        self._storages[storage._cdata] = torch.from_numpy(target).untyped_storage()
+        array = self._arrays.get(storage._cdata)
+        if array is None:
+            array = bytes_at(storage, storage.data_ptr(), storage.nbytes()).copy()
+        self._storages[storage._cdata] = torch.from_numpy(array).untyped_storage()
         return self._storages[storage._cdata]
 
 

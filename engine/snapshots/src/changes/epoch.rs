@@ -122,7 +122,7 @@ impl Changes {
     ) -> Result<Self, SnapshotError> {
         headroom::check()?;
         let all = std::iter::once(0..range.len()).collect();
-        let made = builder.protect(range, Purpose::Epoch { before: None })?;
+        let made = builder.protect(range, Purpose::Epoch { before: None }, None)?;
         let heat = Heat::unknown(made.snapshot.interval().granules());
         Ok(Self::new(SnapshotSource::Anonymous(made), None, all, heat))
     }
@@ -143,9 +143,11 @@ impl Changes {
             unreachable!("changes of anonymous memory are made of that");
         };
         let interval = state.interval();
-        let made = builder
-            .served_like(before.serving())
-            .protect(interval.range().clone(), Purpose::Epoch { before: Some(state) })?;
+        let made = builder.served_like(before.serving()).protect(
+            interval.range().clone(),
+            Purpose::Epoch { before: Some(state) },
+            None,
+        )?;
         // If the previous snapshot was lost, it has recorded nothing since.
         if let Some(failure) = state.failure() {
             return Err(before.source.error(failure));

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::excluded::ExcludedRange;
 use super::limit;
@@ -10,7 +11,9 @@ use super::plan::{Purpose, SnapshotPlan};
 use super::survey;
 use crate::reading::anonymous::Anonymous;
 use crate::reading::source::SnapshotSource;
+use crate::reading::staging::Staging;
 use crate::serving::background::Background;
+use crate::serving::delivery::{Destination, KeptMemory};
 use crate::serving::interval::inner_of;
 use crate::serving::reserve::Reserve;
 use crate::{Changes, Epoch, Snapshot, SnapshotError, Unsuitable};
@@ -146,7 +149,7 @@ impl Builder {
     /// Other threads may write, unmap, remap, protect, discard and fork the memory meanwhile. If
     /// that removes bytes of the snapshot, reading it is an error.
     pub unsafe fn of_anonymous(self, memory: *const [u8]) -> Result<Snapshot, SnapshotError> {
-        let mut made = self.protect(range_of(memory)?, Purpose::Once)?;
+        let mut made = self.protect(range_of(memory)?, Purpose::Once, None)?;
         if self.background {
             let half = made.cap / 2;
             made.background = Some(Background::start(&made.snapshot, made.tracker, half)?);
@@ -171,6 +174,28 @@ impl Builder {
     pub unsafe fn take_many(self, memory: &[*const [u8]]) -> Result<Vec<Snapshot>, SnapshotError> {
         // SAFETY: `neighbours::take_many` has the contract of this function.
         unsafe { neighbours::take_many(&self, memory) }
+    }
+
+    /// Stages several ranges as they are now: each group of neighbouring ranges gets memory of its own, to which every byte
+    /// is copied once, by a thread that calls [`Staging::copy`] or by whoever writes first. The memory is of `kept` if a
+    /// staging of the same length was made before, and goes back there. Options of copies
+    /// ([`max_cow_bytes`](Self::max_cow_bytes), [`reserve`](Self::reserve), [`populate_copies`](Self::populate_copies))
+    /// have no effect.
+    ///
+    /// # Errors
+    /// The errors of [`of_anonymous`](Self::of_anonymous), for the first range that is refused.
+    /// Nothing is staged then. The caller checks before that the memory is available: the kernel would end a process.
+    ///
+    /// # Safety
+    /// The conditions of [`of_anonymous`](Self::of_anonymous), for all ranges, until each staging is copied or dropped.
+    #[doc(hidden)]
+    pub unsafe fn stage_many(
+        self,
+        memory: &[*const [u8]],
+        kept: &KeptMemory,
+    ) -> Result<Vec<Staging>, SnapshotError> {
+        // SAFETY: `neighbours::stage_many` has the contract of this function.
+        unsafe { neighbours::stage_many(&self, memory, kept) }
     }
 
     /// Which of several ranges [`take_many`](Self::take_many) would take at once: groups of
@@ -216,6 +241,11 @@ impl Builder {
         Changes::since_of_anonymous(self, epoch)
     }
 
+    /// Copies have this many bytes, and no memory beforehand.
+    pub(crate) fn for_staging(self, bytes: usize) -> Self {
+        Self { cap: Some(bytes), populated: 0, reserve: None, ..self }
+    }
+
     /// Sets the fault mode of the previous epoch, if none is set: both snapshots are of the same memory.
     pub(crate) fn served_like(mut self, before: Option<&Serving>) -> Self {
         if let (FaultMode::Auto, Some(before)) = (self.fault_mode, before) {
@@ -224,11 +254,12 @@ impl Builder {
         self
     }
 
-    /// Protects a range, for one snapshot or for epochs.
+    /// Protects a range, for one snapshot or for epochs. Granules are delivered to the destination, if there is one.
     pub(crate) fn protect(
         &self,
         range: Range<usize>,
         purpose: Purpose<'_>,
+        destination: Option<&Arc<Destination>>,
     ) -> Result<Anonymous, SnapshotError> {
         headroom::check()?;
         // This comes before the survey: from now on hugekit maps nothing there, even if the owner unmaps memory.
@@ -250,6 +281,7 @@ impl Builder {
             cap,
             populated,
             reserve,
+            destination,
         };
         let made = plan(cap).protect(self.fault_mode, excluded);
         // Nobody asked for as many.
@@ -293,7 +325,7 @@ impl Builder {
 }
 
 /// Returns the addresses of memory. It must have bytes.
-pub(super) fn range_of(memory: *const [u8]) -> Result<Range<usize>, SnapshotError> {
+pub(crate) fn range_of(memory: *const [u8]) -> Result<Range<usize>, SnapshotError> {
     let (start, len) = (memory.cast::<u8>().expose_provenance(), memory.len());
     match start.checked_add(len) {
         Some(end) if len > 0 => Ok(start..end),

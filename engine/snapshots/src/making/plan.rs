@@ -9,6 +9,7 @@ use super::excluded::ExcludedRange;
 use super::survey;
 use super::tracker::{AddRequest, Handling, NotAdded, WriteTracker};
 use crate::reading::anonymous::Anonymous;
+use crate::serving::delivery::Destination;
 use crate::serving::granules::AfterRead;
 use crate::serving::interval::Interval;
 use crate::serving::reserve::Reserve;
@@ -42,6 +43,8 @@ pub(super) struct SnapshotPlan<'a> {
     pub(super) cap: usize,
     pub(super) populated: usize,
     pub(super) reserve: Option<&'a Reserve>,
+    /// The memory of a staging.
+    pub(super) destination: Option<&'a Arc<Destination>>,
 }
 
 /// A snapshot whose memory is protected, its tracker, and the way in which writes are served.
@@ -62,6 +65,7 @@ impl SnapshotPlan<'_> {
             behind,
             self.cap,
             self.reserve,
+            self.destination.cloned(),
             protector,
         )
         .map_err(|errno| SnapshotError::NoRoom {

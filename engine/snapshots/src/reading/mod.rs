@@ -8,6 +8,8 @@ pub(crate) mod piece;
 // All bytes in order, protection lifted behind the reader.
 pub(crate) mod buffer;
 pub(crate) mod stream;
+// All bytes to memory of its own, from the beginning on.
+pub(crate) mod staging;
 // For programs: a reader with options, and a snapshot as memory.
 pub(crate) mod reader;
 pub(crate) mod view;

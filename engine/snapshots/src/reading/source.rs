@@ -184,6 +184,14 @@ impl SnapshotSource {
         }
     }
 
+    /// Returns the delivery of a staging, which ends with this value.
+    pub(super) fn delivery(&self) -> Option<Delivering<'_>> {
+        match self {
+            Self::Anonymous(of) => Some(of.snapshot.delivery()),
+            Self::Region(_) | Self::Piece(_) => None,
+        }
+    }
+
     /// Lets go of the granules that begin in a range: no reader wants them any more, so writers need not preserve
     /// them.
     pub(super) fn let_go(&self, range: &Range<usize>) {

@@ -51,10 +51,20 @@ impl<'a> Stream<'a> {
         // SAFETY: `bytes` has as many bytes as the snapshot. It is borrowed mutably until this function returns,
         // after the delivery has ended.
         let _delivery = unsafe { self.source.deliver_to(to) };
+        // SAFETY: the same.
+        unsafe { self.copy_all(to) }
+    }
+
+    /// Copies the whole snapshot.
+    ///
+    /// # Safety
+    /// `to` has as many bytes as the snapshot. No other thread uses them, except to deliver granules.
+    pub(super) unsafe fn copy_all(&self, to: *mut u8) -> Result<(), SnapshotError> {
         self.each_batch(self.source.range(), |batch, offset| {
             let mut offset = offset;
             for part in batch {
-                // SAFETY: the part lies within `bytes`. Writers deliver no granule that is being read.
+                // SAFETY: the part lies within the bytes of `to`: the contract of this function. Writers deliver no
+                // granule that is being read.
                 unsafe { self.source.read_part(part, to.add(offset), Reuse::None) }?;
                 offset += part.len();
             }

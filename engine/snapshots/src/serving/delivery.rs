@@ -1,7 +1,88 @@
-//! The destination of `copy_to`, while it copies a whole snapshot. A thread that preserves a granule may write the
-//! granule there at once.
+//! The destination of a copy of the whole snapshot: of `copy_to` while it runs, or of a staging from its beginning on. A
+//! thread that preserves a granule may write the granule there at once.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hugekit_sys::HUGE_PAGE_BYTES;
+use hugekit_sys::private_pages::PrivateBytes;
+use rustix::io;
+
+/// Memory for all bytes of a snapshot, on huge pages if it is large. It lies as the owner's memory does within 2 MiB.
+#[derive(Debug)]
+pub(crate) struct Destination {
+    /// Always some, until the drop.
+    bytes: Option<PrivateBytes>,
+    len: usize,
+    offset: usize,
+    kept: KeptMemory,
+}
+
+/// Memory of earlier stagings, which later ones of the same length use again: the kernel need not find and clear it. Clones
+/// are the same memory, which is freed with the last of them, and with the last staging.
+#[derive(Clone, Debug, Default)]
+pub struct KeptMemory(Arc<Mutex<Vec<(usize, PrivateBytes)>>>);
+
+impl KeptMemory {
+    /// Frees the memory that no staging uses now.
+    pub fn clear(&self) {
+        let kept = std::mem::take(&mut *self.lock());
+        drop(kept);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<(usize, PrivateBytes)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self, len: usize) -> Option<PrivateBytes> {
+        let mut kept = self.lock();
+        let found = kept.iter().position(|(other, _)| *other == len)?;
+        Some(kept.swap_remove(found).1)
+    }
+}
+
+impl Drop for Destination {
+    fn drop(&mut self) {
+        if let Some(bytes) = self.bytes.take() {
+            self.kept.lock().push((self.len, bytes));
+        }
+    }
+}
+
+impl Destination {
+    pub(crate) fn new(range: &Range<usize>, kept: &KeptMemory) -> io::Result<Self> {
+        let offset = range.start % HUGE_PAGE_BYTES;
+        let len = offset + range.len();
+        let reused = kept.take(len).filter(|bytes| bytes.forbid_reads().is_ok());
+        let bytes = match reused {
+            Some(bytes) => bytes,
+            None => Self::mapped(len)?,
+        };
+        Ok(Self { bytes: Some(bytes), len, offset, kept: kept.clone() })
+    }
+
+    fn mapped(len: usize) -> io::Result<PrivateBytes> {
+        let bytes = PrivateBytes::for_handlers(len, HUGE_PAGE_BYTES)?;
+        if len >= HUGE_PAGE_BYTES {
+            // A kernel without huge pages uses base pages, which takes longer.
+            let _ = bytes.want_huge_pages();
+        }
+        Ok(bytes)
+    }
+
+    /// Lets snapshots protect the memory, to which no handler writes any more. Until then none can: a thread that serves
+    /// writes would wait for itself.
+    pub(crate) fn complete(&self) -> io::Result<()> {
+        self.bytes.iter().try_for_each(PrivateBytes::make_readable)
+    }
+
+    /// Returns the address of the first byte.
+    pub(crate) fn start(&self) -> *mut u8 {
+        let start = self.bytes.as_ref().map_or(std::ptr::null_mut(), PrivateBytes::start);
+        start.wrapping_add(self.offset)
+    }
+}
 
 /// The destination, and the granule that the reader itself is copying there.
 #[derive(Debug)]

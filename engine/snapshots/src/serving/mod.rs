@@ -9,6 +9,8 @@ pub(crate) mod state;
 pub(crate) mod lifecycle;
 // The granule of the address.
 pub(crate) mod interval;
+// Do writes come in order? Then granules behind this one are copied, too.
+pub(crate) mod runs;
 // The right to copy the granule.
 pub(crate) mod granules;
 // The place for the copy.

@@ -87,8 +87,13 @@ impl Segment {
                 Phase::Arming => return Err(Hindrance::Arming),
                 Phase::Live => {
                     let (index, granule) = snapshot.interval().granule_at(address);
-                    snapshot.preserve(index, Preserver::Writer(address), blocked);
-                    free = clip(&free, &granule);
+                    let end = if self.snapshots.len() == 1 {
+                        snapshot.preserve_run(index, address, &free, blocked)
+                    } else {
+                        snapshot.preserve(index, Preserver::Writer(address), blocked);
+                        granule.end
+                    };
+                    free = clip(&free, &(granule.start..end));
                 }
             }
         }
@@ -205,6 +210,7 @@ mod tests {
                     Interval::new(range, page_size()),
                     AfterRead::Nothing,
                     0,
+                    None,
                     None,
                     Arc::clone(&protector),
                 )

@@ -5,11 +5,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::arena::Arena;
-use super::delivery::Delivery;
+use super::delivery::{Delivery, Destination};
 use super::granules::{AfterRead, GranulePlace, Granules};
 use super::interval::Interval;
 use super::lifecycle::{Lifecycle, LossCause, Phase};
 use super::reserve::Reserve;
+use super::runs::WriteRuns;
 use super::write_protector::WriteProtector;
 use crate::making::edges::Edges;
 use crate::stats::{CostCounts, Costs};
@@ -20,6 +21,13 @@ use hugekit_bulk::{CopyOptions, Reuse};
 use hugekit_regions::fault::no_fault;
 use hugekit_sys::private_pages::Private;
 use hugekit_sys::thread::{SignalsBlocked, without_signals};
+
+/// The most bytes that are preserved for one write, if writes come in order and a granule has fewer. Their copy takes about
+/// as long as ten faults.
+const RUN: usize = 512 << 10;
+
+/// The same for a staging, of which a thread copies all bytes soon: few faults matter more than short ones.
+const STAGED_RUN: usize = 2 << 20;
 
 /// The bytes of a range at one point in time.
 #[derive(Debug)]
@@ -32,6 +40,9 @@ pub(crate) struct SnapshotState {
     edges: Edges,
     protector: Arc<WriteProtector>,
     shared: Private<SharedWords>,
+    /// The memory to which granules are delivered from the beginning on. A handler that has this state may write there,
+    /// so it is kept.
+    _destination: Option<Arc<Destination>>,
 }
 
 /// The words that fault handlers write. No snapshot can protect their memory.
@@ -39,6 +50,7 @@ pub(crate) struct SnapshotState {
 struct SharedWords {
     lifecycle: Lifecycle,
     delivery: Delivery,
+    runs: WriteRuns,
     costs: Costs,
 }
 
@@ -65,12 +77,14 @@ pub(crate) enum Preserver {
 
 impl SnapshotState {
     /// Makes the state of an interval of which nothing is protected yet. Copies may use `cap` bytes, in whole
-    /// granules or for all of it. The first copies use the reserve.
+    /// granules or for all of it. The first copies use the reserve. If there is a destination, granules are delivered
+    /// to it as soon as the snapshot is live.
     pub(crate) fn new(
         interval: Interval,
         after_read: AfterRead,
         cap: usize,
         reserve: Option<&Reserve>,
+        destination: Option<Arc<Destination>>,
         protector: Arc<WriteProtector>,
     ) -> rustix::io::Result<Self> {
         // The first call may allocate, which no fault may do.
@@ -79,11 +93,16 @@ impl SnapshotState {
         let count = interval.granules();
         let slots = if cap >= range.len() { count } else { count.min(cap / granule_bytes) };
         let reserved = reserve.and_then(|reserve| reserve.take_part(slots * granule_bytes));
+        let run_bytes = if destination.is_some() { STAGED_RUN } else { RUN };
         let shared = SharedWords {
             lifecycle: Lifecycle::new(),
             delivery: Delivery::none(),
+            runs: WriteRuns::new(run_bytes, granule_bytes),
             costs: Costs::default(),
         };
+        if let Some(destination) = &destination {
+            shared.delivery.start(destination.start());
+        }
         Ok(Self {
             edges: Edges::new(range, interval.inner())?,
             granules: Granules::new(count)?,
@@ -92,6 +111,7 @@ impl SnapshotState {
             shared: Private::new(shared)?,
             interval,
             after_read,
+            _destination: destination,
         })
     }
 
@@ -137,6 +157,34 @@ impl SnapshotState {
     pub(super) fn needs(&self, address: usize) -> bool {
         let (index, _) = self.interval.granule_at(address);
         self.phase() == Phase::Live && self.granules.needs_protection(index)
+    }
+
+    /// Preserves the granule of a write, so it may change. If writes come in order, preserves the granules behind it that
+    /// are within `limit`, too: their writes have no fault then. Returns the end of what may change.
+    /// Async-signal-safe.
+    pub(super) fn preserve_run(
+        &self,
+        index: usize,
+        address: usize,
+        limit: &Range<usize>,
+        blocked: &SignalsBlocked,
+    ) -> usize {
+        self.preserve(index, Preserver::Writer(address), blocked);
+        let mut end = self.interval.granule(index).end;
+        // In an epoch, a granule that is preserved counts as changed.
+        if self.after_read == AfterRead::Nothing {
+            let bytes = self.interval.granule_bytes();
+            let run = self.shared.runs.next(index, 1 + limit.end.saturating_sub(end) / bytes);
+            for next in index + 1..index + run {
+                if self.failure().is_some() || !self.granules.needs_protection(next) {
+                    break;
+                }
+                let granule = self.interval.granule(next);
+                self.preserve(next, Preserver::Writer(granule.start), blocked);
+                end = granule.end;
+            }
+        }
+        end
     }
 
     /// Preserves a granule, so it may change. The bytes around the writer's address are copied last.
@@ -189,6 +237,11 @@ impl SnapshotState {
     /// the snapshot.
     pub(crate) unsafe fn deliver_to(&self, to: *mut u8) -> Delivering<'_> {
         self.shared.delivery.start(to);
+        Delivering(self)
+    }
+
+    /// Returns the delivery that began with the snapshot, if it has a destination. The delivery ends with this value.
+    pub(crate) fn delivery(&self) -> Delivering<'_> {
         Delivering(self)
     }
 

@@ -17,6 +17,7 @@ mod owners;
 mod parts;
 mod processes;
 mod refused;
+mod stagings;
 mod writers;
 use std::sync::LazyLock;
 
@@ -61,6 +62,7 @@ fn main() {
         epochs::CHECKS,
         cost::CHECKS,
         refused::CHECKS,
+        stagings::CHECKS,
     ];
     let checks = checks.concat();
     let trials = FAULT_MODES.into_iter().flat_map(|mode| trials(mode, &checks)).collect();

@@ -29,8 +29,8 @@ pub(crate) struct Grown {
 pub(crate) enum ChildNews {
     /// The child with this number is restored.
     Restored(usize, Instant),
-    /// A VMM asks for memory.
-    Connected,
+    /// The VMM that is this process asks for memory.
+    Connected(i32),
     Served(Event),
     Failed(ForkError),
 }
@@ -45,7 +45,7 @@ pub(crate) fn await_restored(
         match news.recv() {
             Ok(ChildNews::Restored(number, at)) => restored[number - 1] = Some(at),
             Ok(ChildNews::Failed(error)) => return Err(error),
-            Ok(ChildNews::Connected | ChildNews::Served(_)) => {}
+            Ok(ChildNews::Connected(_) | ChildNews::Served(_)) => {}
             Err(_) => return Err(ForkError::Memory("no VM has connected".to_owned())),
         }
     }
@@ -59,7 +59,7 @@ pub(crate) fn await_all(
 ) -> Result<Vec<Grown>, ForkError> {
     let count = children.all().len();
     let (mut restored, mut completed) = (vec![None; count], vec![None; count]);
-    let mut connected = 0;
+    let mut connected = vec![false; count];
     loop {
         let pairs = restored.iter().zip(&completed);
         let grown = pairs.map(|(&restored, &completed)| {
@@ -75,12 +75,16 @@ pub(crate) fn await_all(
                 return Err(ForkError::Memory("no VM has connected".to_owned()));
             }
             Err(RecvTimeoutError::Timeout) => {
-                check_connected(&restored, connected)?;
+                check_connected(&restored, &connected)?;
                 continue;
             }
         };
         match next {
-            ChildNews::Connected => connected += 1,
+            ChildNews::Connected(pid) => {
+                if let Some(number) = children.number_of(pid) {
+                    connected[number - 1] = true;
+                }
+            }
             ChildNews::Restored(number, at) => restored[number - 1] = Some(at),
             ChildNews::Served(Event::Complete(done)) => {
                 let number = children.number_of(done.pid);
@@ -99,15 +103,14 @@ pub(crate) fn await_all(
 }
 
 /// A VMM connects before it answers that the VM is restored.
-fn check_connected(restored: &[Option<Instant>], connected: usize) -> Result<(), ForkError> {
-    let late = restored.iter().position(|at| at.is_some_and(|at| at.elapsed() > LONGEST_CONNECT));
-    match late {
-        Some(index) if connected < restored.iter().flatten().count() => {
-            let (number, seconds) = (index + 1, LONGEST_CONNECT.as_secs());
-            Err(ForkError::NotConnected { number, seconds })
-        }
-        _ => Ok(()),
-    }
+fn check_connected(restored: &[Option<Instant>], connected: &[bool]) -> Result<(), ForkError> {
+    let is_late = |at: &Option<Instant>| at.is_some_and(|at| at.elapsed() > LONGEST_CONNECT);
+    let late =
+        restored.iter().zip(connected).position(|(at, &connected)| is_late(at) && !connected);
+    late.map_or(Ok(()), |index| {
+        let (number, seconds) = (index + 1, LONGEST_CONNECT.as_secs());
+        Err(ForkError::NotConnected { number, seconds })
+    })
 }
 
 /// Returns whether a VMM gave no answer: it has ended, or was ended, for a reason that another report has.
@@ -168,7 +171,7 @@ mod tests {
         };
         let (sender, news) = std::sync::mpsc::channel();
         assert!(is_silence(&silent()));
-        sender.send(ChildNews::Connected).unwrap();
+        sender.send(ChildNews::Connected(7)).unwrap();
         sender.send(ChildNews::Served(Event::Ended { pid: 7, faults: 0 })).unwrap();
         let told = failure_of_handler(&news).unwrap();
         assert!(matches!(&told, ForkError::Memory(why) if why.contains('7')), "{told}");
@@ -191,10 +194,11 @@ mod tests {
     #[test]
     fn child_that_does_not_ask_for_memory_is_named_when_its_time_is_over() {
         let long_ago = Instant::now().checked_sub(LONGEST_CONNECT * 2);
-        let restored = [Some(Instant::now()), long_ago, None];
-        assert!(check_connected(&restored, 2).is_ok());
-        let late = check_connected(&restored, 1).unwrap_err();
-        assert!(matches!(late, ForkError::NotConnected { number: 2, seconds: 60 }), "{late}");
-        assert!(check_connected(&restored[..1], 0).is_ok());
+        let restored = [Some(Instant::now()), long_ago, long_ago, None];
+        check_connected(&restored, &[false, true, true, false]).unwrap();
+        // The one that is asked for its memory is not blamed for another one.
+        let late = check_connected(&restored, &[false, true, false, false]).unwrap_err();
+        assert!(matches!(late, ForkError::NotConnected { number: 3, seconds: 60 }), "{late}");
+        check_connected(&restored[..1], &[false]).unwrap();
     }
 }

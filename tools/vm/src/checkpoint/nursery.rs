@@ -19,6 +19,7 @@ use crate::checkpoint::growing::{ChildNews, Grown, await_all};
 use crate::checkpoint::room::Room;
 use crate::pager::handler::Handler;
 use crate::vmm::LoadMemory;
+use crate::vmm::process::Process;
 
 /// The longest wait for a connection until the next look whether one can still come.
 const LOOK: Duration = Duration::from_millis(20);
@@ -101,7 +102,9 @@ impl<'a> Nursery<'a> {
             let _ = readable([self.room.listener().as_fd()], Some(LOOK));
             let Ok((connection, _)) = self.room.listener().accept() else { continue };
             connection.set_nonblocking(false)?;
-            let _ = sender.send(ChildNews::Connected);
+            if let Ok(peer) = Process::peer(&connection) {
+                let _ = sender.send(ChildNews::Connected(peer.pid()));
+            }
             let sender = sender.clone();
             spawn_scoped(scope, "hugekit-vm", move || self.serve(&connection, &sender))?;
             left -= 1;
