@@ -156,7 +156,7 @@ pub unsafe extern "C" fn hugekit_region_changes(
     })
 }
 
-/// Bytes of the whole state. 0 for NULL, and if the changes are consumed.
+/// Returns the number of bytes of the whole state. 0 for NULL, and if the changes are consumed.
 ///
 /// # Safety
 /// NULL, or changes.
@@ -291,8 +291,8 @@ pub unsafe extern "C" fn hugekit_epoch_prepare_write(
     answer(epoch.and_then(|epoch| epoch.0.with("epoch", prepare)))
 }
 
-/// Bytes of the granules that are written all the time. Their writes cost no faults, and they count
-/// as changed in the next state. 0 for NULL, and if the epoch is consumed.
+/// Returns the number of bytes of the granules that are written all the time. Their writes cost no
+/// faults, and they count as changed in the next state. 0 for NULL, and if the epoch is consumed.
 ///
 /// # Safety
 /// NULL, or an epoch.

@@ -217,9 +217,9 @@ pub unsafe extern "C" fn hugekit_image_query(
     })())
 }
 
-/// The descriptor of the image's file, opened for reading, for a program that maps the image
-/// itself: a child that inherits the descriptor opens `/proc/self/fd/N`. It belongs to the image
-/// and is closed on `exec`: duplicate it, or clear `FD_CLOEXEC` in the child. -1 for NULL.
+/// Returns the descriptor of the image's file, opened for reading, for a program that maps the
+/// image itself: a child that inherits the descriptor opens `/proc/self/fd/N`. It belongs to the
+/// image and is closed on `exec`: duplicate it, or clear `FD_CLOEXEC` in the child. -1 for NULL.
 ///
 /// # Safety
 /// NULL, or an image.
@@ -262,7 +262,7 @@ pub unsafe extern "C" fn hugekit_image_free(image: *mut hugekit_image) {
     drop(unsafe { status::take_handle(image) });
 }
 
-/// The address of the first byte, a multiple of 2 MiB. NULL for NULL.
+/// Returns the address of the first byte, a multiple of 2 MiB. NULL for NULL.
 ///
 /// # Safety
 /// NULL, or a mapping.
@@ -272,7 +272,7 @@ pub unsafe extern "C" fn hugekit_mapping_address(mapping: *const hugekit_mapping
     unsafe { mapping.as_ref() }.map_or(ptr::null_mut(), |mapping| mapping.0.as_raw().cast())
 }
 
-/// The length in bytes: that of the image. 0 for NULL.
+/// Returns the length in bytes: that of the image. 0 for NULL.
 ///
 /// # Safety
 /// NULL, or a mapping.

@@ -117,8 +117,8 @@ fn query(root: &Root) -> hugekit_machine {
     }
 }
 
-/// The output of `hugekit doctor --json`: findings with verdicts and remedies, as JSON in UTF-8.
-/// Free the text with `hugekit_string_free`.
+/// Returns the output of `hugekit doctor --json`: findings with verdicts and remedies, as JSON in
+/// UTF-8. Free the text with `hugekit_string_free`.
 ///
 /// # Safety
 /// `text` can be written.
@@ -198,14 +198,14 @@ pub unsafe extern "C" fn hugekit_profile_query(profile: *mut hugekit_profile) ->
     answer(unsafe { OutParameter::needed(profile) }.map(|place| place.fill(&answered)))
 }
 
-/// The name of the routine that would clear `len` bytes now, without options, for example
+/// Returns the name of the routine that would clear `len` bytes now, without options, for example
 /// `"memset"` or `"avx2_streaming"`. Static.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_clear_routine(len: usize) -> *const c_char {
     name_of(ClearOptions::new().chosen_for(len).routine)
 }
 
-/// The name of the routine that would copy `len` bytes now, without options. Static.
+/// Returns the name of the routine that would copy `len` bytes now, without options. Static.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_copy_routine(len: usize) -> *const c_char {
     name_of(CopyOptions::new().chosen_for(len).routine)

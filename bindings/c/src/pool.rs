@@ -246,7 +246,7 @@ unsafe fn make(capacity: usize, options: *const hugekit_pool_options) -> Answer<
     Ok(hugekit_pool { pool, fallbacks })
 }
 
-/// The file that is to be adopted, if one is.
+/// Returns the file that is to be adopted, if one is.
 ///
 /// # Safety
 /// The descriptor, if it is open, is the callee's to close.
@@ -330,7 +330,7 @@ pub unsafe extern "C" fn hugekit_pool_free(pool: *mut hugekit_pool) {
     drop(unsafe { status::take_handle(pool) });
 }
 
-/// A `hugekit_backing`: the pages that the pool uses. 0 for NULL.
+/// Returns a `hugekit_backing`: the pages that the pool uses. 0 for NULL.
 ///
 /// # Safety
 /// NULL, or a pool.
@@ -341,8 +341,8 @@ pub unsafe extern "C" fn hugekit_pool_backing(pool: *const hugekit_pool) -> u32 
     backing.map_or(hugekit_backing::Default as u32, Backing::number)
 }
 
-/// The backings that were tried before, one per line, each with the reason why it was not used. The
-/// empty string if the pool uses the first one. Never NULL. Valid as long as the handle.
+/// Returns the backings that were tried before, one per line, each with the reason why it was not
+/// used. The empty string if the pool uses the first one. Never NULL. Valid as long as the handle.
 ///
 /// # Safety
 /// NULL, or a pool.
@@ -352,7 +352,7 @@ pub unsafe extern "C" fn hugekit_pool_fallbacks(pool: *const hugekit_pool) -> *c
     unsafe { pool.as_ref() }.map_or(c"", |pool| pool.fallbacks.as_c_str()).as_ptr()
 }
 
-/// Bytes of the pool. 0 for NULL.
+/// Returns the number of bytes of the pool. 0 for NULL.
 ///
 /// # Safety
 /// NULL, or a pool.
@@ -362,7 +362,8 @@ pub unsafe extern "C" fn hugekit_pool_capacity(pool: *const hugekit_pool) -> usi
     unsafe { pool.as_ref() }.map_or(0, |pool| pool.pool.capacity())
 }
 
-/// Bytes of a page of the backing. Every region consists of whole pages. 0 for NULL.
+/// Returns the number of bytes of a page of the backing. Every region consists of whole pages. 0
+/// for NULL.
 ///
 /// # Safety
 /// NULL, or a pool.

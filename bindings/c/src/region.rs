@@ -214,8 +214,8 @@ pub unsafe extern "C" fn hugekit_pin_free(pin: *mut hugekit_pin) {
     drop(unsafe { status::take_handle(pin) });
 }
 
-/// The address of the region, a multiple of the page size of its backing. It never changes, and is
-/// valid for `hugekit_region_mapped_len` bytes until the region is freed. NULL for NULL.
+/// Returns the address of the region, a multiple of the page size of its backing. It never changes,
+/// and is valid for `hugekit_region_mapped_len` bytes until the region is freed. NULL for NULL.
 ///
 /// # Safety
 /// NULL, or a region.
@@ -226,7 +226,7 @@ pub unsafe extern "C" fn hugekit_region_address(region: *const hugekit_region) -
     region.map_or(std::ptr::null_mut(), |region| region.region.as_ptr().cast())
 }
 
-/// Bytes that were requested. 0 for NULL.
+/// Returns the number of bytes that were requested. 0 for NULL.
 ///
 /// # Safety
 /// NULL, or a region.
@@ -236,7 +236,8 @@ pub unsafe extern "C" fn hugekit_region_len(region: *const hugekit_region) -> us
     unsafe { region.as_ref() }.map_or(0, |region| region.region.len())
 }
 
-/// Bytes that are mapped: the length rounded up to whole pages of the backing. 0 for NULL.
+/// Returns the number of bytes that are mapped: the length rounded up to whole pages of the
+/// backing. 0 for NULL.
 ///
 /// # Safety
 /// NULL, or a region.
@@ -246,8 +247,8 @@ pub unsafe extern "C" fn hugekit_region_mapped_len(region: *const hugekit_region
     unsafe { region.as_ref() }.map_or(0, |region| region.region.mapped_len())
 }
 
-/// A `hugekit_fault_mode`: how faults are handled. 0 for NULL, and if accesses cause no faults that
-/// the library handles.
+/// Returns a `hugekit_fault_mode`: how faults are handled. 0 for NULL, and if accesses cause no
+/// faults that the library handles.
 ///
 /// # Safety
 /// NULL, or a region.
@@ -461,7 +462,7 @@ pub unsafe extern "C" fn hugekit_region_shared_bytes(
     })())
 }
 
-/// Offsets; one that overflows lies outside of every region.
+/// Returns offsets; one that overflows lies outside of every region.
 pub(crate) fn range(offset: usize, len: usize) -> Range<usize> {
     offset..offset.saturating_add(len)
 }

@@ -159,7 +159,7 @@ pub unsafe extern "C" fn hugekit_reserve_new(
     answer(unsafe { give(reserve, "reserve", || Ok(hugekit_reserve(Reserve::new(bytes)?))) })
 }
 
-/// Bytes of the reserve. 0 for NULL.
+/// Returns the number of bytes of the reserve. 0 for NULL.
 ///
 /// # Safety
 /// NULL, or a reserve.
@@ -354,7 +354,7 @@ pub unsafe extern "C" fn hugekit_snapshot_free(snapshot: *mut hugekit_snapshot) 
     drop(unsafe { status::take_handle(snapshot) });
 }
 
-/// Bytes of the snapshot. 0 for NULL, and after the snapshot has ended.
+/// Returns the number of bytes of the snapshot. 0 for NULL, and after the snapshot has ended.
 ///
 /// # Safety
 /// NULL, or a snapshot.
@@ -365,8 +365,8 @@ pub unsafe extern "C" fn hugekit_snapshot_len(snapshot: *const hugekit_snapshot)
     snapshot.and_then(|snapshot| snapshot.with(|snapshot| Ok(snapshot.len()))).unwrap_or(0)
 }
 
-/// A `hugekit_fault_mode`: how faults of writers are handled, and so whether system calls may write
-/// to the memory. 0 for NULL, if nothing is protected, and after the snapshot has ended.
+/// Returns a `hugekit_fault_mode`: how faults of writers are handled, and so whether system calls
+/// may write to the memory. 0 for NULL, if nothing is protected, and after the snapshot has ended.
 ///
 /// # Safety
 /// NULL, or a snapshot.
@@ -517,7 +517,7 @@ pub unsafe extern "C" fn hugekit_view_free(view: *mut hugekit_view) {
     drop(unsafe { status::take_handle(view) });
 }
 
-/// Bytes of the snapshot. 0 for NULL.
+/// Returns the number of bytes of the snapshot. 0 for NULL.
 ///
 /// # Safety
 /// NULL, or a view.

@@ -236,7 +236,7 @@ thread_local! {
 
 const UNTOLD: &CStr = c"the heap has no room for the reason: memory is short";
 
-/// The status for an answer; a refusal is kept for the caller that asks why.
+/// Returns the status for an answer; a refusal is kept for the caller that asks why.
 #[inline]
 pub(crate) fn answer(answer: Answer) -> hugekit_status {
     match answer {
@@ -269,9 +269,9 @@ pub(crate) fn c_string(text: impl Into<Vec<u8>>) -> CString {
     CString::new(bytes).unwrap_or_default()
 }
 
-/// The reason why this thread's last failed call failed, in English with figures. The empty string
-/// if no call has failed. If the heap had no room for the reason, the text says only that. Never
-/// NULL. Valid until the thread's next failed call; successful calls do not change it.
+/// Returns the reason why this thread's last failed call failed, in English with figures. The empty
+/// string if no call has failed. If the heap had no room for the reason, the text says only that.
+/// Never NULL. Valid until the thread's next failed call; successful calls do not change it.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_last_error() -> *const c_char {
     if IS_UNTOLD.get() {
@@ -290,8 +290,8 @@ pub extern "C" fn hugekit_last_remedy() -> *const c_char {
     LAST.try_with(|last| last.borrow().remedy.as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// The kernel's `errno` in the call that `hugekit_last_error` is about. 0 if the kernel was not
-/// called, or its answer is not known.
+/// Returns the kernel's `errno` in the call that `hugekit_last_error` is about. 0 if the kernel was
+/// not called, or its answer is not known.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_last_errno() -> i32 {
     if IS_UNTOLD.get() {
@@ -300,9 +300,9 @@ pub extern "C" fn hugekit_last_errno() -> i32 {
     LAST.try_with(|last| last.borrow().errno).unwrap_or(0)
 }
 
-/// The bytes that the call of `hugekit_last_error` had processed before it was cancelled or a part
-/// of it failed. Offsets are relative to the bytes of the call, or to the region if the call names
-/// one. Parts ascend, and between two parts there are bytes that are still to do.
+/// Returns the bytes that the call of `hugekit_last_error` had processed before it was cancelled or
+/// a part of it failed. Offsets are relative to the bytes of the call, or to the region if the call
+/// names one. Parts ascend, and between two parts there are bytes that are still to do.
 ///
 /// Writes the first `room` parts to `parts`, which may be NULL if `room` is 0, and returns the
 /// number of all parts. Returns 0 if nothing was done, or if the call does not clear, copy or
@@ -325,8 +325,8 @@ pub unsafe extern "C" fn hugekit_last_done(parts: *mut hugekit_part, room: usize
     LAST.try_with(write).unwrap_or(0)
 }
 
-/// The name of a status, for example `"no memory"`; `"unknown status"` for any other number.
-/// Static.
+/// Returns the name of a status, for example `"no memory"`; `"unknown status"` for any other
+/// number. Static.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_status_name(status: i32) -> *const c_char {
     const NAMES: [&CStr; 10] = [
@@ -345,8 +345,8 @@ pub extern "C" fn hugekit_status_name(status: i32) -> *const c_char {
     name.unwrap_or(&c"unknown status").as_ptr()
 }
 
-/// The version of the library, for example `"0.1.0"`. Static. `HUGEKIT_VERSION` is the version of
-/// the header.
+/// Returns the version of the library, for example `"0.1.0"`. Static. `HUGEKIT_VERSION` is the
+/// version of the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_version() -> *const c_char {
     const VERSION: &CStr =
@@ -357,7 +357,7 @@ pub extern "C" fn hugekit_version() -> *const c_char {
     VERSION.as_ptr()
 }
 
-/// A handle, if there is one.
+/// Returns a handle, if there is one.
 ///
 /// # Safety
 /// Null, or a handle that is not freed before the reference ends.

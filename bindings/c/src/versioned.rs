@@ -19,11 +19,12 @@ pub(crate) unsafe trait Versioned: Copy {
 
 /// A structure by which the caller asks for something.
 pub(crate) trait CallerOptions: Versioned {
-    /// The value of its field `reserved`, if it has one: zero, until a version of the library gives it a meaning.
+    /// Returns the value of its field `reserved`, if it has one: zero, until a version of the
+    /// library gives it a meaning.
     fn reserved(&self) -> u32;
 }
 
-/// The caller's options; zeroes for no pointer.
+/// Returns the caller's options; zeroes for no pointer.
 ///
 /// # Safety
 /// Null, or valid for reads of as many bytes as its first word says.

@@ -314,8 +314,8 @@ pub(crate) fn threads(number: usize) -> Threads {
     }
 }
 
-/// The function to tell, as the library wants it. The context is the caller's, which says that any thread may
-/// hand it to the function.
+/// Returns the function to tell, as the library wants it. The context is the caller's, which says
+/// that any thread may hand it to the function.
 pub(crate) fn told(
     progress: hugekit_progress,
     context: *mut c_void,
@@ -333,7 +333,7 @@ pub(crate) fn told(
     Some(move |done, total| unsafe { progress(done, total, context.get()) })
 }
 
-/// The function to tell, as options of the library take it.
+/// Returns the function to tell, as options of the library take it.
 pub(crate) fn as_progress<F: Fn(usize, usize) + Sync>(told: &Option<F>) -> Option<&Progress<'_>> {
     told.as_ref().map(|tell| tell as _)
 }

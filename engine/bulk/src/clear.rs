@@ -59,7 +59,7 @@ pub enum ClearError {
 }
 
 impl ClearError {
-    /// The bytes that a cancelled clear has cleared; `None` for other errors.
+    /// Returns the bytes that a cancelled clear has cleared; `None` for other errors.
     #[must_use]
     pub const fn done(&self) -> Option<&Done> {
         match self {
@@ -146,7 +146,7 @@ impl ClearOptions<'_> {
 }
 
 impl ClearError {
-    /// The kind of the error.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

@@ -43,7 +43,7 @@ pub enum CopyError {
 }
 
 impl CopyError {
-    /// The bytes that a cancelled copy has copied; `None` for other errors.
+    /// Returns the bytes that a cancelled copy has copied; `None` for other errors.
     #[must_use]
     pub const fn done(&self) -> Option<&Done> {
         match self {
@@ -182,7 +182,7 @@ impl CopyOptions<'_> {
 }
 
 impl CopyError {
-    /// The kind of the error.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

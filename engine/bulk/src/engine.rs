@@ -69,12 +69,12 @@ pub enum HintError {
 
 /// The kind of operation: [`ClearFn`] or [`CopyFn`]. No other type can implement it.
 pub trait Method: Sized + Sync + 'static + sealed::Sealed {
-    /// The profile's bands for this method.
+    /// Returns the profile's bands for this method.
     #[doc(hidden)]
     fn choice(profile: &Profile) -> &Choice<Self>;
 
-    /// The routine for a near window that no thread uses the source of, if there is a source and a
-    /// routine that tells it apart.
+    /// Returns the routine for a near window that no thread uses the source of, if there is a
+    /// source and a routine that tells it apart.
     #[doc(hidden)]
     fn source_once() -> Option<&'static Routine<Self>>;
 }
@@ -270,8 +270,8 @@ impl<'a, F: Method> Operation<'a, F> {
         self
     }
 
-    /// The routine that would do `len` bytes now, near window apart: as the caller asked, or else by a profile or by
-    /// what was learned so far.
+    /// Returns the routine that would do `len` bytes now, near window apart: as the caller asked,
+    /// or else by a profile or by what was learned so far.
     #[must_use]
     #[doc(hidden)]
     pub fn chosen_for(&self, len: usize) -> Used {
@@ -463,8 +463,8 @@ struct NearWindow<F: 'static> {
     routine: &'static Routine<F>,
 }
 
-/// The routine for an extent of `len` bytes that are copied piece by piece, by profile or learning.
-/// Async-signal-safe.
+/// Returns the routine for an extent of `len` bytes that are copied piece by piece, by profile or
+/// learning. Async-signal-safe.
 #[must_use]
 #[doc(hidden)]
 pub fn copy_routine_for(len: usize, reach: Reach) -> &'static CopyRoutine {
@@ -508,7 +508,7 @@ fn outside(bytes: Range<usize>, window: &Range<usize>) -> [Range<usize>; 2] {
 }
 
 impl HintError {
-    /// The kind of the error.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -526,7 +526,7 @@ mod tests {
     use crate::sweep::{GIGANTIC_OVER_BYTES, SUBPAGE_BYTES};
     use crate::{ClearError, ClearOptions};
 
-    /// Pieces in the order in which they were processed.
+    /// Returns pieces in the order in which they were processed.
     fn processed(clear: &ClearOptions<'_>, len: usize) -> Vec<Range<usize>> {
         let (memory, pieces) = (vec![0_u8; len], Mutex::new(Vec::new()));
         let note = |_: &'static Routine<ClearFn>, piece: Range<usize>| {

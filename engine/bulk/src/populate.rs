@@ -107,7 +107,7 @@ impl<'a> PopulateOptions<'a> {
         self
     }
 
-    /// A job of `len` bytes with these options.
+    /// Returns a job of `len` bytes with these options.
     #[doc(hidden)]
     pub fn job(&self, len: usize) -> Job<'a> {
         let WorkSharing { threads, progress, cancel, low_priority } = self.sharing;
@@ -246,7 +246,7 @@ fn addresses_of(start: *mut u8, len: usize) -> Range<usize> {
 }
 
 impl JobError<PopulateError> {
-    /// The kind of the error.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.kind_with(PopulateError::kind)
@@ -270,7 +270,7 @@ impl PopulateError {
         }
     }
 
-    /// The kind of the error.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

@@ -64,8 +64,8 @@ impl Order {
     /// Every order, for those who enumerate.
     pub const ALL: &'static [Self] = &[Self::Sequential, Self::Converging, Self::Sectioned];
 
-    /// The order for a folio of `len` bytes: sectioned around a target that is known, sequential
-    /// for gigantic folios and where no target is known.
+    /// Returns the order for a folio of `len` bytes: sectioned around a target that is known,
+    /// sequential for gigantic folios and where no target is known.
     #[must_use]
     pub const fn for_folio(len: usize, target: Option<usize>) -> Self {
         match target {
@@ -74,8 +74,8 @@ impl Order {
         }
     }
 
-    /// The extents of a folio of `len` bytes in this order. `target` is an offset in bytes; without
-    /// one there is no near window, and the other two orders are taken around offset 0.
+    /// Returns the extents of a folio of `len` bytes in this order. `target` is an offset in bytes;
+    /// without one there is no near window, and the other two orders are taken around offset 0.
     ///
     /// `len` need not be a multiple of the subpage: the last subpage is then a short one.
     ///
@@ -122,7 +122,8 @@ pub mod last_target {
     }
 }
 
-/// The near window around `target` in a folio of `len` bytes: at least the target's subpage.
+/// Returns the near window around `target` in a folio of `len` bytes: at least the target's
+/// subpage.
 ///
 /// # Panics
 /// If `target` is not below `len`.

@@ -21,7 +21,7 @@ pub(crate) fn block_at(offset: u64) -> usize {
     (offset / BLOCK as u64) as usize
 }
 
-/// The blocks of a state of `length` bytes that lie in these as a whole.
+/// Returns the blocks of a state of `length` bytes that lie in these as a whole.
 pub(crate) fn whole_blocks(offset: u64, len: u64, length: u64) -> std::ops::Range<usize> {
     let end = offset + len;
     let end = if end == length { blocks_of(end) } else { block_at(end) };
@@ -42,12 +42,12 @@ pub(crate) struct Blocks {
 }
 
 impl Blocks {
-    /// A stream that begins there.
+    /// Returns a stream that begins there.
     pub(crate) fn from(offset: u64) -> Self {
         Self { partial: Vec::new(), at: offset }
     }
 
-    /// The offset of the next byte.
+    /// Returns the offset of the next byte.
     pub(crate) fn given(&self) -> u64 {
         self.at + self.partial.len() as u64
     }

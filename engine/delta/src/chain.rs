@@ -43,7 +43,7 @@ pub struct Saved {
 }
 
 impl Chain {
-    /// A chain of states of `length` bytes. The first one is saved in full.
+    /// Returns a chain of states of `length` bytes. The first one is saved in full.
     #[must_use]
     pub fn new(length: u64) -> Self {
         Self { length, state: None, last: LastState::new(length) }
@@ -189,13 +189,13 @@ impl Chain {
         ChangeWriter::new(self, to, Output::Stream)
     }
 
-    /// Bytes of each state.
+    /// Returns the number of bytes of each state.
     #[must_use]
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// The state that was saved last.
+    /// Returns the state that was saved last.
     #[must_use]
     pub fn state(&self) -> Option<StateId> {
         self.state

@@ -72,7 +72,8 @@ impl Files {
         self.kept.retain(|_, kept| kept.stamp.identity != identity || kept.end <= start);
     }
 
-    /// A file with bytes of the last state, up to `end`: its number, or `None` if it cannot be compared with.
+    /// Returns a file with bytes of the last state, up to `end`: its number, or `None` if it cannot
+    /// be compared with.
     pub(crate) fn keep(&mut self, file: &File, end: u64) -> Option<FileNumber> {
         let found = file.metadata().ok().filter(Metadata::is_file)?;
         let stamp = Stamp::of(&found);
@@ -118,7 +119,7 @@ impl Files {
     }
 }
 
-/// The same file for reading. The program's may be open only for writing.
+/// Returns the same file for reading. The program's may be open only for writing.
 fn readable(file: &File) -> Option<File> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     File::open(path).or_else(|_| file.try_clone()).ok()

@@ -27,7 +27,7 @@ impl StateId {
         self.0
     }
 
-    /// The state that [`to_bytes`](Self::to_bytes) gave.
+    /// Returns the state that [`to_bytes`](Self::to_bytes) gave.
     ///
     /// # Errors
     /// All of them are zero.
@@ -144,7 +144,7 @@ impl Sums {
         Self { last: XxHash3_64::oneshot(opening) }
     }
 
-    /// The sum of the next piece.
+    /// Returns the sum of the next piece.
     pub(crate) fn next(&mut self, piece: &[u8], payload: &[u8]) -> u64 {
         let mut sum = XxHash3_64::new();
         sum.write(&self.last.to_le_bytes());
@@ -176,7 +176,7 @@ impl Namer {
     }
 }
 
-/// Bytes that no client can foresee.
+/// Returns the number of bytes that no client can foresee.
 pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes)?;

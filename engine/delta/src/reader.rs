@@ -124,13 +124,13 @@ impl<R: Read> Reader<R> {
         self.header
     }
 
-    /// Bytes that were read so far.
+    /// Returns the number of bytes that were read so far.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.at
     }
 
-    /// The next change; `None` behind the last one.
+    /// Returns the next change; `None` behind the last one.
     ///
     /// # Errors
     /// The delta is damaged or truncated, with the place, or cannot be read.
@@ -149,7 +149,7 @@ impl<R: Read> Reader<R> {
         })
     }
 
-    /// The state that it leads to. Changes that were not read yet are read.
+    /// Returns the state that it leads to. Changes that were not read yet are read.
     ///
     /// # Errors
     /// The errors of [`next`](Self::next).
@@ -166,7 +166,7 @@ impl<R: Read> Reader<R> {
         self.end
     }
 
-    /// A piece with its payload, checked.
+    /// Returns a piece with its payload, checked.
     fn piece(&mut self, start: u64) -> Result<PieceHeader, DeltaError> {
         let mut head = [0; PieceHeader::BYTES];
         fill(&mut self.from, &mut head, &mut self.at)?;

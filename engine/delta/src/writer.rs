@@ -71,7 +71,8 @@ impl<W: Write> Writer<W> {
 }
 
 impl<W: Write> Writer<W> {
-    /// A delta of states of `length` bytes that begins with `base`; with `None` it begins with zeroes.
+    /// Returns a delta of states of `length` bytes that begins with `base`; with `None` it begins
+    /// with zeroes.
     ///
     /// # Errors
     /// The file has refused, or the kernel gives no random bytes.
@@ -130,7 +131,7 @@ impl<W: Write> Writer<W> {
         Ok(id)
     }
 
-    /// Bytes that were written so far.
+    /// Returns the number of bytes that were written so far.
     #[must_use]
     pub fn written(&self) -> u64 {
         self.written

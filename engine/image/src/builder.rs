@@ -99,8 +99,8 @@ impl<'a> ImageBuilder<'a> {
         self
     }
 
-    /// Bytes that the load will populate at most, before it reads the sources: of a raw memory file what lies in no hole,
-    /// of deltas the whole length.
+    /// Returns the number of bytes that the load will populate at most, before it reads the
+    /// sources: of a raw memory file what lies in no hole, of deltas the whole length.
     ///
     /// # Errors
     /// The errors of [`load`](Self::load).

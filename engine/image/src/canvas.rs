@@ -92,7 +92,7 @@ impl Canvas {
         self.mapping.0.start().as_ptr()
     }
 
-    /// Bytes that are on huge pages.
+    /// Returns the number of bytes that are on huge pages.
     pub(crate) fn huge(&self) -> u64 {
         let huge = self.granules.iter().filter(|state| state.load(Ordering::Relaxed) == HUGE);
         huge.count() as u64 * HUGE_PAGE_BYTES as u64
@@ -232,13 +232,13 @@ impl Canvas {
         &self.granules[at / HUGE_PAGE_BYTES]
     }
 
-    /// The granule of a byte; the last one may be shorter.
+    /// Returns the granule of a byte; the last one may be shorter.
     fn granule(&self, at: usize) -> Range<usize> {
         let start = at - at % HUGE_PAGE_BYTES;
         start..self.bytes.min(start + HUGE_PAGE_BYTES)
     }
 
-    /// The file, which is mapped no longer: else it could not be sealed.
+    /// Returns the file, which is mapped no longer: else it could not be sealed.
     pub(crate) fn into_file(self) -> Result<OwnedFd, ImageError> {
         let Self { file, mapping, .. } = self;
         mapping.unmap().map_err(ImageError::of("munmap"))?;
@@ -268,8 +268,8 @@ impl Drop for CanvasMapping {
     }
 }
 
-/// The blocks of bytes that begin at an offset of the image, each with its offset: all but the first and the last one
-/// are whole.
+/// Returns the blocks of bytes that begin at an offset of the image, each with its offset: all but
+/// the first and the last one are whole.
 fn blocks(at: usize, bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     let mut next = at;
     let mut rest = bytes;
@@ -282,7 +282,7 @@ fn blocks(at: usize, bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     })
 }
 
-/// A range, divided where granules end.
+/// Returns a range, divided where granules end.
 fn parts(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let mut next = range.start;
     std::iter::from_fn(move || {

@@ -43,8 +43,8 @@ pub struct ImageClone {
     pub huge: u64,
 }
 
-/// The processes that map some of these images, in ascending order, of those that this process may look at; and how many
-/// others there are that it may not.
+/// Returns the processes that map some of these images, in ascending order, of those that this
+/// process may look at; and how many others there are that it may not.
 ///
 /// # Errors
 /// `/proc` cannot be read.

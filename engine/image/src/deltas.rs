@@ -44,7 +44,7 @@ impl Base {
     }
 }
 
-/// Bytes of the states of a delta.
+/// Returns the number of bytes of the states of a delta.
 pub(crate) fn length(delta: &Raw) -> Result<u64, ImageError> {
     let read = Cell::new(0);
     let reader = Reader::new(delta.stream(&read)).map_err(refused(delta))?;

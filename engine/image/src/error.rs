@@ -185,7 +185,7 @@ impl ImageError {
         }
     }
 
-    /// The source that it is about, if it is about one.
+    /// Returns the source that it is about, if it is about one.
     #[doc(hidden)]
     #[must_use]
     pub fn source_number(&self) -> Option<usize> {

@@ -33,12 +33,14 @@ impl Image {
         Self::builder("image").source(file).load()
     }
 
-    /// An image of several files, or of parts of one. `/proc` shows it as `/memfd:hugekit:NAME`.
+    /// Returns an image of several files, or of parts of one. `/proc` shows it as
+    /// `/memfd:hugekit:NAME`.
     pub fn builder<'a>(name: &str) -> ImageBuilder<'a> {
         ImageBuilder::new(name)
     }
 
-    /// An image that the broker at `socket` holds: `hugekit broker`, which runs as root or as this process's user.
+    /// Returns an image that the broker at `socket` holds: `hugekit broker`, which runs as root or
+    /// as this process's user.
     ///
     /// # Errors
     /// [`ImageError::Broker`].
@@ -49,7 +51,8 @@ impl Image {
         Ok(Self { huge: facts.huge, ..Self::check(file)? })
     }
 
-    /// An image of a file that another process has loaded, if no process can change it any more.
+    /// Returns an image of a file that another process has loaded, if no process can change it any
+    /// more.
     ///
     /// # Errors
     /// [`ImageError::NotSealed`].
@@ -72,7 +75,8 @@ impl Image {
         Ok(Self { file: image.open_again()?, huge, ..image })
     }
 
-    /// The image's file, opened again for reading: another process that gets it shares no position with this one.
+    /// Returns the image's file, opened again for reading: another process that gets it shares no
+    /// position with this one.
     ///
     /// # Errors
     /// No descriptor is left, or the file's mode forbids it.
@@ -81,19 +85,20 @@ impl Image {
         memfd::open_for_reading(&self.file).map_err(ImageError::of("open"))
     }
 
-    /// Bytes of it.
+    /// Returns the number of bytes of it.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Bytes that were on huge pages when it was loaded; 0 of a file that was [checked](Self::check).
+    /// Returns the number of bytes that were on huge pages when it was loaded; 0 of a file that was
+    /// [checked](Self::check).
     #[must_use]
     pub fn huge_bytes(&self) -> u64 {
         self.huge
     }
 
-    /// Bytes of it that the kernel has put pages behind: the others are zero.
+    /// Returns the number of bytes of it that the kernel has put pages behind: the others are zero.
     ///
     /// # Errors
     /// The kernel does not say.
@@ -103,7 +108,7 @@ impl Image {
         Ok(facts.map_or(0, |facts| facts.present))
     }
 
-    /// The numbers by which `/proc/PID/maps` shows it.
+    /// Returns the numbers by which `/proc/PID/maps` shows it.
     ///
     /// # Errors
     /// The kernel does not say.
@@ -121,7 +126,7 @@ impl Image {
         PrivateMapping::new(self)
     }
 
-    /// The file, opened for reading, to be passed on to another program.
+    /// Returns the file, opened for reading, to be passed on to another program.
     #[must_use]
     pub fn into_file(self) -> OwnedFd {
         self.file

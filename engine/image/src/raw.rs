@@ -145,7 +145,8 @@ impl Raw {
         Ok(())
     }
 
-    /// Bytes of the image's granules in which this range has bytes that lie in no hole.
+    /// Returns the number of bytes of the image's granules in which this range has bytes that lie
+    /// in no hole.
     pub(crate) fn needed(&self, range: ImageRange) -> Result<u64, ImageError> {
         let granule = HUGE_PAGE_BYTES as u64;
         let (mut at, mut needed) = (range.from, 0);

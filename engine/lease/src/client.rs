@@ -50,13 +50,13 @@ impl Lease {
         }
     }
 
-    /// Bytes of the memory.
+    /// Returns the number of bytes of the memory.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.memory.bytes()
     }
 
-    /// The backing of the memory.
+    /// Returns the backing of the memory.
     #[must_use]
     pub fn backing(&self) -> Backing {
         self.memory.backing()
@@ -68,20 +68,21 @@ impl Lease {
         self.payer
     }
 
-    /// Bytes of it that were on huge pages when the broker had populated it, as the broker says: all of it on reserved
-    /// pages, and of transparent ones as many as the kernel had.
+    /// Returns the number of bytes of it that were on huge pages when the broker had populated it,
+    /// as the broker says: all of it on reserved pages, and of transparent ones as many as the
+    /// kernel had.
     #[must_use]
     pub fn huge_bytes(&self) -> u64 {
         self.huge
     }
 
-    /// The file, to be passed on to another program.
+    /// Returns the file, to be passed on to another program.
     #[must_use]
     pub fn into_file(self) -> OwnedFd {
         self.memory.into_file()
     }
 
-    /// The memory that was leased.
+    /// Returns the memory that was leased.
     pub fn into_memory(self) -> MemoryFile {
         self.memory
     }

@@ -158,7 +158,7 @@ fn is_denied(source: &io::Error) -> bool {
 /// The socket of root's broker, at which it listens by default.
 const OF_ROOT: &str = "/run/hugekit/broker.sock";
 
-/// The command that starts a broker for the request.
+/// Returns the command that starts a broker for the request.
 fn start(socket: &Path, unit: Option<u64>) -> String {
     let unit = unit
         .map_or_else(|| " [--unit SIZE]".to_owned(), |bytes| format!(" --unit {}", option(bytes)));
@@ -169,7 +169,7 @@ fn start(socket: &Path, unit: Option<u64>) -> String {
     format!("start one: hugekit broker{unit}{at}")
 }
 
-/// A size as an option has it: without a space.
+/// Returns a size as an option has it: without a space.
 fn option(bytes: u64) -> String {
     let size = Size::from(bytes).exact().to_string();
     size.replace(" bytes", "").replace(' ', "")
@@ -208,7 +208,7 @@ impl LeaseError {
     }
 }
 
-/// The shortage of huge pages in figures, if there is one.
+/// Returns the shortage of huge pages in figures, if there is one.
 pub(super) fn shortage(root: &Root, backing: Backing, bytes: usize) -> Option<LeaseError> {
     let page_size = backing.page_size() as u64;
     let pool = hugepages::read_size(root, page_size).ok().filter(|_| backing.is_reserved())?;
@@ -216,7 +216,7 @@ pub(super) fn shortage(root: &Root, backing: Backing, bytes: usize) -> Option<Le
 }
 
 impl Unfit {
-    /// The kind of the error.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -227,7 +227,7 @@ impl Unfit {
 }
 
 impl LeaseError {
-    /// The kind of the error.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

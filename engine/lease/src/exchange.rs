@@ -93,7 +93,7 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// The answer, behind the messages about the progress of a load.
+    /// Returns the answer, behind the messages about the progress of a load.
     fn answer(
         &self,
         connection: &OwnedFd,
@@ -184,7 +184,7 @@ mod tests {
 
     const SHORT: Duration = Duration::from_millis(20);
 
-    /// A socket that no program serves, as that of a stopped broker.
+    /// Returns a socket that no program serves, as that of a stopped broker.
     fn unserved(path: &Path) -> OwnedFd {
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();

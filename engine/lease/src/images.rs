@@ -48,7 +48,7 @@ pub fn load_telling(
     }
 }
 
-/// The file of an image: sealed against writes and other lengths, and opened for reading.
+/// Returns the file of an image: sealed against writes and other lengths, and opened for reading.
 ///
 /// # Errors
 /// The errors of [`load`]; or the broker sends a file that can be changed.
@@ -77,7 +77,8 @@ pub fn drop(socket: &Path, name: ImageName) -> Result<(), LeaseError> {
     }
 }
 
-/// The images that this user may have, the oldest first. Root and the broker's own user see all.
+/// Returns the images that this user may have, the oldest first. Root and the broker's own user see
+/// all.
 ///
 /// # Errors
 /// The errors of [`load`].

@@ -157,20 +157,20 @@ impl MemoryFile {
         Ok(if self.backing.is_reserved() { self.bytes as u64 } else { 0 })
     }
 
-    /// Bytes of the file.
+    /// Returns the number of bytes of the file.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The backing of the file. For shared memory from another process it is unknown whether the
-    /// pages are huge; [`Backing::Thp`] is returned if the length allows it.
+    /// Returns the backing of the file. For shared memory from another process it is unknown
+    /// whether the pages are huge; [`Backing::Thp`] is returned if the length allows it.
     #[must_use]
     pub fn backing(&self) -> Backing {
         self.backing
     }
 
-    /// Bytes of it that the kernel has put pages behind.
+    /// Returns the number of bytes of it that the kernel has put pages behind.
     ///
     /// # Errors
     /// The kernel does not say.
@@ -181,7 +181,7 @@ impl MemoryFile {
         Ok(facts.map_or(0, |facts| facts.present))
     }
 
-    /// The file alone.
+    /// Returns the file alone.
     #[must_use]
     pub fn into_file(self) -> OwnedFd {
         self.file

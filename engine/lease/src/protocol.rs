@@ -680,7 +680,7 @@ impl Answer {
     }
 }
 
-/// The rows of a list of images.
+/// Returns the rows of a list of images.
 fn images_of(len: usize, mut rest: Rest<'_>) -> Result<Vec<ImageRow>, Malformed> {
     let [count] = rest.numbers()?;
     rest.skip_zeroes(MESSAGE - 16)?;
@@ -787,7 +787,7 @@ fn put(message: &mut Vec<u8>, number: u64) {
     message.extend_from_slice(&number.to_le_bytes());
 }
 
-/// A message of no more than its head.
+/// Returns a message of no more than its head.
 fn head(kind: u16, figures: &[u64]) -> Vec<u8> {
     let mut message = Vec::with_capacity(MESSAGE);
     message.extend_from_slice(&MAGIC.to_le_bytes());
@@ -798,7 +798,7 @@ fn head(kind: u16, figures: &[u64]) -> Vec<u8> {
     message
 }
 
-/// A request about an image, which ends with its name.
+/// Returns a request about an image, which ends with its name.
 fn of_image(kind: u16, figures: [u64; 2], name: ImageName) -> Vec<u8> {
     let mut message = head(kind, &figures);
     message.truncate(MESSAGE - NAME);
@@ -809,7 +809,7 @@ fn of_image(kind: u16, figures: [u64; 2], name: ImageName) -> Vec<u8> {
 /// The rest of a message.
 struct Rest<'a>(&'a [u8]);
 
-/// The kind of a message, and what stands behind.
+/// Returns the kind of a message, and what stands behind.
 fn opened(message: &[u8]) -> Result<(u16, Rest<'_>), Malformed> {
     let &[a, b, c, d, e, f, g, h, ref rest @ ..] = message else {
         return Err(Malformed::Length { len: message.len() });

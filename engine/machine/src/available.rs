@@ -57,7 +57,7 @@ impl MemoryBudget {
     /// Bytes of a budget at most.
     const MOST: u64 = 16 << 20;
 
-    /// A budget of the groups of these processes.
+    /// Returns a budget of the groups of these processes.
     #[must_use]
     pub fn of(root: &Root, pids: &[i32]) -> Self {
         Self { root: root.clone(), pids: pids.to_vec(), left: 0 }

@@ -42,9 +42,9 @@ impl CacheSizes {
     }
 }
 
-/// The sizes as the calling thread's CPU says them, in a tenth of the time that [`read`] takes where no
-/// hypervisor traps the question. Who shares the last level is not among it: `llc_shared_by` is 0. `None`
-/// if the CPU says nothing.
+/// Returns the sizes as the calling thread's CPU says them, in a tenth of the time that [`read`]
+/// takes where no hypervisor traps the question. Who shares the last level is not among it:
+/// `llc_shared_by` is 0. `None` if the CPU says nothing.
 pub fn by_cpu() -> Option<CacheSizes> {
     let (mut sizes, mut last_level) = (CacheSizes::NONE, 0);
     for (level, size) in cpu::data_caches() {

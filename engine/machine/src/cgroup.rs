@@ -54,7 +54,7 @@ pub struct GroupLimit {
 }
 
 impl GroupLimit {
-    /// Bytes that may still be used below it.
+    /// Returns the number of bytes that may still be used below it.
     pub fn left(&self) -> u64 {
         self.bytes.saturating_sub(self.used.unwrap_or(0))
     }
@@ -84,7 +84,7 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// The quota as a number of CPUs.
+    /// Returns the quota as a number of CPUs.
     pub fn cpus(&self) -> f64 {
         self.quota_us as f64 / self.period_us as f64
     }
@@ -127,12 +127,12 @@ impl Group {
         self.v1_controllers.as_ref().is_some_and(listed)
     }
 
-    /// The process's own group, if the mount shows it.
+    /// Returns the process's own group, if the mount shows it.
     fn directory(&self) -> Option<PathBuf> {
         (self.view != GroupView::Outside).then(|| self.mount.join(&self.path))
     }
 
-    /// The group and those above it, innermost first.
+    /// Returns the group and those above it, innermost first.
     fn directories(&self) -> impl Iterator<Item = PathBuf> + '_ {
         self.path.ancestors().map(|path| self.mount.join(path))
     }
@@ -179,8 +179,9 @@ impl Cgroups {
         }
     }
 
-    /// The directory of the process's group in the hierarchy that has this controller: in the hierarchy of version 2
-    /// if no other has the controller. `None` if no mount here shows the group.
+    /// Returns the directory of the process's group in the hierarchy that has this controller: in
+    /// the hierarchy of version 2 if no other has the controller. `None` if no mount here shows the
+    /// group.
     #[must_use]
     pub fn directory(&self, controller: &str) -> Option<PathBuf> {
         if self.hidden.iter().any(|listed| listed.has(controller)) {
@@ -189,14 +190,15 @@ impl Cgroups {
         self.group_of(controller)?.directory().map(|path| self.root.path(path))
     }
 
-    /// The directory of the process's group in the hierarchy of version 2. `None` if no mount here shows the group.
+    /// Returns the directory of the process's group in the hierarchy of version 2. `None` if no
+    /// mount here shows the group.
     #[must_use]
     pub fn unified_directory(&self) -> Option<PathBuf> {
         let unified = self.groups.iter().find(|group| group.v1_controllers.is_none());
         unified?.directory().map(|path| self.root.path(path))
     }
 
-    /// The tightest CPU quota.
+    /// Returns the tightest CPU quota.
     ///
     /// # Errors
     /// A file cannot be read or understood.
@@ -216,7 +218,7 @@ impl Cgroups {
         Ok(tightest)
     }
 
-    /// The memory limit that leaves the least.
+    /// Returns the memory limit that leaves the least.
     ///
     /// # Errors
     /// A file cannot be read or understood.
@@ -279,7 +281,7 @@ impl Cgroups {
         self.root.link("/proc/self/ns/cgroup").as_deref() == Some(SEES_ALL_GROUPS)
     }
 
-    /// The limit on huge pages of one size that leaves the least, in bytes of them.
+    /// Returns the limit on huge pages of one size that leaves the least, in bytes of them.
     ///
     /// # Errors
     /// A file cannot be read or understood.
@@ -287,8 +289,8 @@ impl Cgroups {
         self.hugetlb_files(&hugetlb_name(page_size))
     }
 
-    /// The limit on *reserving* huge pages of one size (mapping them, touched or not) that leaves the
-    /// least, in bytes.
+    /// Returns the limit on *reserving* huge pages of one size (mapping them, touched or not) that
+    /// leaves the least, in bytes.
     ///
     /// # Errors
     /// A file cannot be read or understood.
@@ -296,7 +298,7 @@ impl Cgroups {
         self.hugetlb_files(&format!("{}.rsvd", hugetlb_name(page_size)))
     }
 
-    /// The CPUs that the cpuset of this process leaves it.
+    /// Returns the CPUs that the cpuset of this process leaves it.
     ///
     /// # Errors
     /// A file cannot be read or understood.
@@ -364,7 +366,8 @@ impl Cgroups {
         Ok(Some(GroupLimit { bytes, used, file: path }))
     }
 
-    /// Bytes of a group's file cache, the groups below it included; 0 for a controller that has none.
+    /// Returns the number of bytes of a group's file cache, the groups below it included; 0 for a
+    /// controller that has none.
     fn file_cache(&self, directory: &Path) -> u64 {
         let stat = self.root.read(directory.join("memory.stat")).unwrap_or_default();
         let value = |key: &str| -> Option<u64> { text::field(&stat, key)?.trim().parse().ok() };
@@ -400,7 +403,7 @@ impl Cgroups {
     }
 }
 
-/// The kernel's name for a huge-page size in cgroup files: `64KB`, `2MB`, `1GB`.
+/// Returns the kernel's name for a huge-page size in cgroup files: `64KB`, `2MB`, `1GB`.
 fn hugetlb_name(page_size: u64) -> String {
     match page_size {
         size if size >= 1 << 30 => format!("{}GB", size >> 30),
@@ -443,7 +446,7 @@ impl Listed {
         self.v1_controllers.as_ref().is_some_and(named)
     }
 
-    /// The group below the mount that shows its hierarchy.
+    /// Returns the group below the mount that shows its hierarchy.
     fn shown_by(&self, mounts: &[Mount]) -> Option<Group> {
         let controllers = self.v1_controllers.as_deref();
         let candidates = || mounts.iter().filter(|mount| mount.shows(controllers));
@@ -645,7 +648,7 @@ mod tests {
         }
     }
 
-    /// A machine on which process 7 is in these groups.
+    /// Returns a machine on which process 7 is in these groups.
     fn of_seven(groups: &str, mounts: &[String]) -> Synthetic {
         let machine = Synthetic::new();
         machine.file("/proc/7/cgroup", groups);

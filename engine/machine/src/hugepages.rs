@@ -89,7 +89,7 @@ impl fmt::Display for Shortage {
 }
 
 impl Shortage {
-    /// The shortage of this many pages, if the pool has too few and may not grow.
+    /// Returns the shortage of this many pages, if the pool has too few and may not grow.
     #[must_use]
     pub fn of(root: &Root, pool: &HugePagePool, wanted: u64) -> Option<Self> {
         let spare = || Memory::read(root).ok().map(|memory| memory.spare() / pool.page_size);
@@ -151,8 +151,8 @@ pub fn read(root: &Root) -> Result<Vec<HugePagePool>, Error> {
     sizes.into_iter().map(|page_size| read_size(root, page_size)).collect()
 }
 
-/// Bytes from the name of a directory such as `hugepages-2048kB`; of sizes of transparent huge
-/// pages, too.
+/// Returns the number of bytes from the name of a directory such as `hugepages-2048kB`; of sizes of
+/// transparent huge pages, too.
 pub fn size_of(name: &str) -> Option<u64> {
     let kib = name.strip_prefix("hugepages-")?.strip_suffix("kB")?;
     kib.parse::<u64>().ok()?.checked_mul(1024)

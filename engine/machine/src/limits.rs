@@ -71,7 +71,7 @@ impl AddressLimit {
     }
 }
 
-/// A number of KiB in a file of lines such as `VmSize:  17 kB`, in bytes.
+/// Returns a number of KiB in a file of lines such as `VmSize:  17 kB`, in bytes.
 fn kibibytes(file: &str, key: &str) -> Option<u64> {
     let number = text::field(file, key)?.strip_suffix("kB")?.trim().parse::<u64>().ok()?;
     Some(number << 10)

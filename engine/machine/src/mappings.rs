@@ -48,7 +48,8 @@ impl MappedRange {
     }
 }
 
-/// Every mapping of this process, ascending. Whatever other threads map meanwhile may be missing.
+/// Returns every mapping of this process, ascending. Whatever other threads map meanwhile may be
+/// missing.
 ///
 /// # Errors
 /// `/proc/self/maps` cannot be read or understood.
@@ -79,8 +80,9 @@ pub fn read_some(
     Ok(found)
 }
 
-/// The mappings that overlap `addresses` and whose pages the kernel may merge with equal ones (KSM), by their
-/// first addresses. Since Linux 6.15 a process without any says so; before, looking takes milliseconds.
+/// Returns the mappings that overlap `addresses` and whose pages the kernel may merge with equal
+/// ones (KSM), by their first addresses. Since Linux 6.15 a process without any says so; before,
+/// looking takes milliseconds.
 ///
 /// # Errors
 /// `/proc/self/smaps` cannot be read.

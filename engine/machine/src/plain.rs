@@ -7,8 +7,8 @@
 /// Stands for a character that is not shown.
 const REPLACEMENT: char = '\u{fffd}';
 
-/// The text without characters that move the cursor, change colours, break lines or turn the direction of
-/// reading.
+/// Returns the text without characters that move the cursor, change colours, break lines or turn
+/// the direction of reading.
 #[must_use]
 pub fn plain(text: &str) -> String {
     text.chars().map(|c| if is_unprintable(c) { REPLACEMENT } else { c }).collect()

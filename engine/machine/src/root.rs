@@ -25,7 +25,8 @@ impl Default for Root {
 }
 
 impl Root {
-    /// The machine described by the files below `directory`, which holds `sys/`, `proc/` and so on.
+    /// Returns the machine described by the files below `directory`, which holds `sys/`, `proc/`
+    /// and so on.
     pub fn at(directory: impl Into<PathBuf>) -> Self {
         Self { directory: Cow::Owned(directory.into()) }
     }
@@ -47,7 +48,8 @@ impl Root {
         pass(Call::Stat).is_ok() && self.path(absolute).exists()
     }
 
-    /// The text of a file. Names in it (of programs, files and groups) may be any bytes: what is not UTF-8 is replaced.
+    /// Returns the text of a file. Names in it (of programs, files and groups) may be any bytes:
+    /// what is not UTF-8 is replaced.
     ///
     /// # Errors
     /// It cannot be read.
@@ -56,7 +58,7 @@ impl Root {
         self.read_bytes(absolute).map(text)
     }
 
-    /// The bytes of a file, for readers of the names in it.
+    /// Returns the bytes of a file, for readers of the names in it.
     ///
     /// # Errors
     /// It cannot be read.
@@ -115,7 +117,7 @@ impl Root {
         if_present(self.read_bytes(absolute))
     }
 
-    /// The one value that a file of `/sys` or `/proc/sys` holds, taken apart by `parse`.
+    /// Returns the one value that a file of `/sys` or `/proc/sys` holds, taken apart by `parse`.
     ///
     /// # Errors
     /// It cannot be read, or does not hold what is `expected`.
@@ -129,7 +131,7 @@ impl Root {
         parse(text.trim()).ok_or_else(|| Error::malformed(self.path(absolute), expected, &text))
     }
 
-    /// The number that a file holds.
+    /// Returns the number that a file holds.
     ///
     /// # Errors
     /// The errors of [`read_value`](Self::read_value).
@@ -137,7 +139,7 @@ impl Root {
         self.read_value(absolute, "a number", |text| text.parse().ok())
     }
 
-    /// Names in a directory, in no particular order.
+    /// Returns names in a directory, in no particular order.
     ///
     /// # Errors
     /// It cannot be read.

@@ -41,7 +41,8 @@ impl Size {
         }
     }
 
-    /// The number to one decimal, unless it is whole, and its unit; no unit for less than 1 KiB.
+    /// Returns the number to one decimal, unless it is whole, and its unit; no unit for less than 1
+    /// KiB.
     fn in_largest_unit(self) -> (String, Option<&'static str>) {
         match UNITS.into_iter().find(|&(_, bytes)| self.0 >= bytes) {
             None => (self.0.to_string(), None),

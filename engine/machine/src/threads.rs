@@ -5,8 +5,8 @@ use hugekit_sys::injection::{Call, pass};
 
 const TASKS: &str = "/proc/self/task";
 
-/// The ids of all threads; the first one's is that of the process. Threads that start or end meanwhile may be
-/// there or not.
+/// Returns the ids of all threads; the first one's is that of the process. Threads that start or
+/// end meanwhile may be there or not.
 ///
 /// # Errors
 /// `/proc/self/task` cannot be read.

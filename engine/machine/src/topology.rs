@@ -43,7 +43,7 @@ impl Topology {
         Ok(Self { online, nodes })
     }
 
-    /// The node that a CPU belongs to.
+    /// Returns the node that a CPU belongs to.
     pub fn node_of(&self, cpu: u32) -> Option<u32> {
         self.nodes.iter().find(|node| node.cpus.contains(cpu)).map(|node| node.id)
     }

@@ -260,7 +260,7 @@ impl SnapshotError {
 }
 
 impl SnapshotError {
-    /// The kind of the error.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

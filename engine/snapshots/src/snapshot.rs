@@ -87,7 +87,7 @@ impl Snapshot {
         self.source.serving()
     }
 
-    /// Bytes of the snapshot.
+    /// Returns the number of bytes of the snapshot.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> usize {
@@ -178,13 +178,13 @@ impl Snapshot {
         self.reader().write_to(writer)
     }
 
-    /// The costs of the snapshot so far.
+    /// Returns the costs of the snapshot so far.
     #[must_use]
     pub fn stats(&self) -> SnapshotStats {
         self.source.stats()
     }
 
-    /// The addresses of this many bytes from an offset on.
+    /// Returns the addresses of this many bytes from an offset on.
     pub(super) fn addresses(
         &self,
         offset: usize,

@@ -47,7 +47,7 @@ pub(super) fn room_for(len: usize) -> Option<usize> {
     len.checked_mul(ranges.checked_add(1)?)?.checked_add(bytes)
 }
 
-/// The first of `len` free addresses, a multiple of `align`.
+/// Returns the first of `len` free addresses, a multiple of `align`.
 pub(super) fn free_within(room: &Range<usize>, len: usize, align: usize) -> Option<usize> {
     free_among(each_taken, room, len, align)
 }

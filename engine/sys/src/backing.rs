@@ -98,7 +98,7 @@ backings! {
 }
 
 impl Backing {
-    /// Bytes of a folio, which is populated, mapped and cleared as a whole.
+    /// Returns the number of bytes of a folio, which is populated, mapped and cleared as a whole.
     #[must_use]
     pub fn page_size(self) -> usize {
         match self.row().pages {
@@ -120,7 +120,7 @@ impl Backing {
         matches!(self.row().pages, BackingPages::Transparent(_))
     }
 
-    /// The pages of a file of this backing.
+    /// Returns the pages of a file of this backing.
     #[doc(hidden)]
     #[must_use]
     pub fn pages(self) -> FilePages {
@@ -130,28 +130,28 @@ impl Backing {
         }
     }
 
-    /// The name in Python.
+    /// Returns the name in Python.
     #[doc(hidden)]
     #[must_use]
     pub const fn word(self) -> &'static str {
         self.row().word
     }
 
-    /// The name on the command line, in files of options and in the lab.
+    /// Returns the name on the command line, in files of options and in the lab.
     #[doc(hidden)]
     #[must_use]
     pub const fn option(self) -> &'static str {
         self.row().option
     }
 
-    /// The number in C.
+    /// Returns the number in C.
     #[doc(hidden)]
     #[must_use]
     pub const fn number(self) -> u32 {
         self.row().number
     }
 
-    /// The number in messages of the lease protocol.
+    /// Returns the number in messages of the lease protocol.
     #[doc(hidden)]
     #[must_use]
     pub const fn code(self) -> u64 {

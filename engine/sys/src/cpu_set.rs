@@ -30,7 +30,7 @@ impl CpuSet {
         self.ranges.is_empty()
     }
 
-    /// The lowest CPU.
+    /// Returns the lowest CPU.
     pub fn first(&self) -> Option<u32> {
         self.ranges.first().map(|range| *range.start())
     }
@@ -40,12 +40,12 @@ impl CpuSet {
         self.ranges.iter().any(|range| range.contains(&cpu))
     }
 
-    /// The CPUs, ascending.
+    /// Returns the CPUs, ascending.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.ranges.iter().cloned().flatten()
     }
 
-    /// The CPUs that are in both sets.
+    /// Returns the CPUs that are in both sets.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         let overlaps = self.ranges.iter().flat_map(|a| {

@@ -34,15 +34,16 @@ pub enum ErrorKind {
     Kernel,
 }
 
-/// The number of the first system error among an error and its sources; `None` if there is none.
+/// Returns the number of the first system error among an error and its sources; `None` if there is
+/// none.
 #[must_use]
 pub fn system_error(error: &(dyn Error + 'static)) -> Option<i32> {
     chain(error).find_map(|error| error.downcast_ref::<io::Error>()?.raw_os_error())
 }
 
-/// An error and its sources as one line, separated by `: `. The `Display` of an error of this
-/// library leaves its source out and ends with its remedy. `{}` of the chain leaves remedies out, for
-/// programs that print `remedy()` separately; `{:#}` contains them.
+/// Returns an error and its sources as one line, separated by `: `. The `Display` of an error of
+/// this library leaves its source out and ends with its remedy. `{}` of the chain leaves remedies
+/// out, for programs that print `remedy()` separately; `{:#}` contains them.
 ///
 /// ```
 /// use hugekit_sys::error_chain;

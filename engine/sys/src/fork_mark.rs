@@ -39,7 +39,7 @@ unsafe impl Send for ForkMark {}
 unsafe impl Sync for ForkMark {}
 
 impl ForkMark {
-    /// A mark of this process.
+    /// Returns a mark of this process.
     pub fn new() -> Self {
         Self { by: marked_page().map_or_else(|| By::Process(getpid()), By::Page) }
     }

@@ -44,7 +44,7 @@ pub const fn has(_: Novelty) -> bool {
     true
 }
 
-/// The features of userfaultfd(2) that the kernel may be asked for, of these.
+/// Returns the features of userfaultfd(2) that the kernel may be asked for, of these.
 #[cfg(not(hugekit_faults))]
 #[inline(always)]
 pub const fn features_of(there: u64) -> u64 {
@@ -67,8 +67,8 @@ macro_rules! calls {
         impl Call {
             const ALL: &[Self] = &[$(Self::$call,)* $(Self::$ioctl,)*];
 
-            /// The errors that the kernel can return for the arguments of this crate, from the manual pages and the
-            /// kernel's source.
+            /// Returns the errors that the kernel can return for the arguments of this crate, from
+            /// the manual pages and the kernel's source.
             fn answers(self) -> &'static [io::Errno] {
                 match self {
                     $(Self::$call => &[$(io::Errno::$errno),*],)*

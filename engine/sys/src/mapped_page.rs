@@ -9,8 +9,9 @@ use super::injection::{Call, pass};
 
 const PROCMAP_QUERY: Opcode = opcode::read_write::<Query>(b'f', 17);
 
-/// Bytes of a page of the mapping at `address`: of hugetlbfs, its huge page; of all other memory, a base page. `NOENT` if
-/// nothing is mapped there, `NOTTY` from a kernel that does not know the call.
+/// Returns the number of bytes of a page of the mapping at `address`: of hugetlbfs, its huge page;
+/// of all other memory, a base page. `NOENT` if nothing is mapped there, `NOTTY` from a kernel that
+/// does not know the call.
 pub fn page_size_at(address: *const u8) -> io::Result<usize> {
     let mut query =
         Query { size: size_of::<Query>() as u64, addr: address.addr() as u64, ..Query::default() };

@@ -278,9 +278,10 @@ pub unsafe fn replace(
 /// The addresses that the last mapping was prepared at before it moved to a multiple of a huge page. They are free.
 static PREPARED: AtomicUsize = AtomicUsize::new(0);
 
-/// A mapping that is to be moved to these addresses, with no page tables of its own: a move takes along those of all
-/// 2 MiB that it had a part of, which neighbours may have, and where there is one no huge page is mapped. So what will
-/// lie on huge pages begins at a multiple of one, if the kernel can be persuaded.
+/// Returns a mapping that is to be moved to these addresses, with no page tables of its own: a move
+/// takes along those of all 2 MiB that it had a part of, which neighbours may have, and where there
+/// is one no huge page is mapped. So what will lie on huge pages begins at a multiple of one, if
+/// the kernel can be persuaded.
 fn fresh(file: impl AsFd, offset: u64, addresses: &Range<usize>) -> io::Result<SharedMapping> {
     let len = addresses.len();
     if addresses.start % HUGE_PAGE_BYTES != 0 || len % HUGE_PAGE_BYTES != 0 {

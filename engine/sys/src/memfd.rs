@@ -25,8 +25,8 @@ pub enum FilePages {
 /// The longest name that the kernel takes.
 const LONGEST_NAME: usize = 249;
 
-/// The name of a file of this library's, as `/proc` shows it behind `/memfd:`: cut to what the kernel takes, at the
-/// first NUL too.
+/// Returns the name of a file of this library's, as `/proc` shows it behind `/memfd:`: cut to what
+/// the kernel takes, at the first NUL too.
 pub fn name(name: &str) -> CString {
     let name = format!("hugekit:{name}");
     let name = name.bytes().take_while(|&byte| byte != 0).take(LONGEST_NAME).collect::<Vec<_>>();
@@ -44,7 +44,7 @@ pub fn create(name: &CStr, pages: FilePages) -> io::Result<OwnedFd> {
     rustix::fs::memfd_create(name, flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
 }
 
-/// The flag for huge pages of this size: its logarithm, as `memfd_create(2)` defines it.
+/// Returns the flag for huge pages of this size: its logarithm, as `memfd_create(2)` defines it.
 fn of_size(bytes: usize) -> MemfdFlags {
     MemfdFlags::from_bits_retain(bytes.ilog2() << libc::MFD_HUGE_SHIFT)
 }
@@ -99,8 +99,8 @@ pub fn has_sealed_contents(file: impl AsFd) -> io::Result<bool> {
     }
 }
 
-/// The same file, opened for reading only. Every process that has a descriptor may do so then, if the file's mode says
-/// that all users may read it.
+/// Returns the same file, opened for reading only. Every process that has a descriptor may do so
+/// then, if the file's mode says that all users may read it.
 pub fn open_for_reading(file: impl AsFd) -> io::Result<OwnedFd> {
     let path = path_of(file);
     pass(Call::Open)?;

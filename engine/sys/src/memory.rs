@@ -82,7 +82,7 @@ pub fn is_mapped(start: *const u8, len: usize) -> bool {
     sync().is_ok()
 }
 
-/// The node that holds each of these addresses; `None` for a page that is not present.
+/// Returns the node that holds each of these addresses; `None` for a page that is not present.
 pub fn nodes_of(addresses: &[*const u8]) -> io::Result<Vec<Option<u32>>> {
     let mut status: Vec<c_int> = vec![-1; addresses.len()];
     let nowhere = ptr::null::<c_int>();

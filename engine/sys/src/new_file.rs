@@ -75,13 +75,13 @@ impl NewFile {
         Ok(made)
     }
 
-    /// The file.
+    /// Returns the file.
     #[must_use]
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// The file.
+    /// Returns the file.
     pub fn file_mut(&mut self) -> &mut File {
         &mut self.file
     }
@@ -149,7 +149,8 @@ impl Write for NewFile {
     }
 }
 
-/// A file without a name, if the file system has such files and this process can name one later.
+/// Returns a file without a name, if the file system has such files and this process can name one
+/// later.
 fn unnamed(folder: &OwnedFd, mode: Mode) -> rustix::io::Result<File> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let file = openat(folder, c".", flags, mode)?;
@@ -217,7 +218,7 @@ impl Place {
     }
 }
 
-/// The last name of a path, which can be a file's.
+/// Returns the last name of a path, which can be a file's.
 fn name_of(path: &Path) -> io::Result<&OsStr> {
     let name = path.as_os_str().as_bytes().rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     match name {
@@ -472,7 +473,8 @@ mod tests {
         }
     }
 
-    /// A list with the rights of user 1, of the owning group, and a mask, in the form of `linux/posix_acl_xattr.h`.
+    /// Returns a list with the rights of user 1, of the owning group, and a mask, in the form of
+    /// `linux/posix_acl_xattr.h`.
     fn access_list(of_user: u16, of_group: u16, mask: u16) -> Vec<u8> {
         let none = u32::MAX;
         let entries =

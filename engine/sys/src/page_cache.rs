@@ -74,7 +74,7 @@ impl CacheMapping {
         }
     }
 
-    /// The number of pages of these bytes that the cache holds.
+    /// Returns the number of pages of these bytes that the cache holds.
     pub fn cached_pages(&self, bytes: Range<usize>) -> io::Result<usize> {
         self.check(&bytes);
         let mut pages = vec![0_u8; bytes.len() / page_size()];
@@ -144,7 +144,7 @@ impl CacheMapping {
         unsafe { rustix::mm::mlock(self.start.as_ptr().cast(), self.len) }
     }
 
-    /// The first address.
+    /// Returns the first address.
     pub fn address(&self) -> usize {
         self.start.as_ptr().addr()
     }

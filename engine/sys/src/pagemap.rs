@@ -52,7 +52,8 @@ impl PageMap {
         Ok(self.first_protected(range)?.is_some_and(|found| found == *range))
     }
 
-    /// The first run of pages of the range that are protected against writes. Async-signal-safe.
+    /// Returns the first run of pages of the range that are protected against writes.
+    /// Async-signal-safe.
     pub fn first_protected(&self, range: &Range<usize>) -> io::Result<Option<Range<usize>>> {
         match self {
             Self::Scanned(scanned) => scanned.first_protected(range),
@@ -70,7 +71,8 @@ impl PageMap {
         }
     }
 
-    /// The first run of pages of the range that no thread has touched, or that were discarded.
+    /// Returns the first run of pages of the range that no thread has touched, or that were
+    /// discarded.
     pub fn first_untouched(&self, range: &Range<usize>) -> io::Result<Option<Range<usize>>> {
         let file = match self {
             Self::Scanned(scanned) => scanned.file(),

@@ -216,12 +216,12 @@ impl PrivatePiece {
         PrivateSlice { _bytes: Arc::clone(&self.bytes), start, len }
     }
 
-    /// The next `len` words, all of them 0.
+    /// Returns the next `len` words, all of them 0.
     pub fn words<T: Word>(&mut self, len: usize) -> PrivateSlice<T> {
         self.split_off(len)
     }
 
-    /// The next so many values, made one by one.
+    /// Returns the next so many values, made one by one.
     pub fn filled<T>(&mut self, len: usize, mut make: impl FnMut(usize) -> T) -> PrivateSlice<T> {
         let slice = self.split_off::<T>(len);
         for index in 0..len {

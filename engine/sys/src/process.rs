@@ -27,8 +27,8 @@ pub unsafe fn survives(attempt: fn()) -> io::Result<bool> {
     }
 }
 
-/// Bytes that the thread-local variables of everything loaded take in each thread, about: alignment is not
-/// counted.
+/// Returns the number of bytes that the thread-local variables of everything loaded take in each
+/// thread, about: alignment is not counted.
 pub fn thread_local_bytes() -> usize {
     extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, sum: *mut c_void) -> c_int {
         // SAFETY: the loader describes one object, with so many headers; `sum` is what was given below.

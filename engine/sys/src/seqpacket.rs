@@ -44,8 +44,9 @@ pub fn connect_to(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// The process that connected or listened on the other end, then. By libc, because rustix has the process as a number
-/// that is never 0, and it is 0 where this process cannot see that one: a container on the same machine.
+/// Returns the process that connected or listened on the other end, then. By libc, because rustix
+/// has the process as a number that is never 0, and it is 0 where this process cannot see that one:
+/// a container on the same machine.
 pub fn peer(socket: impl AsFd) -> io::Result<libc::ucred> {
     let mut peer = libc::ucred { pid: 0, uid: libc::uid_t::MAX, gid: libc::gid_t::MAX };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;

@@ -31,7 +31,7 @@ pub enum Cause {
     Other,
 }
 
-/// The current action of a signal.
+/// Returns the current action of a signal.
 pub fn in_force(signal: c_int) -> io::Result<Disposition> {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
     pass(Call::Sigaction)?;
@@ -78,7 +78,8 @@ pub unsafe fn cause(info: *const libc::siginfo_t) -> Cause {
     }
 }
 
-/// The address of a mapping whose rights forbid the access that a SIGSEGV is of, if it is of one.
+/// Returns the address of a mapping whose rights forbid the access that a SIGSEGV is of, if it is
+/// of one.
 ///
 /// # Safety
 /// `info` is the argument that the kernel gave to a handler of SIGSEGV.

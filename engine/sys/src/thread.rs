@@ -34,7 +34,7 @@ pub fn cpu_time() -> Duration {
     Duration::try_from(time).expect("time spent is not negative")
 }
 
-/// The CPUs that the calling thread may run on.
+/// Returns the CPUs that the calling thread may run on.
 pub fn affinity() -> io::Result<CpuSet> {
     let mut words: Vec<c_ulong> = vec![0; USUAL_WORDS];
     loop {
@@ -76,7 +76,7 @@ pub fn pin_to(cpu: u32) -> io::Result<()> {
     last_error(refused)
 }
 
-/// The CPU the calling thread is on at this moment.
+/// Returns the CPU the calling thread is on at this moment.
 pub fn current_cpu() -> u32 {
     u32::try_from(rustix::thread::sched_getcpu()).unwrap_or(0)
 }
@@ -105,7 +105,7 @@ impl Watched {
         self.thread == thread
     }
 
-    /// The CPU that it is on, or was last.
+    /// Returns the CPU that it is on, or was last.
     pub fn cpu(&self) -> Option<u32> {
         let mut line = [0; 1024];
         pass(Call::Pread).ok()?;
@@ -114,8 +114,8 @@ impl Watched {
     }
 }
 
-/// The 39th field of a line of `proc_pid_stat(5)`; the second one is a name in parentheses that may hold
-/// anything.
+/// Returns the 39th field of a line of `proc_pid_stat(5)`; the second one is a name in parentheses
+/// that may hold anything.
 fn cpu_of(stat: &str) -> Option<u32> {
     let (_, behind_name) = stat.rsplit_once(')')?;
     behind_name.split_ascii_whitespace().nth(36)?.parse().ok()

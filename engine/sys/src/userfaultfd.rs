@@ -255,7 +255,8 @@ pub fn protect(
     }
 }
 
-/// The roundest address within a range, at which one mapping of huge pages may end and another one begin.
+/// Returns the roundest address within a range, at which one mapping of huge pages may end and
+/// another one begin.
 fn middle_of(range: &Range<usize>) -> Option<usize> {
     let page_bits = page_size().trailing_zeros();
     let rounded = |bits: u32| (range.start + 1).next_multiple_of(1 << bits);
@@ -438,8 +439,8 @@ pub struct Fault {
     pub write: bool,
 }
 
-/// The next fault, after waiting for one; `None` if the wait was interrupted, or the message tells of
-/// something else.
+/// Returns the next fault, after waiting for one; `None` if the wait was interrupted, or the
+/// message tells of something else.
 ///
 /// # Errors
 /// `EPIPE` if the descriptor was [abandoned](abandon).

@@ -64,7 +64,7 @@ pub struct CacheLock {
 }
 
 impl<'a> Warmer<'a> {
-    /// A warmer with these options.
+    /// Returns a warmer with these options.
     pub fn new(options: WarmOptions) -> Self {
         Self { options, ..Self::default() }
     }
@@ -383,7 +383,7 @@ impl<'a> Work<'a> {
         CacheMapping::new(self.file, start, len).map_err(WarmError::of("mmap"))
     }
 
-    /// The reason why bytes of the file could not be put into the page tables.
+    /// Returns the reason why bytes of the file could not be put into the page tables.
     pub(crate) fn unread(
         &self,
         errno: rustix::io::Errno,
@@ -466,7 +466,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Bytes that are free in blocks of 2 MiB and more.
+    /// Returns the number of bytes that are free in blocks of 2 MiB and more.
     pub(crate) fn free_blocks(&self) -> u64 {
         hugekit_machine::memory::free_blocks(&self.root, UNIT).unwrap_or(0)
     }

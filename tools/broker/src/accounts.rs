@@ -44,7 +44,7 @@ impl Accounts {
         Self { named, ..Self::default() }
     }
 
-    /// The account of a user: a user's number.
+    /// Returns the account of a user: a user's number.
     pub(crate) fn account_of(&self, uid: u32) -> u32 {
         let has =
             |range: &&IdRange| uid.checked_sub(range.first).is_some_and(|nth| nth < range.count);

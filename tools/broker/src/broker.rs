@@ -452,7 +452,7 @@ impl Broker {
         self.start_unit(Some((id, account)), charged, true);
     }
 
-    /// The payer of memory that belongs to no single client.
+    /// Returns the payer of memory that belongs to no single client.
     fn charged(&self) -> Charged {
         match &self.options.charge {
             Charge::Group(group) => Charged::to_group(group.clone()),
@@ -654,7 +654,7 @@ impl Broker {
         goes.inspect(|&id| self.refuse(id, limits.busy())).is_some()
     }
 
-    /// The connections of some accounts, the oldest first.
+    /// Returns the connections of some accounts, the oldest first.
     fn seats(&self, is_of: impl Fn(u32) -> bool) -> Vec<Seat> {
         let clients = self.clients.iter().filter(|(_, client)| is_of(client.account));
         let seat = |(&id, client): (&ClientId, &Client)| Seat {
@@ -873,8 +873,9 @@ impl Broker {
         }
     }
 
-    /// The status, with the leases that a client may see: root and the broker's own user see all, others the oldest of
-    /// their own. An answer that its client does not read is kept by the kernel, at the expense of the broker's group.
+    /// Returns the status, with the leases that a client may see: root and the broker's own user
+    /// see all, others the oldest of their own. An answer that its client does not read is kept by
+    /// the kernel, at the expense of the broker's group.
     fn status_for(&self, id: ClientId) -> Status {
         let Client { account, connection, .. } = &self.clients[&id];
         let sees_all = sees_all(connection.uid());
@@ -926,7 +927,8 @@ fn check(options: &BrokerOptions) -> Result<(), BrokerError> {
     }
 }
 
-/// The limits, with as many connections as this process may have descriptors for: as many as it may raise that to.
+/// Returns the limits, with as many connections as this process may have descriptors for: as many
+/// as it may raise that to.
 fn fitting(options: &BrokerOptions) -> Limits {
     let most = raise_descriptor_limit();
     // The connection, and where a unit is populated for it alone, the file, the process and the pipe from that.

@@ -33,7 +33,7 @@ pub(crate) enum ClientMessage {
 }
 
 impl Connection {
-    /// The next client that waits; `None` if there is none.
+    /// Returns the next client that waits; `None` if there is none.
     pub(crate) fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<Self>> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = match accept_with(listener, flags) {
@@ -90,7 +90,7 @@ impl Connection {
         }
     }
 
-    /// The user and the group whose rights the client has, if they are not this process's.
+    /// Returns the user and the group whose rights the client has, if they are not this process's.
     pub(crate) fn owner(&self) -> Option<(u32, u32)> {
         let is_own = self.peer.uid == rustix::process::geteuid().as_raw();
         (!is_own).then_some((self.peer.uid, self.peer.gid))

@@ -57,7 +57,7 @@ impl Charged {
     }
 }
 
-/// The effective user of a process.
+/// Returns the effective user of a process.
 fn owner(root: &Root, pid: i32) -> Option<u32> {
     let status = root.read(format!("/proc/{pid}/status")).ok()?;
     let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;

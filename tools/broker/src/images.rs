@@ -76,7 +76,8 @@ impl Images {
         self.held.insert(watched, (held, image));
     }
 
-    /// The image of a name that an account may have, opened again: its own, or else one for all users.
+    /// Returns the image of a name that an account may have, opened again: its own, or else one for
+    /// all users.
     pub(crate) fn open(
         &self,
         account: u32,
@@ -111,12 +112,12 @@ impl Images {
         true
     }
 
-    /// The claim of an image whose file is gone, to be withdrawn.
+    /// Returns the claim of an image whose file is gone, to be withdrawn.
     pub(crate) fn record_end(&mut self, watched: Watched) -> Option<Claim> {
         self.dropped.remove(&watched).map(|held| held.claim)
     }
 
-    /// The images that a viewer may see, the oldest first.
+    /// Returns the images that a viewer may see, the oldest first.
     pub(crate) fn rows(&self, viewer: Viewer) -> Vec<ImageRow> {
         let is_seen = |held: &&HeldImage| {
             viewer.sees_all || held.is_for_all || held.claim.account == viewer.account

@@ -56,7 +56,7 @@ impl Ledger {
         Ok(Claim { account, bytes: asked })
     }
 
-    /// The same claim for as many bytes, or for less than it has.
+    /// Returns the same claim for as many bytes, or for less than it has.
     pub(crate) fn reduce(&mut self, claim: Claim, bytes: u64) -> Claim {
         let (account, bytes) = (claim.account, claim.bytes.min(bytes));
         *self.claimed.entry(account).or_default() += bytes;
@@ -117,17 +117,17 @@ impl Ledger {
         self.live.len()
     }
 
-    /// Bytes of leases that have not ended.
+    /// Returns the number of bytes of leases that have not ended.
     pub(crate) fn leased(&self) -> u64 {
         self.live.values().map(|(lease, _)| lease.bytes).sum()
     }
 
-    /// Bytes of ended leases that count.
+    /// Returns the number of bytes of ended leases that count.
     pub(crate) fn unreturned(&self) -> u64 {
         self.returns.counted().map(|lease| lease.bytes).sum()
     }
 
-    /// The leases of some accounts, the oldest first.
+    /// Returns the leases of some accounts, the oldest first.
     pub(crate) fn rows(&self, is_of: impl Fn(u32) -> bool) -> Vec<LeaseRow> {
         let live = self.live.values().map(|(lease, _)| (lease, false));
         let all = live.chain(self.returns.counted().map(|lease| (lease, true)));

@@ -44,7 +44,8 @@ pub fn load(order: &LoadOrder) -> u8 {
     0
 }
 
-/// The request with its sources, and the file to fill. From here on, the process has the rights of the client's user.
+/// Returns the request with its sources, and the file to fill. From here on, the process has the
+/// rights of the client's user.
 fn receive(order: &LoadOrder) -> Result<(Load, Vec<OwnedFd>, OwnedFd), Refusal> {
     prepare(false);
     for group in &order.groups {
@@ -123,7 +124,7 @@ impl LoadProgress {
     }
 }
 
-/// An error as the client is told.
+/// Returns an error as the client is told.
 fn told(error: &ImageError) -> NotLoaded {
     let errno = hugekit::system_error(error).map_or(0, |errno| u64::from(errno.unsigned_abs()));
     match *error {

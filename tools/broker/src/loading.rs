@@ -73,7 +73,7 @@ impl Loading {
         (!self.is_abandoned).then_some(self.name)
     }
 
-    /// Bytes that may still be populated.
+    /// Returns the number of bytes that may still be populated.
     pub(crate) fn claimed(&self) -> u64 {
         if self.is_abandoned { 0 } else { self.claim.bytes }
     }
@@ -97,7 +97,7 @@ impl Loading {
         let _ = rustix::fs::ftruncate(&self.memory, 0);
     }
 
-    /// The connection, to be told something. The memory is given back.
+    /// Returns the connection, to be told something. The memory is given back.
     pub(crate) fn into_connection(mut self) -> Connection {
         self.abandon();
         self.connection
@@ -137,7 +137,7 @@ impl Loading {
     }
 }
 
-/// The file, which every holder may open again when the process has filled it.
+/// Returns the file, which every holder may open again when the process has filled it.
 fn make(name: ImageName) -> std::io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     Ok(memfd_create(format!("hugekit:{name}"), flags)?)

@@ -14,7 +14,8 @@ pub(crate) struct MemoryState {
 }
 
 impl MemoryState {
-    /// The next look. If the kernel's files cannot be read, nothing is free, and as much is taken as before.
+    /// Returns the next look. If the kernel's files cannot be read, nothing is free, and as much is
+    /// taken as before.
     pub(crate) fn next(self, root: &Root, backing: Backing, payer: Option<u32>) -> Self {
         if !backing.is_reserved() {
             return Self { free: available(root, payer), taken: None };

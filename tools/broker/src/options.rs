@@ -91,7 +91,8 @@ impl BrokerOptions {
         if self.unit.is_none() || self.charge == Charge::Client { 0 } else { self.ready }
     }
 
-    /// Bytes that the ready units and `keep_free` need, and free bytes, if those are fewer now.
+    /// Returns the number of bytes that the ready units and `keep_free` need, and free bytes, if
+    /// those are fewer now.
     #[must_use]
     pub fn shortage(&self) -> Option<(u64, u64)> {
         let units = (self.units_ahead() as u64).saturating_mul(self.unit_bytes());
@@ -105,7 +106,8 @@ impl BrokerOptions {
         (self.charge == Charge::Broker).then(std::process::id)
     }
 
-    /// The quotas that permit no lease, because they are less than one unit. A quota of 0 is meant to permit none.
+    /// Returns the quotas that permit no lease, because they are less than one unit. A quota of 0
+    /// is meant to permit none.
     #[must_use]
     pub fn small_quotas(&self) -> Vec<Quota> {
         let Quotas(quotas) = self.quotas();

@@ -114,13 +114,13 @@ pub(crate) enum Outcome {
     Failed(Refusal, Option<ClientId>),
 }
 
-/// A system error, as clients are told.
+/// Returns a system error, as clients are told.
 pub(crate) fn refused(error: &std::io::Error) -> Refusal {
     let errno = error.raw_os_error().unwrap_or(libc::EIO);
     Refusal::NotPopulated { errno: errno.unsigned_abs().into(), signal: 0 }
 }
 
-/// An error of an image, as clients are told.
+/// Returns an error of an image, as clients are told.
 pub(crate) fn not_populated(error: &ImageError) -> Refusal {
     let errno = hugekit::system_error(error).unwrap_or(libc::EIO);
     Refusal::NotPopulated { errno: errno.unsigned_abs().into(), signal: 0 }

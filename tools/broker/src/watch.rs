@@ -89,12 +89,13 @@ impl Watches {
     }
 }
 
-/// The same file, opened again: holes that are made through the descriptor of `memfd_create(2)` are not told.
+/// Returns the same file, opened again: holes that are made through the descriptor of
+/// `memfd_create(2)` are not told.
 pub(crate) fn open_again(file: impl AsFd) -> io::Result<OwnedFd> {
     rustix::fs::open(path_of(file), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// The watches that have events, and which.
+/// Returns the watches that have events, and which.
 fn events(queue: &OwnedFd) -> io::Result<Vec<(i32, ReadFlags)>> {
     let mut room = [MaybeUninit::uninit(); 4096];
     let mut events = inotify::Reader::new(queue, &mut room);

@@ -91,7 +91,7 @@ impl SocketLock {
         Err(ListenError::InUse)
     }
 
-    /// The name that the socket is bound to.
+    /// Returns the name that the socket is bound to.
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
@@ -152,7 +152,7 @@ fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(path_of(&socket), fs::Permissions::from_mode(mode))
 }
 
-/// The same socket has one name in all processes, unless that is too long for a socket.
+/// Returns the same socket has one name in all processes, unless that is too long for a socket.
 fn absolute(path: &Path) -> PathBuf {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new(".")).canonicalize();

@@ -123,7 +123,7 @@ impl Groups {
     }
 }
 
-/// The rest of the line that starts with `key`, as in `Seccomp: 2`.
+/// Returns the rest of the line that starts with `key`, as in `Seccomp: 2`.
 fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(key)).map(str::trim)
 }

@@ -185,7 +185,7 @@ impl Survey {
 /// The kernel holds the process's memory map for as long as it takes to fill a reader's buffer.
 const READ_BYTES: usize = 16 << 10;
 
-/// The aligned ranges of 2 MiB within a mapping.
+/// Returns the aligned ranges of 2 MiB within a mapping.
 fn whole_of(map: &Mapping) -> Range<u64> {
     let huge = HUGE_PAGE_BYTES as u64;
     let Range { start, end } = map.addresses;

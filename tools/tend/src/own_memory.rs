@@ -22,7 +22,7 @@ pub(crate) struct OwnMemory {
 unsafe impl Send for OwnMemory {}
 
 impl OwnMemory {
-    /// Addresses without pages.
+    /// Returns addresses without pages.
     pub(crate) fn reserve(len: usize) -> io::Result<Self> {
         let mapped = len + HUGE_PAGE_BYTES;
         let access = ProtFlags::READ | ProtFlags::WRITE;

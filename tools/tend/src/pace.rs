@@ -27,7 +27,7 @@ pub(crate) struct Turn<'a> {
 }
 
 impl Pace {
-    /// A turn, or how long to wait before the next try.
+    /// Returns a turn, or how long to wait before the next try.
     pub(crate) fn start_turn(&self) -> Result<Turn<'_>, Duration> {
         let now = Instant::now();
         let mut state = self.state();

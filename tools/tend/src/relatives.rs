@@ -65,9 +65,10 @@ impl Relatives {
     }
 }
 
-/// The parent of a process that was forked and has not started another program, such as the child of a server that
-/// saves. `None` of other processes, and of a process that the caller may not debug. Like all that is read of a
-/// process, the answer waits while the process keeps the kernel waiting.
+/// Returns the parent of a process that was forked and has not started another program, such as the
+/// child of a server that saves. `None` of other processes, and of a process that the caller may
+/// not debug. Like all that is read of a process, the answer waits while the process keeps the
+/// kernel waiting.
 #[must_use]
 pub fn forked_from(pid: i32) -> Option<i32> {
     let stat = |pid| ProcessFolder::open(pid).and_then(|folder| folder.stat()).ok();

@@ -160,7 +160,7 @@ pub struct PassReport {
 const MUCH: u64 = 16;
 
 impl PassReport {
-    /// Bytes that came while the pass ran.
+    /// Returns the number of bytes that came while the pass ran.
     #[must_use]
     pub fn grown(&self) -> u64 {
         self.after.all.saturating_sub(self.before.all)

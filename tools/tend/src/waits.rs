@@ -61,7 +61,7 @@ mod tests {
 
     use super::*;
 
-    /// The first CPU that this thread may use.
+    /// Returns the first CPU that this thread may use.
     fn one_cpu() -> CpuSet {
         let allowed = sched_getaffinity(None).unwrap();
         let mut one = CpuSet::new();

@@ -102,7 +102,7 @@ impl OpenSink<'_> {
     }
 }
 
-/// The words before the reason.
+/// Returns the words before the reason.
 #[must_use]
 pub fn cannot_write(path: &Path) -> String {
     format!("cannot write {}", path.display())

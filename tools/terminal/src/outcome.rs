@@ -45,7 +45,8 @@ pub fn exit_code(
     })
 }
 
-/// The remedy that an error has, or that of the limit of file sizes, which any write may meet.
+/// Returns the remedy that an error has, or that of the limit of file sizes, which any write may
+/// meet.
 fn remedy(error: &anyhow::Error) -> Option<String> {
     if let Some(Remedied { remedy, .. }) = error.downcast_ref() {
         return Some(remedy.clone());
@@ -87,7 +88,7 @@ pub struct Remedied {
 }
 
 impl Remedied {
-    /// An error that has a remedy, or none.
+    /// Returns an error that has a remedy, or none.
     #[must_use]
     pub fn error(
         error: impl Error + Send + Sync + 'static,
@@ -108,7 +109,7 @@ impl fmt::Display for Remedied {
 
 impl Error for Remedied {}
 
-/// An error with another message, and with the remedy that it has.
+/// Returns an error with another message, and with the remedy that it has.
 #[must_use]
 pub fn with_remedy(error: anyhow::Error, message: impl FnOnce(String) -> String) -> anyhow::Error {
     match error.downcast::<Remedied>() {

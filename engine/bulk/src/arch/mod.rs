@@ -111,12 +111,12 @@ pub type CopyRoutine = Routine<CopyFn>;
 pub(crate) const ANY_CPU: Feature = Feature { name: "nothing", is_available: || true };
 
 impl<F: Copy> Routine<F> {
-    /// A row of the C library's routine.
+    /// Returns a row of the C library's routine.
     const fn libc(name: &'static str, run: F) -> Self {
         Self::cached(name, ANY_CPU, Some(Preset::Libc), Compared::All, run)
     }
 
-    /// A row of a routine that stores through the cache.
+    /// Returns a row of a routine that stores through the cache.
     const fn cached(
         name: &'static str,
         needs: Feature,
@@ -127,7 +127,7 @@ impl<F: Copy> Routine<F> {
         Self { name, kind: Kind::Cached, needs, preset, compared, run }
     }
 
-    /// A row of a routine that bypasses the cache.
+    /// Returns a row of a routine that bypasses the cache.
     #[allow(dead_code, reason = "the portable architecture has the C library's routines only")]
     const fn streaming(name: &'static str, needs: Feature, preset: Option<Preset>, run: F) -> Self {
         let compared = Compared::Passing;
@@ -136,7 +136,7 @@ impl<F: Copy> Routine<F> {
 }
 
 impl<F> Routine<F> {
-    /// The routine's name, as `--routine` accepts it and records print it.
+    /// Returns the routine's name, as `--routine` accepts it and records print it.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         self.name
@@ -160,12 +160,12 @@ impl<F> Routine<F> {
         (self.needs.is_available)()
     }
 
-    /// The purpose for which the built-in profile chooses the routine.
+    /// Returns the purpose for which the built-in profile chooses the routine.
     pub(crate) const fn preset(&self) -> Option<Preset> {
         self.preset
     }
 
-    /// The classes in which learning compares the routine.
+    /// Returns the classes in which learning compares the routine.
     pub(crate) const fn compared(&self) -> Compared {
         self.compared
     }
@@ -215,41 +215,43 @@ impl<F> PartialEq for Routine<F> {
 
 impl<F> Eq for Routine<F> {}
 
-/// A clock that counts evenly on every CPU of a usual machine, in units of its own: for comparing how long
-/// two things took, and nothing else. No system call. What was loaded before has arrived.
+/// Returns a clock that counts evenly on every CPU of a usual machine, in units of its own: for
+/// comparing how long two things took, and nothing else. No system call. What was loaded before has
+/// arrived.
 #[inline]
 pub(crate) fn ticks() -> u64 {
     imp::ticks()
 }
 
-/// Every clear routine of this architecture, available or not. `memset` comes first and is
+/// Returns every clear routine of this architecture, available or not. `memset` comes first and is
 /// available everywhere.
 #[must_use]
 pub const fn clear_routines() -> &'static [ClearRoutine] {
     imp::CLEAR_ROUTINES
 }
 
-/// The clear routine of that name, if this architecture has one.
+/// Returns the clear routine of that name, if this architecture has one.
 #[must_use]
 pub fn clear_routine(name: &str) -> Option<&'static ClearRoutine> {
     clear_routines().iter().find(|routine| routine.name == name)
 }
 
-/// Every copy routine of this architecture, available or not. `memcpy` comes first and is
+/// Returns every copy routine of this architecture, available or not. `memcpy` comes first and is
 /// available everywhere.
 #[must_use]
 pub const fn copy_routines() -> &'static [CopyRoutine] {
     imp::COPY_ROUTINES
 }
 
-/// The copy routine of that name, if this architecture has one.
+/// Returns the copy routine of that name, if this architecture has one.
 #[must_use]
 pub fn copy_routine(name: &str) -> Option<&'static CopyRoutine> {
     copy_routines().iter().find(|routine| routine.name == name)
 }
 
-/// The copy routine that leaves the destination in the cache and asks for the source to pass it by:
-/// `prefetchnta` or `ldnp`, and `memcpy` on an architecture without such a hint. Available.
+/// Returns the copy routine that leaves the destination in the cache and asks for the source to
+/// pass it by: `prefetchnta` or `ldnp`, and `memcpy` on an architecture without such a hint.
+/// Available.
 #[must_use]
 pub fn copy_once_routine() -> &'static CopyRoutine {
     &imp::COPY_ONCE
@@ -269,7 +271,7 @@ pub struct Unfenced {
 }
 
 impl Unfenced {
-    /// The token of an operation that has written nothing yet.
+    /// Returns the token of an operation that has written nothing yet.
     pub const fn nothing() -> Self {
         Self { streamed: false, thread: PhantomData }
     }

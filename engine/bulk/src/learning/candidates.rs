@@ -77,7 +77,7 @@ pub(super) struct Class {
 }
 
 impl Class {
-    /// The class of pieces of this many bytes; `None` if they are too short to learn from.
+    /// Returns the class of pieces of this many bytes; `None` if they are too short to learn from.
     #[inline]
     pub(super) fn of(state: CacheState, len: usize) -> Option<Self> {
         let (first, last) = Self::range(state);
@@ -181,8 +181,8 @@ impl<F> Candidates<F> {
         &self.measurements[class.index()]
     }
 
-    /// The routine in charge of a class, and whether it was learned. Short cold operations use the
-    /// routine that long ones found fastest, until their own class is settled.
+    /// Returns the routine in charge of a class, and whether it was learned. Short cold operations
+    /// use the routine that long ones found fastest, until their own class is settled.
     #[inline]
     pub(super) fn in_charge(&self, class: Class, len: usize) -> (&'static Routine<F>, bool) {
         let verdict = self.measurement(class).verdict();
@@ -195,13 +195,13 @@ impl<F> Candidates<F> {
         }
     }
 
-    /// The built-in choice.
+    /// Returns the built-in choice.
     #[inline]
     pub(super) fn prior(&self, state: CacheState, len: usize) -> &'static Routine<F> {
         self.built_in.bands(state).routine_for(len)
     }
 
-    /// The routine that cold slices found fastest.
+    /// Returns the routine that cold slices found fastest.
     fn longest_cold(&self) -> Option<usize> {
         let verdict = self.measurement(Class { state: CacheState::Cold, log: COLD.1 }).verdict();
         verdict.candidate.filter(|_| verdict.is_settled)

@@ -33,7 +33,7 @@ impl<F> Learner<F> {
         Self { candidates, state }
     }
 
-    /// The routine for a piece of this many bytes when no trial is due.
+    /// Returns the routine for a piece of this many bytes when no trial is due.
     pub(crate) fn routine_for(&self, len: usize) -> &'static Routine<F> {
         self.in_charge(len).0
     }

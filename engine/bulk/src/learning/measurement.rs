@@ -104,7 +104,7 @@ impl Comparison {
         cost.raised(by, of).raised(more, than)
     }
 
-    /// The longest interval between trials with this one in charge. Logarithm.
+    /// Returns the longest interval between trials with this one in charge. Logarithm.
     fn calmest(&self, candidate: usize) -> u32 {
         if self.rules.may_be_held && self.streams(candidate) {
             WARY

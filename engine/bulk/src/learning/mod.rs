@@ -143,7 +143,7 @@ impl Knowledge {
     }
 }
 
-/// The candidates of a method, if there are several.
+/// Returns the candidates of a method, if there are several.
 fn candidates<F>(
     table: &'static [Routine<F>],
     built_in: &'static Choice<F>,

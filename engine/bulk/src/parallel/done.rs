@@ -34,7 +34,8 @@ impl Done {
         Self { ranges: Vec::new(), asked: 0..len }
     }
 
-    /// The first bytes of `len`. Where the heap has no room to say so: nothing, as if they were still to do.
+    /// Returns the first bytes of `len`. Where the heap has no room to say so: nothing, as if they
+    /// were still to do.
     pub(super) fn until(end: usize, len: usize) -> Self {
         let mut ranges = Vec::new();
         if end > 0 && ranges.try_reserve(1).is_ok() {
@@ -79,26 +80,26 @@ impl Done {
         Self { ranges: ranges.collect(), asked }
     }
 
-    /// The ranges that are done.
+    /// Returns the ranges that are done.
     #[must_use]
     pub fn ranges(&self) -> &[Range<usize>] {
         &self.ranges
     }
 
-    /// The ranges that are not done. A caller can continue with these.
+    /// Returns the ranges that are not done. A caller can continue with these.
     pub fn left(&self) -> impl Iterator<Item = Range<usize>> {
         let starts = std::iter::once(self.asked.start).chain(self.ranges.iter().map(|r| r.end));
         let ends = self.ranges.iter().map(|range| range.start).chain([self.asked.end]);
         starts.zip(ends).map(|(start, end)| start..end).filter(|range| !range.is_empty())
     }
 
-    /// The number of bytes that are done.
+    /// Returns the number of bytes that are done.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.ranges.iter().map(Range::len).sum()
     }
 
-    /// The whole range that was requested, done or not.
+    /// Returns the whole range that was requested, done or not.
     #[must_use]
     pub const fn asked(&self) -> &Range<usize> {
         &self.asked

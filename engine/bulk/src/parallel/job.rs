@@ -275,7 +275,7 @@ impl<'a> Job<'a> {
         running.into_report(threads).map(|report| Report { capped, ..report })
     }
 
-    /// The lanes, and at which of them each thread begins, for a caller on this CPU.
+    /// Returns the lanes, and at which of them each thread begins, for a caller on this CPU.
     fn plan_lanes(
         &self,
         placement: &Placement,
@@ -348,7 +348,7 @@ impl NodeLane {
     }
 }
 
-/// A lane for each node that holds a part, and one for what no node holds; at least one.
+/// Returns a lane for each node that holds a part, and one for what no node holds; at least one.
 fn lanes_of_nodes(
     map: Option<&NodeMap>,
     len: usize,

@@ -182,7 +182,7 @@ impl<E> JobError<E> {
 }
 
 impl<E> JobError<E> {
-    /// The bytes that were done; `None` if no chunk was begun.
+    /// Returns the bytes that were done; `None` if no chunk was begun.
     pub const fn done(&self) -> Option<&Done> {
         match self {
             Self::Cancelled { done } | Self::Chunk { done, .. } => Some(done),

@@ -35,7 +35,7 @@ pub enum NodeMapError {
 }
 
 impl NodeMap {
-    /// A map of these parts: offsets in bytes, ascending, disjoint, none empty.
+    /// Returns a map of these parts: offsets in bytes, ascending, disjoint, none empty.
     ///
     /// # Errors
     /// [`NodeMapError`] if there are none, or they are not like that.
@@ -98,7 +98,7 @@ impl NodeMap {
         Self::new(merged(owned)).ok()
     }
 
-    /// The parts of `0..len` in order, those of no node included.
+    /// Returns the parts of `0..len` in order, those of no node included.
     pub(super) fn cover(&self, len: usize) -> Vec<(Range<usize>, Option<u32>)> {
         let mut cover = Vec::with_capacity(self.parts.len() + 1);
         let mut from = 0;
@@ -119,9 +119,9 @@ impl NodeMap {
 /// 0.1 µs each, costs a hundredth of clearing the smallest piece.
 const SAMPLES: usize = 16;
 
-/// Offsets of the pages to look at: one in each of as many strata, at a place within that follows no pattern.
-/// At regular distances all of them would meet the same node wherever these are multiples of what
-/// interleaving goes by: a page, a huge page, or a gigabyte.
+/// Returns offsets of the pages to look at: one in each of as many strata, at a place within that
+/// follows no pattern. At regular distances all of them would meet the same node wherever these are
+/// multiples of what interleaving goes by: a page, a huge page, or a gigabyte.
 fn samples(piece: Range<usize>, page: usize) -> impl Iterator<Item = usize> {
     let pages = piece.len().div_ceil(page);
     let count = pages.min(SAMPLES);
@@ -132,7 +132,8 @@ fn samples(piece: Range<usize>, page: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-/// A number without visible relation to the one that it is made of (the finaliser of `SplitMix64`).
+/// Returns a number without visible relation to the one that it is made of (the finaliser of
+/// `SplitMix64`).
 fn fragmented(number: usize) -> usize {
     let mut mixed = (number as u64).wrapping_add(0x9E37_79B9_7F4A_7C15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -140,7 +141,7 @@ fn fragmented(number: usize) -> usize {
     ((mixed ^ (mixed >> 31)) >> 1) as usize
 }
 
-/// The node that all samples name.
+/// Returns the node that all samples name.
 fn agreed(samples: &[Option<u32>]) -> Option<u32> {
     let (first, others) = samples.split_first()?;
     first.filter(|_| others.iter().all(|other| other == first))
@@ -162,7 +163,7 @@ fn merged(parts: impl Iterator<Item = (Range<usize>, u32)>) -> Vec<(Range<usize>
 mod tests {
     use super::*;
 
-    /// A vector of one range, spelled so that it is not taken for the range's elements.
+    /// Returns a vector of one range, spelled so that it is not taken for the range's elements.
     fn part(bytes: Range<usize>, node: u32) -> (Range<usize>, u32) {
         (bytes, node)
     }
@@ -199,7 +200,7 @@ mod tests {
     const MIB: usize = 1 << 20;
     const GIB: usize = 1 << 30;
 
-    /// The map of this many bytes in these steps; `node` returns the node of an offset.
+    /// Returns the map of this many bytes in these steps; `node` returns the node of an offset.
     fn map_of(len: usize, step: usize, node: impl Fn(usize) -> Option<u32>) -> Option<NodeMap> {
         NodeMap::sampled(len, step, 4 * KIB, |offsets| {
             Some(offsets.iter().map(|&offset| node(offset)).collect())

@@ -24,7 +24,7 @@ pub(super) struct NodeCpus {
 }
 
 impl Placement {
-    /// The CPUs that the main thread of a process on that machine may use.
+    /// Returns the CPUs that the main thread of a process on that machine may use.
     ///
     /// A quota of 1.5 CPUs counts as 2: the time is the same, and short jobs end sooner.
     ///
@@ -70,13 +70,13 @@ impl Placement {
         self.nodes.iter().map(|node| node.cpus.len()).sum()
     }
 
-    /// The most threads that make sense: the CPUs, or the quota where that is less.
+    /// Returns the most threads that make sense: the CPUs, or the quota where that is less.
     #[must_use]
     pub fn threads(&self) -> usize {
         self.limit().0
     }
 
-    /// The most threads that make sense, and what sets that limit.
+    /// Returns the most threads that make sense, and what sets that limit.
     pub(super) fn limit(&self) -> (usize, Limit) {
         let cpus = self.cpus();
         match self.quota {
@@ -93,7 +93,7 @@ impl Placement {
         self.nodes.iter().find(|node| node.cpus.contains(cpu)).map(|node| node.id)
     }
 
-    /// The CPUs of a node; none if this machine has no such node.
+    /// Returns the CPUs of a node; none if this machine has no such node.
     pub(super) fn cpus_of(&self, node: u32) -> CpuSet {
         let found = self.nodes.iter().find(|candidate| candidate.id == node);
         found.map(|node| node.cpus.clone()).unwrap_or_default()
@@ -118,7 +118,8 @@ pub(super) mod tests {
     use super::*;
     use hugekit_machines::Files;
 
-    /// A machine whose nodes have these CPUs, all of which are online and allowed by default.
+    /// Returns a machine whose nodes have these CPUs, all of which are online and allowed by
+    /// default.
     pub(in super::super) fn machine(nodes: &[(u32, &str)], allowed: &str) -> Files {
         let machine = Files::new().unwrap();
         let all: CpuSet = nodes

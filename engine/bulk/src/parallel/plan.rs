@@ -27,13 +27,14 @@ pub(super) fn threads(len: usize, min_chunk: usize, limit: usize) -> usize {
     len.div_ceil(min_chunk).min(limit).max(1)
 }
 
-/// Bytes of a chunk. A single thread that no caller watches takes everything without asking.
+/// Returns the number of bytes of a chunk. A single thread that no caller watches takes everything
+/// without asking.
 pub(super) fn chunk(len: usize, threads: usize, min_chunk: usize) -> usize {
     let share = len / threads / CHUNKS_PER_THREAD;
     (share / min_chunk * min_chunk).max(min_chunk)
 }
 
-/// Bytes of a chunk of a job that is watched.
+/// Returns the number of bytes of a chunk of a job that is watched.
 pub(super) fn watched_chunk(len: usize, threads: usize, min_chunk: usize) -> usize {
     let most = (WATCHED_MOST / min_chunk * min_chunk).max(min_chunk);
     chunk(len, threads, min_chunk).min(most)
@@ -47,8 +48,8 @@ pub(super) struct Demand {
     pub(super) cpus: usize,
 }
 
-/// The lane at which each thread begins. Each goes where most bytes wait per thread, as long as
-/// there is a CPU for it; the first thread is the caller, who stays where it is.
+/// Returns the lane at which each thread begins. Each goes where most bytes wait per thread, as
+/// long as there is a CPU for it; the first thread is the caller, who stays where it is.
 pub(super) fn homes(demands: &[Demand], threads: usize, callers: usize) -> Vec<usize> {
     let mut helpers = vec![0; demands.len()];
     let mut homes = Vec::with_capacity(threads);

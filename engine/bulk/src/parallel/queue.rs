@@ -49,7 +49,7 @@ impl ChunkGrid {
         (offset + self.skew) / self.chunk
     }
 
-    /// The chunk that is the `index`-th of `bytes`.
+    /// Returns the chunk that is the `index`-th of `bytes`.
     fn chunk_of(self, bytes: &Range<usize>, index: usize) -> Range<usize> {
         let start = (self.cell_of(bytes.start) + index) * self.chunk;
         let end = start.saturating_add(self.chunk);
@@ -58,17 +58,19 @@ impl ChunkGrid {
 }
 
 impl Queue {
-    /// A queue of these parts, lane by lane; none of them empty.
+    /// Returns a queue of these parts, lane by lane; none of them empty.
     pub(super) fn new(lanes: Vec<Vec<Range<usize>>>, grid: ChunkGrid) -> Self {
         Self { lanes: lanes.into_iter().map(|parts| Lane::new(parts, grid)).collect(), grid }
     }
 
-    /// The bytes of every chunk that was taken so far, in any order. Complete once no thread takes any more.
+    /// Returns the bytes of every chunk that was taken so far, in any order. Complete once no
+    /// thread takes any more.
     pub(super) fn taken(&self) -> Vec<Range<usize>> {
         self.lanes.iter().flat_map(|lane| lane.taken(self.grid)).collect()
     }
 
-    /// The next chunk, from `lane` if it has one, else from the next lane that has; and that lane.
+    /// Returns the next chunk, from `lane` if it has one, else from the next lane that has; and
+    /// that lane.
     pub(super) fn take_chunk(&self, lane: usize) -> Option<(usize, Range<usize>)> {
         let lanes = self.lanes.len();
         (lane..lane + lanes).map(|lane| lane % lanes).find_map(|lane| {

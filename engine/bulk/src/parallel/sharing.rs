@@ -118,7 +118,7 @@ unsafe impl Send for Bytes {}
 unsafe impl Sync for Bytes {}
 
 impl Bytes {
-    /// The address of an offset, which may lie anywhere.
+    /// Returns the address of an offset, which may lie anywhere.
     pub fn at(self, offset: usize) -> *mut u8 {
         self.0.wrapping_add(offset)
     }

@@ -70,7 +70,8 @@ struct HelpRequest {
 }
 
 impl WorkerPool {
-    /// A pool without workers. `is_ours` says whether this is still the process they run in.
+    /// Returns a pool without workers. `is_ours` says whether this is still the process they run
+    /// in.
     pub(super) fn new(is_ours: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         let state = Mutex::new(WorkerPoolState::default());
         let is_ours = Box::new(is_ours);

@@ -60,7 +60,7 @@ pub(super) const UNKNOWN_CACHES: CacheSizes =
 const GUEST_LLC: usize = 8 << 20;
 const GUEST_LLC_AMD: usize = 4 << 20;
 
-/// The caches that a virtual machine with this many CPUs can expect.
+/// Returns the caches that a virtual machine with this many CPUs can expect.
 pub(super) fn in_guest(cpu: CpuModel, caches: CacheSizes, cpus: usize) -> CacheSizes {
     let each = if cpu.vendor == Vendor::Amd { GUEST_LLC_AMD } else { GUEST_LLC };
     CacheSizes { llc: caches.llc.min(each.saturating_mul(cpus.max(1))), ..caches }

@@ -21,7 +21,7 @@ static INSTALLED: OnceLock<Profile> = OnceLock::new();
 pub struct AlreadyInstalled;
 
 impl Profile {
-    /// The profile that this process uses: the [installed](Self::install) one, else the
+    /// Returns the profile that this process uses: the [installed](Self::install) one, else the
     /// [built-in](Self::builtin_here) one.
     ///
     /// The first call finds the built-in one. It reads `/sys` only if the CPU does not report its
@@ -95,7 +95,8 @@ impl Profile {
     }
 }
 
-/// The CPUs that this process may use of a virtual machine; `None` on a machine that knows of no host.
+/// Returns the CPUs that this process may use of a virtual machine; `None` on a machine that knows
+/// of no host.
 fn guest_cpus() -> Option<usize> {
     is_guest().then(|| affinity().map_or(1, |cpus| cpus.len()))
 }
@@ -107,7 +108,7 @@ pub(super) fn caches() -> CacheSizes {
 }
 
 impl AlreadyInstalled {
-    /// The kind of the error.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         ErrorKind::Conflict

@@ -40,7 +40,7 @@ pub struct Bands<F: 'static> {
 }
 
 impl<F> Bands<F> {
-    /// The table's first row, which is libc's, at every length.
+    /// Returns the table's first row, which is libc's, at every length.
     fn libc(table: &'static [Routine<F>]) -> Self {
         Self { table, bands: vec![Band { from: 0, routine: &table[0] }] }
     }
@@ -55,26 +55,26 @@ impl<F> Bands<F> {
         self
     }
 
-    /// The last row of the table for this purpose that this CPU has.
+    /// Returns the last row of the table for this purpose that this CPU has.
     fn preset(&self, purpose: Preset) -> Option<&'static Routine<F>> {
         let mut rows = self.table.iter().rev().filter(|row| row.preset() == Some(purpose));
         rows.find(|row| row.is_available())
     }
 
-    /// The bands, ascending.
+    /// Returns the bands, ascending.
     #[must_use]
     pub fn as_slice(&self) -> &[Band<F>] {
         &self.bands
     }
 
-    /// The routine for `len` bytes.
+    /// Returns the routine for `len` bytes.
     #[inline]
     #[must_use]
     pub fn routine_for(&self, len: usize) -> &'static Routine<F> {
         self.last(|band| band.from <= len)
     }
 
-    /// The routine for `len` bytes that are to stay in the cache.
+    /// Returns the routine for `len` bytes that are to stay in the cache.
     #[inline]
     #[must_use]
     pub fn cached_for(&self, len: usize) -> &'static Routine<F> {
@@ -109,8 +109,8 @@ pub struct Choice<F: 'static> {
 }
 
 impl Profile {
-    /// The built-in profile for a CPU of this model with these caches, all of them the machine's own: of a virtual
-    /// machine's last level, give what it can hope for.
+    /// Returns the built-in profile for a CPU of this model with these caches, all of them the
+    /// machine's own: of a virtual machine's last level, give what it can hope for.
     #[must_use]
     #[doc(hidden)]
     pub fn builtin(cpu: CpuModel, caches: CacheSizes) -> Self {
@@ -138,7 +138,7 @@ impl<F> Choice<F> {
         Self { warm: bands(), cold: bands() }
     }
 
-    /// The bands for memory in this state.
+    /// Returns the bands for memory in this state.
     #[inline]
     pub(crate) fn bands(&self, state: CacheState) -> &Bands<F> {
         match state {
@@ -149,7 +149,7 @@ impl<F> Choice<F> {
 }
 
 impl<F> Bands<F> {
-    /// The length up to which all of them are libc's, no more than `most`.
+    /// Returns the length up to which all of them are libc's, no more than `most`.
     fn libc_below(&self, most: usize) -> usize {
         let libc = &self.table[0];
         let other = self.bands.iter().find(|band| band.routine != libc);

@@ -41,7 +41,7 @@ pub struct ImageName([u8; NAME]);
 pub struct NoImageName;
 
 impl ImageName {
-    /// The name.
+    /// Returns the name.
     #[must_use]
     pub fn as_str(&self) -> &str {
         let len = self.0.iter().position(|&byte| byte == 0).unwrap_or(NAME);
@@ -269,7 +269,7 @@ impl NotLoaded {
         })
     }
 
-    /// The source that it is about, if it is about one.
+    /// Returns the source that it is about, if it is about one.
     #[must_use]
     pub fn source(&self) -> Option<u64> {
         match *self {

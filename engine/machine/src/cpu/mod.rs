@@ -33,7 +33,7 @@ pub enum Vendor {
     Other,
 }
 
-/// The CPU that the calling thread runs on.
+/// Returns the CPU that the calling thread runs on.
 #[must_use]
 pub fn cpu_model() -> CpuModel {
     imp::cpu_model()

@@ -50,7 +50,7 @@ impl ProcessFolder {
         Ok(Self { pid, descriptor: open(path, flags, Mode::empty())? })
     }
 
-    /// The number of the process.
+    /// Returns the number of the process.
     #[must_use]
     pub fn pid(&self) -> i32 {
         self.pid
@@ -83,7 +83,7 @@ impl ProcessFolder {
         Stat::parse(&self.read("stat")?).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// The number in a line `KEY:\tNUMBER` of its status, such as `Tgid`.
+    /// Returns the number in a line `KEY:\tNUMBER` of its status, such as `Tgid`.
     ///
     /// # Errors
     /// The process has ended, or the right to look at it is missing.
@@ -110,7 +110,7 @@ impl ProcessFolder {
         Ok(OsString::from_vec(readlinkat(self.as_fd(), name, Vec::new())?.into_bytes()))
     }
 
-    /// The numbers that are names in one of its folders, such as `task` and `fd`.
+    /// Returns the numbers that are names in one of its folders, such as `task` and `fd`.
     ///
     /// # Errors
     /// The process has ended, or the right to look at it is missing.

@@ -16,7 +16,7 @@ pub use locks::holder_of_lock;
 pub use mapping::{Mapping, MappingLine, each_mapping};
 pub use stat::{Program, Stat};
 
-/// The numbers of all processes, in no order.
+/// Returns the numbers of all processes, in no order.
 ///
 /// # Errors
 /// `/proc` cannot be read.

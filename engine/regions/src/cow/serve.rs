@@ -129,7 +129,7 @@ impl SlotFault<'_> {
         }
     }
 
-    /// The offset of the address in its slot.
+    /// Returns the offset of the address in its slot.
     fn offset(&self) -> usize {
         (self.address - self.at.mapping.addresses().start) % self.at.group.granule_bytes
     }

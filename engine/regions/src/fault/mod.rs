@@ -64,7 +64,7 @@ pub enum Forbidden {
 /// Something that knows what is to be done about faults at some addresses. Handlers of either kind call it, with their
 /// signals blocked.
 pub trait Faults: Debug + Send + Sync {
-    /// The descriptor that the addresses are registered with.
+    /// Returns the descriptor that the addresses are registered with.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
     /// Sees to it that an access at an address of its own gets further. Async-signal-safe.

@@ -24,7 +24,7 @@ pub type HeldTable<'a, T> = sync::PublishedGuard<'a, RangeTable<T>>;
 pub struct Registry<T: ?Sized>(Published<RangeTable<T>>);
 
 impl<T: ?Sized + Send + Sync> Registry<T> {
-    /// A registry without ranges.
+    /// Returns a registry without ranges.
     pub fn new() -> io::Result<Self> {
         Ok(Self(Published::new(Vec::new())?))
     }

@@ -84,7 +84,7 @@ impl PoolState {
         orders.filling && !orders.paused && self.waiting == 0 && self.folios.dirty() > 0
     }
 
-    /// A piece for the scrubber.
+    /// Returns a piece for the scrubber.
     pub(super) fn take_for_background(&mut self, most: usize) -> Option<Extent<Dirty>> {
         if !self.wants_scrubbing() {
             return None;

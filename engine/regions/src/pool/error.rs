@@ -191,7 +191,7 @@ const RAISE_DESCRIPTORS: &str = "raise the limit: ulimit -n";
 const RAISE_MAPPINGS: &str = "raise vm.max_map_count or ulimit -v";
 const MAKE_ROOM: &str = "drop regions, or make smaller regions or a larger pool";
 
-/// The kernel's estimate of available memory in whole MiB, as nobody reads 19655020 KiB.
+/// Returns the kernel's estimate of available memory in whole MiB, as nobody reads 19655020 KiB.
 fn rounded_down(available: u64) -> usize {
     let mib = 1 << 20;
     if available < mib { available as usize } else { (available / mib * mib) as usize }
@@ -217,8 +217,8 @@ impl fmt::Display for Fallbacks<'_> {
 }
 
 impl PoolError {
-    /// The kind of the error. For [`NoBacking`](Self::NoBacking), the kind of the last backing's
-    /// reason.
+    /// Returns the kind of the error. For [`NoBacking`](Self::NoBacking), the kind of the last
+    /// backing's reason.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

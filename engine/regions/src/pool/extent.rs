@@ -47,7 +47,7 @@ impl<S> Extent<S> {
         Self { folios, state: PhantomData }
     }
 
-    /// The same folios, after what brings them from one state to the other was done.
+    /// Returns the same folios, after what brings them from one state to the other was done.
     ///
     /// # Safety
     /// The folios are in the state `T`.
@@ -119,7 +119,7 @@ impl Idle {
         }
     }
 
-    /// The folios as an extent in use that no user has been shown.
+    /// Returns the folios as an extent in use that no user has been shown.
     #[allow(unsafe_code)]
     pub(super) fn reserved(self) -> Extent<InUse> {
         // SAFETY: the token that named these folios ends here; nothing but the alias maps them.

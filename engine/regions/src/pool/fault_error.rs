@@ -163,7 +163,7 @@ impl fmt::Display for ObstacleWords<'_> {
 }
 
 impl FaultError {
-    /// The kind of the error.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

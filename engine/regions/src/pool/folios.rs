@@ -55,7 +55,7 @@ impl FreeFolios {
         self.free.total()
     }
 
-    /// The most folios that could be had in one extent.
+    /// Returns the most folios that could be had in one extent.
     pub(super) fn longest_free(&self) -> usize {
         self.free.longest().map_or(0, |run| run.len())
     }
@@ -103,8 +103,8 @@ impl FreeFolios {
         taken.filter_map(hole).collect()
     }
 
-    /// A token for the first folios, `most` at most, of the longest dirty run: long runs are what
-    /// streams well and what grows into long clean ones.
+    /// Returns a token for the first folios, `most` at most, of the longest dirty run: long runs
+    /// are what streams well and what grows into long clean ones.
     pub(super) fn take_dirty(&mut self, most: usize) -> Option<Extent<Dirty>> {
         let run = self.dirty.longest()?;
         let run = run.start..run.end.min(run.start + most.max(1));
@@ -232,7 +232,7 @@ mod tests {
         ]
     }
 
-    /// The length of the longest run of folios in one of these states.
+    /// Returns the length of the longest run of folios in one of these states.
     fn longest(model: &[FolioState], states: &[FolioState]) -> usize {
         let runs = model.split(|state| !states.contains(state));
         runs.map(<[FolioState]>::len).max().unwrap_or(0)

@@ -47,20 +47,21 @@ impl InheritedMemory {
         Ok(Self(Arc::new(InheritedMapping { mapping, report })))
     }
 
-    /// Bytes that were requested.
+    /// Returns the number of bytes that were requested.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "none of it is empty")]
     pub fn len(&self) -> usize {
         self.0.report.asked_capacity
     }
 
-    /// Bytes that are mapped: the length rounded up to whole pages of the backing.
+    /// Returns the number of bytes that are mapped: the length rounded up to whole pages of the
+    /// backing.
     #[must_use]
     pub fn mapped_len(&self) -> usize {
         self.0.report.capacity
     }
 
-    /// The address, a multiple of the page size; the same in children.
+    /// Returns the address, a multiple of the page size; the same in children.
     ///
     /// It is valid for [`mapped_len`](Self::mapped_len) bytes as long as a clone exists in this
     /// process. All processes may write at the same time, so use volatile or atomic accesses, never
@@ -79,7 +80,7 @@ impl InheritedMemory {
         unsafe { std::slice::from_raw_parts(self.as_ptr().cast::<AtomicU64>(), words) }
     }
 
-    /// The backing, the one that was requested, and the reasons why it was not available.
+    /// Returns the backing, the one that was requested, and the reasons why it was not available.
     #[must_use]
     pub fn backing_report(&self) -> &BackingReport {
         &self.0.report

@@ -66,8 +66,8 @@ impl Mapped {
         &self.extent
     }
 
-    /// The right to the folios and the addresses apart, for the code that sees to it that the pool gets the folios
-    /// back only when nothing maps them.
+    /// Returns the right to the folios and the addresses apart, for the code that sees to it that
+    /// the pool gets the folios back only when nothing maps them.
     pub(crate) fn into_parts(self) -> (Extent<InUse>, SharedMapping) {
         (self.extent, self.mapping)
     }
@@ -232,7 +232,7 @@ impl PoolMemory {
         self.backing.page_size()
     }
 
-    /// Bytes of all of it.
+    /// Returns the number of bytes of all of it.
     pub(super) fn capacity(&self) -> usize {
         self.alias().len()
     }
@@ -251,7 +251,7 @@ impl PoolMemory {
         self.in_core_dumps
     }
 
-    /// The file. Who holds its descriptor reaches every byte of the pool.
+    /// Returns the file. Who holds its descriptor reaches every byte of the pool.
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -339,8 +339,9 @@ impl PoolMemory {
         populated.map(|_| ())
     }
 
-    /// The base page of a folio that is touched first. A collapse puts the huge page on that page's node, and the kernel
-    /// counts turns in base pages then: from the first page of each folio, all of 512 would be the same node's.
+    /// Returns the base page of a folio that is touched first. A collapse puts the huge page on
+    /// that page's node, and the kernel counts turns in base pages then: from the first page of
+    /// each folio, all of 512 would be the same node's.
     fn first_page(&self, folio: usize) -> usize {
         if !self.by_collapse {
             return 0;
@@ -463,7 +464,7 @@ impl PoolMemory {
         self.keep_from_dumps(mapping)
     }
 
-    /// A mapping that is new, out of core dumps where the pool is to be.
+    /// Returns a mapping that is new, out of core dumps where the pool is to be.
     fn keep_from_dumps(&self, mapping: SharedMapping) -> Result<SharedMapping, PoolError> {
         let kept = if self.in_core_dumps { Ok(()) } else { mapping.keep_from_dumps() };
         kept.map_err(|errno| {
@@ -527,7 +528,7 @@ impl PoolMemory {
     }
 }
 
-/// The runs of an extent as what they hold; what is broken is in none.
+/// Returns the runs of an extent as what they hold; what is broken is in none.
 ///
 /// # Safety
 /// They hold that.
@@ -563,7 +564,7 @@ impl Drop for PoolMemory {
     }
 }
 
-/// The page of a folio of so many pages whose turn it is when it is the folio's.
+/// Returns the page of a folio of so many pages whose turn it is when it is the folio's.
 fn first_page_in_turn(folio: usize, pages: usize, turns: usize) -> usize {
     (folio % turns + turns - folio * pages % turns) % turns
 }

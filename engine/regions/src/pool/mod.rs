@@ -84,31 +84,31 @@ impl Pool {
         PoolBuilder::new(capacity)
     }
 
-    /// The backing, the one that was requested, and the reasons why it was not available.
+    /// Returns the backing, the one that was requested, and the reasons why it was not available.
     #[must_use]
     pub fn backing_report(&self) -> &BackingReport {
         &self.0.report
     }
 
-    /// The backing of the pool.
+    /// Returns the backing of the pool.
     #[must_use]
     pub fn backing(&self) -> Backing {
         self.0.report.backing
     }
 
-    /// Bytes of the pool.
+    /// Returns the number of bytes of the pool.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.0.report.capacity
     }
 
-    /// Bytes of a folio. Every region consists of whole folios.
+    /// Returns the number of bytes of a folio. Every region consists of whole folios.
     #[must_use]
     pub fn page_size(&self) -> usize {
         self.backing().page_size()
     }
 
-    /// The state of the pool at this moment.
+    /// Returns the state of the pool at this moment.
     ///
     /// # Errors
     /// [`PoolError::Forked`] in a forked child.

@@ -89,7 +89,7 @@ fn serve(core: &Core, cancel: &Cancel) {
     }
 }
 
-/// A piece to clear, after a nap if the pool was used since the last one; `None` to stop.
+/// Returns a piece to clear, after a nap if the pool was used since the last one; `None` to stop.
 fn next(core: &Core, most: usize, seen: &mut u64) -> Option<Extent<Dirty>> {
     let mut state = core.lock();
     while !state.orders.stop {

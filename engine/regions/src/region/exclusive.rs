@@ -30,8 +30,8 @@ impl Region {
         &self.0
     }
 
-    /// Bytes that the region shares with forks at this moment, in whole granules. Later writes may
-    /// still have to copy this many bytes.
+    /// Returns the number of bytes that the region shares with forks at this moment, in whole
+    /// granules. Later writes may still have to copy this many bytes.
     ///
     /// # Errors
     /// [`RegionError::Forked`] in a forked child.
@@ -39,25 +39,25 @@ impl Region {
         self.0.shared_bytes()
     }
 
-    /// The address, a multiple of the folio size.
+    /// Returns the address, a multiple of the folio size.
     #[must_use]
     pub fn as_ptr(&self) -> *const u8 {
         self.0.start().as_ptr()
     }
 
-    /// The address, for writing.
+    /// Returns the address, for writing.
     #[must_use]
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.0.start().as_ptr()
     }
 
-    /// Bytes that are mapped: the length rounded up to whole folios.
+    /// Returns the number of bytes that are mapped: the length rounded up to whole folios.
     #[must_use]
     pub fn mapped_len(&self) -> usize {
         self.0.mapped_len()
     }
 
-    /// The pool of the region.
+    /// Returns the pool of the region.
     #[must_use]
     pub fn pool(&self) -> &Pool {
         self.0.pool()
@@ -70,8 +70,8 @@ impl Region {
         self.0.serving()
     }
 
-    /// The reason why the region was cleared at allocation although [`Clearing::OnFault`] was
-    /// requested; `None` if it was not.
+    /// Returns the reason why the region was cleared at allocation although [`Clearing::OnFault`]
+    /// was requested; `None` if it was not.
     ///
     /// [`Clearing::OnFault`]: crate::pool::Clearing::OnFault
     #[must_use]

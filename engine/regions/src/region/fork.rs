@@ -121,7 +121,7 @@ impl<'a> ForkBuilder<'a> {
     }
 }
 
-/// The granule that was asked for, if the memory can be shared in such pieces.
+/// Returns the granule that was asked for, if the memory can be shared in such pieces.
 fn granule(pool: &Pool, asked: Option<usize>) -> Result<usize, ForkError> {
     let (folio, base_page) = (pool.page_size(), rustix::param::page_size());
     let (least, most) = if folio > MOST_BYTES {

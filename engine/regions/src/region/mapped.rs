@@ -82,7 +82,8 @@ pub enum RegionError {
 }
 
 impl RegionError {
-    /// The bytes of the region that a failed populate has populated; `None` for other errors.
+    /// Returns the bytes of the region that a failed populate has populated; `None` for other
+    /// errors.
     #[must_use]
     pub const fn done(&self) -> Option<&Done> {
         match self {
@@ -214,12 +215,12 @@ impl RegionMemory {
         self.start
     }
 
-    /// Bytes asked for.
+    /// Returns the number of bytes asked for.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Bytes mapped: whole folios.
+    /// Returns the number of bytes mapped: whole folios.
     pub(super) fn mapped_len(&self) -> usize {
         self.mapped_len
     }
@@ -228,7 +229,7 @@ impl RegionMemory {
         &self.pool
     }
 
-    /// The range, if all of it lies within the region.
+    /// Returns the range, if all of it lies within the region.
     pub(super) fn within(&self, range: Range<usize>) -> Result<Range<usize>, RegionError> {
         if range.start <= range.end && range.end <= self.len {
             Ok(range)
@@ -364,7 +365,8 @@ impl RegionMemory {
         }
     }
 
-    /// The range, if it consists of whole folios; the last one may be cut by the end of the region.
+    /// Returns the range, if it consists of whole folios; the last one may be cut by the end of the
+    /// region.
     fn whole_folios(&self, range: Range<usize>) -> Result<Range<usize>, RegionError> {
         let (range, page_size) = (self.within(range)?, self.pool.page_size());
         let end = if range.end == self.len { self.mapped_len() } else { range.end };
@@ -377,8 +379,9 @@ impl RegionMemory {
 }
 
 impl RegionMemory {
-    /// A mapping with the same bytes. `terms` are those of the first fork; `agree` is what a later one has
-    /// to say; `left_out` is what it does not inherit; an epoch of the region may begin with it.
+    /// Returns a mapping with the same bytes. `terms` are those of the first fork; `agree` is what
+    /// a later one has to say; `left_out` is what it does not inherit; an epoch of the region may
+    /// begin with it.
     pub(super) fn fork(
         &self,
         left_out: &[Range<usize>],
@@ -499,7 +502,7 @@ impl RegionMemory {
         }
     }
 
-    /// Bytes that it shares with others at this moment.
+    /// Returns the number of bytes that it shares with others at this moment.
     pub(super) fn shared_bytes(&self) -> Result<usize, RegionError> {
         self.check_ours()?;
         Ok(match &*self.holds() {
@@ -529,7 +532,7 @@ impl Drop for RegionMemory {
 }
 
 impl RegionError {
-    /// The kind of the error.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

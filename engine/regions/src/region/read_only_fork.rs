@@ -34,12 +34,12 @@ impl RegionEpoch {
         self.start + offset
     }
 
-    /// Bytes of the region.
+    /// Returns the number of bytes of the region.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Bytes of a granule.
+    /// Returns the number of bytes of a granule.
     pub fn granule_bytes(&self) -> usize {
         self.granule_bytes
     }
@@ -108,17 +108,17 @@ impl ForkBuilder<'_> {
 }
 
 impl ReadOnlyFork {
-    /// The addresses of the region that it is of.
+    /// Returns the addresses of the region that it is of.
     pub fn addresses(&self) -> Range<usize> {
         self.addresses.clone()
     }
 
-    /// Offsets of a range of its addresses.
+    /// Returns offsets of a range of its addresses.
     pub fn offsets(&self, range: &Range<usize>) -> Range<usize> {
         range.start - self.addresses.start..range.end - self.addresses.start
     }
 
-    /// Bytes of a granule.
+    /// Returns the number of bytes of a granule.
     pub fn granule_bytes(&self) -> usize {
         self.fork.0.granule_bytes()
     }
@@ -161,7 +161,7 @@ impl ReadOnlyFork {
         bytes.start / granule..bytes.end.div_ceil(granule)
     }
 
-    /// The cost so far.
+    /// Returns the cost so far.
     pub fn cost(&self) -> ForkCost {
         let cost = self.fork.cost();
         ForkCost {

@@ -63,7 +63,7 @@ impl SharedRegion {
         Ok(PinnedRange { region: self.clone(), range })
     }
 
-    /// Bytes that the region shares with forks, as [`Region::shared_bytes`].
+    /// Returns the number of bytes that the region shares with forks, as [`Region::shared_bytes`].
     ///
     /// # Errors
     /// [`RegionError::Forked`] in a forked child.
@@ -71,20 +71,20 @@ impl SharedRegion {
         self.0.shared_bytes()
     }
 
-    /// Bytes that were requested.
+    /// Returns the number of bytes that were requested.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "no region is empty")]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Bytes that are mapped: the length rounded up to whole folios.
+    /// Returns the number of bytes that are mapped: the length rounded up to whole folios.
     #[must_use]
     pub fn mapped_len(&self) -> usize {
         self.0.mapped_len()
     }
 
-    /// The address, a multiple of the folio size.
+    /// Returns the address, a multiple of the folio size.
     ///
     /// It is valid for [`mapped_len`](Self::mapped_len) bytes as long as a handle exists. Several
     /// threads may write at the same time, so use volatile or atomic accesses, never references.
@@ -103,7 +103,7 @@ impl SharedRegion {
         self.0.serving()
     }
 
-    /// The reason why the region was cleared at allocation, as [`Region::fallback`].
+    /// Returns the reason why the region was cleared at allocation, as [`Region::fallback`].
     #[must_use]
     pub fn fallback(&self) -> Option<&FaultError> {
         self.0.fallback()
@@ -117,15 +117,15 @@ impl SharedRegion {
         self.0.prepare_write(range)
     }
 
-    /// The pool of the region.
+    /// Returns the pool of the region.
     #[must_use]
     pub fn pool(&self) -> &Pool {
         self.0.pool()
     }
 
-    /// The file of the pool, and the offset of the region in it, for code that maps the memory
-    /// itself: a device process (vhost-user) or a VMM's memory backend. KVM's memory slots need
-    /// only the address.
+    /// Returns the file of the pool, and the offset of the region in it, for code that maps the
+    /// memory itself: a device process (vhost-user) or a VMM's memory backend. KVM's memory slots
+    /// need only the address.
     ///
     /// The region is contiguous there and does not move. The call clears memory that is still to be
     /// cleared. The region cannot be [forked](Self::fork) afterwards.
@@ -152,7 +152,7 @@ impl SharedRegion {
         }
     }
 
-    /// The word at an offset, which must be a multiple of 8.
+    /// Returns the word at an offset, which must be a multiple of 8.
     ///
     /// # Errors
     /// [`RegionError::OutOfRange`], [`RegionError::Unaligned`].
@@ -258,13 +258,13 @@ pub struct PinnedRange {
 }
 
 impl PinnedRange {
-    /// The region.
+    /// Returns the region.
     #[must_use]
     pub fn region(&self) -> &SharedRegion {
         &self.region
     }
 
-    /// Offsets of the range.
+    /// Returns offsets of the range.
     #[must_use]
     pub fn range(&self) -> Range<usize> {
         self.range.clone()
@@ -277,7 +277,7 @@ impl Drop for PinnedRange {
     }
 }
 
-/// The words that bytes lie on, and which bytes of each.
+/// Returns the words that bytes lie on, and which bytes of each.
 fn words_of(bytes: Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> {
     let words = bytes.start / WORD..bytes.end.div_ceil(WORD);
     words.map(move |word| {

@@ -171,15 +171,15 @@ impl Changes {
         Self { snapshot: Snapshot { source }, of_region, changed, heat }
     }
 
-    /// Bytes of the whole state.
+    /// Returns the number of bytes of the whole state.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> usize {
         self.snapshot.len()
     }
 
-    /// The ranges that may have changed: offsets in the state, ascending. They are whole granules,
-    /// except at the start and end of the state.
+    /// Returns the ranges that may have changed: offsets in the state, ascending. They are whole
+    /// granules, except at the start and end of the state.
     pub fn changed(&self) -> impl Iterator<Item = Range<usize>> {
         self.changed.iter().cloned()
     }
@@ -190,7 +190,7 @@ impl Changes {
         self.snapshot.serving()
     }
 
-    /// The costs of the snapshot so far.
+    /// Returns the costs of the snapshot so far.
     #[must_use]
     pub fn stats(&self) -> SnapshotStats {
         self.snapshot.stats()
@@ -278,15 +278,15 @@ impl Epoch {
         }
     }
 
-    /// The costs of the snapshot that the epoch began with.
+    /// Returns the costs of the snapshot that the epoch began with.
     #[must_use]
     pub fn stats(&self) -> SnapshotStats {
         self.stats
     }
 
-    /// Bytes of the granules that are written all the time. Their writes cost no faults, and they
-    /// count as changed in the next state. If writes to a granule stop, the library notices within
-    /// seven states.
+    /// Returns the number of bytes of the granules that are written all the time. Their writes cost
+    /// no faults, and they count as changed in the next state. If writes to a granule stop, the
+    /// library notices within seven states.
     #[must_use]
     pub fn unwatched(&self) -> usize {
         let granule_bytes = match &self.watch {

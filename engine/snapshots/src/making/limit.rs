@@ -63,7 +63,7 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    /// A machine that has so much available.
+    /// Returns a machine that has so much available.
     fn machine(available: usize) -> Files {
         let machine = Files::new().unwrap();
         let kib = available >> 10;

@@ -55,7 +55,7 @@ mod sealed {
     use super::{Arc, Snapshot};
 
     pub trait SealedHolder {
-        /// The snapshot, always the same one.
+        /// Returns the snapshot, always the same one.
         fn snapshot(&self) -> &Snapshot;
     }
 
@@ -94,7 +94,7 @@ impl<S: Holder> View<S> {
         self.snapshot.snapshot()
     }
 
-    /// Bytes of the snapshot.
+    /// Returns the number of bytes of the snapshot.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> usize {

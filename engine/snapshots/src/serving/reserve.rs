@@ -132,7 +132,7 @@ impl Reserve {
         Ok(Self(Arc::new(ReserveMemory { bytes, len, parts, mark: ForkMark::new() })))
     }
 
-    /// Bytes of the reserve.
+    /// Returns the number of bytes of the reserve.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> usize {

@@ -54,7 +54,7 @@ static MARK: &[u8; 36] = b"hugekit: system calls may be refused";
 static TRACE: [AtomicU8; 4096] = [const { AtomicU8::new(0) }; 4096];
 static TRACED: AtomicUsize = AtomicUsize::new(0);
 
-/// The calls that were made since a plan was armed last, of all threads.
+/// Returns the calls that were made since a plan was armed last, of all threads.
 #[must_use]
 pub fn trace() -> Vec<Call> {
     let made = TRACED.load(Ordering::SeqCst);

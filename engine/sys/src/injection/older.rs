@@ -38,7 +38,7 @@ const FEATURES: [(Release, u64); 8] = [
     (Release(6, 8), 1 << 16),
 ];
 
-/// The release to be taken for; not asked for in a signal handler.
+/// Returns the release to be taken for; not asked for in a signal handler.
 fn pretended() -> Option<Release> {
     static PRETENDED: OnceLock<Option<Release>> = OnceLock::new();
     *PRETENDED.get_or_init(|| {
@@ -54,7 +54,7 @@ pub fn has(novelty: Novelty) -> bool {
     pretended().is_none_or(|release| novelty.since() <= release)
 }
 
-/// The features that the kernel may be asked for, of these.
+/// Returns the features that the kernel may be asked for, of these.
 pub fn features_of(there: u64) -> u64 {
     let Some(release) = pretended() else { return there };
     let newer = FEATURES.iter().filter(|(since, _)| *since > release);

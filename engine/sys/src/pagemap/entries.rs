@@ -38,8 +38,8 @@ impl PageEntry {
     const SWAPPED: u64 = 1 << 62;
     const PRESENT: u64 = 1 << 63;
 
-    /// The number of its page frame, if it is in memory. The kernel tells it with `CAP_SYS_ADMIN` only, and says 0
-    /// otherwise.
+    /// Returns the number of its page frame, if it is in memory. The kernel tells it with
+    /// `CAP_SYS_ADMIN` only, and says 0 otherwise.
     pub fn frame(self) -> Option<u64> {
         let frame = self.0 & Self::FRAME;
         (self.0 & Self::PRESENT != 0 && frame != 0).then_some(frame)
@@ -76,8 +76,8 @@ impl PageEntry {
     }
 }
 
-/// The entries of all pages of a range, from a process's page map. Page tables are read one by one, because a table that
-/// changes at that moment is left out.
+/// Returns the entries of all pages of a range, from a process's page map. Page tables are read one
+/// by one, because a table that changes at that moment is left out.
 ///
 /// # Errors
 /// `SRCH` if the process has ended.
@@ -112,8 +112,8 @@ fn read_table(map: BorrowedFd<'_>, wanted: &mut [u8], at: u64) -> io::Result<()>
     Err(if most == 0 { Errno::SRCH } else { Errno::AGAIN })
 }
 
-/// The first run of pages that are wanted. Async-signal-safe. Its entries lie in no other function's frame: a handler
-/// has 2 KiB of stack for all that it calls.
+/// Returns the first run of pages that are wanted. Async-signal-safe. Its entries lie in no other
+/// function's frame: a handler has 2 KiB of stack for all that it calls.
 #[inline(never)]
 pub(super) fn first(
     file: &OwnedFd,

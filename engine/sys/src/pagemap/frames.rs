@@ -38,8 +38,8 @@ impl Frames {
         File::open("/proc/kpageflags").ok().map(Self)
     }
 
-    /// The flags of the frames of these pages, in their order; `None` if the kernel does not tell one of them. Frames that
-    /// follow each other are read together.
+    /// Returns the flags of the frames of these pages, in their order; `None` if the kernel does
+    /// not tell one of them. Frames that follow each other are read together.
     pub fn flags_of(&self, pages: impl IntoIterator<Item = PageEntry>) -> Option<Vec<FrameFlags>> {
         let mut runs: Vec<Range<u64>> = Vec::new();
         for page in pages {

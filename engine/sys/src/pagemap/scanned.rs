@@ -69,12 +69,12 @@ impl Scanned {
         Ok(self.first(range, OF_FILES)?.is_some())
     }
 
-    /// The first page of the range that was touched, or is marked as protected.
+    /// Returns the first page of the range that was touched, or is marked as protected.
     pub fn first_touched(&self, range: &Range<usize>) -> io::Result<Option<usize>> {
         Ok(self.first_of_at_most(1, range, TOUCHED)?.map(|found| found.start))
     }
 
-    /// The first page of the range that is not mapped as part of a huge page.
+    /// Returns the first page of the range that is not mapped as part of a huge page.
     pub fn first_not_huge(&self, range: &Range<usize>) -> io::Result<Option<usize>> {
         Ok(self.first_of_at_most(1, range, NOT_HUGE)?.map(|found| found.start))
     }
@@ -94,7 +94,7 @@ impl Scanned {
         Ok(self.first(range, HUGE_DATA)?.is_some())
     }
 
-    /// The first run of pages that are wanted: a second one ends the walk.
+    /// Returns the first run of pages that are wanted: a second one ends the walk.
     fn first(&self, range: &Range<usize>, wanted: ScanFilter) -> io::Result<Option<Range<usize>>> {
         self.first_of_at_most(0, range, wanted)
     }

@@ -24,13 +24,13 @@ impl<T> First<T> {
         Self(OnceLock::new())
     }
 
-    /// The value, if a thread has made one. Async-signal-safe.
+    /// Returns the value, if a thread has made one. Async-signal-safe.
     #[inline]
     pub fn get(&self) -> Option<&T> {
         self.0.get()
     }
 
-    /// The value, which `make` makes if there is none. Allocates nothing itself.
+    /// Returns the value, which `make` makes if there is none. Allocates nothing itself.
     #[inline]
     pub fn get_or_make(&self, make: impl FnOnce() -> T) -> &T {
         self.get().unwrap_or_else(|| self.publish(make()))

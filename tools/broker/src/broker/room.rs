@@ -54,7 +54,7 @@ impl Broker {
     }
 }
 
-/// The units that must return before this much memory is free.
+/// Returns the units that must return before this much memory is free.
 fn lacking(asked: u64, free: u64, unit: u64) -> usize {
     usize::try_from(asked.saturating_sub(free).div_ceil(unit)).unwrap_or(usize::MAX)
 }

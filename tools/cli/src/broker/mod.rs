@@ -130,7 +130,7 @@ impl BrokerCommand {
     }
 }
 
-/// The nodes by their numbers, as `0, 1`.
+/// Returns the nodes by their numbers, as `0, 1`.
 fn listed(nodes: &[Node]) -> String {
     nodes.iter().map(|node| node.id.to_string()).collect::<Vec<_>>().join(", ")
 }

@@ -125,7 +125,7 @@ impl MemoryOwner {
     }
 }
 
-/// The block that a step writes to.
+/// Returns the block that a step writes to.
 pub(super) fn block_of(step: u64, blocks: u64) -> u64 {
     step * APART % blocks
 }

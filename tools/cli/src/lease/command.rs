@@ -39,13 +39,14 @@ impl<'a> Prepared<'a> {
         Ok(prepared)
     }
 
-    /// A program that maps the memory privately: it may know the path from its environment alone.
+    /// Returns a program that maps the memory privately: it may know the path from its environment
+    /// alone.
     pub(super) fn with_image(command: &'a [OsString]) -> Self {
         let (program, arguments) = command.split_first().expect("required");
         Self { program, arguments }
     }
 
-    /// The argument that names the memory.
+    /// Returns the argument that names the memory.
     fn naming(&self) -> Option<&'a OsStr> {
         self.arguments.iter().find(|argument| names_memory(argument)).map(OsString::as_os_str)
     }

@@ -54,7 +54,7 @@ impl Host {
         Some(self.release()? >= FORKS_BY_RUNS)
     }
 
-    /// The first two numbers of the release.
+    /// Returns the first two numbers of the release.
     fn release(&self) -> Option<(u32, u32)> {
         let is_dot = |c: char| !c.is_ascii_digit();
         let mut numbers = self.kernel.split(is_dot).map(str::parse);

@@ -24,7 +24,7 @@ pub(crate) trait Choice: Copy + PartialEq + 'static {
     /// Every choice with the kernel's word for it.
     const WORDS: &'static [(Self, &'static str)];
 
-    /// The kernel's word.
+    /// Returns the kernel's word.
     fn word(self) -> &'static str {
         Self::WORDS.iter().find(|(choice, _)| *choice == self).map_or("", |(_, word)| word)
     }
@@ -139,7 +139,7 @@ pub(crate) fn defrag(root: &Root) -> Result<Setting<Defrag>, Error> {
     setting(root, "defrag")
 }
 
-/// The global policy for shared memory.
+/// Returns the global policy for shared memory.
 ///
 /// # Errors
 /// The file cannot be read or understood.
@@ -182,7 +182,7 @@ pub(crate) struct PageSize {
     pub(crate) shmem: Option<Setting<Shmem>>,
 }
 
-/// The page sizes that have policies of their own, smallest first; empty before Linux 6.8.
+/// Returns the page sizes that have policies of their own, smallest first; empty before Linux 6.8.
 ///
 /// # Errors
 /// A file or the directory cannot be read or understood.

@@ -34,7 +34,7 @@ impl Builder {
         self
     }
 
-    /// The tender, which has done nothing yet.
+    /// Returns the tender, which has done nothing yet.
     ///
     /// # Errors
     /// The reason why one of the processes cannot be tended. Then none is.

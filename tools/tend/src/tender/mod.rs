@@ -145,7 +145,7 @@ impl Tender {
         self.idle.iter().any(of_idle) || self.away.iter().any(of_away)
     }
 
-    /// The processes that are tended, and what they run.
+    /// Returns the processes that are tended, and what they run.
     fn programs(&self) -> Vec<(i32, Program)> {
         let idle = self.idle.iter().map(|tended| (tended.target.pid(), tended.target.program()));
         idle.chain(self.away.iter().map(|away| (away.pid(), away.program()))).collect()
@@ -281,7 +281,7 @@ impl Tender {
         Tending::new(self)
     }
 
-    /// The number and the name of each process that is tended now.
+    /// Returns the number and the name of each process that is tended now.
     #[must_use]
     pub fn processes(&self) -> Vec<(i32, String)> {
         let of_idle = |tended: &Tended| (tended.target.pid(), tended.target.name().into_owned());

@@ -25,7 +25,7 @@ impl Pending {
         Self { from, longest, until: Instant::now() + longest, text: Vec::new() }
     }
 
-    /// The answer, if all of it has come.
+    /// Returns the answer, if all of it has come.
     ///
     /// # Errors
     /// The answer is wrong or cut, or has not come within 60 s after the request.

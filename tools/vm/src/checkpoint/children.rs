@@ -76,7 +76,7 @@ impl<'a> Children<'a> {
         &self.0
     }
 
-    /// The number of a VMM's child.
+    /// Returns the number of a VMM's child.
     pub(crate) fn number_of(&self, vmm: i32) -> Option<usize> {
         self.0.iter().find(|child| child.vmm == vmm).map(|child| child.number)
     }

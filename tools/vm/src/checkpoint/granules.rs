@@ -22,7 +22,7 @@ impl Granule {
     }
 }
 
-/// The granules of regions.
+/// Returns the granules of regions.
 pub(crate) fn granules(regions: &[Region]) -> impl Iterator<Item = Granule> {
     regions.iter().flat_map(|region| {
         let (start, end, offset) = (region.start, region.start + region.len, region.offset);
@@ -56,14 +56,14 @@ impl Granules {
         self.all.len()
     }
 
-    /// The granule of an address; `None` if it is not guest memory.
+    /// Returns the granule of an address; `None` if it is not guest memory.
     pub(crate) fn at(&self, address: u64) -> Option<usize> {
         let mut regions = self.regions.iter();
         let (addresses, first) = regions.find(|(addresses, _)| addresses.contains(&address))?;
         Some(first + (address / HUGE - addresses.start / HUGE) as usize)
     }
 
-    /// The granules that have any of these addresses.
+    /// Returns the granules that have any of these addresses.
     pub(crate) fn of_addresses(&self, range: &Range<u64>) -> impl Iterator<Item = usize> {
         let parts = self
             .regions

@@ -87,7 +87,7 @@ pub(crate) struct LeftOvers {
 }
 
 impl LeftOvers {
-    /// The folders of a handover, and one of this process.
+    /// Returns the folders of a handover, and one of this process.
     pub(crate) fn new(handover: &PlannedHandover, own: io::Result<LeftOver>) -> io::Result<Self> {
         let mut folders = handover.left_overs()?;
         folders.push(own?);

@@ -61,7 +61,7 @@ pub(crate) enum HandedFile<'a> {
 }
 
 impl PlannedHandover {
-    /// The way for a VMM.
+    /// Returns the way for a VMM.
     ///
     /// # Errors
     /// This process may not see the VMM's root.
@@ -138,7 +138,7 @@ fn opens_our_proc(vmm: &ProcessFolder, owner: Owner) -> bool {
 }
 
 impl Handover {
-    /// A file that is not written yet.
+    /// Returns a file that is not written yet.
     pub(crate) fn file(&self, name: &'static str) -> io::Result<HandedFile<'_>> {
         match &self.0 {
             None => Ok(HandedFile::Memory(UnnamedFile::new()?)),

@@ -35,8 +35,8 @@ pub struct VmMemory {
     pub shared_bytes: u64,
 }
 
-/// The forked VMs of this machine that have children which run, or that are such children. Children
-/// of other users are seen by root only.
+/// Returns the forked VMs of this machine that have children which run, or that are such children.
+/// Children of other users are seen by root only.
 ///
 /// # Errors
 /// `/proc` cannot be read.
@@ -69,7 +69,7 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// The text for the environment of a child.
+    /// Returns the text for the environment of a child.
     pub(crate) fn text(parent: i32, number: usize) -> io::Result<String> {
         let started = ProcessFolder::open(parent)?.stat()?.started;
         Ok(format!("{parent}:{started}:{number}"))

@@ -41,8 +41,8 @@ pub(crate) fn has_guest_memory(mappings: &[Mapping], regions: &[Region]) -> bool
     regions.iter().all(is_mapped)
 }
 
-/// The regions of a VM that keeps no layout, in the order of their offsets, which have the sizes of one of these layouts;
-/// `None` if they cannot be told.
+/// Returns the regions of a VM that keeps no layout, in the order of their offsets, which have the
+/// sizes of one of these layouts; `None` if they cannot be told.
 pub(crate) fn guest_memory(mappings: &[Mapping], layouts: &[Vec<u64>]) -> Option<Vec<Region>> {
     let mappings = joined(mappings);
     let mut fitting = layouts.iter().filter_map(|sizes| regions_of_sizes(&mappings, sizes));

@@ -27,7 +27,7 @@ pub(crate) fn collapse(vm: &Vm, is_wanted: bool) -> Result<(u64, Duration), Chec
     Ok((bytes, if bytes > 0 { since.elapsed() } else { Duration::ZERO }))
 }
 
-/// Ranges of the memory file whose memory is there.
+/// Returns ranges of the memory file whose memory is there.
 pub(crate) fn used(vm: &Vm) -> Result<Vec<Range<u64>>, CheckpointError> {
     let mut used: Vec<Range<u64>> = Vec::new();
     for granule in granules(&vm.regions) {

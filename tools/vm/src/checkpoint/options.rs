@@ -71,7 +71,7 @@ impl RunningVm {
         Self { pid: Some(pid), proxy: true, ..Self::new(api) }
     }
 
-    /// The process of its VMM.
+    /// Returns the process of its VMM.
     pub(crate) fn pid(&self, control: &dyn Control) -> Result<i32, ControlError> {
         match (self.pid, self.proxy) {
             (Some(pid), true) => Ok(pid),

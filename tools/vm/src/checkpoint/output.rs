@@ -103,12 +103,12 @@ fn refused(place: &Path, source: io::Error) -> CheckpointError {
 }
 
 impl Output {
-    /// The file with the memory or the delta.
+    /// Returns the file with the memory or the delta.
     pub(crate) fn memory(&self) -> &File {
         &self.memory
     }
 
-    /// A file without a name on the same file system.
+    /// Returns a file without a name on the same file system.
     pub(crate) fn unnamed(&self) -> io::Result<File> {
         tempfile::tempfile_in(input::path_of(&self.folder))
     }
@@ -154,7 +154,7 @@ impl Sink for Output {
     }
 }
 
-/// An empty folder is as good as none: rename(2) replaces it. A link is not one.
+/// Returns an empty folder is as good as none: rename(2) replaces it. A link is not one.
 fn is_free(hidden: &Planned, name: &CString) -> io::Result<bool> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match openat(hidden.parent(), name, flags, Mode::empty()) {

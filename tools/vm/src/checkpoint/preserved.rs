@@ -142,7 +142,7 @@ impl Preserved {
         self.readers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The granule of an offset. Granules ascend, and there is no gap between them.
+    /// Returns the granule of an offset. Granules ascend, and there is no gap between them.
     fn granule_at(&self, offset: u64) -> usize {
         self.granules.partition_point(|part| part.offsets.end <= offset)
     }

@@ -16,8 +16,8 @@ use crate::checkpoint::output::{OutputKind, STATE};
 /// Bytes that the state of a VM's devices has at most: Firecracker's has some ten thousand.
 const LONGEST_STATE: u64 = 64 << 20;
 
-/// The state that a memory file is of, if it is the file `memory` of a checkpoint's folder: deltas of
-/// later checkpoints begin with this state. `None` if it is another file.
+/// Returns the state that a memory file is of, if it is the file `memory` of a checkpoint's folder:
+/// deltas of later checkpoints begin with this state. `None` if it is another file.
 #[must_use]
 pub fn state_of(memory: &Path) -> Option<StateId> {
     let is_memory = memory.file_name().is_some_and(|name| name == OutputKind::Full.file_name());
@@ -27,7 +27,7 @@ pub fn state_of(memory: &Path) -> Option<StateId> {
     StateId::from_bytes(*hash.as_bytes().first_chunk()?).ok()
 }
 
-/// The chain of these checkpoints, the oldest first; `None` if there are none.
+/// Returns the chain of these checkpoints, the oldest first; `None` if there are none.
 pub(crate) fn chain(folders: &[PathBuf], bytes: u64) -> Result<Option<Chain>, CheckpointError> {
     let Some(first) = folders.first() else { return Ok(None) };
     let mut deltas: Vec<File> = Vec::new();

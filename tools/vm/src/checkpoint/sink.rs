@@ -40,7 +40,7 @@ pub(crate) trait Sink: Debug {
     /// All bytes of a granule were put.
     fn end(&self, _granule: usize) {}
 
-    /// A granule that a reader waits for.
+    /// Returns a granule that a reader waits for.
     fn wanted(&self) -> Option<usize> {
         None
     }

@@ -60,7 +60,7 @@ impl Vm {
         self.process.pid()
     }
 
-    /// Bytes of its memory.
+    /// Returns the number of bytes of its memory.
     pub(crate) fn bytes(&self) -> u64 {
         self.regions.iter().map(|region| region.len).sum()
     }
@@ -182,7 +182,7 @@ impl Vm {
         waiting.ok_or_else(|| self.refused("watch", io::ErrorKind::InvalidData.into()))
     }
 
-    /// The next message; `None` if there is none.
+    /// Returns the next message; `None` if there is none.
     pub(crate) fn read_message(&self) -> Result<Option<Message>, CheckpointError> {
         let words = [const { AtomicU64::new(0) }; MESSAGE_WORDS];
         let read = self.faults.read(&words);

@@ -92,14 +92,14 @@ impl VmConfig {
         }
     }
 
-    /// The file of the user's in which the memory of a zone is, if the VMM maps one shared: it does
-    /// not save this memory.
+    /// Returns the file of the user's in which the memory of a zone is, if the VMM maps one shared:
+    /// it does not save this memory.
     pub(crate) fn shared_file(&self, id: &str) -> Option<&Path> {
         let zone = self.memory.zones()?.iter().find(|zone| zone.id == id)?;
         zone.file.as_deref().filter(|_| zone.settings.shared)
     }
 
-    /// The configuration of a VM whose VMM gets files and maps them shared, whatever the
+    /// Returns the configuration of a VM whose VMM gets files and maps them shared, whatever the
     /// configuration says. From the next reboot on, the configuration counts again.
     pub(crate) fn mapped_shared(&self) -> (Self, Vec<String>) {
         let mut config = self.clone();
@@ -113,7 +113,7 @@ impl VmConfig {
         (config, changes)
     }
 
-    /// The configuration of a VM that maps the file at `path` privately.
+    /// Returns the configuration of a VM that maps the file at `path` privately.
     ///
     /// # Errors
     /// The VM needs memory of another kind.
@@ -143,12 +143,12 @@ impl VmConfig {
         Ok((config, changes))
     }
 
-    /// The devices that use a part of the host.
+    /// Returns the devices that use a part of the host.
     pub(crate) fn devices(&self) -> Vec<Device> {
         devices::all(&self.rest)
     }
 
-    /// The configuration with parts of the host in the place of others.
+    /// Returns the configuration with parts of the host in the place of others.
     pub(crate) fn with(&self, own: &OwnDevices) -> Self {
         let mut config = self.clone();
         devices::replace(&mut config.rest, own);
@@ -170,7 +170,7 @@ impl VmConfig {
 }
 
 impl MemoryConfig {
-    /// The user's zones; `None` if all memory is one zone that the VMM names.
+    /// Returns the user's zones; `None` if all memory is one zone that the VMM names.
     fn zones(&self) -> Option<&[Zone]> {
         self.zones.as_deref().filter(|zones| !zones.is_empty())
     }

@@ -4,7 +4,8 @@ use serde_json::{Map, Value};
 
 use crate::devices::{Device, OwnDevices};
 
-/// The devices of a configuration that use a part of the host. A network device without a tap gets a new one.
+/// Returns the devices of a configuration that use a part of the host. A network device without a
+/// tap gets a new one.
 pub(crate) fn all(config: &Map<String, Value>) -> Vec<Device> {
     let net = |net: &Value| Some(Device::Net { id: text(net, "id")?, tap: text(net, "tap")? });
     let disk = |disk: &Value| {

@@ -104,7 +104,7 @@ pub enum RestoreError {
 }
 
 impl RestoreError {
-    /// The kind of the error, for a program.
+    /// Returns the kind of the error, for a program.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -155,7 +155,7 @@ impl RestoreError {
     }
 }
 
-/// The remedy for an API that does not answer.
+/// Returns the remedy for an API that does not answer.
 fn of_api(socket: &Path, source: &io::Error) -> Option<String> {
     let start = || format!("start one: cloud-hypervisor --api-socket {}", socket.display());
     match source.kind() {
@@ -171,7 +171,7 @@ fn of_api(socket: &Path, source: &io::Error) -> Option<String> {
     }
 }
 
-/// The remedy for a VMM that does not listen for a VM, by its words.
+/// Returns the remedy for a VMM that does not listen for a VM, by its words.
 fn of_refusal(status: u16, answer: &str) -> &'static str {
     let names = |words: &[&str]| words.iter().any(|words| answer.contains(words));
     if names(&["already created", "ongoing migration"]) {

@@ -223,7 +223,7 @@ impl MemoryLayout {
         refuse_twice(|one, next| one.slot == next.slot, |mapping| mapping.slot.into())
     }
 
-    /// Bytes of the memory file.
+    /// Returns the number of bytes of the memory file.
     pub(crate) fn bytes(&self) -> Result<u64, UnfitMemory> {
         Ok(self.contents()?.bytes)
     }
@@ -248,7 +248,7 @@ impl MemoryLayout {
         }
     }
 
-    /// The mappings in the memory file itself.
+    /// Returns the mappings in the memory file itself.
     pub(crate) fn in_memory_file(&self) -> Result<Vec<Placed>, UnfitMemory> {
         let contents = self.contents()?;
         self.guest_ram_mappings
@@ -257,8 +257,8 @@ impl MemoryLayout {
             .collect()
     }
 
-    /// The mappings in a new file, in which huge pages begin where they do in the guest, and what
-    /// of the memory file is where in it.
+    /// Returns the mappings in a new file, in which huge pages begin where they do in the guest,
+    /// and what of the memory file is where in it.
     pub(crate) fn in_new_file(&self) -> Result<(Vec<Placed>, Vec<ImageRange>), UnfitMemory> {
         let (mut placed, mut ranges) = (Vec::new(), Vec::new());
         let mut end = 0;
@@ -275,7 +275,8 @@ impl MemoryLayout {
         Ok((placed, ranges))
     }
 
-    /// The same part of the state, with the mappings at these places, which are in their order.
+    /// Returns the same part of the state, with the mappings at these places, which are in their
+    /// order.
     pub(crate) fn placed(&self, places: &[Placed]) -> Self {
         let mut moved = self.clone();
         for (mapping, placed) in moved.guest_ram_mappings.iter_mut().zip(places) {
@@ -284,7 +285,7 @@ impl MemoryLayout {
         moved
     }
 
-    /// A slot of KVM that no mapping has.
+    /// Returns a slot of KVM that no mapping has.
     pub(crate) fn spare_slot(&self) -> Option<u32> {
         let last = self.guest_ram_mappings.iter().map(|mapping| mapping.slot).max();
         last.map_or(Some(0), |slot| slot.checked_add(1))
@@ -308,7 +309,8 @@ impl Contents {
     }
 }
 
-/// The first offset from `from` on that has the same place in 2 MiB as a guest-physical address.
+/// Returns the first offset from `from` on that has the same place in 2 MiB as a guest-physical
+/// address.
 fn aligned_with(from: u64, gpa: u64) -> Option<u64> {
     let huge = HUGE_PAGE_BYTES as u64;
     let base = from.checked_next_multiple_of(huge)?;

@@ -48,8 +48,8 @@ impl ReadyMemory {
         Ok(Self { file, huge, placed, is_shared: true, changes })
     }
 
-    /// An image of the snapshot's `memory-ranges`. Any number of VMs can be restored from it: each
-    /// one maps it privately, and copies a base page when it writes.
+    /// Returns an image of the snapshot's `memory-ranges`. Any number of VMs can be restored from
+    /// it: each one maps it privately, and copies a base page when it writes.
     ///
     /// # Errors
     /// [`RestoreError::Memory`]: the image is that of another snapshot, or the VM needs memory of
@@ -64,7 +64,8 @@ impl ReadyMemory {
         Ok(Self { huge, file: image.into_file(), placed, is_shared: false, changes })
     }
 
-    /// Bytes that are on huge pages; 0 of an image that another process has loaded without saying.
+    /// Returns the number of bytes that are on huge pages; 0 of an image that another process has
+    /// loaded without saying.
     #[must_use]
     pub fn huge_bytes(&self) -> u64 {
         self.huge
@@ -76,18 +77,18 @@ impl ReadyMemory {
         &self.changes
     }
 
-    /// The file and the slots for which the VMM gets it; none of an image.
+    /// Returns the file and the slots for which the VMM gets it; none of an image.
     pub(crate) fn slots(&self) -> impl Iterator<Item = (u32, BorrowedFd<'_>)> {
         let shared = self.placed.iter().filter(|_| self.is_shared);
         shared.map(|placed| (placed.slot, self.file.as_fd()))
     }
 
-    /// The image, which the VMM opens by a path.
+    /// Returns the image, which the VMM opens by a path.
     pub(crate) fn image(&self) -> Option<BorrowedFd<'_>> {
         (!self.is_shared).then(|| self.file.as_fd())
     }
 
-    /// The VM, which finds an image at this path.
+    /// Returns the VM, which finds an image at this path.
     pub(crate) fn machine<'a>(
         &self,
         snapshot: &'a Snapshot,

@@ -41,7 +41,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// The folder of the VMM's API, if the VMM reaches it by a known path.
+    /// Returns the folder of the VMM's API, if the VMM reaches it by a known path.
     pub(crate) fn of_api(api: &Path, vmm: Option<ucred>) -> io::Result<Option<Self>> {
         let folder = folder_of(api)?;
         let here = open(CWD, &folder, ResolveFlags::empty())?;
@@ -58,7 +58,7 @@ impl Place {
         Ok(path.map(|path| Self { folder: here, path, _made: None }))
     }
 
-    /// A new folder that belongs to the VMM's user, where the VMM reaches it.
+    /// Returns a new folder that belongs to the VMM's user, where the VMM reaches it.
     pub(crate) fn new(vmm: Option<ucred>) -> io::Result<Self> {
         let root = root_of(vmm);
         let mut refused = io::Error::from(Errno::NOENT);
@@ -97,7 +97,7 @@ impl Place {
         &self.path
     }
 
-    /// A path of this process, which is short.
+    /// Returns a path of this process, which is short.
     pub(crate) fn path_here(&self, name: &OsStr) -> PathBuf {
         short(self.folder.as_fd(), name)
     }
@@ -124,7 +124,7 @@ impl<'a> Link<'a> {
     /// Memory of a new VM, if the VMM maps it privately.
     pub(crate) const EMPTY: &'static str = "/dev/zero";
 
-    /// The link of the VMM with this API. One that an earlier VMM has left is used again.
+    /// Returns the link of the VMM with this API. One that an earlier VMM has left is used again.
     pub(crate) fn new(place: &'a Place, api: &Path) -> io::Result<Self> {
         let mut name = api.file_name().unwrap_or(OsStr::new("api")).to_owned();
         name.push(".memory");
@@ -171,8 +171,8 @@ impl Drop for Link<'_> {
     }
 }
 
-/// A path by which this process connects to a socket whose path may be too long for `sun_path`. The
-/// folder must stay open.
+/// Returns a path by which this process connects to a socket whose path may be too long for
+/// `sun_path`. The folder must stay open.
 pub(crate) fn connectable(socket: &Path) -> io::Result<(PathBuf, Option<OwnedFd>)> {
     if socket.as_os_str().len() <= LONGEST_SOCKET {
         return Ok((socket.to_owned(), None));
@@ -182,7 +182,7 @@ pub(crate) fn connectable(socket: &Path) -> io::Result<(PathBuf, Option<OwnedFd>
     Ok((short(folder.as_fd(), name), Some(folder)))
 }
 
-/// The path at which a process opens its own descriptor of the file that `file` is.
+/// Returns the path at which a process opens its own descriptor of the file that `file` is.
 pub(crate) fn own_path(pid: i32, file: BorrowedFd<'_>) -> io::Result<PathBuf> {
     let own = fstat(file)?;
     for entry in std::fs::read_dir(format!("/proc/{pid}/fd"))? {
@@ -217,15 +217,15 @@ fn open(at: BorrowedFd<'_>, path: &Path, resolve: ResolveFlags) -> rustix::io::R
     openat2(at, path, FOLDER, Mode::empty(), resolve)
 }
 
-/// The root of the process that listens at the API. `None` if it is not known: the process may have
-/// got the socket from another one that has ended, belong to a user whose files are not seen, or be
-/// in a PID namespace where it has no number for this process.
+/// Returns the root of the process that listens at the API. `None` if it is not known: the process
+/// may have got the socket from another one that has ended, belong to a user whose files are not
+/// seen, or be in a PID namespace where it has no number for this process.
 fn root_of(vmm: Option<ucred>) -> Option<OwnedFd> {
     let pid = vmm?.pid;
     open(CWD, Path::new(&format!("/proc/{pid}/root")), ResolveFlags::empty()).ok()
 }
 
-/// The rest of a path such as `/proc/7/root/run`, by which one reaches another root.
+/// Returns the rest of a path such as `/proc/7/root/run`, by which one reaches another root.
 fn below_a_root(path: &Path) -> Option<PathBuf> {
     let mut parts = path.components();
     let words: Vec<_> = parts.by_ref().take(4).collect();
@@ -249,7 +249,7 @@ mod tests {
 
     use super::*;
 
-    /// The credentials of this process, as of a VMM.
+    /// Returns the credentials of this process, as of a VMM.
     fn own() -> Option<ucred> {
         let (one, _other) = UnixStream::pair().unwrap();
         Some(peer(one).unwrap())

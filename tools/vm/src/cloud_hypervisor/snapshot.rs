@@ -76,7 +76,7 @@ impl Snapshot {
         Ok(Self { config, state, cpuid, layout, memory, at })
     }
 
-    /// Bytes of the guest's memory.
+    /// Returns the number of bytes of the guest's memory.
     ///
     /// # Errors
     /// [`RestoreError::Memory`]: the snapshot's own figures make no sense.
@@ -223,7 +223,7 @@ mod tests {
         }
     }
 
-    /// The nth value of a tree, in any order.
+    /// Returns the nth value of a tree, in any order.
     fn nth<'a>(value: &'a mut Value, left: &mut usize) -> Option<&'a mut Value> {
         if *left == 0 {
             return Some(value);

@@ -63,7 +63,7 @@ impl Host {
         Ok(Self { name, process, network, taps })
     }
 
-    /// The user that the VMM opens files as.
+    /// Returns the user that the VMM opens files as.
     pub(crate) fn owner(&self) -> io::Result<Owner> {
         Owner::of(&self.process)
     }
@@ -228,14 +228,15 @@ fn is_alone(device: &Device) -> bool {
     matches!(device, Device::Net { .. } | Device::Vsock { .. }) || device.has_written_file()
 }
 
-/// The names in `/proc/PID/net/dev`: two lines of headings, then `NAME: FIGURES`.
+/// Returns the names in `/proc/PID/net/dev`: two lines of headings, then `NAME: FIGURES`.
 fn interfaces(text: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(text);
     let name = |line: &str| Some(line.split_once(':')?.0.trim().to_owned());
     text.lines().skip(2).filter_map(name).collect()
 }
 
-/// A process, except one, that has a file open for writing. Processes that this one may not look at are left out.
+/// Returns a process, except one, that has a file open for writing. Processes that this one may not
+/// look at are left out.
 fn writer(part: &Part, except: i32) -> Option<i32> {
     let all = processes::numbers(&Root::default()).unwrap_or_default();
     let own = std::process::id() as i32;

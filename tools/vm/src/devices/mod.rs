@@ -75,7 +75,7 @@ pub struct OwnDevices {
 }
 
 impl OwnDevices {
-    /// The device with the part that is its own, if there is one.
+    /// Returns the device with the part that is its own, if there is one.
     pub(crate) fn in_place_of(&self, device: &Device) -> Device {
         let mut own = device.clone();
         match &mut own {

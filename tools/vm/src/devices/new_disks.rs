@@ -48,7 +48,7 @@ impl NewDisks {
         self.0.is_empty()
     }
 
-    /// The files, which a guard removes if this process is killed.
+    /// Returns the files, which a guard removes if this process is killed.
     pub(crate) fn paths(&self) -> impl Iterator<Item = PathBuf> + use<'_> {
         self.0.iter().map(|disk| disk.path.clone())
     }
@@ -92,7 +92,8 @@ impl NewDisks {
         Ok(())
     }
 
-    /// The files of a child, which get the user of its VMM, by the paths at which the VMM opens them.
+    /// Returns the files of a child, which get the user of its VMM, by the paths at which the VMM
+    /// opens them.
     pub(crate) fn of(&self, child: usize, vmm: &Host) -> Result<Vec<(&str, &Path)>, DeviceError> {
         let own = self.0.iter().filter(|disk| disk.child == child);
         let give = |disk: &NewDisk| {

@@ -26,7 +26,7 @@ impl Firecracker {
         Self { socket: socket.to_owned() }
     }
 
-    /// The value of a field of an answer.
+    /// Returns the value of a field of an answer.
     fn get(&self, path: &str, field: &str) -> Result<Value, ControlError> {
         let answer = self.send("GET", path, None)?.succeed()?;
         let mut body = serde_json::from_str::<Value>(&answer.body).unwrap_or_default();
@@ -136,7 +136,7 @@ impl Control for Firecracker {
     }
 }
 
-/// A step for the user, by the words with which Firecracker refuses to load a snapshot.
+/// Returns a step for the user, by the words with which Firecracker refuses to load a snapshot.
 fn remedy_of_load(answer: &str) -> Option<&'static str> {
     let has = |words: &[&str]| words.iter().any(|words| answer.contains(words));
     if has(&["vsock_override", "network_overrides"]) {

@@ -57,7 +57,7 @@ impl SentRegion {
     }
 }
 
-/// The layout in a message, checked against a memory file of `source` bytes.
+/// Returns the layout in a message, checked against a memory file of `source` bytes.
 pub(crate) fn layout(message: &[u8], source: u64) -> Result<Layout, UnfitLayout> {
     let sent: Vec<SentRegion> = serde_json::from_slice(message)
         .map_err(|error| UnfitLayout::Malformed(error.to_string()))?;

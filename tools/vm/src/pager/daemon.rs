@@ -259,7 +259,7 @@ impl Pager {
         if record.learn(layout) { record.write(&self.folder) } else { Ok(()) }
     }
 
-    /// A VM that an earlier pager has left; `None` if it needs none.
+    /// Returns a VM that an earlier pager has left; `None` if it needs none.
     fn open_left(&self, name: &OsStr, record: &Record) -> Result<Option<ServedVm>, Event> {
         let mut process = match Process::find(record.pid, record.started) {
             Ok(process) => process,
@@ -313,7 +313,7 @@ impl Pager {
         }
     }
 
-    /// The memory that a VM of an earlier pager was restored from.
+    /// Returns the memory that a VM of an earlier pager was restored from.
     pub(crate) fn source_of(&self, identity: &MemoryIdentity) -> Result<Arc<Source>, Refusal> {
         if identity.has_same_bytes(self.source.identity()) {
             return Ok(Arc::clone(&self.source));
@@ -343,7 +343,7 @@ fn lock(socket: &Path) -> Result<SocketLock, PagerError> {
     })
 }
 
-/// The next connection; `None` if there is none.
+/// Returns the next connection; `None` if there is none.
 fn accept(listener: &Listener) -> io::Result<Option<UnixStream>> {
     match rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
         Ok(connection) => Ok(Some(connection.into())),

@@ -29,7 +29,7 @@ pub(crate) struct Handler {
 }
 
 impl Handler {
-    /// A handler of VMs whose memory is still copied.
+    /// Returns a handler of VMs whose memory is still copied.
     ///
     /// # Errors
     /// No descriptor is left.
@@ -37,7 +37,8 @@ impl Handler {
         Self::new(Source::arriving(memory), WorkingSets::none())
     }
 
-    /// A handler of VMs with the memory of a file. If an earlier pager has recorded a working set, that comes first.
+    /// Returns a handler of VMs with the memory of a file. If an earlier pager has recorded a
+    /// working set, that comes first.
     ///
     /// # Errors
     /// No descriptor is left.

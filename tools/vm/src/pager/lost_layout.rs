@@ -38,7 +38,8 @@ fn only_region(mappings: &[Served], source: u64) -> Option<Vec<Region>> {
     is_whole.then(|| vec![Region { start: addresses.start, len, offset: 0 }])
 }
 
-/// The other VM's regions in the order of its addresses, if each mapping ends where a region does.
+/// Returns the other VM's regions in the order of its addresses, if each mapping ends where a
+/// region does.
 fn in_order(mappings: &[Served], other: &Layout) -> Option<Vec<Region>> {
     let mut regions = other.by_address().into_iter();
     let mut found = Vec::new();

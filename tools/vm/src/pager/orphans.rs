@@ -89,7 +89,8 @@ fn orphan(process: Process, pagers: &[Arc<PagerRecord>]) -> Option<Orphan> {
     Some(Orphan { process, pager, is_told: false, connection })
 }
 
-/// The pager that listened at the other end. Connections keep its address when it has ended.
+/// Returns the pager that listened at the other end. Connections keep its address when it has
+/// ended.
 fn peer_among(socket: &OwnedFd, pagers: &[Arc<PagerRecord>]) -> Option<Arc<PagerRecord>> {
     let address = SocketAddrUnix::try_from(getpeername(socket).ok()??).ok()?;
     let listened = seqpacket::peer(socket).ok()?;

@@ -262,7 +262,7 @@ impl Source {
         input::is_open_for_writing(file) == Some(true)
     }
 
-    /// Bytes that it had when it was opened.
+    /// Returns the number of bytes that it had when it was opened.
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
@@ -335,7 +335,7 @@ impl Source {
         is_data.then(|| &mapped[offsets.start as usize..offsets.end as usize])
     }
 
-    /// Bytes that lie in no hole.
+    /// Returns the number of bytes that lie in no hole.
     pub(crate) fn data_bytes(&self) -> u64 {
         let (mut left, mut bytes) = (0..self.len(), 0);
         while let Some(run) = self.next_data(left.clone()) {
@@ -345,8 +345,8 @@ impl Source {
         bytes
     }
 
-    /// The first run of bytes within `range` that is not a hole. A file system that knows no holes
-    /// has one run.
+    /// Returns the first run of bytes within `range` that is not a hole. A file system that knows
+    /// no holes has one run.
     pub(crate) fn next_data(&self, range: Range<u64>) -> Option<Range<u64>> {
         let data = match &self.bytes {
             Bytes::File(kept) => &kept.data,
@@ -434,7 +434,7 @@ mod tests {
         assert_eq!(source.next_data(4 << 20..(4 << 20) + 10), Some(4 << 20..(4 << 20) + 10));
     }
 
-    /// A file of memory with a page of data before a hole.
+    /// Returns a file of memory with a page of data before a hole.
     fn memory() -> File {
         let flags = rustix::fs::MemfdFlags::ALLOW_SEALING;
         let file = File::from(rustix::fs::memfd_create("hugekit-test", flags).unwrap());

@@ -103,7 +103,7 @@ impl Waiting {
         )
     }
 
-    /// A VMM that an earlier pager has left.
+    /// Returns a VMM that an earlier pager has left.
     pub(crate) fn left(process: Process, layout: Option<Layout>) -> Self {
         let descriptors = process.userfaultfds().unwrap_or_default();
         let waiting = Self::new(Ok(process), descriptors);
@@ -153,7 +153,7 @@ impl Waiting {
         self.process.as_mut().map_err(unknown)
     }
 
-    /// The layout in its message.
+    /// Returns the layout in its message.
     pub(crate) fn layout_within(&self, source: u64) -> Result<Layout, Refusal> {
         Ok(handshake::layout(&self.message, source)?)
     }

@@ -121,7 +121,7 @@ impl WorkingSets {
         Self { place, recorded: Mutex::new(None) }
     }
 
-    /// The set beside a memory file, if there is one. None is recorded.
+    /// Returns the set beside a memory file, if there is one. None is recorded.
     pub(crate) fn found_beside(memory: &Path) -> Self {
         let place = if memory.is_absolute() {
             SetPlace::Found(path_beside(memory))

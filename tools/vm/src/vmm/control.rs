@@ -13,20 +13,21 @@ use crate::devices::{Device, OwnDevices};
 
 /// A running VM, by the API of its VMM.
 pub(crate) trait Control: Debug + Send + Sync {
-    /// The socket of the API.
+    /// Returns the socket of the API.
     fn socket(&self) -> &Path;
 
     /// Returns whether the VM runs; an error if it has no state in which it can be saved.
     fn is_running(&self) -> Result<bool, ControlError>;
 
-    /// The memory that the VM was configured with.
+    /// Returns the memory that the VM was configured with.
     fn memory(&self) -> Result<ConfiguredMemory, ControlError>;
 
     /// Returns the sizes of the regions, by offset, that a VM with so much memory may have: one list for each version
     /// of the VMM. They are needed for a VM whose layout nobody has kept.
     fn region_sizes(&self, bytes: u64) -> Vec<Vec<u64>>;
 
-    /// The devices of the VM that use a part of the host; none of a VMM that does not say so.
+    /// Returns the devices of the VM that use a part of the host; none of a VMM that does not say
+    /// so.
     fn devices(&self) -> Result<Vec<Device>, ControlError>;
 
     /// Has a disk of a paused VM be in another file, which is as the one before.
@@ -34,7 +35,8 @@ pub(crate) trait Control: Debug + Send + Sync {
 
     fn pause(&self) -> Result<(), ControlError>;
 
-    /// The text of the request that resumes the VM: the guard sends it, too, which cannot make one.
+    /// Returns the text of the request that resumes the VM: the guard sends it, too, which cannot
+    /// make one.
     fn resume_text(&self) -> &'static str;
 
     /// Asks for the state of the devices alone. The VMM may answer with an error after it has written the state.
@@ -202,7 +204,7 @@ impl Request {
         self.sent.as_fd()
     }
 
-    /// The answer, if all of it has come.
+    /// Returns the answer, if all of it has come.
     pub(crate) fn answer(&mut self) -> Result<Option<Answer>, ControlError> {
         let answer = self.sent.answer();
         answer.map_err(|source| ControlError::NoAnswer { request: self.words.clone(), source })

@@ -142,7 +142,7 @@ impl Layout {
         self.page == other.page && parts(self) == parts(other)
     }
 
-    /// Bytes of a page: what a fault supplies at least.
+    /// Returns the number of bytes of a page: what a fault supplies at least.
     pub(crate) fn page(&self) -> u64 {
         self.page
     }
@@ -151,7 +151,7 @@ impl Layout {
         self.page != base_page()
     }
 
-    /// Bytes of all regions.
+    /// Returns the number of bytes of all regions.
     pub(crate) fn bytes(&self) -> u64 {
         self.regions.iter().map(|region| region.len).sum()
     }
@@ -161,13 +161,13 @@ impl Layout {
         self.regions.last().map_or(0, |region| region.offset + region.len)
     }
 
-    /// The offset that an address shows.
+    /// Returns the offset that an address shows.
     pub(crate) fn offset_of(&self, address: u64) -> Option<u64> {
         let region = self.regions.iter().find(|region| region.addresses().contains(&address))?;
         Some(region.offset + (address - region.start))
     }
 
-    /// The parts of regions that show these offsets.
+    /// Returns the parts of regions that show these offsets.
     pub(crate) fn pieces(&self, offsets: Range<u64>) -> impl Iterator<Item = Piece> {
         self.regions.iter().filter_map(move |region| {
             let start = offsets.start.max(region.offset);
@@ -180,7 +180,7 @@ impl Layout {
         })
     }
 
-    /// The offsets that a range of addresses shows, region by region.
+    /// Returns the offsets that a range of addresses shows, region by region.
     pub(crate) fn offsets_of(&self, addresses: Range<u64>) -> impl Iterator<Item = Range<u64>> {
         self.regions.iter().filter_map(move |region| {
             let start = addresses.start.max(region.start);

@@ -151,7 +151,7 @@ impl Process {
         copies.filter(is_open).collect()
     }
 
-    /// The numbers of its open descriptors, and what they stand for.
+    /// Returns the numbers of its open descriptors, and what they stand for.
     pub(crate) fn links(&self) -> io::Result<Vec<(i32, PathBuf)>> {
         let link = |number| Some((number, self.folder.link(&format!("fd/{number}")).ok()?.into()));
         Ok(self.folder.numbers("fd")?.into_iter().filter_map(link).collect())
@@ -165,7 +165,7 @@ impl Process {
         entries.is_ok_and(|entries| entries.iter().any(|entry| !entry.is_populated()))
     }
 
-    /// A copy of one of its descriptors.
+    /// Returns a copy of one of its descriptors.
     pub(crate) fn copy(&self, number: i32) -> io::Result<OwnedFd> {
         Ok(pidfd_getfd(&self.descriptor, number, PidfdGetfdFlags::empty())?)
     }

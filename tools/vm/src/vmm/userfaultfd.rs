@@ -126,7 +126,7 @@ impl Userfaultfd {
         Ok(Self(descriptor))
     }
 
-    /// The descriptor.
+    /// Returns the descriptor.
     #[must_use]
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
@@ -235,7 +235,7 @@ pub(crate) fn is_userfaultfd(link: &std::path::Path) -> bool {
     link.as_os_str() == "anon_inode:[userfaultfd]"
 }
 
-/// The features in `API:\taa:FEATURES:IOCTLS` of `fdinfo`; `None` before the handshake.
+/// Returns the features in `API:\taa:FEATURES:IOCTLS` of `fdinfo`; `None` before the handshake.
 fn features_of(info: &str) -> Option<u64> {
     const INITIALIZED: u64 = 1 << 31;
     let line = info.lines().find_map(|line| line.strip_prefix("API:\t"))?;

@@ -105,7 +105,7 @@ core::arch::global_asm!(
     streaming = const STREAMING,
 );
 
-/// The interrupted instruction.
+/// Returns the interrupted instruction.
 pub(in crate::arch) fn instruction(context: &libc::ucontext_t) -> usize {
     context.uc_mcontext.pc as usize
 }

@@ -48,7 +48,7 @@ pub(crate) trait Moved: Copy {
 
 /// A vector register.
 pub(crate) trait Vector: Moved {
-    /// A vector of zeroes.
+    /// Returns a vector of zeroes.
     ///
     /// # Safety
     /// The CPU has the instruction set.

@@ -231,7 +231,7 @@ core::arch::global_asm!(
     avx_cached = const AVX_CACHED,
 );
 
-/// The interrupted instruction.
+/// Returns the interrupted instruction.
 pub(in crate::arch) fn instruction(context: &libc::ucontext_t) -> usize {
     context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize
 }

@@ -73,7 +73,7 @@ pub(super) const COPY_ONCE: CopyRoutine = CopyRoutine::cached(
     vectors::copy_sse2_cached_once,
 );
 
-/// The time-stamp counter. Loads before it have arrived, stores have at least begun.
+/// Returns the time-stamp counter. Loads before it have arrived, stores have at least begun.
 #[inline]
 pub(super) fn ticks() -> u64 {
     // SAFETY: both are part of x86-64, and neither touches memory. A process that `prctl(PR_SET_TSC)` keeps

@@ -212,7 +212,7 @@ impl<'a> Server<'a> {
         self.bring(all, Supply::Zeroes)
     }
 
-    /// The page at an offset and its neighbours within a block.
+    /// Returns the page at an offset and its neighbours within a block.
     fn near(&self, offset: u64, block: &Range<u64>) -> Range<u64> {
         let bytes = NEAR.max(self.vm.layout.page());
         let start = offset / bytes * bytes;

@@ -169,7 +169,7 @@ impl ServedVm {
         self.state.data()
     }
 
-    /// Offsets of a block.
+    /// Returns offsets of a block.
     fn offsets_of_block(&self, block: u64) -> Range<u64> {
         block * self.block..((block + 1) * self.block).min(self.layout.end())
     }
@@ -188,7 +188,7 @@ impl ServedVm {
         Ok(Found::Read)
     }
 
-    /// The bytes that were found; `None` of a hole.
+    /// Returns the bytes that were found; `None` of a hole.
     fn bytes_of<'b>(&'b self, piece: Piece, found: Found, room: &'b [u8]) -> Option<&'b [u8]> {
         match found {
             Found::Hole => None,
