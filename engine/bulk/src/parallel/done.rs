@@ -1,8 +1,9 @@
-//! What a job did before it ended early, so that its caller can go on or undo.
+//! The part of a job that was done before the job ended early. A caller can use it to continue or
+//! to undo the job.
 
 use std::ops::Range;
 
-/// The bytes of a job that are done: offsets, ascending, each range apart from the next.
+/// The bytes of a job that are done: ascending ranges of offsets. No two ranges touch.
 ///
 /// Bytes of a failed chunk are not included, although some of them may be done.
 ///
@@ -28,14 +29,14 @@ pub struct Done {
 }
 
 impl Done {
-    /// Nothing of `len` bytes.
+    /// Returns the state of a job of `len` bytes of which nothing is done.
     #[doc(hidden)]
     pub const fn nothing(len: usize) -> Self {
         Self { ranges: Vec::new(), asked: 0..len }
     }
 
-    /// Returns the first bytes of `len`. Where the heap has no room to say so: nothing, as if they
-    /// were still to do.
+    /// Returns the state of a job of `len` bytes that is done up to `end`. If the heap has no room
+    /// for this state, returns the state of which nothing is done.
     pub(super) fn until(end: usize, len: usize) -> Self {
         let mut ranges = Vec::new();
         if end > 0 && ranges.try_reserve(1).is_ok() {
@@ -44,7 +45,8 @@ impl Done {
         Self { ranges, asked: 0..len }
     }
 
-    /// These ranges of `len` bytes, in any order, none of which overlaps another or is empty.
+    /// Returns the state of a job of `len` bytes of which these ranges are done. The ranges may be
+    /// in any order; they do not overlap, and none is empty.
     pub(super) fn new(mut ranges: Vec<Range<usize>>, len: usize) -> Self {
         ranges.sort_unstable_by_key(|range| range.start);
         ranges.dedup_by(|next, last| {
@@ -86,7 +88,7 @@ impl Done {
         &self.ranges
     }
 
-    /// Returns the ranges that are not done. A caller can continue with these.
+    /// Returns the ranges that are not done. A caller can continue the job with these ranges.
     pub fn left(&self) -> impl Iterator<Item = Range<usize>> {
         let starts = std::iter::once(self.asked.start).chain(self.ranges.iter().map(|r| r.end));
         let ends = self.ranges.iter().map(|range| range.start).chain([self.asked.end]);

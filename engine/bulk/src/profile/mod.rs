@@ -1,4 +1,4 @@
-//! The routine for each length: crossovers and radii as data.
+//! Profiles: the routine for each length, as data.
 //!
 //! No single routine is best at every length. Ordinary stores win while the bytes fit a near cache.
 //! Streaming stores win if the bytes would only pass through the cache. The limit between them
@@ -23,16 +23,16 @@ use hugekit_sys::HUGE_PAGE_BYTES;
 pub use in_force::AlreadyInstalled;
 pub(crate) use plain::{CLEAR_PLAIN_BELOW, COLD_MOST, COPY_PLAIN_BELOW, PlainBelow, WARM_MOST};
 
-/// From `from` bytes on, `routine` is the one to use.
+/// A band of lengths: from `from` bytes on, `routine` is used.
 #[derive(Clone, Debug)]
 pub struct Band<F: 'static> {
-    /// Shortest length in bytes that the routine is used for.
+    /// Shortest length in bytes for which the routine is used.
     pub from: usize,
-    /// The routine; available on this machine.
+    /// The routine, which is available on this machine.
     pub routine: &'static Routine<F>,
 }
 
-/// A step function from length to routine: bands in ascending order, the first from 0.
+/// A step function from length to routine: bands in ascending order. The first band begins at 0.
 #[derive(Clone, Debug)]
 pub struct Bands<F: 'static> {
     table: &'static [Routine<F>],
@@ -45,8 +45,8 @@ impl<F> Bands<F> {
         Self { table, bands: vec![Band { from: 0, routine: &table[0] }] }
     }
 
-    /// These bands, and from `from` on a routine for the first of `purposes` that this CPU has any for. Unchanged if it has
-    /// none.
+    /// Adds a band from `from` on, with a routine for the first of `purposes` for which this CPU
+    /// has a routine. Unchanged if this CPU has none.
     fn then(mut self, from: usize, purposes: &[Preset]) -> Self {
         if let Some(routine) = purposes.iter().find_map(|&purpose| self.preset(purpose)) {
             self.bands.retain(|band| band.from < from);
@@ -98,19 +98,20 @@ pub enum CacheState {
     Cold,
 }
 
-/// Routines by length, for either state of the memory.
+/// Routines by length, for memory in the cache and for memory out of the cache.
 #[derive(Clone, Debug)]
 pub struct Choice<F: 'static> {
-    /// For bytes of which nothing is known: they may be in the cache now, and they may be used
-    /// next.
+    /// The routines for bytes of which nothing is known: they may be in the cache now, and they may
+    /// be used next.
     pub warm: Bands<F>,
-    /// For bytes that are not in the cache and need not get there.
+    /// The routines for bytes that are not in the cache and need not get there.
     pub cold: Bands<F>,
 }
 
 impl Profile {
-    /// Returns the built-in profile for a CPU of this model with these caches, all of them the
-    /// machine's own: of a virtual machine's last level, give what it can hope for.
+    /// Returns the built-in profile for a CPU of this model with these caches. Each cache size must
+    /// be the share of this machine: for the last level of a virtual machine, pass the share that
+    /// it can expect.
     #[must_use]
     #[doc(hidden)]
     pub fn builtin(cpu: CpuModel, caches: CacheSizes) -> Self {
@@ -132,7 +133,7 @@ impl Profile {
 }
 
 impl<F> Choice<F> {
-    /// Without bands, every length is libc's.
+    /// Makes a choice without bands: every length uses libc's routine.
     fn of_libc(table: &'static [Routine<F>]) -> Self {
         let bands = || Bands { table, bands: Vec::new() };
         Self { warm: bands(), cold: bands() }
@@ -149,7 +150,7 @@ impl<F> Choice<F> {
 }
 
 impl<F> Bands<F> {
-    /// Returns the length up to which all of them are libc's, no more than `most`.
+    /// Returns the length below which all bands use libc's routine, at most `most`.
     fn libc_below(&self, most: usize) -> usize {
         let libc = &self.table[0];
         let other = self.bands.iter().find(|band| band.routine != libc);
@@ -157,7 +158,8 @@ impl<F> Bands<F> {
     }
 }
 
-/// The fastest routines, and the numbers that decide about threads, for one machine.
+/// A profile of one machine: the fastest routine for each length, and the numbers that limit
+/// threads. All lengths are in bytes.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Profile {
@@ -169,9 +171,9 @@ pub struct Profile {
     pub near_bytes: usize,
     /// Bytes of the near window if all bytes are used next.
     pub near_bytes_all: usize,
-    /// Shortest length in bytes that [`Threads::Auto`](crate::Threads::Auto) shares among threads.
+    /// Shortest length in bytes that [`Threads::Auto`](crate::Threads::Auto) divides among threads.
     pub parallel_from: usize,
-    /// Shortest chunk in bytes. Below this, sharing costs more than it saves.
+    /// Shortest chunk in bytes. Dividing shorter lengths costs more than it saves.
     pub min_chunk: usize,
     /// The most threads that [`Threads::Auto`](crate::Threads::Auto) uses, the calling thread
     /// included.
