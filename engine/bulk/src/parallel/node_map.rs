@@ -1,4 +1,4 @@
-//! Which node holds which part of a range.
+//! Maps from parts of a range to the NUMA nodes that hold them.
 
 use std::ops::Range;
 use std::ptr;
@@ -7,21 +7,21 @@ use rustix::param::page_size;
 
 use hugekit_sys::memory;
 
-/// Parts of a range by the node that holds them. What no part names belongs to no node: any
-/// thread takes it, wherever it runs.
+/// The parts of a range, each with the NUMA node that holds it. Bytes without a part belong to no
+/// node: any thread processes them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeMap {
     parts: Vec<(Range<usize>, u32)>,
 }
 
-/// Parts that are no map.
+/// An error of parts that do not make a map.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeMapError {
-    /// There is not a single part.
+    /// The list of parts is empty.
     #[error("a node map needs at least one part")]
     Empty,
-    /// A part is empty, or begins before its predecessor ends.
+    /// A part is empty, or begins before the previous part ends.
     #[error(
         "part {}..{} of the node map is empty or begins before offset {from}",
         part.start, part.end

@@ -1,7 +1,7 @@
 //! The pool's memory: one file, and the mapping of all of it that only the pool uses.
 //!
-//! Everything that brings an extent from one state to the next is here, because all of it is done
-//! through the file or through that *alias mapping*: no other address is ever followed.
+//! This file contains all operations that change the state of an extent. They use only the file and
+//! this *alias mapping*, and never another address.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -38,15 +38,15 @@ pub(super) struct Recipe {
 #[derive(Debug)]
 pub(crate) struct PoolMemory {
     file: OwnedFd,
-    /// `None` only while it is dropped.
+    /// `None` only while the memory is being dropped.
     alias: Option<SharedMapping>,
     backing: Backing,
     by_collapse: bool,
     in_core_dumps: bool,
-    /// The number of nodes that get pages in turn.
+    /// The number of nodes that provide pages in turn.
     turns: usize,
     mark: ForkMark,
-    /// Folios that the kernel made of base pages where huge ones were asked for.
+    /// Folios that the kernel made of base pages although huge pages were requested.
     fragmented: AtomicUsize,
 }
 

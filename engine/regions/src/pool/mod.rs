@@ -1,7 +1,7 @@
-//! Pools of clean memory: huge pages that are cleared before any program requests them.
+//! Pools of zeroed memory: huge pages that are cleared before a program requests them.
 //!
-//! A [`Pool`] owns one file of memory. It allocates contiguous extents of it, mapped, as
-//! [`Region`](crate::Region)s. A dropped region leaves dirty memory. A scrubber clears it at low
+//! A [`Pool`] owns one file of memory. It allocates contiguous extents of the file, mapped, as
+//! [`Region`](crate::Region)s. A dropped region leaves dirty memory, which a scrubber clears at low
 //! priority. Memory that is still dirty at an allocation is cleared then, in parallel. No owner
 //! ever receives a byte that another owner wrote. `README.md` beside this file draws the states and
 //! the order of locks, and lists the races that were considered.
@@ -48,10 +48,11 @@ pub(crate) use memory::{Mapped, PoolMemory};
 pub use nodes::NodePolicy;
 pub use stats::PoolStats;
 
-/// Memory that is clean when it is allocated. Clones are handles of the same pool.
+/// A pool of memory that is zeroed when a region is allocated. Clones are handles of the same pool.
 ///
 /// A pool exists until its last handle and its last region are dropped. Children of `fork(2)` do
-/// not inherit its memory: every call returns an error there, and dropping a handle does nothing.
+/// not inherit the pool's memory. In a child every call returns an error, and dropping a handle
+/// does nothing.
 ///
 /// ```
 /// use hugekit::pool::{Backing, Pool};
@@ -70,7 +71,7 @@ pub struct Pool(Arc<PoolInner>);
 
 #[derive(Debug)]
 struct PoolInner {
-    /// Held for its drop.
+    /// Held only to be dropped.
     _scrubber: Scrubber,
     core: Arc<Core>,
     report: BackingReport,
@@ -79,12 +80,12 @@ struct PoolInner {
 }
 
 impl Pool {
-    /// Makes a builder for a pool of `capacity` bytes, rounded up to whole folios.
+    /// Makes a builder for a pool of `capacity` bytes, rounded up to a multiple of the folio.
     pub fn builder<'a>(capacity: usize) -> PoolBuilder<'a> {
         PoolBuilder::new(capacity)
     }
 
-    /// Returns the backing, the one that was requested, and the reasons why it was not available.
+    /// Returns the backing of the pool, the requested backing, and the reasons for a difference.
     #[must_use]
     pub fn backing_report(&self) -> &BackingReport {
         &self.0.report
@@ -96,13 +97,13 @@ impl Pool {
         self.0.report.backing
     }
 
-    /// Returns the number of bytes of the pool.
+    /// Returns the capacity of the pool in bytes.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.0.report.capacity
     }
 
-    /// Returns the number of bytes of a folio. Every region consists of whole folios.
+    /// Returns the length of a folio in bytes. Every region consists of whole folios.
     #[must_use]
     pub fn page_size(&self) -> usize {
         self.backing().page_size()
@@ -117,8 +118,8 @@ impl Pool {
         Ok(self.0.core.stats())
     }
 
-    /// Clears all memory that is dirty now, with the number of threads that the pool was built
-    /// with. Returns the number of bytes cleared.
+    /// Clears all memory that is dirty now, with the number of threads in [`PoolBuilder::threads`].
+    /// Returns the number of cleared bytes.
     ///
     /// # Errors
     /// [`PoolError::Forked`] in a forked child.
@@ -126,8 +127,8 @@ impl Pool {
         self.0.core.scrub_all(self.0.threads)
     }
 
-    /// Stops the scrubber until [`resume_scrubbing`](Self::resume_scrubbing), and waits until it
-    /// has stopped.
+    /// Stops the scrubber until [`resume_scrubbing`](Self::resume_scrubbing) is called. Returns
+    /// when the scrubber has stopped.
     ///
     /// # Errors
     /// [`PoolError::Forked`] in a forked child.
@@ -137,7 +138,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Starts the scrubber again.
+    /// Starts the scrubber again after [`pause_scrubbing`](Self::pause_scrubbing).
     ///
     /// # Errors
     /// [`PoolError::Forked`] in a forked child.

@@ -1,4 +1,4 @@
-//! What both kinds of region do with their memory.
+//! The memory of both kinds of regions, and the operations on it.
 
 #![allow(unsafe_code)]
 
@@ -22,14 +22,14 @@ use hugekit_sys::HUGE_PAGE_BYTES;
 use hugekit_sys::headroom::{self, HeapShortage};
 use hugekit_sys::memory;
 
-/// An error of a region. Its bytes are unchanged.
+/// An error of a region. The bytes of the region are unchanged.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegionError {
     /// The range does not lie within the region.
     #[error("bytes {}..{} lie outside a region of {len} bytes", range.start, range.end)]
     OutOfRange {
-        /// The range requested.
+        /// The requested range.
         range: Range<usize>,
         /// Bytes of the region.
         len: usize,
@@ -39,7 +39,7 @@ pub enum RegionError {
     Unaligned {
         /// The offset.
         offset: usize,
-        /// The length of the access in bytes.
+        /// The length of the access in bytes, of which the offset must be a multiple.
         align: usize,
     },
     /// Only whole folios can be released.
@@ -48,7 +48,7 @@ pub enum RegionError {
         range.start, range.end, Size(*page_size)
     )]
     NotWholeFolios {
-        /// The range requested.
+        /// The requested range.
         range: Range<usize>,
         /// Bytes of a folio.
         page_size: usize,
@@ -56,8 +56,8 @@ pub enum RegionError {
     /// A region must have at least one byte.
     #[error("a region cannot be shortened to 0 bytes: drop it")]
     NoBytes,
-    /// Memory could not be populated: the number of threads is 0, a page's hardware is broken, or
-    /// no memory is left.
+    /// Memory could not be populated: the number of threads is 0, the hardware of a page is
+    /// defective, or no memory is left.
     #[error("cannot populate the region")]
     Populate(#[from] JobError<PopulateError>),
     /// Memory could not be cleared: the number of threads of the pool is 0.
@@ -69,14 +69,14 @@ pub enum RegionError {
     /// Bytes that the region shares with forks could not be copied.
     #[error("the bytes that the region shares with forks cannot be copied")]
     Copy(#[source] PopulateError),
-    /// A region that was forked lies in several places of the file, some of which other regions
-    /// share.
+    /// The region was forked or is a fork. Its memory lies in several places of the file, and other
+    /// regions share some of them.
     #[error("the region shares memory with forks: a writer of its file would change theirs")]
     Forks,
     /// The heap has no room for the call.
     #[error(transparent)]
     Heap(#[from] HeapShortage),
-    /// This process is a forked child; the region belongs to its parent.
+    /// This process is a forked child; the region belongs to the parent process.
     #[error("not available in a forked child: the region belongs to the parent process")]
     Forked,
 }
@@ -97,17 +97,19 @@ impl RegionError {
 #[derive(Debug)]
 pub(super) struct RegionMemory {
     holds: RwLock<Holds>,
-    /// The group that has its faults served from the beginning, if they are not plain ones.
+    /// The group that handles the region's faults from the beginning, if accesses can cause faults
+    /// other than for mapping.
     first_group: Option<Arc<ForkGroup>>,
-    /// The reason why the memory is plain although it was to be cleared at the fault.
+    /// The reason why the memory was cleared at allocation although it was to be cleared at the
+    /// fault.
     fallback: Option<FaultError>,
-    /// The group that it shares memory in, once it was forked.
+    /// The group with which the region shares memory after its first fork.
     group: OnceLock<Arc<ForkGroup>>,
-    /// Ranges that a fork copies at once.
+    /// Ranges that every fork copies at once.
     pins: Mutex<Vec<Range<usize>>>,
-    /// True if a program may have the file behind it.
+    /// True if a program may have a descriptor of the file.
     file_given: AtomicBool,
-    /// True if its folios go back to the kernel when it is dropped.
+    /// True if the folios return to the kernel when the region is dropped.
     retires: AtomicBool,
     pool: Pool,
     start: NonNull<u8>,
@@ -123,11 +125,11 @@ unsafe impl Sync for RegionMemory {}
 /// The source of a region's memory. Changed only by its first fork and at the end.
 #[derive(Debug)]
 enum Holds {
-    /// An extent of its own, all of it ready.
+    /// An extent of its own, which is completely ready.
     Plain(Mapped),
-    /// A mapping in a group, whose table says what each granule shows.
+    /// A mapping in a group. The table of the group describes each granule.
     Grouped(CowHandle),
-    /// Nothing: it is being dropped.
+    /// Nothing: the region is being dropped.
     Nothing,
 }
 
