@@ -64,7 +64,7 @@ impl RegionEpoch {
 #[derive(Clone, Copy, Debug)]
 pub struct ForkCost {
     pub copied_by_writers: u64,
-    /// Bytes that were copied when the fork was made because they are pinned, or that were
+    /// Granules that were copied when the fork was made because they are pinned, or that were
     /// preserved later by readers or helpers.
     pub copied_by_others: u64,
     pub longest_fault: Duration,

@@ -1,5 +1,5 @@
-//! Snapshots of several ranges. Neighbouring ranges are snapshotted together, at one moment, and divided afterwards.
-//! Each snapshot costs calls, and a huge page that two ranges share would be split.
+//! Snapshots of several ranges. Neighbouring ranges are snapshotted together, at one moment, and
+//! split afterwards. This saves system calls, and does not split a huge page that two ranges share.
 #![allow(unsafe_code)]
 
 use std::ops::Range;

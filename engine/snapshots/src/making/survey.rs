@@ -1,4 +1,4 @@
-//! Checks that memory can be snapshotted, before anything is changed.
+//! Checks that memory can be snapshotted, before any change.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -11,19 +11,20 @@ use hugekit_machine::{Root, threads};
 use hugekit_sys::process::thread_local_bytes;
 use hugekit_sys::thread::descriptor_of;
 
-/// The most bytes of a thread's descriptor before and behind its list of robust locks, including alignment (glibc
-/// 2.36 on x86-64: 736 and 1,568).
+/// The highest number of bytes of a thread's descriptor before its list of robust locks, and behind
+/// the list, including alignment (glibc 2.36 on x86-64: 736 and 1,568).
 const BEFORE: usize = 1024;
 const BEHIND: usize = 2048;
 
-/// The fewest bytes of a thread's descriptor behind that list.
+/// The lowest number of bytes of a thread's descriptor behind that list.
 const LEAST_BEHIND: usize = 1536;
 
-/// The number of looks until a blocked signal counts as meant, and the time between them.
+/// The number of checks after which a signal counts as blocked permanently, and the time between
+/// checks.
 const LOOKS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// The most time that a thread may wait for a CPU.
+/// The longest time that a thread may wait for a CPU.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Returns the mappings that contain `range`. Checks that all of them can be snapshotted, as far as hugekit can see.

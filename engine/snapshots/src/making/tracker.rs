@@ -1,5 +1,5 @@
-//! All snapshots of a process: tells them of writes to their memory, and orders how they come and go. `README.md`
-//! draws the phases.
+//! The list of all snapshots of a process. It passes writes to the snapshots of their memory, and
+//! orders how snapshots begin and end. `README.md` draws the phases.
 
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -48,23 +48,25 @@ pub(crate) struct WriteTracker {
     mark: ForkMark,
     handling: Handling,
     table: Registry<Segment>,
-    /// Locked by the thread that makes or ends a snapshot, and never by a thread that serves a write.
+    /// Locked by the thread that makes or ends a snapshot. Threads that handle a write never lock
+    /// it.
     state: Mutex<TrackerState>,
 }
 
 #[derive(Debug, Default)]
 struct TrackerState {
     snapshots: Vec<Arc<SnapshotState>>,
-    /// `None` without snapshots.
+    /// `None` if there are no snapshots.
     protector: Option<Arc<WriteProtector>>,
-    /// `None` without snapshots, or if no threads serve them.
+    /// `None` if there are no snapshots, or if no threads handle their faults.
     handlers: Option<Handlers>,
     /// The starts of the segments that the handler of SIGBUS knows.
     known: Vec<usize>,
-    /// The descriptors that guard edges. Each is opened when it is needed, and closed with the last snapshot.
+    /// The descriptors that guard edges. Each descriptor is opened when it is needed, and closed
+    /// with the last snapshot.
     watched: Option<OwnedFd>,
     stopped: Option<OwnedFd>,
-    /// The last helper, which is dismissed.
+    /// The last helper, which was dismissed.
     helper: Option<ProtectHelper>,
 }
 
@@ -118,7 +120,7 @@ impl HeldRegistries<'_> {
 pub(super) enum NotAdded {
     /// Other threads wrote to the page of an edge all the time.
     Unquiet(usize),
-    /// The page of an edge cannot be stopped, because this process may not do that.
+    /// The writers of the page of an edge cannot be stopped, because this process may not do that.
     Unstopped(usize, FaultError),
     Error(SnapshotError),
 }

@@ -1,4 +1,4 @@
-//! Snapshots divided into pieces, for data that lies together in memory and is read apart.
+//! Parts of snapshots, for data that lies together in memory and is read separately.
 
 use std::ops::Range;
 use std::sync::Arc;

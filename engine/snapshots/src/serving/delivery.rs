@@ -1,14 +1,15 @@
-//! The destination of `copy_to`, while it copies a whole snapshot. A thread that preserves a granule may write the
-//! granule there at once.
+//! The destination of `copy_to`, while it copies a whole snapshot. A thread that preserves a
+//! granule may write the granule directly to the destination.
 
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
 /// The destination, and the granule that the reader itself is copying there.
 #[derive(Debug)]
 pub(super) struct Delivery {
-    /// The destination of the snapshot's first byte, or 0.
+    /// The address in the destination of the snapshot's first byte, or 0 if there is none.
     destination: AtomicUsize,
-    /// The granule that the reader copies. No other thread may write it to the destination.
+    /// The granule that the reader copies now. No other thread may write this granule to the
+    /// destination.
     reading: AtomicUsize,
 }
 
