@@ -1,7 +1,8 @@
-//! The memory of an image while it is loaded: a file of memory, mapped shared and writable.
+//! The memory of an image during the load: a file of memory, mapped shared and writable.
 //!
-//! It is divided into granules of 2 MiB. A granule with any byte that is not zero is put on one huge page; the others
-//! stay holes. Every byte is populated before it is written, so a shortage is an error and never SIGBUS.
+//! The memory is divided into granules of 2 MiB. A granule with a byte that is not zero is put on
+//! one huge page; the other granules stay holes. Every byte is populated before it is written, so a
+//! shortage of memory is an error and never SIGBUS.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -25,11 +26,11 @@ pub(crate) const BLOCK: usize = 4096;
 
 static ZEROES: [u8; BLOCK] = [0; BLOCK];
 
-/// Nothing is behind the granule: all of its bytes are zero.
+/// The granule is a hole: all of its bytes are zero.
 const HOLE: u8 = 0;
-/// A huge page is behind all of the granule.
+/// The granule is on a huge page.
 const HUGE: u8 = 1;
-/// Base pages are behind the bytes that were written.
+/// Base pages are populated for the written bytes of the granule.
 const BASE: u8 = 2;
 
 /// Returns whether a block, or a part of one, is all zeroes.
@@ -44,9 +45,9 @@ pub(crate) struct Canvas {
     mapping: CanvasMapping,
     bytes: usize,
     granules: Vec<AtomicU8>,
-    /// Bytes of granules that are no holes.
+    /// Bytes of granules that are not holes.
     populated: AtomicU64,
-    /// The most that these may become.
+    /// The limit of `populated`.
     most: u64,
     budget: Mutex<MemoryBudget>,
 }

@@ -1,4 +1,5 @@
-//! A raw memory file: read by read(2), because a file that shrinks while it is mapped ends its reader by SIGBUS.
+//! A raw memory file. It is read by read(2), because a reader of a mapped file gets SIGBUS if the
+//! file shrinks.
 
 #[cfg(feature = "delta")]
 use std::cell::Cell;
@@ -20,13 +21,13 @@ use crate::canvas::{BLOCK, Canvas};
 use crate::error::ImageError;
 use crate::meter::Meter;
 
-/// Bytes that are read at once, to be compared with zero and copied while it is in the cache.
+/// Bytes of one read. They are compared with zero and copied while they are in the cache.
 const PIECE: usize = 256 << 10;
 
 /// The first bytes of files in which QEMU and libvirt save a VM with its memory.
 const HEADS_OF_SAVED_VMS: [&[u8]; 3] = [b"QEVM", b"LibvirtQemudSave", b"LibvirtQemudPart"];
 
-/// Opens a file to load from. A FIFO that no process writes to is opened too, and is refused by the load: plain open(2)
+/// Opens a file for a load. A FIFO without a writer is opened too, and the load refuses it; open(2)
 /// would wait for a writer.
 ///
 /// # Errors
