@@ -1,8 +1,8 @@
-//! A stream of bytes, cut where blocks of the state end.
+//! A stream of bytes, split where blocks of the state end.
 
 use crate::error::DeltaError;
 
-/// The unit of changes: all of it is written if any byte has changed.
+/// The unit of changes in bytes: if one byte of a block changed, the whole block is written.
 pub const BLOCK: usize = 4096;
 
 static ZEROES: [u8; BLOCK] = [0; BLOCK];
@@ -35,9 +35,9 @@ pub(crate) type Each<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<(), DeltaErro
 /// The part of a stream that was not given on yet.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks {
-    /// The beginning of a block.
+    /// The begun block.
     partial: Vec<u8>,
-    /// Its offset.
+    /// The offset of the begun block.
     at: u64,
 }
 

@@ -1,7 +1,8 @@
-//! The files of a chain that hold blocks of its last state, open for reading.
+//! The files of a chain that contain blocks of its last state, open for reading.
 //!
-//! A file is forgotten, which frees its space if it has no name any more, once it cannot be relied on: it was unlinked, cut
-//! off, written to by others, or is about to be overwritten by the chain itself. No more than [`MOST_FILES`] are open.
+//! A file is closed, which frees its space if it has no name any more, when its content is not
+//! certain: it was unlinked, truncated, or written to by another program, or the chain itself is
+//! about to overwrite it. At most [`MOST_FILES`] files are open.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
@@ -30,9 +31,9 @@ pub(crate) struct Files {
 struct Kept {
     file: File,
     stamp: Stamp,
-    /// The end of the last delta in it.
+    /// The end of the last delta in the file.
     end: u64,
-    /// Blocks of the last state that are in it.
+    /// The number of blocks of the last state that the file contains.
     blocks: usize,
 }
 

@@ -14,13 +14,13 @@ use crate::warmer::{GivenUp, Work};
 /// The pages that the cache has of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UnitState {
-    /// A single huge page.
+    /// The unit is one huge page.
     Huge,
-    /// Smaller pages, of all of it or of a part.
+    /// The unit is completely or partly on smaller pages.
     Small,
-    /// Not at all.
+    /// No page of the unit is in the cache.
     Absent,
-    /// The kernel does not tell this user.
+    /// The kernel does not report the pages to this user.
     Unknown,
 }
 
