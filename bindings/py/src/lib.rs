@@ -74,8 +74,7 @@ mod _hugekit {
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 
-    /// Return what this machine offers to huge-page memory, with a remedy for everything that is
-    /// missing.
+    /// Return the properties of this machine for huge-page memory, with a remedy for each limit.
     ///
     /// Returns:
     ///     The output of ``hugekit doctor --json``: ``machine``, and ``lines`` with ``topic``,

@@ -33,12 +33,13 @@ use crate::view::{Shown, ShownBytes, View};
 /// Bytes that are read together where the library does not stream by itself.
 const BATCH: usize = 2 << 20;
 
-/// Arrays as they were at one moment, while the program continues to write them. Made by
-/// :func:`snapshot`. It is a context manager; its end lifts the protection of the arrays.
+/// The content of arrays at one moment, while the program continues to write to them.
+/// :func:`snapshot` makes it. A snapshot is a context manager; its end lifts the protection of the
+/// arrays.
 ///
-/// :meth:`to_numpy`, :meth:`write_to`, :meth:`save_npy` and :meth:`savez` read all of it and
-/// release the bytes that they have read, so writers need not copy them aside any more. Only one of
-/// them can be called, once.
+/// :meth:`to_numpy`, :meth:`write_to`, :meth:`save_npy` and :meth:`savez` read the whole snapshot.
+/// They release the bytes that they have read, so writers need not copy these bytes aside any more.
+/// Only one of these methods can be called, and only once.
 #[pyclass(frozen, generic, module = "hugekit")]
 pub(crate) struct Snapshot {
     form: Form,
@@ -177,18 +178,18 @@ impl SnapshotBytes {
     }
 }
 
-/// Populated memory for the copies that writers make, reused by one snapshot after another.
+/// Populated memory for the copies that writers make, which one snapshot after another uses.
 ///
 /// Without a reserve, a write to a snapshotted array waits until the kernel has found and cleared
-/// memory for its copy. This takes several times as long as the copy if free memory is short or
-/// fragmented. A program that takes many snapshots makes a reserve when it starts. Snapshots that
-/// exist at the same time share it. A snapshot may always hold as many bytes as its reserve has,
-/// whatever ``max_cow_bytes`` is.
+/// memory for the copy. If free memory is short or fragmented, this lasts several times as long as
+/// the copy itself. A program that takes many snapshots should make a reserve when it starts.
+/// Snapshots that exist at the same time share the reserve. A snapshot may always hold as many
+/// bytes as its reserve has, whatever ``max_cow_bytes`` is.
 ///
 /// Args:
-///     nbytes: rounded up to 2 MiB, and populated, in 0.1 to 0.2 s per GiB. It is large enough if
-///         it holds the bytes that writers change until a snapshot is read. The size of the arrays
-///         is always enough.
+///     nbytes: the length in bytes, rounded up to a multiple of 2 MiB. The call populates them,
+///         which lasts 0.1 to 0.2 s per GiB. The reserve is large enough if it has as many bytes as
+///         writers change until a snapshot is read. The size of the arrays is always enough.
 ///
 /// Raises:
 ///     MemoryError: less memory is available.
@@ -212,7 +213,7 @@ impl Reserve {
         made.map(Self).map_err(|error| Raised::from(error).into())
     }
 
-    /// Bytes of the reserve.
+    /// The length of the reserve in bytes.
     #[getter]
     pub(crate) fn nbytes(&self) -> usize {
         self.0.len()
@@ -243,50 +244,51 @@ impl SnapshotOptions<'_> {
     }
 }
 
-/// Take a snapshot of arrays: their content now, whatever is written to them afterwards.
+/// Take a snapshot of arrays: later writes to the arrays do not change it.
 ///
-/// The call write-protects the arrays. For 1 GiB this takes 0.4 to 2 ms on huge pages, and 12 to 27
+/// The call write-protects the arrays. For 1 GiB this lasts 0.4 to 2 ms on huge pages, and 12 to 27
 /// ms on base pages. After that, the first write to each 2 MiB (64 KiB on base pages) copies these
-/// bytes aside, if they were not read yet.
+/// bytes aside, unless they were read already.
 ///
-/// All arrays are of one moment for all Python code. Stores of threads that do not hold the GIL
-/// during the call are in the snapshot or not.
+/// For all Python code, all arrays are of one moment. Stores of threads that do not hold the GIL
+/// during the call may be in the snapshot or not.
 ///
 /// Args:
-///     arrays: an array, or a list, tuple or dict of arrays, which hold no Python objects. Instead of
-///         an array, any object with a buffer, or a torch tensor on the CPU, such as those of
+///     arrays: an array, or a list, tuple or dict of arrays without Python objects. Any object with
+///         a buffer may replace an array, and so may a torch tensor on the CPU, such as those of
 ///         ``model.state_dict()``. A tensor is returned as an array; dtypes that numpy lacks become
 ///         unsigned integers. Arrays that are neither in C nor in Fortran order are copied at once
 ///         and returned in C order.
-///     fault_mode: "threaded" or "in place": who copies before a write. In place, the writing
-///         thread copies, in a handler of SIGBUS. A system call that writes to an array, such as
-///         ``file.readinto(array)``, then stops early or fails with EFAULT until that part was
-///         read. By default threaded. If this process may not serve the faults of system calls, all
-///         is copied at once, and the logger ``hugekit`` says why; ``Snapshot.serving`` is "copied"
-///         then.
+///     fault_mode: "threaded" or "in place": the mode of fault handling for writers. In place, the
+///         writing thread copies, in a handler of SIGBUS. A system call that writes to an array,
+///         such as ``file.readinto(array)``, then stops early or fails with EFAULT until that part
+///         was read. By default threaded. If this process may not handle faults of system calls,
+///         everything is copied at once, the logger ``hugekit`` reports the reason, and
+///         ``Snapshot.serving`` is "copied".
 ///     granule: "huge" (2 MiB) or "small" (64 KiB): the bytes that one write copies. By default
 ///         "huge" if some of the memory is on huge pages.
-///     max_cow_bytes: the most bytes of copies of each array that may exist at a time. By default
-///         all of the array, so writers never need more. If less is available, on the machine or in
-///         the control group, all arrays share the available memory. If the process may map less
-///         (``ulimit -v``), the limit is half of that. If writers need more, they continue, and the
-///         snapshot is lost. The limit is never lower than the bytes of a reserve. Arrays on a pool
-///         always have all of their bytes, reserved in the pool.
-///     populate_copies: bytes of copies whose memory is populated now, so that no write waits for
-///         it. It takes 0.1 to 0.2 s per GiB. By default 0.
-///     reserve: a :class:`Reserve`, whose memory copies use first.
-///     strict: refuse arrays that cannot be protected, instead of copying them at once: arrays that
-///         are shared, map a file, or may be merged by the kernel (KSM), and arrays that are
-///         neither in C nor in Fortran order. ``Snapshot.copied`` has their names. By default
-///         False.
+///     max_cow_bytes: the highest number of bytes of copies of each array at a time. By default the
+///         length of the array, so writers never need more. If less memory is available, on the
+///         machine or in the control group, all arrays share the available memory. If the process
+///         may map less (``ulimit -v``), the limit is half of that. If writers need more, the
+///         writers continue, and the snapshot is lost. The limit is never lower than the length of
+///         a reserve. Arrays on a pool always have all of their bytes, reserved in the pool.
+///     populate_copies: bytes for copies that are populated now, so that no write waits for this
+///         memory. This lasts 0.1 to 0.2 s per GiB. By default 0.
+///     reserve: a :class:`Reserve`, whose memory the copies use first.
+///     strict: refuse arrays that cannot be protected, instead of copying them at once. These are
+///         arrays that are shared, map a file, or may be merged by the kernel (KSM), and arrays
+///         that are neither in C nor in Fortran order. Without ``strict``, ``Snapshot.copied``
+///         contains their names. By default False.
 ///
 /// Raises:
-///     PermissionError: this process may handle no page faults.
-///     OSError: with ``strict``, the memory cannot be protected; or Linux is older than 5.14.
-///     MemoryError: the pool of an array has fewer bytes free than the array's region has, or
+///     PermissionError: this process may not handle page faults.
+///     OSError: with ``strict``, the memory cannot be protected. Or Linux is older than 5.14.
+///     MemoryError: the pool of an array has fewer free bytes than the array's region has, or
 ///         memory is short for the bytes that are copied at once.
 ///     ValueError: with ``strict``, an array is not contiguous.
-///     TypeError: an array holds Python objects, or is more than its bytes, such as a masked array.
+///     TypeError: an array holds Python objects, or has more than its bytes, such as a masked
+///         array.
 ///
 /// >>> weights = numpy.ones((512, 1024))
 /// >>> with hugekit.snapshot(weights) as moment:
@@ -552,7 +554,7 @@ impl Snapshot {
         self.close(py);
     }
 
-    /// End it: the protection of the arrays is lifted. A second call does nothing.
+    /// End the snapshot: the protection of the arrays is lifted. A second call does nothing.
     fn close(&self, py: Python<'_>) {
         if let Some(parts) = lock(&self.parts).take() {
             *lock(&self.stats) = stats_of(&parts);
@@ -562,19 +564,21 @@ impl Snapshot {
         }
     }
 
-    /// Return the arrays as they were, as new arrays: one, a list or a dict, in the form that they
-    /// were given. Objects that are not arrays are returned as bytes of dtype uint8. Ends the
-    /// snapshot.
+    /// Return the content of the arrays as new arrays: one array, a list or a dict, in the same
+    /// form as the arrays were passed. Objects that are not arrays are returned as bytes of dtype
+    /// uint8. The call ends the snapshot.
     ///
     /// Args:
-    ///     out: arrays to read into, instead of new ones, in the same form and with as many bytes
-    ///         each. They are returned.
+    ///     out: arrays to read into, instead of new arrays, in the same form and with the same
+    ///         numbers of bytes. The call returns them.
     ///     progress: see :func:`clear`.
     ///
     /// Raises:
-    ///     SnapshotLost: writers changed more than may be held, or the memory was unmapped or
-    ///         replaced. The bytes that were read into ``out`` are a prefix of the snapshot.
-    ///     ValueError: it has ended; or ``out`` does not match, and the snapshot has not ended.
+    ///     SnapshotLost: writers changed more than the snapshot may hold, or the memory was
+    ///         unmapped or replaced. The bytes that were read into ``out`` are a prefix of the
+    ///         snapshot.
+    ///     ValueError: the snapshot has ended. Or ``out`` does not match; the snapshot has not
+    ///         ended then.
     #[pyo3(signature = (*, out=None, progress=None))]
     fn to_numpy<'py>(
         &self,
@@ -608,15 +612,15 @@ impl Snapshot {
         self.form.of(list, dict)
     }
 
-    /// Return a :class:`View` of each array as it was: one, a list or a dict, in the form that they
-    /// were given. No byte is copied yet.
+    /// Return a :class:`View` of the content of each array: one view, a list or a dict, in the same
+    /// form as the arrays were passed. The call copies no byte.
     ///
     /// The snapshot does not end, and can still be read as a whole. The protection of its arrays is
-    /// lifted when its views are deleted too.
+    /// lifted when its views are deleted, too.
     ///
     /// Raises:
-    ///     ValueError: it has ended.
-    ///     MemoryError: the process has no addresses for it.
+    ///     ValueError: the snapshot has ended.
+    ///     MemoryError: the process has no addresses for the view.
     ///
     /// >>> table = numpy.arange(1_000_000)
     /// >>> with hugekit.snapshot(table) as moment:
@@ -639,24 +643,25 @@ impl Snapshot {
         self.form.of(list, dict)
     }
 
-    /// Write the bytes of all arrays in order to a file, without gaps and without a header. Ends
-    /// the snapshot.
+    /// Write the bytes of all arrays in order to a file, without gaps and without a header. The
+    /// call ends the snapshot.
     ///
     /// Args:
-    ///     file: an object with a ``write`` that accepts bytes. If ``write`` returns a number, the
-    ///         rest is written by further calls. A plain file, such as ``open(path, "wb")`` returns,
-    ///         is written without the GIL.
+    ///     file: an object with a method ``write`` that accepts bytes. If ``write`` returns a
+    ///         number, further calls write the rest. A plain file, such as ``open(path, "wb")``
+    ///         returns, is written without the GIL.
     ///     progress: see :func:`clear`.
     ///
     /// Raises:
-    ///     SnapshotLost: writers changed more than may be held, or the memory was unmapped or
-    ///         replaced. The bytes that were written are a prefix of the snapshot.
-    ///     BlockingIOError: the file does not block, and accepts no more bytes for now. Its
-    ///         ``characters_written`` counts the bytes of the snapshot that were written.
+    ///     SnapshotLost: writers changed more than the snapshot may hold, or the memory was
+    ///         unmapped or replaced. The bytes that were written are a prefix of the snapshot.
+    ///     BlockingIOError: the file does not block, and accepts no more bytes now. The attribute
+    ///         ``characters_written`` is the number of bytes of the snapshot that were written.
     ///     OSError: the file's ``write`` accepted no byte.
-    ///     ValueError: it has ended, or ``write`` returned more bytes than it was given.
+    ///     ValueError: the snapshot has ended, or ``write`` returned a larger number than the bytes
+    ///         that were passed to it.
     ///     TypeError: ``write`` returned no number.
-    ///     Exceptions of the file's ``write``.
+    ///     Exceptions: those of the file's ``write``.
     #[pyo3(signature = (file, *, progress=None))]
     fn write_to(
         &self,
@@ -676,19 +681,20 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Save one array, byte for byte the same file as by ``numpy.save``. Ends the snapshot.
+    /// Save one array to the same file, byte for byte, as ``numpy.save``. The call ends the
+    /// snapshot.
     ///
     /// The file gets its name when it is complete, and replaces an existing one.
     ///
     /// Args:
-    ///     path: ``.npy`` is appended if it is missing, as by numpy.
+    ///     path: the path of the file. As with numpy, ``.npy`` is appended if it is missing.
     ///     fsync: wait until the file is on its device. By default False.
     ///     progress: see :func:`clear`.
     ///
     /// Raises:
-    ///     SnapshotLost: writers changed more than may be held, or the memory was unmapped or
-    ///         replaced. There is no file then.
-    ///     ValueError: it has ended, or has several arrays.
+    ///     SnapshotLost: writers changed more than the snapshot may hold, or the memory was
+    ///         unmapped or replaced. There is no file then.
+    ///     ValueError: the snapshot has ended, or has several arrays.
     ///     OSError: the file cannot be written.
     #[pyo3(signature = (path, *, fsync=false, progress=None))]
     fn save_npy(
@@ -716,13 +722,13 @@ impl Snapshot {
         py.detach(|| new.put(fsync)).map_err(refused)
     }
 
-    /// Save all arrays as ``numpy.savez`` does: by their names in a dict, otherwise as ``arr_0``,
-    /// ``arr_1`` and so on. Ends the snapshot.
+    /// Save all arrays as ``numpy.savez`` does. Arrays of a dict have its names; other arrays are
+    /// named ``arr_0``, ``arr_1`` and so on. The call ends the snapshot.
     ///
     /// The file gets its name when it is complete, and replaces an existing one.
     ///
     /// Args:
-    ///     path: ``.npz`` is appended if it is missing, as by numpy.
+    ///     path: the path of the file. As with numpy, ``.npz`` is appended if it is missing.
     ///     fsync: wait until the file is on its device. By default False.
     ///     progress: see :func:`clear`.
     ///
@@ -762,16 +768,16 @@ impl Snapshot {
         py.detach(|| new.put(fsync)).map_err(refused)
     }
 
-    /// Make arrays writable without a wait, also for system calls such as ``readinto``. Their bytes
-    /// are copied aside first.
+    /// Make arrays writable without a wait, also for system calls such as ``readinto``. The bytes
+    /// of the arrays are copied aside first.
     ///
     /// Args:
-    ///     array: one of the arrays, or a contiguous view of one. By default all of them.
+    ///     array: one of the arrays, or a contiguous view of an array. By default all arrays.
     ///
     /// Raises:
-    ///     SnapshotLost: writers changed more than may be held, or the memory was unmapped or
-    ///         replaced.
-    ///     ValueError: it has ended.
+    ///     SnapshotLost: writers changed more than the snapshot may hold, or the memory was
+    ///         unmapped or replaced.
+    ///     ValueError: the snapshot has ended.
     #[pyo3(signature = (array=None))]
     fn prepare_write(&self, py: Python<'_>, array: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let written = array.map(|array| Buffer::of(array, true)).transpose()?;
@@ -786,20 +792,20 @@ impl Snapshot {
         Ok(prepared.map_err(Raised::from)?)
     }
 
-    /// Bytes of all arrays.
+    /// The number of bytes of all arrays.
     #[getter]
     fn nbytes(&self) -> usize {
         self.nbytes
     }
 
-    /// The handling of writers' faults: "threaded" or "in place"; "copied" if no array could be
-    /// protected. None if no array is that large.
+    /// The mode in which faults of writers are handled: "threaded" or "in place". "copied" if no
+    /// array could be protected. None if no array is long enough to be protected.
     #[getter]
     fn serving(&self) -> Option<&'static str> {
         self.serving
     }
 
-    /// Bytes that were copied at once, because they cannot be protected.
+    /// The number of bytes that were copied at once, because they cannot be protected.
     #[getter]
     fn copied_bytes(&self) -> usize {
         self.copied.iter().map(|(_, (bytes, _))| bytes).sum()
@@ -818,10 +824,10 @@ impl Snapshot {
         lock(&self.parts).is_none()
     }
 
-    /// Return the costs: ``copied_by_writers`` and ``copied_by_others`` in granules; ``retained``,
-    /// ``most_retained``, ``cap`` and ``reserved`` (the part of ``cap`` that was allocated before)
-    /// in bytes; ``longest_fault``, the longest wait of a writer, in seconds. After the end they
-    /// are as they were before it.
+    /// Return the costs of the snapshot: ``copied_by_writers`` and ``copied_by_others`` in
+    /// granules; ``retained``, ``most_retained``, ``cap`` and ``reserved`` (the part of ``cap``
+    /// that was allocated in advance) in bytes; ``longest_fault``, the longest wait of a writer, in
+    /// seconds. After the end of the snapshot, these are the costs until the end.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let all = match &*lock(&self.parts) {
             Some(parts) => stats_of(parts),

@@ -17,16 +17,17 @@ use crate::errors::Raised;
 use crate::numbers::Number;
 use crate::snapshot::Kind;
 
-/// An array of a snapshot, read-only. Bytes are copied when they are first requested. Made by
-/// :meth:`Snapshot.view`.
+/// A read-only array of a snapshot. Bytes are copied when they are first requested.
+/// :meth:`Snapshot.view` makes it.
 ///
-/// Numbers and slices return what numpy returns for them, and read only the bytes between the first
-/// and the last byte of the result. ``numpy.asarray(view)`` reads everything. Bytes that were read
-/// never change, and use memory until the view and the arrays made of it are deleted.
+/// An index that is a number or a slice returns the same as in numpy, and reads only the bytes
+/// between the first and the last byte of the result. ``numpy.asarray(view)`` reads everything.
+/// Bytes that were read never change. They use memory until the view and the arrays made of it are
+/// deleted.
 ///
 /// Raises:
-///     SnapshotLost: by reading bytes that were not read before, if the snapshot is lost.
-///     TypeError: by an index that is not a number, a slice or the name of a field.
+///     SnapshotLost: bytes that were not read before are read, and the snapshot is lost.
+///     TypeError: an index is not a number, a slice or the name of a field.
 #[pyclass(frozen, generic, module = "hugekit")]
 pub(crate) struct View {
     /// The bytes to read; none if it is empty.
@@ -119,8 +120,8 @@ impl View {
 
 #[pymethods]
 impl View {
-    /// Return ``nbytes`` bytes at an address in the array, read-only, for structures that hold
-    /// pointers into the array itself.
+    /// Return ``nbytes`` bytes at an address in the array, read-only. This is for structures that
+    /// hold pointers into the array itself.
     ///
     /// Raises:
     ///     ValueError: the address is outside the array.
@@ -205,7 +206,7 @@ impl View {
         self.all.bind(py).getattr("dtype")
     }
 
-    /// Bytes of the array, read or not.
+    /// The number of bytes of the array, read or not.
     #[getter]
     fn nbytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.all.bind(py).getattr("nbytes")

@@ -111,7 +111,7 @@ __all__ = [
 
 
 def zeros_like(array, dtype=None, *, pool=None, threads=None, shared=False):
-    """Make a zeroed array on huge pages, with the shape, dtype and order of another one; see :func:`zeros`.
+    """Make a zeroed array on huge pages, with the shape, dtype and order of another array; see :func:`zeros`.
 
     >>> hugekit.zeros_like(numpy.ones((2, 3), "f4")).shape
     (2, 3)
@@ -125,7 +125,7 @@ def zeros_like(array, dtype=None, *, pool=None, threads=None, shared=False):
 
 
 def empty_like(array, dtype=None, *, pool=None, threads=None, shared=False):
-    """Make an array as :func:`zeros_like` does. It is zeroed, because a pool allocates only clean memory.
+    """Make an array as :func:`zeros_like` does. The array is zeroed, because a pool allocates only zeroed memory.
 
     >>> hugekit.empty_like(numpy.ones((2, 3), "f4")).dtype.name
     'float32'
