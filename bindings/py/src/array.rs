@@ -113,7 +113,7 @@ pub(crate) fn empty<'py>(
     zeros(py, shape, dtype, order, pool, threads, shared)
 }
 
-/// Returns numpy's error about a dtype, and for a dtype of torch its remedy.
+/// Returns numpy's error about a dtype. For a dtype of torch, the error contains the remedy.
 fn no_dtype(dtype: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
     match dtype.str() {
         Ok(name) if name.to_string_lossy().starts_with("torch.") => {
@@ -127,7 +127,7 @@ fn no_dtype(dtype: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
     }
 }
 
-/// The number of bytes, if a process has addresses for them.
+/// Returns the number of bytes of an array, if the process has addresses for this many bytes.
 fn bytes_of(shape: &Bound<'_, PyAny>, item: usize) -> PyResult<usize> {
     let extents: Vec<Number> = match shape.extract::<Number>() {
         Err(error) if error.is_instance_of::<PyTypeError>(shape.py()) => extents_of(shape)?,
@@ -147,7 +147,7 @@ fn bytes_of(shape: &Bound<'_, PyAny>, item: usize) -> PyResult<usize> {
     })
 }
 
-/// The numbers of a tuple, or of another sequence.
+/// Returns the numbers of a tuple, or of another sequence.
 fn extents_of(shape: &Bound<'_, PyAny>) -> PyResult<Vec<Number>> {
     shape.extract().map_err(|error: PyErr| {
         if !error.is_instance_of::<PyTypeError>(shape.py()) {
@@ -161,7 +161,7 @@ fn extents_of(shape: &Bound<'_, PyAny>) -> PyResult<Vec<Number>> {
     })
 }
 
-/// An array on part of a region or of other memory, which it keeps alive.
+/// Returns an array on a part of a region or of other memory. The array keeps the memory alive.
 fn shaped<'py>(
     numpy: &Bound<'py, PyModule>,
     memory: Bound<'py, PyAny>,
@@ -239,7 +239,8 @@ const NOT_FORKED: &str = "only arrays on a hugekit.Region can be forked, and the
 const NO_REGION: &str = "the memory of this array is not that of a hugekit.Region: arrays of hugekit.zeros, \
     hugekit.empty and numpy.frombuffer(region) are, unless they are shared; those of numpy are not";
 
-/// Returns the place of an array in a region; `elsewhere` is the message if it lies in none.
+/// Returns the region of an array and the array's offset in it. `elsewhere` is the message of the
+/// error if the array is on no region.
 fn place_of(array: &Bound<'_, PyAny>, elsewhere: &'static str) -> PyResult<(Region, usize)> {
     let buffer = Buffer::of(array, false)?;
     if buffer.len() == 0 {

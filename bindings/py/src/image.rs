@@ -36,7 +36,7 @@ use crate::progress::{Teller, threads};
 #[pyclass(frozen, module = "hugekit")]
 pub(crate) struct Image(hugekit::image::Image);
 
-/// The memory below a memoryview.
+/// The memory of a memoryview.
 #[pyclass(frozen)]
 struct ImageBuffer(PrivateMapping);
 

@@ -1,8 +1,10 @@
-//! The Python package `hugekit`: this module, `hugekit._hugekit`, and the few lines of Python that name it.
+//! The Python package `hugekit`: this module, `hugekit._hugekit`, and a few lines of Python that
+//! import it.
 //!
-//! Every function converts its arguments, releases the GIL where the work is long, calls the library once and
-//! maps its error to Python's own. Memory crosses the border by the buffer protocol, so that nothing here is
-//! compiled against numpy, and anything with a buffer will do. The stable ABI has that protocol from 3.11 on.
+//! Every function converts its arguments, releases the GIL if the work is long, calls the library
+//! once and converts its error to a Python exception. Memory is passed by the buffer protocol. So
+//! nothing here is compiled against numpy, and any object with a buffer works. The stable ABI
+//! contains this protocol since 3.11.
 #![allow(
     clippy::doc_markdown,
     reason = "the documentation is Python's, in the form that it has there"

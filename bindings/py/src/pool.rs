@@ -1,4 +1,4 @@
-//! Pools, and those that every array comes from that names none.
+//! Pools, and the process-wide pools for arrays without a pool of their own.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -292,8 +292,8 @@ fn clearing(word: &str) -> PyResult<Clearing> {
     }
 }
 
-/// Pools for arrays that name no pool. Pools are added as they are needed, and kept, because freed memory is allocated
-/// next.
+/// The pools for arrays without a pool of their own. Pools are added when they are needed, and
+/// kept, because freed memory is allocated next.
 #[derive(Default)]
 struct Defaults {
     /// The process that made them: pools of a parent are no use to a child.
@@ -303,7 +303,7 @@ struct Defaults {
 
 static DEFAULTS: Mutex<Defaults> = Mutex::new(Defaults { process: 0, pools: Vec::new() });
 
-/// The least that a process-wide pool has.
+/// The smallest size of a process-wide pool in bytes.
 const LEAST: usize = 64 << 20;
 
 /// Held for moments only, and with the GIL: a thread of Python that forks has it, and leaves no child a lock that is held.
@@ -315,7 +315,7 @@ fn defaults() -> MutexGuard<'static, Defaults> {
     defaults
 }
 
-/// A process-wide pool with room for this many bytes.
+/// Returns a region of this many bytes of a process-wide pool.
 pub(crate) fn default_region(
     py: Python<'_>,
     bytes: usize,
@@ -377,7 +377,7 @@ pub(crate) fn trim(py: Python<'_>) -> usize {
     bytes
 }
 
-/// A descriptor that is this process's to close.
+/// Converts a descriptor that this process must close.
 #[allow(unsafe_code)]
 fn descriptor(number: i32) -> PyResult<OwnedFd> {
     // SAFETY: asks for the flags of a descriptor, if it is one.

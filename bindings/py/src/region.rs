@@ -29,7 +29,8 @@ use crate::snapshot::Snapshot;
 #[pyclass(frozen, module = "hugekit")]
 pub(crate) struct Region(Arc<SharedRegion>);
 
-/// Every region of this process by its address, and some that are gone, so that an array can be found to lie in one. Locked for moments only.
+/// Every region of this process by its address, to find the region of an array. Some entries are
+/// gone already. The lock is held only briefly.
 static LIVE: Mutex<BTreeMap<usize, Weak<SharedRegion>>> = Mutex::new(BTreeMap::new());
 
 fn live() -> MutexGuard<'static, BTreeMap<usize, Weak<SharedRegion>>> {
@@ -46,7 +47,7 @@ impl Region {
         Self(region)
     }
 
-    /// The region that contains these bytes.
+    /// Returns the region that contains these bytes.
     pub(crate) fn around(start: usize, len: usize) -> Option<Self> {
         let found = live().range(..=start).next_back()?.1.upgrade()?;
         let offset = start - found.as_ptr().addr();
@@ -57,7 +58,7 @@ impl Region {
         &self.0
     }
 
-    /// Another one that keeps it.
+    /// Returns another handle that keeps the region.
     pub(crate) fn handle(&self) -> Arc<SharedRegion> {
         Arc::clone(&self.0)
     }

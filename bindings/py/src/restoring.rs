@@ -14,14 +14,14 @@ use pyo3::types::PyBytes;
 use crate::buffer::Buffer;
 use crate::errors::{at_path, of_delta};
 
-/// The first bytes of a state of arrays, before the length of the block that follows.
+/// The first bytes of a state of arrays, before the length of the next block.
 const MAGIC: [u8; 8] = *b"HKARRAYS";
 const OPENING: usize = MAGIC.len() + size_of::<u64>();
 
-/// The longest header that is accepted, besides twice the length of its file.
+/// The longest accepted header, unless twice the length of its file is longer.
 const ROOM: u64 = 64 << 10;
 
-/// Bytes that are read of a file together.
+/// Bytes of a file that are read together.
 const BUFFERED: usize = 1 << 20;
 
 /// The state that some files lead to: one that is full, and what follows on it. For ``hugekit._checkpoints``.
@@ -36,7 +36,7 @@ pub(crate) struct StoredState {
 
 #[pymethods]
 impl StoredState {
-    /// Reads and checks all of them.
+    /// Reads and checks all files.
     #[new]
     fn new(py: Python<'_>, paths: Vec<PathBuf>) -> PyResult<Self> {
         py.detach(|| Self::read(paths))
@@ -54,13 +54,13 @@ impl StoredState {
         self.length - self.header.len() as u64
     }
 
-    /// Its name, as ``hugekit delta info`` prints it.
+    /// The ID of the state, as ``hugekit delta info`` prints it.
     #[getter]
     fn state(&self) -> String {
         self.state.to_string()
     }
 
-    /// Puts the bytes of the state into arrays that begin at some offsets behind the header.
+    /// Copies the bytes of the state into arrays, each from its offset behind the header.
     fn apply(&self, py: Python<'_>, arrays: Vec<(u64, Bound<'_, PyAny>)>) -> PyResult<()> {
         let room = self.header.len() as u64;
         let mut places = Vec::new();
@@ -94,7 +94,7 @@ impl StoredState {
     }
 }
 
-/// The state that the files so far lead to.
+/// The state at which the files until now end.
 struct Found {
     header: Vec<u8>,
     length: u64,
@@ -102,7 +102,7 @@ struct Found {
 }
 
 impl Found {
-    /// Reads a file to its end, and keeps what it has of the header.
+    /// Reads a file to its end, and keeps its part of the header.
     fn follow(before: Option<Self>, path: &Path) -> PyResult<Self> {
         let refused = |error| of_delta(error, path);
         let mut reader = Reader::new(open(path)?).map_err(refused)?;
@@ -122,7 +122,7 @@ impl Found {
     }
 }
 
-/// A file, of which no open or read waits for another program.
+/// Opens a file. Neither opening nor reading it waits for another program.
 fn open(path: &Path) -> PyResult<BufReader<File>> {
     let refused = |error| at_path(error, path);
     if !fs::metadata(path).map_err(refused)?.is_file() {
@@ -151,7 +151,7 @@ fn check_follows(opening: &Header, before: Option<&Found>, path: &Path) -> PyRes
     }
 }
 
-/// Zeroes, as many as the first bytes of a full delta say that the header has.
+/// Returns as many zeroes as the header has, according to the first bytes of a full delta.
 fn empty_header(first: &Change<'_>, length: u64, path: &Path) -> PyResult<Vec<u8>> {
     let bytes = match first {
         Change::Bytes { offset: 0, bytes } if bytes.starts_with(&MAGIC) => bytes,
@@ -182,7 +182,7 @@ fn other_memory(path: &Path) -> PyErr {
     ))
 }
 
-/// Applies a change, as far as it lies in the first bytes of the state.
+/// Applies a change, if it lies in the first bytes of the state.
 fn put(header: &mut [u8], change: &Change<'_>) {
     let room = header.len() as u64;
     let (start, end) = (change.offset(), change.offset() + change.len());
@@ -193,7 +193,7 @@ fn put(header: &mut [u8], change: &Change<'_>) {
     }
 }
 
-/// An array, and where its bytes are in the state.
+/// An array, and the offset of its bytes in the state.
 struct ArrayPlace {
     state: Range<u64>,
     buffer: Buffer,
@@ -202,7 +202,7 @@ struct ArrayPlace {
 /// Arrays by ascending offsets, which may overlap in the state.
 struct ArrayPlaces {
     places: Vec<ArrayPlace>,
-    /// The last byte of each array and of those before it.
+    /// The highest end of each array and of the arrays before it.
     reach: Vec<u64>,
 }
 
@@ -217,7 +217,7 @@ impl ArrayPlaces {
         Self { places, reach }
     }
 
-    /// A full delta begins with zeroes.
+    /// Makes the arrays zero, because a full delta begins with zeroes.
     fn clear(&mut self) {
         for ArrayPlace { buffer, .. } in &self.places {
             // SAFETY: writable bytes that the buffer keeps there; as with numpy, it is for the program to see to that
@@ -226,7 +226,8 @@ impl ArrayPlaces {
         }
     }
 
-    /// Puts what a file changes where it belongs. All of it was checked before, and is again.
+    /// Copies the changes of a file into the arrays. All of the file was checked before, and is
+    /// checked again.
     fn apply(&mut self, path: &Path, state: StateId) -> PyResult<()> {
         let changed = |what: &dyn std::fmt::Display| {
             PyValueError::new_err(format!(

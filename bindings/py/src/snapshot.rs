@@ -30,7 +30,7 @@ use crate::region::{Region, fault_mode, word};
 use crate::strided::{ArrayMemory, GAPS};
 use crate::view::{Shown, ShownBytes, View};
 
-/// Bytes that are read together where the library does not stream by itself.
+/// Bytes that are read together if the library does not stream by itself.
 const BATCH: usize = 2 << 20;
 
 /// The content of arrays at one moment, while the program continues to write to them.
@@ -51,7 +51,7 @@ pub(crate) struct Snapshot {
     stats: Mutex<Vec<SnapshotStats>>,
 }
 
-/// The form in which the arrays were given, and are given back.
+/// The form in which the arrays were passed, and in which they are returned.
 #[derive(Clone, Copy, PartialEq)]
 enum Form {
     One,
@@ -72,7 +72,7 @@ impl Form {
         }
     }
 
-    /// Returns one entry for each array, in the form in which the arrays were given.
+    /// Returns one entry for each array, in the form in which the arrays were passed.
     fn of<'py>(
         self,
         list: Bound<'py, PyList>,
@@ -91,16 +91,16 @@ struct SnapshotArray {
     name: String,
     memory: SnapshotBytes,
     len: usize,
-    /// Its elements and their order; none for what is no array.
+    /// The elements and their order; `None` for an object that is not an array.
     kind: Option<Kind>,
-    /// Keeps the memory where it is; none if it was copied because it has gaps.
+    /// Keeps the memory at its address; `None` if it was copied because it has gaps.
     buffer: Option<Arc<Buffer>>,
-    /// The reason why it was copied at once; none if it was not.
+    /// The reason why the array was copied at once; `None` if it was not.
     copied: Option<String>,
 }
 
 impl SnapshotArray {
-    /// The bytes of its snapshot that a buffer has too, or all of its own.
+    /// Returns the bytes of the snapshot that a buffer has too, or all of its own bytes.
     fn overlap(&self, buffer: Option<&Buffer>) -> Option<(Arc<hugekit::Snapshot>, Range<usize>)> {
         let SnapshotBytes::Protected(snapshot, offset) = &self.memory else { return None };
         let start = self.buffer.as_ref()?.start().addr();
@@ -117,7 +117,7 @@ pub(crate) struct Kind {
     pub(crate) dtype: Py<PyAny>,
     pub(crate) shape: Py<PyAny>,
     fortran: bool,
-    /// The name of the elements, if the dtype is that of integers in their place.
+    /// The name of the elements, if the dtype is that of integers instead of them.
     elements: Option<String>,
 }
 
@@ -135,7 +135,7 @@ impl Kind {
 /// The bytes of an array.
 enum SnapshotBytes {
     Nothing,
-    /// The part that begins at this offset, of a snapshot of which other arrays and views may have parts too.
+    /// The part from this offset on. Other arrays and views may have parts of the same snapshot.
     Protected(Arc<hugekit::Snapshot>, usize),
     /// A copy that was made at once.
     Copied(Arc<CopiedBytes>),
@@ -149,8 +149,8 @@ impl SnapshotBytes {
         }
     }
 
-    /// The snapshot, if these `len` bytes are all of it and no other object has a part: it can be let go while it is read.
-    /// Else what there is.
+    /// Returns the snapshot if these `len` bytes are all of it and no other object has a part: it
+    /// can then be released while it is read. Otherwise returns the bytes unchanged.
     fn alone(self, len: usize) -> Result<hugekit::Snapshot, Self> {
         match self {
             Self::Protected(snapshot, 0) if len == snapshot.len() => {
@@ -224,7 +224,7 @@ impl Reserve {
     }
 }
 
-/// Options of each of the snapshots.
+/// The options of each snapshot.
 #[derive(Clone, Copy)]
 pub(crate) struct SnapshotOptions<'a> {
     pub(crate) reserve: Option<&'a Reserve>,
@@ -235,7 +235,7 @@ pub(crate) struct SnapshotOptions<'a> {
 }
 
 impl SnapshotOptions<'_> {
-    /// All but what is populated.
+    /// Returns the builder with all options except the populated copies.
     pub(crate) fn builder(&self) -> Builder {
         let builder = hugekit::Snapshot::builder().granule(self.granule);
         let builder = builder.fault_mode(self.fault_mode.unwrap_or(copied::BY_DEFAULT));
@@ -366,7 +366,7 @@ pub(crate) fn snapshot(
     })
 }
 
-/// The word for arrays of which no write is served.
+/// The word for arrays whose writes are not handled.
 pub(crate) const BY_COPIES: &str = "copied";
 
 pub(crate) fn granule(word: &str) -> PyResult<Granule> {
@@ -381,7 +381,7 @@ pub(crate) fn granule(word: &str) -> PyResult<Granule> {
 
 type Named<'py> = Vec<(String, Bound<'py, PyAny>)>;
 
-/// The arrays and their names, which for a list are numpy's.
+/// Returns the arrays and their names. For a list, these are numpy's names.
 fn named<'py>(arrays: &Bound<'py, PyAny>) -> PyResult<(Form, Named<'py>)> {
     if let Ok(dict) = arrays.cast::<PyDict>() {
         let items = dict.iter().map(|(name, array)| Ok((array_name(&name)?, array)));
@@ -408,8 +408,9 @@ fn array_name(name: &Bound<'_, PyAny>) -> PyResult<String> {
     })
 }
 
-/// An error about one of several arrays, with the name of that one. Of other classes than those that this package raises,
-/// which may be made of other arguments, the name is a note.
+/// Returns an error about one of several arrays, with the name of the array. If the exception's
+/// class is not one that this package raises, the name is a note, because such a class may have
+/// other arguments.
 fn naming(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
     let kind = error.get_type(py);
     if kind.is(py.get_type::<PyTypeError>()) || kind.is(py.get_type::<PyValueError>()) {
@@ -420,7 +421,7 @@ fn naming(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
     error
 }
 
-/// The memory of an array, its elements and their order.
+/// Returns the memory of an array, its elements and their order.
 fn memory_of(array: &Bound<'_, PyAny>) -> PyResult<(ArrayMemory, Option<Kind>)> {
     let Decided { memory: array, elements } = Decided::of(array)?;
     let memory = ArrayMemory::of(&array)?;
@@ -434,8 +435,9 @@ fn memory_of(array: &Bound<'_, PyAny>) -> PyResult<(ArrayMemory, Option<Kind>)> 
     Ok((memory, Some(Kind { dtype, shape, fortran, elements })))
 }
 
-/// The content of each buffer now, and why it was copied, if it was. Buffers on one region are parts of one snapshot; others
-/// are taken together, so that those which lie side by side can be.
+/// Takes the content of each buffer, and returns the reason for each copy. Buffers on one region
+/// are parts of one snapshot. Other buffers are taken together, so that neighbours can share a
+/// snapshot.
 fn taken(
     py: Python<'_>,
     arrays: &[(ArrayMemory, Option<Kind>)],
@@ -517,7 +519,7 @@ fn addresses_of(memory: *const [u8]) -> Range<usize> {
     start..start + memory.len()
 }
 
-/// A snapshot of a region, and where in it an address is.
+/// Takes a snapshot of a region, and returns the offset of an address in it.
 pub(crate) fn within(
     py: Python<'_>,
     region: &Region,
@@ -853,7 +855,7 @@ impl Snapshot {
 }
 
 impl Snapshot {
-    /// Arrays to read into, in the order of the parts, each as long as its part.
+    /// The arrays to read into, in the order of the parts, each as long as its part.
     fn destinations<'py>(&self, out: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let (form, named) = named(out)?;
         let parts = lock(&self.parts);
@@ -881,7 +883,8 @@ impl Snapshot {
         Ok(taken)
     }
 
-    /// The beginnings of a .npy file of each array: one that such a file cannot have is refused before the snapshot ends.
+    /// Returns the header of a .npy file for each array. An array that such a file cannot contain
+    /// is refused before the snapshot ends.
     fn headers(&self, py: Python<'_>) -> PyResult<Vec<Vec<u8>>> {
         let kinds: Vec<_> = {
             let parts = lock(&self.parts);
@@ -893,7 +896,7 @@ impl Snapshot {
         kinds.iter().map(|(name, kind)| header(py, name, kind.as_ref())).collect()
     }
 
-    /// All parts, for a reader of all of it.
+    /// Returns all parts, for a reader of the whole snapshot.
     fn take_parts(&self) -> PyResult<Vec<SnapshotArray>> {
         let parts = lock(&self.parts).take();
         let parts = parts.ok_or_else(ended)?;
@@ -913,7 +916,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the figures of each snapshot once, however many parts it has.
+/// Returns the costs of each snapshot once, also if it has several parts.
 fn stats_of(parts: &[SnapshotArray]) -> Vec<SnapshotStats> {
     let mut snapshots: Vec<&hugekit::Snapshot> = Vec::new();
     for snapshot in parts.iter().filter_map(|part| part.memory.snapshot()) {
@@ -925,7 +928,8 @@ fn stats_of(parts: &[SnapshotArray]) -> Vec<SnapshotStats> {
 }
 
 impl SnapshotArray {
-    /// Checks that bytes of it mean the same in an array that they are read into.
+    /// Checks that the bytes of the array have the same meaning in the array that they are read
+    /// into.
     fn check_elements(&self, out: &Decided<'_>) -> PyResult<()> {
         let py = out.memory.py();
         let Some(kind) = &self.kind else { return Ok(()) };
@@ -948,7 +952,7 @@ impl SnapshotArray {
         )))
     }
 
-    /// The source of a view of it.
+    /// Returns the source of a view of the array.
     fn shown(&self, py: Python<'_>) -> Shown {
         let content = match self.memory.clone_ref() {
             SnapshotBytes::Nothing => None,
@@ -961,7 +965,7 @@ impl SnapshotArray {
         Shown { content, owner: self.buffer.clone(), kind, len: self.len }
     }
 
-    /// A new array for it.
+    /// Returns a new array for the bytes.
     fn empty<'py>(
         &self,
         py: Python<'py>,
@@ -975,7 +979,7 @@ impl SnapshotArray {
     }
 }
 
-/// The beginning of a .npy file, by numpy itself.
+/// Returns the header of a .npy file, which numpy itself makes.
 fn header(py: Python<'_>, name: &str, kind: Option<&Kind>) -> PyResult<Vec<u8>> {
     let Some(Kind { dtype, shape, fortran, .. }) = kind else {
         return Err(PyTypeError::new_err(
@@ -1001,7 +1005,7 @@ fn header(py: Python<'_>, name: &str, kind: Option<&Kind>) -> PyResult<Vec<u8>> 
     })
 }
 
-/// Reads parts, telling how far all of them are.
+/// Reads parts, and reports the progress over all of them.
 struct Reader {
     teller: Teller,
     total: usize,
@@ -1012,7 +1016,7 @@ impl Reader {
         Ok(Self { teller: Teller::new(progress)?, total })
     }
 
-    /// Copies a part; `before` bytes of others are done.
+    /// Copies a part. `before` is the number of bytes of other parts that are done.
     fn copy(&self, memory: SnapshotBytes, to: &mut [u8], before: usize) -> PyResult<()> {
         let tell = |done, _| self.teller.tell(before + done, self.total);
         let copied = match memory.alone(to.len()) {

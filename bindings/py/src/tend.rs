@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::errors::Raised;
 
-/// Between two looks for Ctrl-C.
+/// The time between two checks for Ctrl-C.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// A tender keeps the private memory of a process on huge pages, from outside. The process then
@@ -55,7 +55,7 @@ pub(crate) struct Tender {
 
 enum TenderState {
     Idle(hugekit_tend::Tender),
-    /// A pass is made, or its thread could not be started.
+    /// A pass is running, or its thread could not be started.
     Away,
     Running(Tending),
     Ended,
@@ -66,7 +66,7 @@ impl Tender {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the tender out of its place.
+    /// Removes the tender from its place.
     fn idle(&self) -> PyResult<hugekit_tend::Tender> {
         let mut state = self.state();
         match std::mem::replace(&mut *state, TenderState::Away) {
@@ -168,7 +168,7 @@ impl Tender {
     }
 }
 
-/// Makes one pass, in a thread beside this one, which looks for Ctrl-C meanwhile.
+/// Makes one pass, in another thread, while this thread checks for Ctrl-C.
 fn pass(tender: &mut hugekit_tend::Tender) -> PyResult<PassReport> {
     let stop = AtomicBool::new(false);
     let (passed, interrupted) = thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Files whose page cache is put on huge pages.
+//! Warm-ups: page caches of files on huge pages.
 
 use std::path::PathBuf;
 

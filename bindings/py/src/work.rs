@@ -1,4 +1,4 @@
-//! Clearing and copying.
+//! Clears and copies.
 #![allow(unsafe_code)]
 
 use hugekit::{ClearError, ClearOptions, CopyError, CopyOptions};
@@ -143,7 +143,8 @@ pub(crate) fn set_learning(enabled: bool) {
     hugekit_bulk::learning::set_enabled(enabled);
 }
 
-/// Two arrays whose bytes mean the same; whatever else has a buffer is bytes.
+/// Checks that the bytes of two arrays have the same meaning. Other objects with a buffer are
+/// bytes.
 fn check_alike(dst: &Decided<'_>, src: &Decided<'_>) -> PyResult<()> {
     if dst.elements != src.elements {
         let said = |of: &Decided<'_>| match &of.elements {
