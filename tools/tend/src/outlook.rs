@@ -1,4 +1,4 @@
-//! What tending would do for a process, of which nothing is changed.
+//! The effect of tending a process, without a change of the process.
 
 use crate::error::TendError;
 use crate::headroom::{hindrance, may_grow};
@@ -13,13 +13,14 @@ use crate::target::Target;
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Outlook {
-    /// The name of its first thread.
+    /// The name of the process's first thread.
     pub name: String,
-    /// Its parent, if it is a forked child that has not started another program.
+    /// The parent of the process, if the process is a forked child that has not started another
+    /// program.
     pub forked_from: Option<i32>,
-    /// Its private anonymous memory now.
+    /// The private anonymous memory of the process now.
     pub now: Extent,
-    /// And after a pass.
+    /// The private anonymous memory of the process after a pass.
     pub tended: Extent,
     /// Bytes of holes that a pass would fill.
     pub filled: u64,
@@ -38,7 +39,7 @@ pub struct Outlook {
 impl Outlook {
     /// By the options that a tender has unless told.
     ///
-    /// # Errors
+    /// [`TendError`] with the reason why the process cannot be tended.
     /// The reason why the process cannot be tended.
     pub fn of(pid: i32) -> Result<Self, TendError> {
         let (target, is_tended) = match Target::open(pid) {
