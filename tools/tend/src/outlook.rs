@@ -26,21 +26,22 @@ pub struct Outlook {
     pub filled: u64,
     /// Bytes in ranges of 2 MiB with too many holes.
     pub sparse: u64,
-    /// True if the memory limit of its control group cannot be read, so that no hole would be filled.
+    /// True if the memory limit of the process's control group cannot be read, so that no hole
+    /// would be filled.
     pub is_limit_unknown: bool,
     /// Bytes on small pages in mappings that would be left as they are, by reason.
     pub excluded: Vec<(Excluded, u64)>,
-    /// The hindrance that would keep a tender waiting now.
+    /// The hindrance that would make a tender wait now; `None` if there is none.
     pub hindrance: Option<Hindrance>,
-    /// True if another tender has it.
+    /// True if another tender tends the process.
     pub is_tended: bool,
 }
 
 impl Outlook {
-    /// By the options that a tender has unless told.
+    /// Inspects a process, with the default options of a tender.
     ///
+    /// # Errors
     /// [`TendError`] with the reason why the process cannot be tended.
-    /// The reason why the process cannot be tended.
     pub fn of(pid: i32) -> Result<Self, TendError> {
         let (target, is_tended) = match Target::open(pid) {
             Err(TendError::Taken { .. }) => (Target::beside_a_tender(pid)?, true),

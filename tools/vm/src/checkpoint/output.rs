@@ -154,7 +154,8 @@ impl Sink for Output {
     }
 }
 
-/// Returns an empty folder is as good as none: rename(2) replaces it. A link is not one.
+/// Returns true if there is no folder, or an empty folder, which rename(2) replaces. A link is not
+/// a folder.
 fn is_free(hidden: &Planned, name: &CString) -> io::Result<bool> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match openat(hidden.parent(), name, flags, Mode::empty()) {
