@@ -1,5 +1,5 @@
-//! Guest memory cut at the ends of huge pages: each piece is copied and released as a whole, so huge
-//! pages stay whole.
+//! Guest memory, divided at the ends of huge pages. Each granule is copied and released as a whole,
+//! so huge pages stay whole.
 
 use std::ops::{Index, Range};
 
@@ -8,11 +8,11 @@ use hugekit_sys::HUGE_PAGE_BYTES;
 
 pub(crate) const HUGE: u64 = HUGE_PAGE_BYTES as u64;
 
-/// An aligned huge page of memory, or the part of one that a region has.
+/// An aligned huge page of memory, or the part of it that belongs to a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Granule {
     pub(crate) addresses: Range<u64>,
-    /// In the memory file.
+    /// The offset in the memory file.
     pub(crate) offset: u64,
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn granules(regions: &[Region]) -> impl Iterator<Item = Granule> {
 #[derive(Debug)]
 pub(crate) struct Granules {
     all: Vec<Granule>,
-    /// Each region with its first granule.
+    /// Each region, with its first granule.
     regions: Vec<(Range<u64>, usize)>,
 }
 
@@ -63,7 +63,7 @@ impl Granules {
         Some(first + (address / HUGE - addresses.start / HUGE) as usize)
     }
 
-    /// Returns the granules that have any of these addresses.
+    /// Returns the granules that contain one of these addresses.
     pub(crate) fn of_addresses(&self, range: &Range<u64>) -> impl Iterator<Item = usize> {
         let parts = self
             .regions
