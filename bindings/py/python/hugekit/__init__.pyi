@@ -292,13 +292,13 @@ def load_checkpoint(paths: _Path | Sequence[_Path], *, as_numpy: bool = False) -
     """
 
 class Tender:
-    """A tender keeps the private memory of a process on huge pages, from outside. The process then
-    forks in about a tenth of the time. The process is this process or another. Its bytes do not
-    change, and nothing needs to be undone.
+    """A tender of a process: it keeps the private memory of the process on huge pages, from outside.
+    The process then forks in about a tenth of the time. The process is this process or another. Its
+    bytes do not change, and nothing needs to be undone.
 
-    As a context manager, the tender works in a thread of its own. It makes a pass over the memory
-    at once, and another pass whenever the last forked child has ended. :meth:`collapse` makes one
-    pass now, for example before workers are forked.
+    A tender that is used as a context manager works in a thread of its own. It makes a pass over
+    the memory at once, and another pass whenever the last forked child has ended. :meth:`collapse`
+    makes one pass now, for example before workers are forked.
 
     Args:
         pid: the number of the process. By default this process.
