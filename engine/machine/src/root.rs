@@ -61,7 +61,7 @@ impl Root {
     /// Returns the bytes of a file, for readers of the names in it.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// [`Error`] if the file cannot be read.
     pub(super) fn read_bytes(&self, absolute: impl AsRef<Path>) -> Result<Vec<u8>, Error> {
         let path = self.path(absolute);
         let read = || {
@@ -75,8 +75,8 @@ impl Root {
         read().map_err(|source| Error::Unreadable { path, source })
     }
 
-    /// Calls `take` for one line after the other: for files that may be as long as a process has mappings. What is not
-    /// UTF-8 is replaced, as by [`read`](Self::read).
+    /// Calls `take` for each line, for files that may be very long. Bytes that are not UTF-8 are
+    /// replaced, as by [`read`](Self::read).
     pub(super) fn each_line(
         &self,
         absolute: impl AsRef<Path>,
@@ -107,10 +107,11 @@ impl Root {
         if_present(self.read(absolute))
     }
 
-    /// Like [`read_bytes`](Self::read_bytes), for files that not every kernel has.
+    /// Like [`read_bytes`](Self::read_bytes), for files that only some kernels have. `None` if the
+    /// file does not exist.
     ///
     /// # Errors
-    /// It is there and cannot be read.
+    /// [`Error`] if the file exists and cannot be read.
     pub(super) fn bytes_if_present(
         &self,
         absolute: impl AsRef<Path>,

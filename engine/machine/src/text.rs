@@ -1,4 +1,4 @@
-//! The two shapes that `/proc` text comes in.
+//! The two formats of text in `/proc`.
 
 /// Returns the rest of the line that starts with `key`, as in `Seccomp: 2`.
 pub(super) fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {

@@ -19,7 +19,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::Remedy;
 
-/// Below what the C library maps by itself, so that a block that is freed stays in the heap.
+/// The length of the block. It is below the length that the C library maps separately, so a freed
+/// block stays in the heap.
 const BYTES: usize = 64 << 10;
 
 const LAYOUT: Layout = match Layout::from_size_align(BYTES, 16) {
@@ -27,7 +28,8 @@ const LAYOUT: Layout = match Layout::from_size_align(BYTES, 16) {
     Err(_) => panic!("a power of two, and a length that no multiple of it overflows"),
 };
 
-/// For what cannot fail; null until the first operation, and while it is lent.
+/// The block for operations that cannot fail. Null until the first operation, and while the block
+/// is lent.
 static KEPT: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 
 const REMEDY: &str = "free memory, or raise vm.max_map_count, ulimit -v or ulimit -d";
@@ -93,7 +95,7 @@ impl Drop for Lent {
     }
 }
 
-/// Has the process keep a block.
+/// Makes the process keep a block.
 fn keep() -> Result<(), HeapShortage> {
     if KEPT.load(Ordering::Relaxed).is_null() {
         let block = HeapBlock::new()?.into_raw();

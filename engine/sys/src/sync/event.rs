@@ -1,4 +1,4 @@
-//! Waiting until something is so, without a lock that a handler could find taken: an event count.
+//! Waits for a condition without a lock that a handler could find locked: an event count.
 //!
 //! ```text
 //! waiter:  seen = changes;  is it so? ── yes ─▶ go on
@@ -14,9 +14,10 @@ use super::primitives::{AtomicU32, Ordering};
 
 #[derive(Debug)]
 pub struct WakeEvent {
-    /// Counts what happened: what waiters sleep on.
+    /// Counts the events. Waiters sleep on this word.
     changes: FutexWord,
-    /// Threads that sleep or are about to, so that telling none costs no system call.
+    /// The number of threads that sleep or are about to sleep. If it is 0, a notification costs no
+    /// system call.
     waiters: AtomicU32,
 }
 
@@ -25,8 +26,8 @@ impl WakeEvent {
         Self { changes: FutexWord::new(), waiters: AtomicU32::new(0) }
     }
 
-    /// Waits until `look` returns something, and returns that. Calls `look` again after each notification.
-    /// Async-signal-safe if `look` is.
+    /// Waits until `look` returns a value, and returns it. Calls `look` again after each
+    /// notification. Async-signal-safe if `look` is.
     pub fn wait_for<R>(&self, mut look: impl FnMut() -> Option<R>) -> R {
         loop {
             // Acquire: a thread that sees a number sees what was so when it was told.
@@ -41,7 +42,7 @@ impl WakeEvent {
         }
     }
 
-    /// Has every waiter look again. Async-signal-safe.
+    /// Notifies every waiter, which then calls `look` again. Async-signal-safe.
     pub fn tell(&self) {
         self.changes.add(1, Ordering::Release);
         // A change of nothing rather than a load, which could find an old number: of two changes to one word

@@ -34,19 +34,20 @@ mod seen {
         }
     }
 
-    /// The calling thread sends itself a signal as soon as it has something that a fault may wait for, after `first`
-    /// times that it had: where signals are open, its handler runs while it has that.
+    /// Makes the calling thread send itself a signal as soon as it holds something that a fault may
+    /// wait for, after `first` times. If the signal is not blocked, its handler runs at that
+    /// moment.
     pub fn to_be_interrupted(signal: libc::c_int, first: u32) {
         SIGNAL.set(Some((signal, first)));
     }
 
-    /// Returns whether the thread has not been interrupted yet.
+    /// Returns true if the thread has not been interrupted yet.
     pub fn is_still_to_be_interrupted() -> bool {
         SIGNAL.get().is_some()
     }
 
-    /// Returns whether this thread has a gate or a claim. A test's allocator asks: a handler may have interrupted the
-    /// allocator, and wait for this thread.
+    /// Returns true if this thread holds a gate or a claim. A test's allocator calls this, because
+    /// a handler may have interrupted the allocator and wait for this thread.
     pub fn is_held() -> bool {
         HELD.try_with(Cell::get).is_ok_and(|held| held > 0)
     }

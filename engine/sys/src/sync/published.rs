@@ -20,7 +20,7 @@ use super::held;
 use super::primitives::{AtomicPtr, AtomicUsize, Mutex, MutexGuard, Ordering, Private, yield_now};
 use crate::thread::SignalsBlocked;
 
-/// Looks at the counters before a waiting writer sleeps.
+/// The number of checks of the counters before a waiting writer sleeps.
 const LOOKS: u32 = 64;
 const PAUSE: Duration = Duration::from_micros(50);
 
@@ -33,11 +33,11 @@ pub struct Published<T> {
 
 #[derive(Debug)]
 struct ReaderCounts {
-    /// Which counter readers that begin now count in: its lowest bit.
+    /// The counter for readers that begin now: its lowest bit.
     turn: AtomicUsize,
     readers: [AtomicUsize; 2],
-    /// Held by the thread that replaces the value. Beside the counters, because a thread that protects memory
-    /// takes it meanwhile.
+    /// Locked by the thread that replaces the value. It lies beside the counters, because a thread
+    /// that protects memory locks it meanwhile.
     writer: Mutex<()>,
 }
 
@@ -46,7 +46,7 @@ unsafe impl<T: Send + Sync> Send for Published<T> {}
 // SAFETY: a shared reference gives readers `&T` and lets the writer replace the value, which `T: Send + Sync` permits.
 unsafe impl<T: Send + Sync> Sync for Published<T> {}
 
-/// The lock of a value's writers: while this lives, no thread replaces the value.
+/// The lock of a value's writers. While it exists, no thread replaces the value.
 #[derive(Debug)]
 pub struct PublishedGuard<'a, T> {
     published: &'a Published<T>,
@@ -54,7 +54,7 @@ pub struct PublishedGuard<'a, T> {
 }
 
 impl<T> PublishedGuard<'_, T> {
-    /// Waits until no thread reads any more that began before.
+    /// Waits until all readers that began before have ended.
     pub fn settle(&self) {
         self.published.wait_for_readers();
     }
@@ -83,7 +83,8 @@ impl<T> Published<T> {
         read(unsafe { &*self.value.load(Ordering::Acquire) })
     }
 
-    /// Replaces the value by what `change` makes of it. No thread reads the old one any more when this returns.
+    /// Replaces the value by the result of `change`. When the call returns, no thread reads the old
+    /// value any more.
     pub fn replace(&self, blocked: &SignalsBlocked, change: impl FnOnce(&T) -> T) {
         let _held = self.hold(blocked);
         // SAFETY: only writers replace it, and there is no other one. The lock orders it.
@@ -95,7 +96,7 @@ impl<T> Published<T> {
         drop(unsafe { Box::from_raw(old) });
     }
 
-    /// Keeps other threads from replacing it.
+    /// Prevents other threads from replacing the value.
     pub fn hold<'a>(&'a self, _: &'a SignalsBlocked) -> PublishedGuard<'a, T> {
         let writer = self.words.writer.lock().unwrap_or_else(PoisonError::into_inner);
         held::interrupt();
