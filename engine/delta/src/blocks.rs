@@ -7,7 +7,7 @@ pub const BLOCK: usize = 4096;
 
 static ZEROES: [u8; BLOCK] = [0; BLOCK];
 
-/// Returns whether the bytes, at most a block, are zero.
+/// Returns true if the bytes, at most a block, are zero.
 pub(crate) fn is_zero(bytes: &[u8]) -> bool {
     *bytes == ZEROES[..bytes.len()]
 }

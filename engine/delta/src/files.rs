@@ -106,7 +106,7 @@ impl Files {
         }
     }
 
-    /// Returns whether the holder of blocks can be relied on.
+    /// Returns true if the holder of blocks can be relied on.
     pub(crate) fn has(&self, holder: Holder) -> bool {
         match holder {
             Holder::Stream => true,
@@ -114,7 +114,7 @@ impl Files {
         }
     }
 
-    /// Returns whether all of these bytes could be read.
+    /// Returns true if all of these bytes could be read.
     pub(crate) fn read(&self, number: FileNumber, at: u64, to: &mut [u8]) -> bool {
         self.kept.get(&number).is_some_and(|kept| kept.file.read_exact_at(to, at).is_ok())
     }

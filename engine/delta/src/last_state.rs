@@ -94,7 +94,7 @@ impl Wanted {
         &bytes[..bytes.len().min(BLOCK)]
     }
 
-    /// Returns whether both are read by one call.
+    /// Returns true if both are read by one call.
     fn is_near(&self, next: &Self) -> bool {
         let end = self.place.at + BLOCK as u64;
         self.place.file == next.place.file && next.place.at <= end + NEAR
@@ -208,7 +208,7 @@ impl LastState {
         Ok(())
     }
 
-    /// Returns whether all blocks of which there are bytes in this range are known to be zero.
+    /// Returns true if all blocks of which there are bytes in this range are known to be zero.
     pub(crate) fn is_zero(&self, range: &Range<u64>) -> bool {
         let mut touched = block_at(range.start)..blocks_of(range.end);
         touched.all(|index| self.get(index) == BlockRecord::Zero)

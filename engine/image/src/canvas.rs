@@ -33,7 +33,7 @@ const HUGE: u8 = 1;
 /// Base pages are populated for the written bytes of the granule.
 const BASE: u8 = 2;
 
-/// Returns whether a block, or a part of one, is all zeroes.
+/// Returns true if a block, or a part of one, is all zeroes.
 pub(crate) fn is_zero(block: &[u8]) -> bool {
     block.chunks(BLOCK).all(|block| *block == ZEROES[..block.len()])
 }
@@ -215,8 +215,8 @@ impl Canvas {
         }
     }
 
-    /// Returns whether one huge page is behind the granule then. The touch of one of its base pages allocates a huge
-    /// page where the setting permits it, and the collapse makes one elsewhere.
+    /// Returns true if one huge page is behind the granule then. The touch of one of its base pages
+    /// allocates a huge page where the setting permits it, and the collapse makes one elsewhere.
     fn make_huge(&self, granule: usize, touched: usize) -> Result<bool, ImageError> {
         self.populate_bytes(&(touched..touched + 1))?;
         // SAFETY: a mapping of this value's, which no userfaultfd watches, so that no access to it waits for a thread.

@@ -16,7 +16,7 @@ use crate::raw::Raw;
 /// The first bytes of each delta.
 const MAGIC: &[u8] = b"HKDELTA\0";
 
-/// Returns whether a source is a delta, and no raw memory file.
+/// Returns true if a source is a delta, and no raw memory file.
 pub(crate) fn is_delta(source: &Raw) -> Result<bool, ImageError> {
     source.begins_with(MAGIC)
 }

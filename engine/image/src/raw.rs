@@ -74,7 +74,7 @@ impl Raw {
         Ok(())
     }
 
-    /// Returns whether it begins with these bytes.
+    /// Returns true if it begins with these bytes.
     pub(crate) fn begins_with(&self, magic: &[u8]) -> Result<bool, ImageError> {
         let mut start = vec![0; magic.len()];
         if self.bytes() < magic.len() as u64 {

@@ -80,7 +80,7 @@ impl Facts {
         }
     }
 
-    /// Returns whether not even the first files of `/proc` and `/sys` could be read.
+    /// Returns true if not even the first files of `/proc` and `/sys` could be read.
     pub(crate) fn nothing_is_known(&self) -> bool {
         self.host.is_err()
             && self.process.is_err()

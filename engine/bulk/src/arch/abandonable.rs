@@ -53,7 +53,7 @@ pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize, routine: &CopyRouti
     unsafe { function(dst, src, len, version) == 0 }
 }
 
-/// Returns whether the interrupted instruction is one of the copy's.
+/// Returns true if the interrupted instruction is one of the copy's.
 ///
 /// # Safety
 /// The context that the kernel gave to a handler.

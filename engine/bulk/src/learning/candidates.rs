@@ -107,13 +107,13 @@ impl Class {
         })
     }
 
-    /// Returns whether its operations are compared as wholes: those that store through the cache, and the
-    /// best that streams.
+    /// Returns true if its operations are compared as wholes: those that store through the cache,
+    /// and the best that streams.
     pub(super) fn is_whole(self) -> bool {
         self.state == CacheState::Warm && self.log < WHOLE_BELOW
     }
 
-    /// Returns whether its operations are cut into slices to learn from.
+    /// Returns true if its operations are cut into slices to learn from.
     pub(super) fn is_sliced(self) -> bool {
         !self.is_whole() && (1 << self.log) >= SLICE
     }

@@ -175,7 +175,7 @@ impl Measurement {
         self.trials.load(Ordering::Relaxed)
     }
 
-    /// Returns whether a trial is due after this many units.
+    /// Returns true if a trial is due after this many units.
     #[inline]
     pub(super) fn is_due(&self, units: u32) -> bool {
         units >> self.verdict().interval != 0

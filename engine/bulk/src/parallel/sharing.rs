@@ -33,8 +33,8 @@ impl fmt::Debug for WorkSharing<'_> {
 }
 
 impl<'a> WorkSharing<'a> {
-    /// Returns whether so many bytes are done by the calling thread in one go. Asked for every clear, and
-    /// therefore all that a small one pays.
+    /// Returns true if so many bytes are done by the calling thread in one go. Asked for every
+    /// clear, and therefore all that a small one pays.
     #[inline]
     pub fn is_alone(&self, len: usize, profile: &Profile) -> bool {
         let one = match self.threads {

@@ -76,7 +76,7 @@ impl Workers {
         places
     }
 
-    /// Returns whether memory can be on more than one node.
+    /// Returns true if memory can be on more than one node.
     pub(super) fn has_nodes(&self) -> bool {
         self.machine.nodes().len() > 1
     }

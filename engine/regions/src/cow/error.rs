@@ -177,7 +177,7 @@ pub(super) enum Refused {
 }
 
 impl Refused {
-    /// Returns whether the event may succeed after the whole region is mapped anew.
+    /// Returns true if the event may succeed after the whole region is mapped anew.
     pub(super) fn is_for_mappings(self) -> bool {
         matches!(self, Self::Mappings | Self::Kernel(_))
     }

@@ -69,7 +69,8 @@ impl Hook {
         Ok(())
     }
 
-    /// Returns whether a fault of the calling thread would come to our handler now. Async-signal-safe.
+    /// Returns true if a fault of the calling thread would come to our handler now.
+    /// Async-signal-safe.
     pub(super) fn is_in_force(&self) -> bool {
         let is_ours = signal::in_force(self.signal).is_ok_and(|now| now.is(self.handler));
         is_ours && !is_blocked(self.signal)

@@ -112,7 +112,7 @@ impl Ranges {
         self.0.snapshots.change(change);
     }
 
-    /// Returns whether a region or a snapshot has a part of the range.
+    /// Returns true if a region or a snapshot has a part of the range.
     pub fn have_part_of(self, range: &Range<usize>) -> bool {
         self.0.regions.has_part_of(range) || self.0.snapshots.has_part_of(range)
     }
@@ -246,7 +246,7 @@ pub(super) fn install_handlers() -> Result<(), FaultError> {
     process.hooks.segv.install()
 }
 
-/// Returns whether a copy of the calling thread that faults is abandoned. Async-signal-safe.
+/// Returns true if a copy of the calling thread that faults is abandoned. Async-signal-safe.
 pub(super) fn abandons_copies() -> bool {
     let in_force = |Hooks { bus, segv, .. }: &Hooks| bus.is_in_force() && segv.is_in_force();
     CURRENT.last().is_some_and(|process| in_force(&process.hooks))

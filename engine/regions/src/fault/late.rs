@@ -52,9 +52,9 @@ impl Late {
         Ok(())
     }
 
-    /// Returns whether the address, which is in no range, is memory that the kernel has no lasting reason to refuse: it
-    /// can be read and belongs to no file. Bounded, because the kernel may have a reason all the same.
-    /// Async-signal-safe.
+    /// Returns true if the address, which is in no range, is memory that the kernel has no lasting
+    /// reason to refuse: it can be read and belongs to no file. Bounded, because the kernel may
+    /// have a reason all the same. Async-signal-safe.
     pub(super) fn may_be_tried_again(&self, address: usize) -> bool {
         let Some(pagemap) = self.pagemap.get() else { return false };
         let page = address - address % page_size();
@@ -69,7 +69,8 @@ impl Late {
         }
     }
 
-    /// Returns whether the access may be tried again where nothing keeps it from passing. Async-signal-safe.
+    /// Returns true if the access may be tried again where nothing keeps it from passing.
+    /// Async-signal-safe.
     pub(super) fn bears_another_try(&self, address: usize) -> bool {
         !self.is_worn_out(address, TRIES)
     }

@@ -153,7 +153,7 @@ impl Serving {
 /// page of 1 GiB would last too long.
 const MOST_IN_PLACE: usize = GIGANTIC_OVER_BYTES;
 
-/// Returns whether faults of this backing can be handled in this way.
+/// Returns true if faults of this backing can be handled in this way.
 pub(crate) fn suits(backing: Backing, fault_mode: FaultMode) -> bool {
     backing.page_size() <= MOST_IN_PLACE || fault_mode != FaultMode::InPlace
 }

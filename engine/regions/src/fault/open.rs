@@ -77,8 +77,8 @@ fn first_accesses(backing: Backing) -> Features {
     }
 }
 
-/// Returns whether any process that may advise this one can have huge pages of this memory mapped without a fault,
-/// unless writes to it are watched too.
+/// Returns true if any process that may advise this one can have huge pages of this memory mapped
+/// without a fault, unless writes to it are watched too.
 pub(super) fn is_collapsible(backing: Backing) -> bool {
     !backing.is_reserved() && mapping::can_collapse()
 }

@@ -54,7 +54,7 @@ impl<T: ?Sized + Send + Sync> Registry<T> {
         self.0.read(blocked, |table| table.iter().for_each(|(_, what)| read(what)));
     }
 
-    /// Returns whether anything is anywhere in a range.
+    /// Returns true if anything is anywhere in a range.
     pub(crate) fn has_part_of(&self, range: &Range<usize>) -> bool {
         let overlaps = |other: &Range<usize>| other.start < range.end && range.start < other.end;
         let is_there = |table: &RangeTable<T>| table.iter().any(|(other, _)| overlaps(other));

@@ -77,7 +77,7 @@ pub(super) struct Orders {
 }
 
 impl PoolState {
-    /// Returns whether the scrubber has something to do.
+    /// Returns true if the scrubber has something to do.
     pub(super) fn wants_scrubbing(&mut self) -> bool {
         let (clean, orders) = (self.folios.clean(), &mut self.orders);
         orders.filling = if orders.filling { clean < orders.high } else { clean < orders.low };

@@ -27,8 +27,8 @@ pub fn check_use(root: &Root, backing: Backing, bytes: usize) -> Result<(), Pool
     check_group(root, Cgroups::memory, bytes)
 }
 
-/// Returns whether holes can be left to faults, because nothing can refuse the memory then: the kernel has set
-/// the pages apart, and no control group counts them when they are touched.
+/// Returns true if holes can be left to faults, because nothing can refuse the memory then: the
+/// kernel has set the pages apart, and no control group counts them when they are touched.
 pub(super) fn holes_may_wait(root: &Root, backing: Backing) -> bool {
     let limit = |groups: Cgroups| groups.hugetlb(backing.page_size() as u64);
     backing.is_reserved() && matches!(Cgroups::read(root).and_then(limit), Ok(None))

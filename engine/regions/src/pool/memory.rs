@@ -241,12 +241,13 @@ impl PoolMemory {
         self.fragmented.load(Ordering::Relaxed)
     }
 
-    /// Returns whether this process made the memory: one forked from it has the descriptor and nothing else.
+    /// Returns true if this process made the memory: one forked from it has the descriptor and
+    /// nothing else.
     pub(crate) fn is_ours(&self) -> bool {
         self.mark.is_ours()
     }
 
-    /// Returns whether core dumps hold the bytes of regions.
+    /// Returns true if core dumps hold the bytes of regions.
     pub(crate) fn in_core_dumps(&self) -> bool {
         self.in_core_dumps
     }

@@ -96,7 +96,7 @@ impl Runs {
         self.by_len.remove(&(run.len(), run.start));
     }
 
-    /// Returns whether both indexes and the total say the same and no two runs touch.
+    /// Returns true if both indexes and the total say the same and no two runs touch.
     pub(super) fn is_consistent(&self) -> bool {
         let lengths: BTreeSet<_> =
             self.by_start.iter().map(|(&start, &len)| (len, start)).collect();

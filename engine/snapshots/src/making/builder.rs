@@ -307,8 +307,8 @@ pub(super) fn range_of(memory: *const [u8]) -> Result<Range<usize>, SnapshotErro
     }
 }
 
-/// Returns whether some of the range is on huge pages. If the page map cannot be scanned, returns whether one of its
-/// mappings has huge pages.
+/// Returns true if some of the range is on huge pages. If the page map cannot be scanned, returns
+/// true if one of its mappings has huge pages.
 fn probe_huge_pages(range: &Range<usize>) -> Result<bool, SnapshotError> {
     let map = PageMap::open().map_err(SnapshotError::kernel("/proc/self/pagemap"))?;
     match map.scanned() {

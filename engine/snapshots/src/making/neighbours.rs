@@ -50,8 +50,8 @@ pub(super) fn neighbours(builder: &Builder, ranges: &[Range<usize>]) -> Vec<Vec<
     groups.map(<[usize]>::to_vec).collect()
 }
 
-/// Returns whether two ranges, in ascending order, can be snapshotted together: no other owner's bytes lie between
-/// them, and one granule suits both.
+/// Returns true if two ranges, in ascending order, can be snapshotted together: no other owner's
+/// bytes lie between them, and one granule suits both.
 fn are_neighbours(builder: &Builder, one: &Range<usize>, other: &Range<usize>) -> bool {
     // A range without a whole huge page suits any granule.
     let is_short = |range| inner_of(range, HUGE_PAGE_BYTES).is_empty();
@@ -148,10 +148,11 @@ impl NumberedRange {
     }
 }
 
-/// Returns whether the gap between two ranges contains only the allocator's header of the second range and the rest
-/// of the first range's last page. No whole page lies in the gap, so it cannot be a mapping of its own, such as a
-/// stack or memory that a fault handler writes. All bytes except the last ones must be zero. So the gap contains no
-/// block of a heap, because a header would come before it.
+/// Returns true if the gap between two ranges contains only the allocator's header of the second
+/// range and the rest of the first range's last page. No whole page lies in the gap, so it cannot
+/// be a mapping of its own, such as a stack or memory that a fault handler writes. All bytes except
+/// the last ones must be zero. So the gap contains no block of a heap, because a header would come
+/// before it.
 fn is_padding(between: &Range<usize>) -> bool {
     let page = page_size();
     if between.is_empty() {

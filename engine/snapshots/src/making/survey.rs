@@ -72,8 +72,8 @@ pub(super) fn no_thread_blocks_sigbus() -> Result<(), SnapshotError> {
     Ok(())
 }
 
-/// Returns whether a thread continues to block SIGBUS. A look does not count if the thread has only waited for a CPU
-/// since the previous one: a new thread may wait long on a busy machine.
+/// Returns true if a thread continues to block SIGBUS. A look does not count if the thread has only
+/// waited for a CPU since the previous one: a new thread may wait long on a busy machine.
 fn blocks_sigbus(root: &Root, thread: u32) -> Result<bool, SnapshotError> {
     let (began, mut looks, mut before) = (Instant::now(), 0, None);
     while threads::blocks(root, thread, libc::SIGBUS as u32)? == Some(true) {
@@ -155,9 +155,9 @@ fn belongs_to_no_thread(range: &Range<usize>) -> Result<(), SnapshotError> {
     Ok(())
 }
 
-/// Returns whether writes to a page can be stopped while the calling thread copies it. The page must not contain the
-/// stack frames of the calling thread, or the stack or variables of any thread: the kernel also writes to these when
-/// it resumes a thread (restartable sequences).
+/// Returns true if writes to a page can be stopped while the calling thread copies it. The page
+/// must not contain the stack frames of the calling thread, or the stack or variables of any
+/// thread: the kernel also writes to these when it resumes a thread (restartable sequences).
 pub(super) fn probe_stoppable(page: usize) -> Result<bool, SnapshotError> {
     let here = std::ptr::from_ref(&page).addr();
     let is_no_threads = match belongs_to_no_thread(&(page..page + page_size())) {
@@ -170,8 +170,8 @@ pub(super) fn probe_stoppable(page: usize) -> Result<bool, SnapshotError> {
 /// All stack frames of a thread that makes a snapshot lie within this many bytes, on any stack.
 const FRAMES: usize = 256 << 10;
 
-/// Returns whether an address of the calling thread's stack lies on the original stack of this thread. No page of an
-/// original stack is mistaken for one of another thread.
+/// Returns true if an address of the calling thread's stack lies on the original stack of this
+/// thread. No page of an original stack is mistaken for one of another thread.
 fn probe_own_stack(here: usize) -> Result<bool, SnapshotError> {
     let of_here =
         mappings::read_some(&Root::default(), |addresses| addresses.contains(&here))?.pop();

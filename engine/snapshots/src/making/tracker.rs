@@ -71,7 +71,7 @@ struct TrackerState {
 }
 
 impl TrackerState {
-    /// Returns whether the protector was abandoned, so nothing is served any more.
+    /// Returns true if the protector was abandoned, so nothing is served any more.
     fn is_abandoned(&self) -> bool {
         self.protector.as_ref().is_some_and(|protector| protector.is_abandoned())
     }
@@ -154,7 +154,7 @@ impl WriteTracker {
         })
     }
 
-    /// Returns whether the writer itself serves its fault.
+    /// Returns true if the writer itself serves its fault.
     pub(crate) fn is_in_place(&self) -> bool {
         self.handling == Handling::InPlace
     }
@@ -396,8 +396,8 @@ impl WriteTracker {
         }
     }
 
-    /// Returns whether the kernel records writes to a page. If so, the page need not be stopped while it is copied.
-    /// Other errors are returned later, when the snapshot is made.
+    /// Returns true if the kernel records writes to a page. If so, the page need not be stopped
+    /// while it is copied. Other errors are returned later, when the snapshot is made.
     pub(super) fn notes_writes(&self) -> bool {
         let mut state = self.lock();
         if state.watched.is_none() {
@@ -409,7 +409,7 @@ impl WriteTracker {
         true
     }
 
-    /// Returns whether a snapshot contains a part of a range.
+    /// Returns true if a snapshot contains a part of a range.
     pub(super) fn has_part_of(&self, range: &Range<usize>) -> bool {
         self.lock()
             .snapshots
@@ -418,8 +418,8 @@ impl WriteTracker {
     }
 }
 
-/// Returns whether no snapshot contains a part of a range, and nothing else whose faults this process serves in
-/// place.
+/// Returns true if no snapshot contains a part of a range, and nothing else whose faults this
+/// process serves in place.
 pub(crate) fn is_plain(range: &Range<usize>) -> bool {
     let has_none =
         |handling| WriteTracker::current(handling).is_ok_and(|tracker| !tracker.has_part_of(range));

@@ -27,8 +27,8 @@ impl Delivery {
         self.destination.store(0, Ordering::SeqCst);
     }
 
-    /// Records that the reader is at a granule. Returns whether there is a destination. A thread that claims the
-    /// granule afterwards sees the record.
+    /// Records that the reader is at a granule. Returns true if there is a destination. A thread
+    /// that claims the granule afterwards sees the record.
     pub(super) fn note_reading(&self, index: usize) -> bool {
         self.reading.store(index, Ordering::SeqCst);
         fence(Ordering::SeqCst);

@@ -57,7 +57,7 @@ fn mistake(before: &OsStr, argument: &OsStr, leased: Size) -> Option<String> {
     })
 }
 
-/// Returns whether QEMU's option of this name, which maps its file privately, names the memory.
+/// Returns true if QEMU's option of this name, which maps its file privately, names the memory.
 fn maps_privately(before: &OsStr, argument: &OsStr) -> bool {
     let is_option =
         |text: &OsStr| [OsStr::new("-mem-path"), OsStr::new("--mem-path")].contains(&text);

@@ -115,8 +115,8 @@ pub(super) fn objects(
         .filter_map(move |(at, value)| GuestMemory::of_object(at, value, &used))
 }
 
-/// Returns whether QEMU is started only to answer a question, as libvirt asks for the capabilities of a machine without
-/// memory.
+/// Returns true if QEMU is started only to answer a question, as libvirt asks for the capabilities
+/// of a machine without memory.
 pub(super) fn is_question(arguments: &[OsString]) -> bool {
     let is_one = |argument: &OsString| QUESTIONS.iter().any(|question| argument == question);
     let is_none = |value: &OsStr| {
@@ -150,8 +150,8 @@ fn stays(kind: &str, properties: &Properties, id: &str) -> Option<Reason> {
     }
 }
 
-/// Returns whether QEMU itself would make the file: in a folder of memory, or, as libvirt asks, under the name of the
-/// object. A file that exists may have content, and is the user's.
+/// Returns true if QEMU itself would make the file: in a folder of memory, or, as libvirt asks,
+/// under the name of the object. A file that exists may have content, and is the user's.
 fn is_new_file(properties: &Properties, id: &str) -> bool {
     let Some(path) = properties.text("mem-path") else { return false };
     let path = Path::new(&path);

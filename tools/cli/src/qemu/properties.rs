@@ -70,7 +70,7 @@ impl Properties {
         }
     }
 
-    /// Returns whether the property is switched on; `None` if it is missing or no switch.
+    /// Returns true if the property is switched on; `None` if it is missing or no switch.
     pub(crate) fn switch(&self, name: &str) -> Option<bool> {
         if let Self::Json(map) = self {
             return map.get(name)?.as_bool();

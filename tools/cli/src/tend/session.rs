@@ -93,7 +93,7 @@ impl Session {
         }
     }
 
-    /// Returns whether there is a process, or may be one later.
+    /// Returns true if there is a process, or may be one later.
     fn goes_on(&mut self) -> bool {
         if self.tender.is_empty() && !self.wanted.follows() {
             // One that has started another program, or that its tender has left.

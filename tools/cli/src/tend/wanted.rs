@@ -23,7 +23,7 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// Returns whether processes may come that are not there yet.
+    /// Returns true if processes may come that are not there yet.
     pub(super) fn follows(&self) -> bool {
         !self.names.is_empty() || !self.groups.is_empty()
     }

@@ -18,7 +18,8 @@ const INSTRUCTION_ABORT: u64 = 0x20;
 const WRITE: u64 = 1 << 6;
 const CACHE_MAINTENANCE: u64 = 1 << 8;
 
-/// Returns whether a fault was a write, if the context of its signal says so: emulators leave the syndrome out.
+/// Returns true if a fault was a write, if the context of its signal says so: emulators leave the
+/// syndrome out.
 ///
 /// # Safety
 /// The context that the kernel gave to a handler.

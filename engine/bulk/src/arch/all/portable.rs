@@ -14,7 +14,7 @@ pub fn runs_on_valgrind() -> bool {
     false
 }
 
-/// Returns whether a fault was a write, if the context of its signal says so.
+/// Returns true if a fault was a write, if the context of its signal says so.
 ///
 /// # Safety
 /// The context that the kernel gave to a handler.

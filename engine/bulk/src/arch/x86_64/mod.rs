@@ -84,7 +84,8 @@ pub(super) fn ticks() -> u64 {
     }
 }
 
-/// Returns whether a fault was a write: the page-fault error code of the CPU, bit 1 (Intel SDM 3A, 4.7).
+/// Returns true if a fault was a write: the page-fault error code of the CPU, bit 1 (Intel SDM 3A,
+/// 4.7).
 ///
 /// # Safety
 /// The context that the kernel gave to a handler.

@@ -171,7 +171,7 @@ impl Model {
         self.regions.get_mut(&id).unwrap()
     }
 
-    /// Returns whether it was done: a lost slot is refused.
+    /// Returns true if it was done: a lost slot is refused.
     fn serve(&mut self, id: usize, event: Event) -> bool {
         let plan = self.regions[&id].slot.plan(!self.others(id).is_empty(), event);
         plan.iter().all(|&action| self.apply(id, action))

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use crate::arch::CopyRoutine;
 
-/// Returns whether copies can be abandoned: not on this architecture.
+/// Returns true if copies can be abandoned: not on this architecture.
 pub fn prepare() -> bool {
     false
 }
