@@ -1,4 +1,4 @@
-//! Entering into the page tables what a file has.
+//! Mapping the pages of a file in the page tables.
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;

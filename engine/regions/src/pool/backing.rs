@@ -35,7 +35,7 @@ pub struct BackingReport {
 }
 
 impl BackingReport {
-    /// Says once, in the log, what was taken and why.
+    /// Logs the chosen backing and the reasons, once.
     pub(super) fn log(&self, name: &str) {
         let Self { backing, asked, capacity, .. } = self;
         for fallback in &self.fallbacks {

@@ -310,7 +310,8 @@ impl<'a> PoolBuilder<'a> {
         Ok(self.finish(core, fallbacks))
     }
 
-    /// On the first backing that can be had, and why those above it could not.
+    /// Makes the memory on the first available backing. Also returns the reasons why the backings
+    /// before it are not available.
     fn core_of_own(&self) -> Result<(Core, Vec<Fallback>), PoolError> {
         let mut fallbacks = Vec::new();
         for &backing in if self.strict { &self.ladder[..1] } else { &self.ladder[..] } {

@@ -148,7 +148,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Maps so many zeroed bytes, rounded up to whole folios.
+    /// Maps `bytes` zeroed bytes, rounded up to whole folios.
     pub(crate) fn allocate(
         &self,
         bytes: usize,
@@ -159,8 +159,8 @@ impl Pool {
         self.0.core.allocate(count, threads.unwrap_or(self.0.threads), progress)
     }
 
-    /// Like [`allocate`](Self::allocate), but what is not clean is left to the first access, and what each
-    /// run of folios holds is said.
+    /// Like [`allocate`](Self::allocate), but folios that are not clean are left to the first
+    /// access. Returns the content of each run of folios.
     ///
     /// # Safety
     /// No thread accesses an address of it before every access there waits until the folio is clean.
@@ -176,18 +176,19 @@ impl Pool {
         unsafe { self.0.core.hand_out_unready(count, threads, progress) }
     }
 
-    /// Takes so many bytes out of the pool, in whole folios, for a caller that writes all of a folio before it
-    /// shows it: what each run of them holds is said, and nothing is cleared. Dirty ones are taken first.
-    /// In one piece if there is one; else in pieces of whole units of `unit` bytes.
+    /// Takes `bytes` bytes out of the pool, in whole folios, for a caller that writes all of a
+    /// folio before a user sees it. Returns the content of each run; nothing is cleared. Dirty
+    /// folios are taken first. The result is one piece if there is one, otherwise pieces of whole
+    /// units of `unit` bytes.
     pub(crate) fn reserve(&self, bytes: usize, unit: usize) -> Result<Vec<Reserved>, PoolError> {
         let unit = unit.div_ceil(self.page_size());
         self.0.core.reserve(self.folios(bytes)?, unit, self.0.threads)
     }
 
-    /// Takes back what [`reserve`](Self::reserve) gave, or parts of what was mapped.
+    /// Takes back memory of [`reserve`](Self::reserve), or parts of memory that was mapped.
     ///
     /// # Safety
-    /// The folios are mapped nowhere any more, and the runs hold that.
+    /// The folios are not mapped any more, and the runs have these contents.
     #[allow(unsafe_code)]
     pub(crate) unsafe fn give_back(&self, extent: Extent<InUse>, contents: &[(usize, Content)]) {
         // SAFETY: the folios are mapped nowhere any more, and the runs hold what they say.
@@ -212,8 +213,8 @@ impl Pool {
         Ok(whole_folios(bytes, page_size)? / page_size)
     }
 
-    /// Takes back what [`allocate`](Self::allocate) mapped; in a forked child, which has no part of
-    /// it, nothing happens.
+    /// Takes back memory of [`allocate`](Self::allocate). Does nothing in a forked child, which
+    /// does not have the memory.
     ///
     /// # Safety
     /// No thread uses the addresses any more.
@@ -223,7 +224,7 @@ impl Pool {
         unsafe { self.0.core.reclaim(mapped) }
     }
 
-    /// Like [`reclaim`](Self::reclaim), where it is known what each run of folios holds.
+    /// Like [`reclaim`](Self::reclaim), if the content of each run of folios is known.
     ///
     /// # Safety
     /// No thread uses the addresses any more, and each run of folios holds what `contents` says.
@@ -282,7 +283,7 @@ impl Pool {
         self.0.threads
     }
 
-    /// Counts what a fault had cleared. Async-signal-safe.
+    /// Counts bytes that a fault had cleared. Async-signal-safe.
     pub(crate) fn count_cleared_at_fault(&self, bytes: usize) {
         self.0.core.counters.scrubbed(Scrubbed::OnFault, bytes);
     }
@@ -291,13 +292,13 @@ impl Pool {
         self.0.core.counters.scrubbed(Scrubbed::AtRelease, bytes);
     }
 
-    /// Counts what a fault had populated. Async-signal-safe.
+    /// Counts bytes that a fault had populated. Async-signal-safe.
     pub(crate) fn count_populated_at_fault(&self, bytes: usize) {
         self.0.core.counters.populated(bytes);
     }
 }
 
-/// So many bytes rounded up to whole folios, if a process can have as many addresses.
+/// Returns the number of folios for `bytes`, if the process can have as many addresses.
 fn whole_folios(bytes: usize, page_size: usize) -> Result<usize, PoolError> {
     let whole =
         bytes.checked_next_multiple_of(page_size).filter(|&whole| whole <= isize::MAX as usize);

@@ -14,7 +14,7 @@ pub(super) struct Runs {
 }
 
 impl Runs {
-    /// Returns how many numbers are in the set.
+    /// Returns the count of numbers in the set.
     pub(super) fn total(&self) -> usize {
         self.total
     }

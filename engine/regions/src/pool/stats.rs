@@ -49,7 +49,7 @@ impl Counters {
         self.0.waits.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the part of [`PoolStats`] that is counted; what is known at any moment is 0.
+    /// Returns the counted part of [`PoolStats`]. Values that are known at any moment are 0.
     pub(super) fn read(&self) -> PoolStats {
         let scrubbed = |who: Scrubbed| self.0.scrubbed[who as usize].load(Ordering::Relaxed);
         PoolStats {

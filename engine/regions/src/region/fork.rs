@@ -108,7 +108,7 @@ impl<'a> ForkBuilder<'a> {
         Ok(Region::new(RegionMemory::in_group(self.origin.pool().clone(), fork, self.origin.len())))
     }
 
-    /// Its mapping in the fork group, with the beginning of an epoch of the region if there is one.
+    /// Makes the fork's mapping in the fork group. An epoch of the region may begin with it.
     pub(crate) fn handle(&self, epoch: Option<&mut NextEpoch<'_>>) -> Result<CowHandle, ForkError> {
         let terms = |pool: &Pool| {
             let granule_bytes = granule(pool, self.granule)?;
@@ -125,7 +125,7 @@ impl<'a> ForkBuilder<'a> {
     }
 }
 
-/// Returns the granule that was asked for, if the memory can be shared in such pieces.
+/// Returns the requested granule, if the memory can be shared in such granules.
 fn granule(pool: &Pool, asked: Option<usize>) -> Result<usize, ForkError> {
     let (folio, base_page) = (pool.page_size(), rustix::param::page_size());
     let (least, most) = if folio > MOST_BYTES {

@@ -93,7 +93,7 @@ impl RegionError {
     }
 }
 
-/// An extent in use, given back to its pool when dropped.
+/// An extent in use. A drop returns it to its pool.
 #[derive(Debug)]
 pub(super) struct RegionMemory {
     holds: RwLock<Holds>,
@@ -145,7 +145,7 @@ impl RegionMemory {
         Self::at(start, mapped_len, Holds::Plain(mapped), pool, len)
     }
 
-    /// Makes a member of a group: cleared when it is touched, or a fork.
+    /// Makes a member of a group: a region that is cleared at the fault, or a fork.
     pub(super) fn in_group(pool: Pool, handle: CowHandle, len: usize) -> Self {
         let start = ptr::with_exposed_provenance_mut(handle.start);
         let start = NonNull::new(start).expect("nothing is mapped at 0");
@@ -171,13 +171,14 @@ impl RegionMemory {
         }
     }
 
-    /// It was cleared at allocation, for this reason if that was not what was asked for.
+    /// Records that the region was cleared at allocation, and the reason if this was not requested.
     pub(super) fn cleared_because(mut self, fallback: Option<FaultError>) -> Self {
         self.fallback = fallback;
         self
     }
 
-    /// Nothing panics while it is held but a caller's progress callback, which leaves it as it is.
+    /// Locks the memory for reading. Only a caller's progress callback can panic meanwhile, and it
+    /// does not change the memory.
     fn holds(&self) -> RwLockReadGuard<'_, Holds> {
         self.holds.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -194,7 +195,8 @@ impl RegionMemory {
         self.fallback.as_ref()
     }
 
-    /// Returns its offset in the pool's file, for code that may write there: no other owner's bytes are there.
+    /// Returns the region's offset in the pool's file, for code that may write there. The file has
+    /// no bytes of other owners there.
     pub(super) fn file_offset(&self) -> Result<u64, RegionError> {
         self.check_ours()?;
         // From then on the region cannot be forked: a writer of the file passes every protection.
@@ -217,12 +219,12 @@ impl RegionMemory {
         self.start
     }
 
-    /// Returns the number of bytes asked for.
+    /// Returns the number of requested bytes.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns the number of bytes mapped: whole folios.
+    /// Returns the number of mapped bytes: whole folios.
     pub(super) fn mapped_len(&self) -> usize {
         self.mapped_len
     }
@@ -244,7 +246,7 @@ impl RegionMemory {
         if self.pool.memory().is_ours() { Ok(()) } else { Err(RegionError::Forked) }
     }
 
-    /// Enters the folios on which the range lies into the page tables.
+    /// Maps the folios of the range in the page tables.
     pub(super) fn populate(
         &self,
         range: Range<usize>,
@@ -290,7 +292,7 @@ impl RegionMemory {
         Ok(())
     }
 
-    /// Clears whole folios through the pool's own mapping, or has them cleared when they are touched.
+    /// Clears whole folios through the pool's own mapping, or at their next access.
     pub(super) fn release(&self, range: Range<usize>) -> Result<(), RegionError> {
         self.check_ours()?;
         headroom::check()?;
@@ -307,7 +309,7 @@ impl RegionMemory {
         Ok(())
     }
 
-    /// Gives back what lies behind the first `len` bytes.
+    /// Returns the memory behind the first `len` bytes to the pool.
     pub(super) fn truncate(&mut self, len: usize) -> Result<(), RegionError> {
         self.check_ours()?;
         headroom::check()?;
@@ -320,8 +322,8 @@ impl RegionMemory {
         Ok(())
     }
 
-    /// Gives back what lies behind the folios of the first `len` bytes, or their granules; how many bytes
-    /// stay.
+    /// Returns the memory behind the folios, or granules, of the first `len` bytes to the pool.
+    /// Returns the number of remaining bytes.
     fn give_back_tail(&mut self, len: usize) -> Result<usize, RegionError> {
         let (pool, page_size, before) = (self.pool.clone(), self.pool.page_size(), self.mapped_len);
         let kept = len.next_multiple_of(page_size);
@@ -340,12 +342,12 @@ impl RegionMemory {
         }
     }
 
-    /// Has the folios go back to the kernel when it is dropped.
+    /// Makes a drop return the folios to the kernel.
     pub(super) fn retire_when_dropped(&self) {
         self.retires.store(true, Ordering::Relaxed);
     }
 
-    /// Gives the folios back to the kernel.
+    /// Returns the folios to the kernel.
     pub(super) fn retire(mut self) -> Result<(), RegionError> {
         headroom::check()?;
         self.give_to_kernel()
@@ -381,9 +383,9 @@ impl RegionMemory {
 }
 
 impl RegionMemory {
-    /// Returns a mapping with the same bytes. `terms` are those of the first fork; `agree` is what
-    /// a later one has to say; `left_out` is what it does not inherit; an epoch of the region may
-    /// begin with it.
+    /// Makes a mapping with the same bytes. `terms` are the terms of the first fork, `agree` checks
+    /// a later fork, `left_out` are the ranges that the fork does not inherit. An epoch of the
+    /// region may begin with the fork.
     pub(super) fn fork(
         &self,
         left_out: &[Range<usize>],
@@ -426,7 +428,8 @@ impl RegionMemory {
         ForkMaker { parent, unshared, bytes: self.mapped_len }.fork(place, epoch)
     }
 
-    /// Has the region in a group that shares memory on these terms: its own, or one that it founds.
+    /// Makes the region a member of a group that shares memory on these terms: its own group, or a
+    /// new one.
     fn begin_to_share(&self, holds: &mut Holds, terms: Terms) -> Result<(), ForkError> {
         let group = match holds {
             Holds::Grouped(region) if region.group.suits(&terms) => {
@@ -439,8 +442,8 @@ impl RegionMemory {
         Ok(())
     }
 
-    /// Founds a group with this region. If it is one of another group, which shares nothing, all of it is made ready
-    /// before.
+    /// Makes a new group with this region. If the region is in another group, which shares nothing,
+    /// all of it is made ready before.
     fn found_group(&self, holds: &mut Holds, terms: Terms) -> Result<Arc<ForkGroup>, ForkError> {
         let group = ForkGroup::create(&self.pool, self.mapped_len, terms)?;
         if let Holds::Grouped(region) = holds {
@@ -476,7 +479,7 @@ impl RegionMemory {
         UnsharedSlots::new(&pins, &left_out, granule_bytes, self.mapped_len)
     }
 
-    /// Has every fork copy the range at once, until [`unpin`](Self::unpin).
+    /// Makes every fork copy the range at once, until [`unpin`](Self::unpin).
     pub(super) fn pin(&self, range: Range<usize>) -> Result<(), RegionError> {
         self.check_ours()?;
         headroom::check()?;
@@ -504,7 +507,7 @@ impl RegionMemory {
         }
     }
 
-    /// Returns the number of bytes that it shares with others at this moment.
+    /// Returns the number of bytes that the region shares with other regions at this moment.
     pub(super) fn shared_bytes(&self) -> Result<usize, RegionError> {
         self.check_ours()?;
         Ok(match &*self.holds() {
