@@ -108,10 +108,10 @@ mod sealed {
     };
 
     pub trait Sealed: Sized + 'static {
-        /// libc's routine.
+        /// Returns libc's routine.
         fn libc() -> &'static Routine<Self>;
 
-        /// Returns the lengths below which the routine is libc's, whatever the profile.
+        /// Returns the lengths below which the routine is libc's, for every profile.
         fn plain_below() -> &'static PlainBelow;
 
         /// Returns the candidates of this method, if there are several.

@@ -161,7 +161,8 @@ impl<'a> PopulateOptions<'a> {
         })
     }
 
-    /// A page that two threads fault in is cleared by one of them, and the other waits: no page is in two chunks.
+    /// If two threads fault in the same page, one thread clears the page and the other waits. So
+    /// chunks consist of whole pages.
     fn page_size_at(&self, start: *mut u8, len: usize, profile: &Profile) -> usize {
         let ask = || {
             let is_shared = len > profile.min_chunk && !self.sharing.is_alone(len, profile);

@@ -162,7 +162,7 @@ impl Iterator for Sweep {
     }
 }
 
-/// Up to three extents, the empty ones skipped.
+/// Up to three extents. Empty extents are skipped.
 #[derive(Clone, Debug)]
 struct Sections {
     parts: [(Range<usize>, Reach); 3],
@@ -185,9 +185,9 @@ impl Sections {
     }
 }
 
-/// The order of 2018. For `N` subpages and target `n`: first the longer side's surplus, walking
-/// towards the target; then what remains, which is symmetric around the target, alternating left
-/// end and right end inwards. The last pair is `n - 1, n`.
+/// The order of 2018, for `N` subpages and target `n`. First the surplus of the longer side,
+/// towards the target. Then the rest, which is symmetric around the target: left end and right end
+/// in turn, inwards. The last pair is `n - 1, n`.
 #[derive(Clone, Debug)]
 struct Converging {
     len: usize,

@@ -212,7 +212,7 @@ impl CopyRoutine {
 }
 
 impl<F> PartialEq for Routine<F> {
-    /// Names are unique within a table.
+    /// Compares the names, which are unique within a table.
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
     }
@@ -220,9 +220,9 @@ impl<F> PartialEq for Routine<F> {
 
 impl<F> Eq for Routine<F> {}
 
-/// Returns a clock that counts evenly on every CPU of a usual machine, in units of its own: for
-/// comparing how long two things took, and nothing else. No system call. What was loaded before has
-/// arrived.
+/// Returns a clock of unspecified units that counts evenly on every CPU of a usual machine. The
+/// clock is only for the comparison of two durations. The function makes no system call. Earlier
+/// loads have completed when it reads the clock.
 #[inline]
 pub(crate) fn ticks() -> u64 {
     imp::ticks()

@@ -59,7 +59,7 @@ impl Done {
         Self { ranges, asked: 0..len }
     }
 
-    /// Returns the ranges without these bytes.
+    /// Returns the ranges without the bytes of `hole`.
     #[must_use]
     pub(super) fn without(self, hole: &Range<usize>) -> Self {
         if hole.is_empty() {
@@ -73,8 +73,8 @@ impl Done {
         Self { ranges: self.ranges.into_iter().flat_map(around).collect(), asked: self.asked }
     }
 
-    /// Converts offsets of the job, which began at `offset` and covers whole pages, to those of the caller, who asked
-    /// for these bytes.
+    /// Converts offsets of the job to offsets of the caller. The job began at `offset` and covers
+    /// whole pages; the caller requested the bytes of `asked`.
     #[must_use]
     pub(super) fn shifted_into(self, offset: usize, asked: Range<usize>) -> Self {
         let shifted = |range| shifted_into(range, offset, &asked);
@@ -108,7 +108,8 @@ impl Done {
     }
 }
 
-/// Returns the part of a job's range, which began at `offset`, that lies in the bytes that the caller asked for.
+/// Returns the part of a job's range that lies in the bytes that the caller requested. The job
+/// began at `offset`.
 pub(super) fn shifted_into(
     range: Range<usize>,
     offset: usize,

@@ -237,7 +237,8 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Threads for this many wanted, and the reason if they are fewer than the caller requires.
+    /// Returns the number of threads for this many wanted threads, and the reason if the number is
+    /// smaller than the caller requires.
     fn limit_threads(&self, placement: &Placement, wanted: usize) -> (usize, Option<Limit>) {
         let chunks = plan::threads(self.len, self.min_chunk, usize::MAX);
         let (cpus, by_cpus) = placement.limit();

@@ -1,5 +1,4 @@
-//! Whether the instructions are carried out by Valgrind: asked as its own header asks, by instructions that do nothing
-//! on a CPU.
+//! Detection of Valgrind, by the instructions of Valgrind's own header, which do nothing on a CPU.
 
 use core::arch::asm;
 
