@@ -167,7 +167,7 @@ fn refusal(error: ImageError, paths: &[&Path]) -> Refusal {
 }
 
 /// # Safety
-/// NULL, or a text that ends with a zero byte and that outlives what is returned.
+/// NULL, or a text that ends with a zero byte and that outlives the returned path.
 pub(crate) unsafe fn path_of<'a>(name: &str, text: *const c_char) -> Answer<&'a Path> {
     if text.is_null() {
         return Err(Refusal::invalid(format_args!("{name} is NULL")));

@@ -673,10 +673,11 @@ pub unsafe extern "C" fn hugekit_snapshot_statistics(
     })())
 }
 
-/// Memory of the caller's, to be filled.
+/// Returns memory of the caller, for the bytes of a snapshot.
 ///
 /// # Safety
-/// So many bytes can be written there, and no other thread accesses them before the slice ends.
+/// `to` is valid for writes of `len` bytes, and no other thread accesses these bytes before the
+/// slice ends.
 unsafe fn bytes_at<'a>(to: *mut c_void, len: usize) -> Answer<&'a mut [u8]> {
     check_range("to", to, len)?;
     if len == 0 {

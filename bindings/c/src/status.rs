@@ -371,7 +371,7 @@ pub(crate) unsafe fn handle<'a, T>(handle: *const T, name: &str) -> Answer<&'a T
     unsafe { handle.as_ref() }.ok_or_else(|| Refusal::invalid(format_args!("{name} is NULL")))
 }
 
-/// Gives out a new handle, if the heap has room for what is made.
+/// Writes a new handle to `out`, if the heap has room for the handle.
 ///
 /// # Safety
 /// Null, or valid for writing a pointer.

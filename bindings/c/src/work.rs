@@ -376,7 +376,7 @@ impl WorkOptions {
     }
 
     /// # Safety
-    /// The flag outlives what is returned.
+    /// The flag outlives the returned reference.
     pub(crate) unsafe fn cancel<'a>(&self) -> Option<&'a Cancel> {
         // SAFETY: null, or a flag that outlives what is returned.
         unsafe { self.0.cancel.as_ref() }.map(|hugekit_cancel(cancel)| cancel)

@@ -32,7 +32,8 @@ use crate::region::{Region, fault_mode, word};
 use crate::snapshot::{BY_COPIES, Reserve, SnapshotOptions, granule, within};
 use crate::strided::{ArrayMemory, Strided};
 
-/// Neighbours with less than that are copied at once: to protect as much takes as long, and edges longer.
+/// Neighbours with less than this number of bytes are copied immediately: to protect them takes as
+/// long as to copy them, and edges take longer.
 const COPIED: usize = 1 << 20;
 
 /// Bytes of a pool's array that are read together.
@@ -43,7 +44,7 @@ static ZEROES: [u8; BLOCK] = [0; BLOCK];
 /// The successive states of some arrays. `hugekit._checkpoints` makes one call at a time.
 #[pyclass(frozen, module = "hugekit._hugekit")]
 pub(crate) struct ArrayChain {
-    /// Goes before the buffers: what it protects is theirs.
+    /// The field is dropped before the buffers, because it protects the memory of the buffers.
     states: Mutex<States>,
     builder: Builder,
     limits: Limits,

@@ -122,7 +122,7 @@ impl Found {
     }
 }
 
-/// Opens a file. Neither opening nor reading it waits for another program.
+/// Opens a file. Neither the open nor a read waits for another program.
 fn open(path: &Path) -> PyResult<BufReader<File>> {
     let refused = |error| at_path(error, path);
     if !fs::metadata(path).map_err(refused)?.is_file() {
@@ -131,7 +131,8 @@ fn open(path: &Path) -> PyResult<BufReader<File>> {
     Ok(BufReader::with_capacity(BUFFERED, File::open(path).map_err(refused)?))
 }
 
-/// Checks that a file may come here: a full one first, and each other one behind what it begins with.
+/// Checks the place of a file in the order of files: a full file comes first, and each other file
+/// follows the state that it begins with.
 fn check_follows(opening: &Header, before: Option<&Found>, path: &Path) -> PyResult<()> {
     let of_delta = |error| Err(of_delta(error, path));
     match (opening.base, before) {

@@ -191,8 +191,8 @@ impl Canvas {
         Ok(())
     }
 
-    /// Puts the granule of a byte on a huge page, if it is a hole; if none can be had, on base pages as they are
-    /// written. Returns its state.
+    /// Populates the granule of a byte on a huge page, if the granule is a hole. If no huge page is
+    /// available, writes populate it with base pages. Returns the granule's state.
     fn populate(&self, at: usize) -> Result<u8, ImageError> {
         let state = self.state(at);
         match state.load(Ordering::Relaxed) {

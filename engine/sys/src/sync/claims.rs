@@ -1,12 +1,13 @@
 //! A table of words. One thread at a time may claim a word, work on it, and leave it in another
 //! state.
 //!
-//! The claim is a bit beside the state, so that others still see what it was. A second bit says for good that
-//! what the word stands for is broken: it may be set at any moment, a claim or not.
+//! The claim is a bit beside the state, so other threads still see the state before the claim. A
+//! second bit permanently marks a word as broken. The second bit may be set at any moment, with a
+//! claim or without.
 //!
-//! Async-signal-safe, all but making one: nothing allocates, and who waits for a claim waits for a thread that has
-//! its signals blocked, which it proves ([`SignalsBlocked`]), and faults nowhere that is served by claims of the same
-//! table.
+//! All functions except the constructor are async-signal-safe and allocate nothing. A thread that
+//! waits for a claim waits for a thread with blocked signals, which [`SignalsBlocked`] proves. The
+//! thread with the claim must not cause a fault whose handler uses claims of the same table.
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -1,14 +1,16 @@
 //! A value that handlers read without a lock, and that a thread replaces as a whole.
 //!
-//! A signal may interrupt any thread anywhere, one that is replacing the value or reading it included, so readers
-//! take no lock: they count themselves in one of two counters and read what is published. A writer publishes a
-//! new value and then, twice, directs new readers to the other counter and waits until the first one is zero:
-//! twice, because a reader that chose its counter and was interrupted before it counted may be in either; and by
-//! turns, so that readers that keep coming hold up no writer. After that no thread reads the old value.
+//! A signal may interrupt a thread at any moment, also a thread that replaces or reads the value.
+//! So readers take no lock. They count themselves in one of two counters and read the published
+//! value. A writer publishes a new value, and then does twice: it directs new readers to the other
+//! counter, and waits until the first counter is zero. Once is not enough, because a reader may be
+//! interrupted between the choice of its counter and the count. The counters take turns, so that a
+//! steady flow of readers does not delay a writer. After that, no thread reads the old value.
 //!
-//! Readers do only what a fault needs and never wait for a writer, so that a writer's wait ends; a writer holds no
-//! lock that a reader takes. Both have their signals blocked, and prove it ([`SignalsBlocked`]): a handler could wait
-//! for a thread that waits for them.
+//! Readers do only the work of a fault and never wait for a writer, so a writer's wait ends. A
+//! writer holds no lock that a reader takes. Readers and writers have their signals blocked, which
+//! [`SignalsBlocked`] proves: otherwise a signal handler could wait for a thread that waits for the
+//! interrupted thread.
 #![allow(unsafe_code)]
 
 use std::sync::PoisonError;

@@ -396,7 +396,8 @@ fn steps() -> impl Strategy<Value = Vec<SlotStep>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4096, ..ProptestConfig::default() })]
 
-    /// Whatever regions do, each reads what it wrote last, or what its parent had when it was forked.
+    /// Each region reads the bytes that it wrote last, or the bytes that its parent had at the
+    /// fork, in any order of operations.
     #[test]
     fn plans_carried_out_in_any_order_keep_each_regions_bytes(
         ready in any::<bool>(),
