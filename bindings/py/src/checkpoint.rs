@@ -79,7 +79,7 @@ enum Watched {
     New,
     /// Each epoch contains the record of its writes.
     Known(Vec<(Unit, Epoch)>),
-    /// Nothing, because of this: the next state is saved in full.
+    /// There is no record, for this reason. The next state is saved in full.
     Lost(String),
 }
 
@@ -317,8 +317,8 @@ impl ArrayChain {
         Ok((Moment(Mutex::new(Some(Taken { header, parts }))), lost, unprotected))
     }
 
-    /// Write a moment to a file, which takes its name when it is complete: whether it is full, bytes that have changed,
-    /// bytes of the file, and the state.
+    /// Write a moment to a file, which gets its name when it is complete. Return true if the file
+    /// is full, the number of changed bytes, the number of bytes of the file, and the state.
     #[pyo3(signature = (moment, path, fsync))]
     fn write(
         &self,
@@ -339,7 +339,7 @@ impl ArrayChain {
         Ok((saved.is_full, saved.changed, saved.written, saved.state.to_string()))
     }
 
-    /// Make arrays, or part of one, writable for a system call.
+    /// Make an array of the checkpoint, or a part of it, writable for a system call.
     fn prepare_write(&self, array: &Bound<'_, PyAny>) -> PyResult<()> {
         let buffer = Buffer::of(array, false)?;
         let wanted = buffer.start().addr()..buffer.start().addr() + buffer.len();
@@ -369,7 +369,7 @@ impl ArrayChain {
 }
 
 impl ArrayChain {
-    /// Waits for no thread: one that writes a moment may need the GIL.
+    /// Locks the states, without a wait: a thread that writes a moment may need the GIL.
     fn states(&self) -> PyResult<MutexGuard<'_, States>> {
         match self.states.try_lock() {
             Ok(states) => Ok(states),
@@ -736,7 +736,7 @@ fn without<'a>(
     cleared
 }
 
-/// A state that is put together: blocks are given whole, with zeroes where no array has bytes.
+/// A writer of a state. It passes on whole blocks, with zeroes where no array has bytes.
 struct Putting<'a, W: Write> {
     state: SavingChanges<'a, W>,
     /// Returns the end of the last array, or of the header if there is no array.

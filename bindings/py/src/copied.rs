@@ -1,5 +1,6 @@
-//! Memory that cannot be protected, and is copied at once: others could write to it, the kernel merges or maps it, or
-//! this process may not serve the faults of system calls.
+//! Memory that cannot be protected, and is copied immediately: other processes could write to the
+//! memory, the kernel merges or maps the memory, or this process may not handle the faults of
+//! system calls.
 #![allow(unsafe_code)]
 
 use std::ops::{Deref, Range};
@@ -18,8 +19,8 @@ use pyo3::prelude::*;
 
 use crate::errors::Raised;
 
-/// The way in which writes are served if the program names none: by a thread, which serves system calls, too. Served in
-/// place, they would fail in code that knows nothing of snapshots.
+/// The default mode of fault handling: a thread, which also handles faults of system calls. In
+/// place, system calls would fail in code that does not know of snapshots.
 pub(crate) const BY_DEFAULT: FaultMode = FaultMode::Threaded { threads: 1 };
 
 /// The length in bytes from which a copy first checks the available memory.

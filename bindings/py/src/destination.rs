@@ -1,4 +1,5 @@
-//! Where the bytes of a snapshot go: through a file object's `write`, or to its descriptor if that is the same.
+//! The destination of a snapshot's bytes: a file object's `write`, or its descriptor if that has
+//! the same effect.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -156,8 +157,9 @@ fn does_not_block(descriptor: RawFd) -> bool {
     flags >= 0 && flags & libc::O_NONBLOCK != 0
 }
 
-/// The descriptor of a plain file: of a `FileIO`, or of a buffer that lies exactly on one, flushed. None if anything between
-/// the object and the descriptor could change the bytes, count them or take some of them.
+/// Returns the descriptor of a plain file: of a `FileIO`, or of a flushed buffer directly above a
+/// `FileIO`. Returns `None` if anything between the object and the descriptor could change the
+/// bytes, count them or take some of them.
 fn descriptor_of(file: &Bound<'_, PyAny>) -> PyResult<Option<RawFd>> {
     let io = file.py().import("io")?;
     let is = |object: &Bound<'_, PyAny>, kind: &str| {

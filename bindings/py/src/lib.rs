@@ -35,7 +35,8 @@ mod work;
 
 use pyo3::prelude::*;
 
-/// The GIL makes several arrays one moment: a free-threaded interpreter turns it on, and says so.
+/// The GIL makes a snapshot of several arrays one moment. A free-threaded interpreter enables the
+/// GIL for this module, and reports this.
 #[pymodule(gil_used = true)]
 mod _hugekit {
     use hugekit_doctor::examine;

@@ -27,7 +27,8 @@ impl<'py> FromPyObject<'_, 'py> for Number {
     }
 }
 
-/// The number itself, or how long it is: Python refuses to print thousands of digits.
+/// Returns the number as text, or its number of digits: Python refuses to print thousands of
+/// digits.
 fn shown(object: Borrowed<'_, '_, PyAny>) -> PyResult<String> {
     let bits: u64 = object.call_method0("__index__")?.call_method0("bit_length")?.extract()?;
     Ok(if bits <= 256 { object.str()?.to_string() } else { format!("a number of {bits} bits") })

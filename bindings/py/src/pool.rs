@@ -296,7 +296,7 @@ fn clearing(word: &str) -> PyResult<Clearing> {
 /// kept, because freed memory is allocated next.
 #[derive(Default)]
 struct Defaults {
-    /// The process that made them: pools of a parent are no use to a child.
+    /// The process that made the pools. A child cannot use its parent's pools.
     process: u32,
     pools: Vec<hugekit::Pool>,
 }
@@ -306,7 +306,8 @@ static DEFAULTS: Mutex<Defaults> = Mutex::new(Defaults { process: 0, pools: Vec:
 /// The smallest size of a process-wide pool in bytes.
 const LEAST: usize = 64 << 20;
 
-/// Held for moments only, and with the GIL: a thread of Python that forks has it, and leaves no child a lock that is held.
+/// Locks the pools. The lock is held only briefly, and with the GIL. A thread of Python that forks
+/// has the GIL, so no child inherits a held lock.
 fn defaults() -> MutexGuard<'static, Defaults> {
     let mut defaults = DEFAULTS.lock().unwrap_or_else(PoisonError::into_inner);
     if defaults.process != std::process::id() {

@@ -10,8 +10,8 @@ use pyo3::prelude::*;
 use crate::errors::Raised;
 use crate::numbers::Number;
 
-/// Whom to tell: a function of bytes done and bytes in all, or a bar of tqdm's kind, which has `update` and is
-/// told increments.
+/// The receiver of progress: a function of the bytes done and of all bytes, or a progress bar such
+/// as tqdm's, whose `update` gets increments.
 pub(crate) struct Teller {
     object: Option<Py<PyAny>>,
     is_bar: bool,
@@ -49,7 +49,7 @@ impl Teller {
         self.object.is_none()
     }
 
-    /// Any thread may call this; calls do not overlap.
+    /// Reports the progress to the receiver. Any thread may call this; calls do not overlap.
     pub(crate) fn tell(&self, done: usize, total: usize) {
         let Some(object) = &self.object else { return };
         if self.cancel.is_cancelled() {
@@ -123,7 +123,7 @@ impl Teller {
     }
 }
 
-/// Threads as Python counts them: none said, as many as pay off.
+/// Converts Python's number of threads. `None` means as many threads as are useful.
 pub(crate) fn threads(number: Option<Number>) -> Threads {
     number.map_or(Threads::Auto, |Number(number)| Threads::Exactly(number))
 }

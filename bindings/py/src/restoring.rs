@@ -1,4 +1,5 @@
-//! States of arrays read from files and put into arrays: all is checked before the first byte of an array changes.
+//! States of arrays, read from files and copied into arrays. All files are checked before the first
+//! byte of an array changes.
 #![allow(unsafe_code)]
 
 use std::fs::{self, File};
@@ -24,10 +25,12 @@ const ROOM: u64 = 64 << 10;
 /// Bytes of a file that are read together.
 const BUFFERED: usize = 1 << 20;
 
-/// The state that some files lead to: one that is full, and what follows on it. For ``hugekit._checkpoints``.
+/// The state that results from a full file and the files that follow it. For
+/// ``hugekit._checkpoints``.
 #[pyclass(frozen, module = "hugekit._hugekit")]
 pub(crate) struct StoredState {
-    /// Each with the state that it leads to: so it is known to be the same when it is read the second time.
+    /// The files, each with its resulting state. The state shows that the file is the same when it
+    /// is read again.
     files: Vec<(PathBuf, StateId)>,
     header: Vec<u8>,
     length: u64,
@@ -94,7 +97,7 @@ impl StoredState {
     }
 }
 
-/// The state at which the files until now end.
+/// The state after the files that were read so far.
 struct Found {
     header: Vec<u8>,
     length: u64,
@@ -152,7 +155,7 @@ fn check_follows(opening: &Header, before: Option<&Found>, path: &Path) -> PyRes
     }
 }
 
-/// Returns as many zeroes as the header has, according to the first bytes of a full delta.
+/// Returns a header of zeroes, with the length that the first bytes of a full delta contain.
 fn empty_header(first: &Change<'_>, length: u64, path: &Path) -> PyResult<Vec<u8>> {
     let bytes = match first {
         Change::Bytes { offset: 0, bytes } if bytes.starts_with(&MAGIC) => bytes,

@@ -1,4 +1,5 @@
-//! Snapshots of arrays: several are one moment, because the GIL is held while they are taken.
+//! Snapshots of arrays. Several arrays are of one moment, because the GIL is held while they are
+//! taken.
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
@@ -93,14 +94,15 @@ struct SnapshotArray {
     len: usize,
     /// The elements and their order; `None` for an object that is not an array.
     kind: Option<Kind>,
-    /// Keeps the memory at its address; `None` if it was copied because it has gaps.
+    /// The buffer that keeps the memory at its address; `None` if the array was copied because it
+    /// has gaps.
     buffer: Option<Arc<Buffer>>,
     /// The reason why the array was copied at once; `None` if it was not.
     copied: Option<String>,
 }
 
 impl SnapshotArray {
-    /// Returns the bytes of the snapshot that a buffer has too, or all of its own bytes.
+    /// Returns the bytes of the snapshot that a buffer overlaps, or all bytes of the array.
     fn overlap(&self, buffer: Option<&Buffer>) -> Option<(Arc<hugekit::Snapshot>, Range<usize>)> {
         let SnapshotBytes::Protected(snapshot, offset) = &self.memory else { return None };
         let start = self.buffer.as_ref()?.start().addr();
@@ -117,7 +119,7 @@ pub(crate) struct Kind {
     pub(crate) dtype: Py<PyAny>,
     pub(crate) shape: Py<PyAny>,
     fortran: bool,
-    /// The name of the elements, if the dtype is that of integers instead of them.
+    /// The name of the elements, if the dtype contains integers instead of them.
     elements: Option<String>,
 }
 
@@ -855,7 +857,8 @@ impl Snapshot {
 }
 
 impl Snapshot {
-    /// The arrays to read into, in the order of the parts, each as long as its part.
+    /// Returns the arrays to read into, in the order of the parts. Each array is as long as its
+    /// part.
     fn destinations<'py>(&self, out: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let (form, named) = named(out)?;
         let parts = lock(&self.parts);

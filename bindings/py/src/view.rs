@@ -32,7 +32,7 @@ use crate::snapshot::Kind;
 pub(crate) struct View {
     /// The bytes to read; `None` if the view is empty.
     pages: Option<Py<Pages>>,
-    /// All of it, filled or not: for this module alone.
+    /// The whole array, filled or not, for this module only.
     all: Py<PyAny>,
     /// The start of the snapshotted array.
     origin: usize,

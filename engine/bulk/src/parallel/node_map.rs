@@ -38,8 +38,8 @@ impl NodeMap {
     /// Makes a map of these parts: offsets in bytes, ascending, disjoint, none empty.
     ///
     /// # Errors
-    /// [`NodeMapError::Empty`] if there are no parts. The other error if a part is empty, or begins
-    /// before the previous part ends.
+    /// [`NodeMapError::Empty`] if there are no parts. [`NodeMapError::Disordered`] if a part is
+    /// empty, or begins before the previous part ends.
     pub fn new(parts: impl IntoIterator<Item = (Range<usize>, u32)>) -> Result<Self, NodeMapError> {
         let parts: Vec<_> = parts.into_iter().collect();
         let mut from = 0;

@@ -256,7 +256,7 @@ mod models {
 
     const BLOCKED: SignalsBlocked = SignalsBlocked::in_a_model();
 
-    /// 0: not done; 1: done; 2: taken away again.
+    /// 0: not done; 1: done; 2: released.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     struct WordStep(u32);
 
@@ -389,7 +389,8 @@ mod models {
         });
     }
 
-    /// Taken back while another thread serves it: done, then taken away, or the other way round.
+    /// The page is released while another thread serves it: done, then released, or the other way
+    /// round.
     #[test]
     fn release_beside_a_fault_does_not_mix() {
         check(3, || {

@@ -6,8 +6,9 @@
 //! teller:  makes it so;  changes += 1;  are there waiters? ── yes ─▶ wake them all
 //! ```
 //!
-//! A waiter that looked too early finds `changes` another number and does not sleep; a teller that finds no waiter
-//! was before the waiter counted itself, which then sees the new number. `README.md` has the orderings.
+//! A waiter that looked too early finds another number in `changes` and does not sleep. A thread
+//! that notifies and finds no waiter was earlier than the waiter's count, so the waiter sees the
+//! new number. `README.md` has the orderings.
 
 use super::futex::FutexWord;
 use super::primitives::{AtomicU32, Ordering};
@@ -61,7 +62,7 @@ mod models {
     use super::super::primitives::AtomicUsize;
     use super::*;
 
-    /// A waiter that slept on would be a deadlock, which loom reports.
+    /// A waiter that sleeps forever is a deadlock, which loom reports.
     #[test]
     fn event_beside_a_waiter_is_not_slept_through() {
         loom::model(|| {
@@ -78,7 +79,7 @@ mod models {
         });
     }
 
-    /// Two waiters and two tellers: one wake-up is for all.
+    /// Two waiters and two notifying threads: one wake-up wakes all waiters.
     #[test]
     fn event_with_several_waiters_wakes_each() {
         let mut builder = loom::model::Builder::new();

@@ -229,8 +229,8 @@ mod models {
         });
     }
 
-    /// Two sharers leave while a third thread waits to have it alone: neither the last one nor the waiter is
-    /// forgotten.
+    /// Two sharers leave while a third thread waits for exclusive access. Neither the last sharer
+    /// nor the waiter is forgotten.
     #[test]
     fn gate_left_by_the_last_sharer_lets_the_next_one_in() {
         check(2, || {

@@ -1,5 +1,6 @@
-//! Test hooks: whether a thread has something that a fault may wait for (a claim, a gate, a place among a table's
-//! readers), and a signal to the thread at that moment. Compiled with `--cfg hugekit_faults` only.
+//! Test hooks: a query if a thread holds an object that a fault may wait for (a claim, a gate, a
+//! place among a table's readers), and a signal to the thread at that moment. Compiled with `--cfg
+//! hugekit_faults` only.
 
 pub(super) use self::seen::{interrupt, note_released, note_taken};
 #[cfg(all(hugekit_faults, not(loom)))]
@@ -24,7 +25,7 @@ mod seen {
         HELD.set(HELD.get() - 1);
     }
 
-    /// Like [`note_taken`], where it may allocate.
+    /// Like [`note_taken`], for places that may allocate.
     pub(in crate::sync) fn interrupt() {
         let Some((signal, left)) = SIGNAL.get() else { return };
         SIGNAL.set((left > 0).then(|| (signal, left - 1)));
@@ -34,7 +35,7 @@ mod seen {
         }
     }
 
-    /// Makes the calling thread send itself a signal as soon as it holds something that a fault may
+    /// Makes the calling thread send itself a signal as soon as it holds an object that a fault may
     /// wait for, after `first` times. If the signal is not blocked, its handler runs at that
     /// moment.
     pub fn to_be_interrupted(signal: libc::c_int, first: u32) {

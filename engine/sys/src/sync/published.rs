@@ -244,7 +244,7 @@ mod models {
         });
     }
 
-    /// Who settles knows that what others did as readers, before, has happened.
+    /// After a thread has settled, everything that earlier readers did has happened.
     #[test]
     fn settle_beside_earlier_readers_waits_for_them() {
         check(3, || {
